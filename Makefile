@@ -1,0 +1,40 @@
+# Two commands matter: `make demo` and `make test`. Both set up .venv by themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -q -c constraints.txt
+
+.PHONY: help demo test check install bench clean
+
+help: ## what there is
+	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: $(VENV)/core ## index real photos, search, explain, leave demo/report.html
+	$(BIN)/bm25v demo
+
+test: $(VENV)/full ## everything, with every extra installed
+	$(BIN)/python -m pytest
+
+check: $(VENV)/full ## formatting, lint, types, import directions
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+install: $(VENV)/full ## .venv with every extra
+
+bench: $(VENV)/core ## time the way of a picture on this machine
+	$(BIN)/bm25v bench encode
+
+clean: ## remove what the other commands made
+	rm -rf $(VENV) demo build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/core: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/full: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -e '.[all,dev]'
+	touch $@ $(VENV)/core

@@ -1,0 +1,80 @@
+"""bm25v: an image search engine that can say why.
+
+Importing it is cheap: numpy, the backbones and the compiler are loaded when first used.
+
+>>> import bm25v
+>>> bm25v.Vocabulary.load("toy").n_words
+192
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from bm25v.errors import (
+    BackboneError,
+    Bm25vError,
+    GalleryDamaged,
+    GalleryError,
+    GalleryLocked,
+    GalleryNotFound,
+    GalleryTooNew,
+    ImageError,
+    MissingExtra,
+    ModelUnavailable,
+    StorageFull,
+    UnknownBackbone,
+    UnknownVocabulary,
+    VocabularyError,
+    VocabularyMismatch,
+    WrongUse,
+)
+
+if TYPE_CHECKING:
+    from bm25v.bags import Bag
+    from bm25v.explain import Explanation, explain
+    from bm25v.gallery import Gallery, Hit, Results
+    from bm25v.vocabulary import Vocabulary
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BackboneError",
+    "Bag",
+    "Bm25vError",
+    "Explanation",
+    "Gallery",
+    "GalleryDamaged",
+    "GalleryError",
+    "GalleryLocked",
+    "GalleryNotFound",
+    "GalleryTooNew",
+    "Hit",
+    "ImageError",
+    "MissingExtra",
+    "ModelUnavailable",
+    "Results",
+    "StorageFull",
+    "UnknownBackbone",
+    "UnknownVocabulary",
+    "Vocabulary",
+    "VocabularyError",
+    "VocabularyMismatch",
+    "WrongUse",
+    "explain",
+]
+
+_HOMES = {
+    "Bag": "bm25v.bags",
+    "Explanation": "bm25v.explain",
+    "Gallery": "bm25v.gallery",
+    "Hit": "bm25v.gallery",
+    "Results": "bm25v.gallery",
+    "Vocabulary": "bm25v.vocabulary",
+    "explain": "bm25v.explain",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'bm25v' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

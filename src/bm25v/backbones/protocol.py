@@ -1,0 +1,49 @@
+"""What every backbone offers."""
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Image = NDArray[np.uint8]  # (H, W, 3), upright RGB
+
+
+class Features(NamedTuple):
+    """What one forward pass says of one picture."""
+
+    patches_pd: NDArray[np.float32]  # a row a patch, in reading order of the grid
+    dense_e: NDArray[np.float32]  # the whole picture
+
+
+class Backbone(Protocol):
+    """A frozen vision model: one picture in, patch features and one dense vector out."""
+
+    @property
+    def name(self) -> str:
+        """The name it is loaded by."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all that decides its output: weights, chosen layer, preprocessing."""
+
+    @property
+    def input_size(self) -> int:
+        """The side of the square, in pixels, that every picture is resized to."""
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches in rows and columns; they cover the whole picture."""
+
+    @property
+    def patch_dim(self) -> int:
+        """D, the width of a patch feature."""
+
+    @property
+    def dense_dim(self) -> int:
+        """E, the width of the dense vector."""
+
+    def prepare(self, image_hwc: Image) -> NDArray[np.float32]:
+        """Return a picture, of any size, as the model takes it."""
+
+    def forward(self, pixels: NDArray[np.float32]) -> Features:
+        """Return what the model says of a prepared picture; safe to call from several threads."""

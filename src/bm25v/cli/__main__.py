@@ -1,0 +1,5 @@
+"""`python -m bm25v.cli`."""
+
+from bm25v.cli import main
+
+main()

@@ -1,0 +1,39 @@
+"""`bm25v bench`."""
+
+import itertools
+from pathlib import Path
+
+import click
+
+from bm25v.cli.options import json_option, print_json
+
+
+@click.group("bench")
+def command() -> None:
+    """Time the product on this machine."""
+
+
+@command.command("encode")
+@click.argument("folder", required=False, type=click.Path(exists=True, path_type=Path))
+@click.option("--vocabulary", default="default", show_default=True)
+@click.option("-n", "limit", default=200, show_default=True, type=click.IntRange(1))
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1))
+@json_option
+def encode(folder: Path | None, vocabulary: str, limit: int, rounds: int, as_json: bool) -> None:
+    """Time indexing against the bare forward passes, on FOLDER or on the demo's photos."""
+    from bm25v import demo, images
+    from bm25v.bench.encode import time_encoding
+    from bm25v.cli.progress import progress_bar
+
+    paths = list(itertools.islice(images.find(folder or demo.photos()), limit))
+    with progress_bar("timing") as progress:
+        times = time_encoding(paths, vocabulary=vocabulary, rounds=rounds, progress=progress)
+    n = times.pictures * times.rounds
+    if as_json:
+        seconds = {"forward": times.forward_seconds, "index": times.index_seconds}
+        counts = {"pictures": times.pictures, "rounds": times.rounds}
+        print_json({**counts, "seconds": seconds, "overhead": times.overhead})
+        return
+    click.echo(f"forward passes alone  {n / times.forward_seconds:6.1f} pictures/s")
+    click.echo(f"indexing, all in      {n / times.index_seconds:6.1f} pictures/s")
+    click.echo(f"overhead              {times.overhead:+.1%}")

@@ -1,0 +1,57 @@
+"""`bm25v index`."""
+
+import os
+from pathlib import Path
+
+import click
+
+from bm25v.cli.options import duration, gallery_option, json_option, print_json, shown
+
+
+@click.command("index")
+@click.argument("paths", nargs=-1, required=True, type=click.Path())
+@gallery_option
+@click.option("--vocabulary", help="A vocabulary's name or folder  [default: the gallery's own]")
+@json_option
+def command(
+    paths: tuple[str, ...], gallery_path: Path, vocabulary: str | None, as_json: bool
+) -> None:
+    """Bring the gallery in line with folders of pictures.
+
+    New pictures are added, changed ones renewed, moved ones followed, and those whose files are
+    gone are removed. Can be interrupted and run again at any time.
+    """
+    from bm25v.cli.progress import progress_bar
+    from bm25v.gallery import Gallery
+    from bm25v.vocabulary import DEFAULT
+
+    if gallery_path.exists():
+        gallery = Gallery.open(gallery_path, vocabulary=vocabulary)
+    else:
+        _check_pictures(paths)
+        gallery = Gallery.create(gallery_path, vocabulary=vocabulary or DEFAULT)
+    with gallery, progress_bar("indexing") as progress:
+        report = gallery.add(paths, remove_missing=True, progress=progress)
+    if as_json:
+        print_json(report.to_json())
+        return
+    for failure in report.failed:
+        click.echo(f"unreadable: {shown(failure.path)}: {failure.error}", err=True)
+    listed = " (listed)" if report.failed else ""
+    counts = [f"{report.added:,} added", f"{len(report.failed):,} unreadable{listed}"]
+    changes = {"updated": report.updated, "moved": report.moved, "removed": report.removed}
+    counts += [f"{count:,} {what}" for what, count in changes.items() if count]
+    counts.append(f"{report.unchanged:,} unchanged")
+    click.echo(f"{', '.join(counts)} in {duration(report.seconds)}")
+
+
+def _check_pictures(paths: tuple[str, ...]) -> None:
+    """Refuse an empty wish before a gallery is made for it."""
+    from bm25v import images
+    from bm25v.errors import WrongUse
+
+    for path in paths:
+        if not os.path.lexists(path):
+            raise WrongUse(f"{path} does not exist")
+    if not any(Path(path).is_file() or next(images.find(path), None) for path in paths):
+        raise WrongUse(f"no pictures in {', '.join(paths)}")

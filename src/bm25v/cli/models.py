@@ -1,0 +1,55 @@
+"""`bm25v models`."""
+
+import click
+
+from bm25v.cli.options import json_option, print_json
+
+
+@click.group("models")
+def command() -> None:
+    """List and fetch backbones."""
+
+
+@command.command("list")
+@json_option
+def list_models(as_json: bool) -> None:
+    """Show the backbones there are and which are on this machine."""
+    from bm25v import downloads
+    from bm25v.backbones.onnx import SPECS
+
+    models = [
+        {
+            "name": spec.name,
+            "here": downloads.local_path(spec.file).is_file(),
+            "path": str(downloads.local_path(spec.file)),
+            "summary": spec.summary,
+            "origin": spec.file.origin,
+            "licence": spec.file.licence,
+            "package": spec.file.requirement,
+        }
+        for spec in SPECS.values()
+    ]
+    if as_json:
+        print_json(models)
+        return
+    for model in models:
+        here = model["path"] if model["here"] else f"not here: bm25v models get {model['name']}"
+        click.echo(f"{model['name']:<13} {model['summary']}")
+        click.echo(f"{'':<13} {model['origin']}, {model['licence']}")
+        click.echo(f"{'':<13} {here}")
+
+
+@command.command("get")
+@click.argument("name")
+def get_model(name: str) -> None:
+    """Fetch a backbone's weights, so that it works offline."""
+    from bm25v import downloads
+    from bm25v.backbones.onnx import SPECS
+    from bm25v.errors import UnknownBackbone
+
+    if name not in SPECS:
+        raise UnknownBackbone(f"no backbone {name!r} to fetch; there are: {', '.join(SPECS)}")
+    file = SPECS[name].file
+    path = downloads.fetch(file)
+    click.echo(f"{name}: {path}")
+    click.echo(f"from {file.requirement}; {file.origin}, {file.licence}")

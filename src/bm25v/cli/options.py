@@ -1,0 +1,54 @@
+"""What several commands share: options, and how they print."""
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+DEFAULT_GALLERY = "gallery.bm25v"
+
+gallery_option = click.option(
+    "-g",
+    "--gallery",
+    "gallery_path",
+    envvar="BM25V_GALLERY",
+    default=DEFAULT_GALLERY,
+    show_default=True,
+    show_envvar=True,
+    type=click.Path(path_type=Path),
+    help="The gallery's folder.",
+)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    click.echo(json.dumps(value, indent=2))
+
+
+def shown(path: str) -> str:
+    """Return a path as a person would type it here.
+
+    >>> shown("/somewhere/else/cat.jpg")
+    '/somewhere/else/cat.jpg'
+    """
+    with contextlib.suppress(ValueError):
+        path = str(Path(path).relative_to(Path.cwd()))
+    return path.encode(errors="replace").decode()
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it.
+
+    >>> duration(0.0312), duration(4.21), duration(131), duration(7265)
+    ('0.03s', '4.2s', '2m 11s', '2h 01m')
+    """
+    if seconds < 1:
+        return f"{seconds:.2f}s"
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"

@@ -1,0 +1,95 @@
+"""Every error a user can meet.
+
+Bm25vError
+├── WrongUse               the call itself makes no sense (exit code 2)
+├── MissingExtra           an optional part is not installed
+├── ImageError             one picture cannot be read
+├── BackboneError
+│   ├── UnknownBackbone    no backbone of that name
+│   └── ModelUnavailable   its weights are not here and could not be fetched
+├── VocabularyError        a vocabulary folder cannot be used
+│   └── UnknownVocabulary  no vocabulary of that name or path
+└── GalleryError
+    ├── GalleryNotFound    no gallery at that path
+    ├── GalleryLocked      another process is writing to it
+    ├── GalleryTooNew      written by a newer bm25v
+    ├── GalleryDamaged     its files contradict each other
+    ├── VocabularyMismatch its bags were made with another vocabulary
+    └── StorageFull        the disk is full; what was committed is kept
+
+Messages say what happened, with which value, and what to do. Catch the root to catch all:
+
+>>> import bm25v
+>>> try:
+...     bm25v.Gallery.open("nowhere.bm25v")
+... except bm25v.Bm25vError as error:
+...     print(type(error).__name__)
+GalleryNotFound
+"""
+
+
+class Bm25vError(Exception):
+    """The root of all errors raised on purpose."""
+
+
+class WrongUse(Bm25vError):
+    """The call makes no sense: contradicting or impossible options."""
+
+
+class MissingExtra(Bm25vError):
+    """An optional part is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an extra: pip install 'bm25v[{extra}]'")
+
+
+class ImageError(Bm25vError):
+    """One picture cannot be read; the message is the reason, without the path."""
+
+
+class BackboneError(Bm25vError):
+    """A backbone cannot be used."""
+
+
+class UnknownBackbone(BackboneError):
+    """No backbone of that name."""
+
+
+class ModelUnavailable(BackboneError):
+    """A backbone's weights are not on this machine and could not be fetched."""
+
+
+class VocabularyError(Bm25vError):
+    """A vocabulary folder cannot be used."""
+
+
+class UnknownVocabulary(VocabularyError):
+    """No vocabulary of that name or path."""
+
+
+class GalleryError(Bm25vError):
+    """A gallery cannot be used."""
+
+
+class GalleryNotFound(GalleryError):
+    """No gallery at that path."""
+
+
+class GalleryLocked(GalleryError):
+    """Another process is writing to the gallery."""
+
+
+class GalleryTooNew(GalleryError):
+    """The gallery was written by a newer bm25v."""
+
+
+class GalleryDamaged(GalleryError):
+    """The gallery's files contradict each other."""
+
+
+class VocabularyMismatch(GalleryError):
+    """The gallery's bags were made with another vocabulary."""
+
+
+class StorageFull(GalleryError):
+    """The disk is full; what was committed is kept."""

@@ -1,0 +1,223 @@
+"""The catalogue of a gallery: which pictures there are and where their rows lie.
+
+Its transaction is the commit: a row that no live picture names does not exist.
+"""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bm25v.errors import GalleryDamaged, GalleryNotFound, GalleryTooNew
+
+FORMAT = 1
+FILE_NAME = "catalog.sqlite"
+
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
+CREATE TABLE pictures (
+    row INTEGER PRIMARY KEY,    -- of the bag and of the dense vector
+    path BLOB NOT NULL,         -- as the file system spells it
+    content BLOB NOT NULL,      -- hash of the file
+    size INTEGER NOT NULL,
+    mtime_ns INTEGER NOT NULL,
+    checksum INTEGER NOT NULL,  -- of the two rows
+    live INTEGER NOT NULL       -- 0 once removed; kept for readers of older snapshots
+);
+CREATE UNIQUE INDEX live_path ON pictures (path) WHERE live;
+CREATE INDEX content ON pictures (content);
+"""
+
+_COLUMNS = "row, path, content, size, mtime_ns, checksum, live"
+_SEPARATOR = os.fsencode(os.sep)
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What never changes in a gallery's life."""
+
+    vocabulary: str  # the name or path it was made with
+    vocabulary_fingerprint: str
+    backbone: str
+    n_words: int
+    k_post: int
+    dense_dim: int
+
+
+class Picture(NamedTuple):
+    """One picture's entry."""
+
+    row: int
+    path: str
+    content: bytes
+    size: int
+    mtime_ns: int
+    checksum: int
+    live: bool = True
+
+
+class Catalog:
+    """One connection to a gallery's catalogue; may be shared between threads."""
+
+    def __init__(self, path: Path, *, write: bool = False) -> None:
+        if not path.is_file():
+            raise GalleryNotFound(
+                f"no gallery at {path.parent}; make one: bm25v index FOLDER -g {path.parent}"
+            )
+        self._path = path
+        self._mutex = threading.RLock()
+        try:
+            self._db = _connect(path, write=write)
+            self.meta = self._read_meta()
+        except sqlite3.Error as error:
+            raise GalleryDamaged(f"{path} cannot be read as a catalogue: {error}") from error
+
+    @staticmethod
+    def create(path: Path, meta: Meta) -> None:
+        """Write an empty catalogue."""
+        db = sqlite3.connect(path)
+        with db:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.executescript(_SCHEMA)
+            items = {"format": FORMAT, **vars(meta)}.items()
+            db.executemany("INSERT INTO meta VALUES (?, ?)", list(items))
+        db.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._db.close()
+
+    def version(self) -> int:
+        """Return a number that changes whenever another connection has committed."""
+        return int(self._one("PRAGMA data_version")[0])
+
+    def n_rows(self) -> int:
+        """Return how many rows have been committed, live or not."""
+        return int(self._one("SELECT coalesce(max(row), -1) + 1 FROM pictures")[0])
+
+    def n_live(self) -> int:
+        """Return how many pictures there are."""
+        return int(self._one("SELECT count(*) FROM pictures WHERE live")[0])
+
+    def live_rows(self) -> NDArray[np.int64]:
+        """Return the rows of all pictures, ascending."""
+        with self._mutex:
+            found = self._db.execute("SELECT row FROM pictures WHERE live ORDER BY row")
+            return np.fromiter((row for (row,) in found), dtype=np.int64)
+
+    def path_of(self, row: int) -> str:
+        """Return the path of a row, even one removed since."""
+        return os.fsdecode(self._one("SELECT path FROM pictures WHERE row = ?", row)[0])
+
+    def at_path(self, path: str) -> Picture | None:
+        """Return the picture at a path."""
+        return self._picture("live AND path = ?", os.fsencode(path))
+
+    def with_content(self, content: bytes) -> Picture | None:
+        """Return a picture whose file has that hash; a removed one if there is no other."""
+        return self._picture("content = ? ORDER BY live DESC", content)
+
+    def below(self, path: str) -> Iterator[Picture]:
+        """Return the picture at a path, and all pictures in it if it is a folder."""
+        name, separator = os.fsencode(path).rstrip(_SEPARATOR), _SEPARATOR
+        low, high = name + separator, name + bytes([separator[0] + 1])
+        query = (
+            f"SELECT {_COLUMNS} FROM pictures WHERE live AND (path = ? OR (path > ? AND path < ?))"
+        )
+        with self._mutex:
+            found = self._db.execute(query + " ORDER BY path", (name, low, high)).fetchall()
+        return map(_picture, found)
+
+    def pictures(self) -> Iterator[Picture]:
+        """Return all pictures, by row."""
+        query = f"SELECT {_COLUMNS} FROM pictures WHERE live ORDER BY row"
+        with self._mutex:
+            return map(_picture, self._db.execute(query).fetchall())
+
+    def problems(self) -> list[str]:
+        """Return what the database finds wrong with itself."""
+        with self._mutex:
+            found = self._db.execute("PRAGMA integrity_check").fetchall()
+        return [text for (text,) in found if text != "ok"]
+
+    def begin(self) -> None:
+        """Start a transaction; what follows is seen by this connection only, until `commit`."""
+        self._change("BEGIN IMMEDIATE")
+
+    def insert(self, picture: Picture) -> None:
+        """Add a picture under a new row."""
+        values = (picture.row, os.fsencode(picture.path), *picture[2:])
+        self._change(f"INSERT INTO pictures ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", *values)
+
+    def move(self, row: int, path: str, size: int, mtime_ns: int) -> None:
+        """Give a picture another place or time stamp."""
+        update = "UPDATE pictures SET path = ?, size = ?, mtime_ns = ? WHERE row = ?"
+        self._change(update, os.fsencode(path), size, mtime_ns, row)
+
+    def remove(self, row: int) -> None:
+        """Take a picture out."""
+        self._change("UPDATE pictures SET live = 0 WHERE row = ?", row)
+
+    def commit(self) -> None:
+        """Make the transaction durable and visible to all."""
+        self._change("COMMIT")
+
+    def rollback(self) -> None:
+        """Undo the transaction, if there is one."""
+        with self._mutex:
+            self._db.rollback()
+
+    def _read_meta(self) -> Meta:
+        found = dict(self._db.execute("SELECT key, value FROM meta").fetchall())
+        if found.pop("format", 0) > FORMAT:
+            raise GalleryTooNew(
+                f"{self._path.parent} was written by a newer bm25v: upgrade bm25v to open it"
+            )
+        return Meta(**found)
+
+    def _change(self, statement: str, *values: object) -> None:
+        with self._mutex:
+            self._db.execute(statement, values)
+
+    def _one(self, query: str, *values: object) -> tuple[Any, ...]:
+        with self._mutex:
+            found: tuple[Any, ...] = self._db.execute(query, values).fetchone()
+            return found
+
+    def _picture(self, condition: str, value: bytes) -> Picture | None:
+        query = f"SELECT {_COLUMNS} FROM pictures WHERE {condition} LIMIT 1"
+        with self._mutex:
+            found = self._db.execute(query, (value,)).fetchone()
+        return _picture(found) if found else None
+
+
+def _picture(found: tuple[Any, ...]) -> Picture:
+    row, path, content, size, mtime_ns, checksum, live = found
+    return Picture(row, os.fsdecode(path), content, size, mtime_ns, checksum, bool(live))
+
+
+def _connect(path: Path, *, write: bool) -> sqlite3.Connection:
+    def connect(options: str) -> sqlite3.Connection:
+        uri = f"{path.absolute().as_uri()}?{options}"
+        return sqlite3.connect(
+            uri, uri=True, timeout=30, isolation_level=None, check_same_thread=False
+        )
+
+    if write:
+        db = connect("mode=rw")
+        db.execute("PRAGMA synchronous = FULL")
+        return db
+    db = connect("mode=ro")
+    try:
+        db.execute("SELECT count(*) FROM meta").fetchone()
+    except sqlite3.OperationalError:
+        # On a read-only medium the write-ahead log's index cannot be made, nor is one needed.
+        db.close()
+        db = connect("mode=ro&immutable=1")
+    return db

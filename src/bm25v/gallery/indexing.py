@@ -1,0 +1,207 @@
+"""The way from files to rows: look, compare, encode side by side, commit in batches.
+
+A file is unchanged if its size and time are; else its content decides. Content that has been seen
+is not encoded again: it is a moved file if the old path is gone, else a copy.
+"""
+
+import hashlib
+import os
+import stat
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from threadpoolctl import threadpool_limits
+
+from bm25v import images
+from bm25v.errors import ImageError, WrongUse
+from bm25v.gallery.catalog import Catalog
+from bm25v.gallery.results import Failure, IndexReport
+from bm25v.gallery.writer import FileState, Writer
+from bm25v.vocabulary import Encoding, Vocabulary
+
+BATCH = 256  # pictures a commit
+_BATCH_SECONDS = 10.0
+
+Progress = Callable[[int, int], None]  # files done, files in all
+
+
+class _Read(NamedTuple):
+    """A file read by a worker; not encoded where a row with the same content is there already."""
+
+    file: FileState
+    encoding: Encoding | None
+
+
+@dataclass
+class _Tally:
+    added: int = 0
+    updated: int = 0
+    moved: int = 0
+    unchanged: int = 0
+    removed: int = 0
+    failed: list[Failure] = field(default_factory=list)
+
+
+def index(
+    writer: Writer,
+    vocabulary: Vocabulary,
+    paths: Iterable[str],
+    *,
+    remove_missing: bool,
+    progress: Progress,
+) -> IndexReport:
+    """Bring the gallery in line with the files at the given paths, and say what was done."""
+    start = time.perf_counter()
+    paths = list(paths)
+    tally = _Tally()
+    todo = _changed_files(writer, paths, tally)
+    progress(tally.unchanged, tally.unchanged + len(todo))
+    _take_in(writer, vocabulary, todo, tally, progress)
+    if remove_missing:
+        _remove_missing(writer, paths, tally)
+    writer.commit()
+    failed = tuple(tally.failed)
+    counts = (tally.added, tally.updated, tally.moved, tally.unchanged, tally.removed)
+    return IndexReport(*counts, failed, time.perf_counter() - start)
+
+
+def _changed_files(writer: Writer, paths: list[str], tally: _Tally) -> list[str]:
+    todo = []
+    n_files = 0
+    for path in _files(paths, tally):
+        n_files += 1
+        known = writer.catalog.at_path(path)
+        if known is not None and _same_file(path, known.size, known.mtime_ns):
+            tally.unchanged += 1
+        else:
+            todo.append(path)
+    if n_files == 0:
+        raise WrongUse(f"no pictures in {', '.join(paths)}")
+    return list(dict.fromkeys(todo))
+
+
+def _files(paths: list[str], tally: _Tally) -> Iterator[str]:
+    def note(path: Path, error: ImageError) -> None:
+        tally.failed.append(Failure(str(path), str(error)))
+
+    for path in paths:
+        if os.path.isdir(path):
+            yield from map(str, images.find(path, on_error=note))
+        elif os.path.lexists(path):
+            yield path
+        else:
+            raise WrongUse(f"{path} does not exist")
+
+
+def _same_file(path: str, size: int, mtime_ns: int) -> bool:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False
+    return found.st_size == size and found.st_mtime_ns == mtime_ns
+
+
+def _take_in(
+    writer: Writer, vocabulary: Vocabulary, todo: list[str], tally: _Tally, progress: Progress
+) -> None:
+    done = tally.unchanged
+    total = done + len(todo)
+    last_commit = time.monotonic()
+    for path, result in _read_all(writer.catalog, vocabulary, todo):
+        if isinstance(result, ImageError):
+            tally.failed.append(Failure(path, str(result)))
+        else:
+            _apply(writer, result, tally)
+        if writer.n_pending >= BATCH or time.monotonic() - last_commit > _BATCH_SECONDS:
+            writer.commit()
+            last_commit = time.monotonic()
+        done += 1
+        progress(done, total)
+
+
+def _read_all(
+    catalog: Catalog, vocabulary: Vocabulary, paths: list[str]
+) -> Iterator[tuple[str, _Read | ImageError]]:
+    """Read and encode files in threads, a few ahead, and give them back in order."""
+
+    def read(path: str) -> _Read | ImageError:
+        try:
+            file = read_state(path)
+            known = catalog.with_content(file.content)
+            return _Read(file, None if known else vocabulary.encode(path))
+        except ImageError as error:
+            return error
+
+    workers = os.cpu_count() or 1
+    ahead: deque[tuple[str, Future[_Read | ImageError]]] = deque()
+    pool = ThreadPoolExecutor(workers)
+    # One thread a picture: threads inside the matrix products would only wait for each other.
+    with threadpool_limits(1, user_api="blas"):
+        try:
+            for path in paths:
+                ahead.append((path, pool.submit(read, path)))
+                if len(ahead) > 4 * workers:
+                    first, future = ahead.popleft()
+                    yield first, future.result()
+            while ahead:
+                first, future = ahead.popleft()
+                yield first, future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def read_state(path: str) -> FileState:
+    """Return what tells this file from others: its content's hash, size and time."""
+    try:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise ImageError("not a regular file")
+        with open(path, "rb") as file:
+            content = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
+    except OSError as error:
+        raise ImageError(f"cannot be read: {error.strerror}") from error
+    return FileState(path, content, found.st_size, found.st_mtime_ns)
+
+
+def _apply(writer: Writer, result: _Read, tally: _Tally) -> None:
+    file = result.file
+    here = writer.catalog.at_path(file.path)
+    same = writer.catalog.with_content(file.content)
+    if here is not None and here.content == file.content:
+        writer.move(here.row, file)
+        tally.unchanged += 1
+    elif here is None and same is not None and same.live and _is_gone(same.path):
+        writer.move(same.row, file)
+        tally.moved += 1
+    else:
+        if result.encoding is not None:
+            writer.put(file, result.encoding.bag, result.encoding.dense_e)
+        elif same is not None:
+            writer.put_copy(file, same.row)
+        if here is None:
+            tally.added += 1
+        else:
+            tally.updated += 1
+
+
+def _remove_missing(writer: Writer, paths: list[str], tally: _Tally) -> None:
+    for path in paths:
+        for picture in writer.catalog.below(path):
+            if _is_gone(picture.path):
+                writer.remove(picture.row)
+                tally.removed += 1
+
+
+def _is_gone(path: str) -> bool:
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False

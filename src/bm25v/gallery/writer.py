@@ -1,0 +1,135 @@
+"""Brings pictures to disk: rows first, synced, then the catalogue's transaction.
+
+A killed process loses at most the batch under way; the next writer cuts off what it left.
+"""
+
+import errno
+import sqlite3
+import zlib
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+import numpy as np
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+
+from bm25v.bags import Bag
+from bm25v.errors import GalleryLocked, StorageFull
+from bm25v.gallery import rows as row_files
+from bm25v.gallery.catalog import FILE_NAME, Catalog, Picture
+from bm25v.gallery.snapshot import BAGS, DENSE, write_bag
+
+LOCK = "writer.lock"
+
+
+class FileState(NamedTuple):
+    """A file as it was when it was read."""
+
+    path: str
+    content: bytes
+    size: int
+    mtime_ns: int
+
+
+class Writer:
+    """The one writer of a gallery: a context manager that undoes what was not committed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = FileLock(folder / LOCK)
+
+    def __enter__(self) -> "Writer":
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise GalleryLocked(
+                f"another process is writing to {self._folder}: wait until it is done"
+            ) from None
+        try:
+            self._open()
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def _open(self) -> None:
+        self.catalog = Catalog(self._folder / FILE_NAME, write=True)
+        meta = self.catalog.meta
+        self._bag_dtype = row_files.bag_dtype(meta.k_post, meta.n_words)
+        self._dense_dtype = row_files.dense_dtype(meta.dense_dim)
+        self._n_rows = self.catalog.n_rows()
+        self._bags = row_files.RowWriter(self._folder / BAGS, self._bag_dtype, self._n_rows)
+        self._dense = row_files.RowWriter(self._folder / DENSE, self._dense_dtype, self._n_rows)
+        self.catalog.begin()
+        self.n_pending = 0
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        try:
+            self.catalog.rollback()
+            self.catalog.close()
+            self._bags.close()
+            self._dense.close()
+        finally:
+            self._lock.release()
+        if error is not None and _is_full(error):
+            raise StorageFull(
+                f"the disk of {self._folder} is full; all that was committed before is kept: "
+                "free some space and run the same command again"
+            ) from error
+
+    def put(self, file: FileState, bag: Bag, dense_e: NDArray[np.float32]) -> None:
+        """Add a picture, or renew the one at its path."""
+        bag_row = np.zeros(1, dtype=self._bag_dtype)
+        dense_row = np.zeros(1, dtype=self._dense_dtype)
+        write_bag(bag_row[0], bag)
+        dense_row["dense"] = dense_e
+        self._put(file, bag_row.tobytes(), dense_row.tobytes())
+
+    def put_copy(self, file: FileState, row: int) -> None:
+        """Add a picture whose content another row has already."""
+        bags = row_files.view(self._folder / BAGS, self._bag_dtype, row + 1)
+        dense = row_files.view(self._folder / DENSE, self._dense_dtype, row + 1)
+        self._put(file, bags[row].tobytes(), dense[row].tobytes())
+
+    def _put(self, file: FileState, bag_row: bytes, dense_row: bytes) -> None:
+        old = self.catalog.at_path(file.path)
+        if old is not None:
+            self.catalog.remove(old.row)
+        self._bags.write(self._n_rows, bag_row)
+        self._dense.write(self._n_rows, dense_row)
+        self.catalog.insert(Picture(self._n_rows, *file, row_checksum(bag_row, dense_row)))
+        self._n_rows += 1
+        self.n_pending += 1
+
+    def move(self, row: int, file: FileState) -> None:
+        """Give a picture another place or time stamp."""
+        self.catalog.move(row, file.path, file.size, file.mtime_ns)
+        self.n_pending += 1
+
+    def remove(self, row: int) -> None:
+        """Take a picture out."""
+        self.catalog.remove(row)
+        self.n_pending += 1
+
+    def commit(self) -> None:
+        """Make all changes since the last commit durable and visible, or none of them."""
+        if self.n_pending:
+            self._bags.sync()
+            self._dense.sync()
+            self.catalog.commit()
+            self.catalog.begin()
+            self.n_pending = 0
+
+
+def row_checksum(bag_row: bytes, dense_row: bytes) -> int:
+    """Return the CRC-32 of a picture's two rows."""
+    return zlib.crc32(dense_row, zlib.crc32(bag_row))
+
+
+def _is_full(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL

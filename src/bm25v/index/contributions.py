@@ -1,0 +1,37 @@
+"""A BM25 score taken apart: which words gave how much. The parts sum to the score."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bm25v.bags import Bag
+from bm25v.index.statistics import Statistics, saturation
+from bm25v.query import Query
+
+
+class Contribution(NamedTuple):
+    """What one shared word gives to one picture's score: weight · idf · saturation."""
+
+    word: int
+    weight: float
+    idf: float
+    query_tf: float
+    tf: float
+    saturation: float
+    value: float
+
+
+def contributions(query: Query, bag: Bag, statistics: Statistics) -> list[Contribution]:
+    """Return the shared words' parts of the score, largest first."""
+    _, in_query, in_bag = np.intersect1d(
+        query.words, bag.words, assume_unique=True, return_indices=True
+    )
+    words = query.words[in_query]
+    idf = statistics.idf(words)
+    frequencies = bag.frequencies[in_bag]
+    norm = statistics.length_norms(bag.tf.sum(dtype=np.int64, keepdims=True))
+    saturations = saturation(frequencies, norm)
+    values = query.weights[in_query] * idf * saturations
+    columns = (words, query.weights[in_query], idf, query.frequencies[in_query])
+    rows = zip(*(c.tolist() for c in (*columns, frequencies, saturations, values)), strict=True)
+    return sorted((Contribution(*row) for row in rows), key=lambda part: (-part.value, part.word))

@@ -1,0 +1,26 @@
+"""Compiled loops over postings. Importing this loads numba: only large indexes do."""
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+
+@numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def accumulate(
+    slots: NDArray[np.int64],
+    gains: NDArray[np.float64],
+    rows: NDArray[np.int32],
+    tf: NDArray[np.uint16],
+    norms: NDArray[np.float64],
+    scale: float,
+    k1: float,
+    scores: NDArray[np.float64],
+    touched: NDArray[np.bool_],
+) -> None:
+    """Add gain · saturation of every posting in the given (start, stop) slots to its row."""
+    for i in range(len(gains)):
+        for slot in range(slots[i, 0], slots[i, 1]):
+            row = rows[slot]
+            frequency = tf[slot] / scale
+            scores[row] += gains[i] * (frequency * (k1 + 1) / (frequency + norms[row]))
+            touched[row] = True

@@ -1,0 +1,46 @@
+"""The counts behind every score: N, df of each word, average length. Always live."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bm25v.bags import SCALE
+from bm25v.index.reference import K1, B
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """N, document frequencies and total length of a set of bags."""
+
+    n: int
+    df_v: NDArray[np.int64]
+    total_length: int  # in quantised units, so that it stays a whole number
+
+    @classmethod
+    def of(
+        cls, words_nk: NDArray[np.unsignedinteger], tf_nk: NDArray[np.uint16], n_words: int
+    ) -> "Statistics":
+        """Count fixed-width bags; a slot with tf 0 is empty."""
+        df_v = np.bincount(words_nk[tf_nk > 0], minlength=n_words)
+        return cls(len(words_nk), df_v, int(tf_nk.sum(dtype=np.int64)))
+
+    @property
+    def average_length(self) -> float:
+        """The mean |d|, in term frequency units."""
+        return self.total_length / SCALE / max(self.n, 1)
+
+    def idf(self, words: NDArray[np.integer]) -> NDArray[np.float64]:
+        """Return ln(1 + (N - df + 0.5) / (df + 0.5)) of each word (equation 2)."""
+        df = self.df_v[words]
+        return np.asarray(np.log(1 + (self.n - df + 0.5) / (df + 0.5)), dtype=np.float64)
+
+    def length_norms(self, lengths: NDArray[np.integer]) -> NDArray[np.float64]:
+        """Return k1 (1 - b + b |d| / average) for quantised lengths."""
+        average = self.average_length or 1.0  # of a gallery without words: any will do
+        return K1 * (1 - B + B * (lengths / SCALE) / average)
+
+
+def saturation(frequencies: NDArray[np.float64], norms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return tf (k1 + 1) / (tf + norm): how much of a word's IDF a picture earns."""
+    return frequencies * (K1 + 1) / (frequencies + norms)

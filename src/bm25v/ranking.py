@@ -1,0 +1,36 @@
+"""Candidates and dense vectors in, their order out.
+
+Rows are float16 and dots are float32. Not this room's job: finding candidates by words.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+_BLOCK_ROWS = 65_536
+
+
+def cosines(
+    dense_ne: NDArray[np.float16], query_e: NDArray[np.float32], rows: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Return the cosine between the query and each of the given rows.
+
+    Row by row, so that equal vectors get equal scores wherever they stand: a matrix product would
+    round them differently.
+
+    >>> dense = np.array([[3, 4], [0, 1]], dtype=np.float16)
+    >>> cosines(dense, np.array([0, 1], dtype=np.float32), np.array([0, 1])).tolist()
+    [0.800000011920929, 1.0]
+    """
+    query_e = query_e / max(float(np.linalg.norm(query_e)), 1e-12)
+    found = np.empty(len(rows), dtype=np.float32)
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        block = slice(start, start + _BLOCK_ROWS)
+        block_ne = dense_ne[rows[block]].astype(np.float32)
+        lengths = np.sqrt(np.vecdot(block_ne, block_ne))
+        found[block] = np.vecdot(block_ne, query_e) / np.maximum(lengths, 1e-12)
+    return found
+
+
+def order(rows: NDArray[np.int64], scores: NDArray[np.floating], k: int) -> NDArray[np.intp]:
+    """Return where the k best are, best first, ties to the lower row."""
+    return np.lexsort((rows, -scores))[:k]

@@ -1,0 +1,205 @@
+"""All that turns a picture into words: a backbone, an SAE and the bag settings, in one folder.
+
+In: a picture. Out: an `Encoding` (bag, dense vector, and the codes that say where each word is).
+A vocabulary is a folder of `vocabulary.json` and `sae.safetensors`, told by a fingerprint.
+Not this room's job: remembering pictures, scoring them, training.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bm25v import backbones, bags, images
+from bm25v.backbones import Backbone
+from bm25v.bags import Bag
+from bm25v.errors import UnknownVocabulary, VocabularyError
+from bm25v.sae.model import Codes, SparseAutoEncoder
+
+FORMAT = 1
+DEFAULT = "default"
+
+_SHIPPED = Path(__file__).parent / "vocabularies"
+_TENSORS = ("W_enc", "b_enc", "W_dec", "b_dec")
+
+Picture = str | os.PathLike[str] | bytes | NDArray[np.uint8]
+
+
+class Encoding(NamedTuple):
+    """What a vocabulary says of one picture."""
+
+    bag: Bag
+    dense_e: NDArray[np.float32]  # of length 1
+    codes: Codes
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The visual words of one backbone.
+
+    >>> vocabulary = Vocabulary.load("toy")
+    >>> vocabulary.n_words
+    192
+    >>> red = np.full((64, 64, 3), (255, 0, 0), dtype=np.uint8)
+    >>> len(vocabulary.bag(red).words)
+    8
+    """
+
+    name: str
+    backbone_name: str
+    backbone_fingerprint: str
+    sae: SparseAutoEncoder
+    k_post: int
+    fingerprint: str
+    word_names: Mapping[int, str] = field(default_factory=dict)
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, name_or_path: str | os.PathLike[str] = DEFAULT) -> "Vocabulary":
+        """Return a shipped vocabulary by name, or one from a folder; the backbone comes later."""
+        if name_or_path == "toy":
+            return _toy()
+        shipped = _SHIPPED / str(name_or_path)
+        folder = shipped if shipped.is_dir() else Path(name_or_path)
+        if not (folder / "vocabulary.json").is_file():
+            raise UnknownVocabulary(
+                f"no vocabulary {str(name_or_path)!r}: give a folder with a vocabulary.json, "
+                f"or one of: {', '.join(shipped_names())}"
+            )
+        return _read(folder)
+
+    @classmethod
+    def build(
+        cls,
+        name: str,
+        *,
+        backbone: Backbone,
+        sae: SparseAutoEncoder,
+        k_post: int = 16,
+        report: Mapping[str, Any] | None = None,
+    ) -> "Vocabulary":
+        """Tie a backbone and an SAE together."""
+        if backbone.patch_dim != sae.patch_dim:
+            raise VocabularyError(
+                f"backbone {backbone.name} gives patches of {backbone.patch_dim} values, "
+                f"the SAE takes {sae.patch_dim}: train one on this backbone"
+            )
+        fingerprint = _fingerprint(backbone.fingerprint, sae, k_post)
+        return cls(
+            name, backbone.name, backbone.fingerprint, sae, k_post, fingerprint, {}, report or {}
+        )
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the vocabulary as a folder; weights are stored as float16."""
+        from safetensors.numpy import save_file
+
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        arrays = (self.sae.w_enc_dv, self.sae.b_enc_v, self.sae.w_dec_vd, self.sae.b_dec_d)
+        halves = {name: a.astype(np.float16) for name, a in zip(_TENSORS, arrays, strict=True)}
+        save_file(halves, folder / "sae.safetensors")
+        settings = {
+            "format": FORMAT,
+            "name": self.name,
+            "backbone": {"name": self.backbone_name, "fingerprint": self.backbone_fingerprint},
+            "words": self.sae.n_words,
+            "k": self.sae.k,
+            "k_post": self.k_post,
+            "scale": bags.SCALE,
+            "names": {str(word): name for word, name in self.word_names.items()},
+            "report": dict(self.report),
+        }
+        text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+        (folder / "vocabulary.json").write_text(text, encoding="utf-8")
+
+    @property
+    def n_words(self) -> int:
+        """V, the number of visual words."""
+        return self.sae.n_words
+
+    @cached_property
+    def backbone(self) -> Backbone:
+        """The backbone, loaded on first use."""
+        backbone = backbones.load(self.backbone_name)
+        if backbone.fingerprint != self.backbone_fingerprint:
+            raise VocabularyError(
+                f"vocabulary {self.name} was trained on another {self.backbone_name} "
+                f"({self.backbone_fingerprint}) than this bm25v has ({backbone.fingerprint})"
+            )
+        return backbone
+
+    def encode(self, picture: Picture) -> Encoding:
+        """Return the bag, the dense vector and the codes of a path, bytes or RGB array."""
+        image_hwc = picture if isinstance(picture, np.ndarray) else self.decode(picture)
+        features = self.backbone.forward(self.backbone.prepare(image_hwc))
+        codes = self.sae.encode(features.patches_pd)
+        dense_e = features.dense_e / max(float(np.linalg.norm(features.dense_e)), 1e-12)
+        return Encoding(bags.pool(codes, k_post=self.k_post), dense_e, codes)
+
+    def decode(self, picture: str | os.PathLike[str] | bytes) -> NDArray[np.uint8]:
+        """Return the picture as an upright RGB array, no larger than the backbone has use for."""
+        return images.decode(picture, short_side=2 * self.backbone.input_size)
+
+    def bag(self, picture: Picture) -> Bag:
+        """Return the bag of words of one picture."""
+        return self.encode(picture).bag
+
+
+def shipped_names() -> list[str]:
+    """Return the vocabularies that come with the package."""
+    folders = _SHIPPED.iterdir() if _SHIPPED.is_dir() else ()
+    return [*sorted(folder.name for folder in folders if folder.is_dir()), "toy"]
+
+
+def _read(folder: Path) -> Vocabulary:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        settings = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))
+        if settings["format"] > FORMAT:
+            raise VocabularyError(
+                f"{folder} has vocabulary format {settings['format']}, this bm25v reads up to "
+                f"{FORMAT}: upgrade bm25v"
+            )
+        tensors = load_file(folder / "sae.safetensors")
+        w_enc, b_enc, w_dec, b_dec = (tensors[name].astype(np.float32) for name in _TENSORS)
+        sae = SparseAutoEncoder(w_enc, b_enc, w_dec, b_dec, k=settings["k"])
+        backbone = settings["backbone"]
+        return Vocabulary(
+            name=settings["name"],
+            backbone_name=backbone["name"],
+            backbone_fingerprint=backbone["fingerprint"],
+            sae=sae,
+            k_post=settings["k_post"],
+            fingerprint=_fingerprint(backbone["fingerprint"], sae, settings["k_post"]),
+            word_names={int(word): name for word, name in settings["names"].items()},
+            report=settings["report"],
+        )
+    except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+        raise VocabularyError(f"{folder} is not a whole vocabulary: {error!r}") from error
+
+
+def _fingerprint(backbone_fingerprint: str, sae: SparseAutoEncoder, k_post: int) -> str:
+    digest = hashlib.sha256(f"{backbone_fingerprint} {sae.k} {k_post} {bags.SCALE}".encode())
+    # Half precision is what is stored: a vocabulary keeps its fingerprint through save and load.
+    digest.update(sae.w_enc_dv.astype(np.float16).tobytes())
+    digest.update(sae.b_enc_v.astype(np.float16).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _toy() -> Vocabulary:
+    backbone = backbones.load("toy")
+    rng = np.random.default_rng(0)
+    w_dec_vd = rng.standard_normal((192, backbone.patch_dim)).astype(np.float32)
+    w_dec_vd /= np.linalg.norm(w_dec_vd, axis=1, keepdims=True)
+    zeros_v, zeros_d = np.zeros(192, np.float32), np.zeros(backbone.patch_dim, np.float32)
+    sae = SparseAutoEncoder(w_dec_vd.T.copy(), zeros_v, w_dec_vd, zeros_d, k=8)
+    return Vocabulary.build("toy", backbone=backbone, sae=sae)

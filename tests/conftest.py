@@ -1,0 +1,44 @@
+"""Pictures and galleries that the tests make themselves."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from PIL import Image
+
+from bm25v.gallery import Gallery
+
+settings.register_profile("bm25v", deadline=None)  # the machines tests run on have other work too
+settings.load_profile("bm25v")
+
+
+def picture(seed: int, *, side: int = 64) -> Image.Image:
+    """Return a picture of coarse coloured blocks, another one for each seed."""
+    blocks = np.random.default_rng(seed).integers(0, 256, (5, 5, 3), dtype=np.uint8)
+    return Image.fromarray(blocks).resize((side, side), Image.Resampling.NEAREST)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """A folder of twelve pictures, 0.png to 11.png."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for seed in range(12):
+        picture(seed).save(folder / f"{seed}.png")
+    return folder
+
+
+@pytest.fixture
+def make_gallery(tmp_path: Path) -> Callable[[str], Gallery]:
+    """Make an empty gallery with the toy vocabulary."""
+    return lambda name: Gallery.create(tmp_path / name, vocabulary="toy")
+
+
+@pytest.fixture
+def gallery(photos: Path, make_gallery: Callable[[str], Gallery]) -> Gallery:
+    """A gallery of the twelve pictures."""
+    made = make_gallery("gallery.bm25v")
+    made.add(photos)
+    return made

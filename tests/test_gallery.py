@@ -1,0 +1,459 @@
+"""A gallery follows its files, keeps its statistics live and loses nothing."""
+
+import errno
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bm25v.errors import (
+    GalleryDamaged,
+    GalleryError,
+    GalleryLocked,
+    GalleryNotFound,
+    GalleryTooNew,
+    StorageFull,
+    VocabularyMismatch,
+    WrongUse,
+)
+from bm25v.gallery import Gallery, catalog, indexing, rows
+from bm25v.gallery.gallery import Mode
+from bm25v.gallery.writer import Writer
+from bm25v.vocabulary import Vocabulary
+from tests.conftest import picture
+
+MODES: tuple[Mode, ...] = ("two-stage", "sparse", "dense")
+
+
+def names(gallery: Gallery) -> set[str]:
+    everything = gallery.search(picture_array(0), k=1000, mode="dense")
+    return {Path(hit.path).name for hit in everything}
+
+
+def picture_array(seed: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    return np.asarray(picture(seed))
+
+
+def forbid_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("encoded again")
+
+    monkeypatch.setattr(Vocabulary, "encode", refuse)
+
+
+def test_a_picture_finds_itself_first_in_every_mode(gallery: Gallery, photos: Path) -> None:
+    for mode in MODES:
+        hits = gallery.search(photos / "3.png", k=5, mode=mode).hits
+        assert Path(hits[0].path) == photos / "3.png"
+        assert [hit.rank for hit in hits] == list(range(1, len(hits) + 1))
+        assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+        for hit in hits:
+            assert hit.sparse == pytest.approx(sum(w.contribution for w in hit.words), abs=1e-5)
+
+
+def test_two_stage_is_the_dense_order_of_the_best_by_words(gallery: Gallery, photos: Path) -> None:
+    sparse = gallery.search(photos / "5.png", k=4, mode="sparse")
+    two_stage = gallery.search(photos / "5.png", k=4, candidates=4)
+    assert {hit.path for hit in sparse} == {hit.path for hit in two_stage}
+    assert [h.path for h in two_stage] == [
+        h.path for h in sorted(sparse, key=lambda hit: -hit.dense)
+    ]
+    assert all(hit.score == hit.dense for hit in two_stage)
+    assert all(hit.score == pytest.approx(hit.sparse) for hit in sparse)
+
+
+def test_a_second_run_encodes_nothing(
+    gallery: Gallery, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forbid_encoding(monkeypatch)
+    report = gallery.add(photos, remove_missing=True)
+    assert (report.added, report.unchanged, report.removed) == (0, 12, 0)
+
+
+def test_a_touched_file_is_unchanged_by_content(
+    gallery: Gallery, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.utime(photos / "1.png", (1, 1))
+    forbid_encoding(monkeypatch)
+    assert gallery.add(photos).unchanged == 12
+    monkeypatch.setattr(indexing, "read_state", None)  # the new time is known now: no file is read
+    assert gallery.add(photos).unchanged == 12
+
+
+def test_moved_copied_and_returned_files_are_not_encoded_again(
+    gallery: Gallery, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (photos / "0.png").rename(photos / "moved.png")
+    shutil.copy(photos / "1.png", photos / "copy.png")
+    (photos / "2.png").rename(photos.parent / "2.png")
+    forbid_encoding(monkeypatch)
+    report = gallery.add(photos, remove_missing=True)
+    assert (report.added, report.moved, report.removed, report.unchanged) == (1, 1, 1, 10)
+    assert {"moved.png", "copy.png"} <= names_without_encoding(gallery)
+    (photos.parent / "2.png").rename(photos / "2.png")
+    assert gallery.add(photos).added == 1
+    assert gallery.problems() == []
+
+
+def names_without_encoding(gallery: Gallery) -> set[str]:
+    with Writer(gallery.path) as writer:
+        return {Path(picture.path).name for picture in writer.catalog.pictures()}
+
+
+def test_one_of_two_copies_of_a_vanished_file_is_the_moved_one(
+    gallery: Gallery, photos: Path
+) -> None:
+    shutil.copy(photos / "0.png", photos / "a.png")
+    (photos / "0.png").rename(photos / "b.png")
+    report = gallery.add(photos, remove_missing=True)
+    assert (report.added, report.moved, report.removed) == (1, 1, 0)
+    assert {"a.png", "b.png"} <= names(gallery)
+
+
+def test_a_changed_file_is_encoded_anew(gallery: Gallery, photos: Path) -> None:
+    picture(99).save(photos / "4.png")
+    report = gallery.add(photos)
+    assert (report.updated, report.unchanged) == (1, 11)
+    hits = gallery.search(picture_array(99))
+    assert Path(hits[0].path).name == "4.png"
+    assert hits[0].dense == pytest.approx(1, abs=1e-3)
+    assert len(gallery) == 12
+
+
+def test_a_file_that_became_unreadable_is_listed_and_kept(gallery: Gallery, photos: Path) -> None:
+    (photos / "4.png").write_bytes(b"not a picture any more")
+    report = gallery.add(photos, remove_missing=True)
+    assert [Path(failure.path).name for failure in report.failed] == ["4.png"]
+    assert len(gallery) == 12
+
+
+def test_removed_pictures_are_gone_at_once(gallery: Gallery, photos: Path) -> None:
+    reader = Gallery.open(gallery.path)
+    assert "3.png" in names(reader)
+    assert gallery.remove(photos / "3.png") == 1
+    assert "3.png" not in names(reader) | names(gallery)
+    assert gallery.remove(photos) == 11
+    assert len(gallery) == len(gallery.search(picture_array(0))) == 0
+    assert gallery.remove(photos) == 0
+
+
+def test_removing_a_folder_leaves_its_namesakes(
+    photos: Path, make_gallery: Callable[[str], Gallery]
+) -> None:
+    for name in ("a", "a b", "ab", "a0"):
+        (photos / name).mkdir()
+        picture(hash(name) % 1000).save(photos / name / "x.png")
+    gallery = make_gallery("g")
+    gallery.add(photos)
+    assert gallery.remove(photos / "a") == 1
+    assert len(gallery) == 15
+
+
+def test_names_that_are_no_text_can_be_indexed(
+    photos: Path, make_gallery: Callable[[str], Gallery]
+) -> None:
+    odd = os.fsencode(photos) + b"/\xff\xfe.png"
+    try:
+        shutil.copy(os.fsencode(photos / "0.png"), odd)
+    except OSError:
+        pytest.skip("this file system takes only text")
+    gallery = make_gallery("g")
+    assert gallery.add(photos).added == 13
+    assert os.fsdecode(odd) in {hit.path for hit in gallery.search(photos / "0.png", k=20)}
+
+
+operations = st.lists(
+    st.tuples(st.sampled_from(["put", "put", "remove", "move"]), st.integers(0, 5), st.integers()),
+    max_size=8,
+)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=operations)
+def test_any_history_equals_a_gallery_built_from_scratch(
+    history: list[tuple[str, int, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("history")
+    photos = folder / "photos"
+    photos.mkdir()
+    for seed in range(3):
+        picture(seed, side=14).save(photos / f"{seed}.png")
+    live = Gallery.create(folder / "live", vocabulary="toy")
+    live.add(photos)
+    for kind, number, seed in history:
+        path = photos / f"{number}.png"
+        if kind == "put":
+            picture(abs(seed) % 7, side=14).save(path)
+        elif path.exists() and kind == "remove":
+            path.unlink()
+        elif path.exists() and not (photos / f"{seed % 6}.png").exists():
+            path.rename(photos / f"{seed % 6}.png")
+        if any(photos.iterdir()):
+            live.add(photos, remove_missing=True)
+        else:
+            live.remove(photos)
+    scratch = Gallery.create(folder / "scratch", vocabulary="toy")
+    if any(photos.iterdir()):
+        scratch.add(photos)
+    assert live.problems() == []
+    for mode in MODES:
+        for seed in range(3):
+            found = live.search(picture_array(seed), k=9, mode=mode)
+            expected = scratch.search(picture_array(seed), k=9, mode=mode)
+            assert scores_by_path(found.hits) == scores_by_path(expected.hits)
+
+
+def scores_by_path(hits: tuple[object, ...]) -> dict[str, tuple[object, ...]]:
+    return {h.path: (h.score, h.sparse, h.dense, h.words) for h in hits}  # type: ignore[attr-defined]
+
+
+def test_a_reader_keeps_its_snapshot_while_a_writer_writes(gallery: Gallery, photos: Path) -> None:
+    before = gallery.snapshot()
+    gallery.remove(photos / "0.png")
+    assert len(before.rows) == 12
+    assert len(gallery.snapshot().rows) == 11
+
+
+def test_a_second_writer_is_told_so(gallery: Gallery, photos: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from bm25v.gallery.writer import Writer\n"
+        "with Writer(Path(sys.argv[1])): print('locked', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", script, str(gallery.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"locked\n"
+        with pytest.raises(GalleryLocked, match="another process is writing"):
+            gallery.add(photos)
+        assert len(names(gallery)) == 12
+        other.kill()
+    assert gallery.add(photos).unchanged == 12
+
+
+def test_rows_that_were_not_committed_do_not_exist(gallery: Gallery, photos: Path) -> None:
+    bags = gallery.path / "bags.rows"
+    size = bags.stat().st_size
+    with bags.open("ab") as file:
+        file.write(b"left by a killed process")
+    assert len(names(Gallery.open(gallery.path))) == 12
+    picture(50).save(photos / "new.png")
+    gallery.add(photos)
+    assert bags.stat().st_size == size + 64
+    assert gallery.problems() == []
+
+
+def test_a_killed_indexing_run_loses_at_most_a_batch_and_goes_on(
+    tmp_path: Path, make_gallery: Callable[[str], Gallery]
+) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for seed in range(60):
+        picture(seed).save(photos / f"{seed}.png")
+    make_gallery("g").close()
+    script = (
+        "import sys, time; from bm25v.gallery import Gallery, indexing\n"
+        "indexing.BATCH = 5\n"
+        "def slow(done, total): print(done, flush=True); time.sleep(0.01)\n"
+        "Gallery.open(sys.argv[1]).add(sys.argv[2], progress=slow)"
+    )
+    for wait_for in (7, 23, 24):
+        command = [sys.executable, "-c", script, str(tmp_path / "g"), str(photos)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            for line in child.stdout:
+                if int(line) >= wait_for:
+                    child.send_signal(signal.SIGKILL)
+                    break
+        survivor = Gallery.open(tmp_path / "g")
+        assert survivor.problems() == []
+        assert wait_for - 5 <= len(survivor) <= 60
+        survivor.close()
+    gallery = Gallery.open(tmp_path / "g")
+    assert gallery.add(photos).failed == ()
+    assert len(gallery) == 60
+    assert gallery.problems() == []
+
+
+def test_a_full_disk_is_said_and_loses_nothing(
+    gallery: Gallery, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture(50).save(photos / "new.png")
+
+    def full(_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rows.RowWriter, "sync", full)
+        with pytest.raises(StorageFull, match="all that was committed before is kept"):
+            gallery.add(photos)
+    assert len(names(gallery)) == 12
+    assert gallery.problems() == []
+    assert gallery.add(photos).added == 1
+
+
+def test_a_really_full_disk_is_said_and_loses_nothing(tmp_path: Path, photos: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small disk needs root")
+    try:
+        gallery = Gallery.create(disk / "g", vocabulary="toy")
+        gallery.add(photos)
+        free = shutil.disk_usage(disk).free
+        (disk / "ballast").write_bytes(bytes(max(0, free - 4096)))
+        for seed in range(100, 200):
+            picture(seed).save(photos / f"{seed}.png")
+        with pytest.raises(StorageFull):
+            gallery.add(photos)
+        assert gallery.problems() == []
+        assert len(names(gallery)) == 12
+        (disk / "ballast").unlink()
+        assert gallery.add(photos).added == 100
+        gallery.close()
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_an_interrupted_run_keeps_what_was_committed(
+    tmp_path: Path,
+    photos: Path,
+    make_gallery: Callable[[str], Gallery],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(indexing, "BATCH", 4)
+
+    def stop(done: int, total: int) -> None:
+        if done == 6:
+            raise KeyboardInterrupt
+
+    gallery = make_gallery("g")
+    with pytest.raises(KeyboardInterrupt):
+        gallery.add(photos, progress=stop)
+    assert len(gallery) == 4
+    report = gallery.add(photos)
+    assert (report.added, report.unchanged) == (8, 4)
+
+
+def test_flipped_bits_are_named(gallery: Gallery) -> None:
+    bags = gallery.path / "bags.rows"
+    content = bytearray(bags.read_bytes())
+    content[64 + 64 * 3 + 5] ^= 4
+    bags.write_bytes(bytes(content))
+    problems = gallery.problems()
+    assert len(problems) == 1
+    assert problems[0].startswith("row 3 (")
+
+
+def test_lost_rows_are_named(gallery: Gallery) -> None:
+    dense = gallery.path / "dense.rows"
+    dense.write_bytes(dense.read_bytes()[:-30])
+    with pytest.raises(GalleryDamaged, match="holds 10 rows of the 12"):
+        Gallery.open(gallery.path).search(picture_array(0))
+
+
+@pytest.mark.parametrize("name", ["bags.rows", "dense.rows", catalog.FILE_NAME])
+def test_files_that_are_something_else_are_refused(gallery: Gallery, name: str) -> None:
+    gallery.close()
+    (gallery.path / name).write_bytes(b"something else entirely" * 300)
+    with pytest.raises(GalleryDamaged, match=name.replace(".", r"\.")):
+        Gallery.open(gallery.path).snapshot()
+
+
+def test_a_newer_format_is_refused(gallery: Gallery) -> None:
+    with sqlite3.connect(gallery.path / catalog.FILE_NAME) as db:
+        db.execute("UPDATE meta SET value = 2 WHERE key = 'format'")
+    db.close()
+    with pytest.raises(GalleryTooNew, match="upgrade bm25v"):
+        Gallery.open(gallery.path)
+
+
+def test_a_newer_row_format_is_refused(gallery: Gallery) -> None:
+    bags = gallery.path / "bags.rows"
+    content = bytearray(bags.read_bytes())
+    content[8] = 9
+    bags.write_bytes(bytes(content))
+    with pytest.raises(GalleryTooNew, match="row format 9"):
+        gallery.add(gallery.path.parent / "photos")
+
+
+def test_another_vocabulary_is_refused(gallery: Gallery, tmp_path: Path) -> None:
+    toy = Vocabulary.load("toy")
+    other = Vocabulary.build("other", backbone=toy.backbone, sae=toy.sae, k_post=8)
+    other.save(tmp_path / "other.vocab")
+    with pytest.raises(VocabularyMismatch, match="index the pictures into a new gallery"):
+        Gallery.open(gallery.path, vocabulary=tmp_path / "other.vocab")
+    Gallery.open(gallery.path, vocabulary="toy")
+
+
+def test_a_vocabulary_from_a_folder_is_found_again(tmp_path: Path, photos: Path) -> None:
+    Vocabulary.load("toy").save(tmp_path / "mine.vocab")
+    gallery = Gallery.create(tmp_path / "g", vocabulary=tmp_path / "mine.vocab")
+    gallery.add(photos)
+    assert len(Gallery.open(tmp_path / "g").search(photos / "0.png")) > 0
+
+
+def test_wrong_wishes_are_refused(gallery: Gallery, tmp_path: Path) -> None:
+    with pytest.raises(WrongUse, match="does not exist"):
+        gallery.add(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(WrongUse, match="no pictures in"):
+        gallery.add(tmp_path / "empty")
+    with pytest.raises(WrongUse, match="mode 'best'"):
+        gallery.search(picture_array(0), mode="best")  # type: ignore[arg-type]
+    with pytest.raises(WrongUse, match="k = 0"):
+        gallery.search(picture_array(0), k=0)
+    with pytest.raises(WrongUse, match="is not in"):
+        gallery.match(gallery.vocabulary.encode(picture_array(0)), tmp_path / "x.png")
+    with pytest.raises(GalleryNotFound, match="bm25v index FOLDER"):
+        Gallery.open(tmp_path / "nowhere")
+    with pytest.raises(GalleryError, match="exists already"):
+        Gallery.create(gallery.path)
+
+
+def test_memory_stays_flat_while_indexing(
+    tmp_path: Path, make_gallery: Callable[[str], Gallery], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Encoded pictures are not kept: at most a few per worker are alive at once."""
+    photos = tmp_path / "many"
+    photos.mkdir()
+    for seed in range(80):
+        picture(seed).save(photos / f"{seed}.png")
+    alive = most = 0
+    encode = Vocabulary.encode
+
+    def counted(self: Vocabulary, source: str) -> object:
+        nonlocal alive, most
+        alive += 1
+        most = max(most, alive)
+        return encode(self, source)
+
+    def release(done: int, total: int) -> None:
+        nonlocal alive
+        alive = max(0, alive - 1)
+        time.sleep(0.002)
+
+    monkeypatch.setattr(Vocabulary, "encode", counted)
+    make_gallery("g").add(photos, progress=release)
+    assert most <= 6 * (os.cpu_count() or 1) + 2
+
+
+def test_an_open_gallery_can_be_read_on_a_read_only_medium(gallery: Gallery) -> None:
+    gallery.close()
+    for file in gallery.path.iterdir():
+        file.chmod(0o444)
+    gallery.path.chmod(0o555)
+    try:
+        assert len(names(Gallery.open(gallery.path))) == 12
+    finally:
+        gallery.path.chmod(0o755)

@@ -1,0 +1,663 @@
+import io
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import warnings
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from bm25v import images
+from bm25v.errors import ImageError, WrongUse
+
+RED, GREEN, BLUE, YELLOW = (200, 30, 40), (20, 160, 60), (30, 60, 190), (230, 210, 40)
+
+# How a file must store the upright pixels for its orientation tag to be true.
+STORED = {
+    1: None,
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+
+
+def quarters(width: int = 96, height: int = 64) -> Image.Image:
+    """Four differently coloured quarters: no turn or flip leaves them in place."""
+    picture = Image.new("RGB", (width, height), RED)
+    picture.paste(GREEN, (width // 2, 0, width, height // 2))
+    picture.paste(BLUE, (0, height // 2, width // 2, height))
+    picture.paste(YELLOW, (width // 2, height // 2, width, height))
+    return picture
+
+
+def encode(picture: Image.Image, kind: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, kind, **options)
+    return file.getvalue()
+
+
+def noise(width: int, height: int) -> Image.Image:
+    rng = np.random.default_rng(0)
+    return Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8))
+
+
+def assert_close(image: NDArray[np.uint8], picture: Image.Image, tolerance: int = 12) -> None:
+    expected = np.array(picture.convert("RGB"))
+    assert image.shape == expected.shape
+    assert image.dtype == np.uint8
+    assert np.abs(image.astype(int) - expected).mean() < tolerance
+
+
+def reason(source: images.Source) -> str:
+    with pytest.raises(ImageError) as caught:
+        images.decode(source)
+    text = str(caught.value)
+    assert text
+    assert "\n" not in text
+    return text
+
+
+def chunk(name: bytes, data: bytes, *, damaged: bool = False) -> bytes:
+    checksum = zlib.crc32(name + data) ^ damaged
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", checksum)
+
+
+def png_with(extra: bytes) -> bytes:
+    data = encode(quarters(), "PNG")
+    return data[:33] + extra + data[33:]
+
+
+# Kinds and modes
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"])
+def test_every_kind_gives_the_picture(kind: str, tmp_path: Path) -> None:
+    data = encode(quarters(), kind)
+    path = tmp_path / "name without suffix"
+    path.write_bytes(data)
+    assert_close(images.decode(data), quarters())
+    assert_close(images.decode(path), quarters())
+    assert_close(images.decode(str(path)), quarters())
+
+
+def test_the_array_is_the_callers_own() -> None:
+    image = images.decode(encode(quarters(), "PNG"))
+    image[:] = 0
+    assert image.max() == 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "colour", "expected"),
+    [
+        ("1", "PNG", 1, (255, 255, 255)),
+        ("L", "PNG", 77, (77, 77, 77)),
+        ("L", "JPEG", 77, (77, 77, 77)),
+        ("LA", "PNG", (0, 51), (204, 204, 204)),
+        ("RGBA", "PNG", (255, 0, 0, 51), (255, 204, 204)),
+        ("RGBA", "WEBP", (255, 0, 0, 0), (255, 255, 255)),
+        ("RGBA", "TIFF", (255, 0, 0, 51), (255, 204, 204)),
+        ("CMYK", "JPEG", (0, 255, 255, 0), (255, 0, 0)),
+        ("CMYK", "TIFF", (255, 0, 0, 0), (0, 255, 255)),
+        ("YCbCr", "TIFF", (128, 128, 128), (128, 128, 128)),
+        ("I;16", "PNG", 0xCCFF, (204, 204, 204)),
+        ("I;16", "TIFF", 0x3300, (51, 51, 51)),
+        ("I", "TIFF", 51, (51, 51, 51)),
+        ("I", "TIFF", 51 * 257, (51, 51, 51)),
+        ("F", "TIFF", 0.2, (51, 51, 51)),
+        ("F", "TIFF", 51.0, (51, 51, 51)),
+    ],
+)
+def test_every_mode_becomes_rgb(
+    mode: str, kind: str, colour: Any, expected: tuple[int, int, int]
+) -> None:
+    image = images.decode(encode(Image.new(mode, (16, 8), colour), kind))
+    assert image.shape == (8, 16, 3)
+    np.testing.assert_allclose(image.reshape(-1, 3), [expected] * 128, atol=2)
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_grey_values_outside_the_usual_ranges_are_stretched(mode: str) -> None:
+    picture = Image.new(mode, (3, 1))
+    for x, value in enumerate((-100_000, 0, 100_000)):
+        picture.putpixel((x, 0), value)
+    assert images.decode(encode(picture, "TIFF"))[0, :, 0].tolist() == [0, 128, 255]
+
+
+def test_floats_that_are_no_numbers_become_black() -> None:
+    picture = Image.new("F", (3, 1), 1.0)
+    picture.putpixel((0, 0), float("nan"))
+    picture.putpixel((1, 0), float("inf"))
+    assert images.decode(encode(picture, "TIFF"))[0, :, 0].tolist() == [0, 0, 255]
+
+
+def test_twelve_bits() -> None:
+    data = bytearray(encode(Image.new("I;16", (2, 1), 0xABCD), "TIFF"))
+    bits = data.index(struct.pack("<HHI", 258, 3, 1))
+    data[bits + 8] = 12
+    pixels = data.index(b"\xcd\xab\xcd\xab")
+    data[pixels : pixels + 3] = b"\xff\xf3\x33"  # 0xFFF, 0x333
+    assert images.decode(bytes(data))[0, :, 0].tolist() == [255, 51]
+
+
+def test_palette() -> None:
+    assert_close(images.decode(encode(quarters().quantize(4), "PNG")), quarters(), 2)
+
+
+@pytest.mark.parametrize("transparency", [1, bytes([255, 0, 255])])
+def test_transparent_palette_entry_becomes_white(transparency: int | bytes) -> None:
+    picture = Image.new("P", (2, 1), 2)
+    picture.putpalette([*RED, *GREEN, *BLUE])
+    picture.putpixel((1, 0), 1)
+    image = images.decode(encode(picture, "PNG", transparency=transparency))
+    assert image[0].tolist() == [list(BLUE), [255, 255, 255]]
+
+
+def test_transparent_colour_becomes_white() -> None:
+    image = images.decode(encode(quarters(), "PNG", transparency=RED))
+    assert image[0, 0].tolist() == [255, 255, 255]
+    assert image[0, -1].tolist() == list(GREEN)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
+def test_animation_gives_its_first_frame(kind: str) -> None:
+    later = [Image.new("RGB", (96, 64), colour) for colour in (GREEN, BLUE)]
+    data = encode(quarters(), kind, save_all=True, append_images=later)
+    assert Image.open(io.BytesIO(data)).n_frames == 3  # type: ignore[attr-defined]
+    assert_close(images.decode(data), quarters())
+
+
+# Orientation
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+def test_orientation(kind: str, orientation: int) -> None:
+    turn = STORED[orientation]
+    stored = quarters() if turn is None else quarters().transpose(turn)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encode(stored, kind, exif=exif)
+    assert_close(images.decode(data), quarters())
+    if kind == "JPEG":
+        assert_close(images.decode(data, short_side=16), quarters(24, 16))
+
+
+# Scale
+
+
+@pytest.mark.parametrize(
+    ("short_side", "shape"),
+    [
+        (100, (150, 100)),
+        (101, (300, 200)),
+        (200, (300, 200)),
+        (800, (1200, 800)),
+        (9999, (1200, 800)),
+    ],
+)
+def test_short_side_is_never_undercut(short_side: int, shape: tuple[int, int]) -> None:
+    data = encode(quarters(800, 1200), "JPEG")
+    image = images.decode(data, short_side=short_side)
+    assert image.shape[:2] == shape
+    assert_close(image, quarters(*reversed(shape)))
+
+
+def test_short_side_makes_large_jpegs_faster() -> None:
+    data = encode(noise(1000, 750).resize((4000, 3000)), "JPEG")
+
+    def seconds(**options: Any) -> float:
+        start = time.perf_counter()
+        images.decode(data, **options)
+        return time.perf_counter() - start
+
+    full = min(seconds() for _ in range(3))
+    assert min(seconds(short_side=256) for _ in range(3)) < full / 1.5
+
+
+@pytest.mark.parametrize("side", [0, -1])
+def test_impossible_sides_are_wrong_use(side: int) -> None:
+    data = encode(quarters(), "JPEG")
+    with pytest.raises(WrongUse, match=str(side)):
+        images.decode(data, short_side=side)
+    with pytest.raises(WrongUse, match=str(side)):
+        images.thumbnail(data, side=side)
+
+
+@pytest.mark.parametrize("size", [(300, 200), (200, 300), (2000, 1), (30, 20)])
+def test_thumbnail(size: tuple[int, int]) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = images.thumbnail(encode(quarters(*size), "PNG", exif=exif), side=90)
+    scale = min(1, 90 / max(size))
+    upright = quarters(*size).transpose(Image.Transpose.ROTATE_270)
+    expected = upright.resize([max(1, round(side * scale)) for side in upright.size])
+    assert data.startswith(b"\xff\xd8\xff")
+    assert_close(images.decode(data), expected)
+    assert not Image.open(io.BytesIO(data)).getexif()
+
+
+def test_resize_is_antialiased() -> None:
+    stripes = np.zeros((64, 64, 3), np.uint8)
+    stripes[:, ::2] = 255
+    small = images.resize(stripes, width=8, height=4)
+    assert small.shape == (4, 8, 3)
+    assert small.dtype == np.uint8
+    assert np.abs(small.astype(int) - 128).max() < 12
+
+
+# What is wrong with a file
+
+
+def test_vanished_file(tmp_path: Path) -> None:
+    assert reason(tmp_path / "gone.jpg") == "does not exist"
+
+
+def test_folder(tmp_path: Path) -> None:
+    assert "is a folder" in reason(tmp_path)
+
+
+def test_impossible_path() -> None:
+    assert "null" in reason("a\0b.jpg")
+    assert "too long" in reason("a" * 5000).lower()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_permission_denied(tmp_path: Path) -> None:
+    path = tmp_path / "secret.png"
+    path.write_bytes(encode(quarters(), "PNG"))
+    path.chmod(0)
+    assert reason(path) == "permission denied"
+
+
+def test_permission_denied_as_root_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def deny(*args: object) -> int:
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr(os, "open", deny)
+    assert reason(tmp_path / "secret.png") == "permission denied"
+
+
+@pytest.mark.timeout(20)
+def test_fifo_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    assert reason(tmp_path / "pipe.jpg") == "is not a regular file"
+    assert list(images.find(tmp_path)) == []
+
+
+def test_socket_and_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a socket's path must be short
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket.jpg")
+        assert reason("socket.jpg") == "is not a regular file"
+    assert reason("/dev/zero") == "is not a regular file"
+
+
+def test_empty(tmp_path: Path) -> None:
+    (tmp_path / "empty.jpg").touch()
+    assert "0 bytes" in reason(tmp_path / "empty.jpg")
+    assert "0 bytes" in reason(b"")
+
+
+def test_huge_file_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.webp"
+    path.write_bytes(b"RIFF\xff\xff\xff\xffWEBPVP8 ")
+    os.truncate(path, images.MAX_BYTES + 1)
+    assert "too large" in reason(path)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"<!DOCTYPE html><html><body>404 Not Found</body></html>",
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n",
+        b"8BPS\0\1" + b"\0" * 40,
+        b"P6 2 2 255 " + b"\0" * 12,
+        b"\0\0\0\x18ftypmp42\0\0\0\0mp42isom" + b"\0" * 40,
+        b"\xff",
+    ],
+)
+def test_not_a_picture(data: bytes) -> None:
+    assert "not a picture of a known kind" in reason(data)
+
+
+@pytest.mark.timeout(20)
+def test_absurd_box_size_takes_no_time() -> None:
+    assert "not a picture" in reason(b"\xff\xff\xff\xffftypisom" + b"\0" * 300)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"])
+def test_every_truncation_is_noticed(kind: str) -> None:
+    data = encode(noise(40, 30), kind)
+    for length in range(12, len(data) - 16, max(1, len(data) // 40)):
+        assert f"truncated {kind}".lower() in reason(data[:length]).lower()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "HEIF"])
+def test_damage_ends_in_a_picture_or_an_image_error(kind: str) -> None:
+    data = heic() if kind == "HEIF" else encode(noise(40, 30), kind)
+    rng = np.random.default_rng(0)
+    failures = 0
+    for _ in range(150):
+        damaged = np.frombuffer(data, np.uint8).copy()
+        damaged[rng.integers(4, min(400, len(data)), 6)] = rng.integers(0, 256, 6)
+        try:
+            assert images.decode(damaged.tobytes()).shape[2] == 3
+        except ImageError:
+            failures += 1
+    assert failures
+
+
+@pytest.mark.parametrize("error", [struct.error, OverflowError, EOFError, KeyError, SyntaxError])
+def test_whatever_pillow_raises_is_one_error(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: object) -> None:
+        raise error("two\nlines")
+
+    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", fail)
+    assert "broken or truncated PNG" in reason(encode(quarters(), "PNG"))
+
+
+def test_memory_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", fail)
+    assert "not enough memory" in reason(encode(quarters(), "PNG"))
+
+
+# Bombs
+
+
+def bomb_png(width: int, height: int) -> bytes:
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0"))
+
+
+def bomb_gif(width: int, height: int) -> bytes:
+    """A small canvas with a large frame."""
+    frame = b",\0\0\0\0" + struct.pack("<HH", width, height) + b"\0\2\2L\1\0;"
+    return b"GIF89a\1\0\1\0\x80\0\0\0\0\0\xff\xff\xff" + frame
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "data", [bomb_png(20_000, 10_001), bomb_png(2**31 - 1, 2**31 - 1), bomb_gif(65535, 65535)]
+)
+def test_bombs_are_refused_from_the_header(data: bytes) -> None:
+    assert "too large" in reason(data)
+
+
+def test_no_pixels() -> None:
+    assert "broken or truncated PNG" in reason(bomb_png(0, 5))
+
+
+def test_bomb_that_shows_only_after_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    def grow(self: Any) -> None:
+        self._size = (20_000, 20_000)
+
+    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", grow)
+    assert "20000 × 20000" in reason(encode(quarters(), "PNG"))
+
+
+def test_the_limit_is_ours_not_pillows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    assert_close(images.decode(encode(quarters(), "JPEG")), quarters())
+    monkeypatch.setattr(images, "MAX_PIXELS", 96 * 64 - 1)
+    assert "96 × 64" in reason(encode(quarters(), "JPEG"))
+
+
+# Metadata, warnings, threads
+
+
+@pytest.mark.parametrize(
+    "exif", [b"garbage", b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0" + b"\xff" * 9]
+)
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_broken_exif(kind: str, exif: bytes) -> None:
+    assert_close(images.decode(encode(quarters(), kind, exif=exif)), quarters())
+
+
+def test_broken_exif_in_avif() -> None:
+    exif = Image.Exif()
+    exif[0x010F] = "maker"
+    data = encode(quarters(), "AVIF", exif=exif)
+    assert data.count(b"MM\0*") == 1
+    assert_close(images.decode(data.replace(b"MM\0*", b"\xff\xff\xff\xff")), quarters())
+
+
+def test_broken_exif_in_tiff() -> None:
+    assert_close(images.decode(encode(quarters(), "TIFF", tiffinfo={0x8769: 2**31})), quarters())
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+def test_broken_icc_profile(kind: str) -> None:
+    assert_close(images.decode(encode(quarters(), kind, icc_profile=b"garbage")), quarters())
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        chunk(b"tEXt", b"key\0value", damaged=True),
+        chunk(b"zTXt", b"key\0\0" + zlib.compress(bytes(3_000_000))),
+        chunk(b"iCCP", b"name\0\0" + zlib.compress(bytes(3_000_000))),
+        chunk(b"eXIf", b"II*\0", damaged=True),
+    ],
+)
+def test_broken_png_chunk(extra: bytes) -> None:
+    assert np.array_equal(images.decode(png_with(extra)), np.array(quarters()))
+
+
+def test_png_keeps_what_it_needs_when_a_chunk_is_broken() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    data = encode(quarters(), "PNG", exif=exif, transparency=RED)
+    data = data[:33] + chunk(b"tEXt", b"key\0value", damaged=True) + data[33:]
+    image = images.decode(data)
+    assert image[-1, -1].tolist() == [255, 255, 255]
+    assert image[0, 0].tolist() == list(YELLOW)
+
+
+NOISY = png_with(chunk(b"acTL", struct.pack(">II", 0, 0)))  # "Invalid APNG"
+
+
+def test_warnings_do_not_leak_and_filters_stay_usable() -> None:
+    with pytest.warns(UserWarning, match="APNG"):
+        Image.open(io.BytesIO(NOISY))
+    for _ in range(2):
+        warnings.simplefilter("error")  # after the first round, in front of our filter
+        assert_close(images.decode(NOISY), quarters())
+    with pytest.raises(UserWarning, match="APNG"):
+        Image.open(io.BytesIO(NOISY))
+    with pytest.raises(UserWarning, match="mine"):
+        warnings.warn("mine", stacklevel=1)
+
+
+def test_warnings_of_other_threads_are_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    from PIL import PngImagePlugin
+
+    opened, warned = threading.Event(), threading.Event()
+    load = PngImagePlugin.PngImageFile.load
+
+    def slow_load(self: PngImagePlugin.PngImageFile) -> Any:
+        opened.set()
+        assert warned.wait(20)
+        return load(self)
+
+    monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", slow_load)
+    with ThreadPoolExecutor(1) as pool:
+        decoded = pool.submit(images.decode, NOISY)
+        assert opened.wait(20)
+        try:
+            with pytest.raises(UserWarning, match="mine"):
+                warnings.warn("mine", stacklevel=1)
+        finally:
+            warned.set()
+        assert_close(decoded.result(), quarters())
+
+
+def test_many_threads() -> None:
+    good = [encode(quarters(), kind) for kind in ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "AVIF")]
+    bad = [data[: len(data) // 2] for data in good]
+
+    def outcome(data: bytes) -> str:
+        try:
+            return str(images.decode(data).shape)
+        except ImageError:
+            return "error"
+
+    sources = ([*good, NOISY, *bad]) * 20
+    with ThreadPoolExecutor(8) as pool:
+        outcomes = list(pool.map(outcome, sources))
+    assert outcomes == (["(64, 96, 3)"] * 7 + ["error"] * 6) * 20
+
+
+# HEIC
+
+
+def heic() -> bytes:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    file = io.BytesIO()
+    pillow_heif.from_pillow(quarters()).save(file)
+    return file.getvalue()
+
+
+def test_heic() -> None:
+    assert_close(images.decode(heic()), quarters())
+
+
+def test_truncated_heic() -> None:
+    data = heic()
+    for length in range(12, len(data) - 16, 25):
+        assert "truncated HEIC" in reason(data[:length])
+
+
+def test_heic_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    head = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + b"\0" * 40
+    assert reason(head) == "reading HEIC needs an extra: pip install 'bm25v[heic]'"
+
+
+def test_import_is_light_and_silent() -> None:
+    code = (
+        "import sys, bm25v.images as images\n"
+        "assert 'PIL.JpegImagePlugin' not in sys.modules and 'pillow_heif' not in sys.modules\n"
+        "try: images.decode(sys.stdin.buffer.read())\n"
+        "except images.ImageError: pass\n"
+        "else: raise SystemExit('a picture?')\n"
+        "assert 'pillow_heif' not in sys.modules\n"
+    )
+    data = bytearray(encode(quarters(), "TIFF"))
+    at = data.index(struct.pack("<HHI", 277, 3, 1))  # samples per pixel: Pillow logs an error
+    data[at + 8 : at + 10] = b"\xff\x7f"
+    run = subprocess.run([sys.executable, "-c", code], input=bytes(data), capture_output=True)
+    assert (run.returncode, run.stdout, run.stderr) == (0, b"", b"")
+
+
+# Walking folders
+
+
+def touch(*paths: Path) -> None:
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def names(folder: Path, found: list[Path]) -> list[str]:
+    return [path.relative_to(folder).as_posix() for path in found]
+
+
+def test_find(tmp_path: Path) -> None:
+    for name in ("b.jpg", "a/z.PNG", "a/b/c.heic", "c.tiff", "c.txt", "d", "a.jpg", "e.jpg/f.gif"):
+        touch(tmp_path / name)
+    for hidden in (".a.jpg", ".git/b.jpg", "a/.c.jpg"):
+        touch(tmp_path / hidden)
+    found = list(images.find(tmp_path))
+    assert names(tmp_path, found) == [
+        "a/b/c.heic",
+        "a/z.PNG",
+        "a.jpg",
+        "b.jpg",
+        "c.tiff",
+        "e.jpg/f.gif",
+    ]
+    assert list(images.find(str(tmp_path))) == found
+
+
+def test_find_enters_a_hidden_folder_that_is_asked_for(tmp_path: Path) -> None:
+    touch(tmp_path / ".hidden" / "a.jpg")
+    assert names(tmp_path, list(images.find(tmp_path / ".hidden"))) == [".hidden/a.jpg"]
+
+
+def test_find_knows_every_suffix(tmp_path: Path) -> None:
+    for suffix in images.SUFFIXES:
+        touch(tmp_path / f"x{suffix}", tmp_path / f"y{suffix.upper()}", tmp_path / f"z{suffix}x")
+    assert len(list(images.find(tmp_path))) == 2 * len(images.SUFFIXES)
+
+
+def test_find_skips_galleries(tmp_path: Path) -> None:
+    touch(
+        tmp_path / "a.jpg", tmp_path / "g" / "catalog.sqlite", tmp_path / "g" / "thumbs" / "b.jpg"
+    )
+    assert names(tmp_path, list(images.find(tmp_path))) == ["a.jpg"]
+    assert list(images.find(tmp_path / "g")) == []
+
+
+def test_find_follows_links_and_breaks_loops(tmp_path: Path) -> None:
+    touch(tmp_path / "a" / "one.jpg", tmp_path / "outside" / "two.jpg")
+    (tmp_path / "a" / "loop").symlink_to(tmp_path / "a")
+    (tmp_path / "a" / "up").symlink_to(tmp_path)
+    (tmp_path / "a" / "linked").symlink_to(tmp_path / "outside")
+    (tmp_path / "a" / "file.jpg").symlink_to(tmp_path / "outside" / "two.jpg")
+    errors: list[Path] = []
+    found = list(images.find(tmp_path / "a", on_error=lambda path, error: errors.append(path)))
+    assert names(tmp_path / "a", found) == ["file.jpg", "linked/two.jpg", "one.jpg"]
+    assert errors == []
+
+
+def test_find_reports_what_it_cannot_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path / "a.jpg", tmp_path / "locked" / "b.jpg", tmp_path / "z.jpg")
+    (tmp_path / "nowhere.jpg").symlink_to(tmp_path / "missing")
+    (tmp_path / "circle.jpg").symlink_to(tmp_path / "circle.jpg")
+    scandir = os.scandir
+
+    def deny(path: Path) -> Any:  # root may read everything, so chmod proves nothing
+        if path.name == "locked":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", deny)
+    errors: dict[str, str] = {}
+
+    def collect(path: Path, error: ImageError) -> None:
+        errors[path.name] = str(error)
+
+    assert names(tmp_path, list(images.find(tmp_path, on_error=collect))) == ["a.jpg", "z.jpg"]
+    assert names(tmp_path, list(images.find(tmp_path))) == ["a.jpg", "z.jpg"]
+    assert errors.keys() == {"locked", "nowhere.jpg", "circle.jpg"}
+    assert errors["locked"] == "permission denied"
+    assert errors["nowhere.jpg"] == "is a link that leads nowhere"
+    with pytest.raises(ImageError, match="permission denied"):
+        list(images.find(tmp_path / "locked"))
+
+
+def test_find_needs_a_folder(tmp_path: Path) -> None:
+    touch(tmp_path / "a.jpg")
+    with pytest.raises(ImageError, match="does not exist"):
+        list(images.find(tmp_path / "missing"))
+    with pytest.raises(ImageError, match="is not a folder"):
+        list(images.find(tmp_path / "a.jpg"))
