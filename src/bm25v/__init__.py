@@ -31,7 +31,7 @@ from bm25v.errors import (
 
 if TYPE_CHECKING:
     from bm25v.bags import Bag
-    from bm25v.explain import Explanation, explain
+    from bm25v.explain import Explanation
     from bm25v.gallery import Gallery, Hit, Results
     from bm25v.vocabulary import Vocabulary
 
@@ -60,7 +60,6 @@ __all__ = [
     "VocabularyError",
     "VocabularyMismatch",
     "WrongUse",
-    "explain",
 ]
 
 _HOMES = {
@@ -70,7 +69,6 @@ _HOMES = {
     "Hit": "bm25v.gallery",
     "Results": "bm25v.gallery",
     "Vocabulary": "bm25v.vocabulary",
-    "explain": "bm25v.explain",
 }
 
 

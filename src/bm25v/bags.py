@@ -33,8 +33,8 @@ def quantise(frequencies: NDArray[np.floating]) -> NDArray[np.uint16]:
     >>> quantise(np.array([0.004, 1.237, 9999.0])).tolist()
     [0, 124, 65535]
     """
-    scaled: NDArray[np.floating] = np.rint(frequencies * SCALE)
-    return np.clip(scaled, 0, _LARGEST).astype(np.uint16)
+    scaled = np.asarray(frequencies, dtype=np.float64) * SCALE
+    return np.rint(scaled).clip(0, _LARGEST).astype(np.uint16)
 
 
 def dequantise(tf: NDArray[np.uint16]) -> NDArray[np.float64]:

@@ -95,7 +95,12 @@ def _expect_hash(content: bytes, expected: str, what: str) -> None:
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f"{path.name}.{os.getpid()}.part")
-    scratch.write_bytes(content)
-    scratch.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_bytes(content)
+        scratch.replace(path)
+    except OSError as error:
+        raise ModelUnavailable(
+            f"{path} cannot be written ({error.strerror}): set BM25V_MODELS to another folder"
+        ) from error

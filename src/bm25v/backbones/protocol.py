@@ -42,6 +42,9 @@ class Backbone(Protocol):
     def dense_dim(self) -> int:
         """E, the width of the dense vector."""
 
+    def load(self) -> object:
+        """Read the weights now rather than at the first forward pass."""
+
     def prepare(self, image_hwc: Image) -> NDArray[np.float32]:
         """Return a picture, of any size, as the model takes it."""
 

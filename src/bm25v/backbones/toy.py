@@ -26,6 +26,9 @@ class ToyBackbone:
     patch_dim = 12
     dense_dim = 12
 
+    def load(self) -> None:
+        """Do nothing: there are no weights."""
+
     def prepare(self, image_hwc: Image) -> NDArray[np.float32]:
         """Return a picture as a (56, 56, 3) array between -1 and 1."""
         small = resize(image_hwc, width=_SIDE, height=_SIDE)

@@ -1,0 +1,130 @@
+"""Backbones: the protocol, the registry, ONNX graphs whose inner tensors are wanted."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from bm25v import backbones, downloads
+from bm25v.backbones.onnx import SPECS, TINYVIT, OnnxBackbone
+from bm25v.backbones.protocol import Features
+from bm25v.errors import UnknownBackbone
+
+
+def tiny_model() -> bytes:
+    """A graph like TinyViT's: tokens (B, 2, 2, 5) inside, a pooled vector (B, 5) outside."""
+    rng = np.random.default_rng(0)
+    kernel = numpy_helper.from_array(rng.standard_normal((5, 3, 4, 4)).astype(np.float32), "kernel")
+    nodes = [
+        helper.make_node("Conv", ["input", "kernel"], ["maps"], strides=[4, 4]),
+        helper.make_node("Relu", ["maps"], ["active"]),
+        helper.make_node("Transpose", ["active"], ["inner/tokens"], perm=[0, 2, 3, 1]),
+        helper.make_node("ReduceMean", ["inner/tokens", "axes"], ["output"], keepdims=0),
+    ]
+    axes = numpy_helper.from_array(np.array([1, 2], dtype=np.int64), "axes")
+    inputs = [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 3, 8, 8])]
+    outputs = [helper.make_tensor_value_info("output", TensorProto.FLOAT, ["batch", 5])]
+    graph = helper.make_graph(nodes, "tiny", inputs, outputs, [kernel, axes])
+    opset = [helper.make_opsetid("", 18)]
+    return onnx.ModelProto.SerializeToString(
+        helper.make_model(graph, opset_imports=opset, ir_version=9)
+    )
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OnnxBackbone:
+    """A backbone from a model that this test made itself."""
+    content = tiny_model()
+    (tmp_path / "tiny.onnx").write_bytes(content)
+    monkeypatch.setenv("BM25V_MODELS", str(tmp_path))
+    digest = hashlib.sha256(content).hexdigest()
+    spec = replace(
+        TINYVIT,
+        file=replace(TINYVIT.file, name="tiny.onnx", sha256=digest),
+        input_size=8,
+        grid=(2, 2),
+        patch_dim=5,
+        dense_dim=5,
+        hidden="inner/tokens",
+    )
+    return OnnxBackbone(spec)
+
+
+def test_inner_tokens_and_dense_vector_come_from_one_pass(tiny: OnnxBackbone) -> None:
+    image = np.random.default_rng(1).integers(0, 256, (30, 20, 3), dtype=np.uint8)
+    pixels = tiny.prepare(image)
+    assert pixels.shape == (1, 3, 8, 8)
+    features = tiny.forward(pixels)
+    assert features.patches_pd.shape == (4, 5)
+    np.testing.assert_allclose(features.dense_e, features.patches_pd.mean(axis=0), rtol=1e-5)
+    kernel = numpy_helper.to_array(onnx.load_from_string(tiny_model()).graph.initializer[0])
+    top_left = np.maximum((pixels[0, :, :4, :4] * kernel).sum(axis=(1, 2, 3)), 0)
+    np.testing.assert_allclose(features.patches_pd[0], top_left, rtol=1e-4, atol=1e-5)
+
+
+def test_pixels_are_normalised_like_imagenet(tiny: OnnxBackbone) -> None:
+    grey = np.full((8, 8, 3), 128, dtype=np.uint8)
+    expected = (128 / 255 - np.array([0.485, 0.456, 0.406])) / np.array([0.229, 0.224, 0.225])
+    np.testing.assert_allclose(tiny.prepare(grey)[0, :, 0, 0], expected, rtol=1e-5)
+
+
+def test_the_fingerprint_follows_what_decides_the_output(tiny: OnnxBackbone) -> None:
+    spec = tiny.spec
+    same = replace(spec, summary="other words", file=replace(spec.file, origin="elsewhere"))
+    assert OnnxBackbone(same).fingerprint == tiny.fingerprint
+    for other in (
+        replace(spec, hidden="maps"),
+        replace(spec, input_size=16),
+        replace(spec, file=replace(spec.file, sha256="0" * 64)),
+    ):
+        assert OnnxBackbone(other).fingerprint != tiny.fingerprint
+
+
+def test_an_unknown_name_lists_what_exists() -> None:
+    with pytest.raises(UnknownBackbone, match="'resnet'; there are: tinyvit-5m, mobilenet-v2"):
+        backbones.load("resnet")
+
+
+def photo() -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """A smooth picture that is the same everywhere."""
+    y, x = np.mgrid[0:240, 0:320]
+    channels = [np.sin(x / 17 + y / 31), np.cos(y / 13), np.sin((x * y) / 900)]
+    return (127 + 120 * np.stack(channels, axis=2)).astype(np.uint8)
+
+
+@pytest.mark.parametrize("name", ["tinyvit-5m", "mobilenet-v2"])
+def test_a_real_model_gives_what_its_spec_says(name: str) -> None:
+    backbone = backbones.load(name)
+    features = backbone.forward(backbone.prepare(photo()))
+    rows, columns = backbone.grid
+    assert features.patches_pd.shape == (rows * columns, backbone.patch_dim)
+    assert features.dense_e.shape == (backbone.dense_dim,)
+    assert features.patches_pd.dtype == features.dense_e.dtype == np.float32
+    spread = features.patches_pd.std(axis=0)
+    assert (spread > 0).mean() > 0.5
+
+
+def test_declaring_tokens_does_not_change_the_dense_vector() -> None:
+    import onnxruntime
+
+    backbone = OnnxBackbone(TINYVIT)
+    pixels = backbone.prepare(photo())
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    plain = onnxruntime.InferenceSession(
+        downloads.read(TINYVIT.file), options, providers=["CPUExecutionProvider"]
+    )
+    (expected,) = plain.run(["output"], {"input": pixels})
+    np.testing.assert_allclose(backbone.forward(pixels).dense_e, expected[0], rtol=1e-4, atol=1e-5)
+
+
+def test_class_tokens_are_kept_apart() -> None:
+    tokens_btd = np.arange(2 * 5 * 3, dtype=np.float32).reshape(2, 5, 3)[:1]
+    features = SPECS["dinov2-s"].features(tokens_btd)
+    assert isinstance(features, Features)
+    assert features.dense_e.tolist() == [0, 1, 2]
+    assert features.patches_pd.tolist() == tokens_btd[0, 1:].tolist()

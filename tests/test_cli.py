@@ -1,0 +1,261 @@
+"""The command line: what it prints, its JSON, its exit codes, its one-line errors."""
+
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from PIL import Image
+
+from bm25v.cli import main
+from tests.conftest import picture
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command in an empty folder, as the shell would."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BM25V_GALLERY", raising=False)
+
+    def call(*words: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["bm25v", *map(str, words)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return Outcome(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def indexed(run: Run, photos: Path) -> Run:
+    """The same, after `bm25v index photos`."""
+    assert run("index", photos, "--vocabulary", "toy").code == 0
+    return run
+
+
+def failed(outcome: Outcome, code: int, *parts: str) -> None:
+    """Expect one clear line, no traceback, the right exit code."""
+    assert outcome.code == code
+    assert outcome.out == ""
+    (line,) = outcome.err.splitlines()
+    assert line.startswith("error: ")
+    for part in parts:
+        assert part in line
+
+
+def test_index_says_what_became_of_the_files(run: Run, photos: Path) -> None:
+    (photos / "torn.jpg").write_bytes(b"\xff\xd8\xff\xe0 and no more")
+    outcome = run("index", photos, "--vocabulary", "toy")
+    assert outcome.code == 0
+    assert re.fullmatch(r"12 added, 1 unreadable \(listed\), 0 unchanged in \S+\n", outcome.out)
+    assert "unreadable: photos/torn.jpg: " in outcome.err
+    again = run("index", photos, "--json")
+    assert again.code == 0
+    assert set(again.json) == {
+        "added",
+        "updated",
+        "moved",
+        "unchanged",
+        "removed",
+        "failed",
+        "seconds",
+    }
+    assert (again.json["added"], again.json["unchanged"]) == (0, 12)
+    assert [set(failure) for failure in again.json["failed"]] == [{"path", "error"}]
+
+
+def test_index_follows_the_folder(indexed: Run, photos: Path) -> None:
+    (photos / "0.png").unlink()
+    (photos / "1.png").rename(photos / "one.png")
+    picture(77).save(photos / "2.png")
+    report = indexed("index", photos, "--json").json
+    assert {name: report[name] for name in ("added", "updated", "moved", "removed")} == {
+        "added": 0,
+        "updated": 1,
+        "moved": 1,
+        "removed": 1,
+    }
+
+
+def test_search_prints_a_table(indexed: Run, photos: Path) -> None:
+    outcome = indexed("search", photos / "3.png", "-k", "3")
+    assert outcome.code == 0
+    header, first, *rest = outcome.out.splitlines()
+    assert header.split() == "# score BM25 picture words that mattered most".split()
+    assert first.split()[:2] == ["1", "1.000"]
+    assert "photos/3.png" in first
+    assert len(re.findall(r"word \d+ \(\d+\.\d\d\)", first)) == 3
+    assert len(rest) == 3
+    assert "the best 200 by BM25, ordered by cosine" in rest[-1]
+
+
+@pytest.mark.parametrize("mode", ["two-stage", "sparse", "dense"])
+def test_search_json_is_the_contract(indexed: Run, photos: Path, mode: str) -> None:
+    found = indexed("search", photos / "3.png", "-k", "4", "--mode", mode, "--json").json
+    assert set(found) == {"mode", "hits", "ms"}
+    assert found["mode"] == mode
+    assert set(found["ms"]) == {"load", "encode", "sparse", "rerank"}
+    assert [hit["rank"] for hit in found["hits"]] == [1, 2, 3, 4]
+    assert found["hits"][0]["path"] == str(photos / "3.png")
+    for hit in found["hits"]:
+        assert set(hit) == {"rank", "path", "score", "sparse", "dense", "words"}
+        assert hit["score"] == pytest.approx(hit["sparse" if mode == "sparse" else "dense"])
+        total = sum(word["contribution"] for word in hit["words"])
+        assert total == pytest.approx(hit["sparse"], abs=1e-5)
+        for word in hit["words"]:
+            wanted = {"word", "name", "idf", "tf", "query_tf", "contribution"}
+            assert wanted <= set(word)
+
+
+def test_remove_and_info_and_verify(indexed: Run, photos: Path) -> None:
+    assert indexed("remove", photos / "3.png").out == "1 removed\n"
+    paths = [h["path"] for h in indexed("search", photos / "3.png", "--json").json["hits"]]
+    assert str(photos / "3.png") not in paths
+    info = indexed("info", "--json").json
+    assert (info["pictures"], info["removed_rows"], info["vocabulary"]) == (11, 1, "toy")
+    assert 0 < info["words_in_use"] <= info["words"] == 192
+    text = indexed("info").out
+    assert "11 (1 removed)" in text
+    assert re.search(r"words in use +\d+ of 192", text)
+    assert indexed("verify").out == "11 pictures, all whole\n"
+    assert indexed("verify", "--json").json == {"pictures": 11, "problems": []}
+    failed(indexed("remove", photos / "3.png"), 1, "3.png", "is in gallery.bm25v")
+
+
+def test_verify_names_what_is_damaged(indexed: Run) -> None:
+    bags = Path("gallery.bm25v/bags.rows")
+    content = bytearray(bags.read_bytes())
+    content[100] ^= 1
+    bags.write_bytes(bytes(content))
+    outcome = indexed("verify")
+    assert outcome.code == 1
+    assert "its bytes have changed" in outcome.out
+
+
+def test_explain_draws_and_adds_up(indexed: Run, photos: Path) -> None:
+    outcome = indexed("explain", photos / "3.png", photos / "4.png", "-o", "why.png")
+    assert outcome.code == 0
+    assert "drawn: why.png" in outcome.out
+    with Image.open("why.png") as sheet:
+        assert min(sheet.size) > 200
+    found = indexed("explain", photos / "3.png", photos / "4.png", "--json").json
+    total = sum(word["contribution"] for word in found["words"])
+    assert total == pytest.approx(found["sparse"], abs=1e-5)
+    assert all(len(word["in_hit"]) == 7 for word in found["words"])
+    failed(indexed("explain", photos / "3.png", "elsewhere.png"), 2, "is not in", "index it first")
+
+
+def test_the_gallery_comes_from_option_environment_or_here(
+    run: Run, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("index", photos, "-g", "a.bm25v", "--vocabulary", "toy")
+    failed(run("info"), 1, "no gallery at gallery.bm25v", "bm25v index FOLDER")
+    monkeypatch.setenv("BM25V_GALLERY", str(tmp_path / "a.bm25v"))
+    assert run("info").code == 0
+    assert run("info", "-g", "b.bm25v").code == 1
+
+
+def test_bad_input_is_one_clear_line(indexed: Run, photos: Path) -> None:
+    Path("empty").mkdir()
+    Path("letter.txt").write_text("Dear Sir or Madam")
+    failed(indexed("index", "nowhere"), 2, "nowhere does not exist")
+    failed(indexed("index", "empty"), 2, "no pictures in", "empty")
+    failed(indexed("search", "letter.txt"), 1, "letter.txt: not a picture")
+    failed(indexed("search", "gone.jpg"), 1, "gone.jpg: does not exist")
+    failed(indexed("search", photos / "0.png", "-g", "none"), 1, "no gallery at none")
+    failed(indexed("index", photos, "--vocabulary", "default"), 1, "was made with vocabulary toy")
+    failed(indexed("index", photos, "--vocabulary", "birds"), 1, "no vocabulary 'birds'")
+    failed(indexed("models", "get", "resnet"), 1, "no backbone 'resnet'", "tinyvit-5m")
+
+
+def test_nothing_is_left_behind_by_a_wrong_first_index(run: Run) -> None:
+    Path("empty").mkdir()
+    assert run("index", "nowhere", "--vocabulary", "toy").code == 2
+    assert run("index", "empty", "--vocabulary", "toy").code == 2
+    assert not Path("gallery.bm25v").exists()
+
+
+def test_a_newer_gallery_is_refused(indexed: Run) -> None:
+    db = sqlite3.connect("gallery.bm25v/catalog.sqlite")
+    with db:
+        db.execute("UPDATE meta SET value = 2 WHERE key = 'format'")
+    db.close()
+    failed(indexed("info"), 1, "written by a newer bm25v", "upgrade")
+
+
+def test_wrong_options_exit_with_2(run: Run) -> None:
+    for words in (("search",), ("search", "a.jpg", "-k", "0"), ("fly",), ("search", "a", "--no")):
+        outcome = run(*words)
+        assert outcome.code == 2
+        assert "Traceback" not in outcome.err
+
+
+def test_every_command_has_help(run: Run) -> None:
+    listed = run("--help").out
+    for name in re.findall(r"^  ([a-z]+) ", listed, flags=re.MULTILINE):
+        outcome = run(name, "--help")
+        assert outcome.code == 0
+        assert outcome.out.startswith(f"Usage: bm25v {name}")
+
+
+def test_models_list_names_origin_and_licence(run: Run) -> None:
+    models = {model["name"]: model for model in run("models", "list", "--json").json}
+    assert set(models) == {"tinyvit-5m", "mobilenet-v2", "dinov2-s"}
+    text = run("models", "list").out
+    for model in models.values():
+        assert model["licence"] in text
+        assert model["origin"] in text
+
+
+def test_doctor_reports_and_warms_the_compiler(run: Run) -> None:
+    facts = run("doctor", "--json").json
+    assert facts["vocabularies"]["toy"]
+    assert facts["compiler"].startswith("warm in ")
+    assert "onnxruntime" in run("doctor").out
+
+
+def test_ctrl_c_keeps_what_was_committed(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for seed in range(300):
+        picture(seed, side=500).save(photos / f"{seed}.png")
+    command = [sys.executable, "-m", "bm25v.cli", "index", "photos", "--vocabulary", "toy"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as child:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "gallery.bm25v/writer.lock").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(0.15)
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=60)
+    assert child.returncode == 1
+    assert err.strip().splitlines() == [
+        "interrupted: what was committed is kept; the same command goes on"
+    ]
+    environment = {**os.environ, "BM25V_GALLERY": str(tmp_path / "gallery.bm25v")}
+    verify = [sys.executable, "-m", "bm25v.cli", "verify"]
+    assert subprocess.run(verify, env=environment, check=False).returncode == 0

@@ -1,0 +1,191 @@
+"""The trainer: reconstruction, folding, scale, determinism, revival of dead words, clear errors."""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bm25v.errors import MissingExtra, WrongUse
+
+torch = pytest.importorskip("torch")
+
+from bm25v.sae import train as trainer  # noqa: E402 - needs torch
+from bm25v.sae.train import Recipe, Trained, measure, train  # noqa: E402
+
+RECIPE = Recipe(expansion=4, k=4, batch=512, steps=150, learning_rate=1e-2, mean_activation=2.0)
+FAR_AWAY = 50.0  # an offset far larger than the spread: only centred training survives it
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Keep tiny matrices on one thread: faster, and steady on busy machines."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@cache
+def planted(n: int = 8000, dimensions: int = 24, atoms: int = 48) -> NDArray[np.float32]:
+    """Return patches that are sums of four atoms each, far from the origin."""
+    rng = np.random.default_rng(1)
+    atoms_ad = rng.normal(size=(atoms, dimensions))
+    atoms_ad /= np.linalg.norm(atoms_ad, axis=1, keepdims=True)
+    chosen_n4 = np.argsort(rng.random((n, atoms)), axis=1)[:, :4]
+    strength_n4 = rng.uniform(3, 9, size=(n, 4))
+    patches_nd = np.einsum("nk,nkd->nd", strength_n4, atoms_ad[chosen_n4]) + FAR_AWAY
+    return np.asarray(patches_nd, dtype=np.float32)
+
+
+@cache
+def trained() -> Trained:
+    return train(planted(), RECIPE)
+
+
+def test_planted_dictionary_is_reconstructed() -> None:
+    report = trained().report
+    principal = planted() - planted().mean(axis=0)
+    spectrum = np.linalg.svd(principal, compute_uv=False) ** 2
+    best_linear_code_of_rank_k = 1 - spectrum[: RECIPE.k].sum() / spectrum.sum()
+    assert report["fvu"] < 0.3 < best_linear_code_of_rank_k / 2
+    assert report["l0"] <= RECIPE.k
+    assert report["dead_share"] < 0.1
+
+
+def test_report_counts_every_patch_once() -> None:
+    report = trained().report
+    assert report["patches"] + report["held_out_patches"] == len(planted())
+    assert report["steps"] == RECIPE.steps
+    assert report["recipe"]["seed"] == 0
+
+
+def test_folded_weights_give_the_codes_of_training_on_raw_features() -> None:
+    raw_nd = planted()[:500]
+    standard = trainer._standard(planted())
+    model = trainer._initialise(standard.apply(planted()), RECIPE, np.random.default_rng(0))
+    with torch.no_grad():
+        model.bias_v += torch.linspace(-1, 1, 96)
+        model.bias_d += 1
+        acts_nk, words_nk = model.encode(standard.apply(raw_nd), RECIPE.k)
+        decoded_nd = model.decode(acts_nk, words_nk).numpy() * standard.scale + standard.mean_d
+    sae = trainer._fold(model, standard, 7.0, RECIPE.k)
+    codes = sae.encode(raw_nd)
+    expected_nv, folded_nv = np.zeros((2, 500, 96), dtype=np.float32)
+    np.put_along_axis(expected_nv, words_nk.numpy(), 7 * acts_nk.numpy(), axis=1)
+    np.put_along_axis(folded_nv, codes.words_pk, codes.activations_pk, axis=1)
+    np.testing.assert_allclose(folded_nv, expected_nv, atol=2e-3)
+    np.testing.assert_allclose(sae.decode(codes), decoded_nd, atol=2e-3)
+
+
+def test_decoder_rows_share_one_length_and_activations_the_asked_mean() -> None:
+    lengths = np.linalg.norm(trained().W_dec, axis=1)
+    np.testing.assert_allclose(lengths, lengths[0], rtol=1e-5)
+    activations = trained().autoencoder().encode(planted()).activations_pk
+    assert activations[activations > 0].mean() == pytest.approx(2.0, rel=0.03)
+
+
+def test_scale_changes_activations_but_not_reconstructions() -> None:
+    few = replace(RECIPE, steps=5)
+    small = train(planted(), few).autoencoder()
+    large = train(planted(), replace(few, mean_activation=20.0)).autoencoder()
+    patches = planted()[:200]
+    codes_small, codes_large = small.encode(patches), large.encode(patches)
+    np.testing.assert_array_equal(codes_small.words_pk, codes_large.words_pk)
+    np.testing.assert_allclose(
+        10 * codes_small.activations_pk, codes_large.activations_pk, rtol=1e-3
+    )
+    np.testing.assert_allclose(small.decode(codes_small), large.decode(codes_large), rtol=1e-4)
+
+
+def test_same_seed_same_weights_other_seed_other_weights() -> None:
+    few = replace(RECIPE, steps=8)
+    first, again, other = (train(planted(), replace(few, seed=seed)) for seed in (3, 3, 4))
+    for name in ("W_enc", "b_enc", "W_dec", "b_dec"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
+    assert not np.array_equal(first.W_enc, other.W_enc)
+
+
+def test_aux_loss_revives_dead_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    initialise = trainer._initialise
+
+    def half_dead(x_nd: Any, recipe: Recipe, rng: np.random.Generator) -> Any:
+        model = initialise(x_nd, recipe, rng)
+        with torch.no_grad():
+            model.bias_v[::2] = -2
+        return model
+
+    monkeypatch.setattr(trainer, "_initialise", half_dead)
+    recipe = replace(RECIPE, steps=100, dead_after=2048)
+    without = train(planted(), replace(recipe, aux_weight=0.0)).report
+    revived = train(planted(), recipe).report
+    assert without["dead_share"] > 0.45
+    assert revived["dead_share"] < 0.25
+
+
+def test_aux_loss_reaches_only_the_dead_words() -> None:
+    x_bd = trainer._standard(planted()).apply(planted()[:64])
+    model = trainer._initialise(x_bd, RECIPE, np.random.default_rng(0))
+    error_bd = model.decode(*model.encode(x_bd, RECIPE.k)) - x_bd
+    dead = torch.tensor([1, 5])
+    trainer._aux_loss(model, x_bd, error_bd, dead, k=None).backward()
+    for gradient in (model.enc_vd.grad, model.dec_vd.grad):
+        assert torch.nonzero(gradient.abs().sum(1)).squeeze(1).tolist() == [1, 5]
+    assert model.bias_d.grad is None
+
+
+def test_memory_mapped_half_precision_patches(tmp_path: Any) -> None:
+    np.save(tmp_path / "patches.npy", (planted() - FAR_AWAY).astype(np.float16))
+    patches = np.load(tmp_path / "patches.npy", mmap_mode="r")
+    assert train(patches, replace(RECIPE, steps=20)).report["fvu"] < 0.6
+
+
+def test_progress_is_told_every_step() -> None:
+    seen: list[tuple[int, int, float]] = []
+    train(planted(), replace(RECIPE, steps=3), lambda *step: seen.append(step))
+    assert [(step, steps) for step, steps, _ in seen] == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_epochs_set_the_number_of_steps() -> None:
+    report = train(planted(), replace(RECIPE, steps=None, epochs=2)).report
+    assert report["steps"] == 2 * -(-report["patches"] // RECIPE.batch)
+
+
+def test_fvu_of_the_mean_is_one() -> None:
+    silent = trained()._replace(
+        b_enc=np.full_like(trained().b_enc, -1e9), b_dec=planted().mean(axis=0)
+    )
+    figures = measure(silent.autoencoder(), planted())
+    assert figures["fvu"] == pytest.approx(1, abs=1e-5)
+    assert (figures["l0"], figures["silent_share"]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("patches", "message"),
+    [
+        (np.zeros((5, 4), dtype=np.float32), "at least 8"),
+        (np.zeros(500, dtype=np.float32), "at least 8"),
+        (np.zeros((500, 4), dtype=np.float32), "all alike"),
+        (np.full((500, 4), np.nan, dtype=np.float32), "not finite"),
+    ],
+)
+def test_impossible_patches_are_refused(patches: NDArray[np.float32], message: str) -> None:
+    with pytest.raises(WrongUse, match=message):
+        train(patches, RECIPE)
+
+
+def test_impossible_k_is_refused() -> None:
+    with pytest.raises(WrongUse, match="between 1 and"):
+        train(planted(), replace(RECIPE, k=97))
+
+
+def test_without_torch_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "bm25v.sae.train")
+    with pytest.raises(MissingExtra, match=r"bm25v\[train\]"):
+        importlib.import_module("bm25v.sae.train")

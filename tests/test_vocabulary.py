@@ -1,0 +1,88 @@
+"""A vocabulary is a folder that keeps its identity and says what is wrong with it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bm25v import backbones
+from bm25v.errors import UnknownVocabulary, VocabularyError
+from bm25v.sae.model import SparseAutoEncoder
+from bm25v.vocabulary import Vocabulary, shipped_names
+from tests.conftest import picture
+
+
+def test_a_saved_vocabulary_is_the_same_vocabulary(tmp_path: Path) -> None:
+    toy = Vocabulary.load("toy")
+    report = {"pictures": 7, "note": "made by a test"}
+    named = Vocabulary.build("mine", backbone=toy.backbone, sae=toy.sae, report=report)
+    named.save(tmp_path / "mine.vocab")
+    again = Vocabulary.load(tmp_path / "mine.vocab")
+    assert (again.name, again.k_post, again.report) == ("mine", 16, report)
+    assert again.fingerprint == named.fingerprint == toy.fingerprint
+    image = np.asarray(picture(4))
+    expected, found = named.bag(image), again.bag(image)
+    assert found.words.tolist() == expected.words.tolist()
+    np.testing.assert_allclose(found.frequencies, expected.frequencies, rtol=2e-2)
+
+
+def test_the_fingerprint_follows_what_decides_a_bag() -> None:
+    toy = Vocabulary.load("toy")
+    fewer = Vocabulary.build("toy", backbone=toy.backbone, sae=toy.sae, k_post=8)
+    other = SparseAutoEncoder(
+        toy.sae.w_enc_dv * 2, toy.sae.b_enc_v, toy.sae.w_dec_vd, toy.sae.b_dec_d, toy.sae.k
+    )
+    changed = Vocabulary.build("toy", backbone=toy.backbone, sae=other)
+    assert len({toy.fingerprint, fewer.fingerprint, changed.fingerprint}) == 3
+
+
+def test_an_unknown_vocabulary_lists_what_exists(tmp_path: Path) -> None:
+    with pytest.raises(UnknownVocabulary, match="'birds'.* or one of: default, toy"):
+        Vocabulary.load("birds")
+
+
+def test_broken_and_newer_folders_are_named(tmp_path: Path) -> None:
+    Vocabulary.load("toy").save(tmp_path / "v")
+    settings_path = tmp_path / "v" / "vocabulary.json"
+    settings = json.loads(settings_path.read_text())
+    settings_path.write_text(json.dumps({**settings, "format": 99}))
+    with pytest.raises(VocabularyError, match="format 99.*upgrade bm25v"):
+        Vocabulary.load(tmp_path / "v")
+    settings_path.write_text("{")
+    with pytest.raises(VocabularyError, match="not a whole vocabulary"):
+        Vocabulary.load(tmp_path / "v")
+    settings_path.write_text(json.dumps(settings))
+    (tmp_path / "v" / "sae.safetensors").write_bytes(b"torn")
+    with pytest.raises(VocabularyError, match="not a whole vocabulary"):
+        Vocabulary.load(tmp_path / "v")
+
+
+def test_a_backbone_that_has_changed_is_refused(tmp_path: Path) -> None:
+    Vocabulary.load("toy").save(tmp_path / "v")
+    settings_path = tmp_path / "v" / "vocabulary.json"
+    settings = json.loads(settings_path.read_text())
+    settings["backbone"]["fingerprint"] = "toy-0"
+    settings_path.write_text(json.dumps(settings))
+    with pytest.raises(VocabularyError, match="trained on another toy"):
+        Vocabulary.load(tmp_path / "v").bag(np.asarray(picture(0)))
+
+
+def test_an_sae_of_another_width_is_refused() -> None:
+    with pytest.raises(VocabularyError, match="patches of 320 values, the SAE takes 12"):
+        Vocabulary.build(
+            "wrong", backbone=backbones.load("tinyvit-5m"), sae=Vocabulary.load("toy").sae
+        )
+
+
+def test_the_shipped_vocabulary_turns_a_picture_into_sixteen_words() -> None:
+    assert shipped_names() == ["default", "toy"]
+    default = Vocabulary.load()
+    assert (default.backbone_name, default.sae.k, default.k_post) == ("tinyvit-5m", 16, 16)
+    assert default.n_words == 16 * default.backbone.patch_dim
+    assert default.report["data"]
+    encoding = default.encode(np.asarray(picture(3, side=300)))
+    assert len(encoding.bag.words) == 16
+    assert np.linalg.norm(encoding.dense_e) == pytest.approx(1, abs=1e-5)
+    again = default.encode(np.asarray(picture(3, side=300)))
+    assert again.bag.tf.tolist() == encoding.bag.tf.tolist()
