@@ -30,9 +30,8 @@ def tiny_model() -> bytes:
     outputs = [helper.make_tensor_value_info("output", TensorProto.FLOAT, ["batch", 5])]
     graph = helper.make_graph(nodes, "tiny", inputs, outputs, [kernel, axes])
     opset = [helper.make_opsetid("", 18)]
-    return onnx.ModelProto.SerializeToString(
-        helper.make_model(graph, opset_imports=opset, ir_version=9)
-    )
+    model = helper.make_model(graph, opset_imports=opset, ir_version=9)
+    return bytes(model.SerializeToString())
 
 
 @pytest.fixture

@@ -192,6 +192,14 @@ def test_bad_input_is_one_clear_line(indexed: Run, photos: Path) -> None:
     failed(indexed("models", "get", "resnet"), 1, "no backbone 'resnet'", "tinyvit-5m")
 
 
+def test_places_that_cannot_be_written_are_one_clear_line(indexed: Run, photos: Path) -> None:
+    pair = (photos / "0.png", photos / "1.png")
+    failed(indexed("explain", *pair, "-o", "no/such/folder.png"), 1, "no/such/folder.png")
+    failed(
+        indexed("index", photos, "-g", photos / "0.png" / "g", "--vocabulary", "toy"), 1, "0.png"
+    )
+
+
 def test_nothing_is_left_behind_by_a_wrong_first_index(run: Run) -> None:
     Path("empty").mkdir()
     assert run("index", "nowhere", "--vocabulary", "toy").code == 2

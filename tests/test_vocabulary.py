@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bm25v import backbones
-from bm25v.errors import UnknownVocabulary, VocabularyError
+from bm25v.errors import UnknownVocabulary, VocabularyError, WrongUse
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.vocabulary import Vocabulary, shipped_names
 from tests.conftest import picture
@@ -66,6 +66,13 @@ def test_a_backbone_that_has_changed_is_refused(tmp_path: Path) -> None:
     settings_path.write_text(json.dumps(settings))
     with pytest.raises(VocabularyError, match="trained on another toy"):
         Vocabulary.load(tmp_path / "v").bag(np.asarray(picture(0)))
+
+
+def test_an_array_that_is_no_picture_is_refused() -> None:
+    toy = Vocabulary.load("toy")
+    for wrong in (np.zeros((8, 8, 3)), np.zeros((8, 8), np.uint8), np.zeros((8, 8, 4), np.uint8)):
+        with pytest.raises(WrongUse, match=r"give uint8 with shape \(height, width, 3\)"):
+            toy.encode(wrong)  # type: ignore[arg-type]
 
 
 def test_an_sae_of_another_width_is_refused() -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from bm25v import backbones, bags, images
 from bm25v.backbones import Backbone
 from bm25v.bags import Bag
-from bm25v.errors import UnknownVocabulary, VocabularyError
+from bm25v.errors import UnknownVocabulary, VocabularyError, WrongUse
 from bm25v.sae.model import Codes, SparseAutoEncoder
 
 FORMAT = 1
@@ -98,13 +98,13 @@ class Vocabulary:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the vocabulary as a folder; weights are stored as float16."""
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save
 
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         arrays = (self.sae.w_enc_dv, self.sae.b_enc_v, self.sae.w_dec_vd, self.sae.b_dec_d)
         halves = {name: a.astype(np.float16) for name, a in zip(_TENSORS, arrays, strict=True)}
-        save_file(halves, folder / "sae.safetensors")
+        (folder / "sae.safetensors").write_bytes(save(halves))
         settings = {
             "format": FORMAT,
             "name": self.name,
@@ -137,14 +137,21 @@ class Vocabulary:
 
     def encode(self, picture: Picture) -> Encoding:
         """Return the bag, the dense vector and the codes of a path, bytes or RGB array."""
-        image_hwc = picture if isinstance(picture, np.ndarray) else self.decode(picture)
+        image_hwc = self.decode(picture)
         features = self.backbone.forward(self.backbone.prepare(image_hwc))
         codes = self.sae.encode(features.patches_pd)
         dense_e = features.dense_e / max(float(np.linalg.norm(features.dense_e)), 1e-12)
         return Encoding(bags.pool(codes, k_post=self.k_post), dense_e, codes)
 
-    def decode(self, picture: str | os.PathLike[str] | bytes) -> NDArray[np.uint8]:
-        """Return the picture as an upright RGB array, no larger than the backbone has use for."""
+    def decode(self, picture: Picture) -> NDArray[np.uint8]:
+        """Return the picture as an upright RGB array, not much larger than the backbone wants."""
+        if isinstance(picture, np.ndarray):
+            if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
+                raise WrongUse(
+                    f"an array of {picture.dtype} with shape {picture.shape} is no picture: "
+                    "give uint8 with shape (height, width, 3)"
+                )
+            return picture
         return images.decode(picture, short_side=2 * self.backbone.input_size)
 
     def bag(self, picture: Picture) -> Bag:

@@ -46,7 +46,7 @@ def bm25v() -> None:
 def main() -> None:
     """Run the command line: exit code 0, 1 (failed) or 2 (wrong use)."""
     try:
-        bm25v(standalone_mode=False)
+        bm25v(prog_name="bm25v", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -58,4 +58,7 @@ def main() -> None:
         sys.exit(1)
     except BrokenPipeError:
         sys.stderr.close()
+        sys.exit(1)
+    except OSError as error:
+        click.echo(f"error: {error}", err=True)
         sys.exit(1)

@@ -1,6 +1,7 @@
 """`bm25v bench`."""
 
 import itertools
+import tempfile
 from pathlib import Path
 
 import click
@@ -21,12 +22,14 @@ def command() -> None:
 @json_option
 def encode(folder: Path | None, vocabulary: str, limit: int, rounds: int, as_json: bool) -> None:
     """Time indexing against the bare forward passes, on FOLDER or on the demo's photos."""
-    from bm25v import demo, images
+    from bm25v import demo, downloads, images
     from bm25v.bench.encode import time_encoding
     from bm25v.cli.progress import progress_bar
 
-    paths = list(itertools.islice(images.find(folder or demo.photos()), limit))
-    with progress_bar("timing") as progress:
+    with tempfile.TemporaryDirectory() as scratch, progress_bar("timing") as progress:
+        if folder is None:
+            demo.unpack(downloads.read(demo.PHOTOS), Path(scratch))
+        paths = list(itertools.islice(images.find(folder or scratch), limit))
         times = time_encoding(paths, vocabulary=vocabulary, rounds=rounds, progress=progress)
     n = times.pictures * times.rounds
     if as_json:

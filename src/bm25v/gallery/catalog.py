@@ -71,6 +71,7 @@ class Catalog:
                 f"no gallery at {path.parent}; make one: bm25v index FOLDER -g {path.parent}"
             )
         self._path = path
+        self._write = write
         self._mutex = threading.RLock()
         try:
             self._db = _connect(path, write=write)
@@ -90,7 +91,9 @@ class Catalog:
         db.close()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; a writer leaves all in the one file, with no log beside it."""
+        if self._write:
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._db.close()
 
     def version(self) -> int:
@@ -107,9 +110,8 @@ class Catalog:
 
     def live_rows(self) -> NDArray[np.int64]:
         """Return the rows of all pictures, ascending."""
-        with self._mutex:
-            found = self._db.execute("SELECT row FROM pictures WHERE live ORDER BY row")
-            return np.fromiter((row for (row,) in found), dtype=np.int64)
+        found = self._all("SELECT row FROM pictures WHERE live ORDER BY row")
+        return np.fromiter((row for (row,) in found), dtype=np.int64, count=len(found))
 
     def path_of(self, row: int) -> str:
         """Return the path of a row, even one removed since."""
@@ -127,24 +129,18 @@ class Catalog:
         """Return the picture at a path, and all pictures in it if it is a folder."""
         name, separator = os.fsencode(path).rstrip(_SEPARATOR), _SEPARATOR
         low, high = name + separator, name + bytes([separator[0] + 1])
-        query = (
-            f"SELECT {_COLUMNS} FROM pictures WHERE live AND (path = ? OR (path > ? AND path < ?))"
+        where = "live AND (path = ? OR (path > ? AND path < ?)) ORDER BY path"
+        return map(
+            _picture, self._all(f"SELECT {_COLUMNS} FROM pictures WHERE {where}", name, low, high)
         )
-        with self._mutex:
-            found = self._db.execute(query + " ORDER BY path", (name, low, high)).fetchall()
-        return map(_picture, found)
 
     def pictures(self) -> Iterator[Picture]:
         """Return all pictures, by row."""
-        query = f"SELECT {_COLUMNS} FROM pictures WHERE live ORDER BY row"
-        with self._mutex:
-            return map(_picture, self._db.execute(query).fetchall())
+        return map(_picture, self._all(f"SELECT {_COLUMNS} FROM pictures WHERE live ORDER BY row"))
 
     def problems(self) -> list[str]:
         """Return what the database finds wrong with itself."""
-        with self._mutex:
-            found = self._db.execute("PRAGMA integrity_check").fetchall()
-        return [text for (text,) in found if text != "ok"]
+        return [text for (text,) in self._all("PRAGMA integrity_check") if text != "ok"]
 
     def begin(self) -> None:
         """Start a transaction; what follows is seen by this connection only, until `commit`."""
@@ -185,16 +181,19 @@ class Catalog:
         with self._mutex:
             self._db.execute(statement, values)
 
+    def _all(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        try:
+            with self._mutex:
+                return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise GalleryDamaged(f"{self._path} cannot be read: {error}") from error
+
     def _one(self, query: str, *values: object) -> tuple[Any, ...]:
-        with self._mutex:
-            found: tuple[Any, ...] = self._db.execute(query, values).fetchone()
-            return found
+        return self._all(query, *values)[0]
 
     def _picture(self, condition: str, value: bytes) -> Picture | None:
-        query = f"SELECT {_COLUMNS} FROM pictures WHERE {condition} LIMIT 1"
-        with self._mutex:
-            found = self._db.execute(query, (value,)).fetchone()
-        return _picture(found) if found else None
+        found = self._all(f"SELECT {_COLUMNS} FROM pictures WHERE {condition} LIMIT 1", value)
+        return _picture(found[0]) if found else None
 
 
 def _picture(found: tuple[Any, ...]) -> Picture:
@@ -203,21 +202,10 @@ def _picture(found: tuple[Any, ...]) -> Picture:
 
 
 def _connect(path: Path, *, write: bool) -> sqlite3.Connection:
-    def connect(options: str) -> sqlite3.Connection:
-        uri = f"{path.absolute().as_uri()}?{options}"
-        return sqlite3.connect(
-            uri, uri=True, timeout=30, isolation_level=None, check_same_thread=False
-        )
-
-    if write:
-        db = connect("mode=rw")
-        db.execute("PRAGMA synchronous = FULL")
-        return db
-    db = connect("mode=ro")
-    try:
-        db.execute("SELECT count(*) FROM meta").fetchone()
-    except sqlite3.OperationalError:
-        # On a read-only medium the write-ahead log's index cannot be made, nor is one needed.
-        db.close()
-        db = connect("mode=ro&immutable=1")
+    options = "mode=rw" if write else "mode=ro"
+    if not write and not os.access(path.parent, os.W_OK):
+        options += "&immutable=1"  # else sqlite wants to make an index of the log, there or not
+    uri = f"{path.absolute().as_uri()}?{options}"
+    db = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None, check_same_thread=False)
+    db.execute("PRAGMA synchronous = FULL")
     return db

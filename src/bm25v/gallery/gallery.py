@@ -1,6 +1,7 @@
 """The class people use: create or open a gallery, add, remove, search."""
 
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Iterable
@@ -70,14 +71,7 @@ class Gallery:
             k_post=words.k_post,
             dense_dim=words.backbone.dense_dim,
         )
-        scratch = path.with_name(f".{path.name}.{os.getpid()}.new")  # renamed once it is whole
-        scratch.mkdir(parents=True)
-        row_files.create(scratch / BAGS, row_files.bag_dtype(meta.k_post, meta.n_words))
-        row_files.create(scratch / DENSE, row_files.dense_dtype(meta.dense_dim))
-        Catalog.create(scratch / catalogs.FILE_NAME, meta)
-        if path.exists():
-            path.rmdir()
-        scratch.rename(path)
+        _make_folder(path, meta)
         return cls(path, None)
 
     @classmethod
@@ -247,6 +241,20 @@ class Gallery:
     def problems(self) -> list[str]:
         """Check every row and return what is wrong, a line each."""
         return verify.problems(self.path, self._catalog)
+
+
+def _make_folder(path: Path, meta: Meta) -> None:
+    """Make the files elsewhere and rename them into place: a gallery is whole or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as scratch:
+        whole = Path(scratch) / "gallery"
+        whole.mkdir()
+        row_files.create(whole / BAGS, row_files.bag_dtype(meta.k_post, meta.n_words))
+        row_files.create(whole / DENSE, row_files.dense_dtype(meta.dense_dim))
+        Catalog.create(whole / catalogs.FILE_NAME, meta)
+        if path.exists():
+            path.rmdir()
+        whole.rename(path)
 
 
 def _absolute(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:

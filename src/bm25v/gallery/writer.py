@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from bm25v.bags import Bag
-from bm25v.errors import GalleryLocked, StorageFull
+from bm25v.errors import GalleryError, GalleryLocked, StorageFull
 from bm25v.gallery import rows as row_files
 from bm25v.gallery.catalog import FILE_NAME, Catalog, Picture
 from bm25v.gallery.snapshot import BAGS, DENSE, write_bag
@@ -46,6 +46,8 @@ class Writer:
             raise GalleryLocked(
                 f"another process is writing to {self._folder}: wait until it is done"
             ) from None
+        except OSError as error:
+            raise GalleryError(f"{self._folder} cannot be written: {error.strerror}") from error
         try:
             self._open()
         except BaseException:
