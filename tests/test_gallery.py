@@ -458,6 +458,5 @@ def test_a_gallery_can_be_read_on_a_read_only_medium(
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
     try:
         assert len(names(Gallery.open(gallery.path))) == 12
-        assert not list(gallery.path.glob("*-shm"))
     finally:
         gallery.path.chmod(0o755)

@@ -49,10 +49,12 @@ def _print(report: "DemoReport") -> None:
     # A pipe has no width: lines stay whole there.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     console.print(table)
+    found, by_words = report.agreement, report.agreement_by_words
     click.echo(
-        f"\nspecies agrees in {report.first_hits_agree} of {len(report.searches)} first hits, "
-        f"{report.hits_agree} of {report.hits} of all hits"
+        f"\nspecies agrees in {found.first} of {found.queries} first hits, "
+        f"{found.all} of {found.hits} hits in all"
     )
+    click.echo(f"by words alone, without dense vectors: {by_words.first} and {by_words.all}")
     click.echo(f"report: {shown(str(report.page))}")
     if report.drawing is not None:
         click.echo(f"one match, drawn: {shown(str(report.drawing))}")

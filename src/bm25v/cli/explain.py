@@ -39,7 +39,7 @@ def command(
     if output is not None:
         from bm25v.explain.drawing import draw
 
-        draw(explanation, top=top).save(output)
+        draw(explanation, top=top, query_name=Path(query).name).save(output)
     if as_json:
         print_json(_to_json(explanation))
         return

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from bm25v import bags
 from bm25v.gallery import Gallery, Word
 from bm25v.sae.model import Codes
-from bm25v.vocabulary import Picture
+from bm25v.vocabulary import Encoding, Picture
 
 Grid = NDArray[np.float32]  # (rows, columns): how active a word is at each patch
 
@@ -35,11 +35,17 @@ class Explanation:
     parts: tuple[Part, ...]
 
 
-def explain(gallery: Gallery, query: Picture, hit: str | os.PathLike[str]) -> Explanation:
-    """Compare a picture with one of the gallery's and say what they share."""
+def explain(
+    gallery: Gallery,
+    query: Picture,
+    hit: str | os.PathLike[str],
+    *,
+    encoding: Encoding | None = None,
+) -> Explanation:
+    """Compare a picture, encoded already or not, with one of the gallery's: what do they share?"""
     vocabulary = gallery.vocabulary
-    query_image = query if isinstance(query, np.ndarray) else vocabulary.decode(query)
-    query_encoding = vocabulary.encode(query_image)
+    query_image = vocabulary.decode(query)
+    query_encoding = encoding or vocabulary.encode(query_image)
     match = gallery.match(query_encoding, hit)
     hit_image = vocabulary.decode(match.path)
     hit_codes = vocabulary.encode(hit_image).codes

@@ -1,0 +1,64 @@
+"""A word's patch grid becomes a picture one can read at a glance.
+
+The grid covers the whole picture, whatever its shape: backbones see pictures squashed to a square.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+Floats = NDArray[np.float32]
+
+_LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
+_STOPS = np.array(  # from plum over red and orange to pale yellow, lighter at every step
+    [(43, 6, 62), (140, 29, 92), (224, 79, 57), (251, 161, 28), (255, 240, 158)], dtype=np.float32
+)
+_VISIBLE = 0.03  # of the peak: below, the word is not there
+_FULL = 0.5  # of the peak: from here on nothing of the grey is left
+
+
+def smooth(grid: NDArray[np.floating], *, width: int, height: int) -> Floats:
+    """Return the grid at a picture's size, as shares of its peak between 0 and 1.
+
+    >>> share = smooth(np.array([[0.0, 0.0], [0.0, 2.5]]), width=40, height=30)
+    >>> share.shape, round(float(share[28, 38]), 1), round(float(share[2, 2]), 1)
+    ((30, 40), 1.0, 0.0)
+    """
+    peak = float(grid.max(initial=0))
+    if peak <= 0:
+        return np.zeros((height, width), dtype=np.float32)
+    shares = Image.fromarray((grid / peak).astype(np.float32))
+    large = shares.resize((width, height), Image.Resampling.BICUBIC)
+    return np.clip(np.asarray(large, dtype=np.float32), 0, 1)  # bicubic overshoots
+
+
+def overlay(image_hwc: NDArray[np.uint8], grid: NDArray[np.floating]) -> NDArray[np.uint8]:
+    """Return the picture glowing where the word is, and dim and grey where it is not.
+
+    >>> blue = np.full((20, 20, 3), (0, 0, 255), dtype=np.uint8)
+    >>> seen = overlay(blue, np.array([[0.0, 1.0]]))
+    >>> seen[10, 1].tolist(), bool(seen[10, 18].mean() > 100)
+    ([30, 30, 30], True)
+    """
+    height, width = image_hwc.shape[:2]
+    share_hw = smooth(grid, width=width, height=height)
+    pixels = image_hwc.astype(np.float32)
+    grey_hw1 = (pixels @ _LUMA)[..., None]
+    # The picture's light is kept in the glow, so that one sees what is there; none of its colour
+    # is needed for that, and on an orange flower it would pass for heat.
+    glow = _colours(0.25 + 0.75 * share_hw) * (0.55 + 0.45 * grey_hw1 / 255)
+    opacity_hw1 = _ramp(share_hw)[..., None]
+    mixed = (16 + 0.5 * grey_hw1) * (1 - opacity_hw1) + glow * opacity_hw1
+    return np.clip(mixed, 0, 255).astype(np.uint8)
+
+
+def _colours(share_hw: Floats) -> Floats:
+    places = np.linspace(0, 1, len(_STOPS))
+    channels = [np.interp(share_hw, places, stops) for stops in _STOPS.T]
+    return np.stack(channels, axis=-1).astype(np.float32)
+
+
+def _ramp(share_hw: Floats) -> Floats:
+    """Rise softly from 0 at `_VISIBLE` to 1 at `_FULL`."""
+    x: Floats = np.clip((share_hw - _VISIBLE) / (_FULL - _VISIBLE), 0, 1)
+    return x * x * (3 - 2 * x)
