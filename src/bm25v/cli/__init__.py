@@ -4,6 +4,7 @@ Each command is a module of the same name, imported only when it is called.
 """
 
 import importlib
+import logging
 import sys
 
 import click
@@ -45,6 +46,8 @@ def bm25v() -> None:
 
 def main() -> None:
     """Run the command line: exit code 0, 1 (failed) or 2 (wrong use)."""
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("bm25v").setLevel(logging.INFO)
     try:
         bm25v(prog_name="bm25v", standalone_mode=False)
     except click.ClickException as error:

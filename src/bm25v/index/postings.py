@@ -29,6 +29,7 @@ class Postings:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def slots(self, word: int) -> slice:
-        """Return where the word's postings are."""
-        return slice(int(self.offsets[word]), int(self.offsets[word + 1]))
+    @property
+    def n_words(self) -> int:
+        """V, the number of words there could be."""
+        return len(self.offsets) - 1

@@ -1,15 +1,15 @@
 """Exact top-K by BM25: the same rows, scores and order as `reference`, faster."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.bags import SCALE, dequantise
 from bm25v.errors import WrongUse
+from bm25v.index.accumulate import accumulate
 from bm25v.index.postings import Postings
-from bm25v.index.reference import K1
-from bm25v.index.statistics import Statistics, saturation
+from bm25v.index.statistics import Statistics
 from bm25v.query import Query
 
 # Loading the compiler costs half a second; numpy is done sooner below about this many postings.
@@ -44,47 +44,31 @@ class Searcher:
         self.statistics = Statistics.of(words_nk, tf_nk, n_words)
         self._postings = Postings.build(words_nk, tf_nk, n_words)
         self._norms = self.statistics.length_norms(tf_nk.sum(axis=1, dtype=np.int64))
-        self._compiled = len(self._postings) > _COMPILED_ABOVE if compiled is None else compiled
+        is_large = len(self._postings) > _COMPILED_ABOVE
+        self._accumulate = _accumulator(is_large if compiled is None else compiled)
 
     def search(self, query: Query, k: int) -> Ranked:
         """Return the k best rows that share a word with the query, ties to the lower row."""
         if k < 1:
             raise WrongUse(f"k = {k}: ask for at least one result")
-        known = query.words < len(self._postings.offsets) - 1
+        postings = self._postings
+        known = query.words < postings.n_words
         words = query.words[known]
+        slots = np.column_stack([postings.offsets[words], postings.offsets[words + 1]])
         gains = query.weights[known] * self.statistics.idf(words)
         scores = np.zeros(len(self._norms))
         touched = np.zeros(len(self._norms), dtype=bool)
-        add = self._add_compiled if self._compiled else self._add
-        add(words, gains, scores, touched)
+        self._accumulate(slots, gains, postings.rows, postings.tf, self._norms, scores, touched)
         return _top(scores, np.flatnonzero(touched), k)
 
-    def _add(
-        self,
-        words: NDArray[np.int32],
-        gains: NDArray[np.float64],
-        scores: NDArray[np.float64],
-        touched: NDArray[np.bool_],
-    ) -> None:
-        for word, gain in zip(words.tolist(), gains.tolist(), strict=True):
-            slots = self._postings.slots(word)
-            rows = self._postings.rows[slots]
-            frequencies = dequantise(self._postings.tf[slots])
-            scores[rows] += gain * saturation(frequencies, self._norms[rows])
-            touched[rows] = True
 
-    def _add_compiled(
-        self,
-        words: NDArray[np.int32],
-        gains: NDArray[np.float64],
-        scores: NDArray[np.float64],
-        touched: NDArray[np.bool_],
-    ) -> None:
-        from bm25v.index.kernels import accumulate
+def _accumulator(compiled: bool) -> Callable[..., None]:
+    if not compiled:
+        return accumulate
+    from bm25v.index import kernels
 
-        p = self._postings
-        slots = np.column_stack([p.offsets[words], p.offsets[words + 1]])
-        accumulate(slots, gains, p.rows, p.tf, self._norms, SCALE, K1, scores, touched)
+    loop: Callable[..., None] = kernels.accumulate
+    return loop
 
 
 def _top(scores: NDArray[np.float64], rows: NDArray[np.int64], k: int) -> Ranked:

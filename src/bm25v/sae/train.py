@@ -25,6 +25,7 @@ from bm25v.sae.model import SparseAutoEncoder
 try:
     import torch
     import torch.nn.functional as F  # noqa: N812 - the name everyone knows
+    from torch import Tensor
 except ImportError as error:
     raise MissingExtra("training a vocabulary", "train") from error
 
@@ -46,7 +47,7 @@ class Recipe:
     batch: int = 4096
     epochs: int = 5
     steps: int | None = None  # overrides epochs
-    learning_rate: float = 1e-3
+    learning_rate: float = 4e-3  # for some thousand steps at most; 4e-4 for 100,000
     warm_up: float = 0.05  # share of the steps
     l1: float = 1e-3
     aux_weight: float = 1 / 32
@@ -95,7 +96,7 @@ def train(
     model = _initialise(sample_nd, recipe, rng)
     batches = _batches(patches, rows, standard, recipe.batch, rng)
     steps = recipe.steps or recipe.epochs * math.ceil(len(rows) / recipe.batch)
-    dead_share = _fit(model, batches, steps, recipe, progress)
+    dead_share = _fit(model, batches, steps, recipe, progress or (lambda *_: None))
     sae = _fold(model, standard, _stretch(model, sample_nd, recipe), recipe.k)
     report = {
         "patches": len(rows),
@@ -158,7 +159,7 @@ class _Standard(NamedTuple):
     mean_d: NDArray[np.float32]
     scale: float
 
-    def apply(self, z_nd: Patches) -> torch.Tensor:
+    def apply(self, z_nd: Patches) -> Tensor:
         return torch.from_numpy((np.asarray(z_nd, dtype=np.float32) - self.mean_d) / self.scale)
 
 
@@ -172,7 +173,7 @@ def _standard(sample_nd: NDArray[np.float32]) -> _Standard:
 
 def _batches(
     patches: Patches, rows: _Rows, standard: _Standard, batch: int, rng: np.random.Generator
-) -> Iterator[torch.Tensor]:
+) -> Iterator[Tensor]:
     while True:
         order = rng.permutation(rows)
         for start in range(0, len(order), batch):
@@ -184,15 +185,15 @@ def _batches(
 class _Model:
     """The auto-encoder on standard features; one word is one row of both matrices."""
 
-    enc_vd: torch.Tensor
-    bias_v: torch.Tensor
-    dec_vd: torch.Tensor
-    bias_d: torch.Tensor
+    enc_vd: Tensor
+    bias_v: Tensor
+    dec_vd: Tensor
+    bias_d: Tensor
 
-    def parameters(self) -> list[torch.Tensor]:
+    def parameters(self) -> list[Tensor]:
         return [self.enc_vd, self.bias_v, self.dec_vd, self.bias_d]
 
-    def encode(self, x_bd: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def encode(self, x_bd: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Return activations and words of each row's k strongest (equation 3).
 
         All words are compared without gradients; the k kept ones are computed again with them,
@@ -204,13 +205,13 @@ class _Model:
         before_bk = torch.bmm(rows_bkd, x_bd.unsqueeze(2)).squeeze(2) + self.bias_v[words_bk]
         return F.relu(before_bk), words_bk
 
-    def decode(self, acts_bk: torch.Tensor, words_bk: torch.Tensor) -> torch.Tensor:
+    def decode(self, acts_bk: Tensor, words_bk: Tensor) -> Tensor:
         """Add up the active words' decoder rows (equation 4)."""
         sums_bd = F.embedding_bag(words_bk, self.dec_vd, mode="sum", per_sample_weights=acts_bk)
         return sums_bd + self.bias_d
 
 
-def _initialise(x_nd: torch.Tensor, recipe: Recipe, rng: np.random.Generator) -> _Model:
+def _initialise(x_nd: Tensor, recipe: Recipe, rng: np.random.Generator) -> _Model:
     """Start every word at the direction of some patch, slightly disturbed."""
     n, dimensions = x_nd.shape
     words = recipe.expansion * dimensions
@@ -228,11 +229,7 @@ def _initialise(x_nd: torch.Tensor, recipe: Recipe, rng: np.random.Generator) ->
 
 
 def _fit(
-    model: _Model,
-    batches: Iterator[torch.Tensor],
-    steps: int,
-    recipe: Recipe,
-    progress: Progress | None,
+    model: _Model, batches: Iterator[Tensor], steps: int, recipe: Recipe, progress: Progress
 ) -> float:
     """Train in place; return the share of words that are dead in the end."""
     optimiser = torch.optim.Adam(model.parameters(), fused=True)
@@ -243,6 +240,11 @@ def _fit(
         acts_bk, words_bk = model.encode(x_bd, recipe.k)
         error_bd = model.decode(acts_bk, words_bk) - x_bd
         fvu = error_bd.square().mean()
+        if not math.isfinite(fvu.item()):
+            raise WrongUse(
+                f"training broke down at step {step + 1} of {steps}: the patches hold values that "
+                f"are not finite, or the learning rate {recipe.learning_rate} is too high"
+            )
         loss = fvu + recipe.l1 * acts_bk.sum(1).mean() / x_bd.shape[1]
         dead = torch.nonzero(unseen_v >= dead_after).squeeze(1)
         if recipe.aux_weight and len(dead):
@@ -257,8 +259,7 @@ def _fit(
             model.dec_vd.copy_(F.normalize(model.dec_vd))
         unseen_v += len(x_bd)
         unseen_v[words_bk[acts_bk > 0]] = 0
-        if progress:
-            progress(step + 1, steps, fvu.item())
+        progress(step + 1, steps, fvu.item())
     return float((unseen_v >= dead_after).float().mean())
 
 
@@ -270,9 +271,7 @@ def _learning_rate(step: int, steps: int, recipe: Recipe) -> float:
     return recipe.learning_rate * (1 + math.cos(math.pi * (step - warm_up) / (steps - warm_up))) / 2
 
 
-def _aux_loss(
-    model: _Model, x_bd: torch.Tensor, error_bd: torch.Tensor, dead: torch.Tensor, k: int | None
-) -> torch.Tensor:
+def _aux_loss(model: _Model, x_bd: Tensor, error_bd: Tensor, dead: Tensor, k: int | None) -> Tensor:
     """Let dead words explain what the live ones left over (AuxK, Gao et al. 2024).
 
     The residual is a fixed target: no gradient reaches the live words or the decoder bias.
@@ -285,13 +284,13 @@ def _aux_loss(
     return left_bd.square().mean() / residual_bd.square().mean().clamp_min(1e-12)
 
 
-def _remove_row_component(dec_vd: torch.Tensor) -> None:
+def _remove_row_component(dec_vd: Tensor) -> None:
     """Take from each row's gradient the part that would only change the row's length."""
     with torch.no_grad():
         dec_vd.grad -= (dec_vd.grad * dec_vd).sum(1, keepdim=True) * dec_vd
 
 
-def _stretch(model: _Model, x_nd: torch.Tensor, recipe: Recipe) -> float:
+def _stretch(model: _Model, x_nd: Tensor, recipe: Recipe) -> float:
     """Return the factor that gives active words the recipe's mean activation."""
     with torch.no_grad():
         acts_nk, _ = model.encode(x_nd[:_BLOCK_ROWS], recipe.k)
