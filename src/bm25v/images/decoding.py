@@ -1,20 +1,13 @@
-"""Files or bytes become upright RGB arrays; folders become lists of picture files.
+"""Reads one picture, whatever its format, mode and orientation."""
 
-Whatever is wrong with a picture ends in one `ImageError` whose message is the reason.
-"""
-
-import errno
 import io
 import logging
 import os
 import stat
-import threading
-import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -22,15 +15,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bm25v.errors import ImageError, MissingExtra, WrongUse
+from bm25v.images.reasons import decoding_reason, system_reason
+from bm25v.images.silence import no_warnings
 
 Source = str | os.PathLike[str] | bytes
 """A picture: the path of a file, or the bytes of one."""
-
-SUFFIXES: frozenset[str] = frozenset(
-    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp"}
-    | {".tif", ".tiff", ".avif", ".heic", ".heif", ".hif"}
-)
-"""The file names that `find` takes for pictures; `decode` looks at the content instead."""
 
 MAX_PIXELS = 200_000_000
 """Larger pictures are refused before they are decoded; the largest phone cameras stay below."""
@@ -68,17 +57,7 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_SYSTEM_REASONS = {
-    errno.ENOENT: "does not exist",
-    errno.EACCES: "permission denied",
-    errno.EISDIR: "is a folder, not a file",
-    errno.ENOTDIR: "is not a folder",
-    errno.ENXIO: "is not a regular file",  # a socket
-}
-_TRUNCATED = ("truncated", "end of file", "eof")
 
-_thread = threading.local()
-_filter_lock = threading.Lock()
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # else its errors go to stderr
 
 
@@ -121,62 +100,8 @@ def resize(image: NDArray[np.uint8], *, width: int, height: int) -> NDArray[np.u
     return np.array(Image.fromarray(image).resize((width, height), Image.Resampling.BICUBIC))
 
 
-def find(
-    folder: str | os.PathLike[str],
-    *,
-    on_error: Callable[[Path, ImageError], None] | None = None,
-) -> Iterator[Path]:
-    """Give every picture file under a folder, sorted, without hidden files and galleries.
-
-    Links are followed; each folder is visited once. What cannot be read below `folder` is passed
-    to `on_error` and left out; `folder` itself must be readable.
-    """
-    report = on_error or (lambda path, error: None)
-    root = Path(folder)
-    visited: set[tuple[int, int]] = set()
-    waiting = [(root, True)]
-    while waiting:
-        path, is_folder = waiting.pop()
-        if not is_folder:
-            yield path
-            continue
-        try:
-            status = path.stat()
-            if (status.st_dev, status.st_ino) not in visited:
-                visited.add((status.st_dev, status.st_ino))
-                waiting += reversed(_children(path, report))
-        except (OSError, ValueError) as error:
-            if path is root:
-                raise ImageError(_system_reason(error)) from error
-            report(path, ImageError(_system_reason(error)))
-
-
-def _children(folder: Path, report: Callable[[Path, ImageError], None]) -> list[tuple[Path, bool]]:
-    """Return the picture files (False) and folders (True) of a folder, sorted by name."""
-    with os.scandir(folder) as entries:
-        listing = sorted(entries, key=lambda entry: entry.name)
-    if any(entry.name == "catalog.sqlite" for entry in listing):
-        return []
-    children = []
-    for entry in listing:
-        path = folder / entry.name
-        try:
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir():
-                children.append((path, True))
-            elif path.suffix.lower() in SUFFIXES:
-                if entry.is_file():
-                    children.append((path, False))
-                elif not path.exists():
-                    report(path, ImageError("is a link that leads nowhere"))
-        except OSError as error:
-            report(path, ImageError(_system_reason(error)))
-    return children
-
-
 def _load(source: Source, short_side: int | None) -> Image.Image:
-    with _stream(source) as stream, _no_warnings():
+    with _stream(source) as stream, no_warnings():
         kind = "picture"
         try:
             kind = _kind(stream.read(256))
@@ -190,7 +115,7 @@ def _load(source: Source, short_side: int | None) -> Image.Image:
         except ImageError:
             raise
         except Exception as error:  # there is hardly one that Pillow's plugins never raise
-            raise ImageError(_reason(kind, error)) from error
+            raise ImageError(decoding_reason(kind, error)) from error
 
 
 @contextmanager
@@ -203,7 +128,7 @@ def _stream(source: Source) -> Iterator[BinaryIO]:
     try:
         file = open(source, "rb", opener=_open_unblocked)  # noqa: SIM115
     except (OSError, ValueError) as error:
-        raise ImageError(_system_reason(error)) from error
+        raise ImageError(system_reason(error)) from error
     with file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -313,43 +238,3 @@ def _avif_without_metadata(data: bytes) -> bytes:
 
 
 _CLEANERS = {"PNG": _png_without_metadata, "AVIF": _avif_without_metadata}
-
-
-def _reason(kind: str, error: Exception) -> str:
-    text = " ".join(str(error).split())
-    if isinstance(error, MemoryError):
-        return "too large: not enough memory to decode it"
-    if isinstance(error, Image.DecompressionBombError):
-        return "too large: far too many pixels"
-    if isinstance(error, OSError) and error.errno:
-        return _system_reason(error)
-    if any(word in text.lower() for word in _TRUNCATED):
-        return f"truncated {kind}: the end of the file is missing"
-    return f"broken or truncated {kind}: {text or type(error).__name__}"
-
-
-def _system_reason(error: OSError | ValueError) -> str:
-    known = isinstance(error, OSError) and _SYSTEM_REASONS.get(error.errno or 0)
-    return known or getattr(error, "strerror", None) or str(error)
-
-
-class _WhileDecoding(type):
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        return getattr(_thread, "decoding", False)
-
-
-class _AnyWarning(Warning, metaclass=_WhileDecoding):
-    """The parent of every warning, but only in a thread that is decoding."""
-
-
-@contextmanager
-def _no_warnings() -> Iterator[None]:
-    """Ignore warnings in this thread alone, which `warnings.catch_warnings` cannot."""
-    with _filter_lock:
-        if not warnings.filters or warnings.filters[0][2] is not _AnyWarning:
-            warnings.simplefilter("ignore", _AnyWarning)
-    _thread.decoding = True
-    try:
-        yield
-    finally:
-        _thread.decoding = False
