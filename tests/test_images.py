@@ -323,15 +323,51 @@ def test_huge_file_is_refused_unread(tmp_path: Path) -> None:
     "data",
     [
         b"<!DOCTYPE html><html><body>404 Not Found</body></html>",
-        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n",
-        b"8BPS\0\1" + b"\0" * 40,
-        b"P6 2 2 255 " + b"\0" * 12,
+        b"BM is not always a bitmap",
+        b"P5 is not always a picture",
         b"\0\0\0\x18ftypmp42\0\0\0\0mp42isom" + b"\0" * 40,
         b"\xff",
     ],
 )
 def test_not_a_picture(data: bytes) -> None:
     assert "not a picture of a known kind" in reason(data)
+    assert not images.kinds.is_picture(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n", "PostScript"),
+        (b"8BPS\0\1" + b"\0" * 40, "Photoshop"),
+        (b"\xff\x0a" + b"\0" * 40, "JPEG XL"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 40, "OLE"),
+    ],
+)
+def test_pictures_of_other_kinds_are_named(data: bytes, kind: str) -> None:
+    assert reason(data).startswith(kind)
+    assert reason(data).endswith("save it as PNG or JPEG")
+    assert images.kinds.is_picture(data)
+
+
+def test_every_readable_kind_has_a_decoder() -> None:
+    assert set(images.kinds.READABLE) == set(images.decoding._PLUGINS)
+
+
+def test_portable_maps() -> None:
+    assert images.decode(b"P6 2 1 255 " + bytes([255, 0, 0, 0, 0, 255])).tolist() == [
+        [[255, 0, 0], [0, 0, 255]]
+    ]
+
+
+def test_pictures_are_found_by_content_too(tmp_path: Path) -> None:
+    (tmp_path / "scan").write_bytes(encode(quarters(), "PNG"))
+    (tmp_path / "photo.backup").write_bytes(encode(quarters(), "JPEG"))
+    (tmp_path / "drawing.psd").write_bytes(b"8BPS\0\1" + b"\0" * 40)
+    (tmp_path / "notes.txt").write_text("BM and P5 are how some pictures begin")
+    (tmp_path / "film.mp4").write_bytes(b"\0\0\0\x18ftypmp42\0\0\0\0mp42isom")
+    os.mkfifo(tmp_path / "pipe")
+    found = names(tmp_path, list(images.find(tmp_path)))
+    assert found == ["drawing.psd", "photo.backup", "scan"]
 
 
 @pytest.mark.timeout(20)

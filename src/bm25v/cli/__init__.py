@@ -46,8 +46,9 @@ def bm25v() -> None:
 
 def main() -> None:
     """Run the command line: exit code 0, 1 (failed) or 2 (wrong use)."""
-    logging.basicConfig(format="%(message)s")
-    logging.getLogger("bm25v").setLevel(logging.INFO)
+    log = logging.getLogger("bm25v")
+    log.addHandler(logging.StreamHandler())
+    log.setLevel(logging.INFO)
     try:
         bm25v(prog_name="bm25v", standalone_mode=False)
     except click.ClickException as error:

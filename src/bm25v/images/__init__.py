@@ -1,8 +1,8 @@
 """Files or bytes become upright RGB arrays; folders become the picture files in them.
 
-`decoding` reads one picture, `folders` walks, `reasons` puts what went wrong into words, `silence`
-keeps the decoders' warnings away. Whatever is wrong with a picture ends in one `ImageError` whose
-message is the reason. Not this room's job: what a model wants to see.
+`kinds` tells formats apart, `decoding` reads one picture, `folders` walks, `reasons` puts what
+went wrong into words, `silence` keeps the decoders' warnings away. Whatever is wrong with a picture
+ends in one `ImageError` whose message is the reason. Not this room's job: what a model wants to see.
 """
 
 from bm25v.images.decoding import MAX_BYTES, MAX_PIXELS, Source, decode, resize, thumbnail

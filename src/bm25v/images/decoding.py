@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bm25v.errors import ImageError, MissingExtra, WrongUse
+from bm25v.images import kinds
+from bm25v.images.folders import open_unblocked
 from bm25v.images.reasons import decoding_reason, system_reason
 from bm25v.images.silence import no_warnings
 
@@ -36,17 +38,9 @@ _PLUGINS = {
     "TIFF": ("PIL.TiffImagePlugin", "TiffImageFile"),
     "AVIF": ("PIL.AvifImagePlugin", "AvifImageFile"),
     "HEIC": ("pillow_heif", "HeifImageFile"),
+    "JPEG 2000": ("PIL.Jpeg2KImagePlugin", "Jpeg2KImageFile"),
+    "PNM": ("PIL.PpmImagePlugin", "PpmImageFile"),
 }
-_STARTS = {
-    "JPEG": (b"\xff\xd8\xff",),
-    "PNG": (b"\x89PNG\r\n\x1a\n",),
-    "GIF": (b"GIF8",),
-    "BMP": (b"BM",),
-    "TIFF": (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),
-}
-_AVIF_BRANDS = {b"avif", b"avis"}
-_HEIC_BRANDS = set(b"heic heix heim heis hevc hevx hevm hevs mif1 mif2 msf1".split())
-
 _BITS_PER_SAMPLE, _ORIENTATION = 0x0102, 0x0112
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -104,7 +98,7 @@ def _load(source: Source, short_side: int | None) -> Image.Image:
     with _stream(source) as stream, no_warnings():
         kind = "picture"
         try:
-            kind = _kind(stream.read(256))
+            kind = kinds.kind(stream.read(kinds.HEAD))
             try:
                 return _read(stream, kind, short_side)
             except (SyntaxError, ValueError):
@@ -126,7 +120,7 @@ def _stream(source: Source) -> Iterator[BinaryIO]:
         yield io.BytesIO(source)
         return
     try:
-        file = open(source, "rb", opener=_open_unblocked)  # noqa: SIM115
+        file = open(source, "rb", opener=open_unblocked)  # noqa: SIM115
     except (OSError, ValueError) as error:
         raise ImageError(system_reason(error)) from error
     with file:
@@ -138,27 +132,6 @@ def _stream(source: Source) -> Iterator[BinaryIO]:
         if status.st_size > MAX_BYTES:
             raise ImageError(f"too large: {status.st_size:,} bytes; the limit is {MAX_BYTES:,}")
         yield file
-
-
-def _open_unblocked(path: str, flags: int) -> int:
-    """Open like `os.open`, but do not wait for the other end of a FIFO."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
-def _kind(head: bytes) -> str:
-    for kind, starts in _STARTS.items():
-        if head.startswith(starts):
-            return kind
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return "WebP"
-    if head[4:8] == b"ftyp":
-        end = min(len(head), int.from_bytes(head[:4]))
-        brands = {head[at : at + 4] for at in range(8, end, 4)}
-        if brands & _AVIF_BRANDS:
-            return "AVIF"
-        if brands & _HEIC_BRANDS:
-            return "HEIC"
-    raise ImageError(f"not a picture of a known kind ({', '.join(_PLUGINS)})")
 
 
 def _read(stream: BinaryIO, kind: str, short_side: int | None) -> Image.Image:

@@ -5,13 +5,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bm25v.errors import ImageError
+from bm25v.images import kinds
 from bm25v.images.reasons import system_reason
 
 SUFFIXES: frozenset[str] = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp"}
-    | {".tif", ".tiff", ".avif", ".heic", ".heif", ".hif"}
+    | {".tif", ".tiff", ".avif", ".avifs", ".heic", ".heif", ".hif", ".mpo"}
+    | {".jp2", ".j2k", ".pbm", ".pgm", ".ppm", ".pnm"}
 )
-"""The file names that `find` takes for pictures; `decode` looks at the content instead."""
+"""File names that `find` takes for pictures unseen; of all others it looks at the first bytes."""
 
 
 def find(
@@ -21,8 +23,9 @@ def find(
 ) -> Iterator[Path]:
     """Give every picture file under a folder, sorted, without hidden files and galleries.
 
-    Links are followed; each folder is visited once. What cannot be read below `folder` is passed
-    to `on_error` and left out; `folder` itself must be readable.
+    A file is a picture by name or by content, be it of a kind that cannot be read. Links are
+    followed; each folder is visited once. What cannot be read below `folder` is passed to
+    `on_error` and left out; `folder` itself must be readable.
     """
     report = on_error or (lambda path, error: None)
     root = Path(folder)
@@ -58,11 +61,24 @@ def _children(folder: Path, report: Callable[[Path, ImageError], None]) -> list[
                 continue
             if entry.is_dir():
                 children.append((path, True))
-            elif path.suffix.lower() in SUFFIXES:
-                if entry.is_file():
+            elif entry.is_file():
+                if path.suffix.lower() in SUFFIXES or _looks_like_picture(path):
                     children.append((path, False))
-                elif not path.exists():
-                    report(path, ImageError("is a link that leads nowhere"))
+            elif path.suffix.lower() in SUFFIXES and not path.exists():
+                report(path, ImageError("is a link that leads nowhere"))
         except OSError as error:
             report(path, ImageError(system_reason(error)))
     return children
+
+
+def _looks_like_picture(path: Path) -> bool:
+    try:
+        with open(path, "rb", opener=open_unblocked) as file:
+            return kinds.is_picture(file.read(kinds.HEAD))
+    except OSError:
+        return False
+
+
+def open_unblocked(path: str, flags: int) -> int:
+    """Open like `os.open`, but do not wait for the other end of a FIFO."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
