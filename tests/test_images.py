@@ -620,10 +620,12 @@ def names(folder: Path, found: list[Path]) -> list[str]:
 def test_find(tmp_path: Path) -> None:
     for name in ("b.jpg", "a/z.PNG", "a/b/c.heic", "c.tiff", "c.txt", "d", "a.jpg", "e.jpg/f.gif"):
         touch(tmp_path / name)
-    for hidden in (".a.jpg", ".git/b.jpg", "a/.c.jpg"):
+    for hidden in (".git/b.jpg", "a/.c/d.jpg", "a/._z.PNG"):
         touch(tmp_path / hidden)
+    touch(tmp_path / ".a.jpg")
     found = list(images.find(tmp_path))
     assert names(tmp_path, found) == [
+        ".a.jpg",
         "a/b/c.heic",
         "a/z.PNG",
         "a.jpg",

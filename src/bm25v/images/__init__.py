@@ -2,7 +2,7 @@
 
 `kinds` tells formats apart, `decoding` reads one picture, `folders` walks, `reasons` puts what
 went wrong into words, `silence` keeps the decoders' warnings away. Whatever is wrong with a picture
-ends in one `ImageError` whose message is the reason. Not this room's job: what a model wants to see.
+ends in one `ImageError` whose message is the reason. Not this room's job: what a model wants.
 """
 
 from bm25v.images.decoding import MAX_BYTES, MAX_PIXELS, Source, decode, resize, thumbnail

@@ -21,7 +21,7 @@ def find(
     *,
     on_error: Callable[[Path, ImageError], None] | None = None,
 ) -> Iterator[Path]:
-    """Give every picture file under a folder, sorted, without hidden files and galleries.
+    """Give every picture file under a folder, sorted, without hidden folders and galleries.
 
     A file is a picture by name or by content, be it of a kind that cannot be read. Links are
     followed; each folder is visited once. What cannot be read below `folder` is passed to
@@ -57,10 +57,11 @@ def _children(folder: Path, report: Callable[[Path, ImageError], None]) -> list[
     for entry in listing:
         path = folder / entry.name
         try:
-            if entry.name.startswith("."):
-                continue
             if entry.is_dir():
-                children.append((path, True))
+                if not entry.name.startswith("."):
+                    children.append((path, True))
+            elif entry.name.startswith("._"):  # what macOS leaves beside a file on other disks
+                continue
             elif entry.is_file():
                 if path.suffix.lower() in SUFFIXES or _looks_like_picture(path):
                     children.append((path, False))
