@@ -626,11 +626,11 @@ def test_find(tmp_path: Path) -> None:
     found = list(images.find(tmp_path))
     assert names(tmp_path, found) == [
         ".a.jpg",
-        "a/b/c.heic",
-        "a/z.PNG",
         "a.jpg",
         "b.jpg",
         "c.tiff",
+        "a/z.PNG",
+        "a/b/c.heic",
         "e.jpg/f.gif",
     ]
     assert list(images.find(str(tmp_path))) == found
@@ -648,9 +648,8 @@ def test_find_knows_every_suffix(tmp_path: Path) -> None:
 
 
 def test_find_skips_galleries(tmp_path: Path) -> None:
-    touch(
-        tmp_path / "a.jpg", tmp_path / "g" / "catalog.sqlite", tmp_path / "g" / "thumbs" / "b.jpg"
-    )
+    touch(tmp_path / "a.jpg", tmp_path / "g" / "thumbs" / "b.jpg", tmp_path / "Thumbs.db")
+    touch(tmp_path / "g" / "catalog.sqlite", tmp_path / "g" / "bags.rows")
     assert names(tmp_path, list(images.find(tmp_path))) == ["a.jpg"]
     assert list(images.find(tmp_path / "g")) == []
 
@@ -663,8 +662,24 @@ def test_find_follows_links_and_breaks_loops(tmp_path: Path) -> None:
     (tmp_path / "a" / "file.jpg").symlink_to(tmp_path / "outside" / "two.jpg")
     errors: list[Path] = []
     found = list(images.find(tmp_path / "a", on_error=lambda path, error: errors.append(path)))
-    assert names(tmp_path / "a", found) == ["file.jpg", "linked/two.jpg", "one.jpg"]
+    assert names(tmp_path / "a", found) == ["file.jpg", "one.jpg", "linked/two.jpg"]
     assert errors == []
+
+
+def test_a_folder_is_found_under_its_own_name_though_a_link_comes_first(tmp_path: Path) -> None:
+    touch(tmp_path / "z" / "one.jpg")
+    (tmp_path / "a").symlink_to(tmp_path / "z")
+    assert names(tmp_path, list(images.find(tmp_path))) == ["z/one.jpg"]
+
+
+def test_large_pictures_are_shrunk_before_they_are_converted() -> None:
+    large = Image.fromarray(
+        np.arange(4 * 900 * 1200, dtype=np.uint32).astype(np.uint8).reshape(900, 1200, 4)
+    )
+    data = encode(large, "PNG")
+    assert images.decode(data).shape == (900, 1200, 3)
+    assert images.decode(data, short_side=200).shape == (225, 300, 3)
+    assert images.decode(data, short_side=500).shape == (900, 1200, 3)
 
 
 def test_find_reports_what_it_cannot_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import bm25v
@@ -46,3 +47,19 @@ def test_versions_agree() -> None:
         project = tomllib.load(file)
     assert project["project"]["dynamic"] == ["version"]
     assert f"## {bm25v.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_a_wheel_holds_all_that_search_needs(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*build, "--wheel-dir", str(tmp_path), str(ROOT)], check=True)
+    (wheel,) = tmp_path.glob("bm25v-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        members = set(archive.namelist())
+    assert {
+        "bm25v/py.typed",
+        "bm25v/explain/report.css",
+        "bm25v/vocabularies/default/sae.safetensors",
+        "bm25v/vocabularies/default/vocabulary.json",
+    } <= members
+    modules = {path.relative_to(ROOT / "src").as_posix() for path in ROOT.glob("src/**/*.py")}
+    assert modules <= members

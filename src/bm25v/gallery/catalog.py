@@ -6,7 +6,9 @@ Its transaction is the commit: a row that no live picture names does not exist.
 import os
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.errors import GalleryDamaged, GalleryNotFound, GalleryTooNew
+from bm25v.errors import (
+    Bm25vError,
+    GalleryDamaged,
+    GalleryError,
+    GalleryNotFound,
+    GalleryTooNew,
+    StorageFull,
+    WrongUse,
+)
 
 FORMAT = 1
 FILE_NAME = "catalog.sqlite"
@@ -74,31 +84,56 @@ class Catalog:
         self._write = write
         self._mutex = threading.RLock()
         try:
-            self._db = _connect(path, write=write)
-            self.meta = self._read_meta()
+            self._connect()
         except sqlite3.Error as error:
-            raise GalleryDamaged(f"{path} cannot be read as a catalogue: {error}") from error
+            raise _failure(path, error) from error
+
+    def _connect(self) -> None:
+        """Connect; on a medium where no log can be kept, read the one file as it lies there."""
+        modes = ["rw"] if self._write else ["ro", "ro&immutable=1"]
+        for mode in modes:
+            db = _connection(self._path, mode)
+            try:
+                self.meta = self._read_meta(db)
+                break
+            except BaseException as error:
+                db.close()
+                if not isinstance(error, sqlite3.OperationalError) or mode == modes[-1]:
+                    raise
+        self._db = db
+        self._close = weakref.finalize(self, db.close)
+        self._is_frozen = mode == "ro&immutable=1"
+        self._stamp = self._file_stamp()
 
     @staticmethod
     def create(path: Path, meta: Meta) -> None:
         """Write an empty catalogue."""
-        db = sqlite3.connect(path)
-        with db:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.executescript(_SCHEMA)
-            items = {"format": FORMAT, **vars(meta)}.items()
-            db.executemany("INSERT INTO meta VALUES (?, ?)", list(items))
-        db.close()
+        try:
+            with closing(sqlite3.connect(path)) as db, db:
+                db.execute("PRAGMA journal_mode = WAL")
+                db.executescript(_SCHEMA)
+                items = {"format": FORMAT, **vars(meta)}.items()
+                db.executemany("INSERT INTO meta VALUES (?, ?)", list(items))
+        except sqlite3.Error as error:
+            raise _failure(path, error) from error
 
     def close(self) -> None:
-        """Close the connection; a writer leaves all in the one file, with no log beside it."""
+        """Close the connection; a writer tidies its log away if there is room to."""
         if self._write:
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        self._db.close()
+            with suppress(sqlite3.Error):
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._close()
 
-    def version(self) -> int:
-        """Return a number that changes whenever another connection has committed."""
-        return int(self._one("PRAGMA data_version")[0])
+    def version(self) -> tuple[int, ...]:
+        """Return what changes whenever another connection has committed."""
+        if self._is_frozen and self._file_stamp() != self._stamp:
+            self._close()
+            self._connect()
+        return (*self._stamp, *self._one("PRAGMA data_version"))
+
+    def _file_stamp(self) -> tuple[int, ...]:
+        found = self._path.stat()
+        return (found.st_ino, found.st_size, found.st_mtime_ns) if self._is_frozen else ()
 
     def n_rows(self) -> int:
         """Return how many rows have been committed, live or not."""
@@ -152,8 +187,8 @@ class Catalog:
         self._change(f"INSERT INTO pictures ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", *values)
 
     def move(self, row: int, path: str, size: int, mtime_ns: int) -> None:
-        """Give a picture another place or time stamp."""
-        update = "UPDATE pictures SET path = ?, size = ?, mtime_ns = ? WHERE row = ?"
+        """Give a picture another place or time stamp; a removed one comes back."""
+        update = "UPDATE pictures SET path = ?, size = ?, mtime_ns = ?, live = 1 WHERE row = ?"
         self._change(update, os.fsencode(path), size, mtime_ns, row)
 
     def remove(self, row: int) -> None:
@@ -166,27 +201,37 @@ class Catalog:
 
     def rollback(self) -> None:
         """Undo the transaction, if there is one."""
-        with self._mutex:
+        with self._mutex, suppress(sqlite3.Error):
             self._db.rollback()
 
-    def _read_meta(self) -> Meta:
-        found = dict(self._db.execute("SELECT key, value FROM meta").fetchall())
-        if found.pop("format", 0) > FORMAT:
-            raise GalleryTooNew(
-                f"{self._path.parent} was written by a newer bm25v: upgrade bm25v to open it"
-            )
-        return Meta(**found)
+    def set_vocabulary(self, source: str) -> None:
+        """Remember where the vocabulary is now."""
+        self._change("UPDATE meta SET value = ? WHERE key = 'vocabulary'", source)
+
+    def _read_meta(self, db: sqlite3.Connection) -> Meta:
+        try:
+            found = dict(db.execute("SELECT key, value FROM meta").fetchall())
+            if found.pop("format", 0) > FORMAT:
+                raise GalleryTooNew(
+                    f"{self._path.parent} was written by a newer bm25v: upgrade bm25v to open it"
+                )
+            return Meta(**found)
+        except TypeError as error:
+            raise GalleryDamaged(f"{self._path} lacks facts of the gallery: {error}") from error
 
     def _change(self, statement: str, *values: object) -> None:
-        with self._mutex:
-            self._db.execute(statement, values)
+        try:
+            with self._mutex:
+                self._db.execute(statement, values)
+        except sqlite3.Error as error:
+            raise _failure(self._path, error) from error
 
     def _all(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         try:
             with self._mutex:
                 return self._db.execute(query, values).fetchall()
         except sqlite3.Error as error:
-            raise GalleryDamaged(f"{self._path} cannot be read: {error}") from error
+            raise _failure(self._path, error) from error
 
     def _one(self, query: str, *values: object) -> tuple[Any, ...]:
         return self._all(query, *values)[0]
@@ -201,11 +246,28 @@ def _picture(found: tuple[Any, ...]) -> Picture:
     return Picture(row, os.fsdecode(path), content, size, mtime_ns, checksum, bool(live))
 
 
-def _connect(path: Path, *, write: bool) -> sqlite3.Connection:
-    options = "mode=rw" if write else "mode=ro"
-    if not write and not os.access(path.parent, os.W_OK):
-        options += "&immutable=1"  # else sqlite wants to make an index of the log, there or not
-    uri = f"{path.absolute().as_uri()}?{options}"
+def _connection(path: Path, mode: str) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
     db = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA synchronous = FULL")
     return db
+
+
+def _failure(path: Path, error: sqlite3.Error) -> Bm25vError:
+    """Say what a database error means for the gallery."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if isinstance(error, sqlite3.ProgrammingError):
+        return WrongUse(f"{path.parent} is closed: open it again")
+    if code == sqlite3.SQLITE_FULL:
+        return storage_full(path.parent)
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY):
+        return GalleryError(f"{path} cannot be opened or written: {error}")
+    return GalleryDamaged(f"{path} cannot be read as a catalogue: {error}")
+
+
+def storage_full(folder: Path) -> StorageFull:
+    """Return the error of a full disk."""
+    return StorageFull(
+        f"the disk of {folder} is full; all that was committed before is kept: "
+        "free some space and run the same command again"
+    )

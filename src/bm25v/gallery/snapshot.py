@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.bags import Bag
+from bm25v.errors import GalleryDamaged
 from bm25v.gallery import rows as row_files
 from bm25v.gallery.catalog import Catalog
 from bm25v.index.searcher import Searcher
@@ -19,7 +20,7 @@ DENSE = "dense.rows"
 class Snapshot:
     """Live rows and a searcher over their bags; searcher position i is row `rows[i]`."""
 
-    version: int
+    version: tuple[int, ...]
     rows: NDArray[np.int64]
     bags: row_files.Rows
     dense_ne: NDArray[np.float16]
@@ -35,6 +36,8 @@ class Snapshot:
         bags = row_files.view(folder / BAGS, row_files.bag_dtype(meta.k_post, meta.n_words), n)
         dense = row_files.view(folder / DENSE, row_files.dense_dtype(meta.dense_dim), n)
         live = bags[rows]
+        if np.any(live["words"] >= meta.n_words):
+            raise GalleryDamaged(f"{folder / BAGS} has words that do not exist: run bm25v verify")
         searcher = Searcher(live["words"], live["tf"], n_words=meta.n_words)
         return cls(version, rows, bags, dense["dense"], searcher)
 

@@ -14,10 +14,11 @@ def problems(folder: Path, catalog: Catalog) -> list[str]:
     """Return what is wrong with a gallery, a line each; none is a good answer."""
     found = [f"catalogue: {text}" for text in catalog.problems()]
     meta = catalog.meta
-    n = catalog.n_rows()
+    pictures = list(catalog.pictures())
+    n = pictures[-1].row + 1 if pictures else 0
     bags = row_files.view(folder / BAGS, row_files.bag_dtype(meta.k_post, meta.n_words), n)
     dense = row_files.view(folder / DENSE, row_files.dense_dtype(meta.dense_dim), n)
-    for picture in catalog.pictures():
+    for picture in pictures:
         bag_row, dense_row = bags[picture.row], dense[picture.row]
         if row_checksum(bag_row.tobytes(), dense_row.tobytes()) != picture.checksum:
             found.append(f"row {picture.row} ({picture.path}): its bytes have changed")

@@ -4,8 +4,8 @@ A killed process loses at most the batch under way; the next writer cuts off wha
 """
 
 import errno
-import sqlite3
 import zlib
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -15,12 +15,14 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from bm25v.bags import Bag
-from bm25v.errors import GalleryError, GalleryLocked, StorageFull
+from bm25v.errors import GalleryError, GalleryLocked
 from bm25v.gallery import rows as row_files
-from bm25v.gallery.catalog import FILE_NAME, Catalog, Picture
+from bm25v.gallery.catalog import FILE_NAME, Catalog, Picture, storage_full
 from bm25v.gallery.snapshot import BAGS, DENSE, write_bag
 
 LOCK = "writer.lock"
+
+_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
 class FileState(NamedTuple):
@@ -48,39 +50,33 @@ class Writer:
             ) from None
         except OSError as error:
             raise GalleryError(f"{self._folder} cannot be written: {error.strerror}") from error
-        try:
-            self._open()
-        except BaseException:
-            self._lock.release()
-            raise
+        with ExitStack() as cleanup:
+            cleanup.callback(self._lock.release)
+            self._open(cleanup)
+            self._cleanup = cleanup.pop_all()
         return self
 
-    def _open(self) -> None:
+    def _open(self, cleanup: ExitStack) -> None:
         self.catalog = Catalog(self._folder / FILE_NAME, write=True)
+        cleanup.callback(self.catalog.close)
         meta = self.catalog.meta
         self._bag_dtype = row_files.bag_dtype(meta.k_post, meta.n_words)
         self._dense_dtype = row_files.dense_dtype(meta.dense_dim)
         self._n_rows = self.catalog.n_rows()
         self._bags = row_files.RowWriter(self._folder / BAGS, self._bag_dtype, self._n_rows)
+        cleanup.callback(self._bags.close)
         self._dense = row_files.RowWriter(self._folder / DENSE, self._dense_dtype, self._n_rows)
+        cleanup.callback(self._dense.close)
         self.catalog.begin()
         self.n_pending = 0
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        try:
+        with self._cleanup:
             self.catalog.rollback()
-            self.catalog.close()
-            self._bags.close()
-            self._dense.close()
-        finally:
-            self._lock.release()
-        if error is not None and _is_full(error):
-            raise StorageFull(
-                f"the disk of {self._folder} is full; all that was committed before is kept: "
-                "free some space and run the same command again"
-            ) from error
+        if isinstance(error, OSError) and error.errno in _FULL:
+            raise storage_full(self._folder) from error
 
     def put(self, file: FileState, bag: Bag, dense_e: NDArray[np.float32]) -> None:
         """Add a picture, or renew the one at its path."""
@@ -107,7 +103,7 @@ class Writer:
         self.n_pending += 1
 
     def move(self, row: int, file: FileState) -> None:
-        """Give a picture another place or time stamp."""
+        """Give a picture another place or time stamp; a removed one comes back."""
         self.catalog.move(row, file.path, file.size, file.mtime_ns)
         self.n_pending += 1
 
@@ -129,9 +125,3 @@ class Writer:
 def row_checksum(bag_row: bytes, dense_row: bytes) -> int:
     """Return the CRC-32 of a picture's two rows."""
     return zlib.crc32(dense_row, zlib.crc32(bag_row))
-
-
-def _is_full(error: BaseException) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
-    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL

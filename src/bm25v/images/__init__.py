@@ -1,11 +1,13 @@
 """Files or bytes become upright RGB arrays; folders become the picture files in them.
 
-`kinds` tells formats apart, `decoding` reads one picture, `folders` walks, `reasons` puts what
-went wrong into words, `silence` keeps the decoders' warnings away. Whatever is wrong with a picture
-ends in one `ImageError` whose message is the reason. Not this room's job: what a model wants.
+`files` opens, `kinds` tells formats apart, `decoding` reads one picture, `folders` walks, `reasons`
+puts what went wrong into words, `silence` keeps the decoders' warnings away. Whatever is wrong with
+a picture ends in one `ImageError` whose message is the reason. Not this room's job: what a model
+wants.
 """
 
-from bm25v.images.decoding import MAX_BYTES, MAX_PIXELS, Source, decode, resize, thumbnail
+from bm25v.images.decoding import MAX_PIXELS, decode, resize, thumbnail
+from bm25v.images.files import MAX_BYTES, Source
 from bm25v.images.folders import SUFFIXES, find
 
 __all__ = [

@@ -2,11 +2,9 @@
 
 import io
 import logging
-import os
-import stat
+import threading
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from importlib import import_module
 from typing import Any, BinaryIO
 
@@ -16,18 +14,16 @@ from PIL import Image
 
 from bm25v.errors import ImageError, MissingExtra, WrongUse
 from bm25v.images import kinds
-from bm25v.images.folders import open_unblocked
-from bm25v.images.reasons import decoding_reason, system_reason
+from bm25v.images.files import Source, opened
+from bm25v.images.reasons import decoding_reason
 from bm25v.images.silence import no_warnings
-
-Source = str | os.PathLike[str] | bytes
-"""A picture: the path of a file, or the bytes of one."""
 
 MAX_PIXELS = 200_000_000
 """Larger pictures are refused before they are decoded; the largest phone cameras stay below."""
 
-MAX_BYTES = 2**31
-"""Larger files are refused before they are read: some decoders read them whole."""
+_LARGE_PIXELS = 30_000_000
+_one_large_picture = threading.Lock()  # else memory would grow with the number of threads
+_REDUCIBLE = frozenset({"L", "LA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"})
 
 _PLUGINS = {
     "JPEG": ("PIL.JpegImagePlugin", "JpegImageFile"),
@@ -58,8 +54,8 @@ logging.getLogger("PIL").addHandler(logging.NullHandler())  # else its errors go
 def decode(source: Source, *, short_side: int | None = None) -> NDArray[np.uint8]:
     """Return a picture, or the first frame of an animation, as an upright (H, W, 3) RGB array.
 
-    With `short_side`, a large JPEG is decoded at 1/2, 1/4 or 1/8 of its size, which is much
-    faster; its short side stays at least that long. Transparent parts become white.
+    With `short_side`, a larger picture is shrunk to save time and memory; its short side stays at
+    least that long. Transparent parts become white.
 
     >>> import io
     >>> from PIL import Image
@@ -95,7 +91,7 @@ def resize(image: NDArray[np.uint8], *, width: int, height: int) -> NDArray[np.u
 
 
 def _load(source: Source, short_side: int | None) -> Image.Image:
-    with _stream(source) as stream, no_warnings():
+    with opened(source) as stream, no_warnings():
         kind = "picture"
         try:
             kind = kinds.kind(stream.read(kinds.HEAD))
@@ -112,28 +108,6 @@ def _load(source: Source, short_side: int | None) -> Image.Image:
             raise ImageError(decoding_reason(kind, error)) from error
 
 
-@contextmanager
-def _stream(source: Source) -> Iterator[BinaryIO]:
-    if isinstance(source, bytes):
-        if not source:
-            raise ImageError("has no content: 0 bytes")
-        yield io.BytesIO(source)
-        return
-    try:
-        file = open(source, "rb", opener=open_unblocked)  # noqa: SIM115
-    except (OSError, ValueError) as error:
-        raise ImageError(system_reason(error)) from error
-    with file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise ImageError("is not a regular file")
-        if status.st_size == 0:
-            raise ImageError("has no content: 0 bytes")
-        if status.st_size > MAX_BYTES:
-            raise ImageError(f"too large: {status.st_size:,} bytes; the limit is {MAX_BYTES:,}")
-        yield file
-
-
 def _read(stream: BinaryIO, kind: str, short_side: int | None) -> Image.Image:
     stream.seek(0)
     # Not Image.open: its pixel limit is global, and it hides why it failed.
@@ -141,10 +115,18 @@ def _read(stream: BinaryIO, kind: str, short_side: int | None) -> Image.Image:
     _check_size(picture)
     if kind == "JPEG" and short_side is not None:
         picture.draft(None, (short_side, short_side))
-    picture.load()
-    _check_size(picture)  # HEIC may only tell its size now
-    turn, rgb = _turn(picture), _rgb(picture)
-    return rgb if turn is None else rgb.transpose(turn)
+    is_large = picture.width * picture.height > _LARGE_PIXELS
+    with _one_large_picture if is_large else nullcontext():
+        picture.load()
+        _check_size(picture)  # HEIC may only tell its size now
+        turn, rgb = _turn(picture), _rgb(_shrunk(picture, short_side))
+        return rgb if turn is None else rgb.transpose(turn)
+
+
+def _shrunk(picture: Image.Image, short_side: int | None) -> Image.Image:
+    """Average whole blocks of pixels where far more than are wanted came out of the decoder."""
+    factor = min(picture.size) // (short_side or min(picture.size))
+    return picture.reduce(factor) if factor > 1 and picture.mode in _REDUCIBLE else picture
 
 
 def _plugin(kind: str) -> Any:
