@@ -30,3 +30,7 @@ def test_a_gallery_of_an_old_format_gives_its_old_results(golden: Path, tmp_path
 @pytest.mark.parametrize("folder", sorted(COMPAT.glob("vocabulary-*")), ids=lambda p: p.name)
 def test_a_vocabulary_of_an_old_format_is_read(folder: Path) -> None:
     assert Vocabulary.load(folder).fingerprint == Vocabulary.load("toy").fingerprint
+
+
+def test_there_are_golden_files() -> None:
+    assert {path.name for path in COMPAT.glob("*-1")} == {"gallery-1", "vocabulary-1"}

@@ -74,7 +74,8 @@ def test_contributions_sum_to_the_score(bags: list[Bag], weights: dict[int, floa
         assert sum(part.value for part in parts) == pytest.approx(score or 0.0, abs=1e-9)
         assert (score is None) == (not parts)
         for part in parts:
-            assert part.value == pytest.approx(part.weight * part.idf * part.saturation)
+            weight = weights[part.word]
+            assert part.value == pytest.approx(weight * part.idf * part.saturation)
 
 
 def random_bags(n: int, seed: int) -> list[Bag]:

@@ -7,6 +7,7 @@ Not this room's job: printing; anything that one's own pictures need.
 
 import csv
 import io
+import os
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -109,6 +110,7 @@ def run(
 
     Running it again does only what is left to do.
     """
+    folder = Path(os.path.abspath(folder))
     photos = unpack(downloads.read(PHOTOS) if archive is None else archive, folder)
     n_species = len(set(photos.species.values()))
     say(f"{len(photos.indexed)} photos of {n_species} species in {folder / 'photos'}")

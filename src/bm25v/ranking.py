@@ -31,6 +31,15 @@ def cosines(
     return found
 
 
-def order(rows: NDArray[np.int64], scores: NDArray[np.floating], k: int) -> NDArray[np.intp]:
-    """Return where the k best are, best first, ties to the lower row."""
-    return np.lexsort((rows, -scores))[:k]
+def top(rows: NDArray[np.int64], scores: NDArray[np.floating], k: int) -> NDArray[np.intp]:
+    """Return where the k best are, best first, ties to the lower row.
+
+    >>> top(np.array([7, 8, 9]), np.array([0.5, 0.9, 0.5]), k=2).tolist()
+    [1, 0]
+    """
+    places = np.arange(len(rows))
+    if len(rows) > k:
+        threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
+        places = np.flatnonzero(scores >= threshold)  # all that tie with the last one
+    order = np.lexsort((rows[places], -scores[places]))[:k]
+    return places[order]

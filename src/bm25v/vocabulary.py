@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,6 +58,7 @@ class Vocabulary:
     sae: SparseAutoEncoder
     k_post: int
     fingerprint: str
+    source: str  # what `load` finds it by
     word_names: Mapping[int, str] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
 
@@ -67,13 +68,14 @@ class Vocabulary:
         if name_or_path == "toy":
             return _toy()
         shipped = _SHIPPED / str(name_or_path)
-        folder = shipped if shipped.is_dir() else Path(name_or_path)
+        is_shipped = shipped.is_dir()
+        folder = shipped if is_shipped else Path(os.path.abspath(name_or_path))
         if not (folder / "vocabulary.json").is_file():
             raise UnknownVocabulary(
                 f"no vocabulary {str(name_or_path)!r}: give a folder with a vocabulary.json, "
                 f"or one of: {', '.join(shipped_names())}"
             )
-        return _read(folder)
+        return replace(_read(folder), source=str(name_or_path) if is_shipped else str(folder))
 
     @classmethod
     def build(
@@ -91,9 +93,16 @@ class Vocabulary:
                 f"backbone {backbone.name} gives patches of {backbone.patch_dim} values, "
                 f"the SAE takes {sae.patch_dim}: train one on this backbone"
             )
-        fingerprint = _fingerprint(backbone.fingerprint, sae, k_post)
+        sae = _rounded(sae)
         return cls(
-            name, backbone.name, backbone.fingerprint, sae, k_post, fingerprint, {}, report or {}
+            name=name,
+            backbone_name=backbone.name,
+            backbone_fingerprint=backbone.fingerprint,
+            sae=sae,
+            k_post=k_post,
+            fingerprint=_fingerprint(backbone.fingerprint, sae, k_post),
+            source=name,
+            report=report or {},
         )
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -146,7 +155,8 @@ class Vocabulary:
     def decode(self, picture: Picture) -> NDArray[np.uint8]:
         """Return the picture as an upright RGB array, not much larger than the backbone wants."""
         if isinstance(picture, np.ndarray):
-            if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
+            is_rgb = picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3
+            if not is_rgb or picture.size == 0:
                 raise WrongUse(
                     f"an array of {picture.dtype} with shape {picture.shape} is no picture: "
                     "give uint8 with shape (height, width, 3)"
@@ -187,6 +197,7 @@ def _read(folder: Path) -> Vocabulary:
             sae=sae,
             k_post=settings["k_post"],
             fingerprint=_fingerprint(backbone["fingerprint"], sae, settings["k_post"]),
+            source=str(folder),
             word_names={int(word): name for word, name in settings["names"].items()},
             report=settings["report"],
         )
@@ -196,10 +207,17 @@ def _read(folder: Path) -> Vocabulary:
 
 def _fingerprint(backbone_fingerprint: str, sae: SparseAutoEncoder, k_post: int) -> str:
     digest = hashlib.sha256(f"{backbone_fingerprint} {sae.k} {k_post} {bags.SCALE}".encode())
-    # Half precision is what is stored: a vocabulary keeps its fingerprint through save and load.
-    digest.update(sae.w_enc_dv.astype(np.float16).tobytes())
-    digest.update(sae.b_enc_v.astype(np.float16).tobytes())
+    digest.update(sae.w_enc_dv.tobytes())
+    digest.update(sae.b_enc_v.tobytes())
     return digest.hexdigest()[:16]
+
+
+def _rounded(sae: SparseAutoEncoder) -> SparseAutoEncoder:
+    """Return the weights as they are stored, so that saving a vocabulary changes no bag."""
+    arrays = (sae.w_enc_dv, sae.b_enc_v, sae.w_dec_vd, sae.b_dec_d)
+    halves = (array.astype(np.float16).astype(np.float32) for array in arrays)
+    w_enc_dv, b_enc_v, w_dec_vd, b_dec_d = halves
+    return SparseAutoEncoder(w_enc_dv, b_enc_v, w_dec_vd, b_dec_d, sae.k)
 
 
 def _toy() -> Vocabulary:

@@ -6,6 +6,7 @@ Each command is a module of the same name, imported only when it is called.
 import importlib
 import logging
 import sys
+from typing import NoReturn
 
 import click
 
@@ -52,17 +53,19 @@ def main() -> None:
     try:
         bm25v(prog_name="bm25v", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        _fail(error.format_message(), error.exit_code)
     except Bm25vError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(2 if isinstance(error, WrongUse) else 1)
+        _fail(str(error), 2 if isinstance(error, WrongUse) else 1)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted: what was committed is kept; the same command goes on", err=True)
-        sys.exit(1)
+        _fail("interrupted; nothing that was committed is lost", 1)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
     except OSError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(1)
+        _fail(str(error), 1)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    line = " ".join(message.split())
+    click.echo(f"error: {line}", err=True)
+    sys.exit(code)

@@ -1,12 +1,11 @@
 """`bm25v demo`."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from bm25v.cli.options import json_option, print_json, shown
+from bm25v.cli.options import console, json_option, print_json, shown
 
 if TYPE_CHECKING:
     from bm25v.demo import DemoReport
@@ -36,7 +35,6 @@ def command(folder: Path, as_json: bool) -> None:
 
 
 def _print(report: "DemoReport") -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -46,9 +44,7 @@ def _print(report: "DemoReport") -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for one in report.searches:
         table.add_row(*_row(one))
-    # A pipe has no width: lines stay whole there.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    console.print(table)
+    console().print(table)
     found, by_words = report.agreement, report.agreement_by_words
     click.echo(
         f"\nspecies agrees in {found.first} of {found.queries} first hits, "

@@ -27,19 +27,15 @@ def command(
     query: str, hit: str, gallery_path: Path, output: Path | None, top: int, as_json: bool
 ) -> None:
     """Say why HIT, a picture of the gallery, matches QUERY."""
-    from bm25v.errors import ImageError
     from bm25v.explain import explain
     from bm25v.gallery import Gallery
 
     with Gallery.open(gallery_path) as gallery:
-        try:
-            explanation = explain(gallery, query, hit)
-        except ImageError as error:
-            raise ImageError(f"{query} or {hit}: {error}") from None
+        explanation = explain(gallery, query, hit)
     if output is not None:
         from bm25v.explain.drawing import draw
 
-        draw(explanation, top=top, query_name=Path(query).name).save(output)
+        draw(explanation, top=top, query_name=Path(query).name).save(output, format="PNG")
     if as_json:
         print_json(_to_json(explanation))
         return

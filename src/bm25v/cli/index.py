@@ -1,6 +1,5 @@
 """`bm25v index`."""
 
-import os
 from pathlib import Path
 
 import click
@@ -23,12 +22,14 @@ def command(
     """
     from bm25v.cli.progress import progress_bar
     from bm25v.gallery import Gallery
+    from bm25v.gallery.catalog import FILE_NAME
+    from bm25v.gallery.indexing import refuse_empty
     from bm25v.vocabulary import DEFAULT
 
-    if gallery_path.exists():
+    if (gallery_path / FILE_NAME).exists():
         gallery = Gallery.open(gallery_path, vocabulary=vocabulary)
     else:
-        _check_pictures(paths)
+        refuse_empty(paths)  # before a gallery is made for nothing
         gallery = Gallery.create(gallery_path, vocabulary=vocabulary or DEFAULT)
     with gallery, progress_bar("indexing") as progress:
         report = gallery.add(paths, remove_missing=True, progress=progress)
@@ -43,15 +44,3 @@ def command(
     counts += [f"{count:,} {what}" for what, count in changes.items() if count]
     counts.append(f"{report.unchanged:,} unchanged")
     click.echo(f"{', '.join(counts)} in {duration(report.seconds)}")
-
-
-def _check_pictures(paths: tuple[str, ...]) -> None:
-    """Refuse an empty wish before a gallery is made for it."""
-    from bm25v import images
-    from bm25v.errors import WrongUse
-
-    for path in paths:
-        if not os.path.lexists(path):
-            raise WrongUse(f"{path} does not exist")
-    if not any(Path(path).is_file() or next(images.find(path), None) for path in paths):
-        raise WrongUse(f"no pictures in {', '.join(paths)}")

@@ -2,10 +2,14 @@
 
 import contextlib
 import json
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 DEFAULT_GALLERY = "gallery.bm25v"
 
@@ -22,6 +26,14 @@ gallery_option = click.option(
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+
+
+def console() -> "Console":
+    """Return a console that prints names as they are, and whole lines into a pipe."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else 200
+    return Console(markup=False, emoji=False, highlight=False, width=width)
 
 
 def print_json(value: Any) -> None:

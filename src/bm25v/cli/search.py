@@ -1,12 +1,11 @@
 """`bm25v search`."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from bm25v.cli.options import gallery_option, json_option, print_json, shown
+from bm25v.cli.options import console, gallery_option, json_option, print_json, shown
 
 if TYPE_CHECKING:
     from bm25v.gallery import Hit, Results
@@ -44,8 +43,11 @@ def command(
             results = gallery.search(picture, k=k, mode=mode, candidates=candidates)
         except ImageError as error:
             raise ImageError(f"{picture}: {error}") from None
+        is_empty = len(gallery) == 0
     if as_json:
         print_json(results.to_json())
+    elif is_empty:
+        click.echo(f"no match: there are no pictures in {gallery_path}")
     elif not results:
         click.echo(f"no match: no picture shares a word with {picture}")
     else:
@@ -53,7 +55,6 @@ def command(
 
 
 def _print_table(results: "Results", how: str) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -65,10 +66,9 @@ def _print_table(results: "Results", how: str) -> None:
         numbers = (str(hit.rank), f"{hit.score:.3f}", f"{hit.sparse:.2f}")
         table.add_row(*numbers, shown(hit.path), _top_words(hit))
     took = " + ".join(f"{stage} {ms:.0f} ms" for stage, ms in results.ms.items())
-    # A pipe has no width: lines stay whole there.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    console.print(table)
-    console.print(f"{how}; {took}", style="dim")
+    out = console()
+    out.print(table)
+    out.print(f"{how}; {took}", style="dim")
 
 
 def _top_words(hit: "Hit") -> str:

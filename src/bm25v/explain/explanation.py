@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v import bags
+from bm25v.errors import ImageError
 from bm25v.gallery import Gallery, Word
 from bm25v.sae.model import Codes
 from bm25v.vocabulary import Encoding, Picture
@@ -44,10 +45,16 @@ def explain(
 ) -> Explanation:
     """Compare a picture, encoded already or not, with one of the gallery's: what do they share?"""
     vocabulary = gallery.vocabulary
-    query_image = vocabulary.decode(query)
+    try:
+        query_image = vocabulary.decode(query)
+    except ImageError as error:
+        raise ImageError(f"the query: {error}") from error
     query_encoding = encoding or vocabulary.encode(query_image)
     match = gallery.match(query_encoding, hit)
-    hit_image = vocabulary.decode(match.path)
+    try:
+        hit_image = vocabulary.decode(match.path)
+    except ImageError as error:
+        raise ImageError(f"{match.path}: {error}") from error
     hit_codes = vocabulary.encode(hit_image).codes
 
     def grid(codes: Codes, word: int) -> Grid:

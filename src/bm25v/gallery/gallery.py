@@ -12,7 +12,7 @@ import numpy as np
 
 from bm25v import query as queries
 from bm25v import ranking
-from bm25v.errors import GalleryError, VocabularyMismatch, WrongUse
+from bm25v.errors import GalleryError, UnknownVocabulary, VocabularyMismatch, WrongUse
 from bm25v.gallery import catalog as catalogs
 from bm25v.gallery import indexing, verify
 from bm25v.gallery import rows as row_files
@@ -20,7 +20,7 @@ from bm25v.gallery.catalog import Catalog, Meta
 from bm25v.gallery.results import Hit, IndexReport, Info, Match, Results, Word
 from bm25v.gallery.snapshot import BAGS, DENSE, Snapshot
 from bm25v.gallery.writer import Writer
-from bm25v.index.contributions import contributions
+from bm25v.index.contributions import contributions, total
 from bm25v.query import Query
 from bm25v.vocabulary import DEFAULT, Encoding, Picture, Vocabulary
 
@@ -44,27 +44,30 @@ class Gallery:
     """
 
     def __init__(self, path: Path, vocabulary: str | os.PathLike[str] | None) -> None:
-        self.path = path
-        self._catalog = Catalog(path / catalogs.FILE_NAME)
+        self.path = Path(os.path.abspath(path))
+        self._catalog = Catalog(self.path / catalogs.FILE_NAME)
         self._vocabulary_source = vocabulary or self._catalog.meta.vocabulary
         self._vocabulary: Vocabulary | None = None
         self._snapshot: Snapshot | None = None
         self._mutex = threading.RLock()
         if vocabulary is not None:
-            self.vocabulary  # noqa: B018 - refuse a wrong one at once
+            try:
+                self.vocabulary  # noqa: B018 - refuse a wrong one at once
+            except BaseException:
+                self.close()
+                raise
 
     @classmethod
     def create(
         cls, path: str | os.PathLike[str], *, vocabulary: str | os.PathLike[str] = DEFAULT
     ) -> "Gallery":
         """Make an empty gallery for the bags of one vocabulary."""
-        path = Path(path)
+        path = Path(os.path.realpath(path))
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise GalleryError(f"{path} exists already: give a path that is free")
         words = Vocabulary.load(vocabulary)
-        source = os.fspath(vocabulary)
         meta = Meta(
-            vocabulary=str(Path(source).absolute()) if Path(source).is_dir() else source,
+            vocabulary=words.source,
             vocabulary_fingerprint=words.fingerprint,
             backbone=words.backbone_name,
             n_words=words.n_words,
@@ -102,7 +105,7 @@ class Gallery:
         """The vocabulary its bags were made with, loaded on first use."""
         with self._mutex:
             if self._vocabulary is None:
-                loaded = Vocabulary.load(self._vocabulary_source)
+                loaded = self._load_vocabulary()
                 expected = self._catalog.meta.vocabulary_fingerprint
                 if loaded.fingerprint != expected:
                     raise VocabularyMismatch(
@@ -112,6 +115,14 @@ class Gallery:
                     )
                 self._vocabulary = loaded
             return self._vocabulary
+
+    def _load_vocabulary(self) -> Vocabulary:
+        try:
+            return Vocabulary.load(self._vocabulary_source)
+        except UnknownVocabulary as error:
+            raise UnknownVocabulary(
+                f"{self.path}: {error}; if it has moved: bm25v index FOLDER --vocabulary NEW_PLACE"
+            ) from error
 
     def add(
         self,
@@ -125,6 +136,9 @@ class Gallery:
         With `remove_missing`, pictures under these paths whose files are gone are removed.
         """
         with Writer(self.path) as writer:
+            if self.vocabulary.source != writer.catalog.meta.vocabulary:
+                writer.catalog.set_vocabulary(self.vocabulary.source)
+                writer.n_pending += 1
             return indexing.index(
                 writer,
                 self.vocabulary,
@@ -179,7 +193,7 @@ class Gallery:
         found = time.perf_counter()
         dense = ranking.cosines(snapshot.dense_ne, encoding.dense_e, rows)
         scores = ranked.scores if mode == "sparse" else dense
-        best = ranking.order(rows, scores, k)
+        best = ranking.top(rows, scores, k)
         ms = {"sparse": (found - start) * 1e3, "rerank": (time.perf_counter() - found) * 1e3}
         matches = (self._match(snapshot, query, int(rows[i]), float(dense[i])) for i in best)
         hits = [
@@ -206,7 +220,7 @@ class Gallery:
             Word(p.word, names.get(p.word), p.idf, p.tf, p.query_tf, p.saturation, p.value)
             for p in parts
         )
-        return Match(self._catalog.path_of(row), sum(p.value for p in parts), dense, words)
+        return Match(self._catalog.path_of(row), total(parts), dense, words)
 
     def snapshot(self) -> Snapshot:
         """Return the pictures as they are now; read anew only if something was committed."""
@@ -252,9 +266,12 @@ def _make_folder(path: Path, meta: Meta) -> None:
         row_files.create(whole / BAGS, row_files.bag_dtype(meta.k_post, meta.n_words))
         row_files.create(whole / DENSE, row_files.dense_dtype(meta.dense_dim))
         Catalog.create(whole / catalogs.FILE_NAME, meta)
-        if path.exists():
-            path.rmdir()
-        whole.rename(path)
+        try:
+            if path.exists():
+                path.rmdir()
+            whole.rename(path)
+        except OSError as error:
+            raise GalleryError(f"{path} was made meanwhile by somebody else") from error
 
 
 def _absolute(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:

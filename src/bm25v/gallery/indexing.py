@@ -6,7 +6,6 @@ is not encoded again: it is a moved file if the old path is gone, else a copy.
 
 import hashlib
 import os
-import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -50,14 +49,14 @@ class _Tally:
 def index(
     writer: Writer,
     vocabulary: Vocabulary,
-    paths: Iterable[str],
+    paths: list[str],
     *,
     remove_missing: bool,
     progress: Progress,
 ) -> IndexReport:
     """Bring the gallery in line with the files at the given paths, and say what was done."""
     start = time.perf_counter()
-    paths = list(paths)
+    refuse_empty(paths)
     tally = _Tally()
     todo = _changed_files(writer, paths, tally)
     progress(tally.unchanged, tally.unchanged + len(todo))
@@ -70,19 +69,29 @@ def index(
     return IndexReport(*counts, failed, time.perf_counter() - start)
 
 
+def refuse_empty(paths: Iterable[str]) -> None:
+    """Refuse paths that lead nowhere and folders without pictures: a drive may not be mounted."""
+    for path in paths:
+        if not os.path.lexists(path):
+            raise WrongUse(f"{path} does not exist")
+        if os.path.isdir(path) and next(images.find(path), None) is None:
+            raise WrongUse(f"no pictures in {path}")
+
+
 def _changed_files(writer: Writer, paths: list[str], tally: _Tally) -> list[str]:
     todo = []
-    n_files = 0
+    seen: set[str] = set()
     for path in _files(paths, tally):
-        n_files += 1
+        if len(paths) > 1:  # they may overlap
+            if path in seen:
+                continue
+            seen.add(path)
         known = writer.catalog.at_path(path)
         if known is not None and _same_file(path, known.size, known.mtime_ns):
             tally.unchanged += 1
         else:
             todo.append(path)
-    if n_files == 0:
-        raise WrongUse(f"no pictures in {', '.join(paths)}")
-    return list(dict.fromkeys(todo))
+    return todo
 
 
 def _files(paths: list[str], tally: _Tally) -> Iterator[str]:
@@ -92,10 +101,8 @@ def _files(paths: list[str], tally: _Tally) -> Iterator[str]:
     for path in paths:
         if os.path.isdir(path):
             yield from map(str, images.find(path, on_error=note))
-        elif os.path.lexists(path):
-            yield path
         else:
-            raise WrongUse(f"{path} does not exist")
+            yield path
 
 
 def _same_file(path: str, size: int, mtime_ns: int) -> bool:
@@ -109,6 +116,8 @@ def _same_file(path: str, size: int, mtime_ns: int) -> bool:
 def _take_in(
     writer: Writer, vocabulary: Vocabulary, todo: list[str], tally: _Tally, progress: Progress
 ) -> None:
+    if todo:
+        vocabulary.backbone.load()  # once, before the workers all try
     done = tally.unchanged
     total = done + len(todo)
     last_commit = time.monotonic()
@@ -132,8 +141,12 @@ def _read_all(
     def read(path: str) -> _Read | ImageError:
         try:
             file = read_state(path)
-            known = catalog.with_content(file.content)
-            return _Read(file, None if known else vocabulary.encode(path))
+            if catalog.with_content(file.content) is not None:
+                return _Read(file, None)
+            encoding = vocabulary.encode(path)
+            if not _same_file(path, file.size, file.mtime_ns):
+                raise ImageError("has changed while it was read: run the command again")
+            return _Read(file, encoding)
         except ImageError as error:
             return error
 
@@ -157,14 +170,11 @@ def _read_all(
 
 def read_state(path: str) -> FileState:
     """Return what tells this file from others: its content's hash, size and time."""
-    try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
-            raise ImageError("not a regular file")
-        with open(path, "rb") as file:
-            content = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
-    except OSError as error:
-        raise ImageError(f"cannot be read: {error.strerror}") from error
+    with images.opened(path) as file:
+        images.kind(file.read(images.HEAD))  # what is no picture is not read to its end
+        file.seek(0)
+        content = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
+        found = os.fstat(file.fileno())
     return FileState(path, content, found.st_size, found.st_mtime_ns)
 
 
@@ -175,18 +185,23 @@ def _apply(writer: Writer, result: _Read, tally: _Tally) -> None:
     if here is not None and here.content == file.content:
         writer.move(here.row, file)
         tally.unchanged += 1
-    elif here is None and same is not None and same.live and _is_gone(same.path):
+        return
+    if here is None and same is not None and same.live and _is_gone(same.path):
         writer.move(same.row, file)
         tally.moved += 1
+        return
+    if here is not None:
+        writer.remove(here.row)
+    if same is not None and not same.live:
+        writer.move(same.row, file)
+    elif same is not None:
+        writer.put_copy(file, same.row)
+    elif result.encoding is not None:
+        writer.put(file, result.encoding.bag, result.encoding.dense_e)
+    if here is None:
+        tally.added += 1
     else:
-        if result.encoding is not None:
-            writer.put(file, result.encoding.bag, result.encoding.dense_e)
-        elif same is not None:
-            writer.put_copy(file, same.row)
-        if here is None:
-            tally.added += 1
-        else:
-            tally.updated += 1
+        tally.updated += 1
 
 
 def _remove_missing(writer: Writer, paths: list[str], tally: _Tally) -> None:

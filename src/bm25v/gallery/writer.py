@@ -79,7 +79,7 @@ class Writer:
             raise storage_full(self._folder) from error
 
     def put(self, file: FileState, bag: Bag, dense_e: NDArray[np.float32]) -> None:
-        """Add a picture, or renew the one at its path."""
+        """Add a picture at a path that is free."""
         bag_row = np.zeros(1, dtype=self._bag_dtype)
         dense_row = np.zeros(1, dtype=self._dense_dtype)
         write_bag(bag_row[0], bag)
@@ -93,9 +93,6 @@ class Writer:
         self._put(file, bags[row].tobytes(), dense[row].tobytes())
 
     def _put(self, file: FileState, bag_row: bytes, dense_row: bytes) -> None:
-        old = self.catalog.at_path(file.path)
-        if old is not None:
-            self.catalog.remove(old.row)
         self._bags.write(self._n_rows, bag_row)
         self._dense.write(self._n_rows, dense_row)
         self.catalog.insert(Picture(self._n_rows, *file, row_checksum(bag_row, dense_row)))

@@ -7,16 +7,20 @@ wants.
 """
 
 from bm25v.images.decoding import MAX_PIXELS, decode, resize, thumbnail
-from bm25v.images.files import MAX_BYTES, Source
+from bm25v.images.files import MAX_BYTES, Source, opened
 from bm25v.images.folders import SUFFIXES, find
+from bm25v.images.kinds import HEAD, kind
 
 __all__ = [
+    "HEAD",
     "MAX_BYTES",
     "MAX_PIXELS",
     "SUFFIXES",
     "Source",
     "decode",
     "find",
+    "kind",
+    "opened",
     "resize",
     "thumbnail",
 ]

@@ -6,7 +6,7 @@ import threading
 import zlib
 from contextlib import nullcontext
 from importlib import import_module
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from PIL import Image
 
 from bm25v.errors import ImageError, MissingExtra, WrongUse
 from bm25v.images import kinds
-from bm25v.images.files import Source, opened
+from bm25v.images.files import Source, Stream, opened
 from bm25v.images.reasons import decoding_reason
 from bm25v.images.silence import no_warnings
 
@@ -108,7 +108,7 @@ def _load(source: Source, short_side: int | None) -> Image.Image:
             raise ImageError(decoding_reason(kind, error)) from error
 
 
-def _read(stream: BinaryIO, kind: str, short_side: int | None) -> Image.Image:
+def _read(stream: Stream, kind: str, short_side: int | None) -> Image.Image:
     stream.seek(0)
     # Not Image.open: its pixel limit is global, and it hides why it failed.
     picture: Image.Image = _plugin(kind)(stream, "")

@@ -5,7 +5,6 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
 
 from bm25v.errors import ImageError
 from bm25v.images.reasons import system_reason
@@ -13,12 +12,14 @@ from bm25v.images.reasons import system_reason
 Source = str | os.PathLike[str] | bytes
 """A picture: the path of a file, or the bytes of one."""
 
+Stream = io.BufferedReader | io.BytesIO
+
 MAX_BYTES = 2**31
 """Larger files are refused before they are read: some decoders read them whole."""
 
 
 @contextmanager
-def opened(source: Source) -> Iterator[BinaryIO]:
+def opened(source: Source) -> Iterator[Stream]:
     """Give a stream of a file, or of bytes, that is regular, not empty and not far too large."""
     if isinstance(source, bytes):
         if not source:

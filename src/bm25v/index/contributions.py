@@ -1,5 +1,6 @@
 """A BM25 score taken apart: which words gave how much. The parts sum to the score."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,6 @@ class Contribution(NamedTuple):
     """What one shared word gives to one picture's score: weight · idf · saturation."""
 
     word: int
-    weight: float
     idf: float
     query_tf: float
     tf: float
@@ -32,6 +32,11 @@ def contributions(query: Query, bag: Bag, statistics: Statistics) -> list[Contri
     norm = statistics.length_norms(bag.tf.sum(dtype=np.int64, keepdims=True))
     saturations = saturation(frequencies, norm)
     values = query.weights[in_query] * idf * saturations
-    columns = (words, query.weights[in_query], idf, query.frequencies[in_query])
+    columns = (words, idf, query.frequencies[in_query])
     rows = zip(*(c.tolist() for c in (*columns, frequencies, saturations, values)), strict=True)
     return sorted((Contribution(*row) for row in rows), key=lambda part: (-part.value, part.word))
+
+
+def total(parts: Iterable[Contribution]) -> float:
+    """Return the score that parts make up, added in the order that the searcher adds them."""
+    return sum(part.value for part in sorted(parts, key=lambda part: part.word))

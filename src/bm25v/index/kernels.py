@@ -1,5 +1,8 @@
 """Compiled loops over postings. Importing this loads numba: only large indexes do."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numba
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +11,14 @@ from bm25v.bags import SCALE
 from bm25v.index.reference import K1
 
 
-@numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _compiled(function: Callable[..., None]) -> Any:
+    try:
+        return numba.njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # there is no place where the compiled code could be kept
+        return numba.njit(nogil=True)(function)
+
+
+@_compiled
 def accumulate(
     slots: NDArray[np.int64],
     gains: NDArray[np.float64],

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v import ranking
 from bm25v.errors import WrongUse
 from bm25v.index.accumulate import accumulate
 from bm25v.index.postings import Postings
@@ -59,7 +60,9 @@ class Searcher:
         scores = np.zeros(len(self._norms))
         touched = np.zeros(len(self._norms), dtype=bool)
         self._accumulate(slots, gains, postings.rows, postings.tf, self._norms, scores, touched)
-        return _top(scores, np.flatnonzero(touched), k)
+        rows = np.flatnonzero(touched)
+        best = rows[ranking.top(rows, scores[rows], k)]
+        return Ranked(best, scores[best])
 
 
 def _accumulator(compiled: bool) -> Callable[..., None]:
@@ -69,13 +72,3 @@ def _accumulator(compiled: bool) -> Callable[..., None]:
 
     loop: Callable[..., None] = kernels.accumulate
     return loop
-
-
-def _top(scores: NDArray[np.float64], rows: NDArray[np.int64], k: int) -> Ranked:
-    found = scores[rows]
-    if len(rows) > k:
-        threshold = np.partition(found, len(found) - k)[len(found) - k]
-        keep = found >= threshold  # all ties with the last one: the lower rows win below
-        rows, found = rows[keep], found[keep]
-    order = np.lexsort((rows, -found))[:k]
-    return Ranked(rows[order], found[order])
