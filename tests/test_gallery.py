@@ -7,8 +7,10 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -301,28 +303,44 @@ def test_a_full_disk_is_said_and_loses_nothing(
     assert gallery.add(photos).added == 1
 
 
-def test_a_really_full_disk_is_said_and_loses_nothing(tmp_path: Path, photos: Path) -> None:
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 600 kB."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(disk)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(disk)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("mounting a small disk needs root")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("left", [0, 4, 16, 32, 54, 60, 66, 80])
+def test_a_really_full_disk_is_said_and_loses_nothing(
+    small_disk: Path, photos: Path, left: int
+) -> None:
+    gallery = Gallery.create(small_disk / "g", vocabulary="toy")
+    gallery.add(photos)
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(max(0, shutil.disk_usage(small_disk).free - left * 1024)))
+    for seed in range(100, 300):
+        picture(seed, side=5).save(photos / f"{seed}.png")
     try:
-        gallery = Gallery.create(disk / "g", vocabulary="toy")
-        gallery.add(photos)
-        free = shutil.disk_usage(disk).free
-        (disk / "ballast").write_bytes(bytes(max(0, free - 4096)))
-        for seed in range(100, 200):
-            picture(seed).save(photos / f"{seed}.png")
-        with pytest.raises(StorageFull):
-            gallery.add(photos)
-        assert gallery.problems() == []
-        assert len(names(gallery)) == 12
-        (disk / "ballast").unlink()
-        assert gallery.add(photos).added == 100
-        gallery.close()
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
+        added = gallery.add(photos).added
+    except StorageFull:
+        added = 0
+    assert gallery.problems() == []
+    assert len(names(gallery)) == 12 + added
+    ballast.unlink()
+    assert gallery.add(photos).added == 200 - added
+    gallery.close()
+
+
+def test_no_gallery_is_made_on_a_full_disk(small_disk: Path) -> None:
+    (small_disk / "ballast").write_bytes(bytes(shutil.disk_usage(small_disk).free))
+    with pytest.raises((StorageFull, OSError), match=r"full|No space"):
+        Gallery.create(small_disk / "g", vocabulary="toy")
+    assert [path.name for path in small_disk.iterdir()] == ["ballast"]
 
 
 def test_an_interrupted_run_keeps_what_was_committed(
@@ -448,15 +466,126 @@ def test_memory_stays_flat_while_indexing(
     assert most <= 6 * (os.cpu_count() or 1) + 2
 
 
-def test_a_gallery_can_be_read_on_a_read_only_medium(
-    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gallery.close()
-    for file in gallery.path.iterdir():
-        file.chmod(0o444)
-    gallery.path.chmod(0o555)
-    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_reader_who_may_not_write_sees_every_commit() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+    with tempfile.TemporaryDirectory() as shared:  # pytest's own folders are closed to others
+        folder = Path(shared)
+        folder.chmod(0o755)
+        (folder / "photos").mkdir()
+        for seed in range(4):
+            picture(seed).save(folder / "photos" / f"{seed}.png")
+        gallery = Gallery.create(folder / "g", vocabulary="toy")
+        gallery.add(folder / "photos")
+        gallery.close()
+        to_child, from_child = os.pipe(), os.pipe()
+        child = os.fork()
+        if child == 0:
+            _read_as_nobody(folder / "g", to_child[0], from_child[1])
+        try:
+            assert os.read(from_child[0], 9) == b"4"
+            writer = Gallery.open(folder / "g")
+            writer.remove(folder / "photos" / "3.png")
+            writer.close()
+            os.write(to_child[1], b"go")
+            assert os.read(from_child[0], 9) == b"3"
+        finally:
+            os.waitpid(child, 0)
+
+
+def _read_as_nobody(path: Path, wait: int, tell: int) -> None:
     try:
-        assert len(names(Gallery.open(gallery.path))) == 12
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        reader = Gallery.open(path)
+        os.write(tell, str(len(reader.snapshot().rows)).encode())
+        os.read(wait, 9)
+        os.write(tell, str(len(reader.snapshot().rows)).encode())
     finally:
-        gallery.path.chmod(0o755)
+        os._exit(0)
+
+
+def test_an_unmounted_drive_is_refused_and_nothing_is_removed(
+    tmp_path: Path, photos: Path, make_gallery: Callable[[str], Gallery]
+) -> None:
+    drive = tmp_path / "drive"
+    shutil.copytree(photos, drive)
+    gallery = make_gallery("g")
+    gallery.add([photos, drive])
+    shutil.rmtree(drive)
+    drive.mkdir()
+    with pytest.raises(WrongUse, match="no pictures in"):
+        gallery.add([photos, drive], remove_missing=True)
+    assert len(gallery) == 24
+
+
+def test_overlapping_folders_are_counted_once(
+    photos: Path, make_gallery: Callable[[str], Gallery]
+) -> None:
+    gallery = make_gallery("g")
+    assert gallery.add([photos, photos, photos / "0.png"]).added == 12
+    assert gallery.add([photos, photos / "0.png"]).unchanged == 12
+
+
+def test_coming_and_going_does_not_grow_the_files(gallery: Gallery, photos: Path) -> None:
+    size = (gallery.path / "bags.rows").stat().st_size
+    for _ in range(3):
+        gallery.remove(photos)
+        assert gallery.add(photos).added == 12
+    assert (gallery.path / "bags.rows").stat().st_size == size
+    assert gallery.problems() == []
+
+
+def test_words_that_do_not_exist_are_named(gallery: Gallery) -> None:
+    bags = gallery.path / "bags.rows"
+    content = bytearray(bags.read_bytes())
+    content[65] |= 0x40
+    bags.write_bytes(bytes(content))
+    with pytest.raises(GalleryDamaged, match="run bm25v verify"):
+        Gallery.open(gallery.path).search(picture_array(0))
+
+
+def test_checking_while_somebody_writes_finds_nothing_wrong(
+    gallery: Gallery, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexing, "BATCH", 2)
+    for seed in range(100, 160):
+        picture(seed).save(photos / f"{seed}.png")
+    found: list[str] = []
+    searched: list[int] = []
+    writing = threading.Event()
+
+    def check() -> None:
+        while not writing.is_set():
+            found.extend(gallery.problems())
+            searched.append(len(gallery.search(picture_array(0), mode="dense", k=500)))
+
+    readers = [threading.Thread(target=check) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    gallery.add(photos)
+    writing.set()
+    for reader in readers:
+        reader.join()
+    assert found == []
+    assert searched
+    assert 12 <= min(searched) <= max(searched) <= 72
+
+
+def test_a_gallery_stays_where_it_is(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(gallery.path.parent)
+    relative = Gallery.open(gallery.path.name)
+    monkeypatch.chdir("/")
+    assert len(names(relative)) == 12
+    relative.close()
+    with pytest.raises(WrongUse, match="is closed"):
+        relative.search(picture_array(0))
+
+
+def test_sparse_scores_are_the_sum_of_the_words_to_the_last_bit(
+    gallery: Gallery, photos: Path
+) -> None:
+    for hit in gallery.search(photos / "7.png", mode="sparse", k=12):
+        assert hit.score == hit.sparse
