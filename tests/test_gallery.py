@@ -28,7 +28,7 @@ from bm25v.errors import (
     VocabularyMismatch,
     WrongUse,
 )
-from bm25v.gallery import Gallery, catalog, indexing, rows
+from bm25v.gallery import Gallery, catalog, indexing, reading, rows
 from bm25v.gallery.gallery import Mode
 from bm25v.gallery.writer import Writer
 from bm25v.vocabulary import Vocabulary
@@ -50,7 +50,7 @@ def forbid_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("encoded again")
 
-    monkeypatch.setattr(Vocabulary, "encode", refuse)
+    monkeypatch.setattr(Vocabulary, "features", refuse)
 
 
 def test_a_picture_finds_itself_first_in_every_mode(gallery: Gallery, photos: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_touched_file_is_unchanged_by_content(
     os.utime(photos / "1.png", (1, 1))
     forbid_encoding(monkeypatch)
     assert gallery.add(photos).unchanged == 12
-    monkeypatch.setattr(indexing, "read_state", None)  # the new time is known now: no file is read
+    monkeypatch.setattr(reading, "read_state", None)  # the new time is known now: no file is read
     assert gallery.add(photos).unchanged == 12
 
 
@@ -448,22 +448,23 @@ def test_memory_stays_flat_while_indexing(
     for seed in range(80):
         picture(seed).save(photos / f"{seed}.png")
     alive = most = 0
-    encode = Vocabulary.encode
+    features = Vocabulary.features
 
     def counted(self: Vocabulary, source: str) -> object:
         nonlocal alive, most
         alive += 1
         most = max(most, alive)
-        return encode(self, source)
+        return features(self, source)
 
     def release(done: int, total: int) -> None:
         nonlocal alive
         alive = max(0, alive - 1)
         time.sleep(0.002)
 
-    monkeypatch.setattr(Vocabulary, "encode", counted)
+    monkeypatch.setattr(Vocabulary, "features", counted)
+    monkeypatch.setattr(reading, "CHUNK", 2)
     make_gallery("g").add(photos, progress=release)
-    assert most <= 6 * (os.cpu_count() or 1) + 2
+    assert most <= 2 * (2 * (os.cpu_count() or 1) + 2)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork")

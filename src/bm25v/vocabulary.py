@@ -8,7 +8,7 @@ Not this room's job: remembering pictures, scoring them, training.
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v import backbones, bags, images
-from bm25v.backbones import Backbone
+from bm25v.backbones import Backbone, Features
 from bm25v.bags import Bag
 from bm25v.errors import UnknownVocabulary, VocabularyError, WrongUse
 from bm25v.sae.model import Codes, SparseAutoEncoder
@@ -146,9 +146,27 @@ class Vocabulary:
 
     def encode(self, picture: Picture) -> Encoding:
         """Return the bag, the dense vector and the codes of a path, bytes or RGB array."""
-        image_hwc = self.decode(picture)
-        features = self.backbone.forward(self.backbone.prepare(image_hwc))
-        codes = self.sae.encode(features.patches_pd)
+        (encoding,) = self.words_of([self.features(picture)])
+        return encoding
+
+    def features(self, picture: Picture) -> Features:
+        """Return what the backbone says of a picture."""
+        return self.backbone.forward(self.backbone.prepare(self.decode(picture)))
+
+    def words_of(self, features: Sequence[Features]) -> list[Encoding]:
+        """Turn several pictures' features into words at once, which is faster than one by one."""
+        if not features:
+            return []
+        words, activations = self.sae.encode(np.concatenate([f.patches_pd for f in features]))
+        n = len(features)
+        return [
+            self._encoding(one, Codes(words_pk, activations_pk))
+            for one, words_pk, activations_pk in zip(
+                features, np.split(words, n), np.split(activations, n), strict=True
+            )
+        ]
+
+    def _encoding(self, features: Features, codes: Codes) -> Encoding:
         dense_e = features.dense_e / max(float(np.linalg.norm(features.dense_e)), 1e-12)
         return Encoding(bags.pool(codes, k_post=self.k_post), dense_e, codes)
 

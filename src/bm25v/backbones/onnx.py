@@ -22,6 +22,8 @@ Floats = NDArray[np.float32]
 
 _IMAGENET_MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
 _IMAGENET_STD = np.array([0.229, 0.224, 0.225], dtype=np.float32)
+_SCALE_C11 = (1 / (255 * _IMAGENET_STD))[:, None, None]
+_SHIFT_C11 = (_IMAGENET_MEAN / _IMAGENET_STD)[:, None, None]
 _PREPARATION = "whole picture, bicubic, ImageNet mean and deviation"
 
 
@@ -59,10 +61,11 @@ class OnnxBackbone:
     def prepare(self, image_hwc: Image) -> Floats:
         """Return a picture as a normalised (1, 3, side, side) array."""
         side = self.input_size
-        pixels_hwc = resize(image_hwc, width=side, height=side).astype(np.float32)
-        pixels_hwc *= 1 / (255 * _IMAGENET_STD)
-        pixels_hwc -= _IMAGENET_MEAN / _IMAGENET_STD
-        return np.ascontiguousarray(pixels_hwc.transpose(2, 0, 1)[None])
+        small_hwc = resize(image_hwc, width=side, height=side)
+        small_chw = np.ascontiguousarray(small_hwc.transpose(2, 0, 1))
+        pixels_chw = np.multiply(small_chw, _SCALE_C11, dtype=np.float32)
+        pixels_chw -= _SHIFT_C11
+        return pixels_chw[None]
 
     def forward(self, pixels: Floats) -> Features:
         """Return the patch features and the dense vector of a prepared picture."""

@@ -4,36 +4,23 @@ A file is unchanged if its size and time are; else its content decides. Content 
 is not encoded again: it is a moved file if the old path is gone, else a copy.
 """
 
-import hashlib
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
-
-from threadpoolctl import threadpool_limits
 
 from bm25v import images
 from bm25v.errors import ImageError, WrongUse
-from bm25v.gallery.catalog import Catalog
+from bm25v.gallery.reading import Read, is_same_file, read_files
 from bm25v.gallery.results import Failure, IndexReport
-from bm25v.gallery.writer import FileState, Writer
-from bm25v.vocabulary import Encoding, Vocabulary
+from bm25v.gallery.writer import Writer
+from bm25v.vocabulary import Vocabulary
 
 BATCH = 256  # pictures a commit
 _BATCH_SECONDS = 10.0
 
 Progress = Callable[[int, int], None]  # files done, files in all
-
-
-class _Read(NamedTuple):
-    """A file read by a worker; not encoded where a row with the same content is there already."""
-
-    file: FileState
-    encoding: Encoding | None
 
 
 @dataclass
@@ -87,7 +74,7 @@ def _changed_files(writer: Writer, paths: list[str], tally: _Tally) -> list[str]
                 continue
             seen.add(path)
         known = writer.catalog.at_path(path)
-        if known is not None and _same_file(path, known.size, known.mtime_ns):
+        if known is not None and is_same_file(path, known.size, known.mtime_ns):
             tally.unchanged += 1
         else:
             todo.append(path)
@@ -105,14 +92,6 @@ def _files(paths: list[str], tally: _Tally) -> Iterator[str]:
             yield path
 
 
-def _same_file(path: str, size: int, mtime_ns: int) -> bool:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return False
-    return found.st_size == size and found.st_mtime_ns == mtime_ns
-
-
 def _take_in(
     writer: Writer, vocabulary: Vocabulary, todo: list[str], tally: _Tally, progress: Progress
 ) -> None:
@@ -121,7 +100,8 @@ def _take_in(
     done = tally.unchanged
     total = done + len(todo)
     last_commit = time.monotonic()
-    for path, result in _read_all(writer.catalog, vocabulary, todo):
+    known = writer.catalog.with_content
+    for path, result in read_files(todo, vocabulary, lambda content: known(content) is not None):
         if isinstance(result, ImageError):
             tally.failed.append(Failure(path, str(result)))
         else:
@@ -133,52 +113,7 @@ def _take_in(
         progress(done, total)
 
 
-def _read_all(
-    catalog: Catalog, vocabulary: Vocabulary, paths: list[str]
-) -> Iterator[tuple[str, _Read | ImageError]]:
-    """Read and encode files in threads, a few ahead, and give them back in order."""
-
-    def read(path: str) -> _Read | ImageError:
-        try:
-            file = read_state(path)
-            if catalog.with_content(file.content) is not None:
-                return _Read(file, None)
-            encoding = vocabulary.encode(path)
-            if not _same_file(path, file.size, file.mtime_ns):
-                raise ImageError("has changed while it was read: run the command again")
-            return _Read(file, encoding)
-        except ImageError as error:
-            return error
-
-    workers = os.cpu_count() or 1
-    ahead: deque[tuple[str, Future[_Read | ImageError]]] = deque()
-    pool = ThreadPoolExecutor(workers)
-    # One thread a picture: threads inside the matrix products would only wait for each other.
-    with threadpool_limits(1, user_api="blas"):
-        try:
-            for path in paths:
-                ahead.append((path, pool.submit(read, path)))
-                if len(ahead) > 4 * workers:
-                    first, future = ahead.popleft()
-                    yield first, future.result()
-            while ahead:
-                first, future = ahead.popleft()
-                yield first, future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def read_state(path: str) -> FileState:
-    """Return what tells this file from others: its content's hash, size and time."""
-    with images.opened(path) as file:
-        images.kind(file.read(images.HEAD))  # what is no picture is not read to its end
-        file.seek(0)
-        content = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
-        found = os.fstat(file.fileno())
-    return FileState(path, content, found.st_size, found.st_mtime_ns)
-
-
-def _apply(writer: Writer, result: _Read, tally: _Tally) -> None:
+def _apply(writer: Writer, result: Read, tally: _Tally) -> None:
     file = result.file
     here = writer.catalog.at_path(file.path)
     same = writer.catalog.with_content(file.content)

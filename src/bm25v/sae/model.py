@@ -47,7 +47,7 @@ class SparseAutoEncoder:
         """Return each patch's k most active words, strongest first."""
         rows = max(1, _BLOCK_VALUES // self.n_words)
         blocks = [
-            _top_k(patches_pd[start : start + rows] @ self.w_enc_dv + self.b_enc_v, self.k)
+            _top_k(self._activations(patches_pd[start : start + rows]), self.k)
             for start in range(0, len(patches_pd), rows)
         ]
         if len(blocks) == 1:
@@ -56,6 +56,11 @@ class SparseAutoEncoder:
             np.concatenate([block.words_pk for block in blocks]),
             np.concatenate([block.activations_pk for block in blocks]),
         )
+
+    def _activations(self, patches_pd: NDArray[np.float32]) -> NDArray[np.float32]:
+        values_pv = patches_pd @ self.w_enc_dv
+        values_pv += self.b_enc_v
+        return values_pv
 
     def decode(self, codes: Codes) -> NDArray[np.float32]:
         """Return the patch features that the codes stand for."""
