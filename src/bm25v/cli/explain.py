@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Draw both pictures with a heat map of each top word, as PNG.",
 )
-@click.option("--top", default=5, show_default=True, type=click.IntRange(1), help="Words to draw.")
+@click.option("--top", default=5, show_default=True, type=click.IntRange(1), help="Words to show.")
 @json_option
 def command(
     query: str, hit: str, gallery_path: Path, output: Path | None, top: int, as_json: bool
@@ -39,7 +39,7 @@ def command(
     if as_json:
         print_json(_to_json(explanation))
         return
-    _print(explanation)
+    _print(explanation, top)
     if output is not None:
         click.echo(f"drawn: {output}")
 
@@ -60,12 +60,15 @@ def _to_json(explanation: "Explanation") -> dict[str, Any]:
     }
 
 
-def _print(explanation: "Explanation") -> None:
+def _print(explanation: "Explanation", top: int) -> None:
     click.echo(shown(explanation.hit_path))
     click.echo(f"cosine {explanation.dense:.3f}, BM25 {explanation.sparse:.2f}, of that:")
-    for part in explanation.parts:
+    for part in explanation.parts[:top]:
         word = part.word
         click.echo(
             f"{word.contribution:7.2f}  {word.label:<12} idf {word.idf:.2f} × saturation "
             f"{word.saturation:.2f}  (tf {word.tf:.2f} here, {word.query_tf:.2f} in the query)"
         )
+    rest = [part.word.contribution for part in explanation.parts[top:]]
+    if rest:
+        click.echo(f"{sum(rest):7.2f}  {len(rest)} more words")

@@ -1,8 +1,8 @@
 """A folder on disk that holds an indexed collection.
 
 `catalog` names the pictures and is the commit, `rows` are the append-only files of bags and dense
-vectors, `writer` brings both to disk in the right order, `indexing` is the way from files to
-rows, `snapshot` what a reader searches, `gallery` the class people use, `results` what it
+vectors, `writer` brings both to disk in the right order, `reading` encodes files, `indexing`
+brings a gallery in line with folders, `snapshot` what a reader searches, `gallery` the class people use, `results` what it
 answers, `verify` checks it all. Not this room's job: scores, words, pixels.
 """
 
