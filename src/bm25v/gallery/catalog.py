@@ -94,6 +94,7 @@ class Catalog:
         for mode in modes:
             db = _connection(self._path, mode)
             try:
+                db.execute("PRAGMA synchronous = FULL")
                 self.meta = self._read_meta(db)
                 break
             except BaseException as error:
@@ -248,9 +249,7 @@ def _picture(found: tuple[Any, ...]) -> Picture:
 
 def _connection(path: Path, mode: str) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode={mode}"
-    db = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None, check_same_thread=False)
-    db.execute("PRAGMA synchronous = FULL")
-    return db
+    return sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None, check_same_thread=False)
 
 
 def _failure(path: Path, error: sqlite3.Error) -> Bm25vError:

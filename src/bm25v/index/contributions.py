@@ -39,4 +39,7 @@ def contributions(query: Query, bag: Bag, statistics: Statistics) -> list[Contri
 
 def total(parts: Iterable[Contribution]) -> float:
     """Return the score that parts make up, added in the order that the searcher adds them."""
-    return sum(part.value for part in sorted(parts, key=lambda part: part.word))
+    score = 0.0  # not `sum`, which rounds in its own way in newer Pythons
+    for part in sorted(parts, key=lambda part: part.word):
+        score += part.value
+    return score
