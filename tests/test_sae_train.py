@@ -15,8 +15,10 @@ from bm25v.errors import MissingExtra, WrongUse
 
 torch = pytest.importorskip("torch")
 
-from bm25v.sae import train as trainer  # noqa: E402 - needs torch
-from bm25v.sae.train import Recipe, Trained, measure, train  # noqa: E402
+from bm25v.sae import trainer  # noqa: E402 - needs torch
+from bm25v.sae.measure import measure  # noqa: E402
+from bm25v.sae.recipe import Recipe  # noqa: E402
+from bm25v.sae.train import Trained, train  # noqa: E402
 
 RECIPE = Recipe(expansion=4, k=4, batch=512, steps=150, learning_rate=1e-2, mean_activation=2.0)
 FAR_AWAY = 50.0  # an offset far larger than the spread: only centred training survives it
@@ -84,16 +86,16 @@ def test_folded_weights_give_the_codes_of_training_on_raw_features() -> None:
 
 
 def test_decoder_rows_share_one_length_and_activations_the_asked_mean() -> None:
-    lengths = np.linalg.norm(trained().W_dec, axis=1)
+    lengths = np.linalg.norm(trained().sae.w_dec_vd, axis=1)
     np.testing.assert_allclose(lengths, lengths[0], rtol=1e-5)
-    activations = trained().autoencoder().encode(planted()).activations_pk
+    activations = trained().sae.encode(planted()).activations_pk
     assert activations[activations > 0].mean() == pytest.approx(2.0, rel=0.03)
 
 
 def test_scale_changes_activations_but_not_reconstructions() -> None:
     few = replace(RECIPE, steps=5)
-    small = train(planted(), few).autoencoder()
-    large = train(planted(), replace(few, mean_activation=20.0)).autoencoder()
+    small = train(planted(), few).sae
+    large = train(planted(), replace(few, mean_activation=20.0)).sae
     patches = planted()[:200]
     codes_small, codes_large = small.encode(patches), large.encode(patches)
     np.testing.assert_array_equal(codes_small.words_pk, codes_large.words_pk)
@@ -106,9 +108,9 @@ def test_scale_changes_activations_but_not_reconstructions() -> None:
 def test_same_seed_same_weights_other_seed_other_weights() -> None:
     few = replace(RECIPE, steps=8)
     first, again, other = (train(planted(), replace(few, seed=seed)) for seed in (3, 3, 4))
-    for name in ("W_enc", "b_enc", "W_dec", "b_dec"):
-        np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
-    assert not np.array_equal(first.W_enc, other.W_enc)
+    for name in ("w_enc_dv", "b_enc_v", "w_dec_vd", "b_dec_d"):
+        np.testing.assert_array_equal(getattr(first.sae, name), getattr(again.sae, name))
+    assert not np.array_equal(first.sae.w_enc_dv, other.sae.w_enc_dv)
 
 
 def test_aux_loss_revives_dead_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,9 +148,9 @@ def test_memory_mapped_half_precision_patches(tmp_path: Any) -> None:
 
 
 def test_progress_is_told_every_step() -> None:
-    seen: list[tuple[int, int, float]] = []
-    train(planted(), replace(RECIPE, steps=3), lambda *step: seen.append(step))
-    assert [(step, steps) for step, steps, _ in seen] == [(1, 3), (2, 3), (3, 3)]
+    seen: list[tuple[int, int]] = []
+    train(planted(), replace(RECIPE, steps=3), lambda f, steps: seen.append((f.step, steps)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_epochs_set_the_number_of_steps() -> None:
@@ -157,12 +159,11 @@ def test_epochs_set_the_number_of_steps() -> None:
 
 
 def test_fvu_of_the_mean_is_one() -> None:
-    silent = trained()._replace(
-        b_enc=np.full_like(trained().b_enc, -1e9), b_dec=planted().mean(axis=0)
-    )
-    figures = measure(silent.autoencoder(), planted())
-    assert figures["fvu"] == pytest.approx(1, abs=1e-5)
-    assert (figures["l0"], figures["silent_share"]) == (0, 1)
+    sae = trained().sae
+    silent = replace(sae, b_enc_v=np.full_like(sae.b_enc_v, -1e9), b_dec_d=planted().mean(axis=0))
+    figures = measure(silent, [planted()])
+    assert figures.fvu == pytest.approx(1, abs=1e-5)
+    assert (figures.l0, figures.silent_share) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +192,6 @@ def test_impossible_k_is_refused() -> None:
 
 def test_without_torch_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.delitem(sys.modules, "bm25v.sae.train")
+    monkeypatch.delitem(sys.modules, "bm25v.sae.trainer")
     with pytest.raises(MissingExtra, match=r"bm25v\[train\]"):
-        importlib.import_module("bm25v.sae.train")
+        importlib.import_module("bm25v.sae.trainer")

@@ -21,6 +21,7 @@ _COMMANDS = (
     "remove",
     "verify",
     "models",
+    "train",
     "bench",
     "demo",
     "doctor",

@@ -1,0 +1,127 @@
+"""`bm25v train`."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bm25v.cli.options import json_option, print_json, shown
+
+if TYPE_CHECKING:
+    from bm25v.errors import ImageError
+    from bm25v.sae.trainer import StepFigures
+
+_COUNT = click.IntRange(1)
+
+
+@click.command("train")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The vocabulary's folder, for example pets.vocab.",
+)
+@click.option("--backbone", default="tinyvit-5m", show_default=True)
+@click.option("--recipe", "recipe_name", default="default", type=click.Choice(["default", "paper"]))
+@click.option("--expansion", type=_COUNT, help="Words for each feature dimension.")
+@click.option("--k", type=_COUNT, help="Active words a patch.")
+@click.option("--k-post", default=16, show_default=True, type=_COUNT, help="Words a picture keeps.")
+@click.option("--epochs", type=_COUNT, help="Times that every patch is seen.")
+@click.option("--batch", type=_COUNT, help="Patches a step.")
+@click.option("--learning-rate", type=click.FloatRange(0, min_open=True))
+@click.option("--seed", type=int)
+@click.option("--views", default=1, show_default=True, type=_COUNT, help="Views of each picture.")
+@click.option("--patches", type=_COUNT, help="Random patches kept of each view  [default: all]")
+@click.option(
+    "--activations",
+    type=click.Path(path_type=Path),
+    help="Keep the patches here, for other runs  [default: beside the output, until it is done]",
+)
+@click.option("--about", default="", help="What the pictures are, for the vocabulary's report.")
+@click.option("--resume", is_flag=True, help="Go on where an interrupted run was.")
+@json_option
+def command(
+    folder: Path,
+    output: Path,
+    backbone: str,
+    recipe_name: str,
+    k_post: int,
+    views: int,
+    patches: int | None,
+    activations: Path | None,
+    about: str,
+    resume: bool,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Train a vocabulary on a FOLDER of pictures.
+
+    Settings that are left out come from the recipe: "default" is what was measured to work best,
+    "paper" the paper's plain settings.
+    """
+    from bm25v.sae.recipe import Recipe
+    from bm25v.training import Wish, train_vocabulary
+
+    recipe = Recipe.paper() if recipe_name == "paper" else Recipe()
+    recipe = replace(recipe, **{name: v for name, v in settings.items() if v is not None})
+    wish = Wish(
+        folder=folder,
+        output=output,
+        backbone=backbone,
+        recipe=recipe,
+        k_post=k_post,
+        views=views,
+        patches=patches,
+        about=about,
+        resume=resume,
+        activations=activations,
+    )
+    with _display() as listener:
+        vocabulary = train_vocabulary(wish, listener)
+    report = vocabulary.report["training"]
+    if as_json:
+        print_json({"output": str(output), "fingerprint": vocabulary.fingerprint, **report})
+        return
+    click.echo(
+        f"{output}: {vocabulary.n_words:,} words, {report['explained_variance']:.1%} of the "
+        f"variance of held-out patches explained, {report['dead_share']:.1%} dead"
+    )
+
+
+def _display() -> Any:
+    from contextlib import contextmanager
+
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from bm25v.training.run import Listener
+
+    @contextmanager
+    def show() -> Any:
+        console = Console(stderr=True, highlight=False, markup=False)
+        text = TextColumn("{task.description}", markup=False)
+        left = TimeRemainingColumn()
+        with Progress(text, BarColumn(), left, console=console, transient=True) as bar:
+            bar.disable = not console.is_terminal
+            task = bar.add_task("patches", total=None)
+
+            def on_extract(done: int, total: int) -> None:
+                label = f"patches of picture {done:,} of {total:,}"
+                bar.update(task, description=label, completed=done, total=total)
+
+            def on_step(figures: "StepFigures", steps: int) -> None:
+                label = (
+                    f"step {figures.step:,} of {steps:,}  FVU {figures.fvu:.3f}  "
+                    f"L0 {figures.l0:.1f}  dead {figures.dead_share:.1%}"
+                )
+                bar.update(task, description=label, completed=figures.step, total=steps)
+
+            def on_error(path: Path, error: "ImageError") -> None:
+                console.print(f"left out: {shown(str(path))}: {error}")
+
+            yield Listener(on_extract, on_step, on_error, console.print)
+
+    return show()

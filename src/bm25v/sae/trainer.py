@@ -1,0 +1,258 @@
+"""One training run of a TopK sparse auto-encoder, a step at a time.
+
+In: batches of raw patch features. Out: weights that work on raw features with the paper's formulas
+(equations 3 and 4, with a decoder bias). The state of a run can be taken out and put back, and a
+run can be shared between processes, each with its part of every batch.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bm25v.errors import MissingExtra, WrongUse
+from bm25v.sae.model import SparseAutoEncoder
+from bm25v.sae.recipe import Recipe
+
+try:
+    import torch
+    import torch.nn.functional as F  # noqa: N812 - the name everyone knows
+    from torch import Tensor, distributed
+except ImportError as error:
+    raise MissingExtra("training a vocabulary", "train") from error
+
+Patches = NDArray[np.float16] | NDArray[np.float32]
+
+_BLOCK_ROWS = 4096
+
+
+class StepFigures(NamedTuple):
+    """What one step says of the run."""
+
+    step: int
+    fvu: float  # share of the batch's variance left unexplained
+    l0: float  # active words a patch
+    dead_share: float  # words that have not been active for long
+
+
+class Trainer:
+    """Train on batches; the same sample, recipe and batches give the same weights."""
+
+    def __init__(self, sample_nd: Patches, recipe: Recipe, steps: int) -> None:
+        self.recipe = recipe
+        self.steps = steps
+        self.step_number = 0
+        sample_nd = np.asarray(sample_nd, dtype=np.float32)
+        self._standard = _standard(sample_nd) if recipe.standardise else _identity(sample_nd)
+        self._sample_nd = self._standard.apply(sample_nd)
+        rng = np.random.default_rng(recipe.seed)
+        self.model = _initialise(self._sample_nd, recipe, rng)
+        self._optimiser = torch.optim.Adam(self.model.parameters(), fused=True)
+        self._unseen_v = torch.zeros(len(self.model.bias_v), dtype=torch.int64)
+        self._dead_after = min(recipe.dead_after, steps * recipe.batch // 10)
+
+    def step(self, batch_nd: Patches) -> StepFigures:
+        """Learn from one batch, or from this process's part of it."""
+        recipe, model = self.recipe, self.model
+        x_bd = self._standard.apply(batch_nd)
+        n = _over_all(torch.tensor(float(len(x_bd))))
+        acts_bk, words_bk = model.encode(x_bd, recipe.k)
+        error_bd = model.decode(acts_bk, words_bk) - x_bd
+        # Sums over this part, divided by the size of the whole: gradients add up over processes.
+        values = n * x_bd.shape[1]
+        loss = (error_bd.square().sum() + recipe.l1 * acts_bk.sum()) / values
+        dead = torch.nonzero(self._unseen_v >= self._dead_after).squeeze(1)
+        if recipe.aux_weight and len(dead):
+            loss = loss + recipe.aux_weight * _aux_loss(model, x_bd, error_bd, dead, recipe.aux_k)
+        fvu = float(_over_all(error_bd.detach().square().sum()) / values)
+        self._refuse_breakdown(fvu)
+        self._update(loss)
+        active_bk = acts_bk > 0
+        seen_v = torch.zeros(len(self._unseen_v))
+        seen_v[words_bk[active_bk]] = 1
+        self._unseen_v += int(n)
+        self._unseen_v[_over_all(seen_v) > 0] = 0
+        self.step_number += 1
+        l0 = float(_over_all(active_bk.sum().float()) / n)
+        return StepFigures(self.step_number, fvu, l0, self.dead_share)
+
+    @property
+    def dead_share(self) -> float:
+        """The share of words that have not been active for long."""
+        return float((self._unseen_v >= self._dead_after).float().mean())
+
+    def autoencoder(self) -> SparseAutoEncoder:
+        """Return the encoder that search uses, for raw patch features."""
+        with torch.no_grad():
+            acts_nk, _ = self.model.encode(self._sample_nd[:_BLOCK_ROWS], self.recipe.k)
+        active = acts_nk[acts_nk > 0]
+        stretch = self.recipe.mean_activation / float(active.mean()) if len(active) else 1.0
+        return _fold(self.model, self._standard, stretch, self.recipe.k)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all that changes during a run, by name."""
+        tensors = {"step": torch.tensor(self.step_number), "unseen": self._unseen_v}
+        for name, parameter in zip(_NAMES, self.model.parameters(), strict=True):
+            tensors[name] = parameter.detach()
+            for key, value in self._optimiser.state[parameter].items():
+                tensors[f"{name}.{key}"] = value
+        return {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Go on from where a state was taken."""
+        self.step_number = int(state["step"])
+        self._unseen_v.copy_(state["unseen"])
+        for name, parameter in zip(_NAMES, self.model.parameters(), strict=True):
+            with torch.no_grad():
+                parameter.copy_(state[name])
+            moments = {k.split(".")[1]: v for k, v in state.items() if k.startswith(f"{name}.")}
+            if moments:
+                self._optimiser.state[parameter] = moments
+
+    def _update(self, loss: Tensor) -> None:
+        self._optimiser.zero_grad()
+        loss.backward()
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                _over_all(parameter.grad)
+        if self.recipe.unit_rows:
+            _remove_row_component(self.model.dec_vd)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        rate = _learning_rate(self.step_number, self.steps, self.recipe)
+        self._optimiser.param_groups[0]["lr"] = rate
+        self._optimiser.step()
+        if self.recipe.unit_rows:
+            with torch.no_grad():
+                self.model.dec_vd.copy_(F.normalize(self.model.dec_vd))
+
+    def _refuse_breakdown(self, fvu: float) -> None:
+        if not math.isfinite(fvu):
+            raise WrongUse(
+                f"training broke down at step {self.step_number + 1} of {self.steps}: the patches "
+                "hold values that are not finite, or the learning rate "
+                f"{self.recipe.learning_rate} is too high"
+            )
+
+
+def _over_all(tensor: Tensor) -> Tensor:
+    """Add a tensor up over all processes of the run, in place."""
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.all_reduce(tensor)
+    return tensor
+
+
+class _Standard(NamedTuple):
+    """Moves features to mean 0 and mean square 1 a dimension."""
+
+    mean_d: NDArray[np.float32]
+    scale: float
+
+    def apply(self, z_nd: Patches) -> Tensor:
+        return torch.from_numpy((np.asarray(z_nd, dtype=np.float32) - self.mean_d) / self.scale)
+
+
+def _standard(sample_nd: NDArray[np.float32]) -> _Standard:
+    mean_d = sample_nd.mean(axis=0, dtype=np.float64).astype(np.float32)
+    scale = float(np.sqrt(np.mean((sample_nd - mean_d) ** 2, dtype=np.float64)))
+    if not (math.isfinite(scale) and scale > 0):
+        raise WrongUse("the patches are all alike or hold values that are not finite")
+    return _Standard(mean_d, scale)
+
+
+def _identity(sample_nd: NDArray[np.float32]) -> _Standard:
+    return _Standard(np.zeros(sample_nd.shape[1], dtype=np.float32), 1.0)
+
+
+_NAMES = ("enc", "enc_bias", "dec", "dec_bias")
+
+
+@dataclass
+class _Model:
+    """The auto-encoder on standard features; one word is one row of both matrices."""
+
+    enc_vd: Tensor
+    bias_v: Tensor
+    dec_vd: Tensor
+    bias_d: Tensor
+
+    def parameters(self) -> list[Tensor]:
+        return [self.enc_vd, self.bias_v, self.dec_vd, self.bias_d]
+
+    def encode(self, x_bd: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Return activations and words of each row's k strongest (equation 3).
+
+        All words are compared without gradients; the k kept ones are computed again with them,
+        which spares a dense backward pass.
+        """
+        with torch.no_grad():
+            words_bk = F.linear(x_bd, self.enc_vd, self.bias_v).topk(k, sorted=False).indices
+        rows_bkd = F.embedding(words_bk, self.enc_vd)
+        before_bk = torch.bmm(rows_bkd, x_bd.unsqueeze(2)).squeeze(2) + self.bias_v[words_bk]
+        return F.relu(before_bk), words_bk
+
+    def decode(self, acts_bk: Tensor, words_bk: Tensor) -> Tensor:
+        """Add up the active words' decoder rows (equation 4)."""
+        sums_bd = F.embedding_bag(words_bk, self.dec_vd, mode="sum", per_sample_weights=acts_bk)
+        return sums_bd + self.bias_d
+
+
+def _initialise(x_nd: Tensor, recipe: Recipe, rng: np.random.Generator) -> _Model:
+    """Start every word at the direction of some patch, slightly disturbed, or at random."""
+    n, dimensions = x_nd.shape
+    words = recipe.expansion * dimensions
+    noise_vd = torch.from_numpy(rng.standard_normal((words, dimensions), dtype=np.float32))
+    dec_vd = F.normalize(noise_vd)
+    if recipe.data_start:
+        data_vd = x_nd[rng.choice(n, words, replace=n < words)]
+        dec_vd = F.normalize(0.8 * F.normalize(data_vd) + 0.2 * dec_vd)
+    model = _Model(dec_vd.clone(), torch.zeros(words), dec_vd, torch.zeros(dimensions))
+    # k overlapping words would add up to far too much: shrink the encoder to the best fit
+    x_bd = x_nd[:_BLOCK_ROWS]
+    guess_bd = model.decode(*model.encode(x_bd, recipe.k))
+    model.enc_vd *= (x_bd * guess_bd).sum() / guess_bd.square().sum().clamp_min(1e-12)
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)
+    return model
+
+
+def _learning_rate(step: int, steps: int, recipe: Recipe) -> float:
+    """Warm up linearly, then follow a cosine down to zero."""
+    warm_up = max(1, round(recipe.warm_up * steps))
+    if step < warm_up:
+        return recipe.learning_rate * (step + 1) / warm_up
+    return recipe.learning_rate * (1 + math.cos(math.pi * (step - warm_up) / (steps - warm_up))) / 2
+
+
+def _aux_loss(model: _Model, x_bd: Tensor, error_bd: Tensor, dead: Tensor, k: int | None) -> Tensor:
+    """Let dead words explain what the live ones left over (AuxK, Gao et al. 2024).
+
+    The residual is a fixed target: no gradient reaches the live words or the decoder bias.
+    """
+    residual_bd = -error_bd.detach()
+    acts_bn = F.relu(F.linear(x_bd, model.enc_vd[dead], model.bias_v[dead]))
+    top = acts_bn.topk(min(k or x_bd.shape[1] // 2, len(dead)), sorted=False)
+    kept_bn = torch.zeros_like(acts_bn).scatter(1, top.indices, top.values)
+    left_bd = kept_bn @ model.dec_vd[dead] - residual_bd
+    return left_bd.square().sum() / _over_all(residual_bd.square().sum()).clamp_min(1e-12)
+
+
+def _remove_row_component(dec_vd: Tensor) -> None:
+    """Take from each row's gradient the part that would only change the row's length."""
+    with torch.no_grad():
+        dec_vd.grad -= (dec_vd.grad * dec_vd).sum(1, keepdim=True) * dec_vd
+
+
+def _fold(model: _Model, standard: _Standard, stretch: float, k: int) -> SparseAutoEncoder:
+    """Rewrite weights for standard features as weights for raw ones, activations stretched."""
+    mean_d, scale = standard
+    enc_vd, bias_v, dec_vd, bias_d = (p.detach().double().numpy() for p in model.parameters())
+    w_enc_dv = np.ascontiguousarray(enc_vd.T) * (stretch / scale)
+    return SparseAutoEncoder(
+        w_enc_dv=w_enc_dv.astype(np.float32),
+        b_enc_v=(bias_v * stretch - mean_d.astype(np.float64) @ w_enc_dv).astype(np.float32),
+        w_dec_vd=(dec_vd * (scale / stretch)).astype(np.float32),
+        b_dec_d=(bias_d * scale + mean_d).astype(np.float32),
+        k=k,
+    )
