@@ -24,7 +24,14 @@ _COUNT = click.IntRange(1)
     type=click.Path(path_type=Path),
     help="The vocabulary's folder, for example pets.vocab.",
 )
-@click.option("--backbone", default="tinyvit-5m", show_default=True)
+@click.option(
+    "--backbone",
+    default="tinyvit-5m",
+    show_default=True,
+    help="A name of `bm25v models list`, a Hugging Face model (owner/name) or its folder.",
+)
+@click.option("--layer", type=int, help="The block whose patches are taken  [default: the last]")
+@click.option("--device", help="cpu, cuda or mps  [default: the best there is]")
 @click.option("--recipe", "recipe_name", default="default", type=click.Choice(["default", "paper"]))
 @click.option("--expansion", type=_COUNT, help="Words for each feature dimension.")
 @click.option("--k", type=_COUNT, help="Active words a patch.")
@@ -47,6 +54,8 @@ def command(
     folder: Path,
     output: Path,
     backbone: str,
+    layer: int | None,
+    device: str | None,
     recipe_name: str,
     k_post: int,
     views: int,
@@ -71,6 +80,8 @@ def command(
         folder=folder,
         output=output,
         backbone=backbone,
+        layer=layer,
+        device=device,
         recipe=recipe,
         k_post=k_post,
         views=views,

@@ -39,6 +39,8 @@ class Wish:
     folder: Path
     output: Path
     backbone: str = "tinyvit-5m"
+    layer: int | None = None  # None: the last
+    device: str | None = None  # None: the best there is
     recipe: Recipe = field(default_factory=Recipe)
     k_post: int = 16
     views: int = 1
@@ -69,7 +71,7 @@ def train_vocabulary(wish: Wish, listener: Listener | None = None) -> Vocabulary
     _refuse_overwriting(wish)
     start = time.perf_counter()
     with Processes.join() as processes:
-        backbone = backbones.load(wish.backbone)
+        backbone = backbones.load(wish.backbone, layer=wish.layer, device=wish.device)
         extraction = _extraction(wish)
         store = _filled_store(wish, extraction, backbone, processes, listener)
         n_held_out = extraction.n_held_out(len(store.shards))
