@@ -229,7 +229,7 @@ def test_two_processes_train_like_one(wish: Wish, tmp_path: Path) -> None:
         "import sys\nfrom pathlib import Path\n"
         "from bm25v.sae.recipe import Recipe\nfrom bm25v.training import Wish, train_vocabulary\n"
         f"recipe = Recipe(expansion=4, k=4, batch={RECIPE.batch}, epochs=2, seed=3)\n"
-        "train_vocabulary(Wish(Path(sys.argv[1]), Path(sys.argv[2]), 'toy', recipe))\n"
+        "train_vocabulary(Wish(Path(sys.argv[1]), Path(sys.argv[2]), backbone='toy', recipe=recipe))\n"
     )
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     launch += ["--master-port", "29517", str(script), str(wish.folder), str(tmp_path / "two.vocab")]
@@ -245,3 +245,14 @@ def test_two_processes_train_like_one(wish: Wish, tmp_path: Path) -> None:
 
     np.testing.assert_allclose(losses(tmp_path / "two.vocab"), losses(wish.output), rtol=1e-3)
     assert one.n_words == two.n_words
+
+
+def test_the_command_trains(pictures: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bm25v.cli", "train", str(pictures), "-o", "own.vocab"]
+    command += ["--backbone", "toy", "--expansion", "4", "--k", "4", "--batch", "128", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "40 pictures" in done.stderr
+    printed = json.loads(done.stdout)
+    assert printed["fingerprint"] == Vocabulary.load(tmp_path / "own.vocab").fingerprint
+    assert printed["recipe"]["expansion"] == 4

@@ -1,5 +1,8 @@
 """`bm25v train`."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +14,8 @@ from bm25v.cli.options import json_option, print_json, shown
 if TYPE_CHECKING:
     from bm25v.errors import ImageError
     from bm25v.sae.trainer import StepFigures
+    from bm25v.training.run import Listener
+    from bm25v.vocabulary import Vocabulary
 
 _COUNT = click.IntRange(1)
 
@@ -90,8 +95,14 @@ def command(
         resume=resume,
         activations=activations,
     )
-    with _display() as listener:
+    is_first = os.environ.get("RANK", "0") == "0"  # of several processes only one talks
+    with _display(is_first) as listener:
         vocabulary = train_vocabulary(wish, listener)
+    if is_first:
+        _print(vocabulary, output, as_json)
+
+
+def _print(vocabulary: "Vocabulary", output: Path, as_json: bool) -> None:
     report = vocabulary.report["training"]
     if as_json:
         print_json({"output": str(output), "fingerprint": vocabulary.fingerprint, **report})
@@ -102,37 +113,31 @@ def command(
     )
 
 
-def _display() -> Any:
-    from contextlib import contextmanager
-
+@contextmanager
+def _display(is_first: bool) -> "Iterator[Listener]":
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from bm25v.training.run import Listener
 
-    @contextmanager
-    def show() -> Any:
-        console = Console(stderr=True, highlight=False, markup=False)
-        text = TextColumn("{task.description}", markup=False)
-        left = TimeRemainingColumn()
-        with Progress(text, BarColumn(), left, console=console, transient=True) as bar:
-            bar.disable = not console.is_terminal
-            task = bar.add_task("patches", total=None)
+    console = Console(stderr=True, highlight=False, markup=False, quiet=not is_first)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
+    is_seen = is_first and console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not is_seen) as bar:
+        task = bar.add_task("patches", total=None)
 
-            def on_extract(done: int, total: int) -> None:
-                label = f"patches of picture {done:,} of {total:,}"
-                bar.update(task, description=label, completed=done, total=total)
+        def on_extract(done: int, total: int) -> None:
+            label = f"patches of picture {done:,} of {total:,}"
+            bar.update(task, description=label, completed=done, total=total)
 
-            def on_step(figures: "StepFigures", steps: int) -> None:
-                label = (
-                    f"step {figures.step:,} of {steps:,}  FVU {figures.fvu:.3f}  "
-                    f"L0 {figures.l0:.1f}  dead {figures.dead_share:.1%}"
-                )
-                bar.update(task, description=label, completed=figures.step, total=steps)
+        def on_step(figures: "StepFigures", steps: int) -> None:
+            label = (
+                f"step {figures.step:,} of {steps:,}  FVU {figures.fvu:.3f}  "
+                f"L0 {figures.l0:.1f}  dead {figures.dead_share:.1%}"
+            )
+            bar.update(task, description=label, completed=figures.step, total=steps)
 
-            def on_error(path: Path, error: "ImageError") -> None:
-                console.print(f"left out: {shown(str(path))}: {error}")
+        def on_error(path: Path, error: "ImageError") -> None:
+            console.print(f"left out: {shown(str(path))}: {error}")
 
-            yield Listener(on_extract, on_step, on_error, console.print)
-
-    return show()
+        yield Listener(on_extract, on_step, on_error, console.print)

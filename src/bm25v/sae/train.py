@@ -77,10 +77,10 @@ def train(
     return Trained(sae, {"patches": len(rows), **report, "seconds": seconds})
 
 
-def start_run(windows: Windows, recipe: Recipe) -> Trainer:
+def start_run(windows: Windows, recipe: Recipe, *, device: str = "cpu") -> Trainer:
     """Return a trainer at its first step."""
     seen = sample(windows, SAMPLE_ROWS, recipe.seed)
-    return Trainer(seen, recipe, n_steps(windows, recipe))
+    return Trainer(seen, recipe, n_steps(windows, recipe), device=device)
 
 
 def describe(trainer: Trainer, sae: SparseAutoEncoder, held_out: list[Patches]) -> dict[str, Any]:

@@ -40,24 +40,28 @@ class StepFigures(NamedTuple):
 class Trainer:
     """Train on batches; the same sample, recipe and batches give the same weights."""
 
-    def __init__(self, sample_nd: Patches, recipe: Recipe, steps: int) -> None:
+    def __init__(
+        self, sample_nd: Patches, recipe: Recipe, steps: int, *, device: str = "cpu"
+    ) -> None:
         self.recipe = recipe
         self.steps = steps
         self.step_number = 0
         sample_nd = np.asarray(sample_nd, dtype=np.float32)
+        self._device = torch.device(device)
         self._standard = _standard(sample_nd) if recipe.standardise else _identity(sample_nd)
-        self._sample_nd = self._standard.apply(sample_nd)
+        self._sample_nd = self._standard.apply(sample_nd).to(self._device)
         rng = np.random.default_rng(recipe.seed)
         self.model = _initialise(self._sample_nd, recipe, rng)
         self._optimiser = torch.optim.Adam(self.model.parameters(), fused=True)
-        self._unseen_v = torch.zeros(len(self.model.bias_v), dtype=torch.int64)
+        n_words = len(self.model.bias_v)
+        self._unseen_v = torch.zeros(n_words, dtype=torch.int64, device=self._device)
         self._dead_after = min(recipe.dead_after, steps * recipe.batch // 10)
 
     def step(self, batch_nd: Patches) -> StepFigures:
         """Learn from one batch, or from this process's part of it."""
         recipe, model = self.recipe, self.model
-        x_bd = self._standard.apply(batch_nd)
-        n = _over_all(torch.tensor(float(len(x_bd))))
+        x_bd = self._standard.apply(batch_nd).to(self._device)
+        n = _over_all(torch.tensor(float(len(x_bd)), device=self._device))
         acts_bk, words_bk = model.encode(x_bd, recipe.k)
         error_bd = model.decode(acts_bk, words_bk) - x_bd
         # Sums over this part, divided by the size of the whole: gradients add up over processes.
@@ -70,7 +74,7 @@ class Trainer:
         self._refuse_breakdown(fvu)
         self._update(loss)
         active_bk = acts_bk > 0
-        seen_v = torch.zeros(len(self._unseen_v))
+        seen_v = torch.zeros(len(self._unseen_v), device=self._device)
         seen_v[words_bk[active_bk]] = 1
         self._unseen_v += int(n)
         self._unseen_v[_over_all(seen_v) > 0] = 0
@@ -109,7 +113,10 @@ class Trainer:
                 parameter.copy_(state[name])
             moments = {k.split(".")[1]: v for k, v in state.items() if k.startswith(f"{name}.")}
             if moments:
-                self._optimiser.state[parameter] = moments
+                self._optimiser.state[parameter] = {
+                    key: value if key == "step" else value.to(self._device)
+                    for key, value in moments.items()
+                }
 
     def _update(self, loss: Tensor) -> None:
         self._optimiser.zero_grad()
@@ -203,11 +210,12 @@ def _initialise(x_nd: Tensor, recipe: Recipe, rng: np.random.Generator) -> _Mode
     n, dimensions = x_nd.shape
     words = recipe.expansion * dimensions
     noise_vd = torch.from_numpy(rng.standard_normal((words, dimensions), dtype=np.float32))
-    dec_vd = F.normalize(noise_vd)
+    dec_vd = F.normalize(noise_vd).to(x_nd.device)
     if recipe.data_start:
         data_vd = x_nd[rng.choice(n, words, replace=n < words)]
         dec_vd = F.normalize(0.8 * F.normalize(data_vd) + 0.2 * dec_vd)
-    model = _Model(dec_vd.clone(), torch.zeros(words), dec_vd, torch.zeros(dimensions))
+    zeros_v, zeros_d = x_nd.new_zeros(words), x_nd.new_zeros(dimensions)
+    model = _Model(dec_vd.clone(), zeros_v, dec_vd, zeros_d)
     # k overlapping words would add up to far too much: shrink the encoder to the best fit
     x_bd = x_nd[:_BLOCK_ROWS]
     guess_bd = model.decode(*model.encode(x_bd, recipe.k))
@@ -247,7 +255,7 @@ def _remove_row_component(dec_vd: Tensor) -> None:
 def _fold(model: _Model, standard: _Standard, stretch: float, k: int) -> SparseAutoEncoder:
     """Rewrite weights for standard features as weights for raw ones, activations stretched."""
     mean_d, scale = standard
-    enc_vd, bias_v, dec_vd, bias_d = (p.detach().double().numpy() for p in model.parameters())
+    enc_vd, bias_v, dec_vd, bias_d = (p.detach().cpu().double().numpy() for p in model.parameters())
     w_enc_dv = np.ascontiguousarray(enc_vd.T) * (stretch / scale)
     return SparseAutoEncoder(
         w_enc_dv=w_enc_dv.astype(np.float32),

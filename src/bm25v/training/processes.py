@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from torch import cuda, distributed
+from torch import distributed
 
 from bm25v.sae.batches import Patches
 
@@ -19,13 +19,13 @@ class Processes:
 
     @classmethod
     @contextmanager
-    def join(cls) -> Iterator["Processes"]:
+    def join(cls, device: str) -> Iterator["Processes"]:
         """Join the others, if `torchrun` started any."""
         n = int(os.environ.get("WORLD_SIZE", "1"))
         if n == 1:
             yield cls()
             return
-        distributed.init_process_group("nccl" if cuda.is_available() else "gloo")
+        distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
         try:
             yield cls(distributed.get_rank(), n)
         finally:

@@ -40,7 +40,7 @@ class Wish:
     output: Path
     backbone: str = "tinyvit-5m"
     layer: int | None = None  # None: the last
-    device: str | None = None  # None: the best there is
+    device: str | None = None  # None: the best there is for the backbone, the cpu for training
     recipe: Recipe = field(default_factory=Recipe)
     k_post: int = 16
     views: int = 1
@@ -70,7 +70,7 @@ def train_vocabulary(wish: Wish, listener: Listener | None = None) -> Vocabulary
     listener = listener or Listener()
     _refuse_overwriting(wish)
     start = time.perf_counter()
-    with Processes.join() as processes:
+    with Processes.join(wish.device or "cpu") as processes:
         backbone = backbones.load(wish.backbone, layer=wish.layer, device=wish.device)
         extraction = _extraction(wish)
         store = _filled_store(wish, extraction, backbone, processes, listener)
@@ -78,7 +78,7 @@ def train_vocabulary(wish: Wish, listener: Listener | None = None) -> Vocabulary
         numbers = sorted(store.shards)
         windows = StoreWindows(store, numbers[n_held_out:])
         check((sum(map(windows.n_patches, range(len(windows)))), store.dim), wish.recipe)
-        trainer = start_run(windows, wish.recipe)
+        trainer = start_run(windows, wish.recipe, device=wish.device or "cpu")
         key = _run_key(wish, extraction.key(backbone))
         if wish.resume:
             trainer.restore(checkpoints.load(wish.work, key=key))
