@@ -229,7 +229,8 @@ def test_two_processes_train_like_one(wish: Wish, tmp_path: Path) -> None:
         "import sys\nfrom pathlib import Path\n"
         "from bm25v.sae.recipe import Recipe\nfrom bm25v.training import Wish, train_vocabulary\n"
         f"recipe = Recipe(expansion=4, k=4, batch={RECIPE.batch}, epochs=2, seed=3)\n"
-        "train_vocabulary(Wish(Path(sys.argv[1]), Path(sys.argv[2]), backbone='toy', recipe=recipe))\n"
+        "folder, output = Path(sys.argv[1]), Path(sys.argv[2])\n"
+        "train_vocabulary(Wish(folder, output, backbone='toy', recipe=recipe))\n"
     )
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     launch += ["--master-port", "29517", str(script), str(wish.folder), str(tmp_path / "two.vocab")]

@@ -235,6 +235,8 @@ def _rounded(sae: SparseAutoEncoder) -> SparseAutoEncoder:
     arrays = (sae.w_enc_dv, sae.b_enc_v, sae.w_dec_vd, sae.b_dec_d)
     halves = (array.astype(np.float16).astype(np.float32) for array in arrays)
     w_enc_dv, b_enc_v, w_dec_vd, b_dec_d = halves
+    if not all(np.isfinite(array).all() for array in (w_enc_dv, b_enc_v, w_dec_vd, b_dec_d)):
+        raise VocabularyError("the SAE has weights that half precision cannot hold: rescale it")
     return SparseAutoEncoder(w_enc_dv, b_enc_v, w_dec_vd, b_dec_d, sae.k)
 
 

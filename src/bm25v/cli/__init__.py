@@ -22,6 +22,7 @@ _COMMANDS = (
     "verify",
     "models",
     "train",
+    "vocabulary",
     "bench",
     "demo",
     "doctor",

@@ -7,7 +7,7 @@ run can be shared between processes, each with its part of every batch.
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ except ImportError as error:
 Patches = NDArray[np.float16] | NDArray[np.float32]
 
 _BLOCK_ROWS = 4096
+_CHUNK_ROWS = 512
 
 
 class StepFigures(NamedTuple):
@@ -175,6 +176,45 @@ def _identity(sample_nd: NDArray[np.float32]) -> _Standard:
 _NAMES = ("enc", "enc_bias", "dec", "dec_bias")
 
 
+class _TopK(torch.autograd.Function):  # type: ignore[misc] # torch is untyped here
+    """topk(relu(x W + b), k) whose backward pass touches only what was kept.
+
+    Rows are encoded in chunks that stay in the cache. The gradient of a word's weights is the sum
+    of the patches that kept it, weighted: one pass of `embedding_bag` over entries sorted by word.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_bd: Tensor, enc_vd: Tensor, bias_v: Tensor, k: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return activations and words."""
+        parts = [
+            F.linear(part_nd, enc_vd, bias_v).topk(k, sorted=False)
+            for part_nd in x_bd.split(_CHUNK_ROWS)
+        ]
+        acts_bk = F.relu(torch.cat([part.values for part in parts]))
+        words_bk = torch.cat([part.indices for part in parts])
+        ctx.save_for_backward(x_bd, acts_bk, words_bk)
+        ctx.mark_non_differentiable(words_bk)
+        ctx.n_words = len(enc_vd)
+        return acts_bk, words_bk
+
+    @staticmethod
+    def backward(ctx: Any, grad_bk: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the weights and the bias."""
+        x_bd, acts_bk, words_bk = ctx.saved_tensors
+        weights = (grad_bk * (acts_bk > 0)).flatten()
+        order = words_bk.flatten().argsort(stable=True)
+        counts_v = torch.bincount(words_bk.flatten(), minlength=ctx.n_words)
+        starts_v = counts_v.cumsum(0) - counts_v
+        rows = order // words_bk.shape[1]
+        sums_vd = F.embedding_bag(
+            rows, x_bd, starts_v, mode="sum", per_sample_weights=weights[order]
+        )
+        bias_v = torch.bincount(words_bk.flatten(), weights, minlength=ctx.n_words)
+        return None, sums_vd, bias_v.to(x_bd.dtype), None
+
+
 @dataclass
 class _Model:
     """The auto-encoder on standard features; one word is one row of both matrices."""
@@ -188,16 +228,9 @@ class _Model:
         return [self.enc_vd, self.bias_v, self.dec_vd, self.bias_d]
 
     def encode(self, x_bd: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Return activations and words of each row's k strongest (equation 3).
-
-        All words are compared without gradients; the k kept ones are computed again with them,
-        which spares a dense backward pass.
-        """
-        with torch.no_grad():
-            words_bk = F.linear(x_bd, self.enc_vd, self.bias_v).topk(k, sorted=False).indices
-        rows_bkd = F.embedding(words_bk, self.enc_vd)
-        before_bk = torch.bmm(rows_bkd, x_bd.unsqueeze(2)).squeeze(2) + self.bias_v[words_bk]
-        return F.relu(before_bk), words_bk
+        """Return activations and words of each row's k strongest (equation 3)."""
+        acts_bk, words_bk = _TopK.apply(x_bd, self.enc_vd, self.bias_v, k)
+        return acts_bk, words_bk
 
     def decode(self, acts_bk: Tensor, words_bk: Tensor) -> Tensor:
         """Add up the active words' decoder rows (equation 4)."""
