@@ -169,8 +169,8 @@ def test_fvu_of_the_mean_is_one() -> None:
 @pytest.mark.parametrize(
     ("patches", "message"),
     [
-        (np.zeros((5, 4), dtype=np.float32), "at least 8"),
-        (np.zeros(500, dtype=np.float32), "at least 8"),
+        (np.zeros((5, 4), dtype=np.float32), "5 patches are fewer than the 16 words"),
+        (np.zeros(500, dtype=np.float32), "must be an array"),
         (np.zeros((500, 4), dtype=np.float32), "all alike"),
         (np.full((500, 4), np.nan, dtype=np.float32), "not finite"),
     ],

@@ -1,6 +1,9 @@
 """A vocabulary is a folder that keeps its identity and says what is wrong with it."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -94,3 +97,26 @@ def test_the_shipped_vocabulary_turns_a_picture_into_sixteen_words() -> None:
     assert np.linalg.norm(encoding.dense_e) == pytest.approx(1, abs=1e-5)
     again = default.encode(np.asarray(picture(3, side=300)))
     assert again.bag.tf.tolist() == encoding.bag.tf.tolist()
+
+
+def test_a_vocabulary_comes_from_the_hubs_cache(tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    repository = tmp_path / "hub" / "models--somebody--words"
+    Vocabulary.load("toy").save(repository / "snapshots" / "abc123")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc123")
+    environment = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    code = (
+        "import sys, bm25v; v = bm25v.Vocabulary.load(sys.argv[1]); print(v.source, v.fingerprint)"
+    )
+
+    def load(name: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-c", code, name]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    fingerprint = Vocabulary.load("toy").fingerprint
+    assert load("hf://somebody/words").stdout.split() == ["hf://somebody/words", fingerprint]
+    for absent in ("hf://nobody/words", "hf://not a name"):
+        error = load(absent).stderr.splitlines()[-1]
+        assert f"UnknownVocabulary: {absent} cannot be fetched" in error
+        assert "give a local folder" in error

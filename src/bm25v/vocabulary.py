@@ -6,6 +6,7 @@ Not this room's job: remembering pictures, scoring them, training.
 """
 
 import hashlib
+import importlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -20,13 +21,15 @@ from numpy.typing import NDArray
 from bm25v import backbones, bags, images
 from bm25v.backbones import Backbone, Features
 from bm25v.bags import Bag
-from bm25v.errors import UnknownVocabulary, VocabularyError, WrongUse
+from bm25v.errors import MissingExtra, UnknownVocabulary, VocabularyError, WrongUse
 from bm25v.sae.model import Codes, SparseAutoEncoder
 
 FORMAT = 1
 DEFAULT = "default"
 
 _SHIPPED = Path(__file__).parent / "vocabularies"
+_HUB = "hf://"
+_FILES = ["vocabulary.json", "sae.safetensors"]
 _TENSORS = ("W_enc", "b_enc", "W_dec", "b_dec")
 
 Picture = str | os.PathLike[str] | bytes | NDArray[np.uint8]
@@ -64,16 +67,21 @@ class Vocabulary:
 
     @classmethod
     def load(cls, name_or_path: str | os.PathLike[str] = DEFAULT) -> "Vocabulary":
-        """Return a shipped vocabulary by name, or one from a folder; the backbone comes later."""
+        """Return a shipped vocabulary by name, one from a folder, or one from the hub.
+
+        The hub is Hugging Face's: "hf://owner/name". The backbone is loaded later.
+        """
         if name_or_path == "toy":
             return _toy()
+        if str(name_or_path).startswith(_HUB):
+            return replace(_read(_fetched(str(name_or_path))), source=str(name_or_path))
         shipped = _SHIPPED / str(name_or_path)
         is_shipped = shipped.is_dir()
         folder = shipped if is_shipped else Path(os.path.abspath(name_or_path))
         if not (folder / "vocabulary.json").is_file():
             raise UnknownVocabulary(
                 f"no vocabulary {str(name_or_path)!r}: give a folder with a vocabulary.json, "
-                f"or one of: {', '.join(shipped_names())}"
+                f"{_HUB}owner/name, or one of: {', '.join(shipped_names())}"
             )
         return replace(_read(folder), source=str(name_or_path) if is_shipped else str(folder))
 
@@ -191,6 +199,21 @@ def shipped_names() -> list[str]:
     """Return the vocabularies that come with the package."""
     folders = _SHIPPED.iterdir() if _SHIPPED.is_dir() else ()
     return [*sorted(folder.name for folder in folders if folder.is_dir()), "toy"]
+
+
+def _fetched(name: str) -> Path:
+    try:
+        hub = importlib.import_module("huggingface_hub")
+    except ImportError as error:
+        raise MissingExtra(f"the vocabulary {name}", "hf") from error
+    try:
+        found = hub.snapshot_download(name.removeprefix(_HUB), allow_patterns=_FILES)
+    except (OSError, ValueError, RuntimeError) as error:  # the parents of all that it raises
+        reason = str(error).splitlines()[0]
+        raise UnknownVocabulary(
+            f"{name} cannot be fetched ({reason}): check the name, or give a local folder"
+        ) from error
+    return Path(found)
 
 
 def _read(folder: Path) -> Vocabulary:

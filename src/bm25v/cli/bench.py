@@ -40,3 +40,28 @@ def encode(folder: Path | None, vocabulary: str, limit: int, rounds: int, as_jso
     click.echo(f"forward passes alone  {n / times.forward_seconds:6.1f} pictures/s")
     click.echo(f"indexing, all in      {n / times.index_seconds:6.1f} pictures/s")
     click.echo(f"overhead              {times.overhead:+.1%}")
+
+
+@command.command("train")
+@click.option("--dim", "dims", multiple=True, type=click.IntRange(1), default=(384, 768))
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1))
+@json_option
+def train(dims: tuple[int, ...], rounds: int, as_json: bool) -> None:
+    """Time a training step against the same step written densely."""
+    from bm25v.bench.train import time_steps
+    from bm25v.cli.progress import progress_bar
+    from bm25v.sae import trainer as _needs_torch  # noqa: F401 - says so in one line
+
+    with progress_bar("timing") as progress:
+        found = []
+        for done, dim in enumerate(dims):
+            progress(done, len(dims))
+            found.append(time_steps(dim, rounds=rounds))
+    if as_json:
+        print_json([{**vars(times), "ratio": times.ratio} for times in found])
+        return
+    for times in found:
+        click.echo(
+            f"D {times.dim}, {times.words:,} words: {times.ours * 1e3:.0f} ms a step, "
+            f"dense {times.dense * 1e3:.0f} ms: {times.ratio:.1f} times faster"
+        )

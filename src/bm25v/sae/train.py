@@ -102,9 +102,14 @@ def describe(trainer: Trainer, sae: SparseAutoEncoder, held_out: list[Patches]) 
 
 def check(shape: tuple[int, ...], recipe: Recipe) -> None:
     """Refuse patches that nothing can be learnt from."""
-    if len(shape) != 2 or shape[0] < 2 * recipe.k:
-        raise WrongUse(f"patches must be (n, D), n at least {2 * recipe.k}: got {shape}")
+    if len(shape) != 2:
+        raise WrongUse(f"patches must be an array (n, D): got one of shape {shape}")
     words = recipe.expansion * shape[1]
+    if shape[0] < words:
+        raise WrongUse(
+            f"{shape[0]:,} patches are fewer than the {words:,} words to be learnt: "
+            "give more pictures, or a smaller expansion"
+        )
     if not 0 < recipe.k <= words:
         raise WrongUse(f"k must be between 1 and the vocabulary's {words} words: got {recipe.k}")
 
