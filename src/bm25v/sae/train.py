@@ -1,5 +1,6 @@
 """Train an auto-encoder on patches in memory; `bm25v.training` does it for folders of pictures."""
 
+import itertools
 import math
 import time
 from collections.abc import Callable
@@ -69,7 +70,7 @@ def train(
     rows, held_out_rows = _split(len(patches), recipe)
     windows = Array(patches, rows)
     trainer = start_run(windows, recipe)
-    for batch, _ in zip(batches(windows, recipe), range(trainer.steps), strict=False):
+    for batch in itertools.islice(batches(windows, recipe), trainer.steps):
         progress(trainer.step(batch), trainer.steps)
     sae = trainer.autoencoder()
     report = describe(trainer, sae, [patches[held_out_rows]])

@@ -1,6 +1,7 @@
 """One training run, from pictures to a vocabulary folder; interrupted, it goes on."""
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -95,6 +96,7 @@ def train_vocabulary(wish: Wish, listener: Listener | None = None) -> Vocabulary
         vocabulary = Vocabulary.build(
             wish.output.stem, backbone=backbone, sae=sae, k_post=wish.k_post, report=report
         )
+        processes.wait()  # the others may still be reading what is about to be removed
         if processes.is_first:
             _finish(wish, vocabulary)
         processes.wait()
@@ -164,16 +166,16 @@ def _train(
 
     wish.work.mkdir(parents=True, exist_ok=True)
     last = time.monotonic()
-    with (wish.work / _LOG).open("a" if wish.resume else "w") as log, _late_interrupt() as stop:
+    path = wish.work / _LOG if processes.is_first else Path(os.devnull)
+    with path.open("a" if wish.resume else "w") as log, _late_interrupt() as stop:
         try:
-            for batch in batches(windows, trainer.recipe, start=trainer.step_number):
-                if trainer.step_number >= trainer.steps:
-                    break
+            left = trainer.steps - trainer.step_number
+            order = batches(windows, trainer.recipe, start=trainer.step_number)
+            for batch in itertools.islice(order, left):
                 if stop.is_set():
                     raise KeyboardInterrupt
                 figures = trainer.step(processes.part(batch))
-                if processes.is_first:
-                    log.write(json.dumps(figures._asdict()) + "\n")
+                log.write(json.dumps(figures._asdict()) + "\n")
                 listener.on_step(figures, trainer.steps)
                 if time.monotonic() - last > CHECKPOINT_SECONDS:
                     save()
