@@ -144,7 +144,7 @@ def test_unreadable_pictures_are_told_and_left_out(wish: Wish, pictures: Path) -
     told: list[str] = []
     trained = train_vocabulary(wish, Listener(on_error=lambda path, error: told.append(path.name)))
     assert told == ["torn.jpg"]
-    assert trained.report["data"]["patches"] == 40 * 49
+    assert trained.report["data"]["patches"] == 39 * 49
 
 
 def test_a_small_disk_is_refused_before_anything_is_written(
@@ -257,3 +257,17 @@ def test_the_command_trains(pictures: Path, tmp_path: Path) -> None:
     printed = json.loads(done.stdout)
     assert printed["fingerprint"] == Vocabulary.load(tmp_path / "own.vocab").fingerprint
     assert printed["recipe"]["expansion"] == 4
+
+
+def test_streaming_keeps_nothing_and_learns_the_same(wish: Wish, tmp_path: Path) -> None:
+    whole = train_vocabulary(wish)
+    seen: list[int] = []
+    streamed = train_vocabulary(
+        replace(wish, output=tmp_path / "streamed.vocab", stream=True),
+        Listener(on_step=lambda figures, _: seen.append(len(list(tmp_path.rglob("*.f16"))))),
+    )
+    assert set(seen) == {0}
+    assert streamed.report["data"]["patches"] == whole.report["data"]["patches"]
+    assert streamed.report["training"]["fvu"] == pytest.approx(
+        whole.report["training"]["fvu"], rel=0.2
+    )

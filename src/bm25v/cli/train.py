@@ -52,6 +52,7 @@ _COUNT = click.IntRange(1)
     type=click.Path(path_type=Path),
     help="Keep the patches here, for other runs  [default: beside the output, until it is done]",
 )
+@click.option("--stream", is_flag=True, help="Make patches anew each epoch; keep none on disk.")
 @click.option("--about", default="", help="What the pictures are, for the vocabulary's report.")
 @click.option("--resume", is_flag=True, help="Go on where an interrupted run was.")
 @json_option
@@ -66,6 +67,7 @@ def command(
     views: int,
     patches: int | None,
     activations: Path | None,
+    stream: bool,
     about: str,
     resume: bool,
     as_json: bool,
@@ -94,6 +96,7 @@ def command(
         about=about,
         resume=resume,
         activations=activations,
+        stream=stream,
     )
     is_first = os.environ.get("RANK", "0") == "0"  # of several processes only one talks
     with _display(is_first) as listener:

@@ -1,8 +1,8 @@
-"""Pictures become shards of patches, side by side; what is on disk already is not made again."""
+"""Pictures become shards of patches, side by side: kept in a store, or made anew each time."""
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,8 @@ from bm25v.training.store import Halves, Store
 from bm25v.training.views import views
 
 _SHARD_PATCHES = 65_536
+
+OnError = Callable[[Path, ImageError], None]
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,10 @@ class Extraction:
         size = max(1, _SHARD_PATCHES // self.patches_per_picture(backbone))
         size = min(size, max(1, len(order) // 20))
         shuffled = [self.paths[i] for i in order.tolist()]
-        return [shuffled[start : start + size] for start in range(0, len(shuffled), size)]
+        shards = [shuffled[start : start + size] for start in range(0, len(shuffled), size)]
+        if len(shards) < 2:
+            raise WrongUse(f"{len(self.paths)} pictures are too few to train on")
+        return shards
 
     def n_held_out(self, n_shards: int) -> int:
         """Return how many of the first shards are kept for measuring."""
@@ -63,34 +68,65 @@ def extract(
     store: Store,
     *,
     progress: Callable[[int, int], None],
-    on_error: Callable[[Path, ImageError], None],
+    on_error: OnError,
 ) -> None:
     """Fill a store with the patches that are wanted."""
-    backbone.load()
-    shards = wish.shards(backbone)
-    if len(shards) < 2:
-        raise WrongUse(f"{len(wish.paths)} pictures are too few to train on")
     done = 0
+    for number, paths in enumerate(wish.shards(backbone)):
+        if number not in store.shards:
+            parts: list[Halves] = []
+            for part in shard_parts(wish, backbone, number, on_error):
+                parts.append(part)
+                progress(done + len(parts), len(wish.paths))
+            store.write(number, np.concatenate(parts))
+        done += len(paths)
+        progress(done, len(wish.paths))
+
+
+def shard_parts(
+    wish: Extraction, backbone: Backbone, number: int, on_error: OnError
+) -> Iterator[Halves]:
+    """Give the patches of each picture of a shard; an unreadable one gives none."""
+    backbone.load()
+    paths = wish.shards(backbone)[number]
+    seeds = [(wish.seed, number, place) for place in range(len(paths))]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for number, paths in enumerate(shards):
-            if number not in store.shards:
-                seeds = [(wish.seed, number, place) for place in range(len(paths))]
-                parts = pool.map(
-                    lambda job: _patches(wish, backbone, *job), zip(paths, seeds, strict=True)
-                )
-                kept: list[Halves] = []
-                for path, part in zip(paths, parts, strict=True):
-                    if isinstance(part, ImageError):
-                        on_error(path, part)
-                    else:
-                        kept.append(part)
-                    done += 1
-                    progress(done, len(wish.paths))
-                empty = np.empty((0, backbone.patch_dim), dtype=np.float16)
-                store.write(number, np.concatenate([empty, *kept]))
-            else:
-                done += len(paths)
-                progress(done, len(wish.paths))
+        found = pool.map(lambda path, seed: _patches(wish, backbone, path, seed), paths, seeds)
+        for path, part in zip(paths, found, strict=True):
+            if isinstance(part, ImageError):
+                on_error(path, part)
+                part = np.empty((0, backbone.patch_dim), dtype=np.float16)
+            yield part
+
+
+class Streamed:
+    """Shards made anew whenever they are read: for more patches than a disk can hold."""
+
+    def __init__(
+        self, wish: Extraction, backbone: Backbone, numbers: list[int], on_error: OnError
+    ) -> None:
+        self._wish = wish
+        self._backbone = backbone
+        self._numbers = numbers
+        self._on_error = on_error
+        per_picture = wish.patches_per_picture(backbone)
+        self._n_patches = [len(paths) * per_picture for paths in wish.shards(backbone)]
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def n_patches(self, window: int) -> int:
+        """How many patches a window has, unreadable pictures included."""
+        return self._n_patches[self._numbers[window]]
+
+    def read(self, window: int) -> Halves:
+        """Return a window's patches; where pictures are unreadable, others are seen twice."""
+        number = self._numbers[window]
+        parts = shard_parts(self._wish, self._backbone, number, self._on_error)
+        patches_nd = np.concatenate(list(parts))
+        if len(patches_nd) == 0:
+            raise WrongUse(f"no picture of part {number} can be read: look at the folder")
+        return np.resize(patches_nd, (self.n_patches(window), self._backbone.patch_dim))
 
 
 def _patches(

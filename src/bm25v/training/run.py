@@ -17,12 +17,12 @@ from typing import Any
 from bm25v import backbones, images
 from bm25v.backbones import Backbone
 from bm25v.errors import ImageError, VocabularyError, WrongUse
-from bm25v.sae.batches import batches
+from bm25v.sae.batches import Patches, Windows, batches
 from bm25v.sae.recipe import Recipe
 from bm25v.sae.train import check, describe, start_run
 from bm25v.sae.trainer import StepFigures, Trainer
 from bm25v.training import checkpoints
-from bm25v.training.extraction import Extraction, extract
+from bm25v.training.extraction import Extraction, Streamed, extract
 from bm25v.training.processes import Processes
 from bm25v.training.store import Store, StoreWindows
 from bm25v.training.views import ABOUT
@@ -49,6 +49,7 @@ class Wish:
     about: str = ""  # the pictures, in a sentence, for the report
     resume: bool = False
     activations: Path | None = None  # None: beside the output, until it is done
+    stream: bool = False  # make patches anew each time rather than keep them
 
     @property
     def work(self) -> Path:
@@ -74,11 +75,9 @@ def train_vocabulary(wish: Wish, listener: Listener | None = None) -> Vocabulary
     with Processes.join(wish.device or "cpu") as processes:
         backbone = backbones.load(wish.backbone, layer=wish.layer, device=wish.device)
         extraction = _extraction(wish)
-        store = _filled_store(wish, extraction, backbone, processes, listener)
-        n_held_out = extraction.n_held_out(len(store.shards))
-        numbers = sorted(store.shards)
-        windows = StoreWindows(store, numbers[n_held_out:])
-        check((sum(map(windows.n_patches, range(len(windows)))), store.dim), wish.recipe)
+        windows, held_out = _patches(wish, extraction, backbone, processes, listener)
+        n_patches = sum(map(windows.n_patches, range(len(windows))))
+        check((n_patches, backbone.patch_dim), wish.recipe)
         trainer = start_run(windows, wish.recipe, device=wish.device or "cpu")
         key = _run_key(wish, extraction.key(backbone))
         if wish.resume:
@@ -86,9 +85,9 @@ def train_vocabulary(wish: Wish, listener: Listener | None = None) -> Vocabulary
         _train(wish, trainer, windows, key, processes, listener)
         sae = trainer.autoencoder()
         report = {
-            "data": _data_report(wish, extraction, store),
+            "data": _data_report(wish, extraction, n_patches),
             "training": {
-                **describe(trainer, sae, [store.read(n) for n in numbers[:n_held_out]]),
+                **describe(trainer, sae, held_out),
                 "processes": processes.n,
                 "seconds": round(time.perf_counter() - start, 1),
             },
@@ -118,6 +117,25 @@ def _extraction(wish: Wish) -> Extraction:
         raise WrongUse(f"no pictures in {wish.folder}")
     recipe = wish.recipe
     return Extraction(paths, wish.views, wish.patches, recipe.held_out, recipe.seed)
+
+
+def _patches(
+    wish: Wish,
+    extraction: Extraction,
+    backbone: Backbone,
+    processes: Processes,
+    listener: Listener,
+) -> tuple[Windows, list[Patches]]:
+    """Return the patches to train on and those held out, from a store or as a stream."""
+    numbers = list(range(len(extraction.shards(backbone))))
+    n_held_out = extraction.n_held_out(len(numbers))
+    if wish.stream:
+        streamed = Streamed(extraction, backbone, numbers, listener.on_error)
+        training = Streamed(extraction, backbone, numbers[n_held_out:], listener.on_error)
+        return training, [streamed.read(number) for number in numbers[:n_held_out]]
+    store = _filled_store(wish, extraction, backbone, processes, listener)
+    held_out = [store.read(number) for number in numbers[:n_held_out]]
+    return StoreWindows(store, numbers[n_held_out:]), list(held_out)
 
 
 def _filled_store(
@@ -155,7 +173,7 @@ def _run_key(wish: Wish, data_key: str) -> str:
 def _train(
     wish: Wish,
     trainer: Trainer,
-    windows: StoreWindows,
+    windows: Windows,
     key: str,
     processes: Processes,
     listener: Listener,
@@ -199,12 +217,12 @@ def _late_interrupt() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def _data_report(wish: Wish, extraction: Extraction, store: Store) -> dict[str, Any]:
+def _data_report(wish: Wish, extraction: Extraction, n_patches: int) -> dict[str, Any]:
     return {
         "about": wish.about or os.path.basename(os.path.abspath(wish.folder)),
         "pictures": len(extraction.paths),
         "views": f"{wish.views}: {ABOUT}",
-        "patches": sum(shard.patches for shard in store.shards.values()),
+        "patches": n_patches,
     }
 
 
