@@ -23,6 +23,7 @@ _COMMANDS = (
     "models",
     "train",
     "vocabulary",
+    "words",
     "bench",
     "demo",
     "doctor",

@@ -17,6 +17,7 @@ from typing import Any
 from bm25v import backbones, images
 from bm25v.backbones import Backbone
 from bm25v.errors import ImageError, VocabularyError, WrongUse
+from bm25v.explain.samples import Samples
 from bm25v.sae.batches import Patches, Windows, batches
 from bm25v.sae.recipe import Recipe
 from bm25v.sae.train import check, describe, start_run
@@ -24,6 +25,7 @@ from bm25v.sae.trainer import StepFigures, Trainer
 from bm25v.training import checkpoints
 from bm25v.training.extraction import Extraction, Streamed, extract
 from bm25v.training.processes import Processes
+from bm25v.training.samples import gather
 from bm25v.training.store import Store, StoreWindows
 from bm25v.training.views import ABOUT
 from bm25v.vocabulary import Vocabulary
@@ -97,7 +99,14 @@ def train_vocabulary(wish: Wish, listener: Listener | None = None) -> Vocabulary
         )
         processes.wait()  # the others may still be reading what is about to be removed
         if processes.is_first:
-            _finish(wish, vocabulary)
+            samples = gather(
+                backbone,
+                vocabulary.sae,
+                extraction.paths,
+                seed=wish.recipe.seed,
+                progress=listener.on_extract,
+            )
+            _finish(wish, vocabulary, samples)
         processes.wait()
     return vocabulary
 
@@ -226,7 +235,8 @@ def _data_report(wish: Wish, extraction: Extraction, n_patches: int) -> dict[str
     }
 
 
-def _finish(wish: Wish, vocabulary: Vocabulary) -> None:
+def _finish(wish: Wish, vocabulary: Vocabulary, samples: Samples) -> None:
     vocabulary.save(wish.output)
+    samples.save(wish.output)
     shutil.copy(wish.work / _LOG, wish.output / _LOG)
     shutil.rmtree(wish.work)

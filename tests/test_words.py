@@ -1,0 +1,245 @@
+"""The page about a vocabulary's words, and the samples that training leaves for it."""
+
+import io
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from numpy.typing import NDArray
+from PIL import Image
+
+from bm25v import bags, images
+from bm25v.cli.words import command
+from bm25v.errors import UnknownVocabulary, VocabularyError
+from bm25v.explain import charts
+from bm25v.explain.samples import FILE_NAME, Samples
+from bm25v.explain.words import page, read_log
+from bm25v.vocabulary import Vocabulary
+from tests.test_explain import Page
+
+pytest.importorskip("torch")
+
+from bm25v.sae.recipe import Recipe
+from bm25v.training import Wish, train_vocabulary
+from bm25v.training import samples as gathering
+from bm25v.training.samples import gather
+
+TOY = Vocabulary.load("toy")
+
+
+@pytest.fixture
+def toy_folder(photos: Path, tmp_path: Path) -> Path:
+    """The toy vocabulary as a folder with samples and a log."""
+    folder = tmp_path / "pets.vocab"
+    TOY.save(folder)
+    gather(TOY.backbone, TOY.sae, sorted(photos.iterdir())).save(folder)
+    log = [{"step": step, "fvu": 0.9 / step, "l0": 8, "dead_share": 0} for step in range(1, 41)]
+    (folder / "training.jsonl").write_text("".join(json.dumps(one) + "\n" for one in log))
+    return folder
+
+
+def peaks(photos: Path, word: int) -> list[tuple[float, Path]]:
+    """Return the pictures with a word and its highest activation there, strongest first."""
+    found = [
+        (float(bags.where(TOY.encode(path).codes, word).max()), path) for path in photos.iterdir()
+    ]
+    return sorted(((value, path) for value, path in found if value > 0), reverse=True)
+
+
+def difference(jpeg: bytes, pixels: NDArray[np.uint8]) -> float:
+    shown = np.asarray(Image.open(io.BytesIO(jpeg)), dtype=np.float32)
+    return float(np.abs(shown - images.resize(pixels, width=96, height=96)).mean())
+
+
+def test_counts_are_those_of_brute_force(photos: Path) -> None:
+    samples = gather(TOY.backbone, TOY.sae, sorted(photos.iterdir()))
+    counts = np.zeros(TOY.n_words, dtype=int)
+    for path in photos.iterdir():
+        codes = TOY.encode(path).codes
+        for word in range(TOY.n_words):
+            counts[word] += (bags.where(codes, word) > 0).sum()
+    assert samples.counts_v.tolist() == counts.tolist()
+    assert (samples.pictures, samples.patches) == (12, 12 * 49)
+    assert len(samples.words) == gathering.WORDS
+    chosen = [int(samples.counts_v[word.word]) for word in samples.words]
+    assert chosen == sorted(chosen, reverse=True)
+    assert chosen[0] == counts.max()
+
+
+def test_examples_are_the_places_of_highest_activation(photos: Path) -> None:
+    samples = gather(TOY.backbone, TOY.sae, sorted(photos.iterdir()))
+    for word in samples.words:
+        expected = peaks(photos, word.word)
+        assert word.pictures == len(expected)
+        assert len(word.examples) == min(gathering.EXAMPLES, len(expected))
+        for example, (value, path) in zip(word.examples, expected, strict=False):
+            assert example.activation == pytest.approx(value, abs=1e-6)
+            grid = bags.where(TOY.encode(path).codes, word.word).reshape(7, 7)
+            row, column = np.argwhere(grid == grid.max())[0]
+            side, patch = 27, 64 / 7
+            left = min(max(0, round((column + 0.5) * patch - side / 2)), 64 - side)
+            top = min(max(0, round((row + 0.5) * patch - side / 2)), 64 - side)
+            pixels = images.decode(path)[top : top + side, left : left + side]
+            assert difference(example.jpeg, pixels) < 10
+            assert left + side * example.patch.left == pytest.approx(column * patch, abs=0.1)
+            assert top + side * example.patch.top == pytest.approx(row * patch, abs=0.1)
+            assert side * example.patch.width == pytest.approx(patch, abs=0.1)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 900), (900, 3), (200, 90)])
+def test_pictures_of_any_shape_can_be_examples(tmp_path: Path, size: tuple[int, int]) -> None:
+    Image.effect_noise(size, 80).convert("RGB").save(tmp_path / "one.png")
+    (tmp_path / "torn.png").write_bytes(b"no picture")
+    samples = gather(TOY.backbone, TOY.sae, [tmp_path / "one.png", tmp_path / "torn.png"])
+    assert samples.pictures == 1
+    for word in samples.words:
+        box = word.examples[0].patch
+        assert 0 <= box.left < box.left + box.width <= 1.001
+        assert 0 <= box.top < box.top + box.height <= 1.001
+
+
+def test_samples_survive_the_disk(photos: Path, tmp_path: Path) -> None:
+    samples = gather(TOY.backbone, TOY.sae, sorted(photos.iterdir()))
+    samples.save(tmp_path)
+    again = Samples.load(tmp_path)
+    assert again is not None
+    assert again.words == samples.words
+    assert again.counts_v.tolist() == samples.counts_v.tolist()
+    assert (again.pictures, again.patches) == (samples.pictures, samples.patches)
+    content = (tmp_path / FILE_NAME).read_bytes()
+    (tmp_path / FILE_NAME).write_bytes(content.replace(b'"format":"1"', b'"format":"2"'))
+    with pytest.raises(VocabularyError, match="newer bm25v: upgrade"):
+        Samples.load(tmp_path)
+    for torn in (content[:100], content.replace(b'"samples"', b'"nothing"'), b""):
+        (tmp_path / FILE_NAME).write_bytes(torn)
+        with pytest.raises(VocabularyError, match="damaged: delete it"):
+            Samples.load(tmp_path)
+
+
+def test_training_leaves_samples(photos: Path, tmp_path: Path) -> None:
+    recipe = Recipe(expansion=4, k=4, batch=128, epochs=2)
+    wish = Wish(photos, tmp_path / "mine.vocab", backbone="toy", recipe=recipe)
+    trained = train_vocabulary(wish)
+    shutil.rmtree(photos)
+    samples = Samples.load(wish.output)
+    assert samples is not None
+    assert samples.pictures == 12
+    assert len(samples.counts_v) == trained.n_words
+    assert (wish.output / FILE_NAME).stat().st_size < 600_000
+    text = page(Vocabulary.load(wish.output))
+    steps = trained.report["training"]["steps"]
+    assert len(polyline(text)) == steps
+    assert f"held out {trained.report['training']['fvu']:.3f}" in text
+    assert f"<dd>{trained.report['training']['explained_variance']:.1%}</dd>" in text
+
+
+def polyline(text: str) -> list[str]:
+    (points,) = Page(text).values("polyline", "points")
+    return points.split()
+
+
+def test_the_page_stands_alone_and_shows_what_there_is(toy_folder: Path) -> None:
+    text = page(Vocabulary.load(toy_folder))
+    parsed = Page(text)
+    assert not re.search(r"https?://|url\(|@import|<script|<link", text)
+    assert all(src.startswith("data:image/jpeg;base64,") for src in parsed.values("img", "src"))
+    assert all(parsed.values("img", "alt"))
+    samples = Samples.load(toy_folder)
+    assert samples is not None
+    n_pictures = sum(1 + len(word.examples) for word in samples.words)
+    assert len(parsed.values("img", "src")) == n_pictures
+    assert len(polyline(text)) == 40
+    assert "missing" not in " ".join(parsed.values("p", "class"))
+
+
+def test_every_word_is_in_one_bar(toy_folder: Path) -> None:
+    parsed = Page(page(Vocabulary.load(toy_folder)))
+    samples = Samples.load(toy_folder)
+    assert samples is not None
+    bins = charts.density_bins(samples.counts_v / samples.patches)
+    bars = [int(n) for n in parsed.values("rect", "data-words")]
+    assert bars == [int((samples.counts_v == 0).sum()), *(one.words for one in bins)]
+    assert sum(bars) == TOY.n_words
+
+
+@pytest.mark.parametrize("densities", [[0, 0], [1, 1], [0.1, 0.01, 0.001], [0, 3e-7, 0.9999]])
+def test_extreme_densities_are_counted(densities: list[float]) -> None:
+    density_v = np.array(densities, dtype=np.float64)
+    bars = Page(charts.histogram(density_v)).values("rect", "data-words")
+    assert sum(map(int, bars)) == len(densities)
+    for one in charts.density_bins(density_v):
+        inside = (density_v >= one.low * (1 - 1e-6)) & (density_v < one.high * (1 - 1e-6))
+        assert one.words == inside.sum() + (density_v == 1).sum() * (one.high > 0.99)
+
+
+def test_names_are_escaped(toy_folder: Path) -> None:
+    samples = Samples.load(toy_folder)
+    assert samples is not None
+    word = samples.words[0].word
+    evil = '<img src=x onerror="alert(1)"> & \udcff'
+    vocabulary = replace(
+        Vocabulary.load(toy_folder),
+        name=evil,
+        backbone_name=evil,
+        word_names={word: evil},
+        report={"data": {"about": evil, "pictures": evil}, "training": [evil]},
+    )
+    parsed = Page(page(vocabulary))
+    assert "onerror" not in {name for _, attributes in parsed.tags for name in attributes}
+    assert parsed.text.count("<img src=x") >= 3
+
+
+def test_without_samples_the_page_says_what_is_missing(toy_folder: Path) -> None:
+    (toy_folder / FILE_NAME).unlink()
+    text = page(Vocabulary.load(toy_folder))
+    assert "No densities" in text
+    assert "No sample words" in text
+    assert "No curve" not in text
+    (toy_folder / "training.jsonl").unlink()
+    assert "No curve" in Page(page(Vocabulary.load(toy_folder))).text
+
+
+def test_samples_of_another_vocabulary_are_refused(toy_folder: Path) -> None:
+    samples = Samples.load(toy_folder)
+    assert samples is not None
+    replace(samples, counts_v=samples.counts_v[:9]).save(toy_folder)
+    with pytest.raises(VocabularyError, match="another vocabulary"):
+        page(Vocabulary.load(toy_folder))
+
+
+def test_a_log_with_torn_and_repeated_lines_is_read(tmp_path: Path) -> None:
+    lines = ['{"step": 1, "fvu": 0.9}', '{"step": 2, "fv{"step": 2, "fvu": 0.8}', "[]"]
+    lines += ['{"step": 1, "fvu": 0.7}', '{"step": 3, "fvu": NaN}', '{"step": 4, "fvu": 0.5}']
+    (tmp_path / "log").write_text("\n".join(lines))
+    assert read_log(tmp_path / "log") == [(1, 0.7), (4, 0.5)]
+    assert read_log(tmp_path / "none") == []
+
+
+def test_long_curves_are_thinned() -> None:
+    svg = charts.curve([(step, 1 / step) for step in range(1, 5001)], None)
+    assert len(polyline(svg)) == charts.POINTS
+    assert len(polyline(charts.curve([(1, 3.0)], 0.2))) == 1
+
+
+@pytest.mark.parametrize("name", ["toy", "default"])
+def test_a_page_by_name(name: str, tmp_path: Path) -> None:
+    output = tmp_path / "words.html"
+    done = CliRunner().invoke(command, ["report", name, "-o", str(output), "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.output)
+    assert told["output"] == str(output)
+    assert f"<dd>{told['words']:,}</dd>" in output.read_text(encoding="utf-8")
+
+
+def test_a_page_by_path(toy_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(toy_folder.parent)
+    done = CliRunner().invoke(command, ["report", "pets.vocab"])
+    assert done.output == "words.html: a page about toy, 192 words\n"
+    assert "Sample words" in Path("words.html").read_text(encoding="utf-8")
+    wrong = CliRunner().invoke(command, ["report", "nowhere"])
+    assert isinstance(wrong.exception, UnknownVocabulary)
