@@ -232,8 +232,15 @@ def test_two_processes_train_like_one(wish: Wish, tmp_path: Path) -> None:
         "folder, output = Path(sys.argv[1]), Path(sys.argv[2])\n"
         "train_vocabulary(Wish(folder, output, backbone='toy', recipe=recipe))\n"
     )
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    launch += ["--master-port", "29517", str(script), str(wish.folder), str(tmp_path / "two.vocab")]
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
+    launch += [str(script), str(wish.folder), str(tmp_path / "two.vocab")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(launch, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -75,7 +75,7 @@ def extract(
     for number, paths in enumerate(wish.shards(backbone)):
         if number not in store.shards:
             parts: list[Halves] = []
-            for part in shard_parts(wish, backbone, number, on_error):
+            for part in _shard_parts(wish, backbone, number, paths, on_error):
                 parts.append(part)
                 progress(done + len(parts), len(wish.paths))
             store.write(number, np.concatenate(parts))
@@ -83,12 +83,11 @@ def extract(
         progress(done, len(wish.paths))
 
 
-def shard_parts(
-    wish: Extraction, backbone: Backbone, number: int, on_error: OnError
+def _shard_parts(
+    wish: Extraction, backbone: Backbone, number: int, paths: list[Path], on_error: OnError
 ) -> Iterator[Halves]:
     """Give the patches of each picture of a shard; an unreadable one gives none."""
     backbone.load()
-    paths = wish.shards(backbone)[number]
     seeds = [(wish.seed, number, place) for place in range(len(paths))]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = pool.map(lambda path, seed: _patches(wish, backbone, path, seed), paths, seeds)
@@ -109,20 +108,21 @@ class Streamed:
         self._backbone = backbone
         self._numbers = numbers
         self._on_error = on_error
-        per_picture = wish.patches_per_picture(backbone)
-        self._n_patches = [len(paths) * per_picture for paths in wish.shards(backbone)]
+        self._shards = wish.shards(backbone)
+        self._per_picture = wish.patches_per_picture(backbone)
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def n_patches(self, window: int) -> int:
         """How many patches a window has, unreadable pictures included."""
-        return self._n_patches[self._numbers[window]]
+        return len(self._shards[self._numbers[window]]) * self._per_picture
 
     def read(self, window: int) -> Halves:
         """Return a window's patches; where pictures are unreadable, others are seen twice."""
         number = self._numbers[window]
-        parts = shard_parts(self._wish, self._backbone, number, self._on_error)
+        paths = self._shards[number]
+        parts = _shard_parts(self._wish, self._backbone, number, paths, self._on_error)
         patches_nd = np.concatenate(list(parts))
         if len(patches_nd) == 0:
             raise WrongUse(f"no picture of part {number} can be read: look at the folder")
