@@ -65,6 +65,19 @@ def test_inner_tokens_and_dense_vector_come_from_one_pass(tiny: OnnxBackbone) ->
     np.testing.assert_allclose(features.patches_pd[0], top_left, rtol=1e-4, atol=1e-5)
 
 
+def test_a_batch_gives_the_floats_of_each_picture_alone(tiny: OnnxBackbone) -> None:
+    rng = np.random.default_rng(2)
+    toy = backbones.load("toy")
+    for backbone in (tiny, toy):
+        images = rng.integers(0, 256, (backbone.batch + 1, 30, 20, 3), dtype=np.uint8)
+        batch = [backbone.prepare(image) for image in images]
+        found = backbone.forward_batch(batch)
+        for pixels, features in zip(batch, found, strict=True):
+            np.testing.assert_array_equal(features.patches_pd, backbone.forward(pixels).patches_pd)
+            np.testing.assert_array_equal(features.dense_e, backbone.forward(pixels).dense_e)
+        assert backbone.forward_batch([]) == []
+
+
 def test_pixels_are_normalised_like_imagenet(tiny: OnnxBackbone) -> None:
     grey = np.full((8, 8, 3), 128, dtype=np.uint8)
     expected = (128 / 255 - np.array([0.485, 0.456, 0.406])) / np.array([0.229, 0.224, 0.225])

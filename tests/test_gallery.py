@@ -18,12 +18,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bm25v.backbones.protocol import Features, Floats
+from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import (
     GalleryDamaged,
     GalleryError,
     GalleryLocked,
     GalleryNotFound,
     GalleryTooNew,
+    ImageError,
     StorageFull,
     VocabularyMismatch,
     WrongUse,
@@ -50,7 +53,7 @@ def forbid_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("encoded again")
 
-    monkeypatch.setattr(Vocabulary, "features", refuse)
+    monkeypatch.setattr(Vocabulary, "prepare", refuse)
 
 
 def test_a_picture_finds_itself_first_in_every_mode(gallery: Gallery, photos: Path) -> None:
@@ -74,12 +77,64 @@ def test_two_stage_is_the_dense_order_of_the_best_by_words(gallery: Gallery, pho
     assert all(hit.score == pytest.approx(hit.sparse) for hit in sparse)
 
 
-def test_a_second_run_encodes_nothing(
+def test_a_second_run_does_without_the_backbone(
     gallery: Gallery, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forbid_encoding(monkeypatch)
+    def refuse(_: object) -> None:
+        raise AssertionError("asked for the backbone")
+
+    monkeypatch.setattr(Vocabulary, "backbone", property(refuse))
     report = gallery.add(photos, remove_missing=True)
     assert (report.added, report.unchanged, report.removed) == (0, 12, 0)
+
+
+class CountingBackbone(ToyBackbone):
+    """A toy that takes five pictures at once and notes how many it was handed."""
+
+    batch = 5
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def forward_batch(self, batch: list[Floats]) -> list[Features]:
+        self.sizes.append(len(batch))
+        return super().forward_batch(batch)
+
+
+def test_pictures_are_handed_over_in_batches_and_fail_alone(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (photos / "torn.png").write_bytes(b"no picture")
+    vocabulary, backbone = Vocabulary.load("toy"), CountingBackbone()
+    expected = {str(path): vocabulary.encode(path) for path in photos.glob("[0-9]*.png")}
+    vocabulary.__dict__["backbone"] = backbone
+    prepare = Vocabulary.prepare
+
+    def prepare_and_touch(self: Vocabulary, path: str) -> object:
+        pixels = prepare(self, path)
+        if path.endswith("3.png"):
+            os.utime(path, (1, 1))
+        return pixels
+
+    monkeypatch.setattr(Vocabulary, "prepare", prepare_and_touch)
+    known = reading.read_state(str(photos / "7.png")).content
+    paths = sorted(map(str, photos.iterdir()))
+    found = dict(reading.read_files(paths, vocabulary, lambda content: content == known))
+    assert list(found) == paths
+    assert sorted(backbone.sizes) == [2, 3, 5]  # of 5, 5 and 3: one known, one torn, one changed
+    for path, outcome in found.items():
+        name = Path(path).name
+        if name in ("3.png", "torn.png"):
+            assert isinstance(outcome, ImageError)
+            assert ("changed while it was read" in str(outcome)) == (name == "3.png")
+            continue
+        assert isinstance(outcome, reading.Read)
+        if name == "7.png":
+            assert outcome.encoding is None
+            continue
+        assert outcome.encoding is not None
+        assert outcome.encoding.bag.words.tolist() == expected[path].bag.words.tolist()
+        np.testing.assert_array_equal(outcome.encoding.dense_e, expected[path].dense_e)
 
 
 def test_a_touched_file_is_unchanged_by_content(
@@ -442,27 +497,27 @@ def test_wrong_wishes_are_refused(gallery: Gallery, tmp_path: Path) -> None:
 def test_memory_stays_flat_while_indexing(
     tmp_path: Path, make_gallery: Callable[[str], Gallery], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Encoded pictures are not kept: at most a few per worker are alive at once."""
+    """Prepared pictures are not kept: at most a few per worker are alive at once."""
     photos = tmp_path / "many"
     photos.mkdir()
     for seed in range(80):
         picture(seed).save(photos / f"{seed}.png")
     alive = most = 0
-    features = Vocabulary.features
+    prepare = Vocabulary.prepare
 
     def counted(self: Vocabulary, source: str) -> object:
         nonlocal alive, most
         alive += 1
         most = max(most, alive)
-        return features(self, source)
+        return prepare(self, source)
 
     def release(done: int, total: int) -> None:
         nonlocal alive
         alive = max(0, alive - 1)
         time.sleep(0.002)
 
-    monkeypatch.setattr(Vocabulary, "features", counted)
-    monkeypatch.setattr(reading, "CHUNK", 2)
+    monkeypatch.setattr(Vocabulary, "prepare", counted)
+    monkeypatch.setattr(ToyBackbone, "batch", 2)
     make_gallery("g").add(photos, progress=release)
     assert most <= 2 * (2 * (os.cpu_count() or 1) + 2)
 

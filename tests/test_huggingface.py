@@ -14,12 +14,18 @@ import pytest
 from numpy.typing import NDArray
 
 from bm25v import backbones
-from bm25v.backbones import checkpoint, huggingface
+from bm25v.backbones import checkpoint, devices
 from bm25v.backbones.huggingface import HuggingFaceBackbone
 from bm25v.errors import BackboneError, MissingExtra, ModelUnavailable, UnknownBackbone, WrongUse
+from bm25v.gallery.reading import Read, read_files
+from bm25v.sae.model import SparseAutoEncoder
+from bm25v.vocabulary import Vocabulary
 
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
+
+from bm25v.training.extraction import Extraction, extract  # noqa: E402 - needs torch
+from bm25v.training.store import Store  # noqa: E402
 
 SIZES = {
     "hidden_size": 16,
@@ -340,6 +346,45 @@ def test_batches_shrink_until_they_fit(tmp_path: Path, monkeypatch: pytest.Monke
         backbone.forward_batch(batch)
 
 
+def test_pictures_are_indexed_and_extracted_where_batches_do_not_fit(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder = make("vit", tmp_path / "model")
+    backbone = HuggingFaceBackbone(str(folder), device="cpu")
+    words_vd, zeros = np.eye(40, 16, dtype=np.float32), np.zeros(40, dtype=np.float32)
+    sae = SparseAutoEncoder(words_vd.T.copy(), zeros, words_vd, zeros[:16], k=4)
+    vocabulary = Vocabulary.build("tiny", backbone=backbone, sae=sae)
+    vocabulary.__dict__["backbone"] = backbone
+    paths = sorted(photos.iterdir())
+    expected = [vocabulary.encode(path) for path in paths]
+    run, failures = backbone._run, []
+
+    def small_memory(pixels: NDArray[np.float32]) -> Any:
+        if len(pixels) > 2:
+            failures.append(len(pixels))
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+        return run(pixels)
+
+    monkeypatch.setattr(backbone, "_run", small_memory)
+    read = read_files([*map(str, paths)], vocabulary, lambda content: False)
+    for (_, outcome), alone in zip(read, expected, strict=True):
+        assert isinstance(outcome, Read)
+        assert outcome.encoding is not None
+        np.testing.assert_allclose(outcome.encoding.dense_e, alone.dense_e, rtol=1e-4, atol=1e-5)
+    assert set(failures) == {backbone.batch}
+
+    failures.clear()
+    backbone._most = 2**31
+    wish = Extraction(tuple(paths), views=4, patches=None, held_out=0.1, seed=0)
+    store = Store(tmp_path / "store", key="", dim=backbone.patch_dim)
+    store.folder.mkdir()
+    extract(wish, backbone, store, progress=lambda *_: None, on_error=lambda *_: None)
+    assert set(failures) == {backbone.batch}
+    for number, (path,) in enumerate(wish.shards(backbone)):
+        whole_pd = backbone.forward(vocabulary.prepare(path)).patches_pd
+        np.testing.assert_allclose(store.read(number)[:16], whole_pd, rtol=2e-3, atol=2e-3)
+
+
 def test_threads_do_not_mix_their_pictures(tmp_path: Path) -> None:
     _, folder = make("dinov3", tmp_path)
     backbone = backbones.load(str(folder), device="cpu")
@@ -398,7 +443,7 @@ def test_wrong_layers_devices_and_names(tmp_path: Path) -> None:
     for layer in (3, -4):
         with pytest.raises(BackboneError, match=r"no layer -?\d: it has layers 0 to 2"):
             backbones.load(str(folder), layer=layer)
-    with pytest.raises(BackboneError, match=r"no device 'cuda:99' on this machine, only: .*cpu"):
+    with pytest.raises(WrongUse, match=r"no device 'cuda:99' on this machine, only: .*cpu"):
         backbones.load(str(folder), device="cuda:99")
     with pytest.raises(WrongUse, match="backbone toy has a layer of its own"):
         backbones.load("toy", layer=2)
@@ -408,10 +453,10 @@ def test_wrong_layers_devices_and_names(tmp_path: Path) -> None:
 
 def test_the_fastest_device_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert str(huggingface._device(torch, None)) == "cuda:0"
-    assert str(huggingface._device(torch, "cuda:1")) == "cuda:1"
-    assert str(huggingface._device(torch, "cuda")) == "cuda"
-    assert str(huggingface._device(torch, "cpu")) == "cpu"
+    assert str(devices.find(torch, None)) == "cuda:0"
+    assert str(devices.find(torch, "cuda:1")) == "cuda:1"
+    assert str(devices.find(torch, "cuda")) == "cuda"
+    assert str(devices.find(torch, "cpu")) == "cpu"
 
 
 def test_damaged_folders(tmp_path: Path) -> None:

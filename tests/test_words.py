@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bm25v import bags, images
+from bm25v import vocabulary as vocabularies
 from bm25v.cli.words import command
 from bm25v.errors import UnknownVocabulary, VocabularyError
 from bm25v.explain import charts
 from bm25v.explain.samples import FILE_NAME, Samples
-from bm25v.explain.words import page, read_log
+from bm25v.explain.words import LOG_NAME, page, read_log
 from bm25v.vocabulary import Vocabulary
 from tests.test_explain import Page
 
@@ -243,3 +244,21 @@ def test_a_page_by_path(toy_folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "Sample words" in Path("words.html").read_text(encoding="utf-8")
     wrong = CliRunner().invoke(command, ["report", "nowhere"])
     assert isinstance(wrong.exception, UnknownVocabulary)
+
+
+def test_a_page_of_a_vocabulary_on_the_hub(
+    toy_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constants = pytest.importorskip("huggingface_hub").constants
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    repository = tmp_path / "hub" / "models--somebody--pets"
+    shutil.copytree(toy_folder, repository / "snapshots" / "abc123")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc123")
+    output = tmp_path / "words.html"
+    done = CliRunner().invoke(command, ["report", "hf://somebody/pets", "-o", str(output)])
+    assert done.exit_code == 0, done.output
+    assert output.read_text(encoding="utf-8") == page(Vocabulary.load(toy_folder))
+    assert len(polyline(output.read_text(encoding="utf-8"))) == 40
+    assert {FILE_NAME, LOG_NAME} <= set(vocabularies.FETCHED)

@@ -20,16 +20,23 @@ from numpy.typing import NDArray
 
 from bm25v import backbones, bags, images
 from bm25v.backbones import Backbone, Features
+from bm25v.backbones.protocol import Floats
 from bm25v.bags import Bag
 from bm25v.errors import MissingExtra, UnknownVocabulary, VocabularyError, WrongUse
+from bm25v.sae.int8 import Int8Encoder
 from bm25v.sae.model import Codes, SparseAutoEncoder
 
 FORMAT = 1
 DEFAULT = "default"
+FETCHED = [
+    "vocabulary.json",
+    "sae.safetensors",
+    "words.safetensors",  # this and the next are for the page about the words
+    "training.jsonl",
+]
 
 _SHIPPED = Path(__file__).parent / "vocabularies"
 _HUB = "hf://"
-_FILES = ["vocabulary.json", "sae.safetensors"]
 _TENSORS = ("W_enc", "b_enc", "W_dec", "b_dec")
 
 Picture = str | os.PathLike[str] | bytes | NDArray[np.uint8]
@@ -62,6 +69,7 @@ class Vocabulary:
     k_post: int
     fingerprint: str
     source: str  # what `load` finds it by
+    folder: Path | None = None  # where it was read from; None if it was built in memory
     word_names: Mapping[int, str] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
 
@@ -154,25 +162,30 @@ class Vocabulary:
 
     def encode(self, picture: Picture) -> Encoding:
         """Return the bag, the dense vector and the codes of a path, bytes or RGB array."""
-        (encoding,) = self.words_of([self.features(picture)])
+        (encoding,) = self.words_of([self.backbone.forward(self.prepare(picture))])
         return encoding
 
-    def features(self, picture: Picture) -> Features:
-        """Return what the backbone says of a picture."""
-        return self.backbone.forward(self.backbone.prepare(self.decode(picture)))
+    def prepare(self, picture: Picture) -> Floats:
+        """Return a picture as the backbone takes it."""
+        return self.backbone.prepare(self.decode(picture))
 
     def words_of(self, features: Sequence[Features]) -> list[Encoding]:
         """Turn several pictures' features into words at once, which is faster than one by one."""
         if not features:
             return []
-        words, activations = self.sae.encode(np.concatenate([f.patches_pd for f in features]))
         n = len(features)
+        encoder = self.sae if n == 1 else self._int8
+        words, activations = encoder.encode(np.concatenate([f.patches_pd for f in features]))
         return [
             self._encoding(one, Codes(words_pk, activations_pk))
             for one, words_pk, activations_pk in zip(
                 features, np.split(words, n), np.split(activations, n), strict=True
             )
         ]
+
+    @cached_property
+    def _int8(self) -> Int8Encoder:
+        return Int8Encoder(self.sae)
 
     def _encoding(self, features: Features, codes: Codes) -> Encoding:
         dense_e = features.dense_e / max(float(np.linalg.norm(features.dense_e)), 1e-12)
@@ -207,7 +220,7 @@ def _fetched(name: str) -> Path:
     except ImportError as error:
         raise MissingExtra(f"the vocabulary {name}", "hf") from error
     try:
-        found = hub.snapshot_download(name.removeprefix(_HUB), allow_patterns=_FILES)
+        found = hub.snapshot_download(name.removeprefix(_HUB), allow_patterns=FETCHED)
     except (OSError, ValueError, RuntimeError) as error:  # the parents of all that it raises
         reason = str(error).splitlines()[0]
         raise UnknownVocabulary(
@@ -239,6 +252,7 @@ def _read(folder: Path) -> Vocabulary:
             k_post=settings["k_post"],
             fingerprint=_fingerprint(backbone["fingerprint"], sae, settings["k_post"]),
             source=str(folder),
+            folder=folder,
             word_names={int(word): name for word, name in settings["names"].items()},
             report=settings["report"],
         )

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bm25v.backbones import checkpoint
-from bm25v.backbones.protocol import Features, Image
+from bm25v.backbones import checkpoint, devices
+from bm25v.backbones.protocol import CPU_BATCH, Features, Floats, Image
 from bm25v.errors import BackboneError
 
-Floats = NDArray[np.float32]
+_GPU_BATCH = 32
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class HuggingFaceBackbone:
         self._source, named_layer = checkpoint.split_layer(name)
         self._torch = checkpoint.imported("torch", name)
         transformers = checkpoint.imported("transformers", name)
-        self._device = _device(self._torch, device)
+        self._device = devices.find(self._torch, device)
         self._folder = checkpoint.find(self._source)
         self._described = checkpoint.read_json(self._folder / "config.json")
         self._family = _family(name, self._described)
@@ -91,6 +90,7 @@ class HuggingFaceBackbone:
         self.patch_dim: int = self._config.hidden_size
         projected = self._family is _CLIP
         self.dense_dim: int = self._config.projection_dim if projected else self.patch_dim
+        self.batch = CPU_BATCH if self._device.type == "cpu" else _GPU_BATCH
         self._lock = threading.Lock()
         self._model: Any = None
         self._most = 2**31  # pictures that fit into memory at once, as far as we know
@@ -235,19 +235,6 @@ def _layer(name: str, layer: int | None, blocks: int) -> int:
             f"{name} has no layer {chosen}: it has layers 0 to {blocks - 1} (or -{blocks} to -1)"
         )
     return chosen % blocks
-
-
-def _device(torch: Any, wanted: str | None) -> Any:
-    here = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-    here += ["mps"] if torch.backends.mps.is_available() else []
-    here += ["cpu"]
-    if wanted is None:
-        return torch.device(here[0])
-    if wanted not in {*here, *(device.partition(":")[0] for device in here)}:
-        raise BackboneError(
-            f"there is no device {wanted!r} on this machine, only: {', '.join(here)}"
-        )
-    return torch.device(wanted)
 
 
 def _blocks(torch: Any, model: Any, count: int) -> Any:

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bm25v import downloads
-from bm25v.backbones.protocol import Features, Image
+from bm25v.backbones.protocol import CPU_BATCH, Features, Floats, Image
 from bm25v.downloads import PackagedFile
 from bm25v.images import resize
-
-Floats = NDArray[np.float32]
+from bm25v.protobuf import field
 
 _IMAGENET_MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
 _IMAGENET_STD = np.array([0.229, 0.224, 0.225], dtype=np.float32)
@@ -45,6 +43,8 @@ class OnnxSpec:
 
 class OnnxBackbone:
     """A frozen model in ONNX Runtime; its file is fetched on first use."""
+
+    batch = CPU_BATCH
 
     def __init__(self, spec: OnnxSpec) -> None:
         self.spec = spec
@@ -73,6 +73,10 @@ class OnnxBackbone:
         feed = {session.get_inputs()[0].name: pixels}
         return self.spec.features(*session.run([self.spec.hidden, *self.spec.visible], feed))
 
+    def forward_batch(self, batch: list[Floats]) -> list[Features]:
+        """Return the features of prepared pictures, one by one: floats depend on no neighbour."""
+        return [self.forward(pixels) for pixels in batch]
+
     def load(self) -> Any:
         """Return the ONNX Runtime session, made on first use."""
         with self._loading:
@@ -99,16 +103,7 @@ def _with_output(model: bytes, name: str) -> bytes:
     Protocol buffers merge by concatenation: appending `ModelProto{graph{output{name}}}` adds one
     output and spares us the onnx package, which would only parse and rewrite the whole file.
     """
-    return model + _field(7, _field(12, _field(1, name.encode())))
-
-
-def _field(number: int, payload: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(payload)) + payload
-
-
-def _varint(value: int) -> bytes:
-    low = bytes([value & 127])
-    return low if value < 128 else bytes([value & 127 | 128]) + _varint(value >> 7)
+    return model + field(7, field(12, field(1, name)))
 
 
 def _tinyvit_features(tokens_byxd: Floats, dense_be: Floats) -> Features:

@@ -47,21 +47,30 @@ def encode(folder: Path | None, vocabulary: str, limit: int, rounds: int, as_jso
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1))
 @json_option
 def train(dims: tuple[int, ...], rounds: int, as_json: bool) -> None:
-    """Time a training step against the same step written densely."""
+    """Time a training step against the same step written densely, and patches becoming words."""
+    from bm25v.sae import trainer as _needs_torch  # noqa: F401, I001 - says so in one line
     from bm25v.bench.train import time_steps
+    from bm25v.bench.words import time_words
     from bm25v.cli.progress import progress_bar
-    from bm25v.sae import trainer as _needs_torch  # noqa: F401 - says so in one line
 
     with progress_bar("timing") as progress:
         found = []
         for done, dim in enumerate(dims):
-            progress(done, len(dims))
+            progress(done, len(dims) + 1)
             found.append(time_steps(dim, rounds=rounds))
+        progress(len(dims), len(dims) + 1)
+        words = time_words(rounds=rounds)
     if as_json:
-        print_json([{**vars(times), "ratio": times.ratio} for times in found])
+        steps = [{**vars(times), "ratio": times.ratio} for times in found]
+        print_json({"steps": steps, "words": {**vars(words), "ratio": words.ratio}})
         return
     for times in found:
         click.echo(
             f"D {times.dim}, {times.words:,} words: {times.ours * 1e3:.0f} ms a step, "
             f"dense {times.dense * 1e3:.0f} ms: {times.ratio:.1f} times faster"
         )
+    click.echo(
+        f"{words.patches} patches, D {words.dim}, {words.words:,} words, one thread: "
+        f"numpy {words.numpy * 1e3:.0f} ms, torch {words.torch * 1e3:.0f} ms, int8 "
+        f"{words.int8 * 1e3:.0f} ms: {words.ratio:.1f} times faster, {words.agreement:.2%} the same"
+    )

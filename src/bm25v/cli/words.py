@@ -24,7 +24,10 @@ def command() -> None:
 )
 @json_option
 def report(vocabulary: str, output: Path, as_json: bool) -> None:
-    """Write a page about VOCAB, a folder or a shipped name: figures, charts and sample words."""
+    """Write a page about VOCAB: figures, charts and sample words.
+
+    VOCAB is a folder, a shipped name or hf://owner/name.
+    """
     from bm25v.explain.words import page
     from bm25v.vocabulary import Vocabulary
 

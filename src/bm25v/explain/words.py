@@ -18,7 +18,6 @@ from bm25v.vocabulary import Vocabulary
 
 LOG_NAME = "training.jsonl"
 
-_SHIPPED = Path(__file__).parents[1] / "vocabularies"
 _LISTED = 2000  # silent words at most
 _FIGURES = """
 <p>A picture is cut into patches, and each patch is described by its few strongest <b>visual
@@ -42,10 +41,9 @@ def page(vocabulary: Vocabulary) -> str:
     >>> "<dd>192</dd>" in text, "No curve" in text, "No densities" in text
     (True, True, True)
     """
-    folder = _SHIPPED / vocabulary.source  # the source itself, if that is a folder elsewhere
-    samples = Samples.load(folder)
-    if samples is not None and len(samples.counts_v) != vocabulary.n_words:
-        raise VocabularyError(f"{folder / FILE_NAME} is of another vocabulary: delete it")
+    folder = vocabulary.folder
+    samples = _samples(vocabulary, folder) if folder else None
+    points = read_log(folder / LOG_NAME) if folder else []
     name = _text(vocabulary.name)
     return f"""<!doctype html>
 <html lang="en">
@@ -67,7 +65,7 @@ def page(vocabulary: Vocabulary) -> str:
 </header>
 <main>
 <section class="charts">
-{_curve(vocabulary, read_log(folder / LOG_NAME))}
+{_curve(vocabulary, points)}
 {_histogram(samples)}
 </section>
 {_words(vocabulary, samples)}
@@ -94,6 +92,13 @@ def read_log(path: Path) -> Points:
         if math.isfinite(fvu):
             found[step] = fvu
     return sorted(found.items())
+
+
+def _samples(vocabulary: Vocabulary, folder: Path) -> Samples | None:
+    samples = Samples.load(folder)
+    if samples is not None and len(samples.counts_v) != vocabulary.n_words:
+        raise VocabularyError(f"{folder / FILE_NAME} is of another vocabulary: delete it")
+    return samples
 
 
 def _lead(vocabulary: Vocabulary) -> str:

@@ -10,11 +10,10 @@ from typing import NamedTuple
 from threadpoolctl import threadpool_limits
 
 from bm25v import images
+from bm25v.backbones.protocol import Floats
 from bm25v.errors import ImageError
 from bm25v.gallery.writer import FileState
 from bm25v.vocabulary import Encoding, Vocabulary
-
-CHUNK = 4  # pictures a worker takes at once: their patches go through the SAE together
 
 
 class Read(NamedTuple):
@@ -24,6 +23,13 @@ class Read(NamedTuple):
     encoding: Encoding | None
 
 
+class _New(NamedTuple):
+    """A file whose content is not known, ready for the backbone."""
+
+    file: FileState
+    pixels: Floats
+
+
 Outcome = Read | ImageError
 
 
@@ -31,8 +37,11 @@ def read_files(
     paths: list[str], vocabulary: Vocabulary, is_known: Callable[[bytes], bool]
 ) -> Iterator[tuple[str, Outcome]]:
     """Give each path with what became of it; `is_known` is asked about content hashes."""
+    if not paths:
+        return  # and the backbone is never asked for
     workers = os.cpu_count() or 1
-    chunks = (paths[start : start + CHUNK] for start in range(0, len(paths), CHUNK))
+    size = vocabulary.backbone.batch
+    chunks = (paths[start : start + size] for start in range(0, len(paths), size))
     ahead: deque[tuple[list[str], Future[list[Outcome]]]] = deque()
     pool = ThreadPoolExecutor(workers)
     # One thread a picture: threads inside the matrix products would only wait for each other.
@@ -55,25 +64,25 @@ def _finished(chunk: list[str], future: Future[list[Outcome]]) -> Iterator[tuple
 def _read_chunk(
     paths: list[str], vocabulary: Vocabulary, is_known: Callable[[bytes], bool]
 ) -> list[Outcome]:
-    outcomes: list[Outcome] = []
-    features = []
-    for path in paths:
-        try:
-            file = read_state(path)
-            if not is_known(file.content):
-                found = vocabulary.features(path)
-                if not is_same_file(path, file.size, file.mtime_ns):
-                    raise ImageError("has changed while it was read: run the command again")
-                features.append((len(outcomes), found))
-            outcomes.append(Read(file, None))
-        except ImageError as error:
-            outcomes.append(error)
-    encodings = vocabulary.words_of([found for _, found in features])
-    for (place, _), encoding in zip(features, encodings, strict=True):
-        outcome = outcomes[place]
-        assert isinstance(outcome, Read)
-        outcomes[place] = outcome._replace(encoding=encoding)
-    return outcomes
+    found = [_prepared(path, vocabulary, is_known) for path in paths]
+    pixels = [one.pixels for one in found if isinstance(one, _New)]
+    encodings = iter(vocabulary.words_of(vocabulary.backbone.forward_batch(pixels)))
+    return [Read(one.file, next(encodings)) if isinstance(one, _New) else one for one in found]
+
+
+def _prepared(
+    path: str, vocabulary: Vocabulary, is_known: Callable[[bytes], bool]
+) -> _New | Outcome:
+    try:
+        file = read_state(path)
+        if is_known(file.content):
+            return Read(file, None)
+        pixels = vocabulary.prepare(path)
+        if not is_same_file(path, file.size, file.mtime_ns):
+            raise ImageError("has changed while it was read: run the command again")
+        return _New(file, pixels)
+    except ImageError as error:
+        return error
 
 
 def read_state(path: str) -> FileState:

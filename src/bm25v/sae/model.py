@@ -70,15 +70,24 @@ class SparseAutoEncoder:
 
 def _top_k(values_pv: NDArray[np.float32], k: int) -> Codes:
     """Keep the k largest positive values of each row, largest first."""
-    words_pc = _candidates(values_pv, k)
-    kept_pc = np.take_along_axis(values_pv, words_pc, axis=1)
-    top_pk = _largest(kept_pc, min(k, kept_pc.shape[1]))
-    order_pk = np.argsort(-np.take_along_axis(kept_pc, top_pk, axis=1), axis=1)
-    top_pk = np.take_along_axis(top_pk, order_pk, axis=1)
+    words_pk = largest(values_pv, min(k, values_pv.shape[1]))
+    return strongest(words_pk, np.take_along_axis(values_pv, words_pk, axis=1), k)
+
+
+def strongest(words_pc: NDArray[np.intp], values_pc: NDArray[np.float32], k: int) -> Codes:
+    """Keep each row's k words of the largest values, largest first; negative values become 0."""
+    top_pk = np.argsort(-values_pc, axis=1)[:, :k]
     return Codes(
         np.take_along_axis(words_pc, top_pk, axis=1).astype(np.int32),
-        np.maximum(np.take_along_axis(kept_pc, top_pk, axis=1), 0),
+        np.maximum(np.take_along_axis(values_pc, top_pk, axis=1), 0),
     )
+
+
+def largest(values_pv: NDArray[np.float32], k: int) -> NDArray[np.intp]:
+    """Return where the k largest values of each row are, in no order."""
+    words_pc = _candidates(values_pv, k)
+    top_pk = _partition(np.take_along_axis(values_pv, words_pc, axis=1), k)
+    return np.take_along_axis(words_pc, top_pk, axis=1)
 
 
 def _candidates(values_pv: NDArray[np.float32], k: int) -> NDArray[np.intp]:
@@ -94,12 +103,12 @@ def _candidates(values_pv: NDArray[np.float32], k: int) -> NDArray[np.intp]:
     if n_groups <= k:
         return np.broadcast_to(np.arange(n_words), (n_rows, n_words))
     grouped_psg = values_pv[:, : size * n_groups].reshape(n_rows, size, n_groups)
-    best_pk = _largest(grouped_psg.max(axis=1), k)
+    best_pk = _partition(grouped_psg.max(axis=1), k)
     members_pc = (best_pk[:, :, None] + np.arange(size) * n_groups).reshape(n_rows, -1)
     rest = np.arange(size * n_groups, n_words)
     return np.concatenate([members_pc, np.broadcast_to(rest, (n_rows, len(rest)))], axis=1)
 
 
-def _largest(values: NDArray[np.float32], k: int) -> NDArray[np.intp]:
+def _partition(values: NDArray[np.float32], k: int) -> NDArray[np.intp]:
     """Return where the k largest of each row are, in no order."""
     return np.argpartition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k :]

@@ -1,16 +1,20 @@
 """Pictures become shards of patches, side by side: kept in a store, or made anew each time."""
 
 import hashlib
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bm25v import images
-from bm25v.backbones import Backbone
+from bm25v.backbones import Backbone, Features
+from bm25v.backbones.protocol import Floats
 from bm25v.errors import ImageError, WrongUse
 from bm25v.training.store import Halves, Store
 from bm25v.training.views import views
@@ -18,6 +22,7 @@ from bm25v.training.views import views
 _SHARD_PATCHES = 65_536
 
 OnError = Callable[[Path, ImageError], None]
+Seed = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,6 @@ def extract(
                 progress(done + len(parts), len(wish.paths))
             store.write(number, np.concatenate(parts))
         done += len(paths)
-        progress(done, len(wish.paths))
 
 
 def _shard_parts(
@@ -88,10 +92,12 @@ def _shard_parts(
 ) -> Iterator[Halves]:
     """Give the patches of each picture of a shard; an unreadable one gives none."""
     backbone.load()
-    seeds = [(wish.seed, number, place) for place in range(len(paths))]
+    seeded = [(path, (wish.seed, number, place)) for place, path in enumerate(paths)]
+    size = max(1, backbone.batch // wish.views)
+    chunks = [seeded[start : start + size] for start in range(0, len(seeded), size)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = pool.map(lambda path, seed: _patches(wish, backbone, path, seed), paths, seeds)
-        for path, part in zip(paths, found, strict=True):
+        found = pool.map(lambda chunk: _patches(wish, backbone, chunk), chunks)
+        for path, part in zip(paths, itertools.chain.from_iterable(found), strict=True):
             if isinstance(part, ImageError):
                 on_error(path, part)
                 part = np.empty((0, backbone.patch_dim), dtype=np.float16)
@@ -129,20 +135,41 @@ class Streamed:
         return np.resize(patches_nd, (self.n_patches(window), self._backbone.patch_dim))
 
 
+class _View(NamedTuple):
+    """A view of a picture, ready for the backbone, and which of its patches are wanted."""
+
+    pixels: Floats
+    rows: slice | NDArray[np.int64]
+
+
 def _patches(
-    wish: Extraction, backbone: Backbone, path: Path, seed: tuple[int, ...]
-) -> Halves | ImageError:
+    wish: Extraction, backbone: Backbone, pictures: list[tuple[Path, Seed]]
+) -> list[Halves | ImageError]:
+    """Return the patches of some pictures, all of whose views go through the backbone at once."""
+    shown = [_views(wish, backbone, path, seed) for path, seed in pictures]
+    pixels = [view.pixels for one in shown if isinstance(one, list) for view in one]
+    features = iter(backbone.forward_batch(pixels))
+    return [one if isinstance(one, ImageError) else _wanted(one, features) for one in shown]
+
+
+def _wanted(views: list[_View], features: Iterator[Features]) -> Halves:
+    """Take the wanted patches out of the features of a picture's views, which come next."""
+    parts = [next(features).patches_pd[view.rows].astype(np.float16) for view in views]
+    return np.concatenate(parts)
+
+
+def _views(
+    wish: Extraction, backbone: Backbone, path: Path, seed: Seed
+) -> list[_View] | ImageError:
     rng = np.random.default_rng(seed)
     try:
         image = images.decode(path, short_side=2 * backbone.input_size)
     except ImageError as error:
         return error
-    parts = []
+    found = []
     for view in views(image, wish.views, rng):
-        pixels = backbone.prepare(np.ascontiguousarray(view))
-        patches_pd = backbone.forward(pixels).patches_pd
+        rows: slice | NDArray[np.int64] = slice(None)
         if wish.patches is not None:
-            chosen = rng.permutation(len(patches_pd))[: wish.patches]
-            patches_pd = patches_pd[np.sort(chosen)]
-        parts.append(patches_pd.astype(np.float16))
-    return np.concatenate(parts)
+            rows = np.sort(rng.permutation(backbone.grid[0] * backbone.grid[1])[: wish.patches])
+        found.append(_View(backbone.prepare(np.ascontiguousarray(view)), rows))
+    return found
