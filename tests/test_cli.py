@@ -1,5 +1,6 @@
 """The command line: what it prints, its JSON, its exit codes, its one-line errors."""
 
+import io
 import json
 import os
 import re
@@ -14,9 +15,10 @@ from typing import Any, NamedTuple
 
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from bm25v import cli
-from bm25v.cli import main
+from bm25v.cli import main, progress
 from bm25v.vocabulary import Vocabulary
 from tests.conftest import picture
 
@@ -263,6 +265,149 @@ def test_a_vocabulary_that_moved_is_found_again(run: Run, photos: Path) -> None:
     failed(run("search", photos / "0.png"), 1, "if it has moved: bm25v index FOLDER --vocabulary")
     assert run("index", photos, "--vocabulary", "new.vocab").code == 0
     assert run("search", photos / "0.png").code == 0
+
+
+TINY = ("--backbone", "toy", "--expansion", 4, "--k", 4, "--batch", 64)
+
+
+def contents() -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+
+
+def told(outcome: Outcome) -> Outcome:
+    """Leave out what training says before it fails."""
+    return outcome._replace(err=outcome.err.removeprefix("12 pictures, 0.00 GB of patches\n"))
+
+
+def test_bad_pictures_and_settings_for_training_are_one_clear_line(run: Run, photos: Path) -> None:
+    pytest.importorskip("torch")
+    Path("empty").mkdir()
+    before = contents()
+
+    def train(folder: object, *more: object) -> Outcome:
+        return run("train", folder, "-o", "mine.vocab", *TINY, *more)
+
+    failed(train("empty"), 2, "no pictures in empty")
+    failed(train("nowhere"), 1, "nowhere: does not exist")
+    failed(train(photos, "--expansion", 99), 2, "588 patches are fewer than the 1,188 words")
+    failed(train(photos, "--device", "cuda:99"), 2, "no device 'cuda:99' on this machine")
+    failed(train(photos, "--resume"), 2, "no run to go on with", "leave out --resume")
+    failed(train(photos, "-o", photos / "0.png"), 1, "0.png exists already")
+    assert contents() == before
+
+
+def test_training_that_breaks_down_is_one_clear_line(run: Run, photos: Path) -> None:
+    pytest.importorskip("torch")
+    broken = run("train", photos, "-o", "mine.vocab", *TINY, "--learning-rate", 1e30)
+    failed(told(broken), 2, "training broke down at step", "learning rate 1e+30 is too high")
+    assert not Path("mine.vocab").exists()
+
+
+def test_damaged_patches_are_one_clear_line(run: Run, photos: Path) -> None:
+    pytest.importorskip("torch")
+    options = (*TINY, "--activations", "kept")
+    assert run("train", photos, "-o", "first.vocab", *options).code == 0
+    for number in (0, 11):  # held out, learnt from
+        shard = Path(f"kept/shard-{number:05d}.f16")
+        content = shard.read_bytes()
+        shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        before = contents()
+        outcome = run("train", photos, "-o", "mine.vocab", *options)
+        failed(told(outcome), 1, f"{shard} is damaged: delete kept and start again")
+        assert before.items() <= contents().items()
+        assert not Path("mine.vocab").exists()
+        shard.write_bytes(content)
+
+
+def test_an_unfinished_run_of_other_settings_is_one_clear_line(run: Run, photos: Path) -> None:
+    checkpoints = pytest.importorskip("bm25v.training.checkpoints")
+    Path("mine.vocab.work").mkdir()
+    checkpoints.save(Path("mine.vocab.work"), {}, key="another run's")
+    before = contents()
+    words = ("train", photos, "-o", "mine.vocab", *TINY)
+    failed(run(*words), 2, "an unfinished run is in mine.vocab.work", "--resume")
+    failed(run(*words, "--resume"), 2, "checkpoint.safetensors is of a run with other pictures")
+    assert contents() == before
+
+
+def test_models_that_cannot_be_used_are_one_clear_line(
+    run: Run, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.test_huggingface import make
+
+    constants = pytest.importorskip("huggingface_hub").constants
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    _, model = make("vit", tmp_path / "model")
+    assert run("vocabulary", "export", "toy", "-o", "sae", "--format", "saelens").code == 0
+    before = contents()
+    train = ("train", photos, "-o", "mine.vocab", "--backbone")
+    bring_in = ("vocabulary", "import", "sae", "-o", "mine.vocab", "--backbone")
+    absent = "google/siglip2-so400m-patch14-384"
+    for words in (train, bring_in):
+        failed(run(*words, absent), 1, f"{absent} is not on this machine", "set HF_HOME")
+        failed(run(*words, "resnet"), 1, "no backbone 'resnet'")
+    failed(run(*train, model, "--device", "cuda:99"), 2, "no device 'cuda:99' on this machine")
+    for backbone, width in ((model, 16), ("tinyvit-5m", 320)):
+        failed(run(*bring_in, backbone), 1, f"patches of {width} values, the SAE takes 12")
+    assert contents() == before
+
+
+def test_bad_auto_encoders_are_one_clear_line(run: Run) -> None:
+    assert run("vocabulary", "export", "toy", "-o", "sae", "--format", "saelens").code == 0
+    Path("empty").mkdir()
+    Path("torn").mkdir()
+    (Path("torn") / "cfg.json").write_bytes((Path("sae") / "cfg.json").read_bytes())
+    (Path("torn") / "sae_weights.safetensors").write_bytes(b"torn")
+    Path("taken").write_text("mine")
+    before = contents()
+    end = ("-o", "mine.vocab", "--backbone", "toy")
+    failed(run("vocabulary", "import", "empty", *end), 1, "the folder is empty")
+    failed(run("vocabulary", "import", "torn", *end), 1, "sae_weights.safetensors is damaged")
+    failed(run("vocabulary", "import", "sae", *end, "--k", 999), 2, "k = 999", "from 1 to 192")
+    failed(run("vocabulary", "import", "sae", *end, "-o", "taken"), 1, "taken exists already")
+    assert contents() == before
+
+
+def spoken(line: str) -> float:
+    found = re.search(r"([\d,.]+) pictures/s", line)
+    assert found is not None
+    return float(found[1].replace(",", ""))
+
+
+def test_speed_is_in_pictures_and_what_was_there_before_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
+    file = io.StringIO()
+    with progress.live_line(Console(file=file)) as show:
+        for done in (5001, 5002, 5003):
+            show("patches", done, 6000, 1.0)
+            time.sleep(0.1)
+        for done in (1, 2, 3):
+            show("step", done, 6000, 1.0)
+            time.sleep(0.1)
+        show("step", 3, 6000, 3.0)
+    patches, steps = file.getvalue().splitlines()[:3], file.getvalue().splitlines()[3:]
+    assert patches[0] == "patches"
+    assert 0 < spoken(patches[2]) <= 10
+    assert steps[0] == "step"
+    assert 0 < spoken(steps[2]) <= 10
+    assert spoken(steps[3]) == pytest.approx(3 * spoken(steps[2]), abs=0.2)
+
+
+def test_on_a_terminal_the_line_fits_and_is_wiped() -> None:
+    file = io.StringIO()
+    label = "step 11,980 of 21,980  FVU 0.123  L0 16.0  dead 0.0%"
+    with progress.live_line(Console(file=file, force_terminal=True, width=82)) as show:
+        for done in (11_979, 11_980):
+            show(label, done, 21_980, 80.0)
+            time.sleep(0.3)
+    shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", file.getvalue())
+    lines = re.split(r"[\r\n]+", shown)
+    assert any(re.match(rf"{label} [\d,.]+ pictures/s .*\d:\d\d$", line) for line in lines)
+    assert all(len(line) <= 82 for line in lines)
+    assert file.getvalue().rstrip().endswith("\x1b[2K")
 
 
 def test_models_list_names_origin_and_licence(run: Run) -> None:

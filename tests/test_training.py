@@ -1,7 +1,9 @@
 """Training on folders: stores, checkpoints, going on, several processes."""
 
+import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,17 +13,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
+from numpy.typing import NDArray
 
 torch = pytest.importorskip("torch")
 
+from bm25v import images  # noqa: E402
+from bm25v.backbones.protocol import Features, Floats  # noqa: E402
+from bm25v.backbones.toy import ToyBackbone  # noqa: E402
+from bm25v.cli import progress  # noqa: E402
+from bm25v.cli.train import command  # noqa: E402
 from bm25v.errors import VocabularyError, WrongUse  # noqa: E402
 from bm25v.gallery import Gallery  # noqa: E402
 from bm25v.sae.batches import batches, n_steps, sample  # noqa: E402
 from bm25v.sae.recipe import Recipe  # noqa: E402
 from bm25v.sae.trainer import StepFigures, Trainer  # noqa: E402
-from bm25v.training import Wish, train_vocabulary  # noqa: E402
+from bm25v.training import Wish, run, train_vocabulary  # noqa: E402
+from bm25v.training.extraction import Extraction, extract  # noqa: E402
 from bm25v.training.run import Listener  # noqa: E402
 from bm25v.training.store import Store, StoreWindows  # noqa: E402
+from bm25v.training.views import views  # noqa: E402
 from bm25v.vocabulary import Vocabulary  # noqa: E402
 from tests.conftest import picture  # noqa: E402
 
@@ -42,6 +53,10 @@ def pictures(tmp_path: Path) -> Path:
 def wish(pictures: Path, tmp_path: Path) -> Wish:
     """A small run on the toy backbone."""
     return Wish(pictures, tmp_path / "mine.vocab", backbone="toy", recipe=RECIPE)
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def weights(vocabulary: Vocabulary) -> bytes:
@@ -103,6 +118,74 @@ def test_interrupted_extraction_goes_on(wish: Wish, tmp_path: Path) -> None:
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
+def test_patches_of_other_settings_are_not_overwritten(wish: Wish, tmp_path: Path) -> None:
+    kept = replace(wish, activations=tmp_path / "kept")
+    train_vocabulary(kept)
+    before = {path: path.read_bytes() for path in (tmp_path / "kept").iterdir()}
+    with pytest.raises(WrongUse, match="holds patches of other pictures or settings"):
+        train_vocabulary(replace(kept, views=2, output=tmp_path / "other.vocab"))
+    assert {path: path.read_bytes() for path in (tmp_path / "kept").iterdir()} == before
+
+
+def test_each_process_has_a_gpu_of_its_own(wish: Wish, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "97")
+    with pytest.raises(WrongUse, match="no device 'cuda:97'"):
+        train_vocabulary(replace(wish, device="cuda"))
+
+
+class CountingBackbone(ToyBackbone):
+    """A toy that notes how many views it was handed at once."""
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+        self.sizes: list[int] = []
+
+    def forward_batch(self, batch: list[Floats]) -> list[Features]:
+        self.sizes.append(len(batch))
+        return super().forward_batch(batch)
+
+
+def drawn(wish: Extraction, path: Path, seed: tuple[int, ...]) -> NDArray[np.float16]:
+    """Return the patches of one picture, a view after the other."""
+    toy, rng = ToyBackbone(), np.random.default_rng(seed)
+    parts = []
+    for view in views(images.decode(path, short_side=112), wish.views, rng):
+        patches_pd = toy.forward(toy.prepare(np.ascontiguousarray(view))).patches_pd
+        parts.append(patches_pd[np.sort(rng.permutation(49)[: wish.patches])])
+    return np.concatenate(parts).astype(np.float16)
+
+
+def test_the_views_of_several_pictures_go_through_the_backbone_at_once(
+    pictures: Path, tmp_path: Path
+) -> None:
+    (pictures / "7.png").write_bytes(b"no picture")
+    paths = tuple(sorted(pictures.iterdir()))
+    wish = Extraction(paths, views=3, patches=9, held_out=0.1, seed=5)
+    for batch, pictures_at_once in ((7, 2), (3, 1), (1, 1)):
+        backbone = CountingBackbone(batch)
+        torn: list[str] = []
+        store = Store(tmp_path / f"of {batch}", key="", dim=12)
+        store.folder.mkdir()
+        extract(
+            wish,
+            backbone,
+            store,
+            progress=lambda *_: None,
+            on_error=lambda path, _, torn=torn: torn.append(path.name),  # type: ignore[misc]
+        )
+        assert torn == ["7.png"]
+        assert len(backbone.sizes) == 40 / pictures_at_once
+        assert max(backbone.sizes) == 3 * pictures_at_once
+        assert sum(backbone.sizes) == 3 * 39
+        for number, shard in enumerate(wish.shards(backbone)):
+            expected = [
+                drawn(wish, path, (5, number, place))
+                for place, path in enumerate(shard)
+                if path.name != "7.png"
+            ]
+            np.testing.assert_array_equal(store.read(number), np.concatenate(expected))
+
+
 def test_ctrl_c_takes_effect_between_two_steps(wish: Wish) -> None:
     def press(figures: StepFigures, steps: int) -> None:
         if figures.step == 4:
@@ -120,9 +203,11 @@ def test_other_settings_do_not_go_on(wish: Wish) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         train_vocabulary(wish, Listener(on_step=stop))
-    other = replace(wish, resume=True, recipe=replace(RECIPE, k=3))
-    with pytest.raises(WrongUse, match="other pictures or settings"):
-        train_vocabulary(other)
+    before = contents(wish.work)
+    for other in (replace(wish, recipe=replace(RECIPE, k=3)), replace(wish, views=2)):
+        with pytest.raises(WrongUse, match="other pictures or settings"):
+            train_vocabulary(replace(other, resume=True))
+    assert contents(wish.work) == before
     (wish.work / "checkpoint.safetensors").write_bytes(b"torn")
     with pytest.raises(VocabularyError, match="damaged"):
         train_vocabulary(replace(wish, resume=True))
@@ -277,4 +362,158 @@ def test_streaming_keeps_nothing_and_learns_the_same(wish: Wish, tmp_path: Path)
     assert streamed.report["data"]["patches"] == whole.report["data"]["patches"]
     assert streamed.report["training"]["fvu"] == pytest.approx(
         whole.report["training"]["fvu"], rel=0.2
+    )
+
+
+DEVICES = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_built_in_backbone_trains_on_every_device_and_goes_on_there(
+    wish: Wish, device: str
+) -> None:
+    def stop(figures: StepFigures, steps: int) -> None:
+        if figures.step == 9:
+            raise KeyboardInterrupt
+
+    there = replace(wish, device=device)
+    with pytest.raises(KeyboardInterrupt):
+        train_vocabulary(there, Listener(on_step=stop))
+    assert train_vocabulary(replace(there, resume=True)).report["training"]["fvu"] < 1
+
+
+def test_a_device_that_is_not_here_is_refused(wish: Wish) -> None:
+    with pytest.raises(WrongUse, match="no device 'cuda:99' on this machine, only: "):
+        train_vocabulary(replace(wish, device="cuda:99"))
+    assert not wish.work.exists()
+
+
+def test_too_few_patches_are_refused_before_they_are_made(wish: Wish) -> None:
+    with pytest.raises(WrongUse, match="1,960 patches are fewer than the 2,400 words"):
+        train_vocabulary(replace(wish, recipe=replace(RECIPE, expansion=200)))
+    assert not wish.work.exists()
+
+
+def shards(pictures: Path) -> list[list[Path]]:
+    """Return the pictures of each shard of the small run; the first one is held out."""
+    paths = tuple(sorted(pictures.iterdir()))
+    wish = Extraction(paths, 1, None, RECIPE.held_out, RECIPE.seed)
+    return wish.shards(ToyBackbone())
+
+
+def test_patches_that_turn_out_too_few_are_refused(wish: Wish, pictures: Path) -> None:
+    _, *learnt = shards(pictures)
+    for path in itertools.chain(*learnt[:-1]):
+        path.write_bytes(b"no picture")
+    with pytest.raises(WrongUse, match="98 patches are fewer than the 144 words"):
+        train_vocabulary(replace(wish, recipe=replace(RECIPE, expansion=12)))
+    assert not wish.output.exists()
+
+
+def test_unreadable_pictures_that_were_held_out_are_refused_before_training(
+    wish: Wish, pictures: Path
+) -> None:
+    held_out, *_ = shards(pictures)
+    for path in held_out:
+        path.write_bytes(b"no picture")
+    steps: list[int] = []
+    listener = Listener(on_step=lambda figures, _: steps.append(figures.step))
+    with pytest.raises(WrongUse, match=r"held out for measuring can be read.*--seed"):
+        train_vocabulary(wish, listener)
+    assert not steps
+    train_vocabulary(replace(wish, recipe=replace(RECIPE, seed=4)))
+
+
+def logged(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Return each figure's steps and values; of a step logged twice, what came last."""
+    lines = (folder / "training.jsonl").read_text().splitlines()
+    steps = {entry["step"]: entry for entry in map(json.loads, lines)}
+    names = next(iter(steps.values())).keys() - {"step"}
+    return {name: [(step, entry[name]) for step, entry in steps.items()] for name in names}
+
+
+def drawn_curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Return the curves that TensorBoard would show."""
+    module = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    found = module.EventAccumulator(str(folder / "tensorboard"), {module.SCALARS: 0}).Reload()
+    return {
+        name: [(event.step, event.value) for event in found.Scalars(name)]
+        for name in found.Tags()["scalars"]
+    }
+
+
+def same_curves(folder: Path) -> None:
+    shown, expected = drawn_curves(folder), logged(folder)
+    assert shown.keys() == expected.keys() == {"fvu", "l0", "dead_share"}
+    for name, points in expected.items():
+        assert [step for step, _ in shown[name]] == [step for step, _ in points]
+        values = [value for _, value in points]
+        np.testing.assert_allclose([value for _, value in shown[name]], values, rtol=1e-6)
+
+
+def test_tensorboard_shows_what_the_log_says(wish: Wish, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", -1.0)
+
+    def fail(figures: StepFigures, steps: int) -> None:
+        if figures.step == 9:  # is logged, but comes after the last checkpoint
+            raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space"):
+        train_vocabulary(wish, Listener(on_step=fail))
+    same_curves(wish.work)
+    train_vocabulary(replace(wish, resume=True))
+    same_curves(wish.output)
+    steps = [step for step, _ in drawn_curves(wish.output)["fvu"]]
+    assert steps == list(range(1, len(steps) + 1))
+    assert len(steps) > 9
+
+
+def test_a_run_that_starts_anew_shows_nothing_of_the_last(wish: Wish) -> None:
+    def fail(figures: StepFigures, steps: int) -> None:
+        if figures.step == 20:
+            raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space"):
+        train_vocabulary(wish, Listener(on_step=fail))
+    train_vocabulary(replace(wish, recipe=replace(RECIPE, epochs=1)))
+    same_curves(wish.output)
+    assert len(list((wish.output / "tensorboard").iterdir())) == 1
+
+
+def test_nothing_changes_without_tensorboard(wish: Wish, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_it = train_vocabulary(replace(wish, output=wish.output.with_name("with.vocab")))
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    assert weights(train_vocabulary(wish)) == weights(with_it)
+    assert not (wish.output / "tensorboard").exists()
+    assert logged(wish.output)["fvu"] == logged(wish.output.with_name("with.vocab"))["fvu"]
+
+
+def test_a_run_says_how_many_pictures_a_step_sees(wish: Wish) -> None:
+    told: list[float] = []
+    train_vocabulary(
+        replace(wish, views=2, patches=8), Listener(on_start=lambda pictures: told.append(pictures))
+    )
+    assert told == [RECIPE.batch / 16]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e9])
+def test_a_log_file_shows_progress_now_and_then(
+    pictures: Path, tmp_path: Path, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LOG_SECONDS", seconds)
+    words = [pictures, "-o", tmp_path / "own.vocab", "--backbone", "toy", "--expansion", 4]
+    done = CliRunner().invoke(command, [*map(str, words), "--k", "4", "--batch", "128"])
+    assert done.exit_code == 0, done.output
+    lines = done.stderr.splitlines()
+    assert lines[0] == "40 pictures, 0.00 GB of patches"
+    if seconds:
+        assert len(lines) == 1
+        return
+    speed = r"[\d,.]+ pictures/s"
+    extracting = [line for line in lines if re.match(r"patches of picture \d+ of 40", line)]
+    training = [line for line in lines if line.startswith("step ")]
+    assert len(lines) == 1 + len(extracting) + len(training)
+    assert re.fullmatch(rf"patches of picture 39 of 40  {speed}  0:00:\d\d left", extracting[38])
+    assert re.fullmatch(
+        rf"step 5 of 75  FVU 0\.\d+  L0 4\.0  dead \d+\.\d%  {speed}  0:\d\d:\d\d left", training[4]
     )

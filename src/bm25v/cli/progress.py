@@ -1,10 +1,26 @@
-"""A progress bar on standard error, so that standard output stays clean."""
+"""How far a command is, on standard error, so that standard output stays clean."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column
+from rich.text import Text
+
+LOG_SECONDS = 10.0  # between two lines in a file
+
+_SPEED_SECONDS = 60.0  # over which speeds are smoothed
 
 
 @contextmanager
@@ -17,3 +33,50 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     ) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def live_line(console: Console) -> Iterator[Callable[[str, int, int, float], None]]:
+    """Give a function (label, done, total, pictures each) that says what goes on and how fast.
+
+    On a terminal the line is live; into a file, one is written now and then.
+    """
+    with Progress(
+        TextColumn("{task.description}", markup=False),
+        _SpeedColumn(Column(no_wrap=True)),
+        BarColumn(bar_width=None),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        transient=True,
+        disable=console.quiet or not console.is_terminal,
+        speed_estimate_period=_SPEED_SECONDS,
+    ) as bar:
+        task_id = bar.add_task("", total=None, pictures=1.0)
+        (task,) = bar.tasks
+        last = time.monotonic()
+
+        def show(label: str, done: int, total: int, pictures: float) -> None:
+            nonlocal last
+            if done < task.completed:  # something else is counted now
+                bar.reset(task_id, description=label, total=total)
+            bar.update(task_id, description=label, completed=done, total=total, pictures=pictures)
+            if not console.is_terminal and time.monotonic() - last >= LOG_SECONDS:
+                last = time.monotonic()
+                console.print(_plain(task), soft_wrap=True)
+
+        yield show
+
+
+class _SpeedColumn(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(_speed(task))
+
+
+def _plain(task: Task) -> str:
+    left = f"{timedelta(seconds=task.time_remaining)} left" if task.time_remaining else ""
+    return "  ".join(filter(None, (task.description, _speed(task), left)))
+
+
+def _speed(task: Task) -> str:
+    speed = (task.speed or 0) * task.fields["pictures"]
+    return f"{speed:,.{1 if speed < 100 else 0}f} pictures/s" if speed else ""

@@ -36,7 +36,11 @@ _COUNT = click.IntRange(1)
     help="A name of `bm25v models list`, a Hugging Face model (owner/name) or its folder.",
 )
 @click.option("--layer", type=int, help="The block whose patches are taken  [default: the last]")
-@click.option("--device", help="cpu, cuda or mps  [default: the best there is]")
+@click.option(
+    "--device",
+    help="Where to train, and to run a Hugging Face model: cpu, cuda or mps  "
+    "[default: cpu, and the best there is for the model]",
+)
 @click.option("--recipe", "recipe_name", default="default", type=click.Choice(["default", "paper"]))
 @click.option("--expansion", type=_COUNT, help="Words for each feature dimension.")
 @click.option("--k", type=_COUNT, help="Active words a patch.")
@@ -77,6 +81,9 @@ def command(
 
     Settings that are left out come from the recipe: "default" is what was measured to work best,
     "paper" the paper's plain settings.
+
+    If `tensorboard` is installed, curves are in OUTPUT.work/tensorboard during the run, then in
+    OUTPUT/tensorboard.
     """
     from bm25v.sae.recipe import Recipe
     from bm25v.training import Wish, train_vocabulary
@@ -119,28 +126,35 @@ def _print(vocabulary: "Vocabulary", output: Path, as_json: bool) -> None:
 @contextmanager
 def _display(is_first: bool) -> "Iterator[Listener]":
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from bm25v.cli.progress import live_line
     from bm25v.training.run import Listener
 
     console = Console(stderr=True, highlight=False, markup=False, quiet=not is_first)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
-    is_seen = is_first and console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=not is_seen) as bar:
-        task = bar.add_task("patches", total=None)
+    pictures = 1.0  # a step
+
+    def on_start(pictures_a_step: float) -> None:
+        nonlocal pictures
+        pictures = pictures_a_step
+
+    with live_line(console) as show:
 
         def on_extract(done: int, total: int) -> None:
-            label = f"patches of picture {done:,} of {total:,}"
-            bar.update(task, description=label, completed=done, total=total)
+            show(f"patches of picture {done:,} of {total:,}", done, total, 1.0)
 
         def on_step(figures: "StepFigures", steps: int) -> None:
             label = (
                 f"step {figures.step:,} of {steps:,}  FVU {figures.fvu:.3f}  "
                 f"L0 {figures.l0:.1f}  dead {figures.dead_share:.1%}"
             )
-            bar.update(task, description=label, completed=figures.step, total=steps)
+            show(label, figures.step, steps, pictures)
+
+        def say(text: str) -> None:
+            console.print(text, soft_wrap=True)
 
         def on_error(path: Path, error: "ImageError") -> None:
-            console.print(f"left out: {shown(str(path))}: {error}")
+            say(f"left out: {shown(str(path))}: {error}")
 
-        yield Listener(on_extract, on_step, on_error, console.print)
+        yield Listener(
+            on_extract=on_extract, on_start=on_start, on_step=on_step, on_error=on_error, say=say
+        )

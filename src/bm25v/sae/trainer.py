@@ -115,8 +115,7 @@ class Trainer:
             moments = {k.split(".")[1]: v for k, v in state.items() if k.startswith(f"{name}.")}
             if moments:
                 self._optimiser.state[parameter] = {
-                    key: value if key == "step" else value.to(self._device)
-                    for key, value in moments.items()
+                    key: value.to(self._device) for key, value in moments.items()
                 }
 
     def _update(self, loss: Tensor) -> None:

@@ -19,13 +19,12 @@ def save(folder: Path, state: dict[str, Tensor], *, key: str) -> None:
     scratch.replace(folder / FILE_NAME)
 
 
-def load(folder: Path, *, key: str) -> dict[str, Tensor]:
-    """Return the state of a run's last checkpoint; that of another run is refused."""
+def check(folder: Path, *, key: str) -> None:
+    """Refuse to go on without a checkpoint, from a damaged one, or from that of another run."""
     path = folder / FILE_NAME
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise WrongUse(f"there is no run to go on with in {folder}: leave out --resume") from None
     except SafetensorError as error:
@@ -35,4 +34,9 @@ def load(folder: Path, *, key: str) -> dict[str, Tensor]:
             f"{path} is of a run with other pictures or settings: give the same again, "
             "or delete it to start anew"
         )
-    return state
+
+
+def load(folder: Path) -> dict[str, Tensor]:
+    """Return the state of a run's last checkpoint, which `check` has found good."""
+    with safe_open(folder / FILE_NAME, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

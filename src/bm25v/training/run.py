@@ -10,19 +10,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bm25v import backbones, images
-from bm25v.backbones import Backbone
+from bm25v.backbones import Backbone, devices
 from bm25v.errors import ImageError, VocabularyError, WrongUse
 from bm25v.explain.samples import Samples
 from bm25v.sae.batches import Patches, Windows, batches
 from bm25v.sae.recipe import Recipe
 from bm25v.sae.train import check, describe, start_run
 from bm25v.sae.trainer import StepFigures, Trainer
-from bm25v.training import checkpoints
+from bm25v.training import checkpoints, curves
 from bm25v.training.extraction import Extraction, Streamed, extract
 from bm25v.training.processes import Processes
 from bm25v.training.samples import gather
@@ -64,6 +66,7 @@ class Listener:
     """What a run tells while it goes."""
 
     on_extract: Callable[[int, int], None] = lambda done, total: None
+    on_start: Callable[[float], None] = lambda pictures_a_step: None
     on_step: Callable[[StepFigures, int], None] = lambda figures, steps: None
     on_error: Callable[[Path, ImageError], None] = lambda path, error: None
     say: Callable[[str], None] = lambda line: None
@@ -74,16 +77,21 @@ def train_vocabulary(wish: Wish, listener: Listener | None = None) -> Vocabulary
     listener = listener or Listener()
     _refuse_overwriting(wish)
     start = time.perf_counter()
-    with Processes.join(wish.device or "cpu") as processes:
-        backbone = backbones.load(wish.backbone, layer=wish.layer, device=wish.device)
-        extraction = _extraction(wish)
+    wish = replace(wish, device=_own(wish.device))
+    device = str(devices.find(torch, wish.device or "cpu"))
+    extraction = _extraction(wish)
+    with Processes.join(device) as processes:
+        backbone = _backbone(wish)
+        key = _run_key(wish, extraction.key(backbone))
+        _refuse_early(wish, extraction, backbone, key)
         windows, held_out = _patches(wish, extraction, backbone, processes, listener)
         n_patches = sum(map(windows.n_patches, range(len(windows))))
         check((n_patches, backbone.patch_dim), wish.recipe)
-        trainer = start_run(windows, wish.recipe, device=wish.device or "cpu")
-        key = _run_key(wish, extraction.key(backbone))
+        trainer = start_run(windows, wish.recipe, device=device)
         if wish.resume:
-            trainer.restore(checkpoints.load(wish.work, key=key))
+            trainer.restore(checkpoints.load(wish.work))
+        batch = min(wish.recipe.batch, n_patches)
+        listener.on_start(batch / extraction.patches_per_picture(backbone))
         _train(wish, trainer, windows, key, processes, listener)
         sae = trainer.autoencoder()
         report = {
@@ -111,13 +119,32 @@ def train_vocabulary(wish: Wish, listener: Listener | None = None) -> Vocabulary
     return vocabulary
 
 
+def _own(device: str | None) -> str | None:
+    """Return this process's GPU where `torchrun` started one process for each."""
+    return f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if device == "cuda" else device
+
+
 def _refuse_overwriting(wish: Wish) -> None:
-    if (wish.output / "vocabulary.json").exists():
+    if wish.output.is_file() or (wish.output / "vocabulary.json").exists():
         raise VocabularyError(f"{wish.output} exists already: give another place, or delete it")
     if not wish.resume and (wish.work / checkpoints.FILE_NAME).exists():
         raise WrongUse(
             f"an unfinished run is in {wish.work}: go on with --resume, or delete it to start anew"
         )
+
+
+def _refuse_early(wish: Wish, extraction: Extraction, backbone: Backbone, key: str) -> None:
+    """Refuse what cannot end well, before hours go into patches."""
+    n_patches = len(extraction.paths) * extraction.patches_per_picture(backbone)
+    check((n_patches, backbone.patch_dim), wish.recipe)
+    if wish.resume:
+        checkpoints.check(wish.work, key=key)
+
+
+def _backbone(wish: Wish) -> Backbone:
+    """Return the backbone on the wanted device; the built-in ones know only the cpu."""
+    device = None if wish.backbone in backbones.names() else wish.device
+    return backbones.load(wish.backbone, layer=wish.layer, device=device)
 
 
 def _extraction(wish: Wish) -> Extraction:
@@ -143,8 +170,13 @@ def _patches(
         training = Streamed(extraction, backbone, numbers[n_held_out:], listener.on_error)
         return training, [streamed.read(number) for number in numbers[:n_held_out]]
     store = _filled_store(wish, extraction, backbone, processes, listener)
-    held_out = [store.read(number) for number in numbers[:n_held_out]]
-    return StoreWindows(store, numbers[n_held_out:]), list(held_out)
+    held_out: list[Patches] = [store.read(number) for number in numbers[:n_held_out]]
+    if not any(map(len, held_out)):
+        raise WrongUse(
+            "none of the pictures held out for measuring can be read: "
+            "take out what is unreadable, or give another --seed"
+        )
+    return StoreWindows(store, numbers[n_held_out:]), held_out
 
 
 def _filled_store(
@@ -158,6 +190,11 @@ def _filled_store(
     key = extraction.key(backbone)
     if processes.is_first:
         store = Store(folder, key=key, dim=backbone.patch_dim)
+        if wish.activations and store.is_of_another_run:
+            raise WrongUse(
+                f"{folder} holds patches of other pictures or settings: "
+                "name another folder, or delete it"
+            )
         per_picture = extraction.patches_per_picture(backbone) * backbone.patch_dim * 2
         n_bytes = per_picture * len(extraction.paths)
         listener.say(f"{len(extraction.paths):,} pictures, {n_bytes / 1e9:.2f} GB of patches")
@@ -191,10 +228,8 @@ def _train(
         if processes.is_first:
             checkpoints.save(wish.work, trainer.state(), key=key)
 
-    wish.work.mkdir(parents=True, exist_ok=True)
     last = time.monotonic()
-    path = wish.work / _LOG if processes.is_first else Path(os.devnull)
-    with path.open("a" if wish.resume else "w") as log, _late_interrupt() as stop:
+    with _log(wish, trainer.step_number, processes) as write, _late_interrupt() as stop:
         try:
             left = trainer.steps - trainer.step_number
             order = batches(windows, trainer.recipe, start=trainer.step_number)
@@ -202,7 +237,7 @@ def _train(
                 if stop.is_set():
                     raise KeyboardInterrupt
                 figures = trainer.step(processes.part(batch))
-                log.write(json.dumps(figures._asdict()) + "\n")
+                write(figures)
                 listener.on_step(figures, trainer.steps)
                 if time.monotonic() - last > CHECKPOINT_SECONDS:
                     save()
@@ -210,6 +245,25 @@ def _train(
         except KeyboardInterrupt:
             save()
             raise
+
+
+@contextmanager
+def _log(wish: Wish, after: int, processes: Processes) -> Iterator[Callable[[StepFigures], None]]:
+    """Give a function that writes down the figures of the steps after some step."""
+    if not processes.is_first:
+        yield lambda figures: None
+        return
+    wish.work.mkdir(parents=True, exist_ok=True)
+    with (
+        (wish.work / _LOG).open("a" if wish.resume else "w") as log,
+        curves.curves(wish.work, after=after) as draw,
+    ):
+
+        def write(figures: StepFigures) -> None:
+            log.write(json.dumps(figures._asdict()) + "\n")
+            draw(figures)
+
+        yield write
 
 
 @contextmanager
@@ -239,4 +293,5 @@ def _finish(wish: Wish, vocabulary: Vocabulary, samples: Samples) -> None:
     vocabulary.save(wish.output)
     samples.save(wish.output)
     shutil.copy(wish.work / _LOG, wish.output / _LOG)
+    curves.keep(wish.work, wish.output)
     shutil.rmtree(wish.work)

@@ -41,7 +41,8 @@ class Store:
         index = self._read_index()
         if index is not None and index.get("format", 0) > FORMAT:
             raise VocabularyError(f"{folder} was written by a newer bm25v: upgrade bm25v")
-        if index is not None and index.get("key") == key:
+        self.is_of_another_run = index is not None and index.get("key") != key
+        if index is not None and not self.is_of_another_run:
             self.shards = {int(n): Shard(**shard) for n, shard in index["shards"].items()}
 
     def _read_index(self) -> dict[str, Any] | None:
@@ -91,10 +92,10 @@ class StoreWindows:
     def __init__(self, store: Store, numbers: list[int], window_bytes: int = WINDOW_BYTES) -> None:
         self._store = store
         self._windows: list[list[int]] = []
-        size = window_bytes
+        size = 0
         for number in numbers:
             n_bytes = store.shards[number].patches * store.dim * 2
-            if size + n_bytes > window_bytes:
+            if not self._windows or size + n_bytes > window_bytes:
                 self._windows.append([])
                 size = 0
             self._windows[-1].append(number)
