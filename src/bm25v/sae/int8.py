@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from bm25v.protobuf import field
 from bm25v.sae.model import Codes, SparseAutoEncoder, largest, strongest
 
-_ROWS = 128  # patches a product: their rough values stay in the cache
 _LARGEST = 63  # seven bits: eight would overflow in the int8 instructions of older processors
 _FLOAT, _INT8 = 1, 3  # ONNX's numbers for element types
 
@@ -44,8 +43,11 @@ class Int8Encoder:
         centred_pd = patches_pd - sae.b_dec_d
         # One product has one scale: patches of like size go together, so that none is crushed.
         order = np.argsort(np.abs(centred_pd).max(axis=1))
-        for start in range(0, len(order), _ROWS):
-            left = order[start : start + _ROWS]
+        # Few at a time, so that their rough values stay in the cache; but products of wide patches
+        # are faster with more.
+        rows = max(64, sae.patch_dim // 8)
+        for start in range(0, len(order), rows):
+            left = order[start : start + rows]
             (rough_lv,) = self._session.run(None, {"centred": centred_pd[left]})
             for length in (2 * sae.k, 8 * sae.k):
                 if length >= sae.n_words or len(left) == 0:
