@@ -445,7 +445,7 @@ def test_files_that_are_something_else_are_refused(gallery: Gallery, name: str) 
 
 def test_a_newer_format_is_refused(gallery: Gallery) -> None:
     with sqlite3.connect(gallery.path / catalog.FILE_NAME) as db:
-        db.execute("UPDATE meta SET value = 2 WHERE key = 'format'")
+        db.execute("UPDATE meta SET value = 99 WHERE key = 'format'")
     db.close()
     with pytest.raises(GalleryTooNew, match="upgrade bm25v"):
         Gallery.open(gallery.path)

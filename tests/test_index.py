@@ -1,5 +1,7 @@
 """Every path to a score gives what the plain formula gives."""
 
+from typing import Any
+
 import bm25s
 import numpy as np
 import pytest
@@ -10,9 +12,10 @@ from numpy.typing import NDArray
 
 from bm25v.bags import Bag
 from bm25v.errors import WrongUse
-from bm25v.index import reference
+from bm25v.index import block, reference
+from bm25v.index import searcher as searchers
 from bm25v.index.contributions import contributions
-from bm25v.index.searcher import Searcher
+from bm25v.index.searcher import Ranked, Searcher
 from bm25v.index.statistics import Statistics
 from bm25v.query import Query, from_bag
 
@@ -52,17 +55,144 @@ def to_query(weights: dict[int, float]) -> Query:
     return Query(words, np.array([weights[w] for w in sorted(weights)]), np.ones(len(words)))
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@given(bags=st.lists(bag_strategy, max_size=30), weights=weights_strategy, k=st.integers(1, 40))
-def test_search_equals_the_reference(
-    compiled: bool, bags: list[Bag], weights: dict[int, float], k: int
-) -> None:
-    query = to_query(weights)
-    searcher = Searcher(*to_rows(bags), n_words=N_WORDS, compiled=compiled)
-    ranked = searcher.search(query, k)
-    expected = reference.search(bags, query, k)
+def assert_ranked(ranked: Ranked, expected: list[tuple[int, float]]) -> None:
     assert ranked.rows.tolist() == [row for row, _ in expected]
     np.testing.assert_allclose(ranked.scores, [score for _, score in expected], rtol=1e-12)
+
+
+@pytest.mark.parametrize("built", [False, True], ids=["scanned", "indexed"])
+@given(bags=st.lists(bag_strategy, max_size=30), weights=weights_strategy, k=st.integers(1, 40))
+def test_search_equals_the_reference(
+    built: bool, bags: list[Bag], weights: dict[int, float], k: int
+) -> None:
+    query = to_query(weights)
+    searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
+    if built:
+        searcher.build()
+    assert_ranked(searcher.search(query, k), reference.search(bags, query, k))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_many_rows_equal_the_reference(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enough rows for lists, strips, several tiles and guesses that turn out too high."""
+    monkeypatch.setattr(block, "_STRIP_SHARE", 1e-4 if seed % 2 else 1e-2)
+    monkeypatch.setattr(block, "_TILE_ROWS", 500 if seed % 3 else 4000)
+    bags = random_bags(3000, seed)
+    searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
+    searcher.build()
+    rng = np.random.default_rng(seed)
+    for k in (1, 10, 200, 5000):
+        words = rng.choice(N_WORDS + 3, rng.integers(1, 9), replace=False).tolist()
+        weights = {word: float(rng.choice([1.0, 1.0, 0.0, -1.0, 2.5])) for word in words}
+        for query in (to_query(dict.fromkeys(words, 1.0)), to_query(weights)):
+            assert_ranked(searcher.search(query, k), reference.search(bags, query, k))
+
+
+history_strategy = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.lists(bag_strategy, max_size=6)),
+        st.tuples(st.just("remove"), st.lists(st.integers(0, 60), max_size=5)),
+        st.tuples(st.just("return"), st.lists(st.integers(0, 60), max_size=5)),
+        st.tuples(st.just("build"), st.none()),
+    ),
+    max_size=12,
+)
+
+
+@given(history=history_strategy, weights=weights_strategy, k=st.integers(1, 40))
+def test_any_history_equals_the_reference(
+    history: list[tuple[str, list[Any] | None]], weights: dict[int, float], k: int
+) -> None:
+    """Statistics, index and rows after any updates are those of the bags that are left."""
+    bags: list[Bag] = []
+    live: set[int] = set()
+    searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
+    query = to_query(weights)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(searchers, "_TAIL_ROWS", 4)
+        for what, values in history:
+            if what == "build":
+                searcher.build()
+                continue
+            assert values is not None
+            removed: list[int] = []
+            returned: list[int] = []
+            if what == "add":
+                live |= set(range(len(bags), len(bags) + len(values)))
+                bags += values
+            elif what == "remove":
+                removed = [row for row in values if row < len(bags)]
+                live -= set(values)
+            else:
+                returned = [row for row in values if row < len(bags)]
+                live |= set(returned)
+            searcher = searcher.updated(*to_rows(bags), removed=removed, returned=returned)
+            rows = sorted(live)
+            found = reference.search([bags[row] for row in rows], query, k)
+            assert searcher.rows.tolist() == rows
+            assert_ranked(searcher.search(query, k), [(rows[i], score) for i, score in found])
+
+
+@pytest.mark.parametrize("built", [False, True], ids=["scanned", "indexed"])
+@pytest.mark.parametrize("n", [0, 1, 40, 1500, 2900])
+def test_a_search_among_some_rows_is_exact(n: int, built: bool) -> None:
+    bags = random_bags(3000, seed=9)
+    searcher = Searcher(*to_rows(bags), n_words=N_WORDS, removed=[3, 700])
+    if built:
+        searcher.build()
+    among = np.random.default_rng(n).permutation(3000)[:n]
+    for bag in bags[:10]:
+        everything = searcher.search(from_bag(bag), 3000)
+        kept = np.isin(everything.rows, among)
+        ranked = searcher.search(from_bag(bag), 50, among=among)
+        assert ranked.rows.tolist() == everything.rows[kept][:50].tolist()
+        assert ranked.scores.tolist() == everything.scores[kept][:50].tolist()
+
+
+def test_many_searches_at_once_give_what_each_gives() -> None:
+    bags = random_bags(3000, seed=10)
+    searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
+    queries = [from_bag(bag) for bag in bags[:200]]
+    searcher.build()
+    for query, ranked in zip(queries, searcher.search_many(queries, 20), strict=True):
+        alone = searcher.search(query, 20)
+        assert ranked.rows.tolist() == alone.rows.tolist()
+        assert ranked.scores.tolist() == alone.scores.tolist()
+
+
+def test_searches_that_add_up_make_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    bags = random_bags(300, seed=11)
+    searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
+    monkeypatch.setattr(searchers, "_WORTH_AN_INDEX", 1000)
+    found = [searcher.search(from_bag(bags[0]), 5).rows.tolist() for _ in range(3)]
+    assert not searcher.has_index
+    found.append(searcher.search(from_bag(bags[0]), 5).rows.tolist())
+    assert searcher.has_index
+    assert found == [found[0]] * 4
+
+
+def test_an_index_stays_right_when_pictures_get_longer() -> None:
+    """Codes were made with another average length: they must still bound the scores."""
+    bags = random_bags(3000, seed=12)
+    searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
+    searcher.build()
+    longer = [Bag(bag.words, bag.tf * 60) for bag in random_bags(3000, seed=13)]
+    searcher = searcher.updated(*to_rows(bags + longer))
+    for query in map(from_bag, bags[:10]):
+        assert_ranked(searcher.search(query, 20), reference.search(bags + longer, query, 20))
+
+
+@pytest.mark.parametrize("weight", [float("nan"), float("inf")])
+def test_weights_must_be_numbers(weight: float) -> None:
+    searcher = Searcher(*to_rows([to_bag({0: 100})]), n_words=2)
+    with pytest.raises(WrongUse, match="finite"):
+        searcher.search(to_query({0: weight}), 1)
+
+
+def test_rows_that_do_not_exist_cannot_be_searched() -> None:
+    searcher = Searcher(*to_rows([to_bag({0: 100})]), n_words=2)
+    with pytest.raises(WrongUse, match="rows go from 0 to 0"):
+        searcher.search(to_query({0: 1.0}), 1, among=[1])
 
 
 @given(bags=st.lists(bag_strategy, min_size=1, max_size=20), weights=weights_strategy)

@@ -68,6 +68,8 @@ def _warm_compiler() -> str:
     start = time.perf_counter()
     one = np.ones((1, 1), dtype=np.uint16)
     query = Query(np.ones(1, np.int32), np.ones(1), np.ones(1))
-    Searcher(one, one, n_words=2, compiled=True).search(query, 1)
+    searcher = Searcher(one, one, n_words=2)
+    searcher.build()
+    searcher.search(query, 1)
     seconds = time.perf_counter() - start
-    return f"warm in {seconds:.1f}s, cache at {kernels.accumulate.stats.cache_path}"
+    return f"warm in {seconds:.1f}s, cache at {kernels.best_rows.stats.cache_path}"

@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,12 +26,11 @@ from bm25v.errors import (
     WrongUse,
 )
 
-FORMAT = 1
+FORMAT = 2
 FILE_NAME = "catalog.sqlite"
 
-_SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
-CREATE TABLE pictures (
+_META_TABLE = "CREATE TABLE meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"
+_PICTURES_TABLE = """CREATE TABLE pictures (
     row INTEGER PRIMARY KEY,    -- of the bag and of the dense vector
     path BLOB NOT NULL,         -- as the file system spells it
     content BLOB NOT NULL,      -- hash of the file
@@ -39,10 +38,18 @@ CREATE TABLE pictures (
     mtime_ns INTEGER NOT NULL,
     checksum INTEGER NOT NULL,  -- of the two rows
     live INTEGER NOT NULL       -- 0 once removed; kept for readers of older snapshots
-);
-CREATE UNIQUE INDEX live_path ON pictures (path) WHERE live;
-CREATE INDEX content ON pictures (content);
-"""
+)"""
+_INDEXES = (
+    "CREATE UNIQUE INDEX live_path ON pictures (path) WHERE live",
+    "CREATE INDEX content ON pictures (content)",
+)
+# Since format 2, so that readers can follow changes without reading everything again.
+_REMOVED_INDEX = "CREATE INDEX removed ON pictures (row) WHERE NOT live"
+_CHANGES_TABLE = """CREATE TABLE changes (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    row INTEGER NOT NULL,       -- removed or put back; new rows are simply the next ones
+    live INTEGER NOT NULL
+)"""
 
 _COLUMNS = "row, path, content, size, mtime_ns, checksum, live"
 _SEPARATOR = os.fsencode(os.sep)
@@ -70,6 +77,14 @@ class Picture(NamedTuple):
     mtime_ns: int
     checksum: int
     live: bool = True
+
+
+class State(NamedTuple):
+    """How far a gallery has come."""
+
+    generation: int  # rows were numbered anew so many times
+    n_rows: int  # live or not
+    last_change: int | None  # to rows that were there already; None if changes are not kept
 
 
 class Catalog:
@@ -112,8 +127,10 @@ class Catalog:
         try:
             with closing(sqlite3.connect(path)) as db, db:
                 db.execute("PRAGMA journal_mode = WAL")
-                db.executescript(_SCHEMA)
-                items = {"format": FORMAT, **vars(meta)}.items()
+                tables = (_META_TABLE, _PICTURES_TABLE, _CHANGES_TABLE)
+                for statement in (*tables, *_INDEXES, _REMOVED_INDEX):
+                    db.execute(statement)
+                items = {"format": FORMAT, "generation": 0, **vars(meta)}.items()
                 db.executemany("INSERT INTO meta VALUES (?, ?)", list(items))
         except sqlite3.Error as error:
             raise _failure(path, error) from error
@@ -136,22 +153,47 @@ class Catalog:
         found = self._path.stat()
         return (found.st_ino, found.st_size, found.st_mtime_ns) if self._is_frozen else ()
 
-    def n_rows(self) -> int:
-        """Return how many rows have been committed, live or not."""
-        return int(self._one("SELECT coalesce(max(row), -1) + 1 FROM pictures")[0])
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Let all that is read within come from one moment."""
+        with self._mutex:
+            self._change("BEGIN")
+            try:
+                yield
+            finally:
+                self.rollback()
+
+    def state(self) -> State:
+        """Return how far the gallery has come."""
+        (n_rows,) = self._one("SELECT coalesce(max(row), -1) + 1 FROM pictures")
+        generation = self._all("SELECT value FROM meta WHERE key = 'generation'")
+        if not generation:  # written by an older bm25v, which kept no changes
+            return State(0, n_rows, None)
+        (last,) = self._one("SELECT coalesce(max(number), 0) FROM changes")
+        return State(generation[0][0], n_rows, last)
+
+    def changes_since(self, number: int) -> list[tuple[int, bool]]:
+        """Return the rows removed or put back after a change, and whether they are live."""
+        found = self._all("SELECT row, live FROM changes WHERE number > ? ORDER BY number", number)
+        return [(row, bool(live)) for row, live in found]
 
     def n_live(self) -> int:
         """Return how many pictures there are."""
-        return int(self._one("SELECT count(*) FROM pictures WHERE live")[0])
+        (n_removed,) = self._one("SELECT count(*) FROM pictures WHERE NOT live")
+        return self.state().n_rows - int(n_removed)
 
-    def live_rows(self) -> NDArray[np.int64]:
-        """Return the rows of all pictures, ascending."""
-        found = self._all("SELECT row FROM pictures WHERE live ORDER BY row")
+    def removed_rows(self) -> NDArray[np.int64]:
+        """Return the rows of all removed pictures, ascending."""
+        found = self._all("SELECT row FROM pictures WHERE NOT live ORDER BY row")
         return np.fromiter((row for (row,) in found), dtype=np.int64, count=len(found))
 
-    def path_of(self, row: int) -> str:
-        """Return the path of a row, even one removed since."""
-        return os.fsdecode(self._one("SELECT path FROM pictures WHERE row = ?", row)[0])
+    def paths_of(self, rows: list[int], generation: int) -> list[str] | None:
+        """Return the paths of rows, even removed ones; None if rows have new numbers by now."""
+        with self.reading():
+            if self.state().generation != generation:
+                return None
+            query = "SELECT path FROM pictures WHERE row = ?"
+            return [os.fsdecode(self._one(query, row)[0]) for row in rows]
 
     def at_path(self, path: str) -> Picture | None:
         """Return the picture at a path."""
@@ -178,6 +220,14 @@ class Catalog:
         """Return what the database finds wrong with itself."""
         return [text for (text,) in self._all("PRAGMA integrity_check") if text != "ok"]
 
+    def upgrade(self) -> None:
+        """Bring an older format up to date, within a transaction."""
+        if self.state().last_change is None:
+            self._change(_CHANGES_TABLE)
+            self._change(_REMOVED_INDEX)
+            self._change("INSERT INTO meta VALUES ('generation', 0)")
+            self._change("UPDATE meta SET value = ? WHERE key = 'format'", FORMAT)
+
     def begin(self) -> None:
         """Start a transaction; what follows is seen by this connection only, until `commit`."""
         self._change("BEGIN IMMEDIATE")
@@ -189,16 +239,39 @@ class Catalog:
 
     def move(self, row: int, path: str, size: int, mtime_ns: int) -> None:
         """Give a picture another place or time stamp; a removed one comes back."""
+        returned = "INSERT INTO changes (row, live) SELECT row, 1 FROM pictures "
+        self._change(returned + "WHERE row = ? AND NOT live", row)
         update = "UPDATE pictures SET path = ?, size = ?, mtime_ns = ?, live = 1 WHERE row = ?"
         self._change(update, os.fsencode(path), size, mtime_ns, row)
 
     def remove(self, row: int) -> None:
         """Take a picture out."""
         self._change("UPDATE pictures SET live = 0 WHERE row = ?", row)
+        self._change("INSERT INTO changes (row, live) VALUES (?, 0)", row)
+
+    def renumber(self) -> None:
+        """Forget removed pictures and number the others from 0 on, in their order."""
+        self._change("ALTER TABLE pictures RENAME TO old")
+        self._change(_PICTURES_TABLE)
+        self._change(
+            f"INSERT INTO pictures ({_COLUMNS}) "
+            f"SELECT row_number() OVER (ORDER BY row) - 1, {_COLUMNS.removeprefix('row, ')} "
+            "FROM old WHERE live ORDER BY row"
+        )
+        self._change("DROP TABLE old")
+        for statement in (*_INDEXES, _REMOVED_INDEX):
+            self._change(statement)
+        self._change("DELETE FROM changes")
+        self._change("UPDATE meta SET value = value + 1 WHERE key = 'generation'")
 
     def commit(self) -> None:
         """Make the transaction durable and visible to all."""
         self._change("COMMIT")
+
+    def shrink(self) -> None:
+        """Give freed space back to the disk, unless a reader is in the way."""
+        with self._mutex, suppress(sqlite3.Error):
+            self._db.execute("VACUUM")
 
     def rollback(self) -> None:
         """Undo the transaction, if there is one."""
@@ -212,6 +285,7 @@ class Catalog:
     def _read_meta(self, db: sqlite3.Connection) -> Meta:
         try:
             found = dict(db.execute("SELECT key, value FROM meta").fetchall())
+            found.pop("generation", 0)  # changes: see `state`
             if found.pop("format", 0) > FORMAT:
                 raise GalleryTooNew(
                     f"{self._path.parent} was written by a newer bm25v: upgrade bm25v to open it"

@@ -14,11 +14,11 @@ from bm25v import query as queries
 from bm25v import ranking
 from bm25v.errors import GalleryError, UnknownVocabulary, VocabularyMismatch, WrongUse
 from bm25v.gallery import catalog as catalogs
-from bm25v.gallery import indexing, verify
+from bm25v.gallery import compaction, indexing, verify
 from bm25v.gallery import rows as row_files
 from bm25v.gallery.catalog import Catalog, Meta
 from bm25v.gallery.results import Hit, IndexReport, Info, Match, Results, Word
-from bm25v.gallery.snapshot import BAGS, DENSE, Snapshot
+from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.writer import Writer
 from bm25v.index.contributions import contributions, total
 from bm25v.query import Query
@@ -156,6 +156,11 @@ class Gallery:
             writer.commit()
         return len(rows)
 
+    def compact(self, *, progress: compaction.Progress = lambda done, total: None) -> int:
+        """Give back the space of removed pictures; return how many bytes of rows that was."""
+        with Writer(self.path) as writer:
+            return compaction.compact(self.path, writer, progress)
+
     def search(
         self, picture: Picture, *, k: int = 10, mode: Mode = "two-stage", candidates: int = 200
     ) -> Results:
@@ -189,16 +194,22 @@ class Gallery:
         if mode != "dense":
             wanted = k if mode == "sparse" else max(k, candidates)
             ranked = snapshot.searcher.search(query, wanted)
-            rows = rows[ranked.rows]
+            rows = ranked.rows
         found = time.perf_counter()
         dense = ranking.cosines(snapshot.dense_ne, encoding.dense_e, rows)
         scores = ranked.scores if mode == "sparse" else dense
         best = ranking.top(rows, scores, k)
         ms = {"sparse": (found - start) * 1e3, "rerank": (time.perf_counter() - found) * 1e3}
-        matches = (self._match(snapshot, query, int(rows[i]), float(dense[i])) for i in best)
+        paths = self._catalog.paths_of(rows[best].tolist(), snapshot.state.generation)
+        if paths is None:  # compacted meanwhile
+            return self.search_encoding(encoding, k=k, mode=mode, candidates=candidates)
         hits = [
-            Hit(**vars(match), rank=rank, score=float(scores[i]))
-            for rank, (i, match) in enumerate(zip(best, matches, strict=True), start=1)
+            Hit(
+                **vars(self._match(snapshot, query, int(rows[i]), path, float(dense[i]))),
+                rank=rank,
+                score=float(scores[i]),
+            )
+            for rank, (i, path) in enumerate(zip(best, paths, strict=True), start=1)
         ]
         return Results(mode, tuple(hits), ms)
 
@@ -206,27 +217,32 @@ class Gallery:
         """Compare an encoded picture with one picture of the gallery."""
         (absolute,) = _absolute(path)
         snapshot = self.snapshot()
-        picture = self._catalog.at_path(absolute)
+        with self._catalog.reading():
+            picture = self._catalog.at_path(absolute)
+            generation = self._catalog.state().generation
+        if generation != snapshot.state.generation:  # compacted meanwhile
+            return self.match(encoding, path)
         if picture is None or picture.row not in snapshot.rows:
             raise WrongUse(f"{absolute} is not in {self.path}: index it first")
         rows = np.array([picture.row])
         (dense,) = ranking.cosines(snapshot.dense_ne, encoding.dense_e, rows)
-        return self._match(snapshot, queries.from_bag(encoding.bag), picture.row, float(dense))
+        query = queries.from_bag(encoding.bag)
+        return self._match(snapshot, query, picture.row, absolute, float(dense))
 
-    def _match(self, snapshot: Snapshot, query: Query, row: int, dense: float) -> Match:
+    def _match(self, snapshot: Snapshot, query: Query, row: int, path: str, dense: float) -> Match:
         parts = contributions(query, snapshot.bag(row), snapshot.searcher.statistics)
         names = self.vocabulary.word_names
         words = tuple(
             Word(p.word, names.get(p.word), p.idf, p.tf, p.query_tf, p.saturation, p.value)
             for p in parts
         )
-        return Match(self._catalog.path_of(row), total(parts), dense, words)
+        return Match(path, total(parts), dense, words)
 
     def snapshot(self) -> Snapshot:
         """Return the pictures as they are now; read anew only if something was committed."""
         with self._mutex:
             if self._snapshot is None or self._snapshot.version != self._catalog.version():
-                self._snapshot = Snapshot.load(self.path, self._catalog)
+                self._snapshot = Snapshot.load(self.path, self._catalog, self._snapshot)
             return self._snapshot
 
     def info(self) -> Info:
@@ -235,20 +251,19 @@ class Gallery:
         snapshot = self.snapshot()
         statistics = snapshot.searcher.statistics
         n = max(statistics.n, 1)
-        sizes = {p.name: p.stat().st_size for p in self.path.iterdir() if p.is_file()}
-        catalog = sum(size for name, size in sizes.items() if name.startswith("catalog"))
+        catalog = sum(p.stat().st_size for p in self.path.glob(f"{catalogs.FILE_NAME}*"))
         return Info(
             path=str(self.path.absolute()),
             pictures=statistics.n,
-            removed_rows=self._catalog.n_rows() - statistics.n,
+            removed_rows=snapshot.state.n_rows - statistics.n,
             vocabulary=meta.vocabulary,
             vocabulary_fingerprint=meta.vocabulary_fingerprint,
             backbone=meta.backbone,
             words=meta.n_words,
             words_in_use=int(np.count_nonzero(statistics.df_v)),
             average_length=statistics.average_length,
-            bag_bytes_per_picture=sizes[BAGS] / n,
-            dense_bytes_per_picture=sizes[DENSE] / n,
+            bag_bytes_per_picture=snapshot.bags.nbytes / n,
+            dense_bytes_per_picture=snapshot.dense_ne.nbytes / n,
             catalog_bytes_per_picture=catalog / n,
         )
 
@@ -263,8 +278,8 @@ def _make_folder(path: Path, meta: Meta) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as scratch:
         whole = Path(scratch) / "gallery"
         whole.mkdir()
-        row_files.create(whole / BAGS, row_files.bag_dtype(meta.k_post, meta.n_words))
-        row_files.create(whole / DENSE, row_files.dense_dtype(meta.dense_dim))
+        row_files.bag_file(whole, meta, 0).create()
+        row_files.dense_file(whole, meta, 0).create()
         Catalog.create(whole / catalogs.FILE_NAME, meta)
         try:
             if path.exists():

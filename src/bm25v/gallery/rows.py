@@ -1,14 +1,15 @@
-"""Append-only files of fixed-width rows behind a 64-byte header."""
+"""Append-only files of fixed-width rows behind a 64-byte header: bags and dense vectors."""
 
 import os
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import GalleryDamaged, GalleryTooNew
+from bm25v.gallery.catalog import Meta
 
 FORMAT = 1
 HEADER_BYTES = 64
@@ -19,45 +20,57 @@ _MAGIC = b"BM25VROW"
 Rows = NDArray[Any]
 
 
-def bag_dtype(k_post: int, n_words: int) -> np.dtype[np.void]:
-    """Return the layout of a bag's row: k_post words, then their term frequencies."""
-    word = "<u2" if n_words <= 1 << 16 else "<u4"
-    return np.dtype([("words", word, (k_post,)), ("tf", "<u2", (k_post,))])
+class RowFile(NamedTuple):
+    """A file of rows of one layout."""
+
+    path: Path
+    dtype: np.dtype[np.void]
+
+    def create(self) -> None:
+        """Write an empty file."""
+        header = _HEADER.pack(_MAGIC, FORMAT, self.dtype.itemsize)
+        with self.path.open("wb") as file:
+            file.write(header.ljust(HEADER_BYTES, b"\0"))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def view(self, n: int) -> Rows:
+        """Return the first n rows, memory-mapped and read-only."""
+        _check(self, n)
+        if n == 0:
+            return np.empty(0, dtype=self.dtype)
+        return np.memmap(self.path, dtype=self.dtype, mode="r", offset=HEADER_BYTES, shape=(n,))
 
 
-def dense_dtype(dim: int) -> np.dtype[np.void]:
-    """Return the layout of a dense vector's row."""
-    return np.dtype([("dense", "<f2", (dim,))])
+def bag_file(folder: Path, meta: Meta, generation: int) -> RowFile:
+    """Return the file of bags: in each row k_post words, then their term frequencies."""
+    word = "<u2" if meta.n_words <= 1 << 16 else "<u4"
+    dtype = np.dtype([("words", word, (meta.k_post,)), ("tf", "<u2", (meta.k_post,))])
+    return RowFile(folder / _name("bags", generation), dtype)
 
 
-def create(path: Path, dtype: np.dtype[np.void]) -> None:
-    """Write an empty row file."""
-    header = _HEADER.pack(_MAGIC, FORMAT, dtype.itemsize)
-    with path.open("wb") as file:
-        file.write(header.ljust(HEADER_BYTES, b"\0"))
-        file.flush()
-        os.fsync(file.fileno())
+def dense_file(folder: Path, meta: Meta, generation: int) -> RowFile:
+    """Return the file of dense vectors."""
+    dtype = np.dtype([("dense", "<f2", (meta.dense_dim,))])
+    return RowFile(folder / _name("dense", generation), dtype)
 
 
-def view(path: Path, dtype: np.dtype[np.void], n: int) -> Rows:
-    """Return the first n rows, memory-mapped and read-only."""
-    _check(path, dtype, n)
-    if n == 0:
-        return np.empty(0, dtype=dtype)
-    return np.memmap(path, dtype=dtype, mode="r", offset=HEADER_BYTES, shape=(n,))
+def _name(kind: str, generation: int) -> str:
+    """Return a file's name; whenever rows get new numbers they move to new files."""
+    return f"{kind}.rows" if generation == 0 else f"{kind}.{generation}.rows"
 
 
 class RowWriter:
     """Write rows behind the n committed ones; what lies beyond those is cut off first."""
 
-    def __init__(self, path: Path, dtype: np.dtype[np.void], n: int) -> None:
-        _check(path, dtype, n)
-        self._row_bytes = dtype.itemsize
-        self._file = path.open("r+b", buffering=0)
+    def __init__(self, file: RowFile, n: int) -> None:
+        _check(file, n)
+        self._row_bytes = file.dtype.itemsize
+        self._file = file.path.open("r+b", buffering=0)
         self._file.truncate(HEADER_BYTES + n * self._row_bytes)
 
     def write(self, row: int, content: bytes) -> None:
-        """Put one row at its place; durable after `sync`."""
+        """Put one row, or several, at its place; durable after `sync`."""
         self._file.seek(HEADER_BYTES + row * self._row_bytes)
         while content:
             content = content[self._file.write(content) :]
@@ -71,15 +84,16 @@ class RowWriter:
         self._file.close()
 
 
-def _check(path: Path, dtype: np.dtype[np.void], n: int) -> None:
+def _check(file: RowFile, n: int) -> None:
+    path, row_bytes = file.path, file.dtype.itemsize
     try:
-        with path.open("rb") as file:
-            magic, version, row_bytes = _HEADER.unpack(file.read(_HEADER.size))
-            size = os.fstat(file.fileno()).st_size
+        with path.open("rb") as opened:
+            magic, version, found_bytes = _HEADER.unpack(opened.read(_HEADER.size))
+            size = os.fstat(opened.fileno()).st_size
     except (OSError, struct.error) as error:
         raise GalleryDamaged(f"{path} cannot be read: {error}") from error
-    if magic != _MAGIC or row_bytes != dtype.itemsize:
-        raise GalleryDamaged(f"{path} is not a row file of {dtype.itemsize} bytes a row")
+    if magic != _MAGIC or found_bytes != row_bytes:
+        raise GalleryDamaged(f"{path} is not a row file of {row_bytes} bytes a row")
     if version > FORMAT:
         raise GalleryTooNew(
             f"{path} has row format {version}, this bm25v reads up to {FORMAT}: upgrade bm25v"

@@ -4,8 +4,9 @@ A killed process loses at most the batch under way; the next writer cuts off wha
 """
 
 import errno
+import os
 import zlib
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from bm25v.bags import Bag
 from bm25v.errors import GalleryError, GalleryLocked
 from bm25v.gallery import rows as row_files
 from bm25v.gallery.catalog import FILE_NAME, Catalog, Picture, storage_full
-from bm25v.gallery.snapshot import BAGS, DENSE, write_bag
+from bm25v.gallery.snapshot import write_bag
 
 LOCK = "writer.lock"
 
@@ -60,15 +61,25 @@ class Writer:
         self.catalog = Catalog(self._folder / FILE_NAME, write=True)
         cleanup.callback(self.catalog.close)
         meta = self.catalog.meta
-        self._bag_dtype = row_files.bag_dtype(meta.k_post, meta.n_words)
-        self._dense_dtype = row_files.dense_dtype(meta.dense_dim)
-        self._n_rows = self.catalog.n_rows()
-        self._bags = row_files.RowWriter(self._folder / BAGS, self._bag_dtype, self._n_rows)
+        generation, self._n_rows, _ = self.catalog.state()
+        self.bag_file = row_files.bag_file(self._folder, meta, generation)
+        self.dense_file = row_files.dense_file(self._folder, meta, generation)
+        self._bags = row_files.RowWriter(self.bag_file, self._n_rows)
         cleanup.callback(self._bags.close)
-        self._dense = row_files.RowWriter(self._folder / DENSE, self._dense_dtype, self._n_rows)
+        self._dense = row_files.RowWriter(self.dense_file, self._n_rows)
         cleanup.callback(self._dense.close)
+        self.tidy()
         self.catalog.begin()
+        self.catalog.upgrade()
         self.n_pending = 0
+
+    def tidy(self) -> None:
+        """Delete row files that no longer count, or that an interrupted process left."""
+        place = (self._folder, self.catalog.meta, self.catalog.state().generation)
+        current = {row_files.bag_file(*place).path, row_files.dense_file(*place).path}
+        for path in set(self._folder.glob("*.rows")) - current:
+            with suppress(PermissionError):  # Windows keeps what a reader has open
+                path.unlink(missing_ok=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
@@ -80,16 +91,15 @@ class Writer:
 
     def put(self, file: FileState, bag: Bag, dense_e: NDArray[np.float32]) -> None:
         """Add a picture at a path that is free."""
-        bag_row = np.zeros(1, dtype=self._bag_dtype)
-        dense_row = np.zeros(1, dtype=self._dense_dtype)
+        bag_row = np.zeros(1, dtype=self.bag_file.dtype)
+        dense_row = np.zeros(1, dtype=self.dense_file.dtype)
         write_bag(bag_row[0], bag)
         dense_row["dense"] = dense_e
         self._put(file, bag_row.tobytes(), dense_row.tobytes())
 
     def put_copy(self, file: FileState, row: int) -> None:
         """Add a picture whose content another row has already."""
-        bags = row_files.view(self._folder / BAGS, self._bag_dtype, row + 1)
-        dense = row_files.view(self._folder / DENSE, self._dense_dtype, row + 1)
+        bags, dense = self.bag_file.view(row + 1), self.dense_file.view(row + 1)
         self._put(file, bags[row].tobytes(), dense[row].tobytes())
 
     def _put(self, file: FileState, bag_row: bytes, dense_row: bytes) -> None:
@@ -117,6 +127,17 @@ class Writer:
             self.catalog.commit()
             self.catalog.begin()
             self.n_pending = 0
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names of a folder's files to the disk, where folders can be opened at all."""
+    if os.name == "nt":
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def row_checksum(bag_row: bytes, dense_row: bytes) -> int:

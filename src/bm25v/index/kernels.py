@@ -1,4 +1,7 @@
-"""Compiled loops over postings. Importing this loads numba: only large indexes do."""
+"""Compiled loops over bags and postings. Importing this loads numba, which takes half a second.
+
+Scores are added in the order of `reference`, word after word, so they are the same floats.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,10 +11,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.bags import SCALE
-from bm25v.index.reference import K1
+from bm25v.index.reference import K1, B
+
+TILE = 65_536  # places in a tile: their numbers fit into two bytes
+HALF = TILE // 2  # a strip's byte holds the code of a place and of the one so much further on
+FULL_CODE = 127  # in a list, for a saturation of k1 + 1, the most there is
+FULL_STRIP_CODE = 15  # in a strip, where two codes share a byte
+
+_LARGEST_SUM = 65_535
+_COLUMNS = 4_096  # a tile's sums are looked through as 16 lines of so many
+
+Words = NDArray[np.unsignedinteger]
+Counts = NDArray[np.uint16]
+Flags = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Places = NDArray[np.uint16]  # of each word in the query, from 1 on; 0 if it is not asked for
+Found = tuple[NDArray[np.int64], Floats]  # rows and their scores
 
 
-def _compiled(function: Callable[..., None]) -> Any:
+def _compiled(function: Callable[..., Any]) -> Any:
     try:
         return numba.njit(nogil=True, cache=True)(function)
     except RuntimeError:  # there is no place where the compiled code could be kept
@@ -19,19 +37,293 @@ def _compiled(function: Callable[..., None]) -> Any:
 
 
 @_compiled
-def accumulate(
-    slots: NDArray[np.int64],
-    gains: NDArray[np.float64],
-    rows: NDArray[np.int32],
-    tf: NDArray[np.uint16],
-    norms: NDArray[np.float64],
-    scores: NDArray[np.float64],
-    touched: NDArray[np.bool_],
+def length_norm(tf_nk: Counts, row: int, average: float) -> float:
+    """Return k1 (1 - b + b |d| / average) of a row."""
+    length = 0
+    for slot in range(tf_nk.shape[1]):
+        length += tf_nk[row, slot]
+    return K1 * (1 - B + B * (length / SCALE) / average)
+
+
+@_compiled
+def exact_score(
+    words_nk: Words, tf_nk: Counts, row: int, average: float, place_v: Places, gains: Floats
+) -> float:
+    """Return a row's BM25 score; `gains` are weight · idf of each place."""
+    norm = length_norm(tf_nk, row, average)
+    score = 0.0
+    for slot in range(tf_nk.shape[1]):
+        place = place_v[words_nk[row, slot]]
+        if place > 0:
+            frequency = tf_nk[row, slot] / SCALE
+            score += gains[place] * (frequency * (K1 + 1) / (frequency + norm))
+    return score
+
+
+@_compiled
+def first_place(words_nk: Words, tf_nk: Counts, row: int, place_v: Places) -> int:
+    """Return the lowest place among the row's words, or 0 if none of them is asked for."""
+    lowest = 0
+    for slot in range(tf_nk.shape[1]):
+        place = place_v[words_nk[row, slot]]
+        if place > 0 and tf_nk[row, slot] > 0 and (lowest == 0 or place < lowest):
+            lowest = place
+    return lowest
+
+
+@_compiled
+def scan(
+    words_nk: Words,
+    tf_nk: Counts,
+    rows: NDArray[np.int64],
+    average: float,
+    place_v: Places,
+    gains: Floats,
+) -> Found:
+    """Return those of the given rows that have a word that is asked for, and their scores."""
+    found = np.empty(len(rows), dtype=np.int64)
+    scores = np.empty(len(rows), dtype=np.float64)
+    n = 0
+    for row in rows:
+        if first_place(words_nk, tf_nk, row, place_v) > 0:
+            found[n] = row
+            scores[n] = exact_score(words_nk, tf_nk, row, average, place_v, gains)
+            n += 1
+    return found[:n], scores[:n]
+
+
+@_compiled
+def count_words(words_nk: Words, tf_nk: Counts, n_words: int, n_tiles: int) -> NDArray[np.int32]:
+    """Return how many rows of each tile have each word."""
+    count_tv = np.zeros((n_tiles, n_words), dtype=np.int32)
+    for tile in range(n_tiles):
+        for row in range(tile, len(words_nk), n_tiles):
+            for slot in range(words_nk.shape[1]):
+                if tf_nk[row, slot] > 0:
+                    count_tv[tile, words_nk[row, slot]] += 1
+    return count_tv
+
+
+@_compiled
+def fill_postings(
+    words_nk: Words,
+    tf_nk: Counts,
+    average: float,
+    starts_vt: NDArray[np.uint32],
+    strips_vt: NDArray[np.int32],
+    places: NDArray[np.uint16],
+    codes: NDArray[np.uint8],
+    strips_sb: NDArray[np.uint8],
 ) -> None:
-    """Add gain · saturation of every posting in the given (start, stop) slots to its row."""
-    for i in range(len(gains)):
-        for slot in range(slots[i, 0], slots[i, 1]):
-            row = rows[slot]
-            frequency = tf[slot] / SCALE
-            scores[row] += gains[i] * (frequency * (K1 + 1) / (frequency + norms[row]))
-            touched[row] = True
+    """Put every word of every row where its list or strip is; codes are rounded up."""
+    n_words, n_tiles = strips_vt.shape
+    free_v = np.empty(n_words, dtype=np.int64)
+    for tile in range(n_tiles):
+        free_v[:] = starts_vt[:n_words, tile]
+        for row in range(tile, len(words_nk), n_tiles):
+            norm = length_norm(tf_nk, row, average)
+            for slot in range(words_nk.shape[1]):
+                if tf_nk[row, slot] == 0:
+                    continue
+                frequency = tf_nk[row, slot] / SCALE
+                share = frequency / (frequency + norm)
+                word, place = words_nk[row, slot], row // n_tiles
+                strip = strips_vt[word, tile]
+                if strip >= 0:
+                    code = np.uint8(np.ceil(share * FULL_STRIP_CODE))
+                    strips_sb[strip, place % HALF] |= code << (4 * (place // HALF))
+                else:
+                    places[free_v[word]] = place
+                    codes[free_v[word]] = np.uint8(np.ceil(share * FULL_CODE))
+                    free_v[word] += 1
+
+
+@_compiled
+def best_rows(
+    words: NDArray[np.int64],
+    bounds: Floats,
+    starts_vt: NDArray[np.uint32],
+    strips_vt: NDArray[np.int32],
+    places: NDArray[np.uint16],
+    codes: NDArray[np.uint8],
+    strips_sb: NDArray[np.uint8],
+    usable_n: Flags,
+    first_row: int,
+    words_nk: Words,
+    tf_nk: Counts,
+    average: float,
+    place_v: Places,
+    gains: Floats,
+    k: int,
+    sample: int,
+) -> Found:
+    """Return rows and scores that include the k best of those that have one of the words.
+
+    `bounds` are the most that each word can add. Steps times codes add up, in units, to at least
+    what a row scores. Rows of high sums are collected, down to a guess: the sum that so many
+    (`sample`) of the first tile reach. The k highest sums are scored, and their k-th score tells
+    how low sums may be that still matter. If that is below the guess, rows are collected again.
+    """
+    lists = (starts_vt, strips_vt, places, codes, strips_sb)
+    unit = bounds.sum() / (_LARGEST_SUM - FULL_CODE * len(words))
+    steps = np.ceil(bounds / (unit * FULL_CODE)).astype(np.uint16)
+    strip_steps = np.ceil(bounds / (unit * FULL_STRIP_CODE)).astype(np.uint16)
+    guess = 0
+    while True:
+        found, sums, guess = _collect(
+            words, steps, strip_steps, lists, usable_n, first_row, guess, sample
+        )
+        if len(found) < k and guess > 1:
+            guess = max(1, guess // 2)
+            continue
+        low = 1
+        if len(found) >= k:
+            low = int(np.partition(sums, len(sums) - k)[len(sums) - k])
+        is_high = sums >= low
+        rows = found[is_high]
+        scores = _scores(rows, words_nk, tf_nk, average, place_v, gains)
+        least = 1
+        if len(found) >= k:
+            threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
+            least = max(1, int(threshold / unit * (1 - 1e-9)))
+        if least >= guess:
+            break
+        guess = least
+    more = found[~is_high & (sums >= least)]
+    more_scores = _scores(more, words_nk, tf_nk, average, place_v, gains)
+    return np.concatenate((rows, more)), np.concatenate((scores, more_scores))
+
+
+@_compiled
+def _collect(
+    words: NDArray[np.int64],
+    steps: Counts,
+    strip_steps: Counts,
+    lists: Any,
+    usable_n: Flags,
+    first_row: int,
+    guess: int,
+    sample: int,
+) -> tuple[NDArray[np.int64], Counts, int]:
+    """Return the usable rows whose sums reach the guess, the sums, and the guess (0: make one)."""
+    n_tiles = lists[1].shape[1]
+    tile_sums = np.empty(TILE, dtype=np.uint16)
+    highest = np.empty(_COLUMNS, dtype=np.uint16)
+    found = np.empty(1024, dtype=np.int64)
+    sums = np.empty(1024, dtype=np.uint16)
+    n = 0
+    for tile in range(n_tiles):
+        _add_up(words, steps, strip_steps, tile, lists, tile_sums)
+        _find_highest(tile_sums, highest)
+        if guess == 0:
+            last = max(0, _COLUMNS - sample)
+            guess = max(1, int(np.partition(highest, last)[last]))
+        for column in range(_COLUMNS):
+            if highest[column] < guess:
+                continue
+            for place in range(column, TILE, _COLUMNS):
+                row = first_row + place * n_tiles + tile
+                if tile_sums[place] < guess or not usable_n[row]:
+                    continue
+                if n == len(found):
+                    found = np.concatenate((found, np.empty_like(found)))
+                    sums = np.concatenate((sums, np.empty_like(sums)))
+                found[n], sums[n] = row, tile_sums[place]
+                n += 1
+    return found[:n], sums[:n], guess
+
+
+@_compiled
+def _add_up(
+    words: NDArray[np.int64],
+    steps: Counts,
+    strip_steps: Counts,
+    tile: int,
+    lists: Any,
+    sums: Counts,
+) -> None:
+    """Add all words of a tile up, strips four at a time: that saves reading and writing sums."""
+    starts_vt, strips_vt, places, codes, strips_sb = lists
+    sums[:] = 0
+    strips = np.full(len(words) + 3, len(strips_sb) - 1)  # the last one is empty, for filling up
+    their_steps = np.zeros(len(words) + 3, dtype=np.uint16)
+    n = 0
+    for i in range(len(words)):
+        strip = strips_vt[words[i], tile]
+        if strip >= 0:
+            strips[n], their_steps[n] = strip, strip_steps[i]
+            n += 1
+        start, stop = starts_vt[words[i], tile], starts_vt[words[i] + 1, tile]
+        _add_list(places[start:stop], codes[start:stop], steps[i], sums)
+    for i in range(0, n, 4):
+        _add_strips(
+            strips_sb[strips[i]],
+            strips_sb[strips[i + 1]],
+            strips_sb[strips[i + 2]],
+            strips_sb[strips[i + 3]],
+            their_steps[i : i + 4],
+            sums,
+        )
+
+
+@_compiled
+def _add_list(
+    places: NDArray[np.uint16], codes: NDArray[np.uint8], step: np.uint16, sums: Counts
+) -> None:
+    for slot in range(len(places)):
+        sums[places[slot]] += np.uint16(codes[slot]) * step
+
+
+@_compiled
+def _add_strips(
+    first: NDArray[np.uint8],
+    second: NDArray[np.uint8],
+    third: NDArray[np.uint8],
+    fourth: NDArray[np.uint8],
+    steps: Counts,
+    sums: Counts,
+) -> None:
+    a, b, c, d = steps[0], steps[1], steps[2], steps[3]
+    for place in range(HALF):
+        sums[place] += (
+            np.uint16(first[place] & 15) * a
+            + np.uint16(second[place] & 15) * b
+            + np.uint16(third[place] & 15) * c
+            + np.uint16(fourth[place] & 15) * d
+        )
+    for place in range(HALF):
+        sums[HALF + place] += (
+            np.uint16(first[place] >> 4) * a
+            + np.uint16(second[place] >> 4) * b
+            + np.uint16(third[place] >> 4) * c
+            + np.uint16(fourth[place] >> 4) * d
+        )
+
+
+@_compiled
+def _find_highest(sums: Counts, highest: Counts) -> None:
+    """Find the highest sum of each column; written like this, it runs on whole vectors."""
+    sums_lc = sums.reshape(-1, _COLUMNS)
+    highest[:] = 0
+    for line in range(sums_lc.shape[0]):
+        for column in range(sums_lc.shape[1]):
+            highest[column] = max(highest[column], sums_lc[line, column])
+
+
+@_compiled
+def _scores(
+    rows: NDArray[np.int64],
+    words_nk: Words,
+    tf_nk: Counts,
+    average: float,
+    place_v: Places,
+    gains: Floats,
+) -> Floats:
+    touched = 0
+    for row in rows:  # far apart in memory: asked for one after the other, they come together
+        touched += tf_nk[row, 0]
+    scores = np.empty(len(rows), dtype=np.float64)
+    for i in range(len(rows)):
+        scores[i] = exact_score(words_nk, tf_nk, rows[i], average, place_v, gains)
+    scores[touched:0] = 0  # nothing, but the sum is used
+    return scores

@@ -1,20 +1,33 @@
 """Exact top-K by BM25: the same rows, scores and order as `reference`, faster."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+import copy
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bm25v import ranking
 from bm25v.errors import WrongUse
-from bm25v.index.accumulate import accumulate
-from bm25v.index.postings import Postings
+from bm25v.index.asked import Asked, Bags, Found
+from bm25v.index.scan import scan
 from bm25v.index.statistics import Statistics
 from bm25v.query import Query
 
-# Loading the compiler costs half a second; numpy is done sooner below about this many postings.
-_COMPILED_ABOVE = 4_000_000
+if TYPE_CHECKING:
+    from bm25v.index.block import Block
+
+# Rows scanned before an index is made: by then, scanning has cost about as much as making it does.
+_WORTH_AN_INDEX = 20_000_000
+
+_TAIL_ROWS = 8_192  # newest rows that are scanned rather than indexed
+_MOST_WORDS = 128  # that the index takes in a query: rounding would swamp the sums of more
+_FEW = 0.05  # of the rows: so few are scanned
+
+Rows = Sequence[int] | NDArray[np.int64]
 
 
 class Ranked(NamedTuple):
@@ -25,13 +38,16 @@ class Ranked(NamedTuple):
 
 
 class Searcher:
-    """Search a fixed set of bags.
+    """Search bags by BM25, some rows left out. It never changes: `updated` makes another.
 
     >>> words = np.array([[1, 4], [2, 0], [4, 2]], dtype=np.uint16)
     >>> tf = np.array([[100, 300], [200, 0], [50, 100]], dtype=np.uint16)
     >>> wish = Query(np.array([4]), np.array([1.0]), np.array([1.0]))
-    >>> Searcher(words, tf, n_words=8).search(wish, k=2).rows.tolist()
+    >>> searcher = Searcher(words, tf, n_words=8)
+    >>> searcher.search(wish, k=2).rows.tolist()
     [0, 2]
+    >>> searcher.updated(words, tf, removed=[0]).search(wish, k=2).rows.tolist()
+    [2]
     """
 
     def __init__(
@@ -40,35 +56,135 @@ class Searcher:
         tf_nk: NDArray[np.uint16],
         *,
         n_words: int,
-        compiled: bool | None = None,
+        removed: Rows = (),
     ) -> None:
-        self.statistics = Statistics.of(words_nk, tf_nk, n_words)
-        self._postings = Postings.build(words_nk, tf_nk, n_words)
-        self._norms = self.statistics.length_norms(tf_nk.sum(axis=1, dtype=np.int64))
-        is_large = len(self._postings) > _COMPILED_ABOVE
-        self._accumulate = _accumulator(is_large if compiled is None else compiled)
+        self._bags: Bags = (words_nk, tf_nk)
+        self._usable_n = np.ones(len(words_nk), dtype=bool)
+        self._usable_n[np.asarray(removed, dtype=np.int64)] = False
+        self.statistics = self._count(slice(None), n_words) - self._count(removed, n_words)
+        self._scanned = 0
+        self._blocks: tuple[Block, ...] = ()
+        self._building = threading.Lock()
 
-    def search(self, query: Query, k: int) -> Ranked:
-        """Return the k best rows that share a word with the query, ties to the lower row."""
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The rows that are searched, ascending."""
+        return np.flatnonzero(self._usable_n)
+
+    @property
+    def has_index(self) -> bool:
+        """Whether searches go through an index by now."""
+        return bool(self._blocks)
+
+    def updated(
+        self,
+        words_nk: NDArray[np.unsignedinteger],
+        tf_nk: NDArray[np.uint16],
+        *,
+        removed: Rows = (),
+        returned: Rows = (),
+    ) -> "Searcher":
+        """Return a searcher of the same rows and those behind them, some taken out or put back.
+
+        It shares the index, and costs no more than the rows that changed.
+        """
+        other = copy.copy(self)
+        n, n_words = len(self._usable_n), self.statistics.n_words
+        other._bags = (words_nk, tf_nk)
+        other._usable_n = np.ones(len(words_nk), dtype=bool)
+        other._usable_n[:n] = self._usable_n
+        gone, back = np.unique(np.asarray(removed, int)), np.unique(np.asarray(returned, int))
+        gone, back = gone[other._usable_n[gone]], back[~other._usable_n[back]]
+        other._usable_n[gone] = False
+        other._usable_n[back] = True
+        other.statistics = (
+            self.statistics
+            + other._count(slice(n, None), n_words)
+            + other._count(back, n_words)
+            - other._count(gone, n_words)
+        )
+        return other
+
+    def search(self, query: Query, k: int, *, among: Rows | None = None) -> Ranked:
+        """Return the k best rows that share a word with the query, ties to the lower row.
+
+        With `among`, only those rows are looked at; the statistics stay those of all.
+        """
         if k < 1:
             raise WrongUse(f"k = {k}: ask for at least one result")
-        postings = self._postings
-        known = query.words < postings.n_words
-        words = query.words[known]
-        slots = np.column_stack([postings.offsets[words], postings.offsets[words + 1]])
-        gains = query.weights[known] * self.statistics.idf(words)
-        scores = np.zeros(len(self._norms))
-        touched = np.zeros(len(self._norms), dtype=bool)
-        self._accumulate(slots, gains, postings.rows, postings.tf, self._norms, scores, touched)
-        rows = np.flatnonzero(touched)
-        best = rows[ranking.top(rows, scores[rows], k)]
-        return Ranked(best, scores[best])
+        asked = Asked.of(query, self.statistics)
+        usable_n, n_usable = self._usable_n, self.statistics.n
+        if among is not None:
+            usable_n = self._only(among)
+            n_usable = int(np.count_nonzero(usable_n))
+        if self._pays_off(n_usable):
+            rows, scores = self._by_index(asked, usable_n, n_usable, k)
+        else:
+            rows, scores = scan(self._bags, np.flatnonzero(usable_n), self.statistics, asked)
+        best = ranking.top(rows, scores, k)
+        return Ranked(rows[best], scores[best])
 
+    def search_many(self, queries: Sequence[Query], k: int) -> list[Ranked]:
+        """Search for many things at once, on all cores; each result is that of `search`."""
+        self._pays_off(len(queries) * len(self._usable_n))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return list(pool.map(lambda query: self.search(query, k), queries))
 
-def _accumulator(compiled: bool) -> Callable[..., None]:
-    if not compiled:
-        return accumulate
-    from bm25v.index import kernels
+    def build(self) -> None:
+        """Make the index now, rather than once the searches add up."""
+        self._scanned = _WORTH_AN_INDEX + 1
+        self._indexed()
 
-    loop: Callable[..., None] = kernels.accumulate
-    return loop
+    def _count(self, rows: slice | Rows, n_words: int) -> Statistics:
+        which = rows if isinstance(rows, slice) else np.asarray(rows, dtype=np.int64)
+        words_nk, tf_nk = self._bags
+        return Statistics.of(words_nk[which], tf_nk[which], n_words)
+
+    def _only(self, among: Rows) -> NDArray[np.bool_]:
+        rows = np.asarray(among, dtype=np.int64)
+        if np.any((rows < 0) | (rows >= len(self._usable_n))):
+            raise WrongUse(f"rows go from 0 to {len(self._usable_n) - 1}, not beyond")
+        usable_n = np.zeros_like(self._usable_n)
+        usable_n[rows] = self._usable_n[rows]
+        return usable_n
+
+    def _pays_off(self, n_rows: int) -> bool:
+        self._scanned += n_rows
+        return self._scanned > _WORTH_AN_INDEX
+
+    def _indexed(self) -> "tuple[Block, ...]":
+        """Return blocks of all rows but the newest."""
+        from bm25v.index.block import Block
+        from bm25v.index.kernels import TILE
+
+        with self._building:
+            blocks = self._blocks
+            end = blocks[-1].end if blocks else 0
+            if not blocks or len(self._usable_n) - end >= _TAIL_ROWS:
+                if blocks and blocks[-1].n_rows < TILE:
+                    *kept, last = blocks
+                    blocks, end = tuple(kept), last.first_row
+                self._blocks = (*blocks, Block.build(self._bags, end, self.statistics))
+            return self._blocks
+
+    def _by_index(self, asked: Asked, usable_n: NDArray[np.bool_], n_usable: int, k: int) -> Found:
+        """Return rows and scores that include the k best."""
+        from bm25v.index import kernels
+
+        blocks = self._indexed()
+        average = self.statistics.usual_length
+        look_up = (average, asked.place_v, asked.gains)
+        share = n_usable / max(1, len(usable_n))
+        if share >= _FEW and len(asked.words) <= _MOST_WORDS:
+            end = blocks[-1].end
+            newest = end + np.flatnonzero(usable_n[end:])
+            found = [kernels.scan(*self._bags, newest, *look_up)]
+            if (asked.gains > 0).any():
+                settings = (usable_n, asked, average, k, share)
+                found += [block.best(self._bags, *settings) for block in blocks]
+            rows, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
+            # Rows that only have words that count for nothing or less were not looked at.
+            if (asked.gains[1:] > 0).all() or np.count_nonzero(scores > 0) >= k:
+                return rows, scores
+        scanned: Found = kernels.scan(*self._bags, np.flatnonzero(usable_n), *look_up)
+        return scanned

@@ -25,6 +25,21 @@ class Statistics:
         df_v = np.bincount(words_nk[tf_nk > 0], minlength=n_words)
         return cls(len(words_nk), df_v, int(tf_nk.sum(dtype=np.int64)))
 
+    def __add__(self, other: "Statistics") -> "Statistics":
+        return Statistics(
+            self.n + other.n, self.df_v + other.df_v, self.total_length + other.total_length
+        )
+
+    def __sub__(self, other: "Statistics") -> "Statistics":
+        return Statistics(
+            self.n - other.n, self.df_v - other.df_v, self.total_length - other.total_length
+        )
+
+    @property
+    def n_words(self) -> int:
+        """V, the number of words there could be."""
+        return len(self.df_v)
+
     @property
     def average_length(self) -> float:
         """The mean |d|, in term frequency units."""
@@ -35,10 +50,14 @@ class Statistics:
         df = self.df_v[words]
         return np.asarray(np.log(1 + (self.n - df + 0.5) / (df + 0.5)), dtype=np.float64)
 
+    @property
+    def usual_length(self) -> float:
+        """The average length, or 1 where no picture has a word and any will do."""
+        return self.average_length or 1.0
+
     def length_norms(self, lengths: NDArray[np.integer]) -> NDArray[np.float64]:
         """Return k1 (1 - b + b |d| / average) for quantised lengths."""
-        average = self.average_length or 1.0  # of a gallery without words: any will do
-        return K1 * (1 - B + B * (lengths / SCALE) / average)
+        return K1 * (1 - B + B * (lengths / SCALE) / self.usual_length)
 
 
 def saturation(frequencies: NDArray[np.float64], norms: NDArray[np.float64]) -> NDArray[np.float64]:
