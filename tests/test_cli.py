@@ -214,7 +214,7 @@ def test_nothing_is_left_behind_by_a_wrong_first_index(run: Run) -> None:
 def test_a_newer_gallery_is_refused(indexed: Run) -> None:
     db = sqlite3.connect("gallery.bm25v/catalog.sqlite")
     with db:
-        db.execute("UPDATE meta SET value = 2 WHERE key = 'format'")
+        db.execute("UPDATE meta SET value = 99 WHERE key = 'format'")
     db.close()
     failed(indexed("info"), 1, "written by a newer bm25v", "upgrade")
 

@@ -13,8 +13,10 @@ from bm25v.gallery.writer import row_checksum
 def problems(folder: Path, catalog: Catalog) -> list[str]:
     """Return what is wrong with a gallery, a line each; none is a good answer."""
     found = [f"catalogue: {text}" for text in catalog.problems()]
-    meta, state = catalog.meta, catalog.state()
-    pictures = list(catalog.pictures())
+    meta = catalog.meta
+    with catalog.reading():
+        state = catalog.state()
+        pictures = list(catalog.pictures())
     place = (folder, meta, state.generation)
     bags = row_files.bag_file(*place).view(state.n_rows)
     dense = row_files.dense_file(*place).view(state.n_rows)
