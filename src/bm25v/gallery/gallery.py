@@ -5,10 +5,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from bm25v import query as queries
 from bm25v import ranking
@@ -196,7 +198,8 @@ class Gallery:
             ranked = snapshot.searcher.search(query, wanted)
             rows = ranked.rows
         found = time.perf_counter()
-        dense = ranking.cosines(snapshot.dense_ne, encoding.dense_e, rows)
+        is_compiled = snapshot.searcher.has_index
+        dense = ranking.cosines(snapshot.dense_ne, encoding.dense_e, rows, compiled=is_compiled)
         scores = ranked.scores if mode == "sparse" else dense
         best = ranking.top(rows, scores, k)
         ms = {"sparse": (found - start) * 1e3, "rerank": (time.perf_counter() - found) * 1e3}
@@ -212,6 +215,39 @@ class Gallery:
             for rank, (i, path) in enumerate(zip(best, paths, strict=True), start=1)
         ]
         return Results(mode, tuple(hits), ms)
+
+    def search_many(
+        self,
+        pictures: Iterable[Picture | Encoding],
+        *,
+        k: int = 10,
+        mode: Mode = "two-stage",
+        candidates: int = 200,
+    ) -> list[Results]:
+        """Search with many pictures, or encodings, on all cores; each result is that of one search.
+
+        >>> import tempfile, numpy as np
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> Image.new("RGB", (64, 64), "red").save(folder / "red.png")
+        >>> gallery = Gallery.create(folder / "g", vocabulary="toy")
+        >>> gallery.add(folder / "red.png").added
+        1
+        >>> [len(results) for results in gallery.search_many([folder / "red.png"] * 3)]
+        [1, 1, 1]
+        """
+        wanted = list(pictures)
+        self.snapshot().searcher.expect(len(wanted))
+
+        def one(picture: Picture | Encoding) -> Results:
+            if not isinstance(picture, Encoding):
+                picture = self.vocabulary.encode(picture)
+            return self.search_encoding(picture, k=k, mode=mode, candidates=candidates)
+
+        if not all(isinstance(picture, Encoding) for picture in wanted):
+            self.vocabulary.backbone.load()
+        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(os.cpu_count()) as pool:
+            return list(pool.map(one, wanted))
 
     def match(self, encoding: Encoding, path: str | os.PathLike[str]) -> Match:
         """Compare an encoded picture with one picture of the gallery."""

@@ -1,16 +1,15 @@
-"""Compiled loops over bags and postings. Importing this loads numba, which takes half a second.
+"""Compiled loops over bags and postings.
 
 Scores are added in the order of `reference`, word after word, so they are the same floats.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.bags import SCALE
+from bm25v.compiler import compiled
 from bm25v.index.reference import K1, B
 
 TILE = 65_536  # places in a tile: their numbers fit into two bytes
@@ -29,14 +28,7 @@ Places = NDArray[np.uint16]  # of each word in the query, from 1 on; 0 if it is 
 Found = tuple[NDArray[np.int64], Floats]  # rows and their scores
 
 
-def _compiled(function: Callable[..., Any]) -> Any:
-    try:
-        return numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # there is no place where the compiled code could be kept
-        return numba.njit(nogil=True)(function)
-
-
-@_compiled
+@compiled
 def length_norm(tf_nk: Counts, row: int, average: float) -> float:
     """Return k1 (1 - b + b |d| / average) of a row."""
     length = 0
@@ -45,7 +37,7 @@ def length_norm(tf_nk: Counts, row: int, average: float) -> float:
     return K1 * (1 - B + B * (length / SCALE) / average)
 
 
-@_compiled
+@compiled
 def exact_score(
     words_nk: Words, tf_nk: Counts, row: int, average: float, place_v: Places, gains: Floats
 ) -> float:
@@ -60,7 +52,7 @@ def exact_score(
     return score
 
 
-@_compiled
+@compiled
 def first_place(words_nk: Words, tf_nk: Counts, row: int, place_v: Places) -> int:
     """Return the lowest place among the row's words, or 0 if none of them is asked for."""
     lowest = 0
@@ -71,7 +63,7 @@ def first_place(words_nk: Words, tf_nk: Counts, row: int, place_v: Places) -> in
     return lowest
 
 
-@_compiled
+@compiled
 def scan(
     words_nk: Words,
     tf_nk: Counts,
@@ -92,7 +84,7 @@ def scan(
     return found[:n], scores[:n]
 
 
-@_compiled
+@compiled
 def count_words(words_nk: Words, tf_nk: Counts, n_words: int, n_tiles: int) -> NDArray[np.int32]:
     """Return how many rows of each tile have each word."""
     count_tv = np.zeros((n_tiles, n_words), dtype=np.int32)
@@ -104,7 +96,7 @@ def count_words(words_nk: Words, tf_nk: Counts, n_words: int, n_tiles: int) -> N
     return count_tv
 
 
-@_compiled
+@compiled
 def fill_postings(
     words_nk: Words,
     tf_nk: Counts,
@@ -138,7 +130,7 @@ def fill_postings(
                     free_v[word] += 1
 
 
-@_compiled
+@compiled
 def best_rows(
     words: NDArray[np.int64],
     bounds: Floats,
@@ -194,7 +186,7 @@ def best_rows(
     return np.concatenate((rows, more)), np.concatenate((scores, more_scores))
 
 
-@_compiled
+@compiled
 def _collect(
     words: NDArray[np.int64],
     steps: Counts,
@@ -233,7 +225,7 @@ def _collect(
     return found[:n], sums[:n], guess
 
 
-@_compiled
+@compiled
 def _add_up(
     words: NDArray[np.int64],
     steps: Counts,
@@ -266,7 +258,7 @@ def _add_up(
         )
 
 
-@_compiled
+@compiled
 def _add_list(
     places: NDArray[np.uint16], codes: NDArray[np.uint8], step: np.uint16, sums: Counts
 ) -> None:
@@ -274,7 +266,7 @@ def _add_list(
         sums[places[slot]] += np.uint16(codes[slot]) * step
 
 
-@_compiled
+@compiled
 def _add_strips(
     first: NDArray[np.uint8],
     second: NDArray[np.uint8],
@@ -300,7 +292,7 @@ def _add_strips(
         )
 
 
-@_compiled
+@compiled
 def _find_highest(sums: Counts, highest: Counts) -> None:
     """Find the highest sum of each column; written like this, it runs on whole vectors."""
     sums_lc = sums.reshape(-1, _COLUMNS)
@@ -310,7 +302,7 @@ def _find_highest(sums: Counts, highest: Counts) -> None:
             highest[column] = max(highest[column], sums_lc[line, column])
 
 
-@_compiled
+@compiled
 def _scores(
     rows: NDArray[np.int64],
     words_nk: Words,

@@ -126,9 +126,14 @@ class Searcher:
 
     def search_many(self, queries: Sequence[Query], k: int) -> list[Ranked]:
         """Search for many things at once, on all cores; each result is that of `search`."""
-        self._pays_off(len(queries) * len(self._usable_n))
+        self.expect(len(queries))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return list(pool.map(lambda query: self.search(query, k), queries))
+
+    def expect(self, searches: int) -> None:
+        """Make the index now if it pays off for so many searches."""
+        if self._pays_off(searches * self.statistics.n):
+            self._indexed()
 
     def build(self) -> None:
         """Make the index now, rather than once the searches add up."""

@@ -9,6 +9,9 @@ from bm25v.bags import SCALE
 from bm25v.index.reference import K1, B
 
 
+_BLOCK_ROWS = 16_384  # counted at once: they fit into the cache
+
+
 @dataclass(frozen=True)
 class Statistics:
     """N, document frequencies and total length of a set of bags."""
@@ -22,8 +25,14 @@ class Statistics:
         cls, words_nk: NDArray[np.unsignedinteger], tf_nk: NDArray[np.uint16], n_words: int
     ) -> "Statistics":
         """Count fixed-width bags; a slot with tf 0 is empty."""
-        df_v = np.bincount(words_nk[tf_nk > 0], minlength=n_words)
-        return cls(len(words_nk), df_v, int(tf_nk.sum(dtype=np.int64)))
+        df_v = np.zeros(n_words, dtype=np.int64)
+        total_length = 0
+        for start in range(0, len(words_nk), _BLOCK_ROWS):
+            block = slice(start, start + _BLOCK_ROWS)
+            words, tf = words_nk[block].ravel(), tf_nk[block].ravel()
+            df_v += np.bincount(words if tf.all() else words[tf > 0], minlength=n_words)
+            total_length += int(tf.sum(dtype=np.int64))
+        return cls(len(words_nk), df_v, total_length)
 
     def __add__(self, other: "Statistics") -> "Statistics":
         return Statistics(

@@ -1,6 +1,7 @@
 """Candidates and dense vectors in, their order out.
 
-Rows are float16 and dots are float32. Not this room's job: finding candidates by words.
+Rows are float16 and dots are float32; `kernels` is the same loop compiled.
+Not this room's job: finding candidates by words.
 """
 
 import numpy as np
@@ -10,18 +11,27 @@ _BLOCK_ROWS = 65_536
 
 
 def cosines(
-    dense_ne: NDArray[np.float16], query_e: NDArray[np.float32], rows: NDArray[np.int64]
+    dense_ne: NDArray[np.float16],
+    query_e: NDArray[np.float32],
+    rows: NDArray[np.int64],
+    *,
+    compiled: bool = False,
 ) -> NDArray[np.float32]:
     """Return the cosine between the query and each of the given rows.
 
     Row by row, so that equal vectors get equal scores wherever they stand: a matrix product would
-    round them differently.
+    round them differently. Compiled it is several times faster, once the compiler is loaded.
 
     >>> dense = np.array([[3, 4], [0, 1]], dtype=np.float16)
     >>> cosines(dense, np.array([0, 1], dtype=np.float32), np.array([0, 1])).tolist()
     [0.800000011920929, 1.0]
     """
-    query_e = query_e / max(float(np.linalg.norm(query_e)), 1e-12)
+    query_e = query_e / np.float32(max(float(np.linalg.norm(query_e)), 1e-12))
+    if compiled:
+        from bm25v.ranking import kernels
+
+        scores: NDArray[np.float32] = kernels.cosines(dense_ne.view(np.uint16), query_e, rows)
+        return scores
     found = np.empty(len(rows), dtype=np.float32)
     for start in range(0, len(rows), _BLOCK_ROWS):
         block = slice(start, start + _BLOCK_ROWS)
