@@ -25,10 +25,12 @@ class Asked(NamedTuple):
         """Weigh a query's words; those that the vocabulary does not have are left out."""
         if not np.isfinite(query.weights).all():
             raise WrongUse(f"weights {query.weights.tolist()}: each must be a finite number")
-        known = (query.words >= 0) & (query.words < statistics.n_words)
-        words = query.words[known].astype(np.int64)
+        words, weights = query.words.astype(np.int64), query.weights
+        if len(words) and words[-1] >= statistics.n_words:  # they ascend
+            known = words < statistics.n_words
+            words, weights = words[known], weights[known]
         gains = np.zeros(len(words) + 1)
-        gains[1:] = query.weights[known] * statistics.idf(words)
+        gains[1:] = weights * statistics.idf(words)
         place_v = np.zeros(statistics.n_words, dtype=np.uint16)
         place_v[words] = np.arange(1, len(words) + 1)
         return cls(words, gains, place_v)

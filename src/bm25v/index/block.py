@@ -77,15 +77,12 @@ class Block:
         usable_share: float,
     ) -> Found:
         """Return rows and scores that include the k best of those that score above 0."""
-        helpful = asked.gains[1:] > 0
         # Where pictures have become longer since, this block's look shorter and score higher.
-        bounds = asked.gains[1:][helpful] * ((K1 + 1) * max(1.0, average / self.average))
+        most = (K1 + 1) * max(1.0, average / self.average)
         a_tile = k / self.strips_vt.shape[1]  # of the k best; more, for chance
         sample = int((2 * a_tile + 4 * a_tile**0.5 + 4) / usable_share)
         look_up = (usable_n, self.first_row, *bags, average, asked.place_v, asked.gains)
-        found: Found = kernels.best_rows(
-            asked.words[helpful], bounds, *self._arrays, *look_up, k, sample
-        )
+        found: Found = kernels.best_rows(asked.words, most, *self._arrays, *look_up, k, sample)
         return found
 
     @property

@@ -18,6 +18,7 @@ FULL_CODE = 127  # in a list, for a saturation of k1 + 1, the most there is
 FULL_STRIP_CODE = 15  # in a strip, where two codes share a byte
 
 _LARGEST_SUM = 65_535
+_LATE_SHARE = 0.25  # of the guess: strips that can add no more are looked up where it matters
 _COLUMNS = 4_096  # a tile's sums are looked through as 16 lines of so many
 
 Words = NDArray[np.unsignedinteger]
@@ -133,7 +134,7 @@ def fill_postings(
 @compiled
 def best_rows(
     words: NDArray[np.int64],
-    bounds: Floats,
+    most: float,
     starts_vt: NDArray[np.uint32],
     strips_vt: NDArray[np.int32],
     places: NDArray[np.uint16],
@@ -149,14 +150,17 @@ def best_rows(
     k: int,
     sample: int,
 ) -> Found:
-    """Return rows and scores that include the k best of those that have one of the words.
+    """Return rows and scores that include the k best of those that score above 0.
 
-    `bounds` are the most that each word can add. Steps times codes add up, in units, to at least
-    what a row scores. Rows of high sums are collected, down to a guess: the sum that so many
-    (`sample`) of the first tile reach. The k highest sums are scored, and their k-th score tells
-    how low sums may be that still matter. If that is below the guess, rows are collected again.
+    A word can add `most` times its gain. Steps times codes add up, in units, to at least what a row
+    scores. Rows of high sums are collected, down to a guess: the sum that so many (`sample`) of
+    the first tile reach. The k highest sums are scored, and their k-th score tells how low sums
+    may be that still matter. If that is below the guess, rows are collected again.
     """
     lists = (starts_vt, strips_vt, places, codes, strips_sb)
+    helpful = gains[1:] > 0
+    words = words[helpful]
+    bounds = gains[1:][helpful] * most
     unit = bounds.sum() / (_LARGEST_SUM - FULL_CODE * len(words))
     steps = np.ceil(bounds / (unit * FULL_CODE)).astype(np.uint16)
     strip_steps = np.ceil(bounds / (unit * FULL_STRIP_CODE)).astype(np.uint16)
@@ -203,26 +207,61 @@ def _collect(
     highest = np.empty(_COLUMNS, dtype=np.uint16)
     found = np.empty(1024, dtype=np.int64)
     sums = np.empty(1024, dtype=np.uint16)
+    late = np.zeros(len(words), dtype=np.bool_)
+    most_late = 0
     n = 0
     for tile in range(n_tiles):
-        _add_up(words, steps, strip_steps, tile, lists, tile_sums)
+        if guess > 0:
+            most_late = _put_off(strip_steps, guess, late)
+        _add_up(words, steps, strip_steps, late, tile, lists, tile_sums)
         _find_highest(tile_sums, highest)
         if guess == 0:
             last = max(0, _COLUMNS - sample)
             guess = max(1, int(np.partition(highest, last)[last]))
         for column in range(_COLUMNS):
-            if highest[column] < guess:
+            if highest[column] + most_late < guess:
                 continue
             for place in range(column, TILE, _COLUMNS):
+                if tile_sums[place] + most_late < guess:
+                    continue
+                total = tile_sums[place] + _late_sum(words, strip_steps, late, tile, lists, place)
                 row = first_row + place * n_tiles + tile
-                if tile_sums[place] < guess or not usable_n[row]:
+                if total < guess or not usable_n[row]:
                     continue
                 if n == len(found):
                     found = np.concatenate((found, np.empty_like(found)))
                     sums = np.concatenate((sums, np.empty_like(sums)))
-                found[n], sums[n] = row, tile_sums[place]
+                found[n], sums[n] = row, total
                 n += 1
     return found[:n], sums[:n], guess
+
+
+@compiled
+def _put_off(strip_steps: Counts, guess: int, late: Flags) -> int:
+    """Choose words that may be added later, to few rows; return the most that they can add."""
+    most = 0
+    late[:] = False
+    for i in np.argsort(strip_steps):
+        if most + strip_steps[i] * FULL_STRIP_CODE > _LATE_SHARE * guess:
+            break
+        most += strip_steps[i] * FULL_STRIP_CODE
+        late[i] = True
+    return most
+
+
+@compiled
+def _late_sum(
+    words: NDArray[np.int64], strip_steps: Counts, late: Flags, tile: int, lists: Any, place: int
+) -> int:
+    """Return what the strips that were put off add at one place."""
+    strips_vt, strips_sb = lists[1], lists[4]
+    total = 0
+    for i in range(len(words)):
+        strip = strips_vt[words[i], tile]
+        if late[i] and strip >= 0:
+            code = (strips_sb[strip, place % HALF] >> (4 * (place // HALF))) & FULL_STRIP_CODE
+            total += code * strip_steps[i]
+    return total
 
 
 @compiled
@@ -230,6 +269,7 @@ def _add_up(
     words: NDArray[np.int64],
     steps: Counts,
     strip_steps: Counts,
+    late: Flags,
     tile: int,
     lists: Any,
     sums: Counts,
@@ -242,7 +282,7 @@ def _add_up(
     n = 0
     for i in range(len(words)):
         strip = strips_vt[words[i], tile]
-        if strip >= 0:
+        if strip >= 0 and not late[i]:
             strips[n], their_steps[n] = strip, strip_steps[i]
             n += 1
         start, stop = starts_vt[words[i], tile], starts_vt[words[i] + 1, tile]

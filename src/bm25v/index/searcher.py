@@ -181,15 +181,24 @@ class Searcher:
         look_up = (average, asked.place_v, asked.gains)
         share = n_usable / max(1, len(usable_n))
         if share >= _FEW and len(asked.words) <= _MOST_WORDS:
-            end = blocks[-1].end
-            newest = end + np.flatnonzero(usable_n[end:])
-            found = [kernels.scan(*self._bags, newest, *look_up)]
-            if (asked.gains > 0).any():
+            found = []
+            newest = blocks[-1].end + np.flatnonzero(usable_n[blocks[-1].end :])
+            if len(newest):
+                found.append(kernels.scan(*self._bags, newest, *look_up))
+            n_helpful = int(np.count_nonzero(asked.gains > 0))
+            if n_helpful:
                 settings = (usable_n, asked, average, k, share)
                 found += [block.best(self._bags, *settings) for block in blocks]
-            rows, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
+            rows, scores = _joined(found)
             # Rows that only have words that count for nothing or less were not looked at.
-            if (asked.gains[1:] > 0).all() or np.count_nonzero(scores > 0) >= k:
+            if n_helpful == len(asked.words) or np.count_nonzero(scores > 0) >= k:
                 return rows, scores
         scanned: Found = kernels.scan(*self._bags, np.flatnonzero(usable_n), *look_up)
         return scanned
+
+
+def _joined(found: list[Found]) -> Found:
+    if len(found) == 1:
+        return found[0]
+    rows, scores = zip((np.empty(0, np.int64), np.empty(0)), *found, strict=True)
+    return np.concatenate(rows), np.concatenate(scores)

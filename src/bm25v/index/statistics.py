@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from bm25v.bags import SCALE
 from bm25v.index.reference import K1, B
 
-
 _BLOCK_ROWS = 16_384  # counted at once: they fit into the cache
 
 

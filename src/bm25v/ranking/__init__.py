@@ -47,9 +47,9 @@ def top(rows: NDArray[np.int64], scores: NDArray[np.floating], k: int) -> NDArra
     >>> top(np.array([7, 8, 9]), np.array([0.5, 0.9, 0.5]), k=2).tolist()
     [1, 0]
     """
-    places = np.arange(len(rows))
-    if len(rows) > 4 * k:  # to sort few is faster than to choose first
-        threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
-        places = np.flatnonzero(scores >= threshold)  # all that tie with the last one
+    if len(rows) <= 4 * k:  # to sort few is faster than to choose first
+        return np.lexsort((rows, -scores))[:k]
+    threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
+    places = np.flatnonzero(scores >= threshold)  # all that tie with the last one
     order = np.lexsort((rows[places], -scores[places]))[:k]
     return places[order]
