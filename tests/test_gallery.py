@@ -274,6 +274,33 @@ def scores_by_path(hits: tuple[object, ...]) -> dict[str, tuple[object, ...]]:
     return {h.path: (h.score, h.sparse, h.dense, h.words) for h in hits}  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("mode", ["two-stage", "sparse", "dense"])
+def test_an_index_changes_no_result(
+    gallery: Gallery, photos: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also not after changes that it was not made for."""
+    scanning = Gallery.open(gallery.path)
+    gallery.snapshot().searcher.build()
+    gallery.remove(photos / "3.png")
+    picture(77).save(photos / "new.png")
+    gallery.add(photos / "new.png")
+    for seed in range(20):
+        found, plain = (g.search(picture_array(seed), mode=mode) for g in (gallery, scanning))
+        assert gallery.snapshot().searcher.has_index
+        assert not scanning.snapshot().searcher.has_index
+        assert [hit.path for hit in found] == [hit.path for hit in plain]
+        assert [hit.sparse for hit in found] == [hit.sparse for hit in plain]
+        assert [h.dense for h in found] == pytest.approx([h.dense for h in plain], abs=1e-6)
+
+
+def test_many_searches_give_what_each_gives(gallery: Gallery, photos: Path) -> None:
+    queries = [photos / f"{seed}.png" for seed in range(12)]
+    encoded = [gallery.vocabulary.encode(path) for path in queries]
+    for wanted in (queries, encoded):
+        for path, results in zip(queries, gallery.search_many(wanted, k=4), strict=True):
+            assert results.hits == gallery.search(path, k=4).hits
+
+
 def test_a_reader_keeps_its_snapshot_while_a_writer_writes(gallery: Gallery, photos: Path) -> None:
     before = gallery.snapshot()
     gallery.remove(photos / "0.png")
