@@ -2,11 +2,25 @@
 
 import itertools
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from bm25v.cli.options import json_option, print_json
+from bm25v.cli.options import console, json_option, print_json
+
+if TYPE_CHECKING:
+    from bm25v.bench.search import SearchTimes
+
+_RATIOS = (  # slow and fast, or so one hopes
+    ("dense", "first-stage"),
+    ("scipy", "first-stage"),
+    ("scipy-columns", "first-stage"),
+    ("bm25s", "first-stage"),
+    ("dense", "two-stage"),
+    ("hnsw", "two-stage"),
+)
 
 
 @click.group("bench")
@@ -74,3 +88,107 @@ def train(dims: tuple[int, ...], rounds: int, as_json: bool) -> None:
         f"numpy {words.numpy * 1e3:.0f} ms, torch {words.torch * 1e3:.0f} ms, int8 "
         f"{words.int8 * 1e3:.0f} ms: {words.ratio:.1f} times faster, {words.agreement:.2%} the same"
     )
+
+
+@command.command("search")
+@click.option(
+    "--n",
+    "sizes",
+    multiple=True,
+    type=click.IntRange(1),
+    default=(10_000, 100_000, 1_000_000),
+    show_default=True,
+    help="Made-up pictures to search in; several times for several tables.",
+)
+@click.option("--dim", default=1152, show_default=True, type=click.IntRange(1))
+@click.option(
+    "-g",
+    "--gallery",
+    "gallery_path",
+    type=click.Path(path_type=Path),
+    help="Search in a copy of this gallery instead, with pictures of its own.",
+)
+@click.option("--k", default=200, show_default=True, type=click.IntRange(1), help="Candidates.")
+@click.option("--queries", "n_queries", default=50, show_default=True, type=click.IntRange(1))
+@click.option("--threads", type=click.IntRange(1), help="Of the batch row  [default: all cores]")
+@click.option(
+    "--ann-limit",
+    default=100_000,
+    show_default=True,
+    help="HNSW and IVF-PQ, slow to build, are timed in up to so many pictures.",
+)
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Draw a plot, as .png.")
+@json_option
+def search(
+    sizes: tuple[int, ...],
+    dim: int,
+    gallery_path: Path | None,
+    k: int,
+    n_queries: int,
+    threads: int | None,
+    ann_limit: int,
+    seed: int,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Time searches against other systems, and changes, on one thread."""
+    from bm25v.bench import plot
+    from bm25v.bench.pictures import of_gallery
+    from bm25v.bench.search import time_search
+    from bm25v.bench.synthetic import World
+
+    figure = plot.figure() if output else None
+    found = []
+    for n in sizes if gallery_path is None else (0,):
+        if gallery_path is None:
+            world = World(dim, seed)
+            pictures, queries = world.pictures(n), world.queries(n_queries)
+        else:
+            pictures, queries = of_gallery(gallery_path, n_queries, seed)
+        times = time_search(
+            pictures,
+            queries,
+            k=k,
+            threads=threads,
+            ann_limit=ann_limit,
+            say=lambda text: click.echo(text, err=True),
+        )
+        found.append(times)
+        if not as_json:
+            _print_search(times)
+    if as_json:
+        print_json([asdict(times) for times in found])
+    if output:
+        plot.draw(figure, found, output)
+
+
+def _print_search(times: "SearchTimes") -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("system", no_wrap=True)
+    for name in ("median ms", "p95 ms", "against dense", "build s", "bytes a vector"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, system in times.systems.items():
+        table.add_row(
+            name,
+            f"{system.median_ms:.3f}",
+            f"{system.p95_ms:.3f}",
+            f"{times.ratio('dense', name):.1f}×",
+            f"{system.build_s:.2f}",
+            f"{system.bytes_per_vector:,.0f}",
+        )
+    out = console()
+    out.print(f"{times.n:,} pictures, K = {times.k}, D = {times.dim}", style="bold")
+    out.print(table)
+    update = times.update
+    out.print(
+        f"one picture added {update.add_ms:.1f} ms, removed {update.remove_ms:.1f} ms, on disk and "
+        f"seen by the next search; 1,000 new ones seen by a reader {update.refresh_ms:.1f} ms"
+    )
+    for slow, fast in _RATIOS:
+        ratio = times.ratio(slow, fast)
+        if ratio is not None:
+            out.print(f"{fast} is {ratio:.2f} times as fast as {slow}")
+    out.print()

@@ -40,7 +40,9 @@ class Block:
         words_nk, tf_nk = (part[first_row:] for part in bags)
         n_tiles = max(1, -(-len(words_nk) // _TILE_ROWS))
         count_tv = kernels.count_words(words_nk, tf_nk, statistics.n_words, n_tiles)
-        is_strip_tv = count_tv > _STRIP_SHARE * kernels.TILE
+        lines = -(-len(words_nk) // (n_tiles * kernels.COLUMNS))
+        half = max(1, -(-lines // 2)) * kernels.COLUMNS
+        is_strip_tv = count_tv > _STRIP_SHARE * 2 * half
         numbers_tv = np.cumsum(is_strip_tv, dtype=np.int32).reshape(count_tv.shape) - 1
         strips_tv = np.where(is_strip_tv, numbers_tv, -1).astype(np.int32)
         listed_tv = np.where(is_strip_tv, 0, count_tv)
@@ -57,7 +59,7 @@ class Block:
             np.ascontiguousarray(strips_tv.T),
             np.empty(n_listed, dtype=np.uint16),
             np.empty(n_listed, dtype=np.uint8),
-            np.zeros((n_strips + 1, kernels.HALF), dtype=np.uint8),
+            np.zeros((n_strips + 1, half), dtype=np.uint8),
         )
         kernels.fill_postings(words_nk, tf_nk, block.average, *block._arrays)
         return block
@@ -66,6 +68,11 @@ class Block:
     def end(self) -> int:
         """The first row behind it."""
         return self.first_row + self.n_rows
+
+    @property
+    def nbytes(self) -> int:
+        """What it holds in memory."""
+        return sum(array.nbytes for array in self._arrays)
 
     def best(
         self,

@@ -12,14 +12,13 @@ from bm25v.bags import SCALE
 from bm25v.compiler import compiled
 from bm25v.index.reference import K1, B
 
-TILE = 65_536  # places in a tile: their numbers fit into two bytes
-HALF = TILE // 2  # a strip's byte holds the code of a place and of the one so much further on
+TILE = 65_536  # places in a tile, at most: their numbers fit into two bytes
+COLUMNS = 4_096  # sums are looked through in lines of so many; a tile has an even number of lines
 FULL_CODE = 127  # in a list, for a saturation of k1 + 1, the most there is
 FULL_STRIP_CODE = 15  # in a strip, where two codes share a byte
 
 _LARGEST_SUM = 65_535
 _LATE_SHARE = 0.25  # of the guess: strips that can add no more are looked up where it matters
-_COLUMNS = 4_096  # a tile's sums are looked through as 16 lines of so many
 
 Words = NDArray[np.unsignedinteger]
 Counts = NDArray[np.uint16]
@@ -110,6 +109,7 @@ def fill_postings(
 ) -> None:
     """Put every word of every row where its list or strip is; codes are rounded up."""
     n_words, n_tiles = strips_vt.shape
+    half = strips_sb.shape[1]  # a byte holds the codes of a place and of the one half a tile on
     free_v = np.empty(n_words, dtype=np.int64)
     for tile in range(n_tiles):
         free_v[:] = starts_vt[:n_words, tile]
@@ -124,7 +124,7 @@ def fill_postings(
                 strip = strips_vt[word, tile]
                 if strip >= 0:
                     code = np.uint8(np.ceil(share * FULL_STRIP_CODE))
-                    strips_sb[strip, place % HALF] |= code << (4 * (place // HALF))
+                    strips_sb[strip, place % half] |= code << (4 * (place // half))
                 else:
                     places[free_v[word]] = place
                     codes[free_v[word]] = np.uint8(np.ceil(share * FULL_CODE))
@@ -203,8 +203,8 @@ def _collect(
 ) -> tuple[NDArray[np.int64], Counts, int]:
     """Return the usable rows whose sums reach the guess, the sums, and the guess (0: make one)."""
     n_tiles = lists[1].shape[1]
-    tile_sums = np.empty(TILE, dtype=np.uint16)
-    highest = np.empty(_COLUMNS, dtype=np.uint16)
+    tile_sums = np.empty(2 * lists[4].shape[1], dtype=np.uint16)
+    highest = np.empty(COLUMNS, dtype=np.uint16)
     found = np.empty(1024, dtype=np.int64)
     sums = np.empty(1024, dtype=np.uint16)
     late = np.zeros(len(words), dtype=np.bool_)
@@ -216,12 +216,12 @@ def _collect(
         _add_up(words, steps, strip_steps, late, tile, lists, tile_sums)
         _find_highest(tile_sums, highest)
         if guess == 0:
-            last = max(0, _COLUMNS - sample)
+            last = max(0, COLUMNS - sample)
             guess = max(1, int(np.partition(highest, last)[last]))
-        for column in range(_COLUMNS):
+        for column in range(COLUMNS):
             if highest[column] + most_late < guess:
                 continue
-            for place in range(column, TILE, _COLUMNS):
+            for place in range(column, len(tile_sums), COLUMNS):
                 if tile_sums[place] + most_late < guess:
                     continue
                 total = tile_sums[place] + _late_sum(words, strip_steps, late, tile, lists, place)
@@ -255,11 +255,12 @@ def _late_sum(
 ) -> int:
     """Return what the strips that were put off add at one place."""
     strips_vt, strips_sb = lists[1], lists[4]
+    half = strips_sb.shape[1]
     total = 0
     for i in range(len(words)):
         strip = strips_vt[words[i], tile]
         if late[i] and strip >= 0:
-            code = (strips_sb[strip, place % HALF] >> (4 * (place // HALF))) & FULL_STRIP_CODE
+            code = (strips_sb[strip, place % half] >> (4 * (place // half))) & FULL_STRIP_CODE
             total += code * strip_steps[i]
     return total
 
@@ -316,15 +317,17 @@ def _add_strips(
     sums: Counts,
 ) -> None:
     a, b, c, d = steps[0], steps[1], steps[2], steps[3]
-    for place in range(HALF):
+    half = len(first)
+    later = sums[half:]
+    for place in range(half):
         sums[place] += (
             np.uint16(first[place] & 15) * a
             + np.uint16(second[place] & 15) * b
             + np.uint16(third[place] & 15) * c
             + np.uint16(fourth[place] & 15) * d
         )
-    for place in range(HALF):
-        sums[HALF + place] += (
+    for place in range(half):
+        later[place] += (
             np.uint16(first[place] >> 4) * a
             + np.uint16(second[place] >> 4) * b
             + np.uint16(third[place] >> 4) * c
@@ -335,7 +338,7 @@ def _add_strips(
 @compiled
 def _find_highest(sums: Counts, highest: Counts) -> None:
     """Find the highest sum of each column; written like this, it runs on whole vectors."""
-    sums_lc = sums.reshape(-1, _COLUMNS)
+    sums_lc = sums.reshape(-1, COLUMNS)
     highest[:] = 0
     for line in range(sums_lc.shape[0]):
         for column in range(sums_lc.shape[1]):

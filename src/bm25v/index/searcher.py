@@ -1,6 +1,7 @@
 """Exact top-K by BM25: the same rows, scores and order as `reference`, faster."""
 
 import copy
+import itertools
 import os
 import threading
 from collections.abc import Sequence
@@ -72,6 +73,12 @@ class Searcher:
         return np.flatnonzero(self._usable_n)
 
     @property
+    def nbytes(self) -> int:
+        """What it holds in memory beside the bags."""
+        own = self._usable_n.nbytes + self.statistics.df_v.nbytes
+        return own + sum(block.nbytes for block in self._blocks)
+
+    @property
     def has_index(self) -> bool:
         """Whether searches go through an index by now."""
         return bool(self._blocks)
@@ -124,11 +131,17 @@ class Searcher:
         best = ranking.top(rows, scores, k)
         return Ranked(rows[best], scores[best])
 
-    def search_many(self, queries: Sequence[Query], k: int) -> list[Ranked]:
+    def search_many(
+        self, queries: Sequence[Query], k: int, *, threads: int | None = None
+    ) -> list[Ranked]:
         """Search for many things at once, on all cores; each result is that of `search`."""
         self.expect(len(queries))
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return list(pool.map(lambda query: self.search(query, k), queries))
+        threads = threads or os.cpu_count() or 1
+        size = max(1, -(-len(queries) // (4 * threads)))
+        parts = [queries[start : start + size] for start in range(0, len(queries), size)]
+        with ThreadPoolExecutor(threads) as pool:
+            found = pool.map(lambda part: [self.search(query, k) for query in part], parts)
+            return list(itertools.chain.from_iterable(found))
 
     def expect(self, searches: int) -> None:
         """Make the index now if it pays off for so many searches."""

@@ -1,0 +1,29 @@
+"""Draws search times over the number of pictures."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from bm25v.bench.search import SearchTimes
+from bm25v.errors import MissingExtra
+
+
+def figure() -> Any:
+    """Return an empty figure; ask for it early, as it needs an extra."""
+    try:
+        return import_module("matplotlib.figure").Figure(figsize=(7, 5), layout="constrained")
+    except ModuleNotFoundError as error:
+        raise MissingExtra("drawing a plot", "evaluate") from error
+
+
+def draw(empty: Any, found: Sequence[SearchTimes], path: Path) -> None:
+    """Draw the median of each system, a line each, on logarithmic axes."""
+    axes = empty.subplots()
+    for name in dict.fromkeys(name for times in found for name in times.systems):
+        timed = sorted((t.n, t.systems[name].median_ms) for t in found if name in t.systems)
+        axes.loglog(*zip(*timed, strict=True), marker="o", label=name)
+    axes.set(xlabel="pictures", ylabel="ms a query, median", title=f"K = {found[0].k}")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    empty.savefig(path)

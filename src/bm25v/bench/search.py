@@ -1,0 +1,171 @@
+"""How fast is a search? Ours against the paper's way, bm25s and dense search, on one thread.
+
+Systems take turns, ten queries each, so that what else the machine does hits all alike. Those that
+must agree are compared first. What is not installed is left out.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from bm25v.bench import by_vectors, by_words
+from bm25v.bench.pictures import Pictures, Wish
+from bm25v.bench.system import System, timed
+from bm25v.bench.updates import Updates, time_updates
+from bm25v.index.searcher import Ranked, Searcher
+
+ANSWERS = 10  # of a search that ends with dense vectors
+
+_TURN = 10  # queries
+_CHECKED = 5  # queries
+_FEWEST = 256  # pictures that IVF-PQ can learn from
+_EXACT = {  # must agree
+    "scipy": "first-stage",
+    "scipy-columns": "first-stage",
+    "bm25s": "first-stage",
+    "faiss-flat": "dense",
+}
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Times:
+    """What one system took; milliseconds are those of one query."""
+
+    median_ms: float
+    p95_ms: float
+    build_s: float
+    bytes_per_vector: float
+
+
+@dataclass(frozen=True)
+class SearchTimes:
+    """All systems over the same pictures."""
+
+    n: int
+    k: int
+    dim: int
+    systems: dict[str, Times]
+    update: Updates
+
+    def ratio(self, slow: str, fast: str) -> float | None:
+        """How many times faster one system is than another, if both were timed."""
+        if not {slow, fast} <= self.systems.keys():
+            return None
+        return self.systems[slow].median_ms / self.systems[fast].median_ms
+
+
+def time_search(
+    pictures: Pictures,
+    queries: Pictures,
+    *,
+    k: int,
+    ann_limit: int,
+    threads: int | None = None,
+    say: Say = lambda text: None,
+) -> SearchTimes:
+    """Time every system that is installed; approximate ones in up to `ann_limit` pictures.
+
+    `threads` are those of the batch, all cores by default.
+    """
+    k = min(k, len(pictures))
+    update = time_updates(pictures, queries, k)
+    wishes = queries.wishes()
+    with threadpool_limits(1):
+        searcher, build_s = by_words.make_searcher(pictures)
+        first = by_words.first_stage(searcher, pictures, k, build_s)
+        systems = {"first-stage": first, **_others(first, pictures, k, ann_limit, say)}
+        _check(systems, wishes[:_CHECKED])
+        taken = _take_turns(systems, wishes, partial(_batch, searcher, wishes, k, threads))
+    built = {**systems, "batch": first}
+    times = {
+        name: Times(
+            float(np.median(ms)),
+            float(np.percentile(ms, 95)),
+            built[name].build_s,
+            built[name].nbytes / len(pictures),
+        )
+        for name, ms in taken.items()
+    }
+    return SearchTimes(len(pictures), k, pictures.dim, times, update)
+
+
+def _others(
+    first: System, pictures: Pictures, k: int, ann_limit: int, say: Say
+) -> dict[str, System]:
+    n, answers = len(pictures), min(ANSWERS, len(pictures))
+    postings, postings_s = timed(lambda: by_words.Postings.of(pictures))
+    floats_ne, floats_s = timed(lambda: pictures.dense_ne.astype(np.float32))
+    makers: dict[str, Callable[[], System]] = {
+        "two-stage": lambda: by_words.two_stage(first, pictures, answers),
+        "scipy": lambda: by_words.by_scipy(postings, k, postings_s),
+        "scipy-columns": lambda: by_words.by_columns(postings, k, postings_s),
+        "bm25s": lambda: by_words.by_bm25s(postings, k, postings_s),
+        "dense": lambda: by_vectors.by_numpy(floats_ne, answers, floats_s),
+        "faiss-flat": lambda: by_vectors.by_faiss(floats_ne, answers, floats_s),
+    }
+    if n <= ann_limit:
+        makers["hnsw"] = lambda: by_vectors.by_hnsw(floats_ne, answers)
+    if _FEWEST <= n <= ann_limit:
+        makers["ivfpq"] = lambda: by_vectors.by_ivfpq(floats_ne, answers)
+    systems = {}
+    for name, make in makers.items():
+        try:
+            systems[name] = make()
+        except ModuleNotFoundError as error:
+            say(f"{name} is left out: {error.name} is not installed")
+    return systems
+
+
+def _check(systems: dict[str, System], wishes: Sequence[Wish]) -> None:
+    for name, other in _EXACT.items():
+        for wish in wishes if name in systems else ():
+            if not agree(systems[name].search(wish), systems[other].search(wish)):
+                raise RuntimeError(f"{name} and {other} disagree on {wish.query.words.tolist()}")
+
+
+def agree(ranked: Ranked, other: Ranked) -> bool:
+    """Say whether two rankings are the same, but for rounding and for the order of ties.
+
+    >>> two = Ranked(np.array([4, 7]), np.array([2.0, 1.0]))
+    >>> agree(two, Ranked(np.array([4, 9]), np.array([2.0, 1.0])))
+    True
+    >>> agree(two, Ranked(np.array([5, 7]), np.array([2.0, 1.0])))
+    False
+    """
+    if len(ranked.rows) != len(other.rows):
+        return False
+    tolerance = 1e-5 * np.abs(ranked.scores) + 1e-6
+    if np.any(np.abs(ranked.scores - other.scores) > tolerance):
+        return False
+    is_clear = ranked.scores > ranked.scores[-1:] + 2 * tolerance  # no tie with the last one
+    return bool(np.isin(ranked.rows[is_clear], other.rows).all())
+
+
+def _take_turns(
+    systems: dict[str, System], wishes: Sequence[Wish], batch: Callable[[], None]
+) -> dict[str, list[float]]:
+    """Return each system's milliseconds a query; a batch is all queries at once."""
+    taken: dict[str, list[float]] = {name: [] for name in ("first-stage", "batch", *systems)}
+    for start in range(0, len(wishes), _TURN):
+        turn = wishes[start : start + _TURN]
+        for name, system in systems.items():
+            system.search(turn[-1])  # not timed: caches are full of another system's data
+            taken[name] += [_ms(system.search, wish) for wish in turn]
+        taken["batch"].append(_ms(batch) / len(wishes))
+    return taken
+
+
+def _batch(searcher: Searcher, wishes: Sequence[Wish], k: int, threads: int | None) -> None:
+    searcher.search_many([wish.query for wish in wishes], k, threads=threads)
+
+
+def _ms(action: Callable[..., object], *arguments: object) -> float:
+    start = time.perf_counter()
+    action(*arguments)
+    return (time.perf_counter() - start) * 1e3

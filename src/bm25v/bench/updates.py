@@ -1,0 +1,101 @@
+"""What a change costs: in a gallery on disk, from its start until a search can see it."""
+
+import hashlib
+import itertools
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from bm25v.bench.pictures import Pictures
+from bm25v.gallery import Gallery
+from bm25v.gallery import rows as row_files
+from bm25v.gallery.catalog import FILE_NAME, Catalog, Meta, Picture
+from bm25v.gallery.writer import FileState, Writer
+
+_ROUNDS = 10  # of single changes
+_BATCHES = 3
+_MANY = 1_000  # pictures in a batch
+
+
+@dataclass(frozen=True)
+class Updates:
+    """Milliseconds, medians."""
+
+    add_ms: float  # a picture, encoded already, until it is durable and seen by the next search
+    remove_ms: float  # a picture, likewise
+    refresh_ms: float  # until a reader sees a batch of 1,000 that was committed
+
+
+def time_updates(pictures: Pictures, others: Pictures, k: int) -> Updates:
+    """Add the other pictures to a gallery, over and over, and remove some of those it had."""
+    with tempfile.TemporaryDirectory() as scratch:
+        _make_gallery(Path(scratch), pictures)
+        with Gallery.open(scratch) as gallery:
+            return _time(gallery, others, k)
+
+
+def _time(gallery: Gallery, others: Pictures, k: int) -> Updates:
+    query = others.wishes()[0].query
+    old, new = itertools.count(), itertools.count(len(gallery))
+
+    def search() -> None:
+        gallery.snapshot().searcher.search(query, k)
+
+    def add(n: int = 1) -> None:
+        with Writer(gallery.path) as writer:
+            for number in itertools.islice(new, n):
+                row = number % len(others)
+                dense_e = others.dense_ne[row].astype(np.float32)
+                writer.put(_file(number), others.bag(row), dense_e)
+            writer.commit()
+
+    def remove() -> None:
+        gallery.remove(_file(next(old)).path)
+
+    gallery.snapshot().searcher.build()
+    search()
+    searched = median(_ms(search) for _ in range(_ROUNDS))
+    added = median(_ms(add, search) for _ in range(_ROUNDS))
+    removed = median(_ms(remove, search) for _ in range(_ROUNDS))
+    refreshed = []
+    for _ in range(_BATCHES):
+        add(_MANY)
+        refreshed.append(_ms(gallery.snapshot))
+    return Updates(added - searched, removed - searched, median(refreshed))
+
+
+def _ms(*actions: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    for action in actions:
+        action()
+    return (time.perf_counter() - start) * 1e3
+
+
+def _make_gallery(folder: Path, pictures: Pictures) -> None:
+    """Make a gallery; its dense vectors are one large hole, as no update reads them."""
+    k_post = pictures.bags.dtype["words"].shape[0]
+    meta = Meta("none", "none", "none", pictures.n_words, k_post, pictures.dim)
+    bags, dense = (make(folder, meta, 0) for make in (row_files.bag_file, row_files.dense_file))
+    for file in (bags, dense):
+        file.create()
+    with bags.path.open("ab") as opened:
+        pictures.bags.tofile(opened)
+    os.truncate(dense.path, row_files.HEADER_BYTES + len(pictures) * dense.dtype.itemsize)
+    Catalog.create(folder / FILE_NAME, meta)
+    with closing(Catalog(folder / FILE_NAME, write=True)) as catalog:
+        catalog.begin()
+        for row in range(len(pictures)):
+            catalog.insert(Picture(row, *_file(row), checksum=0))
+        catalog.commit()
+
+
+def _file(number: int) -> FileState:
+    content = hashlib.blake2b(number.to_bytes(8, "little"), digest_size=16).digest()
+    return FileState(f"/pictures/{number // 1000}/{number}.jpg", content, 0, 0)
