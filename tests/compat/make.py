@@ -17,21 +17,28 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    """Write `vocabulary-N` and `gallery-N` beside this file, and what a search must find."""
+    """Write `vocabulary-N` and `gallery-N` beside this file, and what a search must find.
+
+    The gallery was compacted once, and has a picture that was removed since.
+    """
     vocabulary = Vocabulary.load("toy")
-    vocabulary.save(HERE / f"vocabulary-{FORMAT}")
+    if not (HERE / f"vocabulary-{FORMAT}").exists():
+        vocabulary.save(HERE / f"vocabulary-{FORMAT}")
     path = HERE / f"gallery-{catalog.FORMAT}"
-    gallery = Gallery.create(path, vocabulary="toy")
-    with Writer(path) as writer:
-        for seed in range(5):
-            encoding = vocabulary.encode(np.asarray(picture(seed)))
-            file = FileState(f"/photos/{seed}.png", bytes([seed] * 16), 1000 + seed, seed)
-            writer.put(file, encoding.bag, encoding.dense_e)
-        writer.remove(3)
-        writer.commit()
-    hits = gallery.search(np.asarray(picture(1)), mode="sparse").to_json()["hits"]
-    gallery.close()
-    (path / "writer.lock").unlink(missing_ok=True)
+    with Gallery.create(path, vocabulary="toy") as gallery:
+        with Writer(path) as writer:
+            for seed in (99, *range(5)):
+                encoding = vocabulary.encode(np.asarray(picture(seed)))
+                file = FileState(f"/photos/{seed}.png", bytes([seed] * 16), 1000 + seed, seed)
+                writer.put(file, encoding.bag, encoding.dense_e)
+            writer.commit()
+        gallery.remove("/photos/99.png")
+        gallery.compact()
+        gallery.remove("/photos/3.png")
+        hits = gallery.search(np.asarray(picture(1)), mode="sparse").to_json()["hits"]
+    with Writer(path):
+        pass  # the last to close tidies the catalogue's log away
+    (path / "writer.lock").unlink()
     (HERE / f"gallery-{catalog.FORMAT}.json").write_text(json.dumps(hits, indent=1) + "\n")
 
 

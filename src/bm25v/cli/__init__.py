@@ -19,6 +19,7 @@ _COMMANDS = (
     "explain",
     "info",
     "remove",
+    "compact",
     "verify",
     "models",
     "train",

@@ -10,21 +10,15 @@ import weakref
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.errors import (
-    Bm25vError,
-    GalleryDamaged,
-    GalleryError,
-    GalleryNotFound,
-    GalleryTooNew,
-    StorageFull,
-    WrongUse,
-)
+from bm25v.errors import GalleryDamaged, GalleryError, GalleryNotFound, GalleryTooNew
+from bm25v.gallery.failures import DATABASE_ERRORS, database_error
 
 FORMAT = 2
 FILE_NAME = "catalog.sqlite"
@@ -52,7 +46,12 @@ _CHANGES_TABLE = """CREATE TABLE changes (
 )"""
 
 _COLUMNS = "row, path, content, size, mtime_ns, checksum, live"
+_FROZEN = "ro&immutable=1"
 _SEPARATOR = os.fsencode(os.sep)
+
+Rows = NDArray[np.int64]
+
+_KEPT_CHANGES = 1_000_000  # a reader that lags behind more than that reads everything again
 
 
 @dataclass(frozen=True)
@@ -85,28 +84,32 @@ class State(NamedTuple):
     generation: int  # rows were numbered anew so many times
     n_rows: int  # live or not
     last_change: int | None  # to rows that were there already; None if changes are not kept
+    forgotten: int = 0  # changes up to this one are not kept
 
 
 class Catalog:
     """One connection to a gallery's catalogue; may be shared between threads."""
 
     def __init__(self, path: Path, *, write: bool = False) -> None:
-        if not path.is_file():
-            raise GalleryNotFound(
-                f"no gallery at {path.parent}; make one: bm25v index FOLDER -g {path.parent}"
-            )
+        require(path.parent)
         self._path = path
         self._write = write
         self._mutex = threading.RLock()
-        try:
-            self._connect()
-        except sqlite3.Error as error:
-            raise _failure(path, error) from error
+        self._connect()
 
     def _connect(self) -> None:
+        try:
+            self._open()
+        except DATABASE_ERRORS as error:
+            raise database_error(self._path, error) from error
+
+    def _open(self) -> None:
         """Connect; on a medium where no log can be kept, read the one file as it lies there."""
-        modes = ["rw"] if self._write else ["ro", "ro&immutable=1"]
+        modes = ["rw"] if self._write else ["ro"]
+        if not self._write and self._log_bytes() == 0:
+            modes.append(_FROZEN)
         for mode in modes:
+            stamp = self._file_stamp(mode)
             db = _connection(self._path, mode)
             try:
                 db.execute("PRAGMA synchronous = FULL")
@@ -116,10 +119,8 @@ class Catalog:
                 db.close()
                 if not isinstance(error, sqlite3.OperationalError) or mode == modes[-1]:
                     raise
-        self._db = db
+        self._db, self._mode, self._stamp = db, mode, stamp
         self._close = weakref.finalize(self, db.close)
-        self._is_frozen = mode == "ro&immutable=1"
-        self._stamp = self._file_stamp()
 
     @staticmethod
     def create(path: Path, meta: Meta) -> None:
@@ -132,26 +133,45 @@ class Catalog:
                     db.execute(statement)
                 items = {"format": FORMAT, "generation": 0, **vars(meta)}.items()
                 db.executemany("INSERT INTO meta VALUES (?, ?)", list(items))
-        except sqlite3.Error as error:
-            raise _failure(path, error) from error
+        except DATABASE_ERRORS as error:
+            raise database_error(path, error) from error
 
     def close(self) -> None:
         """Close the connection; a writer tidies its log away if there is room to."""
         if self._write:
-            with suppress(sqlite3.Error):
-                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._empty_log()
         self._close()
 
     def version(self) -> tuple[int, ...]:
         """Return what changes whenever another connection has committed."""
-        if self._is_frozen and self._file_stamp() != self._stamp:
-            self._close()
-            self._connect()
-        return (*self._stamp, *self._one("PRAGMA data_version"))
+        with self._mutex:
+            if self._require_place() != self._stamp:
+                self._close()
+                self._connect()
+            return (*self._stamp, *self._one("PRAGMA data_version"))
 
-    def _file_stamp(self) -> tuple[int, ...]:
-        found = self._path.stat()
-        return (found.st_ino, found.st_size, found.st_mtime_ns) if self._is_frozen else ()
+    def _require_place(self) -> tuple[int, ...]:
+        """Refuse to go on if the gallery was deleted, or replaced by another."""
+        stamp = self._file_stamp(self._mode)
+        if stamp[:2] != self._stamp[:2]:
+            raise GalleryError(f"{self._path.parent} was made anew meanwhile: open it again")
+        return stamp
+
+    def _file_stamp(self, mode: str) -> tuple[int, ...]:
+        try:
+            found = self._path.stat()
+        except OSError as error:
+            raise GalleryNotFound(f"{self._path.parent} is gone: {error.strerror}") from error
+        identity = (found.st_dev, found.st_ino)
+        if mode != _FROZEN:
+            return identity
+        return (*identity, found.st_size, found.st_mtime_ns, self._log_bytes())
+
+    def _log_bytes(self) -> int:
+        try:
+            return os.stat(f"{self._path}-wal").st_size
+        except OSError:
+            return 0
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -169,31 +189,37 @@ class Catalog:
         generation = self._all("SELECT value FROM meta WHERE key = 'generation'")
         if not generation:  # written by an older bm25v, which kept no changes
             return State(0, n_rows, None)
-        (last,) = self._one("SELECT coalesce(max(number), 0) FROM changes")
-        return State(generation[0][0], n_rows, last)
+        (last,) = self._one(
+            "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'changes'), 0)"
+        )
+        (forgotten,) = self._one("SELECT coalesce(min(number) - 1, ?) FROM changes", last)
+        return State(generation[0][0], n_rows, last, forgotten)
 
-    def changes_since(self, number: int) -> list[tuple[int, bool]]:
-        """Return the rows removed or put back after a change, and whether they are live."""
-        found = self._all("SELECT row, live FROM changes WHERE number > ? ORDER BY number", number)
-        return [(row, bool(live)) for row, live in found]
+    def changes_since(self, number: int) -> tuple[Rows, Rows]:
+        """Return the rows that were removed, and those put back, after a change."""
+        query = "SELECT row, live FROM changes WHERE number > ? ORDER BY number"
+        last = dict(self._all(query, number))  # the last change of a row counts
+        removed = [row for row, live in last.items() if not live]
+        return _rows(removed), _rows([row for row, live in last.items() if live])
 
     def n_live(self) -> int:
         """Return how many pictures there are."""
-        (n_removed,) = self._one("SELECT count(*) FROM pictures WHERE NOT live")
-        return self.state().n_rows - int(n_removed)
+        n_rows = "SELECT coalesce(max(row), -1) + 1 FROM pictures"
+        n_removed = "SELECT count(*) FROM pictures WHERE NOT live"
+        return int(self._one(f"SELECT ({n_rows}) - ({n_removed})")[0])  # both of one moment
 
-    def removed_rows(self) -> NDArray[np.int64]:
+    def removed_rows(self) -> Rows:
         """Return the rows of all removed pictures, ascending."""
         found = self._all("SELECT row FROM pictures WHERE NOT live ORDER BY row")
-        return np.fromiter((row for (row,) in found), dtype=np.int64, count=len(found))
+        return _rows([row for (row,) in found])
 
     def paths_of(self, rows: list[int], generation: int) -> list[str] | None:
         """Return the paths of rows, even removed ones; None if rows have new numbers by now."""
         with self.reading():
             if self.state().generation != generation:
                 return None
-            query = "SELECT path FROM pictures WHERE row = ?"
-            return [os.fsdecode(self._one(query, row)[0]) for row in rows]
+            query = f"SELECT {_COLUMNS} FROM pictures WHERE row = ?"
+            return [_picture(self._one(query, row)).path for row in rows]
 
     def at_path(self, path: str) -> Picture | None:
         """Return the picture at a path."""
@@ -207,14 +233,18 @@ class Catalog:
         """Return the picture at a path, and all pictures in it if it is a folder."""
         name, separator = os.fsencode(path).rstrip(_SEPARATOR), _SEPARATOR
         low, high = name + separator, name + bytes([separator[0] + 1])
-        where = "live AND (path = ? OR (path > ? AND path < ?)) ORDER BY path"
-        return map(
-            _picture, self._all(f"SELECT {_COLUMNS} FROM pictures WHERE {where}", name, low, high)
-        )
+        one = f"SELECT {_COLUMNS} FROM pictures WHERE live AND"
+        # Joined by OR, the two would be a walk through all pictures.
+        query = f"{one} path = ? UNION ALL {one} path > ? AND path < ? ORDER BY path"
+        return map(_picture, self._all(query, name, low, high))
 
     def pictures(self) -> Iterator[Picture]:
         """Return all pictures, by row."""
-        return map(_picture, self._all(f"SELECT {_COLUMNS} FROM pictures WHERE live ORDER BY row"))
+        return filter(attrgetter("live"), self.entries())
+
+    def entries(self) -> Iterator[Picture]:
+        """Return all pictures and those that were removed, by row."""
+        return map(_picture, self._all(f"SELECT {_COLUMNS} FROM pictures ORDER BY row"))
 
     def problems(self) -> list[str]:
         """Return what the database finds wrong with itself."""
@@ -266,12 +296,20 @@ class Catalog:
 
     def commit(self) -> None:
         """Make the transaction durable and visible to all."""
+        self._require_place()
+        last = "SELECT max(number) FROM changes"
+        self._change(f"DELETE FROM changes WHERE number <= ({last}) - ?", _KEPT_CHANGES)
         self._change("COMMIT")
 
     def shrink(self) -> None:
-        """Give freed space back to the disk, unless a reader is in the way."""
+        """Give freed space back to the disk, if there is room to and no reader is in the way."""
         with self._mutex, suppress(sqlite3.Error):
             self._db.execute("VACUUM")
+        self._empty_log()
+
+    def _empty_log(self) -> None:
+        with self._mutex, suppress(sqlite3.Error):
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def rollback(self) -> None:
         """Undo the transaction, if there is one."""
@@ -283,64 +321,62 @@ class Catalog:
         self._change("UPDATE meta SET value = ? WHERE key = 'vocabulary'", source)
 
     def _read_meta(self, db: sqlite3.Connection) -> Meta:
-        try:
-            found = dict(db.execute("SELECT key, value FROM meta").fetchall())
-            found.pop("generation", 0)  # changes: see `state`
-            if found.pop("format", 0) > FORMAT:
-                raise GalleryTooNew(
-                    f"{self._path.parent} was written by a newer bm25v: upgrade bm25v to open it"
-                )
-            return Meta(**found)
-        except TypeError as error:
-            raise GalleryDamaged(f"{self._path} lacks facts of the gallery: {error}") from error
+        found = dict(db.execute("SELECT key, value FROM meta").fetchall())
+        found.pop("generation", 0)  # changes: see `state`
+        version = found.pop("format", None)
+        if isinstance(version, int) and version > FORMAT:
+            raise GalleryTooNew(
+                f"{self._path.parent} was written by a newer bm25v: upgrade bm25v to open it"
+            )
+        kinds = Meta.__annotations__
+        if {name: type(value) for name, value in found.items()} != kinds or version is None:
+            raise GalleryDamaged(f"{self._path} lacks facts of the gallery: run bm25v verify")
+        return Meta(**found)
 
     def _change(self, statement: str, *values: object) -> None:
         try:
             with self._mutex:
                 self._db.execute(statement, values)
-        except sqlite3.Error as error:
-            raise _failure(self._path, error) from error
+        except DATABASE_ERRORS as error:
+            raise database_error(self._path, error) from error
 
     def _all(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         try:
             with self._mutex:
                 return self._db.execute(query, values).fetchall()
-        except sqlite3.Error as error:
-            raise _failure(self._path, error) from error
+        except DATABASE_ERRORS as error:
+            raise database_error(self._path, error) from error
 
     def _one(self, query: str, *values: object) -> tuple[Any, ...]:
-        return self._all(query, *values)[0]
+        found = self._all(query, *values)
+        if not found:
+            raise GalleryDamaged(f"{self._path} lacks entries: run bm25v verify")
+        return found[0]
 
     def _picture(self, condition: str, value: bytes) -> Picture | None:
         found = self._all(f"SELECT {_COLUMNS} FROM pictures WHERE {condition} LIMIT 1", value)
         return _picture(found[0]) if found else None
 
 
+def require(folder: Path) -> None:
+    """Refuse a folder that is no gallery."""
+    if not (folder / FILE_NAME).is_file():
+        raise GalleryNotFound(f"no gallery at {folder}; make one: bm25v index FOLDER -g {folder}")
+
+
 def _picture(found: tuple[Any, ...]) -> Picture:
     row, path, content, size, mtime_ns, checksum, live = found
+    if not isinstance(path, bytes):
+        raise GalleryDamaged(f"row {row} has no path in the catalogue: run bm25v verify")
     return Picture(row, os.fsdecode(path), content, size, mtime_ns, checksum, bool(live))
+
+
+def _rows(found: list[Any]) -> Rows:
+    if not all(isinstance(row, int) for row in found):
+        raise GalleryDamaged("the catalogue names rows that are no numbers: run bm25v verify")
+    return np.array(found, dtype=np.int64)
 
 
 def _connection(path: Path, mode: str) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     return sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None, check_same_thread=False)
-
-
-def _failure(path: Path, error: sqlite3.Error) -> Bm25vError:
-    """Say what a database error means for the gallery."""
-    code = getattr(error, "sqlite_errorcode", None)
-    if isinstance(error, sqlite3.ProgrammingError):
-        return WrongUse(f"{path.parent} is closed: open it again")
-    if code == sqlite3.SQLITE_FULL:
-        return storage_full(path.parent)
-    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY):
-        return GalleryError(f"{path} cannot be opened or written: {error}")
-    return GalleryDamaged(f"{path} cannot be read as a catalogue: {error}")
-
-
-def storage_full(folder: Path) -> StorageFull:
-    """Return the error of a full disk."""
-    return StorageFull(
-        f"the disk of {folder} is full; all that was committed before is kept: "
-        "free some space and run the same command again"
-    )

@@ -5,13 +5,14 @@ the old ones do not; whichever files do not count, the next writer deletes.
 """
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.gallery.failures import disk_errors
 from bm25v.gallery.rows import RowFile, RowWriter, bag_file, dense_file
 from bm25v.gallery.writer import Writer, sync_folder
 
@@ -30,18 +31,18 @@ def compact(folder: Path, writer: Writer, progress: Progress = lambda done, tota
     live = np.setdiff1d(np.arange(state.n_rows), removed)
     place = (folder, catalog.meta, state.generation + 1)
     moves = [(writer.bag_file, bag_file(*place)), (writer.dense_file, dense_file(*place))]
-    before = sum(old.path.stat().st_size for old, _ in moves)
     with ExitStack() as undo:
         for number, (old, new) in enumerate(moves):
             undo.callback(new.path.unlink, missing_ok=True)
             _copy(old, new, live, partial(_tell, progress, number * len(live), 2 * len(live)))
-        sync_folder(folder)
+        with disk_errors(folder):
+            sync_folder(folder)
+        catalog.renumber()
         undo.pop_all()
-    catalog.renumber()
-    catalog.commit()
+    catalog.commit()  # even if this fails it may count, after a crash: so both files stay
     catalog.shrink()
     writer.tidy()
-    return before - sum(new.path.stat().st_size for _, new in moves)
+    return len(removed) * sum(old.dtype.itemsize for old, _ in moves)
 
 
 def _tell(progress: Progress, before: int, total: int, done: int) -> None:
@@ -51,14 +52,15 @@ def _tell(progress: Progress, before: int, total: int, done: int) -> None:
 def _copy(
     old: RowFile, new: RowFile, rows: NDArray[np.int64], progress: Callable[[int], None]
 ) -> None:
-    new.create()
+    folder = new.path.parent
     found = old.view(int(rows[-1]) + 1 if len(rows) else 0)
-    writer = RowWriter(new, 0)
-    try:
+    with disk_errors(folder):
+        new.create()
+    with closing(RowWriter(new, 0)) as writer:
         for start in range(0, len(rows), _BLOCK_ROWS):
             block = rows[start : start + _BLOCK_ROWS]
-            writer.write(start, found[block].tobytes())
+            with disk_errors(folder):
+                writer.write(start, found[block].tobytes())
             progress(start + len(block))
-        writer.sync()
-    finally:
-        writer.close()
+        with disk_errors(folder):
+            writer.sync()

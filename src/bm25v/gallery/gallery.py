@@ -19,9 +19,10 @@ from bm25v.gallery import catalog as catalogs
 from bm25v.gallery import compaction, indexing, verify
 from bm25v.gallery import rows as row_files
 from bm25v.gallery.catalog import Catalog, Meta
+from bm25v.gallery.failures import disk_errors
 from bm25v.gallery.results import Hit, IndexReport, Info, Match, Results, Word
 from bm25v.gallery.snapshot import Snapshot
-from bm25v.gallery.writer import Writer
+from bm25v.gallery.writer import Writer, sync_folder
 from bm25v.index.contributions import contributions, total
 from bm25v.query import Query
 from bm25v.vocabulary import DEFAULT, Encoding, Picture, Vocabulary
@@ -76,7 +77,8 @@ class Gallery:
             k_post=words.k_post,
             dense_dim=words.backbone.dense_dim,
         )
-        _make_folder(path, meta)
+        with disk_errors(path.parent):
+            _make_folder(path, meta)
         return cls(path, None)
 
     @classmethod
@@ -317,12 +319,14 @@ def _make_folder(path: Path, meta: Meta) -> None:
         row_files.bag_file(whole, meta, 0).create()
         row_files.dense_file(whole, meta, 0).create()
         Catalog.create(whole / catalogs.FILE_NAME, meta)
+        sync_folder(whole)
         try:
             if path.exists():
                 path.rmdir()
             whole.rename(path)
         except OSError as error:
             raise GalleryError(f"{path} was made meanwhile by somebody else") from error
+        sync_folder(path.parent)
 
 
 def _absolute(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:

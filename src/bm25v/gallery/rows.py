@@ -2,13 +2,14 @@
 
 import os
 import struct
+from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.errors import GalleryDamaged, GalleryTooNew
+from bm25v.errors import GalleryDamaged, GalleryError, GalleryTooNew
 from bm25v.gallery.catalog import Meta
 
 FORMAT = 1
@@ -36,10 +37,25 @@ class RowFile(NamedTuple):
 
     def view(self, n: int) -> Rows:
         """Return the first n rows, memory-mapped and read-only."""
-        _check(self, n)
-        if n == 0:
-            return np.empty(0, dtype=self.dtype)
-        return np.memmap(self.path, dtype=self.dtype, mode="r", offset=HEADER_BYTES, shape=(n,))
+        with self.open(n, "rb") as file:
+            if n == 0:
+                return np.empty(0, dtype=self.dtype)
+            return np.memmap(file, dtype=self.dtype, mode="r", offset=HEADER_BYTES, shape=(n,))
+
+    def open(self, n: int, mode: str) -> FileIO:
+        """Open the file, which must hold n rows at least."""
+        try:
+            file = FileIO(self.path, mode)
+        except FileNotFoundError as error:
+            raise GalleryDamaged(f"{self.path} is missing") from error
+        except OSError as error:
+            raise GalleryError(f"{self.path} cannot be opened: {error.strerror}") from error
+        try:
+            _check(self, file, n)
+        except BaseException:
+            file.close()
+            raise
+        return file
 
 
 def bag_file(folder: Path, meta: Meta, generation: int) -> RowFile:
@@ -64,9 +80,8 @@ class RowWriter:
     """Write rows behind the n committed ones; what lies beyond those is cut off first."""
 
     def __init__(self, file: RowFile, n: int) -> None:
-        _check(file, n)
         self._row_bytes = file.dtype.itemsize
-        self._file = file.path.open("r+b", buffering=0)
+        self._file = file.open(n, "r+b")
         self._file.truncate(HEADER_BYTES + n * self._row_bytes)
 
     def write(self, row: int, content: bytes) -> None:
@@ -84,12 +99,11 @@ class RowWriter:
         self._file.close()
 
 
-def _check(file: RowFile, n: int) -> None:
+def _check(file: RowFile, opened: FileIO, n: int) -> None:
     path, row_bytes = file.path, file.dtype.itemsize
     try:
-        with path.open("rb") as opened:
-            magic, version, found_bytes = _HEADER.unpack(opened.read(_HEADER.size))
-            size = os.fstat(opened.fileno()).st_size
+        magic, version, found_bytes = _HEADER.unpack(opened.read(_HEADER.size))
+        size = os.fstat(opened.fileno()).st_size
     except (OSError, struct.error) as error:
         raise GalleryDamaged(f"{path} cannot be read: {error}") from error
     if magic != _MAGIC or found_bytes != row_bytes:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.bags import Bag
-from bm25v.errors import GalleryDamaged
+from bm25v.errors import GalleryDamaged, GalleryError
 from bm25v.gallery import rows as row_files
 from bm25v.gallery.catalog import Catalog, State
 from bm25v.index.searcher import Searcher
@@ -29,33 +29,27 @@ class Snapshot:
         version = catalog.version()
         with catalog.reading():
             state = catalog.state()
-            if before is None or not _follows(before.state, state):
-                before, changes = None, []
-                removed = catalog.removed_rows()
+            if before is not None and not _follows(before.state, state):
+                before = None
+            if before is None:
+                removed, returned = catalog.removed_rows(), np.empty(0, np.int64)
             else:
-                changes = catalog.changes_since(before.state.last_change or 0)
-        try:
-            place = (folder, catalog.meta, state.generation)
-            bags = row_files.bag_file(*place).view(state.n_rows)
-            dense = row_files.dense_file(*place).view(state.n_rows)
-        except GalleryDamaged:
-            if catalog.state().generation == state.generation:
-                raise
-            return cls.load(folder, catalog)  # compacted meanwhile: those files are gone
-        n_known = 0 if before is None else before.state.n_rows
-        if np.any(bags["words"][n_known:] >= catalog.meta.n_words):
+                removed, returned = catalog.changes_since(before.state.last_change or 0)
+        views = row_views(folder, catalog, state)
+        if views is None:
+            return cls.load(folder, catalog)
+        bags, dense = views
+        n_words = catalog.meta.n_words
+        if np.any(bags["words"][0 if before is None else before.state.n_rows :] >= n_words):
             raise GalleryDamaged(f"{folder} has words that do not exist: run bm25v verify")
+        changed = np.concatenate([removed, returned])
+        if np.any((changed < 0) | (changed >= len(bags))):
+            raise GalleryDamaged(f"{folder} names rows that do not exist: run bm25v verify")
+        arrays = bags["words"], bags["tf"]
         if before is None:
-            n_words = catalog.meta.n_words
-            searcher = Searcher(bags["words"], bags["tf"], n_words=n_words, removed=removed)
+            searcher = Searcher(*arrays, n_words=n_words, removed=removed)
         else:
-            live = dict(changes)  # the last change of a row counts
-            searcher = before.searcher.updated(
-                bags["words"],
-                bags["tf"],
-                removed=[row for row, is_live in live.items() if not is_live],
-                returned=[row for row, is_live in live.items() if is_live],
-            )
+            searcher = before.searcher.updated(*arrays, removed=removed, returned=returned)
         return cls(version, state, bags, dense["dense"], searcher)
 
     @property
@@ -65,13 +59,34 @@ class Snapshot:
 
     def bag(self, row: int) -> Bag:
         """Return the bag stored in a row."""
-        return read_bag(self.bags[row])
+        bag = read_bag(self.bags[row])
+        if np.any(np.diff(bag.words) <= 0):
+            raise GalleryDamaged(f"row {row} is no bag: run bm25v verify")
+        return bag
+
+
+def row_views(
+    folder: Path, catalog: Catalog, state: State
+) -> tuple[row_files.Rows, row_files.Rows] | None:
+    """Return the bags and dense vectors of a state, or None if they were compacted meanwhile."""
+    place = (folder, catalog.meta, state.generation)
+    try:
+        files = (row_files.bag_file(*place), row_files.dense_file(*place))
+        return files[0].view(state.n_rows), files[1].view(state.n_rows)
+    except GalleryError:
+        catalog.version()  # be up to date
+        if catalog.state().generation == state.generation:
+            raise
+        return None
 
 
 def _follows(before: State, now: State) -> bool:
     """Say whether the changes between two states are known."""
-    is_kept = before.last_change is not None and now.last_change is not None
-    return is_kept and before.generation == now.generation
+    if before.last_change is None or now.last_change is None:
+        return False
+    is_later = before.n_rows <= now.n_rows and before.last_change <= now.last_change
+    is_known = before.generation == now.generation and before.last_change >= now.forgotten
+    return is_later and is_known
 
 
 def read_bag(row: np.void) -> Bag:

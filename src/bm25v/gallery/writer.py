@@ -3,12 +3,10 @@
 A killed process loses at most the batch under way; the next writer cuts off what it left.
 """
 
-import errno
 import os
 import zlib
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
@@ -16,14 +14,13 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from bm25v.bags import Bag
-from bm25v.errors import GalleryError, GalleryLocked
+from bm25v.errors import GalleryLocked
 from bm25v.gallery import rows as row_files
-from bm25v.gallery.catalog import FILE_NAME, Catalog, Picture, storage_full
+from bm25v.gallery.catalog import FILE_NAME, Catalog, Picture, require
+from bm25v.gallery.failures import disk_errors
 from bm25v.gallery.snapshot import write_bag
 
 LOCK = "writer.lock"
-
-_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
 class FileState(NamedTuple):
@@ -43,27 +40,30 @@ class Writer:
         self._lock = FileLock(folder / LOCK)
 
     def __enter__(self) -> "Writer":
+        require(self._folder)  # before the lock makes a folder for itself
+        with disk_errors(self._folder), ExitStack() as cleanup:
+            self._acquire(cleanup)
+            self._open(cleanup)
+            self._cleanup = cleanup.pop_all()
+        return self
+
+    def _acquire(self, cleanup: ExitStack) -> None:
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise GalleryLocked(
                 f"another process is writing to {self._folder}: wait until it is done"
             ) from None
-        except OSError as error:
-            raise GalleryError(f"{self._folder} cannot be written: {error.strerror}") from error
-        with ExitStack() as cleanup:
-            cleanup.callback(self._lock.release)
-            self._open(cleanup)
-            self._cleanup = cleanup.pop_all()
-        return self
+        cleanup.callback(self._lock.release)
 
     def _open(self, cleanup: ExitStack) -> None:
         self.catalog = Catalog(self._folder / FILE_NAME, write=True)
         cleanup.callback(self.catalog.close)
         meta = self.catalog.meta
-        generation, self._n_rows, _ = self.catalog.state()
-        self.bag_file = row_files.bag_file(self._folder, meta, generation)
-        self.dense_file = row_files.dense_file(self._folder, meta, generation)
+        state = self.catalog.state()
+        self._n_rows = state.n_rows
+        self.bag_file = row_files.bag_file(self._folder, meta, state.generation)
+        self.dense_file = row_files.dense_file(self._folder, meta, state.generation)
         self._bags = row_files.RowWriter(self.bag_file, self._n_rows)
         cleanup.callback(self._bags.close)
         self._dense = row_files.RowWriter(self.dense_file, self._n_rows)
@@ -78,16 +78,12 @@ class Writer:
         place = (self._folder, self.catalog.meta, self.catalog.state().generation)
         current = {row_files.bag_file(*place).path, row_files.dense_file(*place).path}
         for path in set(self._folder.glob("*.rows")) - current:
-            with suppress(PermissionError):  # Windows keeps what a reader has open
+            with suppress(OSError):  # Windows keeps what a reader has open: the next writer tries
                 path.unlink(missing_ok=True)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._cleanup:
             self.catalog.rollback()
-        if isinstance(error, OSError) and error.errno in _FULL:
-            raise storage_full(self._folder) from error
 
     def put(self, file: FileState, bag: Bag, dense_e: NDArray[np.float32]) -> None:
         """Add a picture at a path that is free."""
@@ -103,8 +99,9 @@ class Writer:
         self._put(file, bags[row].tobytes(), dense[row].tobytes())
 
     def _put(self, file: FileState, bag_row: bytes, dense_row: bytes) -> None:
-        self._bags.write(self._n_rows, bag_row)
-        self._dense.write(self._n_rows, dense_row)
+        with disk_errors(self._folder):
+            self._bags.write(self._n_rows, bag_row)
+            self._dense.write(self._n_rows, dense_row)
         self.catalog.insert(Picture(self._n_rows, *file, row_checksum(bag_row, dense_row)))
         self._n_rows += 1
         self.n_pending += 1
@@ -122,8 +119,9 @@ class Writer:
     def commit(self) -> None:
         """Make all changes since the last commit durable and visible, or none of them."""
         if self.n_pending:
-            self._bags.sync()
-            self._dense.sync()
+            with disk_errors(self._folder):
+                self._bags.sync()
+                self._dense.sync()
             self.catalog.commit()
             self.catalog.begin()
             self.n_pending = 0
