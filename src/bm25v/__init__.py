@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bm25v.errors import (
     BackboneError,
     Bm25vError,
+    EvaluationError,
     GalleryDamaged,
     GalleryError,
     GalleryLocked,
@@ -41,6 +42,7 @@ __all__ = [
     "BackboneError",
     "Bag",
     "Bm25vError",
+    "EvaluationError",
     "Explanation",
     "Gallery",
     "GalleryDamaged",

@@ -9,6 +9,7 @@ Bm25vError
 │   └── ModelUnavailable   its weights are not here and could not be fetched
 ├── VocabularyError        a vocabulary folder cannot be used
 │   └── UnknownVocabulary  no vocabulary of that name or path
+├── EvaluationError        a data set, a run or a measurement cannot be used
 └── GalleryError
     ├── GalleryNotFound    no gallery at that path
     ├── GalleryLocked      another process is writing to it
@@ -65,6 +66,10 @@ class VocabularyError(Bm25vError):
 
 class UnknownVocabulary(VocabularyError):
     """No vocabulary of that name or path."""
+
+
+class EvaluationError(Bm25vError):
+    """A data set, a run or a measurement cannot be used."""
 
 
 class GalleryError(Bm25vError):

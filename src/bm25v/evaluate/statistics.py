@@ -1,0 +1,99 @@
+"""How sure is a figure, and is one system better than another?
+
+Queries are what varies, so both answers come from drawing queries again: a percentile bootstrap for
+the interval of a mean, and the paired sign-flip test for a difference. If two systems were equally
+good, which of them won on a query would be a coin toss; the test asks how often coin tosses alone
+make a difference as large. It needs no normal distribution, and for figures that are 0 or 1, such
+as R@1, it is McNemar's exact test, which is then computed without drawing.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bm25v.errors import EvaluationError, WrongUse
+
+_CHUNK = 2_000_000  # numbers drawn at a time, to bound memory
+
+Values = NDArray[np.floating] | NDArray[np.bool_]
+
+
+class Interval(NamedTuple):
+    """A mean and where it lies with 95 % confidence."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Comparison(NamedTuple):
+    """System a against system b over the same queries."""
+
+    difference: float  # mean of a minus mean of b
+    wins: int  # queries on which a is better
+    losses: int
+    p: float  # how likely chance alone makes a difference as large
+
+
+def interval(values_q: Values, *, samples: int = 2_000, seed: int = 0) -> Interval:
+    """Return the mean over queries with its bootstrap interval.
+
+    >>> interval(np.array([True] * 80 + [False] * 20))
+    Interval(mean=0.8, low=0.72, high=0.88)
+    """
+    values = np.asarray(values_q, dtype=np.float64)
+    if not len(values):
+        raise EvaluationError("there are no queries to measure")
+    rng = np.random.default_rng(seed)
+    means = [
+        values[rng.integers(len(values), size=(rows, len(values)))].mean(axis=1)
+        for rows in _chunks(samples, len(values))
+    ]
+    low, high = np.quantile(np.concatenate(means), [0.025, 0.975]).tolist()
+    return Interval(float(values.mean()), low, high)
+
+
+def compare(a_q: Values, b_q: Values, *, samples: int = 10_000, seed: int = 0) -> Comparison:
+    """Test whether two systems differ, from what each query earned with either.
+
+    >>> compare(np.array([1, 1, 1, 1, 1, 0.0]), np.zeros(6))
+    Comparison(difference=0.8333333333333334, wins=5, losses=0, p=0.0625)
+    """
+    a, b = np.asarray(a_q, dtype=np.float64), np.asarray(b_q, dtype=np.float64)
+    if a.shape != b.shape or not len(a):
+        raise WrongUse(f"{len(a)} and {len(b)} queries cannot be paired")
+    gains = a - b
+    wins, losses = int((gains > 0).sum()), int((gains < 0).sum())
+    gains = gains[gains != 0]
+    if len(np.unique(np.abs(gains))) <= 1:
+        p = _mcnemar(wins, losses)
+    else:
+        p = _sign_flips(gains, samples, seed)
+    return Comparison(float((a - b).mean()), wins, losses, p)
+
+
+def _mcnemar(wins: int, losses: int) -> float:
+    """Return how likely a fair coin falls as unevenly; whole numbers, as the terms are huge."""
+    tosses, term, total = wins + losses, 1, 0
+    for heads in range(min(wins, losses) + 1):
+        total += term
+        term = term * (tosses - heads) // (heads + 1)
+    return min(1.0, 2 * total / (1 << tosses))
+
+
+def _sign_flips(gains: NDArray[np.float64], samples: int, seed: int) -> float:
+    rng = np.random.default_rng(seed)
+    observed = abs(gains.sum()) * (1 - 1e-9)  # sums in another order differ in the last digits
+    extreme = 0
+    for rows in _chunks(samples, len(gains)):
+        heads = rng.integers(2, size=(rows, len(gains)), dtype=np.int8)
+        extreme += int((np.abs((2 * heads - 1) @ gains) >= observed).sum())
+    return (extreme + 1) / (samples + 1)  # what was observed is one of the possible outcomes
+
+
+def _chunks(samples: int, width: int) -> Iterator[int]:
+    rows = max(1, _CHUNK // width)
+    for start in range(0, samples, rows):
+        yield min(rows, samples - start)

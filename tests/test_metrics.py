@@ -1,0 +1,257 @@
+"""Figures of rankings: by hand, by brute force, and how sure they are."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bm25v.errors import EvaluationError, WrongUse
+from bm25v.evaluate import metrics, revisited, statistics
+from bm25v.evaluate.datasets import Box, Item, Landmark
+from bm25v.evaluate.metrics import Judged, judge, measure, measure_classes
+
+GALLERY = ["cat", "cat", "dog", "dog", "emu"]
+
+
+def test_recall_is_one_if_any_of_the_first_k_has_the_class() -> None:
+    judged = judge([[2, 0, 1], [0, 1, 4], [4]], GALLERY, ["cat", "dog", "emu"])
+    found = measure(judged, ks=(1, 2, 3, 200))
+    assert found.recall == {1: 1 / 3, 2: 2 / 3, 3: 2 / 3, 200: 2 / 3}
+    assert (found.queries, found.unanswerable) == (3, 0)
+    assert found.mean_ap == pytest.approx((((1 / 2 + 2 / 3) / 2) + 0 + 1) / 3)
+
+
+def test_the_papers_ks_are_measured_unless_told() -> None:
+    assert list(measure(judge([[0]], GALLERY, ["cat"])).recall) == [1, 5, 10, 20, 50, 100, 200]
+
+
+def test_the_query_itself_is_no_answer() -> None:
+    # Without its own row, query 0 has dog, cat and query 4 has nothing but others.
+    own = np.array([0, 4, -1])
+    judged = judge([[0, 2, 1], [4, 0, 1], [2, 3]], GALLERY, ["cat", "emu", "dog"], own)
+    assert judged.hits_qk.tolist() == [
+        [False, True, False],
+        [False, False, False],
+        [True, True, False],
+    ]
+    assert judged.relevant_q.tolist() == [1, 0, 2]
+    found = measure(judged, ks=(1, 2))
+    assert found.recall == {1: 1 / 3, 2: 2 / 3}
+    assert found.unanswerable == 1
+
+
+def test_a_class_the_gallery_does_not_have_is_missed_and_counted() -> None:
+    found = measure(judge([[0, 1], [0]], GALLERY, ["yak", "cat"]), ks=(1,))
+    assert (found.recall[1], found.unanswerable, found.mean_ap) == (0.5, 1, 0.25)
+
+
+def test_empty_rankings_and_galleries_find_nothing() -> None:
+    assert measure(judge([[], []], GALLERY, ["cat", "dog"]), ks=(1, 9)).recall == {1: 0, 9: 0}
+    assert measure(judge([[]], [], ["cat"])).mean_ap == 0
+
+
+def test_classes_are_measured_apart() -> None:
+    labels = ["dog", "cat", "cat"]
+    found = measure_classes(judge([[2], [2], [0]], GALLERY, labels), labels, ks=(1,))
+    assert {name: one.recall[1] for name, one in found.items()} == {"cat": 0.5, "dog": 1.0}
+    assert [one.queries for one in found.values()] == [2, 1]
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(WrongUse, match="1 rankings for 2 queries"):
+        judge([[0]], GALLERY, ["cat", "dog"])
+    with pytest.raises(EvaluationError, match="no queries"):
+        measure(judge([], GALLERY, []))
+    with pytest.raises(WrongUse, match="k = 0"):
+        metrics.successes(judge([[0]], GALLERY, ["cat"]), 0)
+
+
+@given(
+    labels=st.lists(st.sampled_from("abc"), min_size=1, max_size=12),
+    seed=st.integers(0, 99),
+    k=st.integers(1, 15),
+)
+def test_figures_are_those_of_brute_force(labels: list[str], seed: int, k: int) -> None:
+    rng = np.random.default_rng(seed)
+    n = len(labels)
+    rankings = [rng.permutation(n)[: rng.integers(0, n + 1)] for _ in range(n)]
+    judged = judge(rankings, labels, labels, np.arange(n))
+    precisions = metrics.average_precisions(judged)
+    for query in range(n):
+        others = [row for row in rankings[query].tolist() if row != query]
+        hits = [labels[row] == labels[query] for row in others]
+        relevant = labels.count(labels[query]) - 1
+        assert metrics.successes(judged, k)[query] == any(hits[:k])
+        total = sum(sum(hits[: at + 1]) / (at + 1) for at, hit in enumerate(hits) if hit)
+        assert precisions[query] == pytest.approx(total / relevant if relevant else 0)
+
+
+# The revisited protocol
+
+
+def paths(rows: Sequence[int]) -> frozenset[Path]:
+    return frozenset(Path(f"{row}.jpg") for row in rows)
+
+
+def query(easy: Sequence[int], hard: Sequence[int], junk: Sequence[int]) -> Item:
+    return Item(Path("q.jpg"), "", Landmark(Box(0, 0, 1, 1), paths(easy), paths(hard), paths(junk)))
+
+
+PICTURES = [Item(Path(f"{row}.jpg"), "") for row in range(12)]
+
+
+def test_setups_differ_in_what_is_right_and_what_is_junk() -> None:
+    # ranking: junk 5, easy 0, wrong 9, hard 2, easy 1
+    asked = query(easy=[0, 1], hard=[2], junk=[5])
+    found = revisited.measure([[5, 0, 9, 2, 1]], PICTURES, [asked])
+    # Easy, without 5 and 2: right, wrong, right
+    assert found["easy"].mean_ap == pytest.approx(((1 + 1) / 2 + (1 / 2 + 2 / 3) / 2) / 2)
+    # Medium, without 5: right, wrong, right, right
+    medium = (1 + 1) / 2 + (1 / 2 + 2 / 3) / 2 + (2 / 3 + 3 / 4) / 2
+    assert found["medium"].mean_ap == pytest.approx(medium / 3)
+    # Hard, without 5, 0 and 1: wrong, right
+    assert found["hard"].mean_ap == pytest.approx((0 + 1 / 2) / 2)
+
+
+def test_precision_stops_at_the_last_right_answer() -> None:
+    asked = query(easy=[0, 1], hard=[2], junk=[])
+    found = revisited.measure([[0, 9, 1, 8, 7, 2, 3, 4, 5, 6, 10, 11]], PICTURES, [asked])
+    # Easy: without 2 the last is third, so beyond that the depth is 3.
+    easy, medium = found["easy"].mean_precision, found["medium"].mean_precision
+    assert easy == {1: 1, 5: pytest.approx(2 / 3), 10: pytest.approx(2 / 3)}
+    assert medium == {1: 1, 5: 2 / 5, 10: 3 / 6}
+
+
+def test_what_a_short_ranking_does_not_reach_is_never_found() -> None:
+    asked = query(easy=[0, 1], hard=[], junk=[])
+    found = revisited.measure([[0]], PICTURES, [asked])["easy"]
+    assert found.mean_ap == 0.5
+    assert found.mean_precision == {1: 1, 5: 1 / 5, 10: 1 / 10}
+    found = revisited.measure([[]], PICTURES, [asked])["easy"]
+    assert (found.mean_ap, found.mean_precision) == (0, {1: 0, 5: 0, 10: 0})
+
+
+def test_right_answers_missing_from_the_gallery_still_count() -> None:
+    asked = query(easy=[0, 99], hard=[], junk=[98])
+    assert revisited.measure([[0]], PICTURES, [asked])["easy"].mean_ap == 0.5
+
+
+def test_queries_without_right_answers_are_left_out() -> None:
+    asked = [query([0], [], []), query([], [1], [0])]
+    found = revisited.measure([[0, 1], [9, 1]], PICTURES, asked)
+    assert [found[setup].queries for setup in revisited.SETUPS] == [1, 2, 1]
+    assert found["easy"].mean_ap == 1
+    assert found["hard"].mean_ap == 0.25
+    assert np.isnan(found["easy"].ap_q[1])
+    nobody = revisited.measure([[0]], PICTURES, [query([], [], [])])["medium"]
+    assert nobody.queries == 0
+    assert math.isnan(nobody.mean_ap)
+    assert math.isnan(nobody.mean_precision[1])
+
+
+@given(st.lists(st.sampled_from(["easy", "hard", "junk", "wrong"]), min_size=1, max_size=12))
+def test_areas_are_those_of_a_drawn_curve(kinds: list[str]) -> None:
+    rows = {kind: [row for row, one in enumerate(kinds) if one == kind] for kind in set(kinds)}
+    asked = query(*(rows.get(kind, []) for kind in ("easy", "hard", "junk")))
+    found = revisited.measure([range(len(kinds))], PICTURES, [asked])
+    for setup, right, junk in (
+        ("easy", {"easy"}, {"hard", "junk"}),
+        ("medium", {"easy", "hard"}, {"junk"}),
+        ("hard", {"hard"}, {"easy", "junk"}),
+    ):
+        kept = [kind in right for kind in kinds if kind not in junk]
+        if not any(kept):
+            assert found[setup].queries == 0
+            continue
+        recalls = [sum(kept[:n]) / sum(kept) for n in range(len(kept) + 1)]
+        precisions = [1.0] + [sum(kept[:n]) / n for n in range(1, len(kept) + 1)]
+        assert found[setup].mean_ap == pytest.approx(np.trapezoid(precisions, recalls))
+
+
+def test_it_is_not_the_average_precision_of_trec() -> None:
+    hits = np.array([[False, True]])
+    assert metrics.average_precisions(Judged(hits, np.array([1]))).tolist() == [0.5]
+    assert revisited.trapezoid_ap(np.array([1]), 1) == 0.25
+
+
+def test_the_protocol_needs_its_ground_truth() -> None:
+    with pytest.raises(EvaluationError, match="no revisited ground truth"):
+        revisited.measure([[0]], PICTURES, [Item(Path("q.jpg"), "cat")])
+    with pytest.raises(WrongUse, match="2 rankings for 1 queries"):
+        revisited.measure([[0], [1]], PICTURES, [query([0], [], [])])
+
+
+# How sure
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(0)
+    covered = 0
+    for seed in range(200):
+        low_high = statistics.interval(rng.random(150) < 0.7, samples=400, seed=seed)
+        covered += low_high.low <= 0.7 <= low_high.high
+    assert 0.90 <= covered / 200 <= 0.99
+
+
+def test_an_interval_is_that_of_the_normal_distribution_for_many_queries() -> None:
+    values = np.random.default_rng(1).random(4_000)
+    found = statistics.interval(values)
+    error = 1.96 * values.std() / np.sqrt(len(values))
+    assert found.mean == pytest.approx(values.mean())
+    assert found.high - found.mean == pytest.approx(error, rel=0.1)
+    assert found.mean - found.low == pytest.approx(error, rel=0.1)
+    assert statistics.interval(values) == found
+    assert statistics.interval(values, seed=1) != found
+
+
+def test_chunks_change_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    values, others = np.random.default_rng(2).random((2, 50))
+    whole = statistics.interval(values), statistics.compare(values, others)
+    monkeypatch.setattr(statistics, "_CHUNK", 64 * 50)
+    assert statistics.interval(values) == whole[0]
+    assert statistics.compare(values, others).p == pytest.approx(whole[1].p, abs=0.02)
+
+
+def test_without_queries_there_is_no_interval() -> None:
+    with pytest.raises(EvaluationError, match="no queries"):
+        statistics.interval(np.array([]))
+
+
+@pytest.mark.parametrize(("wins", "losses"), [(5, 0), (12, 3), (7, 7), (0, 0), (600, 500), (0, 2)])
+def test_of_hits_and_misses_it_is_mcnemars_test(wins: int, losses: int) -> None:
+    a = np.array([True] * wins + [False] * losses + [True] * 30 + [False] * 20)
+    b = np.array([False] * wins + [True] * losses + [True] * 30 + [False] * 20)
+    found = statistics.compare(a, b)
+    expected = scipy.stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1
+    assert found.p == pytest.approx(expected)
+    assert (found.wins, found.losses) == (wins, losses)
+    assert found.difference == pytest.approx((wins - losses) / len(a))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_other_figures_it_is_scipys_permutation_test(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    a = rng.random(10)
+    b = a + rng.normal(0.05, 0.25, 10)
+    exact = scipy.stats.permutation_test(
+        (a, b), lambda x, y: (x - y).mean(), permutation_type="samples", n_resamples=np.inf
+    )
+    found = statistics.compare(a, b)
+    assert exact.pvalue > 0.1
+    assert found.p == pytest.approx(exact.pvalue, abs=0.02)
+    assert statistics.compare(b, a).difference == -found.difference
+
+
+def test_a_clear_difference_is_significant_and_noise_is_not() -> None:
+    rng = np.random.default_rng(4)
+    a = rng.random(300)
+    assert statistics.compare(a + rng.normal(0.05, 0.1, 300), a).p == 1 / 10_001  # never 0
+    assert statistics.compare(a + rng.normal(0, 0.1, 300), a).p > 0.05
+    assert statistics.compare(a, a).p == 1
+    with pytest.raises(WrongUse, match="300 and 2 queries cannot be paired"):
+        statistics.compare(a, a[:2])
