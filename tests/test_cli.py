@@ -429,8 +429,8 @@ def test_doctor_reports_and_warms_the_compiler(run: Run) -> None:
 def test_ctrl_c_keeps_what_was_committed(tmp_path: Path) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
-    for seed in range(300):
-        picture(seed, side=500).save(photos / f"{seed}.png")
+    for seed in range(900):  # more than are read before the signal comes, also on a busy machine
+        picture(seed, side=400).save(photos / f"{seed}.png")
     command = [sys.executable, "-m", "bm25v.cli", "index", "photos", "--vocabulary", "toy"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as child:
         deadline = time.monotonic() + 60
