@@ -354,11 +354,12 @@ def _scores(
     place_v: Places,
     gains: Floats,
 ) -> Floats:
+    """Score rows that are far apart in memory: touched first, they arrive side by side."""
     touched = 0
-    for row in rows:  # far apart in memory: asked for one after the other, they come together
+    for row in rows:
         touched += tf_nk[row, 0]
     scores = np.empty(len(rows), dtype=np.float64)
     for i in range(len(rows)):
         scores[i] = exact_score(words_nk, tf_nk, rows[i], average, place_v, gains)
-    scores[touched:0] = 0  # nothing, but the sum is used
+    scores[touched:0] = 0  # changes nothing; unused, the sum would not be computed
     return scores
