@@ -93,7 +93,7 @@ class Searcher:
     ) -> "Searcher":
         """Return a searcher of the same rows and those behind them, some taken out or put back.
 
-        It shares the index, and costs no more than the rows that changed.
+        It shares the index: beside the rows that changed, only the flags of all rows are copied.
         """
         other = copy.copy(self)
         n, n_words = len(self._usable_n), self.statistics.n_words
