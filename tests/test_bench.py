@@ -19,6 +19,7 @@ SYSTEMS = {
     "batch",
     "two-stage",
     "scipy",
+    "scipy-rows",
     "scipy-columns",
     "bm25s",
     "dense",
@@ -65,10 +66,13 @@ def test_every_system_is_timed(tmp_path: Path) -> None:
     (times,) = json.loads(run(*options, "--json").stdout)
     assert {name: times[name] for name in ("n", "k", "dim")} == {"n": 2000, "k": 200, "dim": 48}
     assert set(times["systems"]) == SYSTEMS
-    for system in times["systems"].values():
-        assert set(system) == {"median_ms", "p95_ms", "build_s", "bytes_per_vector"}
+    keys = {"median_ms", "p95_ms", "build_s", "bytes_per_vector", "recall"}
+    for name, system in times["systems"].items():
+        assert set(system) == keys
+        assert (system["recall"] is not None) == (name in {"hnsw", "ivfpq"})
         assert 0 < system["median_ms"] <= system["p95_ms"]
         assert system["bytes_per_vector"] >= 48
+    assert 0.9 < times["systems"]["hnsw"]["recall"] <= 1
     assert set(times["update"]) == {"add_ms", "remove_ms", "refresh_ms"}
     assert plot.read_bytes().startswith(b"\x89PNG")
 

@@ -80,9 +80,16 @@ class Postings:
 
 
 def by_scipy(postings: Postings, k: int, build_s: float) -> System:
-    """The paper's way: a sparse matrix, a row a picture, times a vector."""
-    matrix = _matrix(postings).tocsr()
+    """The paper's way: the inverted index as a sparse matrix (CSC), times a vector."""
+    return _product(_matrix(postings), postings, k, build_s)
 
+
+def by_rows(postings: Postings, k: int, build_s: float) -> System:
+    """The same product with the matrix stored picture after picture (CSR)."""
+    return _product(_matrix(postings).tocsr(), postings, k, build_s)
+
+
+def _product(matrix: Any, postings: Postings, k: int, build_s: float) -> System:
     def search(wish: Wish) -> Ranked:
         query_v = np.zeros(matrix.shape[1], dtype=np.float32)
         query_v[wish.query.words] = wish.query.weights

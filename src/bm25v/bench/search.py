@@ -25,10 +25,12 @@ _CHECKED = 5  # queries
 _FEWEST = 256  # pictures that IVF-PQ can learn from
 _EXACT = {  # must agree
     "scipy": "first-stage",
+    "scipy-rows": "first-stage",
     "scipy-columns": "first-stage",
     "bm25s": "first-stage",
     "faiss-flat": "dense",
 }
+_APPROXIMATE = ("hnsw", "ivfpq")
 
 Say = Callable[[str], None]
 
@@ -41,6 +43,7 @@ class Times:
     p95_ms: float
     build_s: float
     bytes_per_vector: float
+    recall: float | None  # of an approximate one: the share of the exact answers that it finds
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,11 @@ def time_search(
         first = by_words.first_stage(searcher, pictures, k, build_s)
         systems = {"first-stage": first, **_others(first, pictures, k, ann_limit, say)}
         _check(systems, wishes[:_CHECKED])
+        recall = {
+            name: _recall(systems[name], systems["dense"], wishes)
+            for name in _APPROXIMATE
+            if name in systems
+        }
         taken = _take_turns(systems, wishes, partial(_batch, searcher, wishes, k, threads))
     built = {**systems, "batch": first}
     times = {
@@ -89,6 +97,7 @@ def time_search(
             float(np.percentile(ms, 95)),
             built[name].build_s,
             built[name].nbytes / len(pictures),
+            recall.get(name),
         )
         for name, ms in taken.items()
     }
@@ -104,6 +113,7 @@ def _others(
     makers: dict[str, Callable[[], System]] = {
         "two-stage": lambda: by_words.two_stage(first, pictures, answers),
         "scipy": lambda: by_words.by_scipy(postings, k, postings_s),
+        "scipy-rows": lambda: by_words.by_rows(postings, k, postings_s),
         "scipy-columns": lambda: by_words.by_columns(postings, k, postings_s),
         "bm25s": lambda: by_words.by_bm25s(postings, k, postings_s),
         "dense": lambda: by_vectors.by_numpy(floats_ne, answers, floats_s),
@@ -127,6 +137,11 @@ def _check(systems: dict[str, System], wishes: Sequence[Wish]) -> None:
         for wish in wishes if name in systems else ():
             if not agree(systems[name].search(wish), systems[other].search(wish)):
                 raise RuntimeError(f"{name} and {other} disagree on {wish.query.words.tolist()}")
+
+
+def _recall(system: System, exact: System, wishes: Sequence[Wish]) -> float:
+    pairs = [(system.search(wish).rows, exact.search(wish).rows) for wish in wishes]
+    return float(np.mean([np.isin(wanted, rows).mean() for rows, wanted in pairs]))
 
 
 def agree(ranked: Ranked, other: Ranked) -> bool:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _RATIOS = (  # slow and fast, or so one hopes
     ("dense", "first-stage"),
     ("scipy", "first-stage"),
+    ("scipy-rows", "first-stage"),
     ("scipy-columns", "first-stage"),
     ("bm25s", "first-stage"),
     ("dense", "two-stage"),
@@ -168,7 +169,7 @@ def _print_search(times: "SearchTimes") -> None:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("system", no_wrap=True)
-    for name in ("median ms", "p95 ms", "against dense", "build s", "bytes a vector"):
+    for name in ("median ms", "p95 ms", "against dense", "build s", "bytes a vector", "recall"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, system in times.systems.items():
         table.add_row(
@@ -178,6 +179,7 @@ def _print_search(times: "SearchTimes") -> None:
             f"{times.ratio('dense', name):.1f}×",
             f"{system.build_s:.2f}",
             f"{system.bytes_per_vector:,.0f}",
+            "" if system.recall is None else f"{system.recall:.0%}",
         )
     out = console()
     out.print(f"{times.n:,} pictures, K = {times.k}, D = {times.dim}", style="bold")

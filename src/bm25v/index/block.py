@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.index import kernels
+from bm25v.index import inverting, kernels
 from bm25v.index.asked import Asked, Bags, Found
 from bm25v.index.reference import K1
 from bm25v.index.statistics import Statistics
@@ -28,7 +28,7 @@ class Block:
     first_row: int
     n_rows: int
     average: float  # the length that the codes were made with
-    starts_vt: NDArray[np.uint32]  # tile t of word w holds the slots [w, t] to [w + 1, t]
+    starts: NDArray[np.uint32]  # of what each word has in each tile, and the end
     strips_vt: NDArray[np.int32]  # number of its strip, or -1
     places: NDArray[np.uint16]  # place p of tile t is row first_row + p · tiles + t
     codes: NDArray[np.uint8]
@@ -39,29 +39,28 @@ class Block:
         """Invert the bags from `first_row` on; a slot with tf 0 is empty."""
         words_nk, tf_nk = (part[first_row:] for part in bags)
         n_tiles = max(1, -(-len(words_nk) // _TILE_ROWS))
-        count_tv = kernels.count_words(words_nk, tf_nk, statistics.n_words, n_tiles)
+        count_tv = inverting.count_words(words_nk, tf_nk, statistics.n_words, n_tiles)
         lines = -(-len(words_nk) // (n_tiles * kernels.COLUMNS))
         half = max(1, -(-lines // 2)) * kernels.COLUMNS
-        is_strip_tv = count_tv > _STRIP_SHARE * 2 * half
-        numbers_tv = np.cumsum(is_strip_tv, dtype=np.int32).reshape(count_tv.shape) - 1
-        strips_tv = np.where(is_strip_tv, numbers_tv, -1).astype(np.int32)
-        listed_tv = np.where(is_strip_tv, 0, count_tv)
-        ends_tv = np.cumsum(listed_tv, dtype=np.uint32).reshape(count_tv.shape)
-        starts_vt = np.empty((statistics.n_words + 1, len(count_tv)), dtype=np.uint32)
-        starts_vt[:-1] = (ends_tv - listed_tv).T
-        starts_vt[-1] = ends_tv[:, -1]
-        n_listed, n_strips = int(listed_tv.sum()), int(is_strip_tv.sum())
+        # A word's slots of all tiles lie side by side: a search reads memory forwards.
+        count_vt = np.ascontiguousarray(count_tv.T)
+        is_strip_vt = count_vt > _STRIP_SHARE * 2 * half
+        numbers_vt = np.cumsum(is_strip_vt, dtype=np.int32).reshape(count_vt.shape) - 1
+        listed_vt = np.where(is_strip_vt, 0, count_vt)
+        starts = np.zeros(listed_vt.size + 1, dtype=np.uint32)
+        np.cumsum(listed_vt, out=starts[1:])
+        n_listed, n_strips = int(starts[-1]), int(is_strip_vt.sum())
         block = cls(
             first_row,
             len(words_nk),
             statistics.usual_length,
-            starts_vt,
-            np.ascontiguousarray(strips_tv.T),
+            starts,
+            np.where(is_strip_vt, numbers_vt, np.int32(-1)),
             np.empty(n_listed, dtype=np.uint16),
             np.empty(n_listed, dtype=np.uint8),
             np.zeros((n_strips + 1, half), dtype=np.uint8),
         )
-        kernels.fill_postings(words_nk, tf_nk, block.average, *block._arrays)
+        inverting.fill_postings(words_nk, tf_nk, block.average, *block._arrays)
         return block
 
     @property
@@ -86,12 +85,12 @@ class Block:
         """Return rows and scores that include the k best of those that score above 0."""
         # Where pictures have become longer since, this block's look shorter and score higher.
         most = (K1 + 1) * max(1.0, average / self.average)
-        a_tile = k / self.strips_vt.shape[1]  # of the k best; more, for chance
-        sample = int((2 * a_tile + 4 * a_tile**0.5 + 4) / usable_share)
         look_up = (usable_n, self.first_row, *bags, average, asked.place_v, asked.gains)
-        found: Found = kernels.best_rows(asked.words, most, *self._arrays, *look_up, k, sample)
+        found: Found = kernels.best_rows(
+            asked.words, most, *self._arrays, *look_up, k, usable_share
+        )
         return found
 
     @property
     def _arrays(self) -> tuple[NDArray[np.generic], ...]:
-        return self.starts_vt, self.strips_vt, self.places, self.codes, self.strips_sb
+        return self.starts, self.strips_vt, self.places, self.codes, self.strips_sb

@@ -187,7 +187,7 @@ class Searcher:
 
     def _by_index(self, asked: Asked, usable_n: NDArray[np.bool_], n_usable: int, k: int) -> Found:
         """Return rows and scores that include the k best."""
-        from bm25v.index import kernels
+        from bm25v.index import scoring
 
         blocks = self._indexed()
         average = self.statistics.usual_length
@@ -197,7 +197,7 @@ class Searcher:
             found = []
             newest = blocks[-1].end + np.flatnonzero(usable_n[blocks[-1].end :])
             if len(newest):
-                found.append(kernels.scan(*self._bags, newest, *look_up))
+                found.append(scoring.scan(*self._bags, newest, *look_up))
             n_helpful = int(np.count_nonzero(asked.gains > 0))
             if n_helpful:
                 settings = (usable_n, asked, average, k, share)
@@ -206,7 +206,7 @@ class Searcher:
             # Rows that only have words that count for nothing or less were not looked at.
             if n_helpful == len(asked.words) or np.count_nonzero(scores > 0) >= k:
                 return rows, scores
-        scanned: Found = kernels.scan(*self._bags, np.flatnonzero(usable_n), *look_up)
+        scanned: Found = scoring.scan(*self._bags, np.flatnonzero(usable_n), *look_up)
         return scanned
 
 
