@@ -1,6 +1,6 @@
 """Plain loops in, machine code out. Importing this loads numba, which takes half a second.
 
-Only rooms' `kernels` modules import it, and only large galleries or many searches load those.
+Only modules of compiled loops import it, and only large galleries or many searches load those.
 """
 
 from collections.abc import Callable
