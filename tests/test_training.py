@@ -186,6 +186,18 @@ def test_the_views_of_several_pictures_go_through_the_backbone_at_once(
             np.testing.assert_array_equal(store.read(number), np.concatenate(expected))
 
 
+def test_a_vocabulary_is_measured_on_whole_pictures(pictures: Path) -> None:
+    paths = tuple(sorted(pictures.iterdir()))
+    wish, backbone = Extraction(paths, 3, 9, 0.1, 5), ToyBackbone()
+    whole, all_views = (
+        [drawn(wanted, path, (5, 0, place)) for place, path in enumerate(paths[:2])]
+        for wanted in (replace(wish, views=1), wish)
+    )
+    shard = np.concatenate(all_views)
+    measured = wish.of_whole_pictures(shard, backbone)
+    np.testing.assert_array_equal(measured, np.concatenate(whole))
+
+
 def test_ctrl_c_takes_effect_between_two_steps(wish: Wish) -> None:
     def press(figures: StepFigures, steps: int) -> None:
         if figures.step == 4:

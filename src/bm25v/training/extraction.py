@@ -62,6 +62,12 @@ class Extraction:
             raise WrongUse(f"{len(self.paths)} pictures are too few to train on")
         return shards
 
+    def of_whole_pictures(self, patches_nd: Halves, backbone: Backbone) -> Halves:
+        """Return those of a shard's patches that come from first views: what a search will see."""
+        per_view = self.patches_per_picture(backbone) // self.views
+        patches_nvpd = patches_nd.reshape(-1, self.views, per_view, patches_nd.shape[1])
+        return patches_nvpd[:, 0].reshape(-1, patches_nd.shape[1])
+
     def n_held_out(self, n_shards: int) -> int:
         """Return how many of the first shards are kept for measuring."""
         return max(1, round(self.held_out * n_shards))

@@ -162,15 +162,21 @@ def _patches(
     processes: Processes,
     listener: Listener,
 ) -> tuple[Windows, list[Patches]]:
-    """Return the patches to train on and those held out, from a store or as a stream."""
+    """Return patches to train on and those of held-out pictures, from a store or as a stream."""
     numbers = list(range(len(extraction.shards(backbone))))
     n_held_out = extraction.n_held_out(len(numbers))
     if wish.stream:
         streamed = Streamed(extraction, backbone, numbers, listener.on_error)
         training = Streamed(extraction, backbone, numbers[n_held_out:], listener.on_error)
-        return training, [streamed.read(number) for number in numbers[:n_held_out]]
+        return training, [
+            extraction.of_whole_pictures(streamed.read(number), backbone)
+            for number in numbers[:n_held_out]
+        ]
     store = _filled_store(wish, extraction, backbone, processes, listener)
-    held_out: list[Patches] = [store.read(number) for number in numbers[:n_held_out]]
+    held_out: list[Patches] = [
+        extraction.of_whole_pictures(store.read(number), backbone)
+        for number in numbers[:n_held_out]
+    ]
     if not any(map(len, held_out)):
         raise WrongUse(
             "none of the pictures held out for measuring can be read: "
