@@ -19,6 +19,7 @@ FULL_STRIP_CODE = 15  # in a strip, where two codes share a byte
 
 _GROUPS = 256  # of columns
 _LARGEST_SUM = 65_535
+_LOW_BITS = 6  # of a sum, which do not matter where one is only needed roughly
 _LATE_SHARE = 0.15  # of the guess: strips that can add no more are looked up where it matters
 
 Flags = NDArray[np.bool_]
@@ -64,7 +65,7 @@ def best_rows(
         if len(found) < k and guess > 1:
             guess = max(1, guess // 2)
             continue
-        low = _highest(sums, k) if len(found) >= k else 1
+        low = _reached(sums, k)
         is_high = sums >= low
         rows = found[is_high]
         scores = score_far(rows, words_nk, tf_nk, average, place_v, gains)
@@ -110,8 +111,7 @@ def _collect(
         _find_highest(tile_sums, columns)
         _find_highest(columns, groups)
         if guess == 0:
-            expected = int(_expected(k, 1, n_tiles) / usable_share)
-            guess = max(1, _highest(groups if 4 * expected < _GROUPS else columns, expected))
+            guess = _reached(columns, int(_expected(k, 1, n_tiles) / usable_share))
         late_strips, late_steps = _late_strips(asked, late, tile, lists)
         for i in range(_find_high(tile_sums, columns, groups, guess - most_late, high)):
             total = tile_sums[high[i]] + _late_sum(late_strips, late_steps, lists, high[i])
@@ -124,7 +124,7 @@ def _collect(
                 n += 1
         is_time = tile & (tile + 1) == 0  # after 1, 2, 4, 8 … tiles
         if is_time and not is_given and n > _expected(k, tile + 1, n_tiles):
-            guess = max(guess, _highest(sums[:n], _expected(k, tile + 1, n_tiles)))
+            guess = max(guess, _reached(sums[:n], _expected(k, tile + 1, n_tiles)))
     return found[:n], sums[:n], guess
 
 
@@ -136,10 +136,17 @@ def _expected(k: int, tiles: int, n_tiles: int) -> int:
 
 
 @compiled
-def _highest(values: Counts, k: int) -> int:
-    """Return the k-th highest value, or the lowest."""
-    at = max(0, len(values) - k)
-    return int(np.partition(values, at)[at])
+def _reached(sums: Counts, k: int) -> int:
+    """Return a sum that at least k reach, and not many more; 1 if there are no k above it."""
+    counts = np.zeros((_LARGEST_SUM >> _LOW_BITS) + 1, dtype=np.int32)
+    for value in sums:
+        counts[value >> _LOW_BITS] += 1
+    at = len(counts)
+    n = 0
+    while n < k and at > 0:
+        at -= 1
+        n += counts[at]
+    return max(1, at << _LOW_BITS)
 
 
 @compiled
