@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bm25v.gallery import Gallery, catalog
+from bm25v.gallery import Gallery, catalog, schema
 from bm25v.gallery.writer import FileState, Writer
 from bm25v.vocabulary import Vocabulary
 from tests.conftest import picture
@@ -37,7 +37,7 @@ def test_a_vocabulary_of_an_old_format_is_read(folder: Path) -> None:
 
 def test_there_are_golden_files() -> None:
     assert {path.name for path in COMPAT.glob("*-?")} == {"gallery-1", "gallery-2", "vocabulary-1"}
-    assert f"gallery-{catalog.FORMAT}" in {path.name for path in COMPAT.iterdir()}
+    assert f"gallery-{schema.FORMAT}" in {path.name for path in COMPAT.iterdir()}
 
 
 def put_another(folder: Path, seed: int = 7) -> None:

@@ -18,34 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import GalleryDamaged, GalleryError, GalleryNotFound, GalleryTooNew
+from bm25v.gallery import schema
 from bm25v.gallery.failures import DATABASE_ERRORS, database_error
 
-FORMAT = 2
 FILE_NAME = "catalog.sqlite"
 
-_META_TABLE = "CREATE TABLE meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"
-_PICTURES_TABLE = """CREATE TABLE pictures (
-    row INTEGER PRIMARY KEY,    -- of the bag and of the dense vector
-    path BLOB NOT NULL,         -- as the file system spells it
-    content BLOB NOT NULL,      -- hash of the file
-    size INTEGER NOT NULL,
-    mtime_ns INTEGER NOT NULL,
-    checksum INTEGER NOT NULL,  -- of the two rows
-    live INTEGER NOT NULL       -- 0 once removed; kept for readers of older snapshots
-)"""
-_INDEXES = (
-    "CREATE UNIQUE INDEX live_path ON pictures (path) WHERE live",
-    "CREATE INDEX content ON pictures (content)",
-)
-# Since format 2, so that readers can follow changes without reading everything again.
-_REMOVED_INDEX = "CREATE INDEX removed ON pictures (row) WHERE NOT live"
-_CHANGES_TABLE = """CREATE TABLE changes (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    row INTEGER NOT NULL,       -- removed or put back; new rows are simply the next ones
-    live INTEGER NOT NULL
-)"""
-
-_COLUMNS = "row, path, content, size, mtime_ns, checksum, live"
 _FROZEN = "ro&immutable=1"
 _SEPARATOR = os.fsencode(os.sep)
 
@@ -128,11 +105,9 @@ class Catalog:
         try:
             with closing(sqlite3.connect(path)) as db, db:
                 db.execute("PRAGMA journal_mode = WAL")
-                tables = (_META_TABLE, _PICTURES_TABLE, _CHANGES_TABLE)
-                for statement in (*tables, *_INDEXES, _REMOVED_INDEX):
+                for statement in schema.CREATE:
                     db.execute(statement)
-                items = {"format": FORMAT, "generation": 0, **vars(meta)}.items()
-                db.executemany("INSERT INTO meta VALUES (?, ?)", list(items))
+                db.executemany("INSERT INTO meta VALUES (?, ?)", list(vars(meta).items()))
         except DATABASE_ERRORS as error:
             raise database_error(path, error) from error
 
@@ -218,7 +193,7 @@ class Catalog:
         with self.reading():
             if self.state().generation != generation:
                 return None
-            query = f"SELECT {_COLUMNS} FROM pictures WHERE row = ?"
+            query = f"SELECT {schema.COLUMNS} FROM pictures WHERE row = ?"
             return [_picture(self._one(query, row)).path for row in rows]
 
     def at_path(self, path: str) -> Picture | None:
@@ -233,7 +208,7 @@ class Catalog:
         """Return the picture at a path, and all pictures in it if it is a folder."""
         name, separator = os.fsencode(path).rstrip(_SEPARATOR), _SEPARATOR
         low, high = name + separator, name + bytes([separator[0] + 1])
-        one = f"SELECT {_COLUMNS} FROM pictures WHERE live AND"
+        one = f"SELECT {schema.COLUMNS} FROM pictures WHERE live AND"
         # Joined by OR, the two would be a walk through all pictures.
         query = f"{one} path = ? UNION ALL {one} path > ? AND path < ? ORDER BY path"
         return map(_picture, self._all(query, name, low, high))
@@ -244,7 +219,7 @@ class Catalog:
 
     def entries(self) -> Iterator[Picture]:
         """Return all pictures and those that were removed, by row."""
-        return map(_picture, self._all(f"SELECT {_COLUMNS} FROM pictures ORDER BY row"))
+        return map(_picture, self._all(f"SELECT {schema.COLUMNS} FROM pictures ORDER BY row"))
 
     def problems(self) -> list[str]:
         """Return what the database finds wrong with itself."""
@@ -253,10 +228,8 @@ class Catalog:
     def upgrade(self) -> None:
         """Bring an older format up to date, within a transaction."""
         if self.state().last_change is None:
-            self._change(_CHANGES_TABLE)
-            self._change(_REMOVED_INDEX)
-            self._change("INSERT INTO meta VALUES ('generation', 0)")
-            self._change("UPDATE meta SET value = ? WHERE key = 'format'", FORMAT)
+            for statement in schema.UPGRADE:
+                self._change(statement)
 
     def begin(self) -> None:
         """Start a transaction; what follows is seen by this connection only, until `commit`."""
@@ -265,7 +238,9 @@ class Catalog:
     def insert(self, picture: Picture) -> None:
         """Add a picture under a new row."""
         values = (picture.row, os.fsencode(picture.path), *picture[2:])
-        self._change(f"INSERT INTO pictures ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", *values)
+        self._change(
+            f"INSERT INTO pictures ({schema.COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", *values
+        )
 
     def move(self, row: int, path: str, size: int, mtime_ns: int) -> None:
         """Give a picture another place or time stamp; a removed one comes back."""
@@ -281,18 +256,8 @@ class Catalog:
 
     def renumber(self) -> None:
         """Forget removed pictures and number the others from 0 on, in their order."""
-        self._change("ALTER TABLE pictures RENAME TO old")
-        self._change(_PICTURES_TABLE)
-        self._change(
-            f"INSERT INTO pictures ({_COLUMNS}) "
-            f"SELECT row_number() OVER (ORDER BY row) - 1, {_COLUMNS.removeprefix('row, ')} "
-            "FROM old WHERE live ORDER BY row"
-        )
-        self._change("DROP TABLE old")
-        for statement in (*_INDEXES, _REMOVED_INDEX):
+        for statement in schema.RENUMBER:
             self._change(statement)
-        self._change("DELETE FROM changes")
-        self._change("UPDATE meta SET value = value + 1 WHERE key = 'generation'")
 
     def commit(self) -> None:
         """Make the transaction durable and visible to all."""
@@ -324,7 +289,7 @@ class Catalog:
         found = dict(db.execute("SELECT key, value FROM meta").fetchall())
         found.pop("generation", 0)  # changes: see `state`
         version = found.pop("format", None)
-        if isinstance(version, int) and version > FORMAT:
+        if isinstance(version, int) and version > schema.FORMAT:
             raise GalleryTooNew(
                 f"{self._path.parent} was written by a newer bm25v: upgrade bm25v to open it"
             )
@@ -354,7 +319,7 @@ class Catalog:
         return found[0]
 
     def _picture(self, condition: str, value: bytes) -> Picture | None:
-        found = self._all(f"SELECT {_COLUMNS} FROM pictures WHERE {condition} LIMIT 1", value)
+        found = self._all(f"SELECT {schema.COLUMNS} FROM pictures WHERE {condition} LIMIT 1", value)
         return _picture(found[0]) if found else None
 
 
