@@ -36,6 +36,28 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
+def stages_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """Give a function (what, done, total) that moves a bar through several stages."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    with Progress(
+        *columns,
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task("", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            if what != bar.tasks[0].description:
+                bar.reset(task, description=what)
+            bar.update(task, completed=done, total=total)
+
+        yield show
+
+
+@contextmanager
 def live_line(console: Console) -> Iterator[Callable[[str, int, int, float], None]]:
     """Give a function (label, done, total, pictures each) that says what goes on and how fast.
 

@@ -44,15 +44,25 @@ def interval(values_q: Values, *, samples: int = 2_000, seed: int = 0) -> Interv
     Interval(mean=0.8, low=0.72, high=0.88)
     """
     values = np.asarray(values_q, dtype=np.float64)
-    if not len(values):
+    (found,) = intervals(values[:, None], samples=samples, seed=seed)
+    return found
+
+
+def intervals(values_qm: Values, *, samples: int = 2_000, seed: int = 0) -> list[Interval]:
+    """Return the same for each of several measures of the same queries, with the same draws."""
+    values = np.asarray(values_qm, dtype=np.float64)
+    n = len(values)
+    if not n:
         raise EvaluationError("there are no queries to measure")
     rng = np.random.default_rng(seed)
-    means = [
-        values[rng.integers(len(values), size=(rows, len(values)))].mean(axis=1)
-        for rows in _chunks(samples, len(values))
-    ]
-    low, high = np.quantile(np.concatenate(means), [0.025, 0.975]).tolist()
-    return Interval(float(values.mean()), low, high)
+    means = []
+    for rows in _chunks(samples, n):
+        drawn = rng.integers(n, size=(rows, n)) + n * np.arange(rows)[:, None]
+        times = np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n)
+        means.append(times @ values / n)
+    lows, highs = np.quantile(np.concatenate(means), [0.025, 0.975], axis=0)
+    found = zip(values.mean(axis=0).tolist(), lows.tolist(), highs.tolist(), strict=True)
+    return [Interval(*one) for one in found]
 
 
 def compare(a_q: Values, b_q: Values, *, samples: int = 10_000, seed: int = 0) -> Comparison:

@@ -13,7 +13,7 @@ from bm25v.errors import WrongUse
 from bm25v.evaluate.datasets.aircraft import AIRCRAFT
 from bm25v.evaluate.datasets.birds import BIRDS
 from bm25v.evaluate.datasets.cars import CARS
-from bm25v.evaluate.datasets.contents import checked
+from bm25v.evaluate.datasets.contents import checked, sifted
 from bm25v.evaluate.datasets.dataset import Box, Dataset, Item, Landmark, report
 from bm25v.evaluate.datasets.flowers import FLOWERS
 from bm25v.evaluate.datasets.folders import FOLDER, IMAGENET, read_split
@@ -23,7 +23,7 @@ from bm25v.evaluate.datasets.pets import PETS
 from bm25v.evaluate.datasets.published import Tree
 from bm25v.evaluate.datasets.textures import TEXTURES
 
-__all__ = ["SOURCES", "Box", "Dataset", "Item", "Landmark", "checked", "load"]
+__all__ = ["SOURCES", "Box", "Dataset", "Item", "Landmark", "checked", "load", "sifted"]
 
 SOURCES = {
     "cub200": BIRDS,
@@ -49,7 +49,10 @@ def load(
     `test` folders are the gallery and the queries, and else every picture asks for the others.
     """
     if name not in SOURCES:
-        raise WrongUse(f"no data set {name!r}; there are: {', '.join(SOURCES)}")
+        raise WrongUse(
+            f"no data set {name!r}; there are: {', '.join(SOURCES)}; "
+            "any other folder of class folders is a 'folder'"
+        )
     if split is not None and name != "folder":
         raise WrongUse(f"{name} has a split of its own: leave out --split, or name it 'folder'")
     source = SOURCES[name]

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,22 +23,25 @@ def checked(
     Every file is read and decoded once. Copies are reported and stay.
     """
     paths = list(dict.fromkeys(item.path for item in dataset.gallery + dataset.queries))
-    digests: dict[Path, bytes] = {}
-    errors: dict[Path, str] = {}
+    outcomes: dict[Path, bytes | str] = {}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = zip(paths, pool.map(_look, paths), strict=True)
         for done, (path, outcome) in enumerate(found, start=1):
             progress(done, len(paths))
-            if isinstance(outcome, bytes):
-                digests[path] = outcome
-            else:
-                errors[path] = outcome
+            outcomes[path] = outcome
+    return sifted(dataset, outcomes)
+
+
+def sifted(dataset: Dataset, outcomes: Mapping[Path, bytes | str]) -> Dataset:
+    """Do the same, given each picture's digest, or why it cannot be read."""
+    digests = {path: found for path, found in outcomes.items() if isinstance(found, bytes)}
+    errors = {path: found for path, found in outcomes.items() if isinstance(found, str)}
     gallery = [item for item in dataset.gallery if item.path in digests]
     queries = [item for item in dataset.queries if item.path in digests]
     if not gallery or (dataset.queries and not queries):
         path, error = next(iter(errors.items()))
         raise EvaluationError(
-            f"{len(errors):,} of {len(paths):,} pictures in {dataset.folder} cannot be read, "
+            f"{len(errors):,} of {len(outcomes):,} pictures in {dataset.folder} cannot be read, "
             f"which leaves {len(gallery):,} to search and {len(queries):,} queries; "
             f"{dataset.id_of(path)}: {error}"
         )

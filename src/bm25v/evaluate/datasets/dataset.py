@@ -50,6 +50,11 @@ class Dataset:
     findings: list[str] = field(default_factory=list)  # what reading it brought to light
 
     @property
+    def title(self) -> str:
+        """What to call it: a folder of somebody's own by its name."""
+        return self.folder.resolve().name if self.name == "folder" else self.name
+
+    @property
     def problems(self) -> list[str]:
         """Everything that makes its figures doubtful, counted, a line each."""
         asked = [query for query in self.queries if query.landmark is None]
