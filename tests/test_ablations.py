@@ -1,0 +1,278 @@
+"""Grids of settings: every cell is what an evaluation gives, and none is measured twice."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bm25v import cli
+from bm25v.errors import WrongUse
+from bm25v.evaluate import ablations, datasets
+from bm25v.evaluate.ablations import AXES, Trial, ablate, trials
+from bm25v.evaluate.cells import Cells
+from bm25v.evaluate.run import earn, evaluate
+from bm25v.evaluate.settings import ALL, Settings
+from bm25v.evaluate.systems import Contest
+from bm25v.sae.model import SparseAutoEncoder
+from bm25v.vocabulary import Vocabulary
+from tests.test_evaluate import failed, save
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    for number in range(15):
+        save(tmp_path / "data" / "abc"[number % 3] / f"{number}.png", number, number % 3)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def dataset(data: Path) -> datasets.Dataset:
+    return datasets.load("folder", data)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def toy() -> Vocabulary:
+    return Vocabulary.load("toy")
+
+
+@pytest.fixture
+def ranked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which systems were asked for a ranking."""
+    asked: list[str] = []
+    original = Contest.rank
+
+    def counted(self: Contest, name: str) -> Any:
+        asked.append(name)
+        return original(self, name)
+
+    monkeypatch.setattr(Contest, "rank", counted)
+    return asked
+
+
+@pytest.fixture
+def run(data: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Run:
+    """Run `bm25v ablate` on the three classes with the toy vocabulary."""
+
+    def call(*words: object) -> tuple[int, str, str]:
+        fixed = ["--data", data, "--cache", cache, "--vocabulary", "toy"]
+        monkeypatch.setattr(sys, "argv", ["bm25v", "ablate", *map(str, [*words, *fixed])])
+        try:
+            cli.main()
+        except SystemExit as stop:
+            return int(stop.code or 0), *capsys.readouterr()
+        return 0, *capsys.readouterr()
+
+    return call
+
+
+def test_a_cell_is_an_evaluation(dataset: datasets.Dataset, cache: Path, toy: Vocabulary) -> None:
+    grid = ablate(dataset, trials({"k_post": ["2", "16"]}, toy, Settings()), cache=cache)
+    names = ["dense", "bm25v", "two-stage", "hybrid"]
+    for cell in grid.cells:
+        settings = Settings(k_post=int(cell.values["k_post"]))
+        result = evaluate(dataset, toy, settings=settings, systems=names, cache=cache)
+        for name in ("bm25v", "hybrid"):
+            means = {figure: one.mean for figure, one in result.systems[name].figures.items()}
+            assert cell.figures[name] == pytest.approx(means)
+        means = {figure: one.mean for figure, one in result.systems["dense"].figures.items()}
+        assert grid.dense == pytest.approx(means)
+    assert [cell.words for cell in grid.cells] == [2, 16]
+    assert grid.cells[0].postings < grid.cells[1].postings
+    assert grid.cells[0].figures["bm25v"] != grid.cells[1].figures["bm25v"]
+
+
+def test_what_is_done_is_not_done_again(
+    dataset: datasets.Dataset, cache: Path, toy: Vocabulary, ranked: list[str]
+) -> None:
+    first = ablate(dataset, trials({"query": ["presence", "tf"]}, toy, Settings()), cache=cache)
+    assert len(ranked) == 1 + 2 * 3
+    assert [cell.is_new for cell in first.cells] == [True, True]
+    more = trials({"query": ["presence", "tf", "sqrt-tf"]}, toy, Settings())
+    second = ablate(dataset, more, cache=cache)
+    assert len(ranked) == 1 + 3 * 3
+    assert [cell.is_new for cell in second.cells] == [False, False, True]
+    assert [cell.figures for cell in second.cells[:2]] == [cell.figures for cell in first.cells]
+
+
+def test_an_interrupted_grid_goes_on(
+    dataset: datasets.Dataset,
+    cache: Path,
+    toy: Vocabulary,
+    ranked: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wanted = trials({"pooling": []}, toy, Settings())
+
+    def breaks(*arguments: Any) -> Any:
+        if len(ranked) > 5:
+            raise KeyboardInterrupt
+        return earn(*arguments)
+
+    monkeypatch.setattr(ablations, "earn", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        ablate(dataset, wanted, cache=cache)
+    monkeypatch.setattr(ablations, "earn", earn)
+    grid = ablate(dataset, wanted, cache=cache)
+    assert [cell.is_new for cell in grid.cells] == [False, True, True]
+
+
+def test_other_labels_are_another_grid(
+    data: Path, cache: Path, toy: Vocabulary, tmp_path: Path
+) -> None:
+    wanted = trials({"tf": ["none"]}, toy, Settings())
+    split = tmp_path / "split.tsv"
+
+    def measured(label: str) -> ablations.Cell:
+        """Let a picture ask for others of its class, which is called something else."""
+        names = [f"{label}/{number}.png" for number in (3, 6, 9)] + ["b/1.png", "c/2.png"]
+        split.write_text("".join(f"{name}\tgallery\n" for name in names) + "a/0.png\tquery")
+        return ablate(datasets.load("folder", data, split=split), wanted, cache=cache).cells[0]
+
+    first = measured("a")
+    assert first.figures["bm25v"]["R@5"] == 1
+    (data / "d").mkdir()
+    for number in (3, 6, 9):
+        (data / "a" / f"{number}.png").rename(data / "d" / f"{number}.png")
+    second = measured("d")
+    assert second.is_new
+    assert second.figures["bm25v"]["R@5"] == 0
+
+
+def test_torn_lines_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "cells.jsonl"
+    Cells(path).add("one", {"R@1": 0.5})
+    with path.open("ab") as file:
+        file.write(b'{"key": "two", "fou')
+    cells = Cells(path)
+    assert cells.get("two") is None
+    cells.add("three", {"R@1": 1.0})
+    assert Cells(path).get("one") == {"R@1": 0.5}
+    assert Cells(path).get("three") == {"R@1": 1.0}
+
+
+def test_axes_multiply(toy: Vocabulary) -> None:
+    found = trials({"k_post": ["4", "all"], "tf": ["none", "sqrt"]}, toy, Settings(b=0.5))
+    assert [tuple(trial.values.values()) for trial in found] == [
+        ("4", "none"),
+        ("4", "sqrt"),
+        ("all", "none"),
+        ("all", "sqrt"),
+    ]
+    assert found[3].settings == Settings(k_post=ALL, tf="sqrt", b=0.5)
+
+
+def test_every_axis_has_values_that_settings_take(toy: Vocabulary) -> None:
+    for name, axis in AXES.items():
+        if axis.values:
+            found = trials({name: []}, toy, Settings())
+            assert len({(trial.settings, trial.vocabulary.sae.k) for trial in found}) == len(found)
+
+
+def test_k_is_changed_with_the_same_weights(
+    dataset: datasets.Dataset, cache: Path, toy: Vocabulary
+) -> None:
+    found = trials({"k": ["1", "8"]}, toy, Settings(k_post=ALL))
+    assert found[1].vocabulary is toy
+    assert found[0].vocabulary.sae.w_enc_dv is toy.sae.w_enc_dv
+    grid = ablate(dataset, found, cache=cache)
+    one, eight = (cell.words for cell in grid.cells)
+    assert one <= 49
+    assert eight > 2 * one
+
+
+def wider(toy: Vocabulary) -> Vocabulary:
+    rng = np.random.default_rng(5)
+    w_dec_vd = rng.standard_normal((384, 12)).astype(np.float32)
+    zeros = np.zeros(384, np.float32), np.zeros(12, np.float32)
+    sae = SparseAutoEncoder(w_dec_vd.T.copy(), zeros[0], w_dec_vd, zeros[1], k=8)
+    return Vocabulary.build("wide", backbone=toy.backbone, sae=sae)
+
+
+def test_vocabularies_are_told_by_what_they_were_trained_with(toy: Vocabulary) -> None:
+    wide = wider(toy)
+    found = trials({"expansion": []}, toy, Settings(), [toy, wide])
+    assert [trial.values["expansion"] for trial in found] == ["16", "32"]
+    assert found[1].vocabulary is wide
+    same = trials({"k": []}, toy, Settings(), [toy, wide])
+    assert [trial.values["k"] for trial in same] == ["8 (toy)", "8 (wide)"]
+    early = replace(toy, backbone_name="owner/model#3")
+    (trial,) = trials({"layer": []}, toy, Settings(), [early])
+    assert trial == Trial({"layer": "3"}, early, Settings())
+
+
+def test_a_table_a_plot_and_json(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("k_post", "--values", "2,4,8", "-o", tmp_path / "plot.png")
+    assert (code, err) == (0, "")
+    head, *lines = out.splitlines()
+    assert head.split()[0] == "k_post"
+    assert "bm25v R@100" in head
+    assert [line.split()[0] for line in lines] == ["dense", "2", "4", "8"]
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    code, out, err = run("k_post", "--values", "2,4,8", "--json")
+    assert (code, err) == (0, "3 of 3 were measured before\n")
+    found = json.loads(out)
+    assert (found["dataset"], found["axes"]) == ("data", ["k_post"])
+    assert [cell["k_post"] for cell in found["cells"]] == ["2", "4", "8"]
+    assert found["cells"][0]["words"] == 2
+    assert 0 < found["cells"][0]["bm25v"]["R@1"] <= 1
+    assert lines[1].split()[3] == f"{found['cells'][0]['bm25v']['R@1']:.3f}".lstrip("0")
+
+
+def test_markdown_of_several_axes(run: Run) -> None:
+    code, out, _ = run("k_post", "query", "--values", "2,4", "--values", "tf", "--format=markdown")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].startswith("| k_post | query | words | postings | bm25v R@1 |")
+    assert [line.split(" | ")[:2] for line in lines[3:]] == [["| 2", "tf"], ["| 4", "tf"]]
+
+
+def test_only_systems_that_are_affected_are_shown(run: Run) -> None:
+    assert "bm25v" not in run("weight", "--values", "0,1")[1]
+    assert "hybrid" not in run("scoring")[1]
+    assert "two-stage" in run("candidates", "--values", "1,2")[1]
+
+
+def test_vocabularies_through_the_command(run: Run, toy: Vocabulary, tmp_path: Path) -> None:
+    wider(toy).save(tmp_path / "wide")
+    code, out, _ = run("expansion", "--vocabularies", f"toy,{tmp_path / 'wide'}")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()[2:]] == ["16", "32"]
+
+
+def test_notes_come_with_a_grid(run: Run, data: Path) -> None:
+    (data / "a" / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    code, _, err = run("tf", "--values", "none")
+    assert code == 0
+    assert "note: unreadable and left out: 1 (a/torn.png: " in err
+
+
+def test_wrong_use_is_one_line(run: Run, tmp_path: Path) -> None:
+    failed(run("kpost"), 2, "nothing called 'kpost' can be varied; there are: k, expansion")
+    failed(run("k_post", "--values", "2,many"), 2, "k_post = 'many'")
+    failed(run("k_post", "b", "--values", "2"), 2, "--values is there 1 times for 2 of k_post, b")
+    failed(run("k", "--values", "0"), 2, "k = '0': a number from 1 to 192 is wanted")
+    failed(run("layer"), 2, "another layer needs another SAE", "--vocabularies")
+    failed(run("b", "--vocabularies", "toy"), 2, "--vocabularies are for k, expansion and layer")
+    failed(run("k", "--values", "4", "--vocabularies", "toy"), 2, "leave out --values")
+    failed(run("k", "layer", "--vocabularies", "toy"), 2, "k and layer cannot vary at once")
+    plot = tmp_path / "plot.png"
+    failed(run("tf", "-o", plot), 2, "the values of tf are no numbers")
+    failed(run("b", "k1", "-o", plot), 2, "b and k1 cannot be drawn at once")
+    failed(run("b", "-o", tmp_path / "plot"), 2, "no ending that says how to draw")
+
+
+def test_an_axis_that_takes_no_values_is_refused(toy: Vocabulary) -> None:
+    with pytest.raises(WrongUse, match="another expansion needs another SAE"):
+        trials({"expansion": ["4"]}, toy, Settings())
