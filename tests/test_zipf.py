@@ -186,3 +186,55 @@ def test_projection_to_a_large_gallery_is_the_papers_limit() -> None:
     assert at.expected_postings == pytest.approx(16 * 16 * 100_000_000 / 18_432)
     assert at.postings == 500 * 100_000
     assert at.active == pytest.approx(18_432)
+
+
+def test_all_queries_at_once_are_counted_as_one_by_one() -> None:
+    rng = np.random.default_rng(5)
+    bags = [bag(*rng.choice(50, 1 + n % 6, replace=False)) for n in range(80)]
+    df_v = np.bincount(np.concatenate([one.words for one in bags]), minlength=64)
+    one_by_one, at_once = cost.usage(df_v, 80, bags), cost.own_usage(df_v, 80)
+    for name, value in vars(one_by_one).items():
+        assert getattr(at_once, name) == pytest.approx(value), name
+    with pytest.raises(EvaluationError, match="3 pictures without a word"):
+        cost.own_usage(np.zeros(5, np.int64), 3)
+
+
+def test_words_in_use_are_those_of_random_orders() -> None:
+    rng = np.random.default_rng(6)
+    share = 1 / np.arange(1, 61)
+    bags = [rng.choice(60, 4, replace=False, p=share / share.sum()) for _ in range(50)]
+    df_v = np.bincount(np.concatenate(bags), minlength=70)
+    sizes = [0, 1, 5, 20, 50]
+    found = cost.measured_words(df_v, 50, sizes)
+    drawn = np.zeros(len(sizes))
+    for _ in range(2_000):
+        order = rng.permutation(50)
+        drawn += [len({w for row in order[:n] for w in bags[row]}) for n in sizes]
+    np.testing.assert_allclose(found, drawn / 2_000, rtol=0.02)
+    assert found[-1] == (df_v > 0).sum()
+    with pytest.raises(EvaluationError, match="51 pictures cannot be drawn out of 50"):
+        cost.measured_words(df_v, 50, [51])
+
+
+def test_words_in_use_stay_exact_in_large_galleries() -> None:
+    million = cost.measured_words(np.array([1, 10**6, 5 * 10**7]), 10**8, [10**6, 10**8])
+    assert million[0] == pytest.approx(0.01 + 1 + 1, rel=1e-6)
+    assert million[1] == 3
+
+
+def test_growth_goes_from_one_picture_to_all() -> None:
+    found = cost.growth(np.array([30, 20, 10, 0]), 30)
+    assert found.sizes == [1, 2, 5, 10, 20, 30]
+    assert found.measured[0] == pytest.approx(2)  # 60 words in 30 pictures
+    assert found.expected[0] == pytest.approx(2)
+    assert (found.measured[-1], found.vocabulary) == (3, 4)
+
+
+def test_growth_is_drawn_and_endings_must_say_how(tmp_path: Path) -> None:
+    growth = cost.growth(planted(1.0, 500, 2_000).clip(1), 2_000)
+    charts.draw_growth(growth, "Pets", tmp_path / "growth.png")
+    image = pixels(tmp_path / "growth.png")
+    assert share(image, charts._COLOURS[0]) > 0.001
+    assert share(image, charts._COLOURS[1]) > 0.001
+    with pytest.raises(WrongUse, match=r"growth has no ending .* use \.png, \.svg, \.pdf"):
+        charts.draw_growth(growth, "Pets", tmp_path / "growth")

@@ -1,4 +1,4 @@
-"""Draws rank-frequency charts of words, on logarithmic axes."""
+"""Draws how words are spread, and how many are in use, on logarithmic axes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bm25v.errors import MissingExtra, WrongUse
+from bm25v.evaluate.cost import Growth
 from bm25v.evaluate.zipf import Zipf
 
 if TYPE_CHECKING:
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
 # too pale for a line.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _STYLES = ("-", "--", ":")
+_KINDS = (".png", ".svg", ".pdf")
 
 
 def draw_zipf(zipf: Zipf, title: str, path: Path) -> None:
     """Draw in how many pictures each word is, by rank, and the fitted power law."""
-    figure, axes = _sheet(title)
+    figure, axes = _sheet(path, title, "rank of the word")
     ranks = np.arange(1, zipf.active + 1)
     fit = f"power law: α = {zipf.alpha:.2f}, R² = {zipf.r2:.3f}"
     axes.loglog(ranks, zipf.df_r, ".", color=_COLOURS[0], markersize=5, label="words")
@@ -30,14 +32,16 @@ def draw_zipf(zipf: Zipf, title: str, path: Path) -> None:
     axes.axhline(zipf.pictures, color="grey", linewidth=1, label=f"all {zipf.pictures:,} pictures")
     axes.set_ylabel("pictures with the word")
     axes.legend(frameon=False, loc="lower left")
-    figure.savefig(path, dpi=150)
+    _save(figure, axes, path)
 
 
 def draw_overlay(sets: Mapping[str, Zipf], path: Path) -> None:
     """Draw several data sets in one chart, each relative to its most frequent word."""
     if not sets:
         raise WrongUse("there are no data sets to draw")
-    figure, axes = _sheet("How often words are used, relative to the most frequent one")
+    figure, axes = _sheet(
+        path, "How often words are used, relative to the most frequent one", "rank of the word"
+    )
     for number, (name, zipf) in enumerate(sets.items()):
         axes.loglog(
             np.arange(1, zipf.active + 1),
@@ -55,10 +59,33 @@ def draw_overlay(sets: Mapping[str, Zipf], path: Path) -> None:
     axes.set_ylim(min(1 / zipf.df_r[0] for zipf in sets.values()) * 0.7, 1.5)
     axes.set_ylabel("document frequency, first word = 1")
     axes.legend(frameon=False, loc="lower left", fontsize="small")
-    figure.savefig(path, dpi=150)
+    _save(figure, axes, path)
 
 
-def _sheet(title: str) -> "tuple[Figure, Axes]":
+def draw_growth(growth: Growth, title: str, path: Path) -> None:
+    """Draw how many words are in use after so many pictures, and how many were expected."""
+    figure, axes = _sheet(path, title, "pictures")
+    axes.loglog(
+        growth.sizes, growth.measured, "o-", color=_COLOURS[0], markersize=4, label="measured"
+    )
+    axes.loglog(
+        growth.sizes,
+        growth.expected,
+        "--",
+        color=_COLOURS[1],
+        linewidth=2,
+        label="expected, if pictures drew words evenly",
+    )
+    there = f"all {growth.vocabulary:,} words"
+    axes.axhline(growth.vocabulary, color="grey", linewidth=1, label=there)
+    axes.set_ylabel("words in any picture")
+    axes.legend(frameon=False, loc="lower right")
+    _save(figure, axes, path)
+
+
+def _sheet(path: Path, title: str, what: str) -> "tuple[Figure, Axes]":
+    if path.suffix.lower() not in _KINDS:
+        raise WrongUse(f"{path} has no ending that says how to draw: use {', '.join(_KINDS)}")
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -66,7 +93,13 @@ def _sheet(title: str) -> "tuple[Figure, Axes]":
     figure = Figure(figsize=(7, 4.8), layout="constrained")
     axes = figure.subplots()
     axes.set_title(title)
-    axes.set_xlabel("rank of the word")
+    axes.set_xlabel(what)
     axes.grid(which="major", color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def _save(figure: "Figure", axes: "Axes", path: Path) -> None:
+    for axis in (axes.xaxis, axes.yaxis):  # 1,000 rather than 10³
+        axis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+    figure.savefig(path, dpi=150)

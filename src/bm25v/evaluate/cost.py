@@ -4,6 +4,7 @@ In: document frequencies and the bags of queries. Out: for each system bytes a p
 and operations a query, at this size of the gallery or at any other. Not this room's job: seconds.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -62,6 +63,15 @@ class Cost(NamedTuple):
     counted: float | None  # the same from the postings that queries read, where there are any
 
 
+class Growth(NamedTuple):
+    """How many words are in any picture, while the gallery grows."""
+
+    vocabulary: int
+    sizes: list[int]
+    measured: list[float]
+    expected: list[float]  # if pictures drew words evenly
+
+
 def usage(df_v: NDArray[np.integer], pictures: int, queries: Sequence[Bag]) -> Usage:
     """Count how a gallery and its queries use words."""
     active = int((df_v > 0).sum())
@@ -77,6 +87,23 @@ def usage(df_v: NDArray[np.integer], pictures: int, queries: Sequence[Bag]) -> U
         query_words=float(np.mean([len(bag.words) for bag in queries])),
         postings=float(np.mean([df_v[bag.words].sum() for bag in queries])),
     )
+
+
+def own_usage(df_v: NDArray[np.integer], pictures: int) -> Usage:
+    """Count as `usage` does with every picture of the gallery as a query.
+
+    A word is then in as many queries as pictures, so document frequencies say it all.
+
+    >>> found = own_usage(np.array([3, 1, 0]), pictures=3)
+    >>> found.postings, found.active, round(found.query_words, 2)  # (3·3 + 1·1) / 3
+    (3.3333333333333335, 2, 1.33)
+    """
+    df = df_v.astype(np.float64)
+    active = int((df_v > 0).sum())
+    if not active:
+        raise EvaluationError(f"{pictures:,} pictures without a word: there is nothing to count")
+    words = float(df.sum() / pictures)
+    return Usage(pictures, len(df_v), active, words, words, float((df * df).sum() / pictures))
 
 
 def table(usage: Usage, *, dim: int, entry_bytes: int = ENTRY_BYTES) -> list[Cost]:
@@ -112,3 +139,55 @@ def active_words(
     """
     unseen = np.asarray(pictures) * np.log1p(-picture_words / vocabulary)
     return np.asarray(-vocabulary * np.expm1(unseen), dtype=np.float64)
+
+
+def measured_words(
+    df_v: NDArray[np.integer], pictures: int, sizes: Sequence[int]
+) -> NDArray[np.float64]:
+    """Return how many words are in any of the first so many pictures, in a random order.
+
+    It is the mean over all orders: a word is missing from n of N pictures in C(N - df, n) of the
+    C(N, n) ways to choose them.
+
+    >>> measured_words(np.array([2, 1, 0]), pictures=2, sizes=[0, 1, 2]).round(9).tolist()
+    [0.0, 1.5, 2.0]
+    """
+    frequencies, words = np.unique(df_v[df_v > 0], return_counts=True)
+    found = []
+    for size in sizes:
+        if not 0 <= size <= pictures:
+            raise EvaluationError(f"{size:,} pictures cannot be drawn out of {pictures:,}")
+        missing = [_share_without(int(df), pictures, size) for df in frequencies]
+        found.append(float(words @ (1 - np.array(missing))))
+    return np.array(found)
+
+
+def _share_without(df: int, pictures: int, size: int) -> float:
+    """Return C(N - df, n) / C(N, n)."""
+    left = pictures - df
+    if size > left:
+        return 0.0
+    logarithm = math.lgamma(left + 1) - math.lgamma(left - size + 1)
+    return math.exp(logarithm + math.lgamma(pictures - size + 1) - math.lgamma(pictures + 1))
+
+
+def growth(df_v: NDArray[np.integer], pictures: int) -> Growth:
+    """Compare how many words are in use with how many the paper's equation 11 expects."""
+    sizes = ladder(pictures)
+    picture_words = float(df_v.sum() / pictures)
+    return Growth(
+        len(df_v),
+        sizes,
+        measured_words(df_v, pictures, sizes).tolist(),
+        active_words(np.array(sizes), picture_words, len(df_v)).tolist(),
+    )
+
+
+def ladder(pictures: int) -> list[int]:
+    """Return sizes to look at: 1, 2, 5, 10 … and all.
+
+    >>> ladder(30)
+    [1, 2, 5, 10, 20, 30]
+    """
+    steps = (digit * 10**power for power in range(len(str(pictures))) for digit in (1, 2, 5))
+    return [step for step in steps if step < pictures] + [pictures]

@@ -1,0 +1,182 @@
+"""`bm25v zipf` and `bm25v cost`: the figures of real galleries, as printed, as JSON, as plots."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from numpy.typing import NDArray
+
+from bm25v.cli.cost import command as cost_command
+from bm25v.cli.zipf import command as zipf_command
+from bm25v.errors import EvaluationError, GalleryNotFound, MissingExtra, WrongUse
+from bm25v.evaluate import cost
+from bm25v.evaluate.zipf import analyse
+from bm25v.gallery import Gallery
+from bm25v.vocabulary import Vocabulary
+from tests.conftest import picture
+
+
+def run(command: click.Command, *arguments: object) -> str:
+    result = CliRunner().invoke(command, [*map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def run_json(command: click.Command, *arguments: object) -> Any:
+    return json.loads(run(command, *arguments, "--json"))
+
+
+def words_of(gallery: Gallery) -> list[set[int]]:
+    snapshot = gallery.snapshot()
+    return [set(snapshot.bag(row).words.tolist()) for row in snapshot.rows]
+
+
+def frequencies(gallery: Gallery) -> NDArray[np.int64]:
+    listed = [word for words in words_of(gallery) for word in words]
+    return np.bincount(listed, minlength=gallery.info().words)
+
+
+@pytest.fixture
+def other(gallery: Gallery, tmp_path: Path) -> Gallery:
+    """A second, smaller gallery."""
+    made = Gallery.create(tmp_path / "other.bm25v", vocabulary="toy")
+    for seed in range(100, 105):
+        picture(seed).save(tmp_path / f"{seed}.png")
+        made.add(tmp_path / f"{seed}.png")
+    return made
+
+
+def test_zipf_is_that_of_the_bags(gallery: Gallery, photos: Path) -> None:
+    gallery.remove(photos / "3.png")
+    df_v = frequencies(gallery)
+    (found,) = run_json(zipf_command, "-g", gallery.path)
+    expected = analyse(df_v, 11)
+    assert found == {
+        "gallery": str(gallery.path),
+        "pictures": 11,
+        "words": 192,
+        "active": int((df_v > 0).sum()),
+        "alpha": expected.alpha,
+        "r2": expected.r2,
+        "head": float((df_v[df_v > 0] > 5.5).mean()),
+        "tail": float((df_v[df_v > 0] < 1.1).mean()),
+        "idf_above_2": expected.telling,
+    }
+
+
+def test_zipf_prints_a_line_a_gallery_and_draws(
+    gallery: Gallery, other: Gallery, tmp_path: Path
+) -> None:
+    plot = tmp_path / "zipf.png"
+    out = run(zipf_command, "-g", gallery.path, "-g", other.path, "-g", gallery.path, "-o", plot)
+    head, first, second, paper, drawn = out.splitlines()
+    assert " ".join(head.split()) == "gallery pictures active words α R² head tail IDF > 2"
+    assert first.split()[:2] == ["gallery", "12"]
+    assert second.split()[:2] == ["other", "5"]
+    assert "α 1.20 to 2.32" in paper
+    assert drawn == f"{plot}: words by rank"
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    plot.unlink()
+    run(zipf_command, "-g", gallery.path, "-o", plot)
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_zipf_takes_the_usual_gallery(
+    gallery: Gallery, other: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(gallery.path.parent)
+    monkeypatch.delenv("BM25V_GALLERY", raising=False)
+    assert run_json(zipf_command)[0]["pictures"] == 12
+    monkeypatch.setenv("BM25V_GALLERY", str(other.path))
+    assert run_json(zipf_command)[0]["pictures"] == 5
+
+
+def test_cost_counts_what_queries_read(gallery: Gallery, photos: Path) -> None:
+    gallery.remove(photos / "3.png")
+    gallery.compact()
+    found = run_json(cost_command, "-g", gallery.path, "--project", 1_000_000)
+    bags, df_v = words_of(gallery), frequencies(gallery)
+    read = [sum(len(query & bag) for bag in bags) for query in bags]
+    active, length = int((df_v > 0).sum()), df_v.sum() / 11
+    here, projected = found["sizes"]
+    assert (found["words"], found["dim"]) == (192, 12)
+    assert (here["pictures"], here["active"]) == (11, active)
+    assert here["picture_words"] == pytest.approx(length)
+    assert here["postings"]["counted"] == pytest.approx(np.mean(read))
+    assert here["postings"]["expected"] == pytest.approx(length * length * 11 / active)
+    lines = {line["system"]: line for line in here["systems"]}
+    assert list(lines) == ["Dense", "HNSW", "IVF+PQ", "BM25-V", "Two-stage"]
+    assert lines["Dense"] == {
+        "system": "Dense",
+        "bytes_a_picture": 48,
+        "compression": 1,
+        "operations": 2 * 12 * 11,
+        "counted": None,
+    }
+    assert lines["BM25-V"]["counted"] == pytest.approx(5 * np.mean(read))
+    assert lines["BM25-V"]["bytes_a_picture"] == pytest.approx(6 * length)
+    assert projected["pictures"] == 1_000_000
+    assert projected["postings"]["counted"] == pytest.approx(np.mean(read) / 11 * 1_000_000)
+    assert projected["active"] == pytest.approx(192)
+    growth = found["growth"]
+    assert growth["sizes"] == [1, 2, 5, 10, 11]
+    assert growth["measured"][0] == pytest.approx(length)
+    assert growth["measured"][-1] == active
+    expected = cost.active_words(np.array(growth["sizes"]), length, 192)
+    assert growth["expected"] == pytest.approx(expected.tolist())
+    size = sum((gallery.path / f"{name}.1.rows").stat().st_size - 64 for name in ("bags", "dense"))
+    on_disk = found["bytes_on_disk"]
+    assert (on_disk["bags"] + on_disk["dense"]) * 11 == size
+
+
+def test_cost_prints_tables_and_draws(gallery: Gallery, photos: Path, tmp_path: Path) -> None:
+    plot = tmp_path / "growth.svg"
+    gallery.remove(photos / "3.png")
+    out = run(cost_command, "-g", gallery.path, "--project", 1_000, "--project", 10**8, "-o", plot)
+    assert "\n11 pictures, " in f"\n{out}"
+    assert "\nprojected to 1,000 pictures, " in out
+    assert "\nprojected to 100,000,000 pictures, 192 of 192 words expected to be active" in out
+    assert out.count("Two-stage") == 3
+    assert "words in use  if drawn evenly" in out
+    assert "for its bag and" in out
+    assert "1 removed pictures are among them: run bm25v compact" in out
+    assert f"{plot}: words in use" in out
+    assert "<svg" in plot.read_text()
+
+
+def test_what_cannot_be_counted_is_refused(tmp_path: Path) -> None:
+    with Gallery.create(tmp_path / "empty", vocabulary="toy") as empty:
+        for command in (zipf_command, cost_command):
+            with pytest.raises(WrongUse, match=r"no pictures in .*empty: index some first"):
+                run(command, "-g", empty.path)
+    with pytest.raises(GalleryNotFound):
+        run(zipf_command, "-g", tmp_path / "nowhere")
+
+
+def test_a_fit_needs_two_words(tmp_path: Path) -> None:
+    toy = Vocabulary.load("toy")
+    Vocabulary.build("single", backbone=toy.backbone, sae=toy.sae, k_post=1).save(tmp_path / "v")
+    picture(1).save(tmp_path / "1.png")
+    with Gallery.create(tmp_path / "g", vocabulary=tmp_path / "v") as gallery:
+        gallery.add(tmp_path / "1.png")
+    with pytest.raises(EvaluationError, match=r"/g: 1 words are in any picture: a fit needs"):
+        run(zipf_command, "-g", tmp_path / "g")
+    assert run_json(cost_command, "-g", tmp_path / "g")["sizes"][0]["active"] == 1
+
+
+def test_plots_need_matplotlib_and_an_ending(
+    gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for command in (zipf_command, cost_command):
+        with pytest.raises(WrongUse, match=r"plot\.txt has no ending that says how to draw"):
+            run(command, "-g", gallery.path, "-o", tmp_path / "plot.txt")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    for command in (zipf_command, cost_command):
+        run(command, "-g", gallery.path)
+        with pytest.raises(MissingExtra, match=r"pip install 'bm25v\[evaluate\]'"):
+            run(command, "-g", gallery.path, "-o", tmp_path / "plot.png")
