@@ -1,0 +1,105 @@
+"""A report as one page of HTML that needs nothing beside it."""
+
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+
+from bm25v.evaluate import page_quality, page_words
+from bm25v.evaluate.figures import Report
+from bm25v.evaluate.markup import facts, paragraph, section, text
+from bm25v.evaluate.page_quality import headline, title
+from bm25v.evaluate.plots import share
+from bm25v.evaluate.result import Result
+
+_HEADLINES = ("two-stage-200", "hybrid", "dense", "bm25v")
+_SHEETS = (
+    ("bm25v.explain", "report.css"),  # the look of all pages
+    ("bm25v.explain", "words.css"),  # charts
+    ("bm25v.evaluate", "page.css"),  # tables
+)
+_ABOUT = (
+    "Which way to search finds pictures of the same class, how sure that is, and what it takes."
+)
+_LEGEND = """
+<p><b>R@K</b> is the share of queries with a picture of their class among the first K answers; the
+query itself is never one of them. <b>mAP</b> is the mean of the average precision, over the first
+200 answers or, for landmarks, over all. Small figures are 95 % intervals: how much a mean varies
+when queries are drawn again (bootstrap).</p>
+<p><b>p</b> is how likely chance alone makes two systems differ as much over the same queries (a
+paired sign-flip test). It is given for each comparison alone: of twenty that mean nothing, one is
+below .05.</p>
+<p><b>Operations</b> follow the paper: two for each number of a dense vector, five for each
+picture that a word leads to. They are counts, not times.</p>"""
+
+
+def page(report: Report) -> str:
+    """Return the page."""
+    result = report.result
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>Evaluation: {text(result.name)}</title>
+<style>
+{"".join(files(room).joinpath(name).read_text(encoding="utf-8") for room, name in _SHEETS)}</style>
+</head>
+<body class="evaluation">
+<header>
+<small>Evaluation</small>
+<h1>{text(result.name)}</h1>
+<p class="lead">{_ABOUT}</p>
+{facts("facts", _headlines(result))}
+{facts("more", _details(report))}
+<p class="learnt">Words learnt from: {text(result.vocabulary["learnt_from"])}.</p>
+</header>
+<main>
+{page_quality.systems(result)}
+{page_quality.classes(result)}
+{page_quality.ablations(result, report.ablations)}
+{page_words.spread(report.zipf)}
+{page_words.costs(report)}
+{page_words.speeds(report)}
+{_findings(result.problems)}
+{_commands(report.commands)}
+</main>
+<footer>
+<h2>How to read this page</h2>
+{_LEGEND}
+</footer>
+</body>
+</html>
+"""
+
+
+def _headlines(result: Result) -> Iterator[tuple[str, str]]:
+    figure = headline(result.figures)
+    for name in _HEADLINES:
+        if name in result.systems:
+            yield share(result.systems[name].figures[figure].mean), f"{figure}, {title(name)}"
+
+
+def _details(report: Report) -> Iterator[tuple[str, str]]:
+    result = report.result
+    dataset, words = result.dataset, result.vocabulary
+    yield f"{len(dataset.gallery):,}", "pictures"
+    yield f"{len(dataset.queries):,}", "queries"
+    yield f"{len({item.label for item in dataset.gallery}):,}", "classes"
+    yield dataset.protocol, "protocol"
+    yield words["backbone"], "backbone"
+    yield words["name"], "vocabulary"
+    yield words["fingerprint"], "its fingerprint"
+    yield f"{words['words']:,}", "words there are"
+    yield str(words["k_post"]), "words a picture (k_post)"
+    yield report.version, "version of bm25v"
+
+
+def _findings(problems: Sequence[str]) -> str:
+    listed = "".join(f"<li>{text(line)}</li>" for line in problems)
+    shown = f'<ul class="plain">{listed}</ul>' if problems else paragraph("Nothing was found.")
+    return section("data", "What is wrong with the data", shown)
+
+
+def _commands(commands: Sequence[str]) -> str:
+    listed = text("\n".join(commands))
+    return section("repeat", "How to repeat this", f"<pre>{listed}</pre>")

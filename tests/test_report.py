@@ -1,0 +1,234 @@
+"""The report: every figure on one page that needs nothing else, and all of them as JSON."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from bm25v import bags
+from bm25v.bench import evaluated
+from bm25v.cli.report import command
+from bm25v.errors import EvaluationError, WrongUse
+from bm25v.evaluate import cost, datasets, plots, report, zipf
+from bm25v.evaluate.figures import Report
+from bm25v.evaluate.markup import table
+from bm25v.evaluate.page import page
+from bm25v.evaluate.page_quality import SHOWN, title
+from bm25v.evaluate.statistics import Comparison, Interval
+from bm25v.evaluate.systems import NAMES
+from bm25v.vocabulary import Vocabulary
+from tests.conftest import picture
+from tests.test_explain import Page
+
+TOY = Vocabulary.load("toy")
+CLASSES = ("cats & <dogs>", "flowers", "houses")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes of eight pictures, and a file that is none."""
+    folder = tmp_path_factory.mktemp("data") / "my pets"
+    for number, name in enumerate(CLASSES):
+        (folder / name).mkdir(parents=True)
+        for seed in range(8):
+            picture(100 * number + seed // 2, side=40 + seed).save(folder / name / f"{seed}.png")
+    (folder / "flowers" / "torn.png").write_bytes(b"no picture")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    cache = tmp_path_factory.mktemp("cache")
+    dataset = datasets.load("folder", data)
+    return report.make(dataset, TOY, cache=cache, time=evaluated.time_searches)
+
+
+def words_of(data: Path) -> list[set[int]]:
+    paths = sorted(path for path in data.rglob("*.png") if path.name != "torn.png")
+    encodings = [TOY.encode(path) for path in paths]
+    return [set(bags.pool(one.codes, k_post=16).words.tolist()) for one in encodings]
+
+
+def test_figures_are_those_of_the_pictures(found: Report, data: Path) -> None:
+    words = words_of(data)
+    df_v = np.bincount([one for bag in words for one in bag], minlength=TOY.n_words)
+    assert found.zipf.df_r.tolist() == sorted(df_v[df_v > 0].tolist(), reverse=True)
+    assert found.zipf.alpha == zipf.analyse(df_v, 24).alpha
+    here, million, hundred_million = found.usages
+    assert here.pictures == 24
+    assert here.postings == pytest.approx(np.mean([df_v[list(bag)].sum() for bag in words]))
+    assert (million.pictures, hundred_million.pictures) == (10**6, 10**8)
+    assert found.growth == cost.growth(df_v, 24)
+    assert (found.dim, found.bag_bytes, found.dense_bytes) == (12, 64, 24)
+
+
+def test_ablations_agree_with_the_systems(found: Report) -> None:
+    k_post, scoring = found.ablations
+    assert [cell.values["k_post"] for cell in k_post.cells] == ["8", "16", "32", "64", "128"]
+    systems = found.result.systems
+    for grid, value, name in (
+        (k_post, "16", "bm25v"),
+        (scoring, "bm25", "bm25v"),
+        (scoring, "dot", "dot"),
+    ):
+        (cell,) = [one for one in grid.cells if one.values[grid.axes[0]] == value]
+        for figure, mean in cell.figures["bm25v"].items():
+            assert mean == pytest.approx(systems[name].figures[figure].mean), (value, figure)
+    chosen = re.findall(r'class="chosen"><th scope="row">(.*?)</th>', page(found))
+    assert chosen == ["16", "bm25"]
+
+
+def test_searches_are_timed(found: Report) -> None:
+    assert found.speeds is not None
+    assert found.speeds.queries == 24
+    assert found.speeds.candidates == 24
+    assert [one.system for one in found.speeds.systems] == list(evaluated._SYSTEMS)
+    assert all(0 < one.median_ms <= one.p95_ms for one in found.speeds.systems)
+
+
+def test_the_page_shows_every_system_and_figure(found: Report) -> None:
+    text = page(found)
+    for name in NAMES:
+        system = found.result.systems[name]
+        assert title(name) in text
+        for figure, interval in system.figures.items():
+            assert f">{figure}<" in text
+            assert plots.share(interval.mean) in text
+            assert f"{plots.share(interval.low)}–{plots.share(interval.high)}" in text
+    for what in (
+        f"{found.zipf.alpha:.2f}",
+        f"{found.zipf.active:,}",
+        f"{found.usages[0].postings:,.0f}",
+        "leave-one-out",
+        TOY.fingerprint,
+        "torn.png",
+        "k_post",
+        "tfidf",
+        "100 M",
+    ):
+        assert what in text, what
+
+
+def test_names_are_escaped(found: Report) -> None:
+    text = page(found)
+    assert "cats &amp; &lt;dogs&gt;" in text
+    assert "<dogs>" not in text
+    assert "--data &#x27;" in text  # a path with a space is quoted for the shell
+
+
+def test_the_page_needs_nothing_else_and_is_whole(found: Report) -> None:
+    text = page(found)
+    assert not re.findall(r"https?://|<script|<link|<img|url\(|@import", text)
+    Page(text)
+    assert "nan" not in text.lower().replace("nano", "")
+    assert text.count('<svg viewBox="0 0 520 300"') == 4  # recall, k_post, Zipf, growth
+
+
+def test_json_has_the_same_figures(found: Report) -> None:
+    figures = json.loads(json.dumps(found.to_json()))
+    assert figures["dataset"] == "my pets"
+    assert set(figures["systems"]) == set(NAMES)
+    for name, system in found.result.systems.items():
+        assert figures["systems"][name]["R@1"] == system.figures["R@1"].mean
+    assert figures["zipf"]["df_by_rank"] == found.zipf.df_r.tolist()
+    assert [one["pictures"] for one in figures["cost"]] == [24, 10**6, 10**8]
+    assert set(figures["ablations"]) == {"k_post", "scoring"}
+    assert figures["ablations"]["scoring"][0]["scoring"] == "bm25"
+    assert set(figures["milliseconds"]["systems"]["dense"]) == {"median", "p95"}
+    assert len(figures["growth"]["sizes"]) == len(figures["growth"]["measured"])
+
+
+def test_the_verdict_follows_p(found: Report) -> None:
+    verdicts = {
+        Comparison(-0.2, 1, 40, 0.0001): ("−.200", "&lt; .001", ">worse<"),
+        Comparison(0.15, 40, 1, 0.03): ("+.150", ".030", ">better<"),
+        Comparison(0.01, 3, 2, 0.8): ("+.010", ".800", ">no difference shown<"),
+    }
+    for comparison, expected in verdicts.items():
+        systems = dict(found.result.systems)
+        systems["bm25v"] = replace(systems["bm25v"], against_dense={"R@1": comparison})
+        only = {name: systems[name] for name in ("dense", "bm25v")}
+        text = page(replace(found, result=replace(found.result, systems=only)))
+        for part in expected:
+            assert part in text
+
+
+def test_best_and_worst_classes_are_chosen_by_words(found: Report) -> None:
+    shares = np.linspace(0, 1, 37).round(3).tolist()
+    labels = {f"class {n:02d}": {"queries": 7, "R@1": value} for n, value in enumerate(shares)}
+    systems = {
+        name: replace(system, classes=labels) for name, system in found.result.systems.items()
+    }
+    text = page(replace(found, result=replace(found.result, systems=systems)))
+    best, worst, everything = text.split('id="classes"')[1].split("R@1 by class")[1:]
+    assert re.findall(r"class \d\d", best) == [f"class {n:02d}" for n in range(36, 36 - SHOWN, -1)]
+    assert re.findall(r"class \d\d", worst)[:SHOWN] == [f"class {n:02d}" for n in range(SHOWN)]
+    assert "All 37 classes" in worst
+    assert len(set(re.findall(r"class \d\d", everything))) == 37
+
+
+def test_landmarks_have_figures_of_their_own(found: Report) -> None:
+    names = ("mAP easy", "mAP medium", "mAP hard")
+    systems = {
+        name: replace(
+            system,
+            figures={one: Interval(0.5, 0.4, 0.6) for one in names},
+            against_dense={one: Comparison(0.1, 3, 2, 0.6) for one in names},
+            classes={},
+        )
+        for name, system in found.result.systems.items()
+    }
+    text = page(replace(found, result=replace(found.result, systems=systems), ablations=()))
+    assert "mAP medium and how sure it is" in text
+    assert "mAP medium against dense" in text
+    assert "Recall at K" not in text
+    assert "classes" not in text.split("<main>")[1].split("</main>")[0].lower()
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(command, [*map(str, arguments)], catch_exceptions=False)
+
+
+def test_the_command_writes_a_page_and_its_figures(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ("--data", data, "--vocabulary", "toy", "--cache", tmp_path / "cache")
+    assert run(*options).stdout == (
+        "report/report.html: a page about my pets\nreport/report.json: its figures\n"
+    )
+    assert "<h1>my pets</h1>" in (tmp_path / "report" / "report.html").read_text()
+    again = run("folder", *options, "-o", "again", "--json").stdout
+    written = json.loads((tmp_path / "again" / "report.json").read_text())
+    assert json.loads(again) == written
+    assert set(written) >= {"systems", "zipf", "cost", "growth", "commands"}
+    assert written["commands"][0] == f"bm25v report folder --data '{data}' --vocabulary toy"
+
+
+def test_what_cannot_be_reported_is_refused(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(WrongUse, match="no data set 'cats'"):
+        run("cats", "--data", data)
+    with pytest.raises(EvaluationError):
+        run("--data", tmp_path / "nowhere", "--cache", tmp_path)
+
+
+def test_axes_hold_their_values() -> None:
+    axis = plots.logarithmic("pictures", 1, 100)
+    assert [axis.share(value) for value in (1, 10, 100)] == pytest.approx([0, 0.5, 1])
+    for low, high in ((0.0, 1.0), (0.985, 1.0), (0.5, 0.5), (0.123, 0.987), (1.0, 1.0)):
+        axis = plots.linear("recall", low, high)
+        assert axis.low <= low + 1e-9
+        assert axis.high >= high - 1e-9
+        assert 2 <= len(axis.ticks) <= 8
+        assert all(0 <= axis.share(value) <= 1 + 1e-9 for value in (low, high))
+
+
+def test_tables_keep_their_order() -> None:
+    text = table(["system", "R@1"], [["dense", ".892"], ["bm25v", ".766"]], chosen=1)
+    assert Page(text).text == "systemR@1dense.892bm25v.766"
+    assert text.index('class="chosen"') > text.index("dense")
