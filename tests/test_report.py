@@ -14,11 +14,12 @@ from bm25v import bags
 from bm25v.bench import evaluated
 from bm25v.cli.report import command
 from bm25v.errors import EvaluationError, WrongUse
-from bm25v.evaluate import cost, datasets, plots, report, zipf
-from bm25v.evaluate.figures import Report
-from bm25v.evaluate.markup import table
-from bm25v.evaluate.page import page
-from bm25v.evaluate.page_quality import SHOWN, title
+from bm25v.evaluate import cost, datasets, report, zipf
+from bm25v.evaluate.pages import plots
+from bm25v.evaluate.pages.figures import Report
+from bm25v.evaluate.pages.markup import table
+from bm25v.evaluate.pages.page import page
+from bm25v.evaluate.pages.quality import SHOWN, title
 from bm25v.evaluate.statistics import Comparison, Interval
 from bm25v.evaluate.systems import NAMES
 from bm25v.vocabulary import Vocabulary

@@ -8,7 +8,7 @@ import numpy as np
 from bm25v.bags import quantise
 from bm25v.bench.pictures import Pictures
 from bm25v.bench.search import time_search
-from bm25v.evaluate.figures import Speed, Speeds
+from bm25v.evaluate.pages.figures import Speed, Speeds
 from bm25v.evaluate.report import Searched
 from bm25v.evaluate.words import Bags
 from bm25v.gallery.rows import Rows

@@ -15,8 +15,8 @@ from bm25v.evaluate import cost, zipf
 from bm25v.evaluate.ablations import ablate, trials
 from bm25v.evaluate.datasets import Dataset
 from bm25v.evaluate.features import Extracted, Progress, extract
-from bm25v.evaluate.figures import Report, Speeds
-from bm25v.evaluate.page import page
+from bm25v.evaluate.pages.figures import Report, Speeds
+from bm25v.evaluate.pages.page import page
 from bm25v.evaluate.run import evaluate
 from bm25v.evaluate.settings import Settings
 from bm25v.evaluate.words import Bags, bags_of, codes_of

@@ -3,18 +3,18 @@
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 
-from bm25v.evaluate import page_quality, page_words
-from bm25v.evaluate.figures import Report
-from bm25v.evaluate.markup import facts, paragraph, section, text
-from bm25v.evaluate.page_quality import headline, title
-from bm25v.evaluate.plots import share
+from bm25v.evaluate.pages import quality, words
+from bm25v.evaluate.pages.figures import Report
+from bm25v.evaluate.pages.markup import facts, paragraph, section, text
+from bm25v.evaluate.pages.plots import share
+from bm25v.evaluate.pages.quality import headline, title
 from bm25v.evaluate.result import Result
 
 _HEADLINES = ("two-stage-200", "hybrid", "dense", "bm25v")
 _SHEETS = (
     ("bm25v.explain", "report.css"),  # the look of all pages
     ("bm25v.explain", "words.css"),  # charts
-    ("bm25v.evaluate", "page.css"),  # tables
+    ("bm25v.evaluate.pages", "page.css"),  # tables
 )
 _ABOUT = (
     "Which way to search finds pictures of the same class, how sure that is, and what it takes."
@@ -54,12 +54,12 @@ def page(report: Report) -> str:
 <p class="learnt">Words learnt from: {text(result.vocabulary["learnt_from"])}.</p>
 </header>
 <main>
-{page_quality.systems(result)}
-{page_quality.classes(result)}
-{page_quality.ablations(result, report.ablations)}
-{page_words.spread(report.zipf)}
-{page_words.costs(report)}
-{page_words.speeds(report)}
+{quality.systems(result)}
+{quality.classes(result)}
+{quality.ablations(result, report.ablations)}
+{words.spread(report.zipf)}
+{words.costs(report)}
+{words.speeds(report)}
 {_findings(result.problems)}
 {_commands(report.commands)}
 </main>

@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from bm25v.evaluate import cost, plots
+from bm25v.evaluate import cost
 from bm25v.evaluate.cost import Growth, Usage
-from bm25v.evaluate.figures import Report
-from bm25v.evaluate.markup import paragraph, plot, section, table, text
-from bm25v.evaluate.plots import share
+from bm25v.evaluate.pages import plots
+from bm25v.evaluate.pages.figures import Report
+from bm25v.evaluate.pages.markup import paragraph, plot, section, table, text
+from bm25v.evaluate.pages.plots import share
 from bm25v.evaluate.zipf import Zipf
 
 _TIMED = {

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from bm25v.evaluate import plots
+from bm25v.evaluate.pages import plots
 
 
 def text(content: str) -> str:

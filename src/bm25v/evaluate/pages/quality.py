@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from bm25v.evaluate import plots
 from bm25v.evaluate.ablations import Grid
-from bm25v.evaluate.markup import paragraph, plot, section, table, text
-from bm25v.evaluate.plots import share
+from bm25v.evaluate.pages import plots
+from bm25v.evaluate.pages.markup import paragraph, plot, section, table, text
+from bm25v.evaluate.pages.plots import share
 from bm25v.evaluate.result import Measured, Result
 from bm25v.evaluate.statistics import Comparison, Interval
 
