@@ -90,7 +90,7 @@ def test_the_shipped_vocabulary_turns_a_picture_into_sixteen_words() -> None:
     assert shipped_names() == ["default", "toy"]
     default = Vocabulary.load()
     assert (default.backbone_name, default.sae.k, default.k_post) == ("tinyvit-5m", 16, 16)
-    assert default.n_words == 16 * default.backbone.patch_dim
+    assert default.n_words == 32 * default.backbone.patch_dim
     assert default.report["data"]
     encoding = default.encode(np.asarray(picture(3, side=300)))
     assert len(encoding.bag.words) == 16
