@@ -1,8 +1,6 @@
 """Grids of settings: every cell is what an evaluation gives, and none is measured twice."""
 
 import json
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bm25v import cli
 from bm25v.errors import WrongUse
 from bm25v.evaluate import ablations, datasets
 from bm25v.evaluate.ablations import AXES, Trial, ablate, trials
@@ -20,9 +17,11 @@ from bm25v.evaluate.settings import ALL, Settings
 from bm25v.evaluate.systems import Contest
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.vocabulary import Vocabulary
+from tests import test_cli, test_evaluate
+from tests.test_cli import Run
 from tests.test_evaluate import failed, save
 
-Run = Callable[..., tuple[int, str, str]]
+cache, toy, in_shell = test_evaluate.cache, test_evaluate.toy, test_cli.run
 
 
 @pytest.fixture
@@ -35,16 +34,6 @@ def data(tmp_path: Path) -> Path:
 @pytest.fixture
 def dataset(data: Path) -> datasets.Dataset:
     return datasets.load("folder", data)
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def toy() -> Vocabulary:
-    return Vocabulary.load("toy")
 
 
 @pytest.fixture
@@ -62,19 +51,10 @@ def ranked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def run(data: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Run:
+def run(data: Path, cache: Path, in_shell: Run) -> Run:
     """Run `bm25v ablate` on the three classes with the toy vocabulary."""
-
-    def call(*words: object) -> tuple[int, str, str]:
-        fixed = ["--data", data, "--cache", cache, "--vocabulary", "toy"]
-        monkeypatch.setattr(sys, "argv", ["bm25v", "ablate", *map(str, [*words, *fixed])])
-        try:
-            cli.main()
-        except SystemExit as stop:
-            return int(stop.code or 0), *capsys.readouterr()
-        return 0, *capsys.readouterr()
-
-    return call
+    fixed = ("--data", data, "--cache", cache, "--vocabulary", "toy")
+    return lambda *words: in_shell("ablate", *words, *fixed)
 
 
 def test_a_cell_is_an_evaluation(dataset: datasets.Dataset, cache: Path, toy: Vocabulary) -> None:

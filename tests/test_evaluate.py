@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from bm25v import bags, cli
+from bm25v import bags
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.bags import Bag
 from bm25v.errors import EvaluationError, MissingExtra, WrongUse
@@ -33,6 +33,10 @@ from bm25v.index.searcher import Ranked
 from bm25v.query import Query
 from bm25v.sae.model import Codes
 from bm25v.vocabulary import Vocabulary
+from tests import test_cli
+from tests.test_cli import Outcome, Run
+
+in_shell = test_cli.run
 
 KS = ("R@1", "R@5", "R@10", "R@20", "R@50", "R@100", "R@200")
 
@@ -83,21 +87,13 @@ def forwards(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-Run = Callable[..., tuple[int, str, str]]
-
-
 @pytest.fixture
-def run(data: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Run:
+def run(data: Path, cache: Path, in_shell: Run) -> Run:
     """Run `bm25v evaluate` on the four classes with the toy vocabulary."""
 
-    def call(*words: object, name: str = "folder", folder: Path = data) -> tuple[int, str, str]:
-        fixed = ["--data", folder, "--vocabulary", "toy", "--cache", cache]
-        monkeypatch.setattr(sys, "argv", ["bm25v", "evaluate", name, *map(str, [*fixed, *words])])
-        try:
-            cli.main()
-        except SystemExit as stop:
-            return int(stop.code or 0), *capsys.readouterr()
-        return 0, *capsys.readouterr()
+    def call(*words: object, name: str = "folder", folder: Path = data) -> Outcome:
+        fixed = ("--data", folder, "--vocabulary", "toy", "--cache", cache)
+        return in_shell("evaluate", name, *fixed, *words)
 
     return call
 
