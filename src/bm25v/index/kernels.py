@@ -112,15 +112,15 @@ def _collect(
         _find_highest(columns, groups)
         if guess == 0:
             guess = _reached(columns, int(_expected(k, 1, n_tiles) / usable_share))
-        late_strips, late_steps = _late_strips(asked, late, tile, lists)
-        for i in range(_find_high(tile_sums, columns, groups, guess - most_late, high)):
-            total = tile_sums[high[i]] + _late_sum(late_strips, late_steps, lists, high[i])
-            row = first_row + high[i] * n_tiles + tile
-            if total >= guess and usable_n[row]:
+        n_high = _find_high(tile_sums, columns, groups, guess - most_late, high)
+        _add_late(asked, late, tile, lists, high[:n_high], tile_sums)
+        for place in high[:n_high]:
+            row = first_row + place * n_tiles + tile
+            if tile_sums[place] >= guess and usable_n[row]:
                 if n == len(found):
                     found = np.concatenate((found, np.empty_like(found)))
                     sums = np.concatenate((sums, np.empty_like(sums)))
-                found[n], sums[n] = row, total
+                found[n], sums[n] = row, tile_sums[place]
                 n += 1
         is_time = tile & (tile + 1) == 0  # after 1, 2, 4, 8 … tiles
         if is_time and not is_given and n > _expected(k, tile + 1, n_tiles):
@@ -132,7 +132,7 @@ def _collect(
 def _expected(k: int, tiles: int, n_tiles: int) -> int:
     """Return how many rows of some tiles may matter for the k best of all; more, for chance."""
     share = k * tiles / n_tiles
-    return int(2 * share + 3 * share**0.5 + 4)
+    return int(1.5 * share + 3 * share**0.5 + 3)
 
 
 @compiled
@@ -163,34 +163,29 @@ def _put_off(strip_steps: Counts, guess: int, late: Flags) -> int:
 
 
 @compiled
-def _late_strips(
-    asked: Any, late: Flags, tile: int, lists: Any
-) -> tuple[NDArray[np.int32], Counts]:
-    """Return the strips that were put off in a tile, and their steps."""
+def _add_late(
+    asked: Any, late: Flags, tile: int, lists: Any, high: NDArray[np.uint16], sums: Counts
+) -> None:
+    """Add the words that were put off, where it matters: a loop for each, to wait for memory once."""
     words, _, strip_steps = asked
-    strips = lists[1][:, tile][words[late]]
-    is_strip = strips >= 0
-    return strips[is_strip], strip_steps[late][is_strip]
-
-
-@compiled
-def _late_sum(strips: NDArray[np.int32], steps: Counts, lists: Any, place: int) -> int:
-    """Return what the strips that were put off add at one place."""
-    strips_sb = lists[4]
+    strips_vt, strips_sb = lists[1], lists[4]
     half = strips_sb.shape[1]
-    total = 0
-    for i in range(len(strips)):
-        code = (strips_sb[strips[i], place % half] >> (4 * (place // half))) & FULL_STRIP_CODE
-        total += code * steps[i]
-    return total
+    for i in np.flatnonzero(late):
+        strip = strips_vt[words[i], tile]
+        if strip < 0:
+            continue
+        codes = strips_sb[strip]
+        for place in high:
+            code = (codes[place % half] >> (4 * (place // half))) & FULL_STRIP_CODE
+            sums[place] += np.uint16(code) * strip_steps[i]
 
 
 @compiled
 def _add_up(asked: Any, late: Flags, tile: int, lists: Any, sums: Counts) -> None:
-    """Add all words of a tile up, strips four at a time: that saves reading and writing sums."""
+    """Add all words of a tile up but those put off. The first strips need nothing to add to."""
     words, steps, strip_steps = asked
     starts, strips_vt, places, codes, strips_sb = lists
-    sums[:] = 0
+    n_tiles = strips_vt.shape[1]
     strips = np.full(len(words) + 3, len(strips_sb) - 1)  # the last one is empty, for filling up
     their_steps = np.zeros(len(words) + 3, dtype=np.uint16)
     n = 0
@@ -199,15 +194,13 @@ def _add_up(asked: Any, late: Flags, tile: int, lists: Any, sums: Counts) -> Non
         if strip >= 0 and not late[i]:
             strips[n], their_steps[n] = strip, strip_steps[i]
             n += 1
-        slot = words[i] * strips_vt.shape[1] + tile
+    _set_four(strips_sb, strips, their_steps, sums)
+    for at in range(4, n, 2):
+        _add_two(strips_sb, strips[at : at + 2], their_steps[at : at + 2], sums)
+    for i in range(len(words)):
+        slot = words[i] * n_tiles + tile
         start, stop = starts[slot], starts[slot + 1]
         _add_list(places[start:stop], codes[start:stop], steps[i], sums)
-    at = 0
-    while n - at > 2:
-        _add_four(strips_sb, strips[at : at + 4], their_steps[at : at + 4], sums)
-        at += 4
-    if n > at:
-        _add_two(strips_sb, strips[at : at + 2], their_steps[at : at + 2], sums)
 
 
 @compiled
@@ -219,7 +212,7 @@ def _add_list(
 
 
 @compiled
-def _add_four(
+def _set_four(
     strips_sb: NDArray[np.uint8], strips: NDArray[np.int64], steps: Counts, sums: Counts
 ) -> None:
     first, second = strips_sb[strips[0]], strips_sb[strips[1]]
@@ -228,14 +221,14 @@ def _add_four(
     half = len(first)
     later = sums[half:]
     for place in range(half):
-        sums[place] += (
+        sums[place] = (
             np.uint16(first[place] & 15) * a
             + np.uint16(second[place] & 15) * b
             + np.uint16(third[place] & 15) * c
             + np.uint16(fourth[place] & 15) * d
         )
     for place in range(half):
-        later[place] += (
+        later[place] = (
             np.uint16(first[place] >> 4) * a
             + np.uint16(second[place] >> 4) * b
             + np.uint16(third[place] >> 4) * c
