@@ -191,9 +191,20 @@ def test_orientation(kind: str, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = encode(stored, kind, exif=exif)
+    assert images.size(data) == quarters().size
     assert_close(images.decode(data), quarters())
     if kind == "JPEG":
         assert_close(images.decode(data, short_side=16), quarters(24, 16))
+
+
+def test_the_size_of_what_is_no_picture(tmp_path: Path) -> None:
+    for data in (b"Dear Sir or Madam" * 9, b"\x89PNG\r\n\x1a\n and no more", b""):
+        with pytest.raises(ImageError):
+            images.size(data)
+    with pytest.raises(ImageError, match="does not exist"):
+        images.size(tmp_path / "gone.png")
+    photo = encode(quarters(800, 600), "JPEG")
+    assert images.size(photo[:2000]) == (800, 600), "the first bytes say it"
 
 
 # Scale

@@ -147,6 +147,35 @@ def test_a_search_among_some_rows_is_exact(n: int, built: bool) -> None:
         ranked = searcher.search(from_bag(bag), 50, among=among)
         assert ranked.rows.tolist() == everything.rows[kept][:50].tolist()
         assert ranked.scores.tolist() == everything.scores[kept][:50].tolist()
+        flags = np.zeros(3000, dtype=bool)
+        flags[among] = True
+        flagged = searcher.search(from_bag(bag), 50, among=flags)
+        assert flagged.rows.tolist() == ranked.rows.tolist()
+    with pytest.raises(WrongUse, match="7 flags for 3000 rows"):
+        searcher.search(from_bag(bags[0]), 50, among=np.ones(7, dtype=bool))
+
+
+@pytest.mark.parametrize("tile_rows", [900, 65_536])
+@pytest.mark.parametrize("strip_share", [1e-4, 0.2, 2.0], ids=["strips", "both", "lists"])
+def test_sums_are_those_of_the_bags(
+    strip_share: float, tile_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scanned, from lists, from both halves of strips, and with rows newer than the index."""
+    monkeypatch.setattr(block, "_STRIP_SHARE", strip_share)
+    monkeypatch.setattr(block, "_TILE_ROWS", tile_rows)
+    bags = random_bags(6000, seed=5)
+    words, values = np.array([2, 3, 11, 20]), np.array([1.5, -2.0, 0.25, 7.0])
+    worth = dict(zip(words.tolist(), values.tolist(), strict=True))
+    expected = [sum(worth.get(word, 0.0) for word in bag.words.tolist()) for bag in bags]
+    expected[4] = expected[5800] = -np.inf
+    rows = to_rows(bags)
+    np.minimum(rows[1][::3], 1, out=rows[1][::3])  # the smallest codes there are
+    scanned = Searcher(*rows, n_words=N_WORDS, removed=[4, 5800])
+    indexed = Searcher(*(part[:5500] for part in rows), n_words=N_WORDS, removed=[4])
+    indexed.build()
+    indexed = indexed.updated(*rows, removed=[5800])
+    for searcher in (scanned, indexed):
+        assert searcher.sums(words, values).tolist() == expected
 
 
 def test_many_searches_at_once_give_what_each_gives() -> None:

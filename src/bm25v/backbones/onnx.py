@@ -8,6 +8,7 @@ import hashlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,8 @@ class OnnxSpec:
     hidden: str  # the inner tensor that holds the patch features
     visible: tuple[str, ...]  # outputs of the graph read beside it
     features: Callable[..., Features]  # takes those tensors in that order
+    pooled: Callable[..., Floats] | None = None  # the mean of patches → their dense vector
+    weights: tuple[str, ...] = ()  # constants of the graph that `pooled` takes beside the mean
 
 
 class OnnxBackbone:
@@ -73,6 +76,23 @@ class OnnxBackbone:
         feed = {session.get_inputs()[0].name: pixels}
         return self.spec.features(*session.run([self.spec.hidden, *self.spec.visible], feed))
 
+    def pooled(self, mean_d: Floats) -> Floats | None:
+        """Return the dense vector of patches with this mean, where it is made of the mean."""
+        if self.spec.pooled is None:
+            return None
+        return self.spec.pooled(mean_d, *self._weights)
+
+    @cached_property
+    def _weights(self) -> list[Floats]:
+        """Constants, which take no forward pass to read."""
+        if not self.spec.weights:
+            return []
+        session = self.load()
+        side = self.input_size
+        feed = {session.get_inputs()[0].name: np.zeros((1, 3, side, side), np.float32)}
+        found: list[Floats] = session.run(list(self.spec.weights), feed)
+        return found
+
     def forward_batch(self, batch: list[Floats]) -> list[Features]:
         """Return the features of prepared pictures, one by one: floats depend on no neighbour."""
         return [self.forward(pixels) for pixels in batch]
@@ -93,12 +113,14 @@ def _session(spec: OnnxSpec) -> Any:
     # over several threads and gives the same floats on any number of cores.
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
-    model = _with_output(downloads.read(spec.file), spec.hidden)
+    model = downloads.read(spec.file)
+    for name in (spec.hidden, *spec.weights):
+        model = _with_output(model, name)
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def _with_output(model: bytes, name: str) -> bytes:
-    """Declare an inner tensor of a serialised ONNX graph as one of its outputs.
+    """Declare an inner tensor or a constant of a serialised ONNX graph as one of its outputs.
 
     Protocol buffers merge by concatenation: appending `ModelProto{graph{output{name}}}` adds one
     output and spares us the onnx package, which would only parse and rewrite the whole file.
@@ -108,6 +130,12 @@ def _with_output(model: bytes, name: str) -> bytes:
 
 def _tinyvit_features(tokens_byxd: Floats, dense_be: Floats) -> Features:
     return Features(tokens_byxd[0].reshape(-1, tokens_byxd.shape[-1]), dense_be[0])
+
+
+def _normalised(mean_d: Floats, weight_d: Floats, bias_d: Floats) -> Floats:
+    """Do as TinyViT's head does after taking the mean of all patches: a layer norm."""
+    normal_d = (mean_d - mean_d.mean()) / np.sqrt(mean_d.var() + 1e-5)
+    return np.asarray(normal_d * weight_d + bias_d, dtype=np.float32)
 
 
 def _vit_features(tokens_btd: Floats) -> Features:
@@ -138,6 +166,8 @@ TINYVIT = OnnxSpec(
     hidden="/stages/stages.3/blocks/blocks.1/Reshape_3_output_0",
     visible=("output",),
     features=_tinyvit_features,
+    pooled=_normalised,
+    weights=("head.norm.weight", "head.norm.bias"),
 )
 
 MOBILENET = OnnxSpec(
@@ -159,6 +189,7 @@ MOBILENET = OnnxSpec(
     hidden="mobilenetv20_features_relu1_fwd",
     visible=(),
     features=_convolutional_features,
+    pooled=lambda mean_d: mean_d,
 )
 
 DINOV2 = OnnxSpec(

@@ -58,5 +58,8 @@ class Backbone(Protocol):
     def forward(self, pixels: Floats) -> Features:
         """Return what the model says of a prepared picture; safe to call from several threads."""
 
+    def pooled(self, mean_d: Floats) -> Floats | None:
+        """Return the dense vector of patches with this mean; None if it is not made of the mean."""
+
     def forward_batch(self, batch: list[Floats]) -> list[Features]:
         """Return what the model says of each prepared picture; safe like `forward`."""

@@ -39,7 +39,11 @@ class ToyBackbone:
         cell = _SIDE // _GRID // 2
         quarters = pixels.reshape(_GRID, 2, cell, _GRID, 2, cell, 3).mean(axis=(2, 5))
         patches_pd = quarters.transpose(0, 2, 1, 3, 4).reshape(_GRID * _GRID, 12)
-        return Features(np.ascontiguousarray(patches_pd), patches_pd.mean(axis=0) + 1e-3)
+        return Features(np.ascontiguousarray(patches_pd), self.pooled(patches_pd.mean(axis=0)))
+
+    def pooled(self, mean_d: Floats) -> Floats:
+        """Return the dense vector of patches with this mean."""
+        return mean_d + np.float32(1e-3)
 
     def forward_batch(self, batch: list[Floats]) -> list[Features]:
         """Return the features of prepared pictures, one after the other."""

@@ -6,7 +6,7 @@ a picture ends in one `ImageError` whose message is the reason. Not this room's 
 wants.
 """
 
-from bm25v.images.decoding import MAX_PIXELS, decode, resize, thumbnail
+from bm25v.images.decoding import MAX_PIXELS, decode, resize, size, thumbnail
 from bm25v.images.files import MAX_BYTES, Source, opened
 from bm25v.images.folders import SUFFIXES, find
 from bm25v.images.kinds import HEAD, kind
@@ -22,5 +22,6 @@ __all__ = [
     "kind",
     "opened",
     "resize",
+    "size",
     "thumbnail",
 ]

@@ -47,6 +47,7 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_SIDEWAYS = {_TURNS[number] for number in (5, 6, 7, 8)}
 
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # else its errors go to stderr
 
@@ -69,6 +70,33 @@ def decode(source: Source, *, short_side: int | None = None) -> NDArray[np.uint8
     if short_side is not None and short_side < 1:
         raise WrongUse(f"the side of a picture must be at least 1 pixel, not {short_side}")
     return np.array(_load(source, short_side))
+
+
+def size(source: Source) -> tuple[int, int]:
+    """Return the width and height of a picture, upright; most kinds need not be decoded for it.
+
+    >>> import io
+    >>> from PIL import Image
+    >>> file = io.BytesIO()
+    >>> Image.new("RGB", (800, 600)).save(file, "JPEG")
+    >>> size(file.getvalue())
+    (800, 600)
+    """
+    with opened(source) as stream, no_warnings():
+        kind = "picture"
+        try:
+            kind = kinds.kind(stream.read(kinds.HEAD))
+            stream.seek(0)
+            picture: Image.Image = _plugin(kind)(stream, "")
+            if kind in ("HEIC", "TIFF"):  # their size, or which way up it is, is only sure then
+                picture.load()
+            width, height = picture.size
+            is_turned = _turn(picture) in _SIDEWAYS
+        except ImageError:
+            raise
+        except Exception as error:  # as in `_load`
+            raise ImageError(decoding_reason(kind, error)) from error
+    return (height, width) if is_turned else (width, height)
 
 
 def thumbnail(source: Source, *, side: int) -> bytes:

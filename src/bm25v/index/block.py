@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.index import inverting, kernels
+from bm25v.index import inverting, kernels, summing
 from bm25v.index.asked import Asked, Bags, Found
 from bm25v.index.reference import K1
 from bm25v.index.statistics import Statistics
@@ -89,6 +89,12 @@ class Block:
         found: Found = kernels.best_rows(
             asked.words, most, *self._arrays, *look_up, k, usable_share
         )
+        return found
+
+    def sums(self, words: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return for each of its rows the sum of the values of those words that it has."""
+        lists = (self.starts, self.strips_vt, self.places, self.strips_sb)
+        found: NDArray[np.float64] = summing.sums(words, values, *lists, self.n_rows)
         return found
 
     @property

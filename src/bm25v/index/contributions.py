@@ -19,6 +19,8 @@ class Contribution(NamedTuple):
     tf: float
     saturation: float
     value: float
+    weight: float
+    df: int
 
 
 def contributions(query: Query, bag: Bag, statistics: Statistics) -> list[Contribution]:
@@ -31,9 +33,18 @@ def contributions(query: Query, bag: Bag, statistics: Statistics) -> list[Contri
     frequencies = bag.frequencies[in_bag]
     norm = statistics.length_norms(bag.tf.sum(dtype=np.int64, keepdims=True))
     saturations = saturation(frequencies, norm)
-    values = query.weights[in_query] * idf * saturations
-    columns = (words, idf, query.frequencies[in_query])
-    rows = zip(*(c.tolist() for c in (*columns, frequencies, saturations, values)), strict=True)
+    weights = query.weights[in_query]
+    columns = (
+        words,
+        idf,
+        query.frequencies[in_query],
+        frequencies,
+        saturations,
+        weights * idf * saturations,
+        weights,
+        statistics.df_v[words],
+    )
+    rows = zip(*(column.tolist() for column in columns), strict=True)
     return sorted((Contribution(*row) for row in rows), key=lambda part: (-part.value, part.word))
 
 

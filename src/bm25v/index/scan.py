@@ -33,6 +33,21 @@ def scan(bags: Bags, rows: NDArray[np.int64], statistics: Statistics, asked: Ask
     return np.concatenate(found), np.concatenate(scores)
 
 
+def sums(
+    bags: Bags, words: NDArray[np.integer], values: NDArray[np.float64], n_words: int
+) -> NDArray[np.float64]:
+    """Return for each row the sum of the values of its words."""
+    words_nk, tf_nk = bags
+    values_v = np.zeros(n_words)
+    values_v[words] = values
+    sums_n = np.empty(len(words_nk))
+    for start in range(0, len(words_nk), _BLOCK_ROWS):
+        block = slice(start, start + _BLOCK_ROWS)
+        values_bk = values_v[words_nk[block]]
+        sums_n[block] = np.where(tf_nk[block] > 0, values_bk, 0).sum(axis=1)
+    return sums_n
+
+
 def _as_slice(rows: NDArray[np.int64]) -> slice | NDArray[np.int64]:
     """Return ascending rows as a slice if none is missing: that saves a copy of their bags."""
     first, end = int(rows[0]), int(rows[-1]) + 1

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from bm25v import ranking
 from bm25v.errors import WrongUse
+from bm25v.index import scan
 from bm25v.index.asked import Asked, Bags, Found
-from bm25v.index.scan import scan
 from bm25v.index.statistics import Statistics
 from bm25v.query import Query
 
@@ -29,6 +29,7 @@ _MOST_WORDS = 128  # that the index takes in a query: rounding would swamp the s
 _FEW = 0.05  # of the rows: so few are scanned
 
 Rows = Sequence[int] | NDArray[np.int64]
+Flags = NDArray[np.bool_]  # one for each row
 
 
 class Ranked(NamedTuple):
@@ -112,10 +113,11 @@ class Searcher:
         )
         return other
 
-    def search(self, query: Query, k: int, *, among: Rows | None = None) -> Ranked:
+    def search(self, query: Query, k: int, *, among: Rows | Flags | None = None) -> Ranked:
         """Return the k best rows that share a word with the query, ties to the lower row.
 
-        With `among`, only those rows are looked at; the statistics stay those of all.
+        With `among`, only those rows, or those flagged, are looked at; the statistics stay those
+        of all.
         """
         if k < 1:
             raise WrongUse(f"k = {k}: ask for at least one result")
@@ -127,7 +129,7 @@ class Searcher:
         if self._pays_off(n_usable):
             rows, scores = self._by_index(asked, usable_n, n_usable, k)
         else:
-            rows, scores = scan(self._bags, np.flatnonzero(usable_n), self.statistics, asked)
+            rows, scores = scan.scan(self._bags, np.flatnonzero(usable_n), self.statistics, asked)
         best = ranking.top(rows, scores, k)
         return Ranked(rows[best], scores[best])
 
@@ -142,6 +144,19 @@ class Searcher:
         with ThreadPoolExecutor(threads) as pool:
             found = pool.map(lambda part: [self.search(query, k) for query in part], parts)
             return list(itertools.chain.from_iterable(found))
+
+    def sums(self, words: NDArray[np.integer], values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return for each row the sum of the values of those words that it has; -inf if it is out.
+
+        Filters are made of it.
+        """
+        blocks = self._blocks
+        end = blocks[-1].end if blocks else 0
+        words_nk, tf_nk = self._bags
+        newest = (words_nk[end:], tf_nk[end:])
+        parts = [block.sums(words.astype(np.int64), values) for block in blocks]
+        parts.append(scan.sums(newest, words, values, self.statistics.n_words))
+        return np.where(self._usable_n, np.concatenate(parts), -np.inf)
 
     def expect(self, searches: int) -> None:
         """Make the index now if it pays off for so many searches."""
@@ -158,7 +173,11 @@ class Searcher:
         words_nk, tf_nk = self._bags
         return Statistics.of(words_nk[which], tf_nk[which], n_words)
 
-    def _only(self, among: Rows) -> NDArray[np.bool_]:
+    def _only(self, among: Rows | Flags) -> Flags:
+        if isinstance(among, np.ndarray) and among.dtype == bool:
+            if among.shape != self._usable_n.shape:
+                raise WrongUse(f"{len(among)} flags for {len(self._usable_n)} rows: give one each")
+            return np.logical_and(self._usable_n, among)
         rows = np.asarray(among, dtype=np.int64)
         if np.any((rows < 0) | (rows >= len(self._usable_n))):
             raise WrongUse(f"rows go from 0 to {len(self._usable_n) - 1}, not beyond")

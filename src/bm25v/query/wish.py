@@ -1,0 +1,37 @@
+"""All that a person asks for, ready to be searched."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bm25v.query.weights import Query
+from bm25v.sae.model import Codes
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Weighted words, words that pictures must or must not have, and a dense vector if any.
+
+    `codes` say where the words are in each picture asked with, in the region that counts.
+    """
+
+    query: Query
+    must: tuple[int, ...] = ()
+    without: tuple[int, ...] = ()
+    boosted: tuple[int, ...] = ()
+    dense_e: NDArray[np.float32] | None = None
+    no_dense: str = ""  # why there is none
+    codes: tuple[Codes, ...] = ()
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether some pictures are out of the question, however similar."""
+        return bool(self.must or self.without)
+
+    @property
+    def wanted(self) -> Query:
+        """The words that speak for a picture."""
+        chosen = self.query.weights > 0
+        words, weights, frequencies = self.query
+        return Query(words[chosen], weights[chosen], frequencies[chosen])
