@@ -37,7 +37,7 @@ from bm25v.gallery.writer import Writer
 from bm25v.vocabulary import Vocabulary
 from tests.conftest import picture
 
-MODES: tuple[Mode, ...] = ("two-stage", "sparse", "dense")
+MODES: tuple[Mode, ...] = ("two-stage", "sparse", "dense", "hybrid")
 
 
 def names(gallery: Gallery) -> set[str]:
@@ -71,7 +71,7 @@ def test_two_stage_is_the_dense_order_of_the_best_by_words(gallery: Gallery, pho
     two_stage = gallery.search(photos / "5.png", k=4, candidates=4)
     assert {hit.path for hit in sparse} == {hit.path for hit in two_stage}
     assert [h.path for h in two_stage] == [
-        h.path for h in sorted(sparse, key=lambda hit: -hit.dense)
+        h.path for h in sorted(sparse, key=lambda hit: -(hit.dense or 0))
     ]
     assert all(hit.score == hit.dense for hit in two_stage)
     assert all(hit.score == pytest.approx(hit.sparse) for hit in sparse)
@@ -274,7 +274,7 @@ def scores_by_path(hits: tuple[object, ...]) -> dict[str, tuple[object, ...]]:
     return {h.path: (h.score, h.sparse, h.dense, h.words) for h in hits}  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("mode", ["two-stage", "sparse", "dense"])
+@pytest.mark.parametrize("mode", MODES)
 def test_an_index_changes_no_result(
     gallery: Gallery, photos: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

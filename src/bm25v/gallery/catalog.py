@@ -196,9 +196,21 @@ class Catalog:
             query = f"SELECT {schema.COLUMNS} FROM pictures WHERE row = ?"
             return [_picture(self._one(query, row)).path for row in rows]
 
+    def all_paths(self, generation: int) -> dict[int, str] | None:
+        """Return the path of each row, even removed ones; None if rows have new numbers by now."""
+        with self.reading():
+            if self.state().generation != generation:
+                return None
+            found = self._all("SELECT row, path FROM pictures ORDER BY row")
+        return {row: os.fsdecode(path) for row, path in found}
+
     def at_path(self, path: str) -> Picture | None:
         """Return the picture at a path."""
         return self._picture("live AND path = ?", os.fsencode(path))
+
+    def was_removed(self, path: str) -> bool:
+        """Say whether there was a picture at a path that is still remembered."""
+        return self._picture("NOT live AND path = ?", os.fsencode(path)) is not None
 
     def with_content(self, content: bytes) -> Picture | None:
         """Return a picture whose file has that hash; a removed one if there is no other."""

@@ -15,49 +15,93 @@ class Word(NamedTuple):
     query_tf: float
     saturation: float
     contribution: float
+    weight: float = 1.0
+    df: int = 0
 
     @property
     def label(self) -> str:
         """Its name, or its number as one."""
-        return self.name or f"word {self.word}"
+        return label(self.word, self.name)
+
+
+class AskedWord(NamedTuple):
+    """A word that was asked for: what it counts, and how rare it is here."""
+
+    word: int
+    name: str | None
+    weight: float
+    query_tf: float
+    idf: float
+    df: int
+
+    @property
+    def label(self) -> str:
+        """Its name, or its number as one."""
+        return label(self.word, self.name)
+
+
+def label(word: int, name: str | None) -> str:
+    """Return what a word is called: by its name, or by its number.
+
+    >>> label(12, None), label(12, "striped ear")
+    ('word 12', 'striped ear')
+    """
+    return name or f"word {word}"
 
 
 @dataclass(frozen=True)
 class Match:
-    """How one picture compares: `sparse` is the sum of its words, `dense` the cosine."""
+    """How one picture compares: `sparse` is the sum of its words, `dense` the cosine.
+
+    `coverage` is the share of the query's IDF mass (the sum of weight · idf over the words that
+    speak for a picture) that it matched: 1 if it has all of these words.
+    """
 
     path: str
     sparse: float
-    dense: float
+    dense: float | None  # None if what was asked for has no dense vector
     words: tuple[Word, ...]
+    coverage: float
+    length: float  # |d|, the sum of its term frequencies
+    average_length: float  # of all pictures
+    pictures: int  # N
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the match as plain values."""
+        return {**vars(self), "words": [word._asdict() for word in self.words]}
 
 
 @dataclass(frozen=True)
 class Hit(Match):
-    """One result; `score` is what ranks it."""
+    """One result; `score` is what ranks it, `first_rank` how BM25 alone ranked it."""
 
     rank: int
+    first_rank: int | None  # None if all pictures were ordered by cosine
     score: float
 
     def to_json(self) -> dict[str, Any]:
         """Return the hit as plain values."""
-        return {
-            "rank": self.rank,
-            "path": self.path,
-            "score": self.score,
-            "sparse": self.sparse,
-            "dense": self.dense,
-            "words": [word._asdict() for word in self.words],
-        }
+        first = ("rank", "first_rank", "path", "score", "sparse", "dense", "coverage")
+        plain = super().to_json()
+        words = plain.pop("words")
+        return {key: plain.pop(key) for key in first} | plain | {"words": words}
 
 
 @dataclass(frozen=True)
 class Results:
-    """The hits of one search, best first, and how long each stage took."""
+    """The hits of one search, best first, what was asked for, and how long each stage took.
+
+    Where nothing matches, `no_match` says why. `sparse_factor` is for hybrid order, in which a
+    hit's score = dense + sparse_factor · sparse.
+    """
 
     mode: str
     hits: tuple[Hit, ...]
     ms: dict[str, float]
+    query: tuple[AskedWord, ...] = ()
+    no_match: str | None = None
+    notes: tuple[str, ...] = ()
+    sparse_factor: float | None = None
 
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.hits)
@@ -70,7 +114,15 @@ class Results:
 
     def to_json(self) -> dict[str, Any]:
         """Return the results as plain values."""
-        return {"mode": self.mode, "hits": [hit.to_json() for hit in self.hits], "ms": self.ms}
+        return {
+            "mode": self.mode,
+            "query": [word._asdict() for word in self.query],
+            "hits": [hit.to_json() for hit in self.hits],
+            "no_match": self.no_match,
+            "notes": list(self.notes),
+            "sparse_factor": self.sparse_factor,
+            "ms": self.ms,
+        }
 
 
 class Failure(NamedTuple):
