@@ -109,30 +109,131 @@ def test_search_prints_a_table(indexed: Run, photos: Path) -> None:
     outcome = indexed("search", photos / "3.png", "-k", "3")
     assert outcome.code == 0
     header, first, *rest = outcome.out.splitlines()
-    assert " ".join(header.split()) == "# score BM25 picture words that mattered most"
-    assert first.split()[:2] == ["1", "1.000"]
+    assert " ".join(header.split()) == "# was score BM25 coverage picture words that mattered most"
+    assert first.split()[:3] == ["1", "1", "1.000"]
+    assert first.split()[4] == "100%"
     assert "photos/3.png" in first
     assert len(re.findall(r"word \d+ \(\d+\.\d\d\)", first)) == 3
     assert len(rest) == 3
     assert "the best 200 by BM25, ordered by cosine" in rest[-1]
 
 
-@pytest.mark.parametrize("mode", ["two-stage", "sparse", "dense"])
+HIT = {"rank", "first_rank", "path", "score", "sparse", "dense", "coverage", "length"}
+HIT |= {"average_length", "pictures", "words"}
+WORD = {"word", "name", "idf", "tf", "query_tf", "saturation", "contribution", "weight", "df"}
+
+
+@pytest.mark.parametrize("mode", ["two-stage", "sparse", "dense", "hybrid"])
 def test_search_json_is_the_contract(indexed: Run, photos: Path, mode: str) -> None:
     found = indexed("search", photos / "3.png", "-k", "4", "--mode", mode, "--json").json
-    assert set(found) == {"mode", "hits", "ms"}
+    assert set(found) == {"mode", "query", "hits", "no_match", "notes", "sparse_factor", "ms"}
     assert found["mode"] == mode
+    assert (found["no_match"], found["notes"]) == (None, [])
+    assert (found["sparse_factor"] is not None) == (mode == "hybrid")
+    asked = {word["word"]: word for word in found["query"]}
+    assert set(found["query"][0]) == {"word", "name", "weight", "query_tf", "idf", "df"}
     assert set(found["ms"]) == {"load", "encode", "sparse", "rerank"}
     assert [hit["rank"] for hit in found["hits"]] == [1, 2, 3, 4]
     assert found["hits"][0]["path"] == str(photos / "3.png")
     for hit in found["hits"]:
-        assert set(hit) == {"rank", "path", "score", "sparse", "dense", "words"}
-        assert hit["score"] == pytest.approx(hit["sparse" if mode == "sparse" else "dense"])
+        assert set(hit) == HIT
+        factor = found["sparse_factor"] or 0
+        by_mode = hit["sparse"] if mode == "sparse" else hit["dense"] + factor * hit["sparse"]
+        assert hit["score"] == pytest.approx(by_mode)
         total = sum(word["contribution"] for word in hit["words"])
         assert total == pytest.approx(hit["sparse"], abs=1e-5)
         for word in hit["words"]:
-            wanted = {"word", "name", "idf", "tf", "query_tf", "contribution"}
-            assert wanted <= set(word)
+            assert set(word) == WORD
+            assert word["query_tf"] == asked[word["word"]]["query_tf"]
+
+
+def hits(outcome: Outcome) -> list[str]:
+    return [Path(hit["path"]).name for hit in outcome.json["hits"]]
+
+
+def test_a_search_is_steered(indexed: Run, photos: Path) -> None:
+    query = photos / "3.png"
+    plain = indexed("search", query, "-k", "12", "--json").json
+    word = plain["query"][0]["word"]
+    having = {h["path"] for h in plain["hits"] if word in [w["word"] for w in h["words"]]}
+    with_word = indexed("search", query, "-k", "12", "--must", word, "--json").json
+    assert {hit["path"] for hit in with_word["hits"]} == having
+    without = indexed("search", query, "-k", "12", "--without", word, "--json").json
+    assert {h["path"] for h in without["hits"]} == {h["path"] for h in plain["hits"]} - having
+    boosted = indexed("search", query, "--boost", f"{word}=3", "--json").json
+    assert boosted["mode"] == "sparse"
+    assert boosted["query"][0]["weight"] == 3
+    alone = indexed("search", "--must", word, "-k", "12", "--json").json
+    assert {hit["path"] for hit in alone["hits"]} == having
+    assert all(hit["dense"] is None for hit in alone["hits"])
+    box = indexed("search", query, "--region", "0,0,32,32", "--json").json
+    share = indexed("search", query, "--region", "0,0,.5,.5", "--json").json
+    assert box["query"] == share["query"] != plain["query"]
+    some = indexed("search", query, "--min-coverage", "0.5", "--json").json["hits"]
+    assert len(some) == sum(hit["coverage"] >= 0.5 for hit in plain["hits"]) > 0
+    several = indexed("search", query, photos / "4.png", "--not", photos / "5.png", "--json").json
+    assert {word["weight"] for word in several["query"]} > {0.5, -0.5}
+    liked = indexed("search", query, "--like", photos / "4.png", "--unlike", photos / "5.png")
+    assert re.search(r"^asked for: word \d+ × [\d.]+, word", liked.out, flags=re.MULTILINE)
+    assert "and " in liked.out
+
+
+def test_an_explanation_of_a_steered_search_equals_it(indexed: Run, photos: Path) -> None:
+    third, fourth = photos / "3.png", photos / "4.png"
+    word = indexed("search", third, "--json").json["query"][0]["word"]
+    searches: list[tuple[list[Path], list[object]]] = [
+        ([third], ["--region", "0,0,40,40"]),
+        ([third, fourth], ["--not", photos / "5.png", "--boost", f"{word}=2"]),
+        ([third], ["--like", photos / "6.png", "--unlike", photos / "7.png"]),
+        ([], ["--must", word]),
+    ]
+    for pictures, options in searches:
+        for hit in indexed("search", *pictures, *options, "--json").json["hits"]:
+            why = indexed("explain", *pictures, hit["path"], *options, "--json").json
+            assert why["sparse"] == pytest.approx(hit["sparse"], abs=1e-5)
+            assert why["coverage"] == pytest.approx(hit["coverage"])
+            assert [w["word"] for w in why["words"]] == [w["word"] for w in hit["words"]]
+
+
+def test_no_match_is_said_with_its_reason(indexed: Run, photos: Path) -> None:
+    indexed("remove", photos / "3.png")
+    said = indexed("search", photos / "3.png", "--min-coverage", 1)
+    assert said.code == 0
+    assert re.match(
+        r"no match: no picture .*coverage of 1 \(the best has 0\.\d\d: /.*png\)", said.out
+    )
+    silent = next(
+        word
+        for word in range(192)
+        if not indexed("search", "--boost", f"{word}=1", "--json").json["hits"]
+    )
+    none = indexed("search", photos / "3.png", "--must", silent)
+    assert none.out == f"no match: no picture has word {silent}\n"
+    noted = indexed("search", photos / "3.png", "--without", silent)
+    assert noted.err == f"note: no picture has word {silent}: leaving it out changes nothing\n"
+    assert noted.code == 0
+
+
+def test_wrong_steering_is_one_clear_line(indexed: Run, photos: Path) -> None:
+    def search(*words: object) -> Outcome:
+        return indexed("search", photos / "3.png", *words)
+
+    failed(search("--region", "1,2,3"), 2, "--region 1,2,3: give x,y,width,height")
+    failed(search("--region", "0,0,90,9"), 2, "which has 64 × 64 pixels")
+    failed(search("--region", "0,0,9,0"), 2, "has no area")
+    failed(search(photos / "4.png", "--region", "0,0,9,9"), 2, "a region with 2 pictures")
+    failed(search("--must", 5, "--without", 5), 2, "cannot both have it")
+    failed(search("--must", 192), 2, "no word 192", "0 to 191")
+    failed(search("--must", "zebra"), 2, "no word is named 'zebra'")
+    failed(search("--boost", "19"), 2, "--boost 19: give each word once, with a factor")
+    failed(search("--boost", "19=much"), 2, "'much' is no number")
+    failed(search("--boost", "19=nan"), 2, "give a finite number")
+    failed(search("--not", "gone.png"), 1, "gone.png: does not exist")
+    failed(search("--like", "gone.png"), 2, "is not in", "index it first")
+    failed(search("--min-coverage", "7"), 2)
+    failed(indexed("search", "--must", 5, "--mode", "dense"), 2, "words have no dense vector")
+    failed(indexed("search"), 2, "nothing to look for: give a PICTURE")
+    failed(indexed("search", "--without", 5), 2, "nothing to look for")
 
 
 def test_remove_and_info_and_verify(indexed: Run, photos: Path) -> None:
@@ -170,6 +271,53 @@ def test_explain_draws_and_adds_up(indexed: Run, photos: Path) -> None:
     total = sum(word["contribution"] for word in found["words"])
     assert total == pytest.approx(found["sparse"], abs=1e-5)
     assert all(len(word["in_hit"]) == 7 for word in found["words"])
+    assert indexed("explain", photos / "3.png", photos / "4.png", "-o", "why.html").code == 0
+    page = Path("why.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert f"{found['sparse']:.2f}" in page
+
+
+def test_explain_goes_on_without_the_hits_file(indexed: Run, photos: Path) -> None:
+    pair = (photos / "3.png", photos / "4.png")
+    before = indexed("explain", *pair, "--json").json
+    pair[1].unlink()
+    outcome = indexed("explain", *pair, "-o", "why.html")
+    assert outcome.code == 0
+    assert "4.png: does not exist; its words are known" in outcome.err
+    after = indexed("explain", *pair, "--json").json
+    assert [word["contribution"] for word in after["words"]] == [
+        word["contribution"] for word in before["words"]
+    ]
+    assert all(word["in_hit"] is None for word in after["words"])
+    assert len(after["notes"]) == 1
+    assert "does not exist" in Path("why.html").read_text()
+    assert indexed("explain", *pair, "-o", "why.png").code == 0
+
+
+def test_explain_shows_pictures_where_there_are_colours(
+    indexed: Run, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = (photos / "3.png", photos / "4.png")
+    plain = indexed("explain", *pair, "--show")
+    assert "there are no colours here" in plain.err
+    monkeypatch.setattr(
+        "bm25v.cli.explain.console",
+        lambda: Console(force_terminal=True, color_system="truecolor", width=80),
+    )
+    shown = indexed("explain", *pair, "--show")
+    assert shown.err == ""
+    lines = [line for line in shown.out.splitlines() if "▀" in line]
+    assert len(lines) == 38 // 2
+    assert "\x1b[38;2;" in lines[0]
+
+
+def test_a_removed_hit_is_not_explained(indexed: Run, photos: Path) -> None:
+    indexed("remove", photos / "4.png")
+    said = indexed("explain", photos / "3.png", photos / "4.png")
+    failed(said, 2, "4.png is not in", "it was removed; index it again")
+
+
+def test_a_hit_from_elsewhere_is_not_explained(indexed: Run, photos: Path) -> None:
     failed(indexed("explain", photos / "3.png", "elsewhere.png"), 2, "is not in", "index it first")
 
 

@@ -7,11 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 
-from bm25v.errors import WrongUse
+from bm25v.errors import ImageError, WrongUse
 from bm25v.explain import Explanation, Part, drawing, explain, heatmaps, report
 from bm25v.explain.drawing import draw
-from bm25v.gallery import Gallery, Word
+from bm25v.explain.explanation import combined
+from bm25v.explain.page import page as why_page
+from bm25v.gallery import Gallery, Match, Word
 from tests.conftest import picture
 
 Pixels = NDArray[np.uint8]
@@ -32,8 +35,13 @@ def made_up(
     words = [
         Word(i, None, 2.0, 3.0, 4.0, value / 2, value) for i, value in enumerate(contributions)
     ]
-    parts = tuple(Part(word, grid, grid) for word in words)
-    return Explanation(query, hit, path, sum(contributions), 0.5, parts)
+    parts = tuple(Part(word, (grid,), grid) for word in words)
+    return Explanation((query,), hit, match(path, *words), parts)
+
+
+def match(path: str, *words: Word) -> Match:
+    score = sum(word.contribution for word in words)
+    return Match(path, score, 0.5, words, 0.5, length=9.0, average_length=8.0, pictures=20)
 
 
 class Page(HTMLParser):
@@ -57,7 +65,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
+        if self.open and self.open[-1] not in ("style", "script"):
             self.text += data
 
     def values(self, tag: str, attribute: str) -> list[str]:
@@ -77,6 +85,8 @@ def test_parts_sum_to_the_score_and_grids_to_the_frequencies(
         assert explanation.dense == pytest.approx(hit.dense, abs=1e-5)
         assert [part.word for part in parts] == list(hit.words)
         for part in parts:
+            assert part.in_query is not None
+            assert part.in_hit is not None
             assert part.in_query.shape == part.in_hit.shape == (7, 7)
             assert part.in_query.sum() == pytest.approx(part.word.query_tf, abs=0.006)
             assert part.in_hit.sum() == pytest.approx(part.word.tf, abs=0.006)
@@ -156,7 +166,8 @@ def test_a_sheet_takes_any_name(name: str) -> None:
     explanation = made_up(image, image, 1.0, path=f"/photos/{name}")
     named = explanation.parts[0].word._replace(name=name)
     grid = explanation.parts[0].in_hit
-    labelled = Explanation(image, image, name, 1.0, 0.5, (Part(named, grid, grid),))
+    assert grid is not None
+    labelled = Explanation((image,), image, match(name, named), (Part(named, (grid,), grid),))
     for one in (explanation, labelled):
         assert draw(one, query_name=name).size == drawing.sheet_size(one)
 
@@ -185,6 +196,7 @@ def test_a_page_shows_every_query_and_hit_and_needs_nothing_else(
         for hit in search.results:
             assert Path(hit.path).name in page.text
             assert f"{hit.sparse:.2f}" in page.text
+            assert hit.dense is not None
             assert f"{hit.dense:.3f}" in page.text
             assert f"{len(hit.words)} of {search.n_words}" in page.text
     assert page.text.count("✓") == sum(s.agrees(h) is True for s in searches for h in s.results)
@@ -233,3 +245,172 @@ def test_a_page_survives_pictures_that_are_gone_and_searches_without_hits(
     image = gradient(9, 9)
     alone = report.Search(str(photos / "3.png"), 8, nothing.results, (made_up(image, image),))
     assert "No shared words" in Page(report.page("Alone", [alone])).text
+
+
+def test_a_steered_explanation_is_that_of_the_steered_search(
+    gallery: Gallery, photos: Path
+) -> None:
+    first = photos / "4.png"
+    word = gallery.search(first).query[0].word
+    for pictures, asked in (
+        (first, {"region": (0, 0, 40, 30)}),
+        ([first, photos / "5.png"], {"negative": photos / "6.png", "boost": {word: 2}}),
+        (first, {"like": photos / "7.png", "unlike": [photos / "8.png"]}),
+        (None, {"must": [word]}),
+    ):
+        for hit in gallery.search(pictures, **asked, k=12):
+            found = explain(gallery, pictures, hit.path, **asked)
+            assert found.match.words == hit.words
+            assert found.sparse == hit.sparse
+            assert found.match.coverage == hit.coverage
+            total = sum(part.word.contribution for part in found.parts)
+            assert total == pytest.approx(found.sparse, abs=1e-5)
+            shared = {part.word.word for part in found.parts}
+            wanted = {one.word for one in found.asked if one.weight > 0}
+            assert {one.word for one in found.missing} == wanted - shared
+
+
+def test_only_the_region_is_shown_of_the_query(gallery: Gallery, photos: Path) -> None:
+    found = explain(gallery, photos / "4.png", photos / "4.png", region=(0, 0, 3 / 7, 1))
+    assert found.region == (0, 0, 3 / 7, 1)
+    assert found.parts
+    for part in found.parts:
+        assert part.in_query is not None
+        assert part.in_query[:, 3:].max() == 0
+        assert part.in_query.sum() == pytest.approx(part.word.query_tf, abs=0.006)
+
+
+def test_a_word_is_shown_in_the_picture_that_has_most_of_it() -> None:
+    little, much = np.eye(7, dtype=np.float32), np.full((7, 7), 2, dtype=np.float32)
+    word = Word(3, None, 2.0, 3.0, 4.0, 1.5, 3.0)
+    part = Part(word, (little, much), little)
+    assert part.query == 1
+    assert part.in_query is much
+    assert Part(word, (), little).in_query is None
+
+
+def test_what_matched_is_the_sum_of_what_speaks_for_the_hit(gallery: Gallery, photos: Path) -> None:
+    found = explain(
+        gallery, [photos / "4.png", photos / "5.png"], photos / "6.png", negative=photos / "6.png"
+    )
+    helpful = [part for part in found.parts if part.word.contribution > 0]
+    assert len(helpful) < len(found.parts)
+    in_queries, in_hit = combined(found)
+    assert in_hit is not None
+    assert in_hit.sum() == pytest.approx(sum(p.word.contribution for p in helpful), rel=1e-5)
+    for number, grid in enumerate(in_queries):
+        there = [p for p in helpful if p.in_queries[number].any()]
+        assert grid.sum() == pytest.approx(sum(p.word.contribution for p in there), rel=1e-5)
+    only = made_up(gradient(9, 9), gradient(9, 9), 2.0, -1.0)
+    (in_query,), in_hit = combined(only)
+    assert in_hit is not None
+    assert in_query[2, 5] == in_hit[2, 5] == in_hit.sum() == 2.0
+
+
+def test_the_words_of_a_hit_are_explained_without_its_file(gallery: Gallery, photos: Path) -> None:
+    whole = explain(gallery, photos / "3.png", photos / "4.png")
+    (photos / "4.png").unlink()
+    found = explain(gallery, photos / "3.png", photos / "4.png")
+    assert found.match == whole.match
+    assert found.hit_image is None
+    assert all(part.in_hit is None for part in found.parts)
+    assert [part.in_query is not None for part in found.parts] == [True] * len(found.parts)
+    (note,) = found.notes
+    assert "4.png: does not exist; its words are known, where they are in it is not" in note
+    assert draw(found).size == drawing.sheet_size(found)
+    page = Page(why_page(found))
+    assert note in page.text
+    assert "The file cannot be read" in page.text
+    assert f"{found.sparse:.2f}" in page.text
+    with pytest.raises(ImageError, match=r"4.png: does not exist"):
+        explain(gallery, photos / "4.png", photos / "3.png")
+
+
+def test_a_file_that_has_changed_is_noted(gallery: Gallery, photos: Path) -> None:
+    assert explain(gallery, photos / "3.png", photos / "3.png").notes == ()
+    flat = np.zeros((64, 64, 3), dtype=np.uint8)
+    picture(3).save(photos / "copy.png")
+    Image.fromarray(flat).save(photos / "3.png")
+    (note,) = explain(gallery, photos / "copy.png", photos / "3.png").notes
+    assert "3.png has changed since it was indexed" in note
+
+
+def numbers(text: str, pattern: str) -> list[float]:
+    return [float(found.replace("−", "-")) for found in re.findall(pattern, text)]
+
+
+def test_the_page_of_a_hit_shows_every_word_and_needs_nothing_else(
+    gallery: Gallery, photos: Path
+) -> None:
+    found = explain(gallery, photos / "3.png", photos / "4.png", boost={5: 2.5}, must=[])
+    text = why_page(found, query_names=["3.png"])
+    page = Page(text)
+    assert not re.search(r"https?://|@import|<link|url\((?!data:)", text)
+    assert all(source.startswith("data:") for source in page.values("img", "src"))
+    rows = [attrs for tag, attrs in page.tags if attrs.get("class") == "word"]
+    assert [row["data-label"] for row in rows] == [part.word.label for part in found.parts]
+    assert all(row["tabindex"] == "0" for row in rows)
+    maps = [attrs for _, attrs in page.tags if attrs.get("class") == "map"]
+    in_query = sum(part.in_query is not None and part.in_query.any() for part in found.parts)
+    assert len(maps) == 2 + len(found.parts) + in_query
+    assert all(
+        one["aria-label"] and "--heat:url(data:image/png" in str(one["style"]) for one in maps
+    )
+    for part in found.parts:
+        word = part.word
+        assert f"idf {word.idf:.2f} × saturation {word.saturation:.2f} × weight" in page.text
+        assert f"in {word.df} of {found.match.pictures} pictures" in page.text
+    assert f"{found.match.length:.2f}" in page.text
+    assert f"{found.match.average_length:.2f}" in page.text
+    assert f"{found.match.coverage:.0%}" in page.text
+    for one in found.missing:
+        assert one.label in page.text
+
+
+@pytest.mark.parametrize("top", [None, 2])
+@pytest.mark.parametrize("contributions", [(4.0, 2.0, 1.5), (3.0, 2.0, 1.0, -0.5, -1.5), (1.0,)])
+def test_the_bars_of_a_page_add_up_to_the_score(
+    contributions: tuple[float, ...], top: int | None
+) -> None:
+    image = gradient(40, 60)
+    found = made_up(image, image, *contributions)
+    text = why_page(found, top=top)
+    bars = re.findall(r'class="bar" style="--start:([\d.]+)%;--size:([\d.]+)%"', text)
+    whole = sum(value for value in contributions if value > 0)
+    assert len(bars) == len(contributions[:top]) + (len(contributions) > len(contributions[:top]))
+    end = 0.0
+    shown = numbers(text, r"<b>([+−][\d.]+)</b></h3>")
+    assert sum(shown) == pytest.approx(found.sparse, abs=0.01)
+    for (start, size), value in zip(bars, shown, strict=True):
+        left, right = float(start) * whole / 100, (float(start) + float(size)) * whole / 100
+        assert (left if value > 0 else right) == pytest.approx(end, abs=0.02)
+        end = right if value > 0 else left
+    assert end == pytest.approx(found.sparse, abs=0.02)
+    stretches = numbers(text, r'style="width:([\d.]+)%"')
+    assert sum(stretches) == pytest.approx(100, abs=0.1)
+
+
+def test_a_page_takes_any_name_any_shape_and_no_words() -> None:
+    evil = '"><script>alert(1)</script>'
+    for query, hit in ((gradient(1, 900), gradient(900, 1)), (gradient(3, 3), gradient(50, 40))):
+        found = made_up(query, hit, 1.0, path=f"/photos/{evil}\udcff.jpg")
+        named = found.parts[0].word._replace(name=evil)
+        part = Part(named, (), found.parts[0].in_hit)
+        for one in (found, Explanation((), hit, match("x", named), (part,))):
+            page = Page(why_page(one, query_names=[evil]))
+            assert sum(tag == "script" for tag, _ in page.tags) == 1
+    none = Explanation((gradient(9, 9),), gradient(9, 9), match("x.jpg"), ())
+    assert "there is nothing to add up" in Page(why_page(none)).text
+    with pytest.raises(WrongUse, match="at least 1"):
+        why_page(none, top=0)
+
+
+def test_a_glow_covers_what_an_overlay_shows() -> None:
+    grid = np.zeros((7, 7), dtype=np.float32)
+    grid[1, 5] = 3
+    heat = heatmaps.glow(grid)
+    assert heat.shape == (56, 56, 4)
+    y, x = np.unravel_index(int(heat[..., 3].argmax()), (56, 56))
+    assert (int(y) // 8, int(x) // 8) == (1, 5)
+    assert heat[40:, :20, 3].max() == 0
+    assert heatmaps.glow(np.zeros((27, 27))).shape == (81, 81, 4)

@@ -5,70 +5,134 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bm25v.cli.options import gallery_option, json_option, print_json, shown
+from bm25v.cli.options import console, gallery_option, json_option, print_json, shown
+from bm25v.cli.steering import steering_options
 
 if TYPE_CHECKING:
     from bm25v.explain import Explanation
+    from bm25v.gallery.wishes import Wanted
+
+_PAGES = (".html", ".htm")
+_WIDEST = 60  # columns of a picture in the terminal
 
 
 @click.command("explain")
-@click.argument("query", type=click.Path())
+@click.argument("queries", nargs=-1, type=click.Path(), metavar="[QUERY]...")
 @click.argument("hit", type=click.Path())
 @gallery_option
 @click.option(
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw both pictures with a heat map of each top word, as PNG.",
+    help="Show both pictures with a heat map of each word: a page if it ends in .html, else a PNG.",
 )
-@click.option("--top", default=5, show_default=True, type=click.IntRange(1), help="Words to show.")
+@click.option(
+    "--top",
+    type=click.IntRange(1),
+    help="Words to show: usually 5, and all on a page.",
+)
+@click.option("--show", is_flag=True, help="Show in the terminal what matched in both pictures.")
+@steering_options
 @json_option
 def command(
-    query: str, hit: str, gallery_path: Path, output: Path | None, top: int, as_json: bool
+    queries: tuple[str, ...],
+    hit: str,
+    gallery_path: Path,
+    output: Path | None,
+    top: int | None,
+    show: bool,
+    wanted: "Wanted",
+    as_json: bool,
 ) -> None:
-    """Say why HIT, a picture of the gallery, matches QUERY."""
+    """Say why HIT, a picture of the gallery, matches QUERY, or several.
+
+    Steered like a search, it explains that search.
+    """
     from bm25v.explain import explain
     from bm25v.gallery import Gallery
 
     with Gallery.open(gallery_path) as gallery:
-        explanation = explain(gallery, query, hit)
+        explanation = explain(gallery, queries, hit, **wanted)
     if output is not None:
-        from bm25v.explain.drawing import draw
-
-        draw(explanation, top=top, query_name=Path(query).name).save(output, format="PNG")
+        _write(explanation, output, top, [Path(query).name for query in queries])
     if as_json:
         print_json(_to_json(explanation))
         return
-    _print(explanation, top)
+    _print(explanation, top or 5)
+    if show:
+        _show(explanation)
     if output is not None:
         click.echo(f"drawn: {output}")
 
 
+def _write(explanation: "Explanation", output: Path, top: int | None, names: list[str]) -> None:
+    if output.suffix.lower() in _PAGES:
+        from bm25v.explain.page import page
+
+        output.write_text(page(explanation, top=top, query_names=names), encoding="utf-8")
+    else:
+        from bm25v.explain.drawing import draw
+
+        sheet = draw(explanation, top=top or 5, query_name=names[0] if names else "words")
+        sheet.save(output, format="PNG")
+
+
 def _to_json(explanation: "Explanation") -> dict[str, Any]:
     return {
-        "path": explanation.hit_path,
-        "sparse": explanation.sparse,
-        "dense": explanation.dense,
+        **explanation.match.to_json(),
         "words": [
             {
                 **part.word._asdict(),
-                "in_query": part.in_query.tolist(),
-                "in_hit": part.in_hit.tolist(),
+                "in_query": None if part.in_query is None else part.in_query.tolist(),
+                "in_hit": None if part.in_hit is None else part.in_hit.tolist(),
             }
             for part in explanation.parts
         ],
+        "missing": [word._asdict() for word in explanation.missing],
+        "notes": list(explanation.notes),
     }
 
 
 def _print(explanation: "Explanation", top: int) -> None:
+    match = explanation.match
+    for note in explanation.notes:
+        click.echo(f"note: {note}", err=True)
     click.echo(shown(explanation.hit_path))
-    click.echo(f"cosine {explanation.dense:.3f}, BM25 {explanation.sparse:.2f}, of that:")
+    cosine = "" if match.dense is None else f"cosine {match.dense:.3f}, "
+    click.echo(f"{cosine}coverage {match.coverage:.0%}, BM25 {match.sparse:.2f}, of that:")
     for part in explanation.parts[:top]:
         word = part.word
+        weight = "" if word.weight == 1 else f" × weight {word.weight:.3g}"
         click.echo(
             f"{word.contribution:7.2f}  {word.label:<12} idf {word.idf:.2f} × saturation "
-            f"{word.saturation:.2f}  (tf {word.tf:.2f} here, {word.query_tf:.2f} in the query)"
+            f"{word.saturation:.2f}{weight}  (tf {word.tf:.2f} here, {word.query_tf:.2f} in the "
+            f"query; in {word.df} pictures)"
         )
     rest = [part.word.contribution for part in explanation.parts[top:]]
     if rest:
         click.echo(f"{sum(rest):7.2f}  {len(rest)} more words")
+    click.echo(
+        f"{match.pictures} pictures; all tf together are {match.length:.2f} here, "
+        f"{match.average_length:.2f} on average"
+    )
+
+
+def _show(explanation: "Explanation") -> None:
+    from rich.table import Table
+
+    from bm25v.explain.explanation import combined
+    from bm25v.explain.heatmaps import overlay
+    from bm25v.explain.terminal import half_blocks
+
+    out = console()
+    if out.color_system is None:
+        click.echo("note: there are no colours here to show pictures with: use -o", err=True)
+        return
+    in_queries, in_hit = combined(explanation)
+    maps = list(zip(explanation.query_images, in_queries, strict=True))
+    if explanation.hit_image is not None and in_hit is not None:
+        maps.append((explanation.hit_image, in_hit))
+    columns = min(_WIDEST, (out.width - 2 * len(maps)) // max(1, len(maps)))
+    row = Table.grid(padding=(0, 2))
+    row.add_row(*(half_blocks(overlay(image, grid), columns=columns) for image, grid in maps))
+    out.print(row)

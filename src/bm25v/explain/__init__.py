@@ -2,8 +2,9 @@
 
 `explanation` takes the score apart and finds each word in both pictures, `heatmaps` colours
 pictures, `drawing` puts an explanation on one sheet, `report` makes a page of several searches,
-`words` one about a vocabulary (from `samples` of its words, with `charts`).
-Not this room's job: ranking, and deciding what a word is called.
+`words` one about a vocabulary (from `samples` of its words, with `charts`). `portrait` looks at one
+word of a gallery, `wordpage` makes a page of that, `suggest` finds names; `crops` and `markup` are
+what pages share. Not this room's job: ranking, and keeping names.
 """
 
 from bm25v.explain.explanation import Explanation, Part, explain

@@ -1,4 +1,4 @@
-"""The two charts of a vocabulary's page, as SVG that takes its colours from the page."""
+"""The charts of pages about words, as SVG that takes its colours from the page."""
 
 import math
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 POINTS = 300  # a curve has at most; of more steps, neighbours are averaged
+SPANS = 12  # bins of term frequencies at most
 
 _WIDTH, _HEIGHT = 520, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 36, 512, 24, 222  # of the plot
@@ -37,6 +38,61 @@ def density_bins(density_v: NDArray[np.float64]) -> list[Bin]:
     counts = np.bincount(places - first).tolist()
     edges = [10 ** (place / _PER_DECADE) for place in range(first, last + 2)]
     return [Bin(*one) for one in zip(edges, edges[1:], counts, strict=False)]
+
+
+class Span(NamedTuple):
+    """Pictures that have at least so much of a word, and less than so much."""
+
+    low: float
+    high: float
+    pictures: int
+
+
+def spans(frequencies: Sequence[float]) -> list[Span]:
+    """Sort term frequencies into at most `SPANS` bins of one round width, from 0 on.
+
+    >>> [(one.low, one.high, one.pictures) for one in spans([0.4, 1.2, 1.9, 6.0])]
+    [(0.0, 1.0, 1), (1.0, 2.0, 2), (2.0, 3.0, 0), (3.0, 4.0, 0), (4.0, 5.0, 0), (5.0, 6.0, 0),
+     (6.0, 7.0, 1)]
+    """
+    highest = max(frequencies, default=0.0)
+    widths = (step * 10.0**power for power in range(-3, 6) for step in (1, 2, 5))
+    width = next(width for width in widths if highest < width * SPANS)
+    counts = np.bincount([int(value / width + 1e-9) for value in frequencies]).tolist()
+    return [
+        Span(round(place * width, 9), round((place + 1) * width, 9), count)
+        for place, count in enumerate(counts)
+    ]
+
+
+def spread(bins: Sequence[Span]) -> str:
+    """Draw how many pictures have how much of a word."""
+    most = max((one.pictures for one in bins), default=1)
+    slot = (_WIDTH - 16) / max(len(bins), 6)
+    parts = []
+    for number, one in enumerate(bins):
+        about = f"tf {one.low:g} to {one.high:g}"
+        parts.append(_bar(8 + number * slot, slot, one.pictures, most, "active", about, "pictures"))
+    for number, edge in enumerate([one.low for one in bins] + [one.high for one in bins[-1:]]):
+        parts.append(_text(8 + number * slot, _BOTTOM + 20, f"{edge:g}"))
+    parts.append(_line(8, _BOTTOM, 8 + len(bins) * slot, _BOTTOM, "axis"))
+    return _svg("histogram", "How many pictures have how much of the word", parts)
+
+
+def place(grid: NDArray[np.float32]) -> str:
+    """Draw where in a picture a word is: the more, the stronger the colour."""
+    rows, columns = grid.shape
+    peak = float(grid.max()) or 1.0
+    cells = "".join(
+        f'<rect x="{x}" y="{y}" width="1" height="1" opacity="{grid[y, x] / peak:.2f}"/>'
+        for y in range(rows)
+        for x in range(columns)
+        if grid[y, x] > 0.01 * peak
+    )
+    return (
+        f'<svg class="place" viewBox="0 0 {columns} {rows}" role="img" '
+        f'aria-label="Where in a picture the word is, on average">{cells}</svg>'
+    )
 
 
 def histogram(density_v: NDArray[np.float64]) -> str:
@@ -111,13 +167,15 @@ def percent(share: float) -> str:
     return (text.rstrip("0").rstrip(".") if "." in text else text) + "%"
 
 
-def _bar(x: float, slot: float, words: int, most: int, kind: str, about: str) -> str:
-    height = words / most * (_BOTTOM - _TOP)
+def _bar(
+    x: float, slot: float, count: int, most: int, kind: str, about: str, unit: str = "words"
+) -> str:
+    height = count / most * (_BOTTOM - _TOP)
     top, gap = _BOTTOM - height, min(4.0, slot / 8)
-    rect = f'<rect class="{kind}" data-words="{words}" x="{x + gap:.1f}" y="{top:.1f}"'
-    label = _text(x + slot / 2, top - 6, f"{words:,}", kind="count") if words else ""
+    rect = f'<rect class="{kind}" data-{unit}="{count}" x="{x + gap:.1f}" y="{top:.1f}"'
+    label = _text(x + slot / 2, top - 6, f"{count:,}", kind="count") if count else ""
     return (
-        f'<g><title>{words:,} words, {about}</title>{rect} width="{slot - 2 * gap:.1f}" '
+        f'<g><title>{count:,} {unit}, {about}</title>{rect} width="{slot - 2 * gap:.1f}" '
         f'height="{height:.1f}"></rect>{label}</g>'
     )
 

@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 from bm25v.errors import WrongUse
 from bm25v.explain.explanation import Explanation, Part
 from bm25v.explain.heatmaps import overlay
+from bm25v.query.regions import Box
 
 Pixels = NDArray[np.uint8]
 Size = tuple[int, int]  # width, height
@@ -20,7 +21,7 @@ _MARGIN, _GAP, _BOX, _COLUMN = 48, 28, 280, 400
 _LEFT = (_MARGIN, _MARGIN + _BOX + _GAP, _MARGIN + 2 * _BOX + 3 * _GAP)  # query, hit, text
 _WIDTH = _LEFT[2] + _COLUMN + _MARGIN
 _CAPTIONS, _FOOTER = 66, 76
-_HEAD_TEXT, _WORD_TEXT = 208, 132  # heights that the text beside the pictures needs
+_HEAD_TEXT, _WORD_TEXT = 216, 132  # heights that the text beside the pictures needs
 _THINNEST = 16  # pixels left of the short side of a panorama
 
 _PAPER, _INK, _QUIET = (251, 250, 248), (30, 28, 26), (116, 111, 104)
@@ -43,28 +44,32 @@ class _Layout(NamedTuple):
 def draw(explanation: Explanation, *, top: int = 5, query_name: str = "query") -> Image.Image:
     """Return a sheet that shows where the `top` words are and how all words make up the score.
 
-    >>> from bm25v.gallery import Word
+    >>> from bm25v.gallery import Match, Word
     >>> pixels, grid = np.zeros((40, 60, 3), np.uint8), np.ones((7, 7), np.float32)
-    >>> part = Part(Word(7, "petal", 2.0, 3.0, 4.0, 1.5, 3.0), grid, grid)
-    >>> draw(Explanation(pixels, pixels, "rose.jpg", 3.0, 0.9, (part,))).width
+    >>> word = Word(7, "petal", 2.0, 3.0, 4.0, 1.5, 3.0)
+    >>> match = Match("rose.jpg", 3.0, 0.9, (word,), 0.4, 3.0, 3.0, 20)
+    >>> draw(Explanation((pixels,), pixels, match, (Part(word, (grid,), grid),))).width
     1140
     """
     layout = _layout(explanation, top)
     sheet = Image.new("RGB", (_WIDTH, layout.height), _PAPER)
     pencil = ImageDraw.Draw(sheet)
-    query = _resized(explanation.query_image, layout.query)
+    queries = [_resized(image, layout.query) for image in explanation.query_images]
     hit = _resized(explanation.hit_image, layout.hit)
-    _caption(pencil, _LEFT[0], "Query", query_name)
+    first = queries[0] if queries else _resized(None, layout.query)
+    n_more = len(queries) - 1
+    _caption(pencil, _LEFT[0], "Query", f"{query_name} + {n_more}" if n_more > 0 else query_name)
     _caption(pencil, _LEFT[1], "Hit", Path(explanation.hit_path).name)
     y = _MARGIN + _CAPTIONS
-    _paste(sheet, y, query, hit)
+    _paste(sheet, y, _framed(first, explanation.region), hit)
     _head(pencil, y, explanation)
     y += layout.head + _GAP
     before = 0.0
     for part in explanation.parts[:top]:
         pencil.line((_MARGIN, y, _WIDTH - _MARGIN, y), _LINE)
-        _paste(sheet, y + _GAP, overlay(query, part.in_query), overlay(hit, part.in_hit))
-        _word(pencil, y + _GAP, part, before, explanation.sparse)
+        shown = queries[part.query] if queries else first
+        _paste(sheet, y + _GAP, _glowing(shown, part.in_query), _glowing(hit, part.in_hit))
+        _word(pencil, y + _GAP, part, before, explanation)
         before += part.word.contribution
         y += layout.word + 2 * _GAP
     if not explanation.parts:
@@ -83,22 +88,44 @@ def sheet_size(explanation: Explanation, *, top: int = 5) -> Size:
 def _layout(explanation: Explanation, top: int) -> _Layout:
     if top < 1:
         raise WrongUse(f"top = {top}: draw at least 1 word")
-    query, hit = _fit(explanation.query_image), _fit(explanation.hit_image)
+    images = explanation.query_images
+    # Of several pictures, each is squeezed into the shape of the first.
+    query, hit = _fit(images[0] if images else None), _fit(explanation.hit_image)
     tallest = max(query[1], hit[1])
     n_words = min(top, len(explanation.parts))
     word = max(tallest, _WORD_TEXT) if n_words else 30
     return _Layout(query, hit, max(tallest, _HEAD_TEXT), word, n_words)
 
 
-def _fit(image_hwc: Pixels) -> Size:
+def _fit(image_hwc: Pixels | None) -> Size:
     """Return the size at which a picture fills its box, in its own shape."""
+    if image_hwc is None:
+        return _BOX, _BOX * 3 // 4
     height, width = image_hwc.shape[:2]
     scale = _BOX / max(width, height)
     return max(_THINNEST, round(width * scale)), max(_THINNEST, round(height * scale))
 
 
-def _resized(image_hwc: Pixels, size: Size) -> Pixels:
+def _resized(image_hwc: Pixels | None, size: Size) -> Pixels:
+    if image_hwc is None:  # an empty place
+        return np.full((size[1], size[0], 3), _TRACK, dtype=np.uint8)
     return np.array(Image.fromarray(image_hwc).resize(size, Image.Resampling.BICUBIC))
+
+
+def _glowing(pixels: Pixels, grid: NDArray[np.float32] | None) -> Pixels:
+    return pixels if grid is None else overlay(pixels, grid)
+
+
+def _framed(pixels: Pixels, region: Box | None) -> Pixels:
+    if region is None:
+        return pixels
+    picture = Image.fromarray(pixels)
+    x, y, width, height = region
+    corners = (x, y, x + width, y + height)
+    sides = (picture.width - 1, picture.height - 1) * 2
+    frame = [round(corner * side) for corner, side in zip(corners, sides, strict=True)]
+    ImageDraw.Draw(picture).rectangle(frame, outline=_ACCENT, width=3)
+    return np.array(picture)
 
 
 def _paste(sheet: Image.Image, y: int, query: Pixels, hit: Pixels) -> None:
@@ -116,19 +143,27 @@ def _head(pencil: ImageDraw.ImageDraw, y: int, explanation: Explanation) -> None
     _write(pencil, (x, y - 4), "BM25 score", 17, _QUIET)
     _write(pencil, (x, y + 18), f"{explanation.sparse:.2f}", 60, _INK)
     _write(pencil, (x, y + 88), f"the sum of {_count(n_words, 'shared word')}", 19, _QUIET)
-    _write(pencil, (x, y + 140), f"Cosine {explanation.dense:.3f}", 24, _INK)
-    note = "of the dense vectors: stands beside the score"
-    _write(pencil, (x, y + 172), note, 17, _QUIET)
+    coverage = f"{explanation.match.coverage:.0%} of what was asked for, by rarity"
+    _write(pencil, (x, y + 112), coverage, 19, _QUIET)
+    if explanation.dense is not None:
+        _write(pencil, (x, y + 152), f"Cosine {explanation.dense:.3f}", 24, _INK)
+        note = "of the dense vectors: stands beside the score"
+        _write(pencil, (x, y + 184), note, 17, _QUIET)
 
 
-def _word(pencil: ImageDraw.ImageDraw, y: int, part: Part, before: float, score: float) -> None:
+def _word(
+    pencil: ImageDraw.ImageDraw, y: int, part: Part, before: float, explanation: Explanation
+) -> None:
+    score, whole = explanation.sparse, peak(explanation)
     word, x, right = part.word, _LEFT[2], _LEFT[2] + _COLUMN
     _write(pencil, (x, y - 4), _shorten(word.label, 24, _COLUMN - 130), 24, _INK)
-    _write(pencil, (right, y - 6), f"+{word.contribution:.2f}", 28, _ACCENT, anchor="ra")
-    _bar(pencil, y + 40, before, word.contribution, score)
+    _write(pencil, (right, y - 6), f"{word.contribution:+.2f}", 28, _ACCENT, anchor="ra")
+    _bar(pencil, y + 40, before, word.contribution, whole)
     share = f"{_percent(word.contribution, score)} of the score"
     _write(pencil, (x, y + 64), share, 19, _INK)
-    _write(pencil, (x, y + 92), f"idf {word.idf:.2f}", 17, _QUIET)
+    weight = "" if word.weight == 1 else f" x weight {word.weight:.3g}"
+    factors = f"idf {word.idf:.2f} x saturation {word.saturation:.2f}{weight}"
+    _write(pencil, (x, y + 92), factors, 17, _QUIET)
     frequencies = f"tf {word.query_tf:.2f} in the query, {word.tf:.2f} in the hit"
     _write(pencil, (x, y + 115), frequencies, 17, _QUIET)
 
@@ -142,15 +177,24 @@ def _bar(pencil: ImageDraw.ImageDraw, y: int, before: float, value: float, whole
 
     stretch(0, whole or 1, _TRACK)
     if before > 0:
-        stretch(0, before, _COUNTED)
-    if value > 0:
-        stretch(before, before + value, _ACCENT)
+        stretch(0, min(before, before + value), _COUNTED)
+    if value:
+        stretch(min(before, before + value), max(before, before + value), _ACCENT)
+
+
+def peak(explanation: Explanation) -> float:
+    """Return how far the bars reach: all that speaks for the hit, before what speaks against."""
+    return sum(max(0.0, part.word.contribution) for part in explanation.parts)
 
 
 def remainder(explanation: Explanation, *, top: int) -> float:
     """Return what the words after the `top` give, to the cent: printed parts add up as printed."""
     printed = sum(round(part.word.contribution, 2) for part in explanation.parts[:top])
-    return max(0.0, round(explanation.sparse, 2) - printed) if explanation.parts[top:] else 0.0
+    rest = [part.word.contribution for part in explanation.parts[top:]]
+    if not rest:
+        return 0.0
+    left = round(explanation.sparse, 2) - printed
+    return left if min(rest) < 0 else max(0.0, left)
 
 
 def _footer(pencil: ImageDraw.ImageDraw, y: int, explanation: Explanation, n_drawn: int) -> None:
@@ -161,8 +205,8 @@ def _footer(pencil: ImageDraw.ImageDraw, y: int, explanation: Explanation, n_dra
         more = _count(n_more, "more word")
         share = f"{more}: {_percent(rest, score)} of the score"
         _write(pencil, (x, y + _GAP - 4), share, 19, _INK)
-        _write(pencil, (right, y + _GAP - 8), f"+{rest:.2f}", 24, _ACCENT, anchor="ra")
-        _bar(pencil, y + _GAP + 26, score - rest, rest, score)
+        _write(pencil, (right, y + _GAP - 8), f"{rest:+.2f}", 24, _ACCENT, anchor="ra")
+        _bar(pencil, y + _GAP + 26, score - rest, rest, peak(explanation))
         summary = f"{score - rest:.2f} above + {rest:.2f} in {more} = {score:.2f}, the BM25 score"
     else:
         summary = f"All shared words are shown; they add up to {score:.2f}, the BM25 score"

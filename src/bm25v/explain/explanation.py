@@ -1,18 +1,24 @@
 """A match taken apart: every word with its share of the score and its place in both pictures."""
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bm25v import bags
-from bm25v.errors import ImageError
-from bm25v.gallery import Gallery, Word
+from bm25v.errors import ImageError, WrongUse
+from bm25v.gallery import AskedWord, Gallery, Match, Word
+from bm25v.gallery.wishes import Wanted, several, without_pixels
+from bm25v.query import Wish
+from bm25v.query.regions import Box, as_box
 from bm25v.sae.model import Codes
-from bm25v.vocabulary import Encoding, Picture
+from bm25v.vocabulary import Encoding, Picture, Vocabulary
 
 Grid = NDArray[np.float32]  # (rows, columns): how active a word is at each patch
+Pixels = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -20,48 +26,132 @@ class Part:
     """One word's share of a score, and where the word is."""
 
     word: Word
-    in_query: Grid
-    in_hit: Grid
+    in_queries: tuple[Grid, ...]  # a grid for each picture asked with
+    in_hit: Grid | None  # None if the hit's file cannot be read
+
+    @property
+    def query(self) -> int:
+        """Which of the pictures asked with has most of the word."""
+        amounts = [float(grid.sum()) for grid in self.in_queries]
+        return amounts.index(max(amounts)) if amounts else 0
+
+    @property
+    def in_query(self) -> Grid | None:
+        """Where the word is in that picture; None if there is no picture."""
+        return self.in_queries[self.query] if self.in_queries else None
 
 
 @dataclass(frozen=True)
 class Explanation:
     """Why a picture matches: the parts' contributions sum to `sparse`; `dense` stands beside."""
 
-    query_image: NDArray[np.uint8]
-    hit_image: NDArray[np.uint8]
-    hit_path: str
-    sparse: float
-    dense: float
+    query_images: tuple[Pixels, ...]
+    hit_image: Pixels | None  # None if the file cannot be read; `notes` say why
+    match: Match
     parts: tuple[Part, ...]
+    asked: tuple[AskedWord, ...] = ()
+    region: Box | None = None  # what counts of the query, as shares of its sides
+    notes: tuple[str, ...] = ()
+
+    @property
+    def hit_path(self) -> str:
+        """Where the hit is, or was."""
+        return self.match.path
+
+    @property
+    def sparse(self) -> float:
+        """The BM25 score: the sum of the parts."""
+        return self.match.sparse
+
+    @property
+    def dense(self) -> float | None:
+        """The cosine, if what was asked for has a dense vector."""
+        return self.match.dense
+
+    @property
+    def missing(self) -> tuple[AskedWord, ...]:
+        """Words that were asked for and that the hit does not have."""
+        shared = {part.word.word for part in self.parts}
+        return tuple(one for one in self.asked if one.weight > 0 and one.word not in shared)
 
 
 def explain(
     gallery: Gallery,
-    query: Picture,
+    query: Picture | Iterable[Picture] | None,
     hit: str | os.PathLike[str],
     *,
     encoding: Encoding | None = None,
+    **wanted: Unpack[Wanted],
 ) -> Explanation:
-    """Compare a picture, encoded already or not, with one of the gallery's: what do they share?"""
+    """Compare a picture, or several, with one of the gallery's: what do they share, and where?
+
+    Steered like a search, it explains that search's hit. A picture may be encoded already.
+    """
     vocabulary = gallery.vocabulary
-    try:
-        query_image = vocabulary.decode(query)
-    except ImageError as error:
-        raise ImageError(f"the query: {error}") from error
-    query_encoding = encoding or vocabulary.encode(query_image)
-    match = gallery.match(query_encoding, hit)
+    pictures = several(query)
+    region = without_pixels(wanted.get("region"), pictures)
+    wanted["region"] = region
+    images = tuple(_decoded(vocabulary, picture) for picture in pictures)
+    wish = gallery.wish(images if encoding is None else encoding, **wanted)
+    match = gallery.match(wish, hit)
+    notes: list[str] = []
+    hit_image = hit_codes = None
     try:
         hit_image = vocabulary.decode(match.path)
+        hit_codes = vocabulary.encode(hit_image).codes
     except ImageError as error:
-        raise ImageError(f"{match.path}: {error}") from error
-    hit_codes = vocabulary.encode(hit_image).codes
+        notes.append(f"{match.path}: {error}; its words are known, where they are in it is not")
+    parts = tuple(_part(vocabulary, word, wish, hit_codes) for word in match.words)
+    if any(part.in_hit is not None and not part.in_hit.any() for part in parts):
+        notes.append(f"{match.path} has changed since it was indexed: index it again")
+    return Explanation(
+        images,
+        hit_image,
+        match,
+        parts,
+        asked=gallery.asked_words(wish),
+        region=as_box(region),
+        notes=tuple(notes),
+    )
 
-    def grid(codes: Codes, word: int) -> Grid:
-        return bags.where(codes, word).reshape(vocabulary.backbone.grid)
 
-    parts = [
-        Part(word, grid(query_encoding.codes, word.word), grid(hit_codes, word.word))
-        for word in match.words
-    ]
-    return Explanation(query_image, hit_image, match.path, match.sparse, match.dense, tuple(parts))
+def combined(explanation: Explanation) -> tuple[tuple[Grid, ...], Grid | None]:
+    """Return what matched, in each picture asked with and in the hit.
+
+    Every word that speaks for the hit spreads its contribution over the patches where it is, so
+    the grid of a hit sums to what these words give.
+    """
+    helpful = [part for part in explanation.parts if part.word.contribution > 0]
+    in_queries = tuple(
+        _weighed([(part.word.contribution, part.in_queries[number]) for part in helpful])
+        for number in range(len(explanation.query_images))
+    )
+    if explanation.hit_image is None:
+        return in_queries, None
+    in_hit = [(p.word.contribution, p.in_hit) for p in helpful if p.in_hit is not None]
+    return in_queries, _weighed(in_hit)
+
+
+def _weighed(grids: list[tuple[float, Grid]]) -> Grid:
+    if not grids:
+        return np.zeros((1, 1), dtype=np.float32)
+    spread = [value * grid / max(float(grid.sum()), 1e-12) for value, grid in grids]
+    return np.asarray(np.sum(spread, axis=0), dtype=np.float32)
+
+
+def _part(vocabulary: Vocabulary, word: Word, wish: Wish, hit_codes: Codes | None) -> Part:
+    def grid(codes: Codes) -> Grid:
+        return bags.where(codes, word.word).reshape(vocabulary.backbone.grid)
+
+    in_queries = tuple(grid(codes) for codes in wish.codes)
+    return Part(word, in_queries, None if hit_codes is None else grid(hit_codes))
+
+
+def _decoded(vocabulary: Vocabulary, picture: Picture | Encoding) -> Pixels:
+    if isinstance(picture, Encoding):
+        raise WrongUse("an encoding has no pixels to show: give the picture, and encoding=")
+    try:
+        return vocabulary.decode(picture)
+    except ImageError as error:
+        name = os.fspath(picture) if isinstance(picture, str | os.PathLike) else "the query"
+        raise ImageError(f"{name}: {error}") from error

@@ -14,6 +14,7 @@ _STOPS = np.array(  # from plum over red and orange to pale yellow, lighter at e
     [(43, 6, 62), (140, 29, 92), (224, 79, 57), (251, 161, 28), (255, 240, 158)], dtype=np.float32
 )
 _VISIBLE = 0.03  # of the peak: below, the word is not there
+_GLOW, _GLOW_OPACITY = 56, 0.82  # pixels of a side; what is below shows through
 _FULL = 0.5  # of the peak: from here on nothing of the grey is left
 
 
@@ -50,6 +51,20 @@ def overlay(image_hwc: NDArray[np.uint8], grid: NDArray[np.floating]) -> NDArray
     opacity_hw1 = _ramp(share_hw)[..., None]
     mixed = (16 + 0.5 * grey_hw1) * (1 - opacity_hw1) + glow * opacity_hw1
     return np.clip(mixed, 0, 255).astype(np.uint8)
+
+
+def glow(grid: NDArray[np.floating]) -> NDArray[np.uint8]:
+    """Return the heat alone, as RGBA to lay over a picture; small, as it is smooth.
+
+    >>> heat = glow(np.array([[0.0, 0.0], [0.0, 2.5]]))
+    >>> heat.shape, heat[-1, -1, 3] > 200, heat[0, 0, 3]
+    ((56, 56, 4), np.True_, np.uint8(0))
+    """
+    height, width = (max(_GLOW, 3 * cells) for cells in grid.shape)
+    share_hw = smooth(grid, width=width, height=height)
+    colours_hwc = _colours(0.25 + 0.75 * share_hw)
+    opacity_hw1 = 255 * _GLOW_OPACITY * _ramp(share_hw)[..., None]
+    return np.concatenate([colours_hwc, opacity_hw1], axis=-1).astype(np.uint8)
 
 
 def _colours(share_hw: Floats) -> Floats:

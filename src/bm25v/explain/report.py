@@ -25,6 +25,7 @@ _ORDERS = {
     "two-stage": "The best by BM25, ordered by cosine",
     "sparse": "Ordered by BM25",
     "dense": "All pictures, ordered by cosine",
+    "hybrid": "The best by BM25, ordered by cosine and BM25",
 }
 _HEADS = '<div class="heads"><div class="maps"><small>query</small><small>hit</small></div></div>'
 _MARKS = {True: ("same", "✓", "the query's label"), False: ("other", "✗", "another label")}
@@ -155,7 +156,7 @@ def _hit(one: Search, hit: Hit) -> str:
 <div class="frame">{_thumbnail(hit.path, 320, f"Hit {hit.rank}, {name}")}</div>
 <p class="name" title="{_text(name)}"><span>{hit.rank}</span> {_text(name)}</p>
 {f'<p class="label {kind}" title="{meaning}">{sign} {_text(label)}</p>' if label else ""}
-<dl><div><dt>cosine</dt><dd>{hit.dense:.3f}</dd></div><div><dt>BM25</dt><dd>{hit.sparse:.2f}</dd>
+<dl><div><dt>cosine</dt><dd>{_cosine(hit.dense)}</dd></div><div><dt>BM25</dt><dd>{hit.sparse:.2f}</dd>
 </div><div><dt>words</dt><dd>{len(hit.words)} of {one.n_words}</dd></div></dl>
 </li>"""
 
@@ -179,19 +180,20 @@ def _explanation(rank: int, explanation: Explanation, *, is_open: bool) -> str:
 {_HEADS if rows else "<p>No shared words.</p>"}
 <ol class="words">{"".join(rows)}</ol>
 <p class="sum"><span>BM25 score</span> <b>{explanation.sparse:.2f}</b></p>
-<p class="sum beside"><span>Cosine, beside the sum</span> <b>{explanation.dense:.3f}</b></p>
+<p class="sum beside"><span>Cosine, beside the sum</span> <b>{_cosine(explanation.dense)}</b></p>
 </details>"""
 
 
 def _word(explanation: Explanation, part: Part, before: float) -> str:
     word, score = part.word, explanation.sparse
     places = (
-        (explanation.query_image, part.in_query, "query"),
+        (explanation.query_images[part.query], part.in_query, "query"),
         (explanation.hit_image, part.in_hit, "hit"),
     )
     maps = "".join(
         _picture(_heat_map(image, grid), f"Where {word.label} is in the {which}")
         for image, grid, which in places
+        if image is not None and grid is not None
     )
     return f"""<li><div class="maps">{maps}</div>
 <div><h3>{_text(word.label)} <b>+{word.contribution:.2f}</b></h3>
@@ -204,6 +206,10 @@ def _word(explanation: Explanation, part: Part, before: float) -> str:
 def _bar(before: float, value: float, whole: float) -> str:
     start, size = (100 * part / (whole or 1) for part in (before, value))
     return f'<div class="bar" style="--start:{start:.2f}%;--size:{size:.2f}%"><i></i></div>'
+
+
+def _cosine(dense: float | None) -> str:
+    return "none" if dense is None else f"{dense:.3f}"
 
 
 def _heat_map(image_hwc: NDArray[np.uint8], grid: NDArray[np.float32]) -> bytes:
