@@ -249,7 +249,7 @@ def test_a_page_by_path(toy_folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_page_of_a_vocabulary_on_the_hub(
     toy_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    constants = pytest.importorskip("huggingface_hub").constants
+    constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     repository = tmp_path / "hub" / "models--somebody--pets"

@@ -1,7 +1,8 @@
 """All that turns a picture into words: a backbone, an SAE and the bag settings, in one folder.
 
 In: a picture. Out: an `Encoding` (bag, dense vector, and the codes that say where each word is).
-A vocabulary is a folder of `vocabulary.json` and `sae.safetensors`, told by a fingerprint.
+A vocabulary is a folder of `vocabulary.json` and `sae.safetensors`, told by a fingerprint. Beside
+them `words.tsv` names words, for people to read and edit (see `names`).
 Not this room's job: remembering pictures, scoring them, training.
 """
 
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v import backbones, bags, images
+from bm25v import backbones, bags, images, names
 from bm25v.backbones import Backbone, Features
 from bm25v.backbones.protocol import Floats
 from bm25v.bags import Bag
@@ -28,9 +29,11 @@ from bm25v.sae.model import Codes, SparseAutoEncoder
 
 FORMAT = 1
 DEFAULT = "default"
+NAMES = "words.tsv"
 FETCHED = [
     "vocabulary.json",
     "sae.safetensors",
+    NAMES,
     "words.safetensors",  # this and the next are for the page about the words
     "training.jsonl",
 ]
@@ -48,6 +51,7 @@ class Encoding(NamedTuple):
     bag: Bag
     dense_e: NDArray[np.float32]  # of length 1
     codes: Codes
+    patches_pd: NDArray[np.float32] | None = None  # kept of a picture encoded alone
 
 
 @dataclass(frozen=True)
@@ -138,11 +142,14 @@ class Vocabulary:
             "k": self.sae.k,
             "k_post": self.k_post,
             "scale": bags.SCALE,
-            "names": {str(word): name for word, name in self.word_names.items()},
+            "names": {},  # once they were here, and older versions look for them
             "report": dict(self.report),
         }
         text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
         (folder / "vocabulary.json").write_text(text, encoding="utf-8")
+        (folder / NAMES).unlink(missing_ok=True)
+        if self.word_names:
+            names.write(folder / NAMES, names.table(self.word_names, vocabulary=self.fingerprint))
 
     @property
     def n_words(self) -> int:
@@ -162,8 +169,9 @@ class Vocabulary:
 
     def encode(self, picture: Picture) -> Encoding:
         """Return the bag, the dense vector and the codes of a path, bytes or RGB array."""
-        (encoding,) = self.words_of([self.backbone.forward(self.prepare(picture))])
-        return encoding
+        features = self.backbone.forward(self.prepare(picture))
+        (encoding,) = self.words_of([features])
+        return encoding._replace(patches_pd=features.patches_pd)
 
     def prepare(self, picture: Picture) -> Floats:
         """Return a picture as the backbone takes it."""
@@ -244,20 +252,28 @@ def _read(folder: Path) -> Vocabulary:
         w_enc, b_enc, w_dec, b_dec = (tensors[name].astype(np.float32) for name in _TENSORS)
         sae = SparseAutoEncoder(w_enc, b_enc, w_dec, b_dec, k=settings["k"])
         backbone = settings["backbone"]
+        fingerprint = _fingerprint(backbone["fingerprint"], sae, settings["k_post"])
+        word_names = {int(word): name for word, name in settings["names"].items()}
+        if (folder / NAMES).is_file():
+            word_names |= names.read(folder / NAMES, n_words=sae.n_words, vocabulary=fingerprint)
         return Vocabulary(
             name=settings["name"],
             backbone_name=backbone["name"],
             backbone_fingerprint=backbone["fingerprint"],
             sae=sae,
             k_post=settings["k_post"],
-            fingerprint=_fingerprint(backbone["fingerprint"], sae, settings["k_post"]),
+            fingerprint=fingerprint,
             source=str(folder),
             folder=folder,
-            word_names={int(word): name for word, name in settings["names"].items()},
+            word_names=word_names,
             report=settings["report"],
         )
     except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
         raise VocabularyError(f"{folder} is not a whole vocabulary: {error!r}") from error
+    except WrongUse as error:
+        raise VocabularyError(
+            f"{error}; mend the file, or delete it to forget the names"
+        ) from error
 
 
 def _fingerprint(backbone_fingerprint: str, sae: SparseAutoEncoder, k_post: int) -> str:

@@ -1,10 +1,8 @@
 """A vocabulary as one page of HTML that needs nothing beside it: figures, charts, sample words."""
 
-import base64
 import json
 import math
 from collections.abc import Iterator, Mapping
-from html import escape
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -13,6 +11,7 @@ import numpy as np
 from bm25v.errors import VocabularyError
 from bm25v.explain import charts
 from bm25v.explain.charts import percent
+from bm25v.explain.markup import document, facts, picture, text
 from bm25v.explain.samples import FILE_NAME, Example, Samples, SampleWord
 from bm25v.vocabulary import Vocabulary
 
@@ -44,24 +43,12 @@ def page(vocabulary: Vocabulary) -> str:
     folder = vocabulary.folder
     samples = _samples(vocabulary, folder) if folder else None
     points = read_log(folder / LOG_NAME) if folder else []
-    name = _text(vocabulary.name)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>Visual words: {name}</title>
-<style>
-{_style()}</style>
-</head>
-<body>
-<header>
+    body = f"""<header>
 <small>Vocabulary</small>
-<h1>{name}</h1>
+<h1>{text(vocabulary.name)}</h1>
 <p class="lead">{_lead(vocabulary)}</p>
-{_facts("facts", _headlines(vocabulary))}
-{_facts("more", _details(vocabulary))}
+{facts("facts", _headlines(vocabulary))}
+{facts("more", _details(vocabulary))}
 </header>
 <main>
 <section class="charts">
@@ -73,10 +60,9 @@ def page(vocabulary: Vocabulary) -> str:
 <footer>
 <h2>How to read this page</h2>
 {_FIGURES}{_PICTURES if samples is not None else ""}
-</footer>
-</body>
-</html>
-"""
+</footer>"""
+    title = f"Visual words: {vocabulary.name}"
+    return document(title, body, styles=["report.css", "words.css"])
 
 
 def read_log(path: Path) -> Points:
@@ -103,9 +89,9 @@ def _samples(vocabulary: Vocabulary, folder: Path) -> Samples | None:
 
 def _lead(vocabulary: Vocabulary) -> str:
     about = _part(vocabulary.report, "data").get("about")
-    learnt = f" Learnt from: {_text(str(about)).rstrip('.')}." if about else ""
+    learnt = f" Learnt from: {text(str(about)).rstrip('.')}." if about else ""
     words = f"{vocabulary.n_words:,} visual words"
-    return f"{words} for pictures as {_text(vocabulary.backbone_name)} sees them.{learnt}"
+    return f"{words} for pictures as {text(vocabulary.backbone_name)} sees them.{learnt}"
 
 
 def _headlines(vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
@@ -136,11 +122,6 @@ def _details(vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
         if _is_number(part.get(key)):
             yield form.format(part[key]), about
     yield vocabulary.fingerprint, "fingerprint"
-
-
-def _facts(kind: str, facts: Iterator[tuple[str, str]]) -> str:
-    shown = "".join(f"<div><dt>{_text(w)}</dt><dd>{_text(v)}</dd></div>" for v, w in facts)
-    return f'<dl class="{kind}">{shown}</dl>'
 
 
 def _curve(vocabulary: Vocabulary, points: Points) -> str:
@@ -182,9 +163,9 @@ strongest in its {max((len(word.examples) for word in samples.words), default=0)
 def _word(vocabulary: Vocabulary, samples: Samples, word: SampleWord) -> str:
     name = vocabulary.word_names.get(word.word) or f"word {word.word}"
     share = percent(int(samples.counts_v[word.word]) / max(samples.patches, 1))
-    heat_map = _picture(word.heat_map, f"Where {name} is in its best picture")
+    heat_map = picture(word.heat_map, f"Where {name} is in its best picture")
     examples = "".join(_example(name, one) for one in word.examples)
-    return f"""<li><div><h3>{_text(name)}</h3>
+    return f"""<li><div><h3>{text(name)}</h3>
 <p><b>{share}</b> of patches</p>
 <small>in {word.pictures:,} of {samples.pictures:,} pictures</small></div>
 <div class="whole">{heat_map}</div><ol>{examples}</ol></li>"""
@@ -194,7 +175,7 @@ def _example(name: str, one: Example) -> str:
     left, top, width, height = (f"{100 * share:.1f}%" for share in one.patch)
     frame = f'<i style="left:{left};top:{top};width:{width};height:{height}"></i>'
     activation = f"activation {one.activation:.2f}"
-    return f'<li title="{activation}">{_picture(one.jpeg, f"{name}, {activation}")}{frame}</li>'
+    return f'<li title="{activation}">{picture(one.jpeg, f"{name}, {activation}")}{frame}</li>'
 
 
 def _missing(head: str, what: str, file_name: str) -> str:
@@ -211,17 +192,3 @@ def _part(report: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _is_number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _style() -> str:
-    sheets = (Path(__file__).with_name(name) for name in ("report.css", "words.css"))
-    return "".join(sheet.read_text(encoding="utf-8") for sheet in sheets)
-
-
-def _picture(jpeg: bytes, alt: str) -> str:
-    data = base64.b64encode(jpeg).decode()
-    return f'<img src="data:image/jpeg;base64,{data}" alt="{_text(alt)}">'
-
-
-def _text(text: str) -> str:
-    return escape(text.encode(errors="replace").decode())

@@ -1,6 +1,5 @@
 """What the words of a new vocabulary look like, looked up in some of the training pictures."""
 
-import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from bm25v import bags, images
 from bm25v.backbones import Backbone
 from bm25v.errors import ImageError
-from bm25v.explain.heatmaps import overlay
-from bm25v.explain.samples import Box, Example, Samples, SampleWord
+from bm25v.explain import crops
+from bm25v.explain.samples import Samples, SampleWord
 from bm25v.sae.model import Codes, SparseAutoEncoder
 
 PICTURES = 400
@@ -24,7 +22,6 @@ EXAMPLES = 7  # pictures a word
 
 _ENOUGH = 4  # a word in fewer pictures has little to show
 _EXAMPLE_SIDE, _HEAT_MAP_SIDE = 96, 144
-_QUALITY = 72
 
 Pixels = NDArray[np.uint8]
 Counts = NDArray[np.int64]
@@ -104,8 +101,9 @@ def _show(backbone: Backbone, seen: Seen, pictures_v: Counts, word: int) -> Samp
     best = list(_pictures(backbone, [one for one in grids[:EXAMPLES] if one[1].any()]))
     if not best:
         return None
-    examples = tuple(_example(image, grid) for image, grid in best)
-    return SampleWord(word, int(pictures_v[word]), _heat_map(*best[0]), examples)
+    examples = tuple(crops.around(*one, side=_EXAMPLE_SIDE) for one in best)
+    heat_map = crops.heat_map(*best[0], side=_HEAT_MAP_SIDE)
+    return SampleWord(word, int(pictures_v[word]), heat_map, examples)
 
 
 def _pictures(
@@ -116,37 +114,3 @@ def _pictures(
             yield _picture(backbone, path), grid_p.reshape(backbone.grid)
         except ImageError:  # gone by now
             continue
-
-
-def _example(image_hwc: Pixels, grid: NDArray[np.float32]) -> Example:
-    """Cut out a square around the strongest patch, about three patches wide."""
-    height, width = image_hwc.shape[:2]
-    row, column = np.unravel_index(int(grid.argmax()), grid.shape)
-    tall, wide = height / grid.shape[0], width / grid.shape[1]
-    side = max(1, min(height, width, round(1.5 * (tall + wide))))
-    left = _start((float(column) + 0.5) * wide, side, width)
-    top = _start((float(row) + 0.5) * tall, side, height)
-    x, y = float(column) * wide - left, float(row) * tall - top
-    box = (np.array([x, y, x + wide, y + tall]) / side).clip(0, 1).round(3)
-    x0, y0, x1, y1 = (float(value) for value in box)
-    part = image_hwc[top : top + side, left : left + side]
-    jpeg = _jpeg(images.resize(part, width=_EXAMPLE_SIDE, height=_EXAMPLE_SIDE))
-    return Example(jpeg, float(grid.max()), Box(x0, y0, x1 - x0, y1 - y0))
-
-
-def _start(centre: float, side: int, length: int) -> int:
-    """Return where a part begins that is centred as well as the picture's edges allow."""
-    return min(max(0, round(centre - side / 2)), length - side)
-
-
-def _heat_map(image_hwc: Pixels, grid: NDArray[np.float32]) -> bytes:
-    height, width = image_hwc.shape[:2]
-    scale = _HEAT_MAP_SIDE / max(width, height)
-    width, height = max(8, round(width * scale)), max(8, round(height * scale))
-    return _jpeg(overlay(images.resize(image_hwc, width=width, height=height), grid))
-
-
-def _jpeg(image_hwc: Pixels) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(image_hwc).save(file, "JPEG", quality=_QUALITY)
-    return file.getvalue()

@@ -1,0 +1,152 @@
+"""Names of words as a table that people can read, edit and pass on: a TSV file.
+
+In: a text, or a mapping from words to names. Out: the other one. A vocabulary keeps such a table
+as `words.tsv`, a gallery the names that its people typed as `names.tsv`:
+
+    # bm25v word names, format 1, vocabulary 0123456789abcdef
+    word    name
+    4711    striped ear
+
+Further columns are for people and are not read. Tables made by hand may leave the first two lines
+out. Not this room's job: what a word looks like, and who may name it.
+"""
+
+import os
+import re
+import unicodedata
+from collections.abc import Mapping
+from pathlib import Path
+
+from bm25v.errors import WrongUse
+
+FORMAT = 1
+LONGEST = 100  # characters in a name
+
+_STAMP = re.compile(r"# bm25v word names, format (\d+)(?:, vocabulary (\w+))?")
+_NO_TEXT = {"Cc", "Cs", "Zl", "Zp"}  # control characters, halves of characters, line breaks
+
+
+def checked(name: str) -> str:
+    """Return a name without spaces around it, or refuse it.
+
+    >>> checked("  striped ear ")
+    'striped ear'
+    """
+    name = unicodedata.normalize("NFC", name).strip()
+    if not name:
+        raise WrongUse("an empty name: give at least one letter")
+    if any(unicodedata.category(character) in _NO_TEXT for character in name):
+        raise WrongUse(f"the name {name!r} has a tab, a line break or the like: leave it out")
+    if name.isdecimal():
+        raise WrongUse(f"the name {name!r} would pass for a word's number: add a letter")
+    if len(name) > LONGEST:
+        raise WrongUse(f"a name of {len(name)} characters: {LONGEST} is the limit")
+    return name
+
+
+def existing(word: int, n_words: int) -> int:
+    """Return a word's number, or refuse one that is not in the vocabulary.
+
+    >>> existing(191, n_words=192)
+    191
+    """
+    if not 0 <= word < n_words:
+        raise WrongUse(f"no word {word}: this vocabulary has words 0 to {n_words - 1}")
+    return word
+
+
+def find(text: str, names: Mapping[int, str], n_words: int) -> int:
+    """Return the word that a person means, by its number or by its name.
+
+    >>> find("12", {}, n_words=192), find("Striped Ear", {4: "striped ear"}, n_words=192)
+    (12, 4)
+    """
+    wanted = unicodedata.normalize("NFC", text).strip()
+    if re.fullmatch(r"-?[0-9]{1,18}", wanted):
+        return existing(int(wanted), n_words)
+    found = [word for word, name in names.items() if name.casefold() == wanted.casefold()]
+    if not found:
+        raise WrongUse(f"no word is named {text!r}: give its number, or name it first")
+    if len(found) > 1:
+        numbers = ", ".join(map(str, sorted(found)))
+        raise WrongUse(f"several words are named {text!r}: give the number of one of {numbers}")
+    return found[0]
+
+
+def table(
+    names: Mapping[int, str], *, vocabulary: str, notes: Mapping[int, str] | None = None
+) -> str:
+    """Return names as a table, by number; `notes` become a column for people.
+
+    >>> print(table({7: "grass", 2: "ear"}, vocabulary="0123456789abcdef"), end="")
+    # bm25v word names, format 1, vocabulary 0123456789abcdef
+    word    name
+    2       ear
+    7       grass
+    """
+    columns = ["word", "name"] if notes is None else ["word", "name", "note"]
+    lines = [f"# bm25v word names, format {FORMAT}, vocabulary {vocabulary}", "\t".join(columns)]
+    for word in sorted(names):
+        note = () if notes is None else (notes.get(word, ""),)
+        lines.append("\t".join((str(word), checked(names[word]), *note)))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def parse(text: str, *, n_words: int, vocabulary: str, source: str) -> dict[int, str]:
+    r"""Return the names in a table; lines without a name are passed over.
+
+    >>> parse("7\tgrass\n9\t\n", n_words=192, vocabulary="", source="mine.tsv")
+    {7: 'grass'}
+    """
+    names: dict[int, str] = {}
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
+        try:
+            if line.startswith("#"):
+                _check_stamp(line, vocabulary)
+                continue
+            word, _, rest = line.rstrip("\r").partition("\t")
+            name = rest.partition("\t")[0].strip()
+            if not line.strip() or (word.strip() == "word" and not names):
+                continue
+            if not re.fullmatch(r"[0-9]{1,18}", word.strip()):
+                raise WrongUse(f"{word!r} is no number of a word: write the number, a tab, a name")
+            found = existing(int(word), n_words)
+            if found in names:
+                raise WrongUse(f"word {found} has a name already, {names[found]!r}: keep one")
+            if name:
+                names[found] = checked(name)
+        except WrongUse as error:
+            raise WrongUse(f"{source}, line {number}: {error}") from None
+    return names
+
+
+def read(path: Path, *, n_words: int, vocabulary: str) -> dict[int, str]:
+    """Return the names in a file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise WrongUse(f"{path} is not text in UTF-8: save it as such") from None
+    return parse(text, n_words=n_words, vocabulary=vocabulary, source=str(path))
+
+
+def write(path: Path, text: str) -> None:
+    """Bring a table to disk; a file that was there stays whole until the new one is."""
+    new = path.with_name(f".{path.name}.new")
+    with new.open("w", encoding="utf-8", newline="") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def _check_stamp(line: str, vocabulary: str) -> None:
+    stamp = _STAMP.match(line)
+    if stamp is None:
+        return
+    if int(stamp[1]) > FORMAT:
+        raise WrongUse(f"names of format {stamp[1]}, this bm25v reads up to {FORMAT}: upgrade it")
+    if stamp[2] and stamp[2] != vocabulary:
+        raise WrongUse(
+            f"names of words of another vocabulary ({stamp[2]}, not {vocabulary}): the same "
+            "numbers mean other words there"
+        )

@@ -1,0 +1,438 @@
+"""Names of words: typed by people, kept beside the gallery, suggested by a text tower."""
+
+import json
+import os
+import shutil
+import unicodedata
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from filelock import FileLock
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bm25v import names
+from bm25v.backbones import text
+from bm25v.errors import BackboneError, GalleryError, GalleryLocked, VocabularyError, WrongUse
+from bm25v.gallery import Gallery, naming
+from bm25v.vocabulary import NAMES, Vocabulary
+from tests import test_cli
+from tests.children import Report, die_at_step, finish, start
+from tests.histories import filled
+
+run, indexed = test_cli.run, test_cli.indexed
+
+TOY = Vocabulary.load("toy").fingerprint
+
+
+def parsed(table: str) -> dict[int, str]:
+    return names.parse(table, n_words=192, vocabulary=TOY, source="mine.tsv")
+
+
+def is_name(text: str) -> bool:
+    try:
+        return bool(names.checked(text))
+    except WrongUse:
+        return False
+
+
+@given(st.dictionaries(st.integers(0, 191), st.text(max_size=20).filter(is_name)))
+def test_a_table_gives_back_what_was_put_in(given_names: dict[int, str]) -> None:
+    notes = dict.fromkeys(given_names, "margin 0.1")
+    expected = {
+        word: unicodedata.normalize("NFC", name).strip() for word, name in given_names.items()
+    }
+    for table in (
+        names.table(given_names, vocabulary=TOY),
+        names.table(given_names, vocabulary=TOY, notes=notes),
+    ):
+        assert parsed(table) == expected
+        assert parsed("\ufeff" + table.replace("\n", "\r\n")) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", "empty name"),
+        ("  \t ", "empty name"),
+        ("a\tb", "tab, a line break"),
+        ("a\nb", "tab, a line break"),
+        ("a\u2028b", "tab, a line break"),
+        ("a\x00b", "tab, a line break"),
+        ("\ud83d", "tab, a line break"),
+        ("4711", "pass for a word's number"),
+        ("x" * 101, "101 characters: 100 is the limit"),
+    ],
+)
+def test_names_that_would_break_a_table_are_refused(name: str, reason: str) -> None:
+    with pytest.raises(WrongUse, match=reason):
+        names.checked(name)
+    with pytest.raises(WrongUse, match=reason):
+        names.table({3: name}, vocabulary=TOY)
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ("3 ear\n", r"mine.tsv, line 1: '3 ear' is no number"),
+        ("3\tear\nx\ttail", r"line 2: 'x' is no number of a word"),
+        ("192\tear", r"line 1: no word 192: this vocabulary has words 0 to 191"),
+        ("-1\tear", r"line 1: '-1' is no number"),
+        ("3\tear\n3\ttail", r"line 2: word 3 has a name already, 'ear'"),
+        ("3\t77", "pass for a word's number"),
+        ("# bm25v word names, format 2\n", r"line 1: names of format 2.*upgrade"),
+        ("# bm25v word names, format 1, vocabulary 00ff\n", r"another vocabulary \(00ff, not"),
+    ],
+)
+def test_wrong_tables_name_the_line(table: str, reason: str) -> None:
+    with pytest.raises(WrongUse, match=reason):
+        parsed(table)
+
+
+def test_tables_made_by_hand_are_read(tmp_path: Path) -> None:
+    assert parsed("") == {}
+    assert parsed("# mine\n\n7\tgrass\tseen in June\n9\t\n 11 \t eye \n") == {7: "grass", 11: "eye"}
+    (tmp_path / "latin.tsv").write_bytes("7\tfür".encode("latin-1"))
+    with pytest.raises(WrongUse, match="not text in UTF-8"):
+        names.read(tmp_path / "latin.tsv", n_words=9, vocabulary=TOY)
+
+
+def test_a_word_is_found_by_its_number_or_its_name() -> None:
+    known = {4: "striped ear", 5: "Grass", 6: "grass"}
+    assert names.find(" 12 ", known, 192) == 12
+    assert names.find("STRIPED EAR", known, 192) == 4
+    for asked, reason in (
+        ("192", "no word 192"),
+        ("-3", "no word -3"),
+        ("tail", "no word is named 'tail'"),
+        ("grass", "give the number of one of 5, 6"),
+    ):
+        with pytest.raises(WrongUse, match=reason):
+            names.find(asked, known, 192)
+
+
+def label_of(gallery: Gallery, photos: Path, word: int) -> str:
+    (label,) = (w.label for w in gallery.search(photos / "4.png")[0].words if w.word == word)
+    return label
+
+
+def test_names_are_shown_and_survive(gallery: Gallery, photos: Path) -> None:
+    word = gallery.search(photos / "4.png")[0].words[0].word
+    reader = Gallery.open(gallery.path)
+    assert reader.word_names == {}
+    gallery.names.change({word: "striped ear", 3: "tail"})
+    for one in (gallery, reader, Gallery.open(gallery.path)):
+        assert one.word_names == {word: "striped ear", 3: "tail"}
+        assert label_of(one, photos, word) == "striped ear"
+    gallery.remove(photos / "5.png")
+    assert gallery.compact() > 0
+    assert label_of(reader, photos, word) == "striped ear"
+    assert Gallery.open(gallery.path).problems() == []
+    gallery.names.change({word: None, 3: None, 7: None})
+    assert reader.word_names == {}
+    assert label_of(reader, photos, word) == f"word {word}"
+
+
+def test_one_wrong_name_changes_nothing(gallery: Gallery) -> None:
+    gallery.names.change({3: "tail"})
+    for wrong in ({4: "ear", 5: "a\tb"}, {4: "ear", 192: "x"}, {4: ""}):
+        with pytest.raises(WrongUse):
+            gallery.names.change(wrong)
+    assert gallery.word_names == {3: "tail"}
+
+
+def named_vocabulary(folder: Path) -> Path:
+    replace(Vocabulary.load("toy"), word_names={3: "grass", 4: "sky"}).save(folder)
+    return folder
+
+
+def test_peoples_names_win_over_the_vocabularys(tmp_path: Path) -> None:
+    folder = named_vocabulary(tmp_path / "named.vocab")
+    gallery = Gallery.create(tmp_path / "g", vocabulary=folder)
+    gallery.names.change({4: "clouds", 5: "sea"})
+    assert gallery.word_names == {3: "grass", 4: "clouds", 5: "sea"}
+    gallery.names.change({4: None})
+    assert gallery.word_names == {3: "grass", 4: "sky", 5: "sea"}
+
+
+def test_a_vocabulary_keeps_its_names_in_a_table(tmp_path: Path) -> None:
+    folder = named_vocabulary(tmp_path / "named.vocab")
+    assert "3\tgrass\n4\tsky\n" in (folder / NAMES).read_text()
+    again = Vocabulary.load(folder)
+    assert again.word_names == {3: "grass", 4: "sky"}
+    (folder / NAMES).write_text("9\tface\n")
+    assert Vocabulary.load(folder).word_names == {9: "face"}
+    assert Vocabulary.load(folder).fingerprint == again.fingerprint
+    for table in ("9 face", "# bm25v word names, format 1, vocabulary 00ff\n"):
+        (folder / NAMES).write_text(table)
+        with pytest.raises(VocabularyError, match=r"words\.tsv, line 1: .*; mend the file"):
+            Vocabulary.load(folder)
+    replace(again, word_names={}).save(folder)
+    assert Vocabulary.load(folder).word_names == {}
+
+
+def test_names_of_older_vocabularies_are_read(tmp_path: Path) -> None:
+    Vocabulary.load("toy").save(tmp_path / "old.vocab")
+    path = tmp_path / "old.vocab" / "vocabulary.json"
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps({**settings, "names": {"3": "grass", "4": "sky"}}))
+    assert Vocabulary.load(tmp_path / "old.vocab").word_names == {3: "grass", 4: "sky"}
+    (tmp_path / "old.vocab" / NAMES).write_text("4\tclouds\n")
+    assert Vocabulary.load(tmp_path / "old.vocab").word_names == {3: "grass", 4: "clouds"}
+
+
+def test_a_damaged_table_says_what_to_do(gallery: Gallery, photos: Path) -> None:
+    (gallery.path / naming.FILE_NAME).write_text("3\tear\nnonsense\n")
+    with pytest.raises(GalleryError, match=r"names\.tsv, line 2: .*; mend .*names\.tsv, or delete"):
+        gallery.search(photos / "4.png")
+    (gallery.path / naming.FILE_NAME).unlink()
+    assert len(gallery.search(photos / "4.png")) > 0
+
+
+def test_a_second_writer_is_told_to_wait(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(naming, "_PATIENCE", 0.05)
+    with (
+        FileLock(gallery.path / naming.LOCK),
+        pytest.raises(GalleryLocked, match=r"another process is naming words of .*: try again"),
+    ):
+        gallery.names.change({3: "ear"})
+    gallery.names.change({3: "ear"})
+    shutil.rmtree(gallery.path)
+    with pytest.raises(GalleryError):
+        gallery.names.change({3: "tail"})
+    assert not gallery.path.exists()
+
+
+def table_of(folder: Path) -> naming.Names:
+    with Gallery.open(folder) as gallery:
+        return gallery.names
+
+
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_writers_at_once_lose_no_name(tmp_path: Path) -> None:
+    filled(tmp_path / "g")
+    table = table_of(tmp_path / "g")
+
+    def name_some(first: int) -> None:
+        for word in range(first, first + 10):
+            table.change({word: f"name {word}"})
+
+    children = [
+        start(lambda report, first=first: name_some(first))  # type: ignore[misc]
+        for first in range(0, 40, 10)
+    ]
+    assert [finish(*child) for child in children] == [(0, 0)] * 4
+    assert table.current() == {word: f"name {word}" for word in range(40)}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_killed_writer_leaves_the_old_names_or_the_new_ones(tmp_path: Path) -> None:
+    filled(tmp_path / "g")
+    table = table_of(tmp_path / "g")
+    before = dict.fromkeys(range(100), "an old name")
+    table.change(dict(before))
+
+    def rename(step: int, report: Report) -> None:
+        die_at_step(step)
+        table.change(dict.fromkeys(range(100), "a new name"))
+
+    seen = set()
+    for step in count():
+        code, _ = finish(*start(lambda report, step=step: rename(step, report)))  # type: ignore[misc]
+        found = table_of(tmp_path / "g").current()
+        assert set(found) == set(before)
+        (name,) = set(found.values())
+        seen.add(name)
+        table.change(dict(before))  # the lock is free again, and what was left does not matter
+        if code == 0:
+            break
+    assert step > 2
+    assert seen == {"an old name", "a new name"}
+
+
+def test_naming_from_the_shell(indexed: Any) -> None:
+    run = indexed
+    word = run("words", "--json").json["words"][0]["word"]
+    assert run("words", "name", word, "striped ear").out == f"word {word}: striped ear\n"
+    assert run("words", "name", word, " Stripy ", "--json").json == {"word": word, "name": "Stripy"}
+    assert '"name": "Stripy"' in run("search", "photos/3.png", "--json").out
+    assert run("words", "name", "stripy", "ear").out == f"word {word}: ear\n"
+    exported = run("words", "export").out
+    assert exported == names.table({word: "ear"}, vocabulary=TOY)
+    assert run("words", "name", word, "--clear").out == f"word {word} has no name now\n"
+    Path("mine.tsv").write_text(exported + "7\tgrass\n")
+    assert run("words", "import", "mine.tsv").out == "2 names, 0 of them in place of others\n"
+    Path("mine.tsv").write_text(f"{word}\ttail\n")
+    assert run("words", "import", "mine.tsv", "--json").json == {"names": 1, "replaced": 1}
+    assert run("words", "export", "-o", "out.tsv").out == "out.tsv: 2 names\n"
+    assert parsed(Path("out.tsv").read_text()) == {word: "tail", 7: "grass"}
+
+
+def test_wrong_names_from_the_shell(indexed: Any) -> None:
+    run = indexed
+    Path("bad.tsv").write_text("7\tgrass\n400\tx\n")
+    for command, message in (
+        (("name", "7"), "give a NAME, or --clear to forget it"),
+        (("name", "7", "x", "--clear"), "give a NAME, or --clear to forget it"),
+        (("name", "192", "x"), "no word 192: this vocabulary has words 0 to 191"),
+        (("name", "7", "a\tb"), "has a tab, a line break"),
+        (("import", "bad.tsv"), "bad.tsv, line 2: no word 400"),
+        (("suggest", "--prompts", "none.txt"), "none.txt does not exist"),
+    ):
+        done = run("words", *command)
+        assert (done.code, done.out) == (2, "")
+        assert message in done.err
+    missing = run("words", "import", "none.tsv")
+    assert (missing.code, missing.err.count("\n")) == (1, 1)
+    assert run("words", "export").out.count("\n") == 2
+
+
+# Suggested names: tiny random models with tiny tokenizers.
+
+PROMPTS = ["cat", "dog", "grass", "striped ear"]
+
+
+class TwoTowers(NamedTuple):
+    family: str
+    model: Any
+    tokenizer: Any
+    folder: Path
+
+    def vector(self, prompt: str) -> Any:
+        """Return the vector of a text, by the model's own means."""
+        import torch
+
+        padding = False if self.family == "clip" else "max_length"
+        tokens = self.tokenizer([prompt], padding=padding, max_length=64)["input_ids"]
+        with torch.inference_mode():
+            found = self.model.get_text_features(input_ids=torch.tensor(tokens))
+        vector = getattr(found, "pooler_output", found)[0].numpy()
+        return vector / np.linalg.norm(vector)
+
+
+def tiny_tokenizer(family: str) -> Any:
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    if family == "siglip2":  # which has a kind of its own, here with letters for tokens
+        letters = [*special, "▁", *"abcdefghijklmnopqrstuvwxyz"]
+        numbers = {token: number for number, token in enumerate(letters)}
+        return transformers.Siglip2Tokenizer(vocab=numbers, merges=[], padding_side="right")
+    numbers = {token: i for i, token in enumerate([*special, *" ".join(PROMPTS).split()])}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, unk_token="<unk>"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    inner.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A <eos>", special_tokens=[("<eos>", 1)]
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
+    )
+
+
+@pytest.fixture(params=["siglip", "siglip2", "clip"])
+def two_towers(request: pytest.FixtureRequest, tmp_path: Path) -> TwoTowers:
+    """A model with two towers and a tokenizer, as the hub keeps them."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from tests.test_huggingface import make
+
+    model, folder = make(request.param, tmp_path / "model")
+    tokenizer = tiny_tokenizer(request.param)
+    tokenizer.save_pretrained(folder)
+    return TwoTowers(request.param, model, tokenizer, folder)
+
+
+def test_text_vectors_are_the_models_own(two_towers: TwoTowers) -> None:
+    vectors = text.load(str(two_towers.folder)).embed([*PROMPTS, "Cat"])
+    expected = [two_towers.vector(prompt) for prompt in PROMPTS]
+    np.testing.assert_allclose(vectors[:4], expected, atol=1e-5)
+    np.testing.assert_allclose(vectors[4], vectors[0], atol=1e-6)
+    assert np.abs(vectors[0] - vectors[1]).max() > 1e-3
+    again = text.load(f"{two_towers.folder}#1").embed(["dog"])
+    np.testing.assert_allclose(again, vectors[1:2], atol=1e-6)
+
+
+def tiny_gallery(folder: Path, photos: Path) -> Gallery:
+    from bm25v.backbones.huggingface import HuggingFaceBackbone
+    from bm25v.sae.model import SparseAutoEncoder
+
+    rng = np.random.default_rng(0)
+    backbone = HuggingFaceBackbone(str(folder), device="cpu")
+    w_dec_vd = rng.standard_normal((40, backbone.patch_dim)).astype(np.float32)
+    zeros = np.zeros(40, dtype=np.float32)
+    sae = SparseAutoEncoder(w_dec_vd.T.copy(), zeros, w_dec_vd, zeros[: backbone.patch_dim], k=4)
+    Vocabulary.build("tiny", backbone=backbone, sae=sae).save(photos.parent / "tiny.vocab")
+    gallery = Gallery.create(photos.parent / "tiny", vocabulary=photos.parent / "tiny.vocab")
+    gallery.add(photos)
+    return gallery
+
+
+def test_suggestions_are_the_nearest_prompts(two_towers: TwoTowers, photos: Path) -> None:
+    from bm25v.explain import crops, suggest
+    from bm25v.explain.portrait import strongest
+
+    gallery = tiny_gallery(two_towers.folder, photos)
+    words = [one.word for one in gallery.words()][:6]
+    found = suggest.suggestions(gallery, words, PROMPTS)
+    assert [one.word for one in found] == words
+    snapshot, backbone = gallery.snapshot(), gallery.vocabulary.backbone
+    mean = snapshot.dense_ne.astype(np.float64).mean(axis=0)
+    prompts = np.array([two_towers.vector(prompt) for prompt in PROMPTS])
+    for one, (_, sights) in zip(found, strongest(gallery, words, suggest.EXAMPLES), strict=True):
+        vectors = []
+        for sight in sights:
+            assert sight.grid is not None
+            part = crops.most(gallery.vocabulary.decode(sight.path), sight.grid)
+            vector = backbone.forward(backbone.prepare(part)).dense_e
+            vectors.append(vector / np.linalg.norm(vector))
+        mine = np.mean(vectors, axis=0) - mean
+        cosines = prompts @ mine / np.linalg.norm(mine)
+        best, second = np.argsort(-cosines)[:2]
+        assert (one.name, one.next) == (PROMPTS[best], PROMPTS[second])
+        assert one.cosine == pytest.approx(cosines[best], abs=1e-4)
+        assert one.margin == pytest.approx(cosines[best] - cosines[second], abs=1e-4)
+
+
+def test_suggesting_from_the_shell(two_towers: TwoTowers, photos: Path, run: Any) -> None:
+    gallery = tiny_gallery(two_towers.folder, photos)
+    Path("prompts.txt").write_text("# what there may be\n" + "\n".join(PROMPTS) + "\n\ncat\n")
+    where = ("-g", gallery.path, "--prompts", "prompts.txt")
+    told = run("words", "suggest", *where, "--limit", 3, "--json").json["suggestions"]
+    most = sorted(gallery.words(), key=lambda one: -one.df)[:3]
+    assert [one["word"] for one in told] == [one.word for one in most]
+    assert list(told[0]) == ["word", "name", "cosine", "margin", "next"]
+    word = told[0]["word"]
+    printed = run("words", "suggest", word, *where, "-o", "out.tsv")
+    assert printed.out.endswith("written: out.tsv\n")
+    assert told[0]["name"] in printed.out
+    shutil.copy("out.tsv", Path(gallery.vocabulary.source) / NAMES)
+    assert Gallery.open(gallery.path).word_names == {word: told[0]["name"]}
+    os.unlink(photos / "3.png")
+    assert run("words", "suggest", word, *where).code == 0
+
+
+def test_without_a_text_tower_there_are_no_suggestions(indexed: Any, tmp_path: Path) -> None:
+    Path("prompts.txt").write_text("cat\ndog\n")
+    told = indexed("words", "suggest", "--prompts", "prompts.txt")
+    assert (told.code, told.out) == (1, "")
+    assert "the backbone toy has no text tower, so it understands no text: take" in told.err
+    Path("prompts.txt").write_text("cat\n")
+    told = indexed("words", "suggest", "--prompts", "prompts.txt")
+    assert "prompts.txt has 1 prompts: a choice needs at least two" in told.err
+
+
+def test_models_without_texts_or_tokenizers_are_named(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from tests.test_huggingface import make
+
+    _, folder = make("dinov2", tmp_path / "dino")
+    with pytest.raises(BackboneError, match=f"{folder} has no text tower"):
+        text.load(str(folder))
+    _, folder = make("siglip", tmp_path / "siglip")
+    with pytest.raises(BackboneError, match=f"{folder} has no usable tokenizer"):
+        text.load(str(folder))

@@ -1,0 +1,398 @@
+"""The words of a gallery: counted, listed, and each on a page of its own."""
+
+import io
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bm25v import bags
+from bm25v.bags import Bag
+from bm25v.errors import WrongUse
+from bm25v.explain import charts, crops
+from bm25v.explain.portrait import TOP, nearest, portraits
+from bm25v.explain.wordpage import overview, page
+from bm25v.gallery import Gallery
+from bm25v.gallery.usage import Companion, Folder
+from bm25v.gallery.writer import FileState, Writer
+from tests import test_cli
+from tests.conftest import picture
+from tests.histories import Model, committed, encoding, filled, sessions
+from tests.test_explain import Page
+
+run, indexed = test_cli.run, test_cli.indexed
+
+Put = Callable[[dict[str, dict[int, float]]], Gallery]
+
+
+@pytest.fixture
+def put(tmp_path: Path) -> Put:
+    """Make a gallery of given bags: at each path, words and term frequencies."""
+
+    def make(pictures: dict[str, dict[int, float]]) -> Gallery:
+        gallery = Gallery.create(tmp_path / "g", vocabulary="toy")
+        with Writer(gallery.path) as writer:
+            for number, (path, tf) in enumerate(pictures.items()):
+                words = np.array(sorted(tf), dtype=np.int32)
+                bag = Bag(words, bags.quantise(np.array([tf[word] for word in sorted(tf)])))
+                file = FileState(path, number.to_bytes(16, "big"), 1, 1)
+                writer.put(file, bag, np.ones(12, dtype=np.float32))
+            writer.commit()
+        return gallery
+
+    return make
+
+
+def recounted(model: Model) -> dict[int, list[tuple[float, str]]]:
+    """Count by hand: the pictures of each word, the strongest first."""
+    found: dict[int, list[tuple[float, str]]] = {}
+    for path, number in model.items():
+        bag = encoding(number).bag
+        for word, tf in zip(bag.words.tolist(), bag.frequencies.tolist(), strict=True):
+            found.setdefault(word, []).append((-tf, path))
+    return {word: sorted(pictures) for word, pictures in found.items()}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_after_any_history_statistics_equal_a_plain_recount(tmp_path: Path, seed: int) -> None:
+    model = filled(tmp_path / "g", seed)
+    reader = Gallery.open(tmp_path / "g")
+    for _, commits in zip(range(5), sessions(seed + 9, model), strict=False):
+        (*_, model) = (model, *committed(tmp_path / "g", commits))
+        expected, n = recounted(model), len(model)
+        found = reader.words(best=2)
+        assert [one.word for one in found] == sorted(expected)
+        for one in found:
+            counted = expected[one.word]
+            assert one.df == len(counted)
+            assert one.idf == pytest.approx(math.log(1 + (n - one.df + 0.5) / (one.df + 0.5)))
+            assert [use.tf for use in one.best] == [-tf for tf, _ in counted[:2]]
+            assert {(-use.tf, use.path) for use in one.best} <= set(counted)
+        some = found[len(found) // 2].word
+        uses = reader.uses(some)
+        assert sorted((-use.tf, use.path) for use in uses.uses) == expected[some]
+        assert [use.tf for use in uses.uses] == sorted((u.tf for u in uses.uses), reverse=True)
+        assert uses.n == n
+    assert reader.snapshot().state.generation > 0 or seed
+
+
+def test_words_that_come_together(put: Put) -> None:
+    gallery = put(
+        {
+            "/p/a/1.png": {1: 5, 2: 1, 9: 1},
+            "/p/a/2.png": {1: 4, 2: 1},
+            "/p/a/3.png": {1: 3, 2: 1, 8: 1},
+            "/p/b/4.png": {1: 2, 3: 1, 8: 1},
+            "/p/b/5.png": {3: 1, 8: 1},
+            "/p/b/6.png": {3: 1},
+        }
+    )
+    uses = gallery.uses(1)
+    assert (uses.facts.df, uses.n) == (4, 6)
+    # 2 is in 3 pictures, all of them among the 4 with 1: 3 · 6 / (4 · 3). 8 is as frequent there
+    # as anywhere, 9 is there but once, 3 is rarer there.
+    assert uses.companions == (Companion(2, together=3, lift=1.5),)
+    assert gallery.uses(2).companions == (Companion(1, together=3, lift=1.5),)
+    assert [(Path(use.path).name, use.tf) for use in uses.uses] == [
+        ("1.png", 5.0),
+        ("2.png", 4.0),
+        ("3.png", 3.0),
+        ("4.png", 2.0),
+    ]
+    assert uses.folders == (Folder("a", 3, 3), Folder("b", 3, 1))
+    assert uses.purity == 0.75
+    gallery.remove("/p/a/1.png")
+    assert gallery.uses(1).purity == pytest.approx(2 / 3)
+    assert gallery.uses(9).facts.df == 0
+    gallery.remove("/p/b")
+    assert gallery.uses(1).folders == ()
+    assert gallery.uses(1).purity is None
+
+
+def test_a_word_beyond_the_vocabulary_is_refused(gallery: Gallery) -> None:
+    for word in (-1, 192):
+        with pytest.raises(WrongUse, match=rf"no word {word}: this vocabulary has words 0 to 191"):
+            gallery.uses(word)
+
+
+def common_word(gallery: Gallery) -> int:
+    return max(gallery.words(), key=lambda one: one.df).word
+
+
+def test_a_portrait_shows_where_the_word_is(gallery: Gallery) -> None:
+    word = common_word(gallery)
+    (portrait,) = portraits(gallery, [word])
+    uses = portrait.uses.uses
+    assert [sight.path for sight in portrait.top] == [use.path for use in uses[:TOP]]
+    vocabulary = gallery.vocabulary
+    grids = {
+        use.path: bags.where(vocabulary.encode(use.path).codes, word).reshape(7, 7) for use in uses
+    }
+    for sight in portrait.top:
+        assert sight.grid is not None
+        np.testing.assert_allclose(sight.grid, grids[sight.path], rtol=1e-4)
+        assert sight.grid.sum() == pytest.approx(sight.tf, abs=0.006)
+    mean = np.mean([grid / grid.sum() for grid in grids.values()], axis=0)
+    np.testing.assert_allclose(portrait.place, mean, rtol=1e-4, atol=1e-6)
+    assert portrait.placed == len(uses)
+    assert sum(span.pictures for span in portrait.spread) == len(uses)
+    for one in portrait.neighbours:
+        direction, other = vocabulary.sae.w_dec_vd[[word, one.facts.word]]
+        cosine = direction @ other / np.linalg.norm(direction) / np.linalg.norm(other)
+        assert one.value == pytest.approx(cosine, abs=1e-5)
+    in_use = {one.word for one in gallery.words()}
+    assert {one.facts.word for one in portrait.neighbours} <= in_use - {word}
+
+
+def test_the_nearest_words_are_those_of_all(gallery: Gallery) -> None:
+    w_dec_vd = gallery.vocabulary.sae.w_dec_vd
+    cosines = w_dec_vd @ w_dec_vd[5] / np.linalg.norm(w_dec_vd, axis=1)
+    expected = [int(word) for word in np.argsort(-cosines) if word not in (5, 7)][:8]
+    some = [word for word in range(192) if word != 7]
+    assert [word for word, _ in nearest(gallery.vocabulary, 5, among=some)] == expected
+
+
+def test_pictures_of_all_strengths_are_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for seed in range(60):
+        picture(seed, side=20).save(folder / f"{seed}.png")
+    gallery = Gallery.create(tmp_path / "g", vocabulary="toy")
+    gallery.add(folder)
+    (portrait,) = portraits(gallery, [common_word(gallery)])
+    uses = [use.path for use in portrait.uses.uses]
+    shown = [*portrait.top, *portrait.middle, *portrait.random]
+    assert len({sight.path for sight in shown}) == len(shown) == 24
+    middle = [uses.index(sight.path) for sight in portrait.middle]
+    assert middle == list(range(middle[0], middle[0] + 6))
+    assert middle[0] <= len(uses) / 2 <= middle[-1] + 1
+    (again,) = portraits(gallery, [portrait.uses.facts.word])
+    assert [sight.path for sight in again.random] == [sight.path for sight in portrait.random]
+
+
+def made(gallery: Gallery, *words: int) -> Iterator[Page]:
+    for portrait in portraits(gallery, words):
+        yield Page(page(portrait))
+
+
+def test_a_page_stands_alone(gallery: Gallery) -> None:
+    word = common_word(gallery)
+    (portrait,) = portraits(gallery, [word])
+    text = page(portrait)
+    assert not re.search(r"https?://|url\(|@import|<script|<link", text)
+    parsed = Page(text)
+    assert all(src.startswith("data:image/jpeg;base64,") for src in parsed.values("img", "src"))
+    assert all(parsed.values("img", "alt"))
+    assert parsed.values("a", "href") == []
+    df = portrait.uses.facts.df
+    assert f"In {df} of 12 pictures." in parsed.text
+    bars = [int(n) for n in parsed.values("rect", "data-pictures") if n]
+    assert sum(bars) == df
+    n_pictures = 2 * len(portrait.top) + len(portrait.companions) + len(portrait.neighbours)
+    assert len(parsed.values("img", "src")) == n_pictures
+    assert "In which folders" not in parsed.text
+
+
+def test_pages_lead_to_each_other(gallery: Gallery) -> None:
+    words = [one.word for one in gallery.words()]
+    links = {word: f"word-{word}.html" for word in words}
+    (first, *_) = found = list(portraits(gallery, words[:3]))
+    parsed = Page(page(first, links=links, home="index.html"))
+    related = [one.facts.word for one in (*first.companions, *first.neighbours)]
+    assert parsed.values("a", "href") == ["index.html", *(links[word] for word in related)]
+    home = Page(overview("pets & co", found, links))
+    assert home.values("a", "href") == [links[word] for word in words[:3]]
+    assert "pets & co" in home.text
+
+
+def test_folders_are_shown_as_labels(photos: Path, tmp_path: Path) -> None:
+    for name in ("cats & dogs", "birds"):
+        (photos / name).mkdir()
+    for seed in range(12):
+        os.rename(
+            photos / f"{seed}.png", photos / ("birds", "cats & dogs")[seed % 3 == 0] / f"{seed}.png"
+        )
+    gallery = Gallery.create(tmp_path / "g", vocabulary="toy")
+    gallery.add(photos)
+    word = common_word(gallery)
+    (parsed,) = made(gallery, word)
+    counted = Counter(Path(use.path).parent.name for use in gallery.uses(word).uses)
+    assert "names of their folders" in parsed.text.replace("\n", " ")
+    for name, count in counted.items():
+        assert f"{name}{count}of" in parsed.text
+
+
+def test_files_that_are_gone_or_changed_are_shown_as_such(gallery: Gallery, photos: Path) -> None:
+    word = common_word(gallery)
+    first, second, third, *_ = (Path(use.path) for use in gallery.uses(word).uses)
+    first.unlink()
+    second.write_bytes(b"no picture")
+    Image.new("RGB", (64, 64), "white").save(third)
+    if bags.where(gallery.vocabulary.encode(third).codes, word).any():
+        pytest.skip("white has that word")
+    (portrait,) = portraits(gallery, [word])
+    problems = [sight.problem for sight in portrait.top[:4]]
+    assert problems[0] == "does not exist"
+    assert "not a picture" in (problems[1] or "")
+    assert "has changed since it was indexed" in (problems[2] or "")
+    assert problems[3] is None
+    text = Page(page(portrait)).text
+    assert f"{first.name}: does not exist" in text
+    for path in photos.iterdir():
+        path.unlink()
+    (portrait,) = portraits(gallery, [word])
+    assert "None of its pictures can be read any more" in Page(page(portrait)).text
+    assert portrait.placed == 0
+
+
+def test_names_on_pages_are_escaped(gallery: Gallery, photos: Path) -> None:
+    word = common_word(gallery)
+    evil = '<img src=x onerror="alert(1)"> & more'
+    gallery.names.change({word: evil})
+    photo = photos / '<i onclick="x">.png'
+    picture(3).save(photo)
+    gallery.add(photos)
+    (parsed,) = made(gallery, word)
+    attributes = {name for _, attributes in parsed.tags for name in attributes}
+    assert not {"onerror", "onclick"} & attributes
+    assert f"Visual word {word}" in parsed.text
+    assert evil in parsed.text
+
+
+def test_a_word_that_is_nowhere_is_refused_before_any_work(gallery: Gallery) -> None:
+    unused = next(w for w in range(192) if gallery.uses(w).facts.df == 0)
+    with pytest.raises(WrongUse, match=rf"word {unused} is in none of the 12 pictures of .*lists"):
+        next(portraits(gallery, [common_word(gallery), unused]))
+
+
+def test_the_smallest_square_with_most_of_a_word() -> None:
+    image = np.zeros((140, 210, 3), dtype=np.uint8)
+    image[100:120, 150:180] = 255
+    grid = np.zeros((7, 7), dtype=np.float32)
+    grid[5, 5] = 1.0
+    ear = crops.most(image, grid)
+    assert ear.shape[0] == ear.shape[1] == round(3 * (20 + 30) / 2)
+    assert (ear == 255).all(axis=2).sum() == 20 * 30
+    whole = crops.most(image, np.ones((7, 7), dtype=np.float32))
+    assert whole.shape[0] == whole.shape[1] == 140
+    fine = np.zeros((27, 27), dtype=np.float32)
+    fine[0, 0] = 1.0
+    assert crops.most(image, fine).shape[0] == round(8 * (140 / 27 + 210 / 27) / 2)
+
+
+@pytest.mark.parametrize("values", [[], [0.01], [655.35], [0.1, 0.1, 0.1], [9.99, 10.0, 120.0]])
+def test_every_picture_is_in_one_span(values: list[float]) -> None:
+    found = charts.spans(values)
+    assert sum(one.pictures for one in found) == len(values)
+    assert len(found) <= charts.SPANS
+    for one in found:
+        assert one.pictures == sum(one.low <= value + 1e-9 < one.high for value in values)
+    assert Page(charts.spread(found)).values("svg", "role") == ["img"]
+
+
+def test_a_map_of_places_is_as_strong_as_the_grid() -> None:
+    grid = np.array([[0.0, 1.0], [0.5, 0.001]], dtype=np.float32)
+    parsed = Page(charts.place(grid))
+    places = zip(*(parsed.values("rect", name) for name in ("x", "y", "opacity")), strict=True)
+    assert list(places) == [("1", "0", "1.00"), ("0", "1", "0.50")]
+
+
+def test_words_are_listed(indexed: Any) -> None:
+    run = indexed
+    told = run("words", "--json").json
+    assert list(told) == ["pictures", "words"]
+    assert list(told["words"][0]) == ["word", "name", "df", "idf", "best"]
+    assert list(told["words"][0]["best"][0]) == ["path", "tf"]
+    dfs = [one["df"] for one in told["words"]]
+    assert dfs == sorted(dfs, reverse=True)
+    rare = run("words", "--json", "--sort", "idf", "--limit", 3).json["words"]
+    assert [one["df"] for one in rare] == sorted(dfs)[:3]
+    word = rare[0]["word"]
+    run("words", "name", word, "zebra")
+    run("words", "name", rare[1]["word"], "Ape")
+    named = run("words", "--json", "--sort", "name").json["words"]
+    assert [one["name"] for one in named[:3]] == ["Ape", "zebra", None]
+    printed = run("words", "--sort", "name", "--limit", 2).out
+    assert printed.splitlines()[0].split() == ["word", "pictures", "IDF", "name", "most", "in"]
+    assert printed.splitlines()[-1] == f"2 of {len(dfs)} words in 12 pictures"
+    assert len(run("words").out.splitlines()) >= 22
+    assert run("words", "-g", "nowhere").code == 1
+
+
+def test_an_empty_gallery_has_no_words(run: Any) -> None:
+    Gallery.create("empty.bm25v", vocabulary="toy").close()
+    assert run("words", "-g", "empty.bm25v").out == (
+        "no words: there are no pictures in empty.bm25v\n"
+    )
+    assert run("words", "-g", "empty.bm25v", "--json").json == {"pictures": 0, "words": []}
+    assert "is in none of the 0 pictures" in run("words", "show", 3, "-g", "empty.bm25v").err
+
+
+def test_a_word_is_shown(indexed: Any) -> None:
+    run = indexed
+    word = run("words", "--json").json["words"][0]["word"]
+    (told,) = run("words", "show", word, "--json").json["words"]
+    assert list(told) == [
+        "word",
+        "name",
+        "df",
+        "pictures",
+        "idf",
+        "tf",
+        "top",
+        "middle",
+        "random",
+        "companions",
+        "neighbours",
+        "place",
+        "purity",
+        "folders",
+    ]
+    assert list(told["top"][0]) == ["path", "tf", "problem"]
+    assert list(told["neighbours"][0]) == ["word", "name", "df", "cosine"]
+    assert np.array(told["place"]).shape == (7, 7)
+    run("words", "name", word, "striped ear")
+    printed = run("words", "show", "Striped Ear").out
+    assert printed.startswith(f"striped ear (word {word}): in {told['df']} of 12 pictures, IDF")
+    one = run("words", "show", word, "-o", "word.html")
+    assert one.out.endswith("written: word.html\n")
+    assert "<h1>striped ear</h1>" in Path("word.html").read_text(encoding="utf-8")
+
+
+def test_several_words_become_a_folder_of_pages(indexed: Any) -> None:
+    run = indexed
+    words = [one["word"] for one in run("words", "--json").json["words"][:3]]
+    told = run("words", "show", *words, words[0], "-o", "pages/deep", "--json").json
+    names = ["index.html", *(f"word-{word}.html" for word in words)]
+    assert told["written"] == [f"pages/deep/{name}" for name in names]
+    assert sorted(os.listdir("pages/deep")) == sorted(names)
+    for name in names:
+        for link in Page(Path("pages/deep", name).read_text(encoding="utf-8")).values("a", "href"):
+            assert (Path("pages/deep") / link).is_file()
+
+
+def test_wrong_wishes_are_named(indexed: Any) -> None:
+    run = indexed
+    for command, message in (
+        (("show", "192"), "no word 192: this vocabulary has words 0 to 191"),
+        (("show", "tail"), "no word is named 'tail'"),
+        (("show", "1", "2", "-o", "one.html"), "2 words do not fit on one page: give a folder"),
+        (("-g", "gallery.bm25v", "show", "1"), "put the options behind it: bm25v words show"),
+        (("--json", "export"), "put the options behind it: bm25v words export"),
+    ):
+        done = run("words", *command)
+        assert (done.code, done.out) == (2, "")
+        assert message in done.err
+
+
+def test_a_heat_map_keeps_the_shape() -> None:
+    image = np.asarray(picture(3, side=90))[:60]
+    heat_map = crops.heat_map(image, np.eye(3, dtype=np.float32), side=45)
+    assert Image.open(io.BytesIO(heat_map)).size == (45, 30)
