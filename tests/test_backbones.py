@@ -49,6 +49,8 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OnnxBackbone:
         patch_dim=5,
         dense_dim=5,
         hidden="inner/tokens",
+        pooled=lambda mean_d, kernel: mean_d * kernel.size / 240,
+        weights=("kernel",),
     )
     return OnnxBackbone(spec)
 
@@ -63,6 +65,20 @@ def test_inner_tokens_and_dense_vector_come_from_one_pass(tiny: OnnxBackbone) ->
     kernel = numpy_helper.to_array(onnx.load_from_string(tiny_model()).graph.initializer[0])
     top_left = np.maximum((pixels[0, :, :4, :4] * kernel).sum(axis=(1, 2, 3)), 0)
     np.testing.assert_allclose(features.patches_pd[0], top_left, rtol=1e-4, atol=1e-5)
+
+
+def test_a_dense_vector_made_of_the_mean_can_be_made_of_any_mean(tiny: OnnxBackbone) -> None:
+    """The constants that this takes are read from the model."""
+    mean_d = np.arange(5, dtype=np.float32)
+    pooled = tiny.pooled(mean_d)
+    assert pooled is not None
+    np.testing.assert_allclose(pooled, mean_d)
+    toy = backbones.load("toy")
+    features = toy.forward(toy.prepare(np.zeros((9, 9, 3), dtype=np.uint8)))
+    pooled = toy.pooled(features.patches_pd.mean(axis=0))
+    assert pooled is not None
+    np.testing.assert_allclose(pooled, features.dense_e)
+    assert OnnxBackbone(SPECS["dinov2-s"]).pooled(mean_d) is None
 
 
 def test_a_batch_gives_the_floats_of_each_picture_alone(tiny: OnnxBackbone) -> None:
@@ -116,6 +132,9 @@ def test_a_real_model_gives_what_its_spec_says(name: str) -> None:
     assert features.patches_pd.shape == (rows * columns, backbone.patch_dim)
     assert features.dense_e.shape == (backbone.dense_dim,)
     assert features.patches_pd.dtype == features.dense_e.dtype == np.float32
+    pooled = backbone.pooled(features.patches_pd.mean(axis=0))
+    assert pooled is not None
+    np.testing.assert_allclose(pooled, features.dense_e, rtol=1e-4, atol=1e-5)
     spread = features.patches_pd.std(axis=0)
     assert (spread > 0).mean() > 0.5
 

@@ -27,6 +27,7 @@ _PROCESSOR = "processor_config.json"  # newer checkpoints keep the same settings
 _DESCRIPTION = ["config.json", _PREPROCESSOR, _PROCESSOR]
 _SAFETENSORS = ["model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"]
 _PICKLES = ["pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"]
+_TOKENIZER = ["tokenizer*", "special_tokens_map.json", "spiece.model", "vocab.json", "merges.txt"]
 _HISTORY = {  # what a configuration says of how it was made, not of the model
     "_name_or_path",
     "architectures",
@@ -115,6 +116,12 @@ def weight_files(source: str, folder: Path) -> list[Path]:
     if is_folder(source):
         raise ModelUnavailable(f"{folder} holds no weights: model.safetensors is missing")
     raise ModelUnavailable(_unreachable(source))
+
+
+def fetch_tokenizer(source: str, folder: Path) -> None:
+    """Bring the files of a model's tokenizer here, unless it is a local model."""
+    if not is_folder(source):
+        _snapshot(source, _TOKENIZER, revision=folder.name)
 
 
 def weights_hash(files: Iterable[Path]) -> str:

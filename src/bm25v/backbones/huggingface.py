@@ -7,8 +7,7 @@ register tokens. The dense vector is the model's own pooling. Both come from one
 import hashlib
 import math
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bm25v.backbones import checkpoint, devices
+from bm25v.backbones import checkpoint, devices, towers
 from bm25v.backbones.protocol import CPU_BATCH, Features, Floats, Image
 from bm25v.errors import BackboneError
 
@@ -72,12 +71,12 @@ class HuggingFaceBackbone:
     def __init__(self, name: str, *, layer: int | None = None, device: str | None = None) -> None:
         self._source, named_layer = checkpoint.split_layer(name)
         self._torch = checkpoint.imported("torch", name)
-        transformers = checkpoint.imported("transformers", name)
+        checkpoint.imported("transformers", name)
         self._device = devices.find(self._torch, device)
         self._folder = checkpoint.find(self._source)
         self._described = checkpoint.read_json(self._folder / "config.json")
         self._family = _family(name, self._described)
-        self._config = _vision_config(transformers, self._folder)
+        self._config = _vision_config(name, self._folder)
         blocks = self._config.num_hidden_layers
         self._layer = _layer(name, named_layer if layer is None else layer, blocks)
         self._image_size = _image_size(self._config)
@@ -118,6 +117,9 @@ class HuggingFaceBackbone:
     def forward(self, pixels: Floats) -> Features:
         """Return the patch features and the dense vector of a prepared picture."""
         return self.forward_batch([pixels])[0]
+
+    def pooled(self, mean_d: Floats) -> None:
+        """Return None: these models pool by attention, or have a token for it."""
 
     def forward_batch(self, batch: list[Floats]) -> list[Features]:
         """Return the features of prepared pictures, as many at a time as memory holds."""
@@ -178,25 +180,14 @@ class HuggingFaceBackbone:
 
     def _read(self) -> Any:
         checkpoint.weight_files(self._source, self._folder)
-        transformers = checkpoint.imported("transformers", self.name)
-        architecture = getattr(transformers, self._family.architecture)
-        try:
-            with _quiet(transformers):
-                model, report = architecture.from_pretrained(
-                    self._folder,
-                    config=self._config,
-                    dtype=self._torch.float32,
-                    local_files_only=True,
-                    output_loading_info=True,
-                    **self._family.options,
-                )
-        except Exception as error:  # readers of three formats, each with its own errors
-            reason = str(error).strip().partition("\n")[0]
-            raise BackboneError(f"{self.name} cannot be read: {reason}") from error
-        missing = sorted(report["missing_keys"])
-        if missing:  # transformers would go on with random numbers in their place
-            raise BackboneError(f"{self.name} lacks weights, {len(missing)} in all: {missing[0]} …")
-        return model.eval().to(self._device)
+        model = towers.read(
+            self.name,
+            self._folder,
+            self._family.architecture,
+            self._config,
+            **self._family.options,
+        )
+        return model.to(self._device)
 
 
 def _family(name: str, described: dict[str, Any]) -> _Family:
@@ -207,13 +198,8 @@ def _family(name: str, described: dict[str, Any]) -> _Family:
     return _FAMILIES[kind]
 
 
-def _vision_config(transformers: Any, folder: Path) -> Any:
-    try:
-        with _quiet(transformers):
-            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # each configuration checks itself in its own way
-        reason = str(error).strip().partition("\n")[0]
-        raise BackboneError(f"config.json in {folder} cannot be used: {reason}") from error
+def _vision_config(name: str, folder: Path) -> Any:
+    config = towers.configuration(name, folder)
     vision = getattr(config, "vision_config", config)
     if getattr(vision, "vision_use_head", True) is False:
         raise BackboneError(f"the model in {folder} has no pooling head, so no dense vector")
@@ -258,18 +244,3 @@ def _cut(torch: Any, pixels_bchw: Any, grid: tuple[int, int], patch: int) -> dic
 def _out_of_memory(error: RuntimeError) -> bool:
     words = str(error).lower()
     return "out of memory" in words or "allocate memory" in words or "not enough memory" in words
-
-
-@contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """Keep transformers from remarks on the tower that is left out."""
-    logging = transformers.utils.logging
-    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-        if bars:
-            logging.enable_progress_bar()
