@@ -25,6 +25,7 @@ _COMMANDS = (
     "train",
     "vocabulary",
     "words",
+    "duplicates",
     "evaluate",
     "ablate",
     "zipf",

@@ -194,3 +194,26 @@ def _print_search(times: "SearchTimes") -> None:
         if ratio is not None:
             out.print(f"{fast} is {ratio:.2f} times as fast as {slow}")
     out.print()
+
+
+@command.command("duplicates")
+@click.argument("folder", type=click.Path(exists=True, path_type=Path))
+@click.option("--vocabulary", default="default", show_default=True)
+@click.option("--every", default=4, show_default=True, type=click.IntRange(1))
+@json_option
+def duplicates(folder: Path, vocabulary: str, every: int, as_json: bool) -> None:
+    """Change every n-th picture of FOLDER a little, and see which are found again."""
+    from bm25v.bench.duplicates import tell_apart
+    from bm25v.cli.progress import progress_bar
+
+    with progress_bar("comparing") as progress:
+        told = tell_apart(folder, vocabulary=vocabulary, every=every, progress=progress)
+    if as_json:
+        print_json(asdict(told))
+        return
+    for kind, share in told.recall.items():
+        click.echo(f"{share:7.1%}  of {kind}")
+    each = 1e3 * told.seconds / told.pictures
+    click.echo(f"{told.groups:,} groups among {told.pictures:,} pictures, {each:.1f} ms a picture")
+    for paths in told.mixed:
+        click.echo(f"one group: {', '.join(paths)}")
