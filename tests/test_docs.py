@@ -50,7 +50,7 @@ def same_shape(example: Any, actual: Any) -> None:
         assert list(example) == list(actual)
         for key in example:
             same_shape(example[key], actual[key])
-    elif isinstance(example, list):
+    elif isinstance(example, list) and example:
         same_shape(example[0], actual[0])
 
 
