@@ -42,6 +42,12 @@ def test_feedback_and_counter_examples_shift_weights() -> None:
     assert query.frequencies.tolist() == [1.0, 1.0, 0, 0], "only the pictures asked with"
 
 
+def test_by_strength_a_word_counts_the_root_of_its_share_of_the_strongest() -> None:
+    one = Bag(np.array([2, 5], np.int32), np.array([100, 900], np.uint16))
+    query = from_bags([one, bag(5)], against=[one], by_strength=True)
+    assert weights(query) == pytest.approx({2: (1 / 3) / 2 - 0.5 / 3, 5: 1.0 - 0.5})
+
+
 def test_no_pictures_ask_for_nothing() -> None:
     assert weights(from_bags([])) == {}
 

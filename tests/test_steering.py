@@ -25,6 +25,7 @@ from tests.conftest import picture
 from tests.histories import Model
 
 MODES: tuple[Mode, ...] = get_args(Mode)
+NAMES = {word: f"thing{word}" for word in range(192)}
 Asked = dict[str, Any]
 
 
@@ -149,7 +150,9 @@ wishes = st.fixed_dictionaries(
     {
         "pictures": st.lists(st.integers(0, 9), max_size=3),
         "region": st.none() | boxes,
-        "must": st.lists(words, max_size=1, unique=True),
+        "text": st.just([]) | st.lists(words, min_size=1, max_size=3),
+        "must": st.lists(words, max_size=1, unique=True)
+        | st.sampled_from(list(combinations(histories.encoding(7).bag.words.tolist(), 2))),
         "without": st.lists(words, max_size=3, unique=True),
         "boost": st.dictionaries(words, st.sampled_from([0.0, 0.5, 2.0, -1.0]), max_size=3),
         "negative": st.lists(st.integers(0, 9), max_size=2),
@@ -171,8 +174,9 @@ def put_to(model: Model, wish: Asked) -> Asked | None:
     asked["boost"] = {w: f for w, f in wish["boost"].items() if w not in asked["without"]}
     if len(asked["pictures"]) != 1:
         asked["region"] = None
-    is_something = asked["pictures"] or asked["like"] or asked["must"] or asked["boost"]
-    return asked if is_something else None
+    asked["text"] = " and ".join(NAMES[word] for word in wish["text"]) or None
+    kinds = ("pictures", "like", "must", "boost", "text")
+    return asked if any(asked[kind] for kind in kinds) else None
 
 
 def check_wish(gallery: Gallery, model: Model, asked: Asked) -> None:
@@ -181,9 +185,11 @@ def check_wish(gallery: Gallery, model: Model, asked: Asked) -> None:
     sets = [set(one.bag.words.tolist()) for one in pictures]
     if asked["region"] is not None:
         sets = [set(region_bag(pictures[0], asked["region"]))]
+    if asked["text"]:
+        sets.append({word for word, name in NAMES.items() if name in asked["text"].split()})
     expected = Expected(model, asked, sets)
     by_words = {p for p in expected.found(least) if (expected.scores[p] or 0) > 0}
-    has_dense = bool(pictures or asked["like"])
+    has_dense = (pictures or asked["like"]) and not asked["text"]
     for mode in MODES if has_dense else ("sparse",):
         results = gallery.search_encoding(
             pictures, **given, min_coverage=least, mode=mode, k=100, candidates=1000
@@ -223,6 +229,7 @@ def test_parts_make_up_the_score_in_every_mode_and_after_any_history(
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "g"
         with Gallery.create(folder, vocabulary="toy") as gallery:
+            gallery.names.change(dict(NAMES))
             sessions = islice(histories.sessions(seed, {}), 6)
             for number, model in enumerate(states(folder, sessions)):
                 if number == 2:
@@ -332,6 +339,24 @@ def test_a_region_takes_one_forward_pass(
         assert [(h.path, h.sparse) for h in found] == [(h.path, h.sparse) for h in corner]
     pixels = np.asarray(picture(3))
     assert gallery.search(pixels, region=(0, 0, 32, 32), k=12).hits == corner.hits
+
+
+@pytest.mark.parametrize("region", [None, (0, 0, 0.5, 1)])
+def test_more_words_of_a_picture_can_be_asked_for(
+    stocked: Gallery, region: tuple[float, ...] | None
+) -> None:
+    encoding = asking(4)
+    wish = stocked.wish(encoding, region=region, query_words=40)
+    wide = pool(wish.codes[0], k_post=40)
+    assert len(wide.words) > 16
+    assert wish.query.words.tolist() == wide.words.tolist()
+    assert wish.query.weights == pytest.approx(np.sqrt(wide.tf / wide.tf.max()))
+    usual = stocked.wish(encoding, region=region)
+    assert set(usual.query.words.tolist()) < set(wide.words.tolist())
+    for hit in stocked.search_encoding(encoding, region=region, query_words=40, mode="sparse"):
+        assert sum(word.contribution for word in hit.words) == pytest.approx(hit.sparse, abs=1e-5)
+    with pytest.raises(WrongUse, match="query_words = 0: ask with at least one"):
+        stocked.wish(encoding, query_words=0)
 
 
 def test_feedback_lifts_what_is_liked_and_lowers_what_is_not(stocked: Gallery) -> None:
@@ -482,6 +507,6 @@ def test_steering_in_vain_is_noted(sparse_gallery: Gallery) -> None:
     )
     assert results.notes == (
         f"no picture has word {first}: leaving it out changes nothing",
-        f"no picture has word {second}: boosting it changes nothing",
+        f"no picture has word {second}: boosting it lifts none",
     )
     assert results.hits

@@ -66,11 +66,23 @@ def find(text: str, names: Mapping[int, str], n_words: int) -> int:
         return existing(int(wanted), n_words)
     found = [word for word, name in names.items() if name.casefold() == wanted.casefold()]
     if not found:
-        raise WrongUse(f"no word is named {text!r}: give its number, or name it first")
+        raise WrongUse(f"no word is named {text!r}: give its number, or `bm25v words name` one so")
     if len(found) > 1:
         numbers = ", ".join(map(str, sorted(found)))
         raise WrongUse(f"several words are named {text!r}: give the number of one of {numbers}")
     return found[0]
+
+
+def called(text: str, names: Mapping[int, str]) -> list[int]:
+    """Return the words whose name stands in a text, or has the text in it; whole words only.
+
+    >>> names = {3: "Cat", 4: "striped", 5: "caterpillar", 6: "cat ear"}
+    >>> called("a striped cat", names), called("cat", names)
+    ([3, 4], [3, 6])
+    """
+    wanted = _phrase(text)
+    phrases = {word: _phrase(name) for word, name in names.items()}
+    return sorted(w for w, phrase in phrases.items() if phrase in wanted or wanted in phrase)
 
 
 def table(
@@ -137,6 +149,12 @@ def write(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
+
+
+def _phrase(text: str) -> str:
+    """Return a text as words with a space around each, whatever its case and punctuation."""
+    tokens = re.findall(r"\w+|[^\w\s]", unicodedata.normalize("NFC", text).casefold())
+    return f" {' '.join(tokens)} "
 
 
 def _check_stamp(line: str, vocabulary: str) -> None:

@@ -1,6 +1,7 @@
 """The text towers of models that have one: texts in, vectors in the space of pictures out."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,17 +38,22 @@ class TextTower:
         self._tokenizer = tokenizer
         self._family = family
         self._longest = longest  # tokens
+        self._known: dict[str, Floats] = {}  # names are asked for again with every text
 
     def embed(self, texts: Sequence[str]) -> Floats:
         """Return a vector of length 1 for each text, a row each; what is too long is cut off."""
+        wanted = [text.lower() for text in texts]
+        new = [text for text in dict.fromkeys(wanted) if text not in self._known]
+        for start in range(0, len(new), _BATCH):
+            some = new[start : start + _BATCH]
+            self._known.update(zip(some, self._read(some), strict=True))
+        return np.stack([self._known[text] for text in wanted])
+
+    def _read(self, texts: list[str]) -> Floats:
         torch = checkpoint.imported("torch", self.name)
-        rows = []
-        for start in range(0, len(texts), _BATCH):
-            some = [text.lower() for text in texts[start : start + _BATCH]]
-            with torch.inference_mode():
-                answer = self._model(**self._tokens(some))
-            rows.append(getattr(answer, self._family.vectors).float().numpy())
-        vectors_te = np.concatenate(rows)
+        with torch.inference_mode():
+            answer = self._model(**self._tokens(texts))
+        vectors_te = getattr(answer, self._family.vectors).float().numpy()
         lengths = np.linalg.norm(vectors_te, axis=1, keepdims=True)
         return np.asarray(vectors_te / np.maximum(lengths, 1e-12), dtype=np.float32)
 
@@ -60,13 +66,23 @@ class TextTower:
         return {key: found[key] for key in wanted}
 
 
+def has_tower(name: str) -> bool:
+    """Tell whether a backbone has a text tower, without reading any weights.
+
+    >>> has_tower("tinyvit-5m")
+    False
+    """
+    source, _ = checkpoint.split_layer(name)
+    return checkpoint.is_model(source) and _family(checkpoint.find(source)) is not None
+
+
 def load(name: str) -> TextTower:
     """Return the text tower of a backbone, by the backbone's name."""
     source, _ = checkpoint.split_layer(name)
     if not checkpoint.is_model(source):
         raise BackboneError(_no_tower(name))
     folder = checkpoint.find(source)
-    family = _FAMILIES.get(checkpoint.read_json(folder / "config.json").get("model_type", ""))
+    family = _family(folder)
     if family is None:
         raise BackboneError(_no_tower(name))
     checkpoint.fetch_tokenizer(source, folder)
@@ -78,6 +94,11 @@ def load(name: str) -> TextTower:
     model = towers.read(name, folder, family.architecture, config)
     tokenizer = towers.tokenizer(name, folder)
     return TextTower(name, model, tokenizer, family, int(config.max_position_embeddings))
+
+
+def _family(folder: Path) -> _Family | None:
+    kind = checkpoint.read_json(folder / "config.json").get("model_type", "")
+    return _FAMILIES.get(kind)
 
 
 def _no_tower(name: str) -> str:

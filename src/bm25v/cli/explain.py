@@ -10,6 +10,7 @@ from bm25v.cli.steering import steering_options
 
 if TYPE_CHECKING:
     from bm25v.explain import Explanation
+    from bm25v.gallery.gallery import Mode
     from bm25v.gallery.wishes import Wanted
 
 _PAGES = (".html", ".htm")
@@ -33,6 +34,11 @@ _WIDEST = 60  # columns of a picture in the terminal
 )
 @click.option("--show", is_flag=True, help="Show in the terminal what matched in both pictures.")
 @steering_options
+@click.option(
+    "--mode",
+    type=click.Choice(["two-stage", "sparse", "dense", "hybrid"]),
+    help="The order of the search: it decides which words count for a --text.",
+)
 @json_option
 def command(
     queries: tuple[str, ...],
@@ -42,6 +48,7 @@ def command(
     top: int | None,
     show: bool,
     wanted: "Wanted",
+    mode: "Mode | None",
     as_json: bool,
 ) -> None:
     """Say why HIT, a picture of the gallery, matches QUERY, or several.
@@ -52,7 +59,7 @@ def command(
     from bm25v.gallery import Gallery
 
     with Gallery.open(gallery_path) as gallery:
-        explanation = explain(gallery, queries, hit, **wanted)
+        explanation = explain(gallery, queries, hit, mode=mode, **wanted)
     if output is not None:
         _write(explanation, output, top, [Path(query).name for query in queries])
     if as_json:
@@ -73,7 +80,8 @@ def _write(explanation: "Explanation", output: Path, top: int | None, names: lis
     else:
         from bm25v.explain.drawing import draw
 
-        sheet = draw(explanation, top=top or 5, query_name=names[0] if names else "words")
+        query_name = names[0] if names else explanation.text or "words"
+        sheet = draw(explanation, top=top or 5, query_name=query_name)
         sheet.save(output, format="PNG")
 
 
@@ -112,7 +120,7 @@ def _print(explanation: "Explanation", top: int) -> None:
     if rest:
         click.echo(f"{sum(rest):7.2f}  {len(rest)} more words")
     click.echo(
-        f"{match.pictures} pictures; all tf together are {match.length:.2f} here, "
+        f"{match.pictures:,} pictures; all tf together are {match.length:.2f} here, "
         f"{match.average_length:.2f} on average"
     )
 

@@ -36,7 +36,7 @@ _ASKED = 8  # words that are listed
 @click.option(
     "--mode",
     type=click.Choice(list(_MODES)),
-    help="The order: usually two-stage; sparse with --boost, or without a picture.",
+    help="The order: usually two-stage; dense with --text; sparse with --boost or words alone.",
 )
 @click.option(
     "--candidates",
@@ -58,13 +58,14 @@ def command(
 ) -> None:
     """Find the pictures most like PICTURE, or several, and the words that say so.
 
-    Without a picture, search by words alone: --must and --boost. A WORD is a number or a name.
+    Without a picture, search by --text, or by visual words alone: --must and --boost. A WORD is a
+    number or a name.
     """
     from bm25v.errors import WrongUse
     from bm25v.gallery import Gallery
 
-    if not pictures and not any(wanted.values()):
-        raise WrongUse("nothing to look for: give a PICTURE, or words by --must or --boost")
+    if not pictures and not any(wanted.values()) and wanted["text"] is None:
+        raise WrongUse("nothing to look for: give a PICTURE, a --text, or words by --must, --boost")
     with Gallery.open(gallery_path) as gallery:
         results = gallery.search(
             pictures, **wanted, min_coverage=min_coverage, k=k, mode=mode, candidates=candidates

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
 _OPTIONS = (
     click.option(
+        "--text",
+        metavar="TEXT",
+        help="What to look for, in words: by a text tower, or by the names of visual words.",
+    ),
+    click.option(
         "--region",
         metavar="X,Y,W,H",
         help="Only this box of the picture counts: pixels, or fractions if none is above 1.",
@@ -49,6 +54,13 @@ _OPTIONS = (
         metavar="HIT",
         help="Less like this picture of the gallery.",
     ),
+    click.option(
+        "--query-words",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Ask with so many words of the picture, strong ones more; 64 find more by words  "
+        "[default: those that are kept of a picture, each alike]",
+    ),
 )
 
 
@@ -58,6 +70,7 @@ def steering_options(function: Callable[..., None]) -> Callable[..., None]:
     @wraps(function)
     def steered(
         *arguments: Any,
+        text: str | None,
         region: str | None,
         must: tuple[str, ...],
         without: tuple[str, ...],
@@ -65,9 +78,11 @@ def steering_options(function: Callable[..., None]) -> Callable[..., None]:
         negative: tuple[str, ...],
         like: tuple[str, ...],
         unlike: tuple[str, ...],
+        query_words: int | None,
         **rest: Any,
     ) -> None:
         wanted: Wanted = {
+            "text": text,
             "region": None if region is None else _numbers(region),
             "must": must,
             "without": without,
@@ -75,6 +90,7 @@ def steering_options(function: Callable[..., None]) -> Callable[..., None]:
             "negative": negative,
             "like": like,
             "unlike": unlike,
+            "query_words": query_words,
         }
         function(*arguments, wanted=wanted, **rest)
 

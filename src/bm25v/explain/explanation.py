@@ -1,7 +1,7 @@
 """A match taken apart: every word with its share of the score and its place in both pictures."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bm25v import bags
 from bm25v.errors import ImageError, WrongUse
 from bm25v.gallery import AskedWord, Gallery, Match, Word
+from bm25v.gallery.gallery import Mode
 from bm25v.gallery.wishes import Wanted, several, without_pixels
 from bm25v.query import Wish
 from bm25v.query.regions import Box, as_box
@@ -51,6 +52,7 @@ class Explanation:
     parts: tuple[Part, ...]
     asked: tuple[AskedWord, ...] = ()
     region: Box | None = None  # what counts of the query, as shares of its sides
+    text: str | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -81,20 +83,22 @@ def explain(
     hit: str | os.PathLike[str],
     *,
     encoding: Encoding | None = None,
+    mode: Mode | None = None,
     **wanted: Unpack[Wanted],
 ) -> Explanation:
     """Compare a picture, or several, with one of the gallery's: what do they share, and where?
 
-    Steered like a search, it explains that search's hit. A picture may be encoded already.
+    Steered like a search, it explains that search's hit. A picture may be encoded already. Only
+    the words of a text depend on the mode of the search.
     """
     vocabulary = gallery.vocabulary
     pictures = several(query)
     region = without_pixels(wanted.get("region"), pictures)
     wanted["region"] = region
     images = tuple(_decoded(vocabulary, picture) for picture in pictures)
-    wish = gallery.wish(images if encoding is None else encoding, **wanted)
+    wish = gallery.wish(images if encoding is None else encoding, mode=mode, **wanted)
     match = gallery.match(wish, hit)
-    notes: list[str] = []
+    notes = list(wish.notes)
     hit_image = hit_codes = None
     try:
         hit_image = vocabulary.decode(match.path)
@@ -111,6 +115,7 @@ def explain(
         parts,
         asked=gallery.asked_words(wish),
         region=as_box(region),
+        text=wish.text,
         notes=tuple(notes),
     )
 
@@ -123,20 +128,25 @@ def combined(explanation: Explanation) -> tuple[tuple[Grid, ...], Grid | None]:
     """
     helpful = [part for part in explanation.parts if part.word.contribution > 0]
     in_queries = tuple(
-        _weighed([(part.word.contribution, part.in_queries[number]) for part in helpful])
+        spread([(part.word.contribution, part.in_queries[number]) for part in helpful])
         for number in range(len(explanation.query_images))
     )
     if explanation.hit_image is None:
         return in_queries, None
     in_hit = [(p.word.contribution, p.in_hit) for p in helpful if p.in_hit is not None]
-    return in_queries, _weighed(in_hit)
+    return in_queries, spread(in_hit)
 
 
-def _weighed(grids: list[tuple[float, Grid]]) -> Grid:
+def spread(grids: Sequence[tuple[float, Grid]]) -> Grid:
+    """Return the sum of contributions, each spread over the patches where its word is.
+
+    >>> spread([(6.0, np.array([[1, 2]], np.float32)), (1.0, np.array([[0, 5]], np.float32))])
+    array([[2., 5.]], dtype=float32)
+    """
     if not grids:
         return np.zeros((1, 1), dtype=np.float32)
-    spread = [value * grid / max(float(grid.sum()), 1e-12) for value, grid in grids]
-    return np.asarray(np.sum(spread, axis=0), dtype=np.float32)
+    shares = [value * grid / max(float(grid.sum()), 1e-12) for value, grid in grids]
+    return np.asarray(np.sum(shares, axis=0), dtype=np.float32)
 
 
 def _part(vocabulary: Vocabulary, word: Word, wish: Wish, hit_codes: Codes | None) -> Part:

@@ -41,6 +41,8 @@ class Gallery(Searches):
     ('red.png', 0.0)
     """
 
+    _listing: usage.Listing | None = None
+
     @classmethod
     def create(
         cls, path: str | os.PathLike[str], *, vocabulary: str | os.PathLike[str] = DEFAULT
@@ -111,8 +113,14 @@ class Gallery(Searches):
 
     def words(self, *, best: int = 3) -> list[usage.WordFacts]:
         """Return the words in use, by number, each with the pictures that have most of it."""
-        found = usage.listed(self.snapshot(), self._catalog, self.word_names, best=best)
-        return self.words(best=best) if found is None else found  # None: compacted meanwhile
+        snapshot, names, kept = self.snapshot(), self.word_names, self._listing
+        is_same = kept is not None and kept.snapshot is snapshot and kept.names is names
+        if kept is None or not is_same or kept.best != best:
+            found = usage.listed(snapshot, self._catalog, names, best=best)
+            if found is None:  # compacted meanwhile
+                return self.words(best=best)
+            self._listing = kept = usage.Listing(snapshot, names, best, found)
+        return list(kept.words)
 
     def uses(self, word: int) -> usage.WordUses:
         """Return all that the gallery knows of one word."""

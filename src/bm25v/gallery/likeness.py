@@ -86,8 +86,9 @@ def shared_words(one: Bag, other: Bag) -> float:
     >>> shared_words(one, other)
     0.4
     """
-    common_words = np.intersect1d(one.words, other.words, assume_unique=True, return_indices=True)
-    _, in_one, in_other = common_words
+    _, in_one, in_other = np.intersect1d(
+        one.words, other.words, assume_unique=True, return_indices=True
+    )
     common = int(np.minimum(one.tf[in_one], other.tf[in_other]).sum(dtype=np.int64))
     whole = int(one.tf.sum(dtype=np.int64)) + int(other.tf.sum(dtype=np.int64)) - common
     return common / whole if whole else 0.0

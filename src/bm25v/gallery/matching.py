@@ -71,10 +71,13 @@ def asked_words(query: Query, statistics: Statistics, names: Names) -> tuple[Ask
 
 
 def notes(wish: Wish, statistics: Statistics, names: Names) -> tuple[str, ...]:
-    """Say which of the steering was in vain."""
-    return tuple(
-        f"no picture has {label(word, names.get(word))}: {what} changes nothing"
-        for words, what in ((wish.without, "leaving it out"), (wish.boosted, "boosting it"))
+    """Say where the words come from, if that is not plain, and which steering was in vain."""
+    return wish.notes + tuple(
+        f"no picture has {label(word, names.get(word))}: {what}"
+        for words, what in (
+            (wish.without, "leaving it out changes nothing"),
+            (wish.boosted, "boosting it lifts none"),
+        )
         for word in words
         if statistics.df_v[word] == 0
     )

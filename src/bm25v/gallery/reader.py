@@ -3,9 +3,12 @@
 import os
 import threading
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
+from bm25v.backbones import text
+from bm25v.backbones.text import TextTower
 from bm25v.errors import UnknownVocabulary, VocabularyMismatch
 from bm25v.gallery import catalog as catalogs
 from bm25v.gallery.catalog import Catalog
@@ -65,6 +68,13 @@ class Reader:
     def word_names(self) -> Mapping[int, str]:
         """What words are called: as people named them here, else as the vocabulary does."""
         return self.names.above(self.vocabulary.word_names)
+
+    @cached_property
+    def text_tower(self) -> TextTower | None:
+        """What makes vectors of texts, loaded on first use; None if the backbone has no such."""
+        if not text.has_tower(self.vocabulary.backbone_name):
+            return None
+        return text.load(self.vocabulary.backbone.name)
 
     def _load_vocabulary(self) -> Vocabulary:
         try:

@@ -18,7 +18,8 @@ from bm25v.gallery.reader import Reader
 from bm25v.gallery.results import AskedWord, Hit, Match, Results
 from bm25v.gallery.searching import Mode, Settings
 from bm25v.gallery.snapshot import Snapshot
-from bm25v.gallery.wishes import Asked, Example, Wanted, Wishes
+from bm25v.gallery.texts import Texts
+from bm25v.gallery.wishes import Asked, Example, Wanted, Wishes, Words
 from bm25v.query import Region, Wish
 from bm25v.vocabulary import Encoding, Picture
 
@@ -37,6 +38,8 @@ class Searches(Reader):
         negative: Asked | Iterable[Asked] | None = None,
         like: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
         unlike: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
+        text: str | None = None,
+        query_words: int | None = None,
         min_coverage: float = 0.0,
         k: int = 10,
         mode: Mode | None = None,
@@ -53,11 +56,16 @@ class Searches(Reader):
         negative: counter-examples. What they have counts against a picture, by half.
         like, unlike: pictures of the gallery, as feedback on hits. Words of the liked ones count
             for a picture, by three quarters, words of the unliked ones against it, by half.
+        text: what to look for in words, as one more picture. Hits are ordered by the cosine with
+            its vector, if the backbone has a text tower, and explained by what the nearest ones
+            share. In the other modes the visual words that are called so are asked for.
+        query_words: ask with so many of the picture's words, rather than those that would be kept
+            of it, and by how strong they are, rather than each alike. 64 find more by words.
         min_coverage: the least share of the query's IDF mass that a hit matches.
         mode: "two-stage" takes the best `candidates` by BM25 and orders them by cosine, "hybrid"
             by cosine and BM25 together; "sparse" ranks by BM25, "dense" by cosine over all
             pictures. The usual one is two-stage, or sparse if there is no dense vector (words
-            alone; regions, with some backbones) or if words are boosted.
+            alone; regions, with some backbones) or if words are boosted, else dense with a text.
 
         >>> import tempfile
         >>> from pathlib import Path
@@ -81,10 +89,13 @@ class Searches(Reader):
         pictures, against = wishes.several(picture), wishes.several(negative)
         if not all(isinstance(one, Encoding) for one in (*pictures, *against)):
             self.vocabulary.backbone.load()
+        if text is not None and mode != "sparse":
+            self.text_tower  # noqa: B018 - loads it
         self.snapshot()
         loaded = time.perf_counter()
         wish = self.wish(
             pictures,
+            mode=mode,
             region=region,
             must=must,
             without=without,
@@ -92,6 +103,8 @@ class Searches(Reader):
             negative=against,
             like=like,
             unlike=unlike,
+            text=text,
+            query_words=query_words,
         )
         ms = {"load": (loaded - start) * 1e3, "encode": (time.perf_counter() - loaded) * 1e3}
         results = self.search_wish(wish, settings)
@@ -108,15 +121,19 @@ class Searches(Reader):
         **wanted: Unpack[Wanted],
     ) -> Results:
         """Search with pictures that are encoded already, steered like `search`."""
-        wish = self.wish(encoding, **wanted)
+        wish = self.wish(encoding, mode=mode, **wanted)
         return self.search_wish(wish, Settings(k, mode, candidates, min_coverage))
 
     def wish(
-        self, picture: Asked | Iterable[Asked] | None = None, **wanted: Unpack[Wanted]
+        self,
+        picture: Asked | Iterable[Asked] | None = None,
+        *,
+        mode: Mode | None = None,
+        **wanted: Unpack[Wanted],
     ) -> Wish:
         """Return what `search` would look for: weighted words and a dense vector."""
-        made = Wishes(self.vocabulary, self.word_names, self._stored)
-        return made.wish(picture, **wanted)
+        made = Wishes(self.vocabulary, self.word_names, self._stored, self._told)
+        return made.wish(picture, mode=mode, **wanted)
 
     def search_wish(self, wish: Wish, settings: Settings | None = None) -> Results:
         """Search for what `wish` returned."""
@@ -222,6 +239,12 @@ class Searches(Reader):
             remedy = "it was removed; index it again" if was_removed else "index it first"
             raise WrongUse(f"{absolute} is not in {self.path}: {remedy}")
         return snapshot, picture.row, absolute
+
+    def _told(self, text: str, mode: Mode, must: Words, without: Words) -> Example:
+        """Return what a text stands for here."""
+        backbone = self.vocabulary.backbone_name
+        made = Texts(self.snapshot(), self.word_names, lambda: self.text_tower, backbone)
+        return made.example(text, mode, must, without)
 
     def _stored(self, path: str) -> Example:
         """Return what the gallery knows of a picture in it; its file is not needed."""

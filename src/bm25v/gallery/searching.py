@@ -50,10 +50,12 @@ class Settings:
         """Return the order that was asked for, or the usual one for a wish.
 
         That is two-stage, unless there is no dense vector, or there are boosted words, which the
-        second stage would not look at.
+        second stage would not look at. A text finds by its vector, as it has no words.
         """
         if self.mode is None:
-            return "sparse" if wish.dense_e is None or wish.boosted else "two-stage"
+            if wish.dense_e is None or wish.boosted:
+                return "sparse"
+            return "two-stage" if wish.text is None else "dense"
         if self.mode != "sparse" and wish.dense_e is None:
             raise WrongUse(f"mode {self.mode!r}: {wish.no_dense}; take mode 'sparse'")
         return self.mode

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from bm25v import bags, images, names
 from bm25v.bags import Bag
 from bm25v.errors import ImageError, WrongUse
+from bm25v.gallery.searching import Mode
 from bm25v.query import Region, Wish, from_bags, regions, steered
 from bm25v.query.weights import blended
 from bm25v.sae.model import Codes
@@ -18,6 +19,7 @@ from bm25v.vocabulary import Encoding, Picture, Vocabulary
 Asked = Picture | Encoding  # a picture, encoded already or not
 Path = str | os.PathLike[str]
 Word = int | str  # by its number or by its name
+Words = tuple[int, ...]
 
 
 class Wanted(TypedDict, total=False):
@@ -30,13 +32,17 @@ class Wanted(TypedDict, total=False):
     negative: Asked | Iterable[Asked] | None
     like: Path | Iterable[Path]
     unlike: Path | Iterable[Path]
+    text: str | None
+    query_words: int | None
 
 
 class Example(NamedTuple):
-    """What a wish takes of a picture, or of a part of one."""
+    """What a wish takes of a picture, of a part of one, or of a text."""
 
     bag: Bag
     dense_e: NDArray[np.floating] | None
+    no_dense: str = ""  # why there is none
+    note: str = ""
 
 
 def several(pictures: Asked | Iterable[Asked] | None) -> list[Asked]:
@@ -88,22 +94,25 @@ def encoded(vocabulary: Vocabulary, picture: Asked) -> Encoding:
 
 
 class Wishes:
-    """Makes wishes for one gallery; `stored` finds the example of a path in it."""
+    """Makes wishes for one gallery, which knows the examples of paths and of texts."""
 
     def __init__(
         self,
         vocabulary: Vocabulary,
         word_names: Mapping[int, str],
         stored: Callable[[str], Example],
+        told: Callable[[str, Mode, Words, Words], Example],
     ) -> None:
         self._vocabulary = vocabulary
         self._word_names = word_names
         self._stored = stored
+        self._told = told
 
     def wish(
         self,
         pictures: Asked | Iterable[Asked] | None,
         *,
+        mode: Mode | None = None,
         region: Region | None = None,
         must: Iterable[Word] = (),
         without: Iterable[Word] = (),
@@ -111,28 +120,39 @@ class Wishes:
         negative: Asked | Iterable[Asked] | None = None,
         like: Path | Iterable[Path] = (),
         unlike: Path | Iterable[Path] = (),
+        text: str | None = None,
+        query_words: int | None = None,
     ) -> Wish:
-        """Return the words, weighed, and the dense vector that all of it stands for."""
+        """Return the words, weighed, and the dense vector that all of it stands for.
+
+        Only the words of a text depend on the order that is asked for.
+        """
         asked, against = several(pictures), several(negative)
         region = without_pixels(region, asked)
         required, excluded = self._words(must), self._words(without)
         factors = self._factors(boost or {})
         liked = [self._stored(path) for path in absolute(like)]
         unliked = [self._stored(path) for path in absolute(unlike)]
-        if not (asked or liked or required or factors):
-            raise WrongUse("nothing to look for: give a picture, or words by must or boost")
+        if not (asked or liked or required or factors or text is not None):
+            raise WrongUse("nothing to look for: give a picture, a text, or words by must or boost")
+        if query_words is not None and query_words < 1:
+            raise WrongUse(f"query_words = {query_words}: ask with at least one word")
         encodings = [encoded(self._vocabulary, picture) for picture in asked]
-        examples = [Example(one.bag, one.dense_e) for one in encodings]
+        examples = [Example(self._bag(one, query_words), one.dense_e) for one in encodings]
         codes = [one.codes for one in encodings]
         if region is not None:
-            examples[0], codes[0] = self._part(encodings[0], region)
+            examples[0], codes[0] = self._part(encodings[0], region, query_words)
+        if text is not None:
+            order = mode or ("sparse" if factors else "dense")
+            examples.append(self._told(text, order, required, excluded))
         for picture in against:
             encoding = encoded(self._vocabulary, picture)
-            unliked.append(Example(encoding.bag, encoding.dense_e))
+            unliked.append(Example(self._bag(encoding, query_words), encoding.dense_e))
         query = from_bags(
             [one.bag for one in examples],
             liked=[one.bag for one in liked],
             against=[one.bag for one in unliked],
+            by_strength=query_words is not None,
         )
         steered_query = steered(query, must=required, without=excluded, boost=factors)
         dense_e, no_dense = self._dense(examples, liked, unliked)
@@ -144,6 +164,8 @@ class Wishes:
             dense_e=dense_e,
             no_dense=no_dense,
             codes=tuple(codes),
+            text=text,
+            notes=tuple(one.note for one in examples if one.note),
         )
 
     def _words(self, given: Iterable[Word]) -> tuple[int, ...]:
@@ -165,15 +187,26 @@ class Wishes:
             found[word] = float(factor)
         return found
 
-    def _part(self, encoding: Encoding, region: Region) -> tuple[Example, Codes]:
+    @staticmethod
+    def _bag(encoding: Encoding, query_words: int | None) -> Bag:
+        if query_words is None:
+            return encoding.bag
+        return bags.pool(encoding.codes, k_post=query_words)
+
+    def _part(
+        self, encoding: Encoding, region: Region, query_words: int | None
+    ) -> tuple[Example, Codes]:
         """Return what a region of a picture stands for, out of the whole picture's pass."""
         shares_p = regions.patch_shares(region, self._vocabulary.backbone.grid)
         codes = regions.within(encoding.codes, shares_p)
-        bag = bags.pool(codes, k_post=self._vocabulary.k_post)
-        if encoding.patches_pd is None:
-            return Example(bag, None), codes
-        mean_d = np.average(encoding.patches_pd, axis=0, weights=shares_p).astype(np.float32)
-        return Example(bag, self._vocabulary.backbone.pooled(mean_d)), codes
+        bag = bags.pool(codes, k_post=query_words or self._vocabulary.k_post)
+        backbone = self._vocabulary.backbone
+        dense_e = None
+        if encoding.patches_pd is not None:
+            mean_d = np.average(encoding.patches_pd, axis=0, weights=shares_p)
+            dense_e = backbone.pooled(mean_d.astype(np.float32))
+        reason = f"{backbone.name} gives a dense vector of whole pictures, not of a region"
+        return Example(bag, dense_e, no_dense=reason), codes
 
     def _dense(
         self, asked: list[Example], liked: list[Example], unliked: list[Example]
@@ -185,8 +218,7 @@ class Wishes:
             for kind in (asked, liked, unliked)
         )
         if len(pictures) < len(asked):
-            backbone = self._vocabulary.backbone_name
-            return None, f"{backbone} gives a dense vector of whole pictures, not of a region"
+            return None, next(one.no_dense for one in asked if one.dense_e is None)
         if len(pictures) == 1 and not good and not bad:
             return pictures[0].astype(np.float32), ""
         return blended(pictures, liked=good, against=bad), ""

@@ -166,7 +166,7 @@ def _put_off(strip_steps: Counts, guess: int, late: Flags) -> int:
 def _add_late(
     asked: Any, late: Flags, tile: int, lists: Any, high: NDArray[np.uint16], sums: Counts
 ) -> None:
-    """Add the words that were put off, where it matters: a loop for each, to wait for memory once."""
+    """Add the words that were put off, each in a loop of its own: memory is waited for once."""
     words, _, strip_steps = asked
     strips_vt, strips_sb = lists[1], lists[4]
     half = strips_sb.shape[1]

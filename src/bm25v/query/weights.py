@@ -32,12 +32,18 @@ def from_bag(bag: Bag) -> Query:
 
 
 def from_bags(
-    pictures: Sequence[Bag], *, liked: Sequence[Bag] = (), against: Sequence[Bag] = ()
+    pictures: Sequence[Bag],
+    *,
+    liked: Sequence[Bag] = (),
+    against: Sequence[Bag] = (),
+    by_strength: bool = False,
 ) -> Query:
     """Return what several pictures ask for together (Rocchio, over presence).
 
     A word counts the share of the pictures that have it, and `LIKED` times the share of the liked
     ones, less `AGAINST` times the share of the counter-examples. Below 0, it speaks against.
+    By strength, a picture has a word only by the square root of how strong it is in it, beside
+    the picture's strongest word.
 
     >>> ear_grass, ear_sofa, sofa = (
     ...     Bag(np.array(words, np.int32), np.full(len(words), 100, np.uint16))
@@ -48,8 +54,8 @@ def from_bags(
     """
     bags = (*pictures, *liked, *against)
     words = np.unique(np.concatenate([np.empty(0, np.int32), *(bag.words for bag in bags)]))
-    weights = _presence(words, pictures)
-    weights += LIKED * _presence(words, liked) - AGAINST * _presence(words, against)
+    shares, good, bad = (_shares(words, kind, by_strength) for kind in (pictures, liked, against))
+    weights = shares + LIKED * good - AGAINST * bad
     frequencies = np.zeros(len(words))
     for bag in pictures:
         frequencies[np.searchsorted(words, bag.words)] += bag.frequencies / len(pictures)
@@ -112,11 +118,14 @@ def blended(
     return _unit(np.asarray(mixed_e)).astype(np.float32)
 
 
-def _presence(words: NDArray[np.int32], bags: Sequence[Bag]) -> NDArray[np.float64]:
+def _shares(
+    words: NDArray[np.int32], bags: Sequence[Bag], by_strength: bool
+) -> NDArray[np.float64]:
     """Return the share of the bags that have each word."""
     counts = np.zeros(len(words))
     for bag in bags:
-        counts[np.searchsorted(words, bag.words)] += 1
+        has = np.sqrt(bag.tf / bag.tf.max(initial=1)) if by_strength else 1.0
+        counts[np.searchsorted(words, bag.words)] += has
     return counts / max(len(bags), 1)
 
 

@@ -23,6 +23,8 @@ class Wish:
     dense_e: NDArray[np.float32] | None = None
     no_dense: str = ""  # why there is none
     codes: tuple[Codes, ...] = ()
+    text: str | None = None
+    notes: tuple[str, ...] = ()  # where the words come from, if that is not plain
 
     @property
     def is_filtered(self) -> bool:
