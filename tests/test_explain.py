@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bm25v.errors import ImageError, WrongUse
-from bm25v.explain import Explanation, Part, drawing, explain, heatmaps, report
+from bm25v.explain import Explanation, Part, explain, heatmaps, report, sums
 from bm25v.explain.drawing import draw
 from bm25v.explain.explanation import combined
 from bm25v.explain.page import page as why_page
@@ -18,7 +18,7 @@ from bm25v.gallery import Gallery, Match, Word
 from tests.conftest import picture
 
 Pixels = NDArray[np.uint8]
-VOID = {"meta", "img", "br", "hr", "link", "input"}
+VOID = {"meta", "img", "br", "hr", "link", "input", "wbr"}
 
 
 def gradient(height: int, width: int) -> Pixels:
@@ -140,20 +140,28 @@ def test_an_overlay_of_an_absent_word_is_grey_all_over() -> None:
     ],
 )
 @pytest.mark.parametrize("contributions", [(), (4.0,), (4.0, 2.0, 1.0, 0.5, 0.3, 0.2, 0.1)])
-def test_a_sheet_has_the_computed_size(
+def test_a_sheet_holds_all_that_is_drawn(
     query: Pixels, hit: Pixels, contributions: tuple[float, ...]
 ) -> None:
     explanation = made_up(query, hit, *contributions)
     for top in (1, 5, 50):
-        sheet = draw(explanation, top=top)
-        assert sheet.mode == "RGB"
-        assert sheet.size == drawing.sheet_size(explanation, top=top)
+        assert_margins_are_empty(draw(explanation, top=top))
+
+
+def assert_margins_are_empty(sheet: Image.Image) -> None:
+    """Nothing is cut off at an edge, and nothing is left empty below."""
+    pixels = np.array(sheet)
+    ink_y, ink_x = np.nonzero((pixels != pixels[0, 0]).any(axis=-1))
+    assert ink_x.min() == 48
+    assert ink_x.max() <= sheet.width - 48
+    assert 40 <= ink_y.min() < 60
+    assert 40 <= sheet.height - ink_y.max() < 110
 
 
 def test_a_sheet_grows_by_a_row_a_word_and_ends_at_the_last() -> None:
     image = gradient(100, 100)
     explanation = made_up(image, image, 3.0, 2.0, 1.0)
-    heights = [drawing.sheet_size(explanation, top=top)[1] for top in (1, 2, 3, 4)]
+    heights = [draw(explanation, top=top).height for top in (1, 2, 3, 4)]
     assert heights[1] - heights[0] == heights[2] - heights[1] > 280
     assert heights[3] == heights[2]
     with pytest.raises(WrongUse, match="at least 1"):
@@ -169,16 +177,16 @@ def test_a_sheet_takes_any_name(name: str) -> None:
     assert grid is not None
     labelled = Explanation((image,), image, match(name, named), (Part(named, (grid,), grid),))
     for one in (explanation, labelled):
-        assert draw(one, query_name=name).size == drawing.sheet_size(one)
+        assert_margins_are_empty(draw(one, query_name=name))
 
 
 def test_printed_parts_add_up_as_printed() -> None:
     image = gradient(8, 8)
     explanation = made_up(image, image, 1.005, 1.004, 1.004, 0.004, 0.003)
     printed = sum(round(part.word.contribution, 2) for part in explanation.parts[:3])
-    rest = drawing.remainder(explanation, top=3)
+    rest = sums.remainder(explanation, top=3)
     assert round(printed + rest, 2) == round(explanation.sparse, 2)
-    assert drawing.remainder(explanation, top=5) == 0
+    assert sums.remainder(explanation, top=5) == 0
 
 
 def test_a_page_shows_every_query_and_hit_and_needs_nothing_else(
@@ -317,7 +325,7 @@ def test_the_words_of_a_hit_are_explained_without_its_file(gallery: Gallery, pho
     assert [part.in_query is not None for part in found.parts] == [True] * len(found.parts)
     (note,) = found.notes
     assert "4.png: does not exist; its words are known, where they are in it is not" in note
-    assert draw(found).size == drawing.sheet_size(found)
+    assert_margins_are_empty(draw(found))
     page = Page(why_page(found))
     assert note in page.text
     assert "The file cannot be read" in page.text
@@ -403,6 +411,16 @@ def test_a_page_takes_any_name_any_shape_and_no_words() -> None:
     assert "there is nothing to add up" in Page(why_page(none)).text
     with pytest.raises(WrongUse, match="at least 1"):
         why_page(none, top=0)
+
+
+def test_the_legend_of_pages_has_the_colours_of_heat_maps() -> None:
+    style = why_page(made_up(gradient(9, 9), gradient(9, 9), 1.0))
+    (legend,) = re.findall(r"\.glow {[^}]*linear-gradient\(to right, ([^)]*)\)", style)
+    shown = [[int(one[i : i + 2], 16) for i in (1, 3, 5)] for one in legend.split(", ")[1:]]
+    white = np.full((1, 400, 3), 255, dtype=np.uint8)
+    heat = heatmaps.overlay(white, np.linspace(0, 1, 400)[None])[0]
+    for colour, share in zip(shown[1:], (1 / 3, 2 / 3, 1), strict=True):
+        assert np.abs(heat[: round(400 * share)][-1].astype(int) - colour).max() < 40
 
 
 def test_a_glow_covers_what_an_overlay_shows() -> None:

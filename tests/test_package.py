@@ -58,7 +58,8 @@ def test_a_wheel_holds_all_that_search_needs(tmp_path: Path) -> None:
     assert {
         "bm25v/py.typed",
         "bm25v/evaluate/pages/page.css",
-        "bm25v/explain/report.css",
+        "bm25v/explain/look.css",
+        "bm25v/explain/page.js",
         "bm25v/vocabularies/default/sae.safetensors",
         "bm25v/vocabularies/default/vocabulary.json",
     } <= members

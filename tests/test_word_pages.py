@@ -19,7 +19,7 @@ from bm25v.errors import WrongUse
 from bm25v.explain import charts, crops
 from bm25v.explain.portrait import TOP, nearest, portraits
 from bm25v.explain.wordpage import overview, page
-from bm25v.gallery import Gallery
+from bm25v.gallery import Gallery, usage
 from bm25v.gallery.usage import Companion, Folder
 from bm25v.gallery.writer import FileState, Writer
 from tests import test_cli
@@ -83,6 +83,32 @@ def test_after_any_history_statistics_equal_a_plain_recount(tmp_path: Path, seed
     assert reader.snapshot().state.generation > 0 or seed
 
 
+def test_words_are_counted_once_until_something_changes(
+    gallery: Gallery, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    count = usage.listed
+
+    def counting(*given: Any, best: int) -> Any:
+        counted.append(best)
+        return count(*given, best=best)
+
+    monkeypatch.setattr(usage, "listed", counting)
+    first = gallery.words()
+    gallery.words().clear()
+    assert gallery.words() == first
+    assert counted == [3]
+    assert len(gallery.words(best=1)[0].best) == 1
+    word = first[0].word
+    gallery.names.change({word: "ear"})
+    assert gallery.words()[0].label == "ear"
+    with Gallery.open(gallery.path) as other:
+        other.remove(photos / "3.png")
+    after = {one.word: one.df for one in gallery.words()}
+    assert sum(after.values()) < sum(one.df for one in first)
+    assert counted == [3, 1, 3, 3]
+
+
 def test_words_that_come_together(put: Put) -> None:
     gallery = put(
         {
@@ -114,6 +140,14 @@ def test_words_that_come_together(put: Put) -> None:
     gallery.remove("/p/b")
     assert gallery.uses(1).folders == ()
     assert gallery.uses(1).purity is None
+
+
+def test_a_word_that_is_everywhere_has_no_company(put: Put) -> None:
+    pictures: dict[str, dict[int, float]] = {f"/p/{n}.png": {1: 5, 2: 1} for n in range(6)}
+    gallery = put(pictures | {f"/p/{n}.png": {1: 5} for n in range(6, 15)} | {"/p/x.png": {3: 1}})
+    (companion,) = gallery.uses(1).companions
+    assert companion.lift == pytest.approx(16 / 15)
+    assert [one.companions for one in portraits(gallery, [1, 2])] == [(), ()]
 
 
 def test_a_word_beyond_the_vocabulary_is_refused(gallery: Gallery) -> None:
@@ -320,7 +354,15 @@ def test_words_are_listed(indexed: Any) -> None:
     named = run("words", "--json", "--sort", "name").json["words"]
     assert [one["name"] for one in named[:3]] == ["Ape", "zebra", None]
     printed = run("words", "--sort", "name", "--limit", 2).out
-    assert printed.splitlines()[0].split() == ["word", "pictures", "IDF", "name", "most", "in"]
+    assert printed.splitlines()[0].split() == [
+        "word",
+        "pictures",
+        "IDF",
+        "name",
+        "most",
+        "in",
+        "(tf)",
+    ]
     assert printed.splitlines()[-1] == f"2 of {len(dfs)} words in 12 pictures"
     assert len(run("words").out.splitlines()) >= 22
     assert run("words", "-g", "nowhere").code == 1

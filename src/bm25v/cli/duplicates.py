@@ -36,7 +36,8 @@ def command(gallery_path: Path, only: str | None, as_json: bool) -> None:
         _print(group)
     spare = sum(len(group.pictures) - 1 for group in groups)
     if groups:
-        click.echo(f"{len(groups):,} groups; {spare:,} of {n_pictures:,} pictures could go")
+        counted = f"{len(groups):,} group{'s' * (len(groups) != 1)}"
+        click.echo(f"{counted}; {spare:,} of {n_pictures:,} pictures could go")
     else:
         click.echo(f"no duplicates among {n_pictures:,} pictures")
 
@@ -50,7 +51,7 @@ def _print(group: "Group") -> None:
 
 
 def _relation(one: "Duplicate") -> str:
-    return "same" if one.is_copy else f"near {one.likeness.cosine:.2f}"
+    return "same             " if one.is_copy else f"near, cosine {one.likeness.cosine:.2f}"
 
 
 def _size(size: int) -> str:

@@ -10,7 +10,7 @@ from bm25v.cli import names
 from bm25v.cli.options import console, gallery_option, json_option, print_json, shown
 
 if TYPE_CHECKING:
-    from bm25v.explain.portrait import Portrait
+    from bm25v.explain.portrait import Portrait, Relative
     from bm25v.gallery.usage import WordFacts
 
 _LIMIT = 20
@@ -79,7 +79,7 @@ def _print_table(words: "list[WordFacts]", total: int, pictures: int) -> None:
     for title in ("word", "pictures", "IDF"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("name", overflow="fold")
-    table.add_column("most in", overflow="fold")
+    table.add_column("most in (tf)", overflow="fold")
     for one in words:
         best = ", ".join(f"{_short(use.path)} ({use.tf:.2f})" for use in one.best)
         table.add_row(str(one.word), f"{one.df:,}", f"{one.idf:.2f}", one.name or "", best)
@@ -160,14 +160,18 @@ def _print(portrait: "Portrait") -> None:
         f"{facts.label}{number}: in {facts.df:,} of {uses.n:,} pictures, IDF {facts.idf:.2f}"
     )
     lines = {
-        "most in": [f"{_short(one.path)} ({one.tf:.2f})" for one in portrait.top[:3]],
+        "most in": [f"{_short(one.path)} (tf {one.tf:.2f})" for one in portrait.top[:3]],
         "folders": [f"{one.name} ({one.has_word} of {one.pictures})" for one in uses.folders[:3]],
-        "comes with": [f"{one.facts.label} ({one.value:.1f}×)" for one in portrait.companions[:5]],
-        "is like": [f"{one.facts.label} ({one.value:.2f})" for one in portrait.neighbours[:5]],
+        "comes with": [_beside(one, "{:.1f} × chance") for one in portrait.companions[:3]],
+        "points like": [_beside(one, "cosine {:.2f}") for one in portrait.neighbours[:3]],
     }
     for title, parts in lines.items():
         if parts:
-            click.echo(f"  {title:<11}{', '.join(parts)}")
+            click.echo(f"  {title:<13}{', '.join(parts)}")
+
+
+def _beside(one: "Relative", value: str) -> str:
+    return f"{one.facts.label} ({value.format(one.value)})"
 
 
 for _one in (names.name, names.export, names.import_names, names.suggest):

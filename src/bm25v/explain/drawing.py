@@ -1,17 +1,17 @@
-"""An explanation as one picture: both photos, then a row for each of the words that give most."""
+"""An explanation as one picture: both photos, what matched, then the words that give most."""
 
-import unicodedata
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from bm25v.errors import WrongUse
-from bm25v.explain.explanation import Explanation, Part
-from bm25v.explain.heatmaps import overlay
+from bm25v.explain.explanation import Explanation, Part, combined
+from bm25v.explain.heatmaps import overlay, scale
+from bm25v.explain.lettering import shorten, write
+from bm25v.explain.sums import count, peak, remainder, share
 from bm25v.query.regions import Box
 
 Pixels = NDArray[np.uint8]
@@ -37,8 +37,8 @@ class _Layout(NamedTuple):
 
     @property
     def height(self) -> int:
-        words = max(self.n_words, 1) * (self.word + 2 * _GAP)
-        return _MARGIN + _CAPTIONS + self.head + _GAP + words + _FOOTER + _MARGIN
+        rows = (1 + self.n_words) * (self.word + 2 * _GAP)  # the first is of all words together
+        return _MARGIN + _CAPTIONS + self.head + _GAP + rows + _FOOTER + _MARGIN
 
 
 def draw(explanation: Explanation, *, top: int = 5, query_name: str = "query") -> Image.Image:
@@ -64,6 +64,15 @@ def draw(explanation: Explanation, *, top: int = 5, query_name: str = "query") -
     _paste(sheet, y, _framed(first, explanation.region), hit)
     _head(pencil, y, explanation)
     y += layout.head + _GAP
+    pencil.line((_MARGIN, y, _WIDTH - _MARGIN, y), _LINE)
+    if explanation.parts:
+        in_queries, in_hit = combined(explanation)
+        in_first = in_queries[0] if in_queries else None
+        _paste(sheet, y + _GAP, _glowing(first, in_first), _glowing(hit, in_hit))
+        _together(sheet, pencil, y + _GAP)
+    else:
+        write(pencil, (_MARGIN, y + _GAP), "No shared words", 22, _INK)
+    y += layout.word + 2 * _GAP
     before = 0.0
     for part in explanation.parts[:top]:
         pencil.line((_MARGIN, y, _WIDTH - _MARGIN, y), _LINE)
@@ -72,17 +81,8 @@ def draw(explanation: Explanation, *, top: int = 5, query_name: str = "query") -
         _word(pencil, y + _GAP, part, before, explanation)
         before += part.word.contribution
         y += layout.word + 2 * _GAP
-    if not explanation.parts:
-        pencil.line((_MARGIN, y, _WIDTH - _MARGIN, y), _LINE)
-        _write(pencil, (_MARGIN, y + _GAP), "No shared words", 22, _INK)
-        y += layout.word + 2 * _GAP
     _footer(pencil, y, explanation, layout.n_words)
     return sheet
-
-
-def sheet_size(explanation: Explanation, *, top: int = 5) -> Size:
-    """Return the width and height that `draw` gives the sheet."""
-    return _WIDTH, _layout(explanation, top).height
 
 
 def _layout(explanation: Explanation, top: int) -> _Layout:
@@ -134,21 +134,30 @@ def _paste(sheet: Image.Image, y: int, query: Pixels, hit: Pixels) -> None:
 
 
 def _caption(pencil: ImageDraw.ImageDraw, x: int, role: str, name: str) -> None:
-    _write(pencil, (x, _MARGIN - 4), role, 17, _QUIET)
-    _write(pencil, (x, _MARGIN + 20), _shorten(name, 21, _BOX), 21, _INK)
+    write(pencil, (x, _MARGIN - 4), role, 17, _QUIET)
+    write(pencil, (x, _MARGIN + 20), shorten(name, 21, _BOX), 21, _INK)
 
 
 def _head(pencil: ImageDraw.ImageDraw, y: int, explanation: Explanation) -> None:
     x, n_words = _LEFT[2], len(explanation.parts)
-    _write(pencil, (x, y - 4), "BM25 score", 17, _QUIET)
-    _write(pencil, (x, y + 18), f"{explanation.sparse:.2f}", 60, _INK)
-    _write(pencil, (x, y + 88), f"the sum of {_count(n_words, 'shared word')}", 19, _QUIET)
+    write(pencil, (x, y - 4), "BM25 score", 17, _QUIET)
+    write(pencil, (x, y + 18), f"{explanation.sparse:.2f}", 60, _INK)
+    write(pencil, (x, y + 88), f"the sum of {count(n_words, 'shared word')}", 19, _QUIET)
     coverage = f"{explanation.match.coverage:.0%} of what was asked for, by rarity"
-    _write(pencil, (x, y + 112), coverage, 19, _QUIET)
+    write(pencil, (x, y + 112), coverage, 19, _QUIET)
     if explanation.dense is not None:
-        _write(pencil, (x, y + 152), f"Cosine {explanation.dense:.3f}", 24, _INK)
+        write(pencil, (x, y + 152), f"Cosine {explanation.dense:.3f}", 24, _INK)
         note = "of the dense vectors: stands beside the score"
-        _write(pencil, (x, y + 184), note, 17, _QUIET)
+        write(pencil, (x, y + 184), note, 17, _QUIET)
+
+
+def _together(sheet: Image.Image, pencil: ImageDraw.ImageDraw, y: int) -> None:
+    x, right = _LEFT[2], _LEFT[2] + _COLUMN
+    write(pencil, (x, y - 4), "What matched", 24, _INK)
+    write(pencil, (x, y + 32), "All words together, each by what it gives", 19, _QUIET)
+    sheet.paste(Image.fromarray(scale(width=_COLUMN, height=12)), (x, y + 76))
+    write(pencil, (x, y + 94), "faint", 17, _QUIET)
+    write(pencil, (right, y + 94), "strongest", 17, _QUIET, anchor="ra")
 
 
 def _word(
@@ -156,16 +165,15 @@ def _word(
 ) -> None:
     score, whole = explanation.sparse, peak(explanation)
     word, x, right = part.word, _LEFT[2], _LEFT[2] + _COLUMN
-    _write(pencil, (x, y - 4), _shorten(word.label, 24, _COLUMN - 130), 24, _INK)
-    _write(pencil, (right, y - 6), f"{word.contribution:+.2f}", 28, _ACCENT, anchor="ra")
+    write(pencil, (x, y - 4), shorten(word.label, 24, _COLUMN - 130), 24, _INK)
+    write(pencil, (right, y - 6), f"{word.contribution:+.2f}", 28, _ACCENT, anchor="ra")
     _bar(pencil, y + 40, before, word.contribution, whole)
-    share = f"{_percent(word.contribution, score)} of the score"
-    _write(pencil, (x, y + 64), share, 19, _INK)
+    write(pencil, (x, y + 64), f"{share(word.contribution, score)} of the score", 19, _INK)
     weight = "" if word.weight == 1 else f" x weight {word.weight:.3g}"
     factors = f"idf {word.idf:.2f} x saturation {word.saturation:.2f}{weight}"
-    _write(pencil, (x, y + 92), factors, 17, _QUIET)
+    write(pencil, (x, y + 92), factors, 17, _QUIET)
     frequencies = f"tf {word.query_tf:.2f} in the query, {word.tf:.2f} in the hit"
-    _write(pencil, (x, y + 115), frequencies, 17, _QUIET)
+    write(pencil, (x, y + 115), frequencies, 17, _QUIET)
 
 
 def _bar(pencil: ImageDraw.ImageDraw, y: int, before: float, value: float, whole: float) -> None:
@@ -182,84 +190,17 @@ def _bar(pencil: ImageDraw.ImageDraw, y: int, before: float, value: float, whole
         stretch(min(before, before + value), max(before, before + value), _ACCENT)
 
 
-def peak(explanation: Explanation) -> float:
-    """Return how far the bars reach: all that speaks for the hit, before what speaks against."""
-    return sum(max(0.0, part.word.contribution) for part in explanation.parts)
-
-
-def remainder(explanation: Explanation, *, top: int) -> float:
-    """Return what the words after the `top` give, to the cent: printed parts add up as printed."""
-    printed = sum(round(part.word.contribution, 2) for part in explanation.parts[:top])
-    rest = [part.word.contribution for part in explanation.parts[top:]]
-    if not rest:
-        return 0.0
-    left = round(explanation.sparse, 2) - printed
-    return left if min(rest) < 0 else max(0.0, left)
-
-
 def _footer(pencil: ImageDraw.ImageDraw, y: int, explanation: Explanation, n_drawn: int) -> None:
     pencil.line((_MARGIN, y, _WIDTH - _MARGIN, y), _LINE)
     score, x, right = explanation.sparse, _LEFT[2], _LEFT[2] + _COLUMN
     n_more, rest = len(explanation.parts) - n_drawn, remainder(explanation, top=n_drawn)
     if n_more:
-        more = _count(n_more, "more word")
-        share = f"{more}: {_percent(rest, score)} of the score"
-        _write(pencil, (x, y + _GAP - 4), share, 19, _INK)
-        _write(pencil, (right, y + _GAP - 8), f"{rest:+.2f}", 24, _ACCENT, anchor="ra")
+        more = count(n_more, "more word")
+        about = f"{more}: {share(rest, score)} of the score"
+        write(pencil, (x, y + _GAP - 4), about, 19, _INK)
+        write(pencil, (right, y + _GAP - 8), f"{rest:+.2f}", 24, _ACCENT, anchor="ra")
         _bar(pencil, y + _GAP + 26, score - rest, rest, peak(explanation))
         summary = f"{score - rest:.2f} above + {rest:.2f} in {more} = {score:.2f}, the BM25 score"
     else:
         summary = f"All shared words are shown; they add up to {score:.2f}, the BM25 score"
-    _write(pencil, (_MARGIN, y + _GAP - 4), summary, 19, _INK)
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
-
-
-def _percent(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.0f}%" if whole else "0%"
-
-
-def _write(
-    pencil: ImageDraw.ImageDraw,
-    place: tuple[int, int],
-    text: str,
-    size: int,
-    colour: tuple[int, int, int],
-    anchor: str = "la",
-) -> None:
-    pencil.text(place, _readable(text), fill=colour, font=_font(size), anchor=anchor)
-
-
-@lru_cache
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(size=size)
-
-
-def _shorten(text: str, size: int, width: int) -> str:
-    """Return the text with its middle left out, so that it fits the width at that font size.
-
-    >>> _shorten("a_very_long_name_of_a_picture.jpeg", 20, 160)
-    'a_very_...re.jpeg'
-    """
-    text = _readable(text)
-    kept = len(text)
-    shortened = text
-    while _font(size).getlength(shortened) > width and kept > 2:
-        kept -= 1
-        shortened = f"{text[: (kept + 1) // 2]}...{text[len(text) - kept // 2 :]}"
-    return shortened
-
-
-def _readable(text: str) -> str:
-    """Write accented letters without accents, and `?` for what the font cannot show."""
-    plain = (c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
-    return "".join(c if _is_drawable(c) else "?" for c in plain)
-
-
-@lru_cache(maxsize=4096)
-def _is_drawable(character: str) -> bool:
-    font = _font(20)
-    missing = bytes(font.getmask("\uffff"))
-    return character.isprintable() and bytes(font.getmask(character)) != missing
+    write(pencil, (_MARGIN, y + _GAP - 4), summary, 19, _INK)

@@ -14,7 +14,7 @@ _STOPS = np.array(  # from plum over red and orange to pale yellow, lighter at e
     [(43, 6, 62), (140, 29, 92), (224, 79, 57), (251, 161, 28), (255, 240, 158)], dtype=np.float32
 )
 _VISIBLE = 0.03  # of the peak: below, the word is not there
-_GLOW, _GLOW_OPACITY = 56, 0.82  # pixels of a side; what is below shows through
+_GLOW = 56  # pixels of a side
 _FULL = 0.5  # of the peak: from here on nothing of the grey is left
 
 
@@ -47,10 +47,20 @@ def overlay(image_hwc: NDArray[np.uint8], grid: NDArray[np.floating]) -> NDArray
     grey_hw1 = (pixels @ _LUMA)[..., None]
     # The picture's light is kept in the glow, so that one sees what is there; none of its colour
     # is needed for that, and on an orange flower it would pass for heat.
-    glow = _colours(0.25 + 0.75 * share_hw) * (0.55 + 0.45 * grey_hw1 / 255)
+    glow = _colours(0.25 + 0.75 * share_hw) * (0.65 + 0.35 * grey_hw1 / 255)
     opacity_hw1 = _ramp(share_hw)[..., None]
     mixed = (16 + 0.5 * grey_hw1) * (1 - opacity_hw1) + glow * opacity_hw1
     return np.clip(mixed, 0, 255).astype(np.uint8)
+
+
+def scale(*, width: int, height: int) -> NDArray[np.uint8]:
+    """Return what an overlay looks like from nothing to the strongest place, for a legend.
+
+    >>> scale(width=100, height=8).shape
+    (8, 100, 3)
+    """
+    grey = np.full((height, width, 3), 215, dtype=np.uint8)
+    return overlay(grey, np.linspace(0, 1, width)[None])
 
 
 def glow(grid: NDArray[np.floating]) -> NDArray[np.uint8]:
@@ -63,7 +73,7 @@ def glow(grid: NDArray[np.floating]) -> NDArray[np.uint8]:
     height, width = (max(_GLOW, 3 * cells) for cells in grid.shape)
     share_hw = smooth(grid, width=width, height=height)
     colours_hwc = _colours(0.25 + 0.75 * share_hw)
-    opacity_hw1 = 255 * _GLOW_OPACITY * _ramp(share_hw)[..., None]
+    opacity_hw1 = 255 * _ramp(share_hw)[..., None]
     return np.concatenate([colours_hwc, opacity_hw1], axis=-1).astype(np.uint8)
 
 

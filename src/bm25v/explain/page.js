@@ -5,13 +5,16 @@ const maps = [...stage.querySelectorAll(".map")];
 const rows = [...document.querySelectorAll(".word")];
 const stretches = [...document.querySelectorAll("[data-row]")];
 const heat = (map) => map.style.getPropertyValue("--heat");
-const all = maps.map(heat);
+const all = maps.map((map) => [heat(map), map.ariaLabel]);
 const allSays = says.textContent;
 
 function show(row) {
   maps.forEach((map, i) => {
     const own = row && row.querySelector(`.map[data-side="${map.dataset.side}"]`);
-    map.style.setProperty("--heat", own ? heat(own) : row ? "linear-gradient(#0000, #0000)" : all[i]);
+    const none = ["linear-gradient(#0000, #0000)", "The word is not in it"];
+    const [glow, about] = own ? [heat(own), own.ariaLabel] : row ? none : all[i];
+    map.style.setProperty("--heat", glow);
+    map.ariaLabel = about;
   });
   says.textContent = row ? `Only ${row.dataset.label}` : allSays;
   for (const other of rows) other.classList.toggle("on", other === row);

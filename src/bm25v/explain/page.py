@@ -1,25 +1,17 @@
 """An explanation as one page of HTML that stands alone: both pictures, then each word."""
 
-import base64
-import io
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
-
 from bm25v.errors import WrongUse
-from bm25v.explain import crops
-from bm25v.explain.drawing import peak, remainder
 from bm25v.explain.explanation import Explanation, Grid, Part, Pixels, combined
-from bm25v.explain.heatmaps import glow
-from bm25v.explain.markup import document, facts, text
+from bm25v.explain.glowing import heat_map, photo, shape
+from bm25v.explain.markup import SCALE, bar, breakable, document, facts, text
+from bm25v.explain.sums import count, peak, remainder, share
 from bm25v.gallery import AskedWord
 from bm25v.index.reference import K1, B
 from bm25v.query.regions import Box
 
-_SIDE = 760  # of a picture, in pixels
 _HIT = "hit"
 
 
@@ -28,6 +20,7 @@ def page(
 ) -> str:
     """Return the page; of the words, the `top` ones that give most, or all.
 
+    >>> import numpy as np
     >>> from bm25v.gallery import Match, Word
     >>> pixels, grid = np.zeros((40, 60, 3), np.uint8), np.ones((7, 7), np.float32)
     >>> word = Word(7, "petal", 2.0, 3.0, 4.0, 1.5, 3.0)
@@ -42,12 +35,12 @@ def page(
     sides = {f"q{n}": image for n, image in enumerate(explanation.query_images)}
     if explanation.hit_image is not None:
         sides[_HIT] = explanation.hit_image
-    photos = "".join(_photo(side, image) for side, image in sides.items())
+    photos = "".join(photo(side, image) for side, image in sides.items())
     script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
     body = f"""<style>{photos}</style>
 <header>
 <small>Why this picture was found</small>
-<h1>{text(name)}</h1>
+<h1>{breakable(name)}</h1>
 <p class="lead">{_lead(explanation)}</p>
 {facts("facts", _facts(explanation))}
 {"".join(f'<p class="note">{text(note)}</p>' for note in explanation.notes)}
@@ -73,15 +66,15 @@ def _lead(explanation: Explanation) -> str:
     if not explanation.parts:
         return f"It has none of the {asked} words asked for: there is nothing to add up."
     but = f", and {against} that speak{'s' * (against == 1)} against it" if against else ""
-    found = f"It has {n} of the {asked} word{'s' * (asked != 1)} asked for{but}."
+    found = f"It has {n} of the {count(asked, 'word')} asked for{but}."
     return f"{found} Each gives a part of the score: point at one to see where it is."
 
 
 def _facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
     yield f"{explanation.sparse:.2f}", "BM25 score, the sum of the words"
-    yield f"{explanation.match.coverage:.0%}", "coverage: what it has of the words’ rarity (IDF)"
+    yield f"{explanation.match.coverage:.0%}", "coverage of what was asked for, by IDF"
     if explanation.dense is not None:
-        yield f"{explanation.dense:.3f}", "cosine of the dense vectors, beside the sum"
+        yield f"{explanation.dense:.3f}", "cosine, beside the sum"
 
 
 def _stage(explanation: Explanation, sides: dict[str, Pixels], query_names: Sequence[str]) -> str:
@@ -92,13 +85,15 @@ def _stage(explanation: Explanation, sides: dict[str, Pixels], query_names: Sequ
         region = explanation.region if number == 0 else None
         figures.append(_figure(f"q{number}", sides, grid, "Query", name, region))
     if not in_queries:
-        figures.append('<figure class="empty"><p>No picture: words were asked for.</p></figure>')
+        asked = "words were asked for" if explanation.text is None else f"“{explanation.text}”"
+        figures.append(f'<figure class="empty"><p>No picture: {text(asked)}.</p></figure>')
     if in_hit is None:
         figures.append('<figure class="empty"><p>The file cannot be read.</p></figure>')
     else:
         figures.append(_figure(_HIT, sides, in_hit, "Hit", Path(explanation.hit_path).name))
     return f"""<section class="stage" aria-label="Both pictures">
-<p class="says" aria-live="polite">What matched: all words, by what they give</p>
+<div class="above"><p class="says" aria-live="polite">What matched: all words together</p>{SCALE}
+<label><input type="checkbox" class="plain"> without the glow</label></div>
 <div class="pictures">{"".join(figures)}</div>
 </section>"""
 
@@ -106,27 +101,9 @@ def _stage(explanation: Explanation, sides: dict[str, Pixels], query_names: Sequ
 def _figure(
     side: str, sides: dict[str, Pixels], grid: Grid, role: str, name: str, region: Box | None = None
 ) -> str:
-    image = _map(side, sides[side], grid, f"What matched in the {role.lower()}", region)
+    image = heat_map(side, sides[side], grid, f"What matched in the {role.lower()}", region)
     caption = f"<figcaption><small>{role}</small> {text(name)}</figcaption>"
-    return f'<figure style="{_shape(sides[side])}">{image}{caption}</figure>'
-
-
-def _map(side: str, image: Pixels, grid: Grid, about: str, region: Box | None = None) -> str:
-    frame = ""
-    if region is not None:
-        x, y, w, h = (f"{100 * share:.2f}%" for share in region)
-        frame = f'<i class="region" style="left:{x};top:{y};width:{w};height:{h}"></i>'
-    style = f"{_shape(image)};--heat:url({_png(glow(grid))})"
-    return (
-        f'<div class="map" data-side="{side}" role="img" aria-label="{text(about)}" '
-        f'style="{style}"><i class="photo {side}"></i><i class="photo lit {side}"></i>'
-        f'<i class="heat"></i>{frame}</div>'
-    )
-
-
-def _shape(image: Pixels) -> str:
-    height, width = image.shape[:2]
-    return f"--shape:{width / height:.4f}"
+    return f'<figure style="{shape(sides[side])}">{image}{caption}</figure>'
 
 
 def _words(explanation: Explanation, sides: dict[str, Pixels], top: int | None) -> str:
@@ -138,9 +115,9 @@ def _words(explanation: Explanation, sides: dict[str, Pixels], top: int | None) 
     n_more = len(explanation.parts) - len(shown)
     if n_more:
         rest = remainder(explanation, top=len(shown))
-        more = f"{n_more} more word{'s' * (n_more > 1)}"
-        bar = _bar(explanation.sparse - rest, rest, whole)
-        rows.append(f'<li class="rest"><div><h3>{more} <b>{_signed(rest)}</b></h3>{bar}</div></li>')
+        more, value = count(n_more, "more word"), f"<b>{_signed(rest)}</b>"
+        last = bar(explanation.sparse - rest, rest, whole)
+        rows.append(f'<li class="rest"><div><h3>{more} {value}</h3>{last}</div></li>')
     if not rows:
         return ""
     return f"""<section class="why"><h2>The words, and what each gives</h2>
@@ -169,13 +146,13 @@ def _word(explanation: Explanation, sides: dict[str, Pixels], number: int, befor
     against = " against" if word.contribution < 0 else ""
     whole = peak(explanation)
     of = "the score" if explanation.parts[-1].word.contribution >= 0 else "what speaks for it"
-    share = "speaks against it" if against else f"{word.contribution / whole:.0%} of {of}"
-    amounts = f"tf {word.tf:.2f} in the hit, {word.query_tf:.2f} in the query"
+    says = "speaks against it" if against else f"{share(word.contribution, whole)} of {of}"
+    amounts = f"tf {word.query_tf:.2f} in the query, {word.tf:.2f} in the hit"
     return f"""<li class="word{against}" tabindex="0" data-label="{text(word.label)}">
 <div class="maps">{"".join(_places(part, sides))}</div>
 <div><h3>{text(word.label)} <b>{_signed(word.contribution)}</b></h3>
-{_bar(before, word.contribution, whole)}
-<p>{share}</p>
+{bar(before, word.contribution, whole)}
+<p>{says}</p>
 <details class="how"><summary>{_factors(part)}</summary>{_formula(explanation, part)}</details>
 <small>{amounts} · in {word.df:,} of {explanation.match.pictures:,} pictures</small></div></li>"""
 
@@ -185,9 +162,9 @@ def _places(part: Part, sides: dict[str, Pixels]) -> Iterator[str]:
     if in_query is None or not in_query.any():
         yield '<p class="gone">in no picture asked with</p>'
     else:
-        yield _map(side, sides[side], in_query, f"Where {label} is in the query")
+        yield heat_map(side, sides[side], in_query, f"Where {label} is in the query")
     if part.in_hit is not None:
-        yield _map(_HIT, sides[_HIT], part.in_hit, f"Where {label} is in the hit")
+        yield heat_map(_HIT, sides[_HIT], part.in_hit, f"Where {label} is in the hit")
 
 
 def _factors(part: Part) -> str:
@@ -235,21 +212,3 @@ def _signed(value: float, form: str = "+.2f") -> str:
     ('+2.50', '−2.50', '−0.5')
     """
     return format(value, form).replace("-", "−")
-
-
-def _bar(before: float, value: float, whole: float) -> str:
-    start = 100 * min(before, before + value) / (whole or 1)
-    size = 100 * abs(value) / (whole or 1)
-    return f'<div class="bar" style="--start:{start:.2f}%;--size:{size:.2f}%"><i></i></div>'
-
-
-def _photo(side: str, image: Pixels) -> str:
-    """Return a rule that shows a picture: it is in the page once, however often it is shown."""
-    data = base64.b64encode(crops.jpeg(crops.shrunk(image, side=_SIDE))).decode()
-    return f".photo.{side}{{background-image:url(data:image/jpeg;base64,{data})}}"
-
-
-def _png(image: NDArray[np.uint8]) -> str:
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

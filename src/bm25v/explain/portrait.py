@@ -22,6 +22,7 @@ from bm25v.vocabulary import Vocabulary
 TOP, MIDDLE, RANDOM = 12, 6, 6  # pictures shown
 PLACED = 32  # random pictures that say where in a picture the word is
 NEIGHBOURS = 8
+LIFT = 1.1  # least of a companion: a word that is almost everywhere comes with all others
 
 _KEPT = 2_000  # files whose words are kept for the next portraits
 
@@ -147,7 +148,9 @@ class _Studio:
     def portrait(self, word: int) -> Portrait:
         uses = self._gallery.uses(word)
         chosen = _chosen(uses.uses, seed=word)
-        companions = [(self._facts[one.word], one.lift) for one in uses.companions]
+        companions = [
+            (self._facts[one.word], one.lift) for one in uses.companions if one.lift >= LIFT
+        ]
         near = nearest(self._vocabulary, word, among=self._facts)
         neighbours = [(self._facts[other], cosine) for other, cosine in near]
         related = [facts.best[0] for facts, _ in (*companions, *neighbours)]

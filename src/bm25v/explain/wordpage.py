@@ -7,13 +7,14 @@ from bm25v import images
 from bm25v.errors import ImageError
 from bm25v.explain import charts, crops
 from bm25v.explain.charts import percent
-from bm25v.explain.markup import document, facts, picture, text
+from bm25v.explain.markup import SCALE, bar, document, facts, picture, text
 from bm25v.explain.portrait import Portrait, Relative, Sight
 
 _CROP, _HEAT_MAP, _CHIP = 240, 260, 112  # pixels a side
 _DECODED = 512  # pixels of the short side
 _FOLDERS = 8
-_STYLES = ("report.css", "words.css", "wordpage.css")
+_STYLES = ("words.css", "wordpage.css")
+_WHERE = f"The pictures with most of it {SCALE}"
 _FOOTER = """<footer>
 <h2>How to read this page</h2>
 <p>A picture has a word if it is one of its strongest. How much of a word it has is its <b>term
@@ -43,7 +44,7 @@ def page(portrait: Portrait, *, links: Mapping[int, str] | None = None, home: st
 {facts("facts", _headlines(portrait))}
 </header>
 <main>
-{_pictures("Where it is", "The pictures with most of it", portrait.top, word.label, False)}
+{_pictures("Where it is", _WHERE, portrait.top, word.label, False)}
 <section class="charts">
 <div><h2>How much of it</h2><p>Pictures by their term frequency</p>
 {charts.spread(portrait.spread)}</div>
@@ -121,7 +122,7 @@ def _headlines(portrait: Portrait) -> Iterable[tuple[str, str]]:
     yield percent(uses.facts.df / max(uses.n, 1)), "of the gallery"
     yield f"{uses.facts.idf:.2f}", "IDF"
     if uses.purity is not None:
-        yield percent(uses.purity), f"in {uses.folders[0].name}"
+        yield percent(uses.purity), f"of them in {uses.folders[0].name}"
 
 
 def _pictures(title: str, about: str, sights: Sequence[Sight], label: str, with_crops: bool) -> str:
@@ -139,7 +140,9 @@ def _pictures(title: str, about: str, sights: Sequence[Sight], label: str, with_
 def _place(portrait: Portrait) -> str:
     if not portrait.placed:
         return '<p class="missing">None of its pictures can be read any more.</p>'
-    among = f"Mean of {portrait.placed} random pictures" if portrait.placed > 1 else "One picture"
+    n, is_all = portrait.placed, portrait.placed == portrait.uses.facts.df
+    chosen = f"its {n} pictures" if is_all else f"{n} random pictures"
+    among = f"Mean of {chosen}" if n > 1 else "One picture"
     return f"<p>{among}, squeezed to a square</p>{charts.place(portrait.place)}"
 
 
@@ -150,8 +153,7 @@ def _folders(portrait: Portrait) -> str:
     most = uses.folders[0].has_word
     rows = "".join(
         f"<li><span>{text(one.name)}</span><b>{one.has_word}</b><small>of {one.pictures}</small>"
-        f'<div class="bar" style="--start:0%;--size:{100 * one.has_word / most:.1f}%"><i></i></div>'
-        "</li>"
+        f"{bar(0, one.has_word, most)}</li>"
         for one in uses.folders[:_FOLDERS]
     )
     n_more = len(uses.folders) - _FOLDERS
@@ -181,28 +183,30 @@ def _relative(relative: Relative, link: str | None, value: str) -> str:
 
 def _crop(sight: Sight, label: str, side: int = _CROP) -> str:
     """Show the part of a picture that has most of a word."""
-    if sight.grid is None:
-        return _gone(sight, sight.problem)
-    try:
-        pixels = images.decode(sight.path, short_side=_DECODED)
-    except ImageError as error:
-        return _gone(sight, str(error))
-    part = images.resize(crops.most(pixels, sight.grid), width=side, height=side)
+    seen = _seen(sight, _DECODED)
+    if isinstance(seen, str):
+        return seen
+    pixels, grid = seen
+    part = images.resize(crops.most(pixels, grid), width=side, height=side)
     return picture(crops.jpeg(part), f"{label} in {Path(sight.path).name}")
 
 
 def _heat_map(sight: Sight, label: str) -> str:
-    if sight.grid is None:
-        return _gone(sight, sight.problem)
-    try:
-        pixels = images.decode(sight.path, short_side=_HEAT_MAP)
-    except ImageError as error:
-        return _gone(sight, str(error))
-    heat_map = crops.heat_map(pixels, sight.grid, side=_HEAT_MAP)
+    seen = _seen(sight, _HEAT_MAP)
+    if isinstance(seen, str):
+        return seen
+    heat_map = crops.heat_map(*seen, side=_HEAT_MAP)
     where = f"Where {label} is in {Path(sight.path).name}"
     return f'<div class="frame">{picture(heat_map, where)}</div>'
 
 
-def _gone(sight: Sight, problem: str | None) -> str:
+def _seen(sight: Sight, short_side: int) -> tuple[crops.Pixels, crops.Grid] | str:
+    """Return a picture and where the word is in it, or what to show instead."""
+    problem = sight.problem
+    if sight.grid is not None:
+        try:
+            return images.decode(sight.path, short_side=short_side), sight.grid
+        except ImageError as error:
+            problem = str(error)
     name = text(Path(sight.path).name)
     return f'<div class="frame"><p>{name}: {text(problem or "cannot be shown")}</p></div>'

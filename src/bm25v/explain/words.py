@@ -62,7 +62,7 @@ def page(vocabulary: Vocabulary) -> str:
 {_FIGURES}{_PICTURES if samples is not None else ""}
 </footer>"""
     title = f"Visual words: {vocabulary.name}"
-    return document(title, body, styles=["report.css", "words.css"])
+    return document(title, body, styles=["words.css"])
 
 
 def read_log(path: Path) -> Points:
