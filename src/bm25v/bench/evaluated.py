@@ -6,8 +6,8 @@ import platform
 import numpy as np
 
 from bm25v.bags import quantise
-from bm25v.bench.pictures import Pictures
-from bm25v.bench.search import time_search
+from bm25v.bench.pictures import Pictures, Wish
+from bm25v.bench.search import time_systems
 from bm25v.evaluate.pages.figures import Speed, Speeds
 from bm25v.evaluate.report import Searched
 from bm25v.evaluate.words import Bags
@@ -21,25 +21,20 @@ _ANN_LIMIT = 100_000  # pictures: more would take hours to build
 
 def time_searches(searched: Searched) -> Speeds:
     """Time the product, a dense scan and HNSW over the same queries."""
-    asked = np.linspace(0, len(searched.dense_qe) - 1, QUERIES).round().astype(int)
-    asked = np.unique(asked)
-    pictures = Pictures(
-        _rows(searched.gallery, searched.n_words), searched.dense_ne, searched.n_words
-    )
-    queries = Pictures(
-        _rows(searched.queries.take(asked), searched.n_words),
-        searched.dense_qe[asked].astype(np.float16),
-        searched.n_words,
-    )
-    times = time_search(pictures, queries, k=CANDIDATES, ann_limit=_ANN_LIMIT)
+    words, queries = searched.words, searched.words.queries()
+    asked = np.unique(np.linspace(0, len(queries) - 1, QUERIES).round().astype(int))
+    wishes = [Wish(queries[row], searched.dense_qe[row]) for row in asked]
+    n_words = len(words.df_v)
+    pictures = Pictures(_rows(words.gallery, n_words), searched.dense_ne, n_words)
+    times = time_systems(pictures, wishes, k=CANDIDATES, ann_limit=_ANN_LIMIT, only=_SYSTEMS)
     return Speeds(
         machine=f"{platform.machine()}, {os.cpu_count()} cores",
         queries=len(asked),
-        candidates=times.k,
+        candidates=min(CANDIDATES, len(pictures)),
         systems=tuple(
-            Speed(name, times.systems[name].median_ms, times.systems[name].p95_ms)
+            Speed(name, times[name].median_ms, times[name].p95_ms)
             for name in _SYSTEMS
-            if name in times.systems
+            if name in times
         ),
     )
 

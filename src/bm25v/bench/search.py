@@ -5,7 +5,7 @@ must agree are compared first. What is not installed is left out.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,7 +22,6 @@ ANSWERS = 10  # of a search that ends with dense vectors
 
 _TURN = 10  # queries
 _CHECKED = 5  # queries
-_FEWEST = 256  # pictures that IVF-PQ can learn from
 _EXACT = {  # must agree
     "scipy": "first-stage",
     "scipy-rows": "first-stage",
@@ -78,11 +77,28 @@ def time_search(
     """
     k = min(k, len(pictures))
     update = time_updates(pictures, queries, k)
-    wishes = queries.wishes()
+    systems = time_systems(
+        pictures, queries.wishes(), k=k, ann_limit=ann_limit, threads=threads, say=say
+    )
+    return SearchTimes(len(pictures), k, pictures.dim, systems, update)
+
+
+def time_systems(
+    pictures: Pictures,
+    wishes: Sequence[Wish],
+    *,
+    k: int,
+    ann_limit: int,
+    only: Collection[str] | None = None,
+    threads: int | None = None,
+    say: Say = lambda text: None,
+) -> dict[str, Times]:
+    """Time searches alone; with `only`, no other systems than these and the first stage."""
+    k = min(k, len(pictures))
     with threadpool_limits(1):
         searcher, build_s = by_words.make_searcher(pictures)
         first = by_words.first_stage(searcher, pictures, k, build_s)
-        systems = {"first-stage": first, **_others(first, pictures, k, ann_limit, say)}
+        systems = {"first-stage": first, **_others(first, pictures, k, ann_limit, only, say)}
         _check(systems, wishes[:_CHECKED])
         recall = {
             name: _recall(systems[name], systems["dense"], wishes)
@@ -91,7 +107,7 @@ def time_search(
         }
         taken = _take_turns(systems, wishes, partial(_batch, searcher, wishes, k, threads))
     built = {**systems, "batch": first}
-    times = {
+    return {
         name: Times(
             float(np.median(ms)),
             float(np.percentile(ms, 95)),
@@ -101,11 +117,15 @@ def time_search(
         )
         for name, ms in taken.items()
     }
-    return SearchTimes(len(pictures), k, pictures.dim, times, update)
 
 
 def _others(
-    first: System, pictures: Pictures, k: int, ann_limit: int, say: Say
+    first: System,
+    pictures: Pictures,
+    k: int,
+    ann_limit: int,
+    only: Collection[str] | None,
+    say: Say,
 ) -> dict[str, System]:
     n, answers = len(pictures), min(ANSWERS, len(pictures))
     postings, postings_s = timed(lambda: by_words.Postings.of(pictures))
@@ -121,10 +141,11 @@ def _others(
     }
     if n <= ann_limit:
         makers["hnsw"] = lambda: by_vectors.by_hnsw(floats_ne, answers)
-    if _FEWEST <= n <= ann_limit:
         makers["ivfpq"] = lambda: by_vectors.by_ivfpq(floats_ne, answers)
     systems = {}
     for name, make in makers.items():
+        if only is not None and name not in only:
+            continue
         try:
             systems[name] = make()
         except ModuleNotFoundError as error:

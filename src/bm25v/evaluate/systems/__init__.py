@@ -163,7 +163,7 @@ class Contest:
         return Ranking(answers, f"{first_stage}, ordered by both ({how})")
 
     def _hnsw(self) -> Ranking:
-        index = vectors.hnsw(self._vectors)
+        index = vectors.hnsw(vectors.unit(self._vectors[0]))
         wanted = self._depth + 1
         answers = vectors.search(index, self._vectors[1], wanted)
         ef, degree = index.hnsw.efSearch, index.hnsw.nb_neighbors(1)
@@ -171,7 +171,7 @@ class Contest:
         return Ranking(answers, f"faiss HNSW, M {degree}, ef {ef}{wider}")
 
     def _ivfpq(self) -> Ranking:
-        index = vectors.ivfpq(self._vectors)
+        index = vectors.ivfpq(vectors.unit(self._vectors[0]))
         answers = vectors.search(index, self._vectors[1], self._depth + 1)
         pq, dim = index.pq, self._vectors[1].shape[1]
         wider = f", {dim} values spread over {index.d}" if index.d != dim else ""

@@ -43,13 +43,13 @@ class Words:
 
     def __init__(self, gallery: Bags, queries: Bags, *, n_words: int, settings: Settings) -> None:
         self._settings = settings
-        self._gallery, self._queries = gallery, queries
+        self.gallery, self._queries = gallery, queries
         transform = TRANSFORMS[settings.tf]
         self._tf_nk, self._tf_qk = transform(gallery.tf_nk), transform(queries.tf_nk)
         n = len(gallery.tf_nk)
         used_nk = gallery.tf_nk > 0
         df_v = np.bincount(gallery.words_nk[used_nk], minlength=n_words)
-        self._df_v = df_v
+        self.df_v = df_v  # in how many pictures of the gallery each word is
         self._idf_v = Statistics(n, df_v, 0).idf(np.arange(n_words))
         self._usual_length = float(self._tf_nk.sum() / max(n, 1)) or 1.0
         self._weights_qk = self._query_weights(df_v > settings.stop * n)
@@ -57,12 +57,12 @@ class Words:
     @property
     def words_a_picture(self) -> float:
         """How many words a picture of the gallery has, in the mean."""
-        return float(self._df_v.sum() / max(len(self._tf_nk), 1))
+        return float(self.df_v.sum() / max(len(self._tf_nk), 1))
 
     @property
     def postings_a_query(self) -> float:
         """How many entries of the index a query reads, in the mean."""
-        touched_qk = np.where(self._weights_qk > 0, self._df_v[self._queries.words_nk], 0)
+        touched_qk = np.where(self._weights_qk > 0, self.df_v[self._queries.words_nk], 0)
         return float(touched_qk.sum() / max(len(touched_qk), 1))
 
     @property
@@ -71,10 +71,19 @@ class Words:
         idf_qk = self._idf_v[self._queries.words_nk]
         return np.asarray((self._weights_qk * idf_qk).sum(axis=1) * (self._settings.k1 + 1))
 
+    def queries(self) -> list[Query]:
+        """Return what is asked for: words and how much each counts."""
+        found = []
+        for row, weights_k in enumerate(self._weights_qk):
+            asked_k = weights_k > 0
+            words = self._queries.words_nk[row, asked_k].astype(np.int32)
+            found.append(Query(words, weights_k[asked_k], self._queries.tf_nk[row, asked_k]))
+        return found
+
     def scored_by(self, scoring: Scoring) -> "Words":
         """Return the same words, to be scored in another way."""
         settings = replace(self._settings, scoring=scoring)
-        return Words(self._gallery, self._queries, n_words=len(self._df_v), settings=settings)
+        return Words(self.gallery, self._queries, n_words=len(self.df_v), settings=settings)
 
     def search(self, k: int) -> list[Ranked]:
         """Return for each query the k best rows that share a word with it, ties to the lower."""
@@ -83,15 +92,11 @@ class Words:
         return list(by_product(*self._impacts(), k))
 
     def _by_engine(self, k: int) -> list[Ranked]:
-        words_nk, tf_nk = self._gallery.words_nk, quantise(self._gallery.tf_nk)
-        is_small = len(self._df_v) <= 2**16  # as in galleries
+        words_nk, tf_nk = self.gallery.words_nk, quantise(self.gallery.tf_nk)
+        is_small = len(self.df_v) <= 2**16  # as in galleries
         unsigned_nk = words_nk.astype(np.uint16) if is_small else words_nk.astype(np.uint32)
-        searcher = Searcher(unsigned_nk, tf_nk, n_words=len(self._df_v))
-        queries = []
-        for row, weights_k in enumerate(self._weights_qk):
-            asked_k = weights_k > 0
-            words = self._queries.words_nk[row, asked_k].astype(np.int32)
-            queries.append(Query(words, weights_k[asked_k], self._queries.tf_nk[row, asked_k]))
+        searcher = Searcher(unsigned_nk, tf_nk, n_words=len(self.df_v))
+        queries = self.queries()
         if len(queries) * len(words_nk) > _WORTH_AN_INDEX:
             searcher.build()
         return searcher.search_many(queries, k)
@@ -117,7 +122,7 @@ class Words:
 
     def _impacts(self) -> Impacts:
         """Return what each word of a query and of a picture is worth, by the kind of scoring."""
-        queries, gallery = self._queries.words_nk, self._gallery.words_nk
+        queries, gallery = self._queries.words_nk, self.gallery.words_nk
         asked_qk, used_nk = (self._weights_qk > 0).astype(float), (self._tf_nk > 0).astype(float)
         tf_qk, tf_nk = self._tf_qk * asked_qk, self._tf_nk
         idf_qk, idf_nk = self._idf_v[queries], self._idf_v[gallery]
@@ -130,7 +135,7 @@ class Words:
             "binary": lambda: (asked_qk, used_nk),
         }
         query_side, gallery_side = kinds[self._settings.scoring]()
-        n_words = len(self._df_v)
+        n_words = len(self.df_v)
         return matrix(queries, query_side, n_words), matrix(gallery, gallery_side, n_words)
 
 

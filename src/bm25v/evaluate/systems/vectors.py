@@ -52,10 +52,9 @@ def rerank(vectors: Vectors, candidates: Sequence[Ranked]) -> list[Ranked]:
     return found
 
 
-def hnsw(vectors: Vectors) -> Any:
+def hnsw(floats_ne: NDArray[np.float32]) -> Any:
     """Build a graph of neighbours with the paper's settings: M 32, ef 100."""
     faiss = import_faiss("HNSW")
-    floats_ne = _floats(vectors[0])
     index = faiss.IndexHNSWFlat(floats_ne.shape[1], HNSW_DEGREE, faiss.METRIC_INNER_PRODUCT)
     index.hnsw.efSearch = HNSW_EF
     with _one_thread(faiss):  # else the graph is another one each time
@@ -63,7 +62,7 @@ def hnsw(vectors: Vectors) -> Any:
     return index
 
 
-def ivfpq(vectors: Vectors) -> Any:
+def ivfpq(floats_ne: NDArray[np.float32]) -> Any:
     """Build clusters of squeezed vectors with the paper's settings: m 48, 4 to 8 bits, 1 probe.
 
     The paper calls the bits adaptive: they are as many as there are vectors to learn from, and 100
@@ -71,7 +70,7 @@ def ivfpq(vectors: Vectors) -> Any:
     width hold them, which leaves every product as it is.
     """
     faiss = import_faiss("IVF-PQ")
-    floats_ne = spread(_floats(vectors[0]))
+    floats_ne = spread(floats_ne)
     n, dim = floats_ne.shape
     coarse, lists = faiss.IndexFlatIP(dim), min(IVF_LISTS, n)
     index = faiss.IndexIVFPQ(coarse, dim, lists, PQ_PARTS, pq_bits(n), faiss.METRIC_INNER_PRODUCT)
@@ -102,11 +101,14 @@ def spread(vectors_ne: NDArray[np.float32]) -> NDArray[np.float32]:
     [6.0, 6.0]
     """
     n, dim = vectors_ne.shape
+    if dim % PQ_PARTS == 0:
+        return vectors_ne
     width = -(-dim // PQ_PARTS)
-    wide_nmw = np.zeros((n, PQ_PARTS, width), np.float32)
-    for part, columns in enumerate(np.array_split(np.arange(dim), PQ_PARTS)):
-        wide_nmw[:, part, : len(columns)] = vectors_ne[:, columns]
-    return wide_nmw.reshape(n, -1)
+    parts_e = np.sort(np.arange(dim) % PQ_PARTS)
+    places_e = parts_e * width + np.arange(dim) - np.searchsorted(parts_e, parts_e)
+    wide_nw = np.zeros((n, PQ_PARTS * width), np.float32)
+    wide_nw[:, places_e] = vectors_ne
+    return wide_nw
 
 
 def search(index: Any, queries_qe: NDArray[np.float32], k: int) -> list[Ranked]:
@@ -128,7 +130,8 @@ def import_faiss(what: str) -> Any:
         raise MissingExtra(what, "evaluate") from error
 
 
-def _floats(dense_ne: NDArray[np.float16]) -> NDArray[np.float32]:
+def unit(dense_ne: NDArray[np.float16]) -> NDArray[np.float32]:
+    """Return vectors of length 1, whose products are cosines, as faiss wants them."""
     floats_ne = dense_ne.astype(np.float32)
     return np.asarray(floats_ne / np.maximum(np.linalg.norm(floats_ne, axis=1)[:, None], 1e-12))
 
