@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from bm25v.bench import by_vectors
 from bm25v.bench import search as bench
 from bm25v.bench.synthetic import N_WORDS, World
 from bm25v.cli.bench import command
-from bm25v.errors import MissingExtra
+from bm25v.errors import MissingExtra, WrongUse
+from bm25v.evaluate.systems import vectors
 from bm25v.gallery import Gallery
 
 SYSTEMS = {
@@ -90,15 +92,58 @@ def test_what_is_not_installed_is_left_out(tmp_path: Path, monkeypatch: pytest.M
         run("--n", "300", "-o", str(tmp_path / "plot.png"))
 
 
+def test_approximate_systems_are_those_that_are_evaluated(world: World) -> None:
+    faiss = pytest.importorskip("faiss")
+    pictures, (wish, *_) = world.pictures(300), world.queries(3).wishes()
+    floats_ne = pictures.dense_ne.astype(np.float32)
+    for bench_of, build in (
+        (by_vectors.by_hnsw, vectors.hnsw),
+        (by_vectors.by_ivfpq, vectors.ivfpq),
+    ):
+        system, index = bench_of(floats_ne, 5), build(floats_ne)
+        assert system.nbytes == faiss.serialize_index(index).nbytes
+        (expected,) = vectors.search(index, wish.dense_e[np.newaxis], 5)
+        assert system.search(wish).rows.tolist() == expected.rows.tolist()
+
+
 def test_a_gallery_is_timed_and_left_alone(photos: Path, tmp_path: Path) -> None:
     with Gallery.create(tmp_path / "g", vocabulary="toy") as gallery:
         gallery.add(photos)
         (times,) = json.loads(run("-g", str(tmp_path / "g"), "--queries", "2", "--json").stdout)
         assert times["n"] == times["k"] == len(gallery) == 12
-        assert set(times["systems"]) == SYSTEMS - {"ivfpq"}
+        assert set(times["systems"]) == SYSTEMS
 
 
 def test_systems_that_disagree_are_not_timed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "agree", lambda ranked, other: False)
     with pytest.raises(RuntimeError, match="scipy and first-stage disagree"):
         bench.time_search(world.pictures(300), world.queries(2), k=10, ann_limit=0)
+
+
+def test_saying_why_is_timed(photos: Path) -> None:
+    options = ("explain", str(photos), "--vocabulary", "toy", "--hits", "3", "--n", "2000")
+    outcome = CliRunner().invoke(command, [*options, "--json"], catch_exceptions=False)
+    times = json.loads(outcome.stdout)
+    hit, words = times["hit"], times["words"]
+    assert hit["hits"] == 3
+    assert hit["added_ms"] == hit["explain_ms"] - hit["forward_ms"]
+    assert min(hit[f"{way}_ms"] for way in ("forward", "explain", "page", "sheet")) > 0
+    assert words["pictures"] == 2000
+    assert 1000 < words["words"] < N_WORDS
+    assert words["again_s"] < min(words["first_s"], words["renewed_s"])
+    shown = CliRunner().invoke(command, options, catch_exceptions=False).stdout
+    assert "the words of 2,000 made-up pictures" in shown
+
+
+def test_there_must_be_something_to_explain(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "few").mkdir()
+    for content, reason in ((None, "1 pictures: give a folder"), (b"no", "no readable pictures")):
+        (tmp_path / "few" / "0.png").write_bytes((photos / "0.png").read_bytes())
+        if content is not None:
+            (tmp_path / "few" / "1.png").write_bytes(content)
+        with pytest.raises(WrongUse, match=reason):
+            CliRunner().invoke(
+                command,
+                ["explain", str(tmp_path / "few"), "--vocabulary", "toy"],
+                catch_exceptions=False,
+            )

@@ -1,23 +1,19 @@
 """What a change costs: in a gallery on disk, from its start until a search can see it."""
 
-import hashlib
 import itertools
-import os
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
+from bm25v.bench.filling import file_state, make_gallery
 from bm25v.bench.pictures import Pictures
 from bm25v.gallery import Gallery
-from bm25v.gallery import rows as row_files
-from bm25v.gallery.catalog import FILE_NAME, Catalog, Meta, Picture
-from bm25v.gallery.writer import FileState, Writer
+from bm25v.gallery.writer import Writer
 
 _ROUNDS = 10  # of single changes
 _BATCHES = 3
@@ -36,7 +32,7 @@ class Updates:
 def time_updates(pictures: Pictures, others: Pictures, k: int) -> Updates:
     """Add the other pictures to a gallery, over and over, and remove some of those it had."""
     with tempfile.TemporaryDirectory() as scratch:
-        _make_gallery(Path(scratch), pictures)
+        make_gallery(Path(scratch), pictures)
         with Gallery.open(scratch) as gallery:
             return _time(gallery, others, k)
 
@@ -53,11 +49,11 @@ def _time(gallery: Gallery, others: Pictures, k: int) -> Updates:
             for number in itertools.islice(new, n):
                 row = number % len(others)
                 dense_e = others.dense_ne[row].astype(np.float32)
-                writer.put(_file(number), others.bag(row), dense_e)
+                writer.put(file_state(number), others.bag(row), dense_e)
             writer.commit()
 
     def remove() -> None:
-        gallery.remove(_file(next(old)).path)
+        gallery.remove(file_state(next(old)).path)
 
     gallery.snapshot().searcher.build()
     search()
@@ -76,26 +72,3 @@ def _ms(*actions: Callable[[], object]) -> float:
     for action in actions:
         action()
     return (time.perf_counter() - start) * 1e3
-
-
-def _make_gallery(folder: Path, pictures: Pictures) -> None:
-    """Make a gallery; its dense vectors are one large hole, as no update reads them."""
-    k_post = pictures.bags.dtype["words"].shape[0]
-    meta = Meta("none", "none", "none", pictures.n_words, k_post, pictures.dim)
-    bags, dense = (make(folder, meta, 0) for make in (row_files.bag_file, row_files.dense_file))
-    for file in (bags, dense):
-        file.create()
-    with bags.path.open("ab") as opened:
-        pictures.bags.tofile(opened)
-    os.truncate(dense.path, row_files.HEADER_BYTES + len(pictures) * dense.dtype.itemsize)
-    Catalog.create(folder / FILE_NAME, meta)
-    with closing(Catalog(folder / FILE_NAME, write=True)) as catalog:
-        catalog.begin()
-        for row in range(len(pictures)):
-            catalog.insert(Picture(row, *_file(row), checksum=0))
-        catalog.commit()
-
-
-def _file(number: int) -> FileState:
-    content = hashlib.blake2b(number.to_bytes(8, "little"), digest_size=16).digest()
-    return FileState(f"/pictures/{number // 1000}/{number}.jpg", content, 0, 0)

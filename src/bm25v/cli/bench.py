@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bm25v.cli import bench_explain
 from bm25v.cli.options import console, json_option, print_json
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ _RATIOS = (  # slow and fast, or so one hopes
 @click.group("bench")
 def command() -> None:
     """Time the product on this machine."""
+
+
+command.add_command(bench_explain.command)
 
 
 @command.command("encode")
