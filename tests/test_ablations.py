@@ -19,16 +19,14 @@ from bm25v.sae.model import SparseAutoEncoder
 from bm25v.vocabulary import Vocabulary
 from tests import test_cli, test_evaluate
 from tests.test_cli import Run
-from tests.test_evaluate import failed, save
+from tests.test_evaluate import failed, save_classes
 
 cache, toy, in_shell = test_evaluate.cache, test_evaluate.toy, test_cli.run
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    for number in range(15):
-        save(tmp_path / "data" / "abc"[number % 3] / f"{number}.png", number, number % 3)
-    return tmp_path / "data"
+    return save_classes(tmp_path / "data", "abc", 15)
 
 
 @pytest.fixture

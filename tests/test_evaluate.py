@@ -21,10 +21,11 @@ from bm25v import bags
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.bags import Bag
 from bm25v.errors import EvaluationError, MissingExtra, WrongUse
-from bm25v.evaluate import datasets, revisited, statistics, store
+from bm25v.evaluate import datasets, features, revisited, statistics, store
 from bm25v.evaluate.features import Extracted, extract
 from bm25v.evaluate.run import evaluate
 from bm25v.evaluate.settings import PRESETS, Settings
+from bm25v.evaluate.shots import Shot
 from bm25v.evaluate.systems import NAMES, Contest, classical, fusion, resolve, sparse, vectors
 from bm25v.evaluate.systems.sparse import Words
 from bm25v.evaluate.words import Bags, bags_of, codes_of
@@ -50,12 +51,18 @@ def save(path: Path, seed: int, label: int, *, side: int = 56) -> None:
     Image.fromarray(blocks).resize((side, side), Image.Resampling.NEAREST).save(path)
 
 
+def save_classes(folder: Path, labels: str, pictures: int) -> Path:
+    """Save pictures by turns into class folders."""
+    for number in range(pictures):
+        label = number % len(labels)
+        save(folder / labels[label] / f"{number}.png", number, label)
+    return folder
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """Four classes of six pictures."""
-    for number in range(24):
-        save(tmp_path / "data" / "abcd"[number % 4] / f"{number}.png", number, number % 4)
-    return tmp_path / "data"
+    return save_classes(tmp_path / "data", "abcd", 24)
 
 
 @pytest.fixture
@@ -152,6 +159,19 @@ def test_features_are_those_of_the_backbone(pictures: Extracted, toy: Vocabulary
         expected = toy.backbone.forward(toy.prepare(item.path))
         np.testing.assert_array_equal(found[row], expected.patches_pd.astype(np.float16))
         np.testing.assert_allclose(pictures.dense_ue[row], toy.encode(item.path).dense_e, rtol=1e-6)
+
+
+def test_what_was_extracted_is_not_extracted_again(
+    pictures: Extracted, toy: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Shot] = []
+    monkeypatch.setattr(features, "content", read.append)
+    assert extract(pictures, toy) is pictures
+    assert evaluate(pictures, toy, systems=["dense"]).dataset is pictures.dataset
+    assert not read
+    other = replace(toy, backbone_fingerprint="another")
+    with pytest.raises(WrongUse, match="data were extracted by another backbone than toy"):
+        extract(pictures, other)
 
 
 def test_an_interrupted_extraction_goes_on(
@@ -381,7 +401,7 @@ def test_hnsw_has_the_papers_settings() -> None:
     import faiss
 
     both = some_vectors(60, 24)
-    index = vectors.hnsw(both)
+    index = vectors.hnsw(vectors.unit(both[0]))
     assert faiss.IndexHNSWFlat in type(index).mro()  # and stays untyped: faiss's types lack parts
     assert index.hnsw.nb_neighbors(1) == 32
     assert index.hnsw.nb_neighbors(0) == 64
@@ -397,7 +417,7 @@ def test_ivfpq_has_the_papers_settings(n: int, dim: int, bits: int) -> None:
     import faiss
 
     both = some_vectors(n, dim)
-    index = vectors.ivfpq(both)
+    index = vectors.ivfpq(vectors.unit(both[0]))
     assert isinstance(index, faiss.IndexIVFPQ)
     assert (index.pq.M, index.pq.nbits, index.nprobe) == (48, bits, 1)
     assert index.nlist == min(100, n)

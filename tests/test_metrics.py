@@ -13,21 +13,23 @@ from hypothesis import strategies as st
 from bm25v.errors import EvaluationError, WrongUse
 from bm25v.evaluate import metrics, revisited, statistics
 from bm25v.evaluate.datasets import Box, Item, Landmark
-from bm25v.evaluate.metrics import Judged, judge, measure, measure_classes
+from bm25v.evaluate.metrics import Judged, judge
 
 GALLERY = ["cat", "cat", "dog", "dog", "emu"]
 
 
+def recall(judged: Judged, *ks: int) -> list[float]:
+    return [float(metrics.successes(judged, k).mean()) for k in ks]
+
+
 def test_recall_is_one_if_any_of_the_first_k_has_the_class() -> None:
     judged = judge([[2, 0, 1], [0, 1, 4], [4]], GALLERY, ["cat", "dog", "emu"])
-    found = measure(judged, ks=(1, 2, 3, 200))
-    assert found.recall == {1: 1 / 3, 2: 2 / 3, 3: 2 / 3, 200: 2 / 3}
-    assert (found.queries, found.unanswerable) == (3, 0)
-    assert found.mean_ap == pytest.approx((((1 / 2 + 2 / 3) / 2) + 0 + 1) / 3)
+    assert recall(judged, 1, 2, 3, 200) == [1 / 3, 2 / 3, 2 / 3, 2 / 3]
+    assert metrics.average_precisions(judged).tolist() == pytest.approx([(1 / 2 + 2 / 3) / 2, 0, 1])
 
 
-def test_the_papers_ks_are_measured_unless_told() -> None:
-    assert list(measure(judge([[0]], GALLERY, ["cat"])).recall) == [1, 5, 10, 20, 50, 100, 200]
+def test_the_papers_ks_are_measured() -> None:
+    assert metrics.KS == (1, 5, 10, 20, 50, 100, 200)
 
 
 def test_the_query_itself_is_no_answer() -> None:
@@ -40,33 +42,24 @@ def test_the_query_itself_is_no_answer() -> None:
         [True, True, False],
     ]
     assert judged.relevant_q.tolist() == [1, 0, 2]
-    found = measure(judged, ks=(1, 2))
-    assert found.recall == {1: 1 / 3, 2: 2 / 3}
-    assert found.unanswerable == 1
+    assert recall(judged, 1, 2) == [1 / 3, 2 / 3]
 
 
-def test_a_class_the_gallery_does_not_have_is_missed_and_counted() -> None:
-    found = measure(judge([[0, 1], [0]], GALLERY, ["yak", "cat"]), ks=(1,))
-    assert (found.recall[1], found.unanswerable, found.mean_ap) == (0.5, 1, 0.25)
+def test_a_class_the_gallery_does_not_have_is_missed() -> None:
+    judged = judge([[0, 1], [0]], GALLERY, ["yak", "cat"])
+    assert judged.relevant_q.tolist() == [0, 2]
+    assert recall(judged, 1) == [0.5]
+    assert metrics.average_precisions(judged).tolist() == [0, 0.5]
 
 
 def test_empty_rankings_and_galleries_find_nothing() -> None:
-    assert measure(judge([[], []], GALLERY, ["cat", "dog"]), ks=(1, 9)).recall == {1: 0, 9: 0}
-    assert measure(judge([[]], [], ["cat"])).mean_ap == 0
-
-
-def test_classes_are_measured_apart() -> None:
-    labels = ["dog", "cat", "cat"]
-    found = measure_classes(judge([[2], [2], [0]], GALLERY, labels), labels, ks=(1,))
-    assert {name: one.recall[1] for name, one in found.items()} == {"cat": 0.5, "dog": 1.0}
-    assert [one.queries for one in found.values()] == [2, 1]
+    assert recall(judge([[], []], GALLERY, ["cat", "dog"]), 1, 9) == [0, 0]
+    assert metrics.average_precisions(judge([[]], [], ["cat"])).tolist() == [0]
 
 
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(WrongUse, match="1 rankings for 2 queries"):
         judge([[0]], GALLERY, ["cat", "dog"])
-    with pytest.raises(EvaluationError, match="no queries"):
-        measure(judge([], GALLERY, []))
     with pytest.raises(WrongUse, match="k = 0"):
         metrics.successes(judge([[0]], GALLERY, ["cat"]), 0)
 

@@ -14,12 +14,13 @@ from bm25v import bags
 from bm25v.bench import evaluated
 from bm25v.cli.report import command
 from bm25v.errors import EvaluationError, WrongUse
-from bm25v.evaluate import cost, datasets, report, zipf
+from bm25v.evaluate import cost, datasets, features, report, shots, zipf
 from bm25v.evaluate.pages import plots
 from bm25v.evaluate.pages.figures import Report
 from bm25v.evaluate.pages.markup import table
 from bm25v.evaluate.pages.page import page
 from bm25v.evaluate.pages.quality import SHOWN, title
+from bm25v.evaluate.settings import Settings
 from bm25v.evaluate.statistics import Comparison, Interval
 from bm25v.evaluate.systems import NAMES
 from bm25v.vocabulary import Vocabulary
@@ -69,11 +70,12 @@ def test_figures_are_those_of_the_pictures(found: Report, data: Path) -> None:
 
 
 def test_ablations_agree_with_the_systems(found: Report) -> None:
-    k_post, scoring = found.ablations
+    k_post, k_query, scoring = found.ablations
     assert [cell.values["k_post"] for cell in k_post.cells] == ["8", "16", "32", "64", "128"]
     systems = found.result.systems
     for grid, value, name in (
         (k_post, "16", "bm25v"),
+        (k_query, "16", "bm25v"),
         (scoring, "bm25", "bm25v"),
         (scoring, "dot", "dot"),
     ):
@@ -81,7 +83,7 @@ def test_ablations_agree_with_the_systems(found: Report) -> None:
         for figure, mean in cell.figures["bm25v"].items():
             assert mean == pytest.approx(systems[name].figures[figure].mean), (value, figure)
     chosen = re.findall(r'class="chosen"><th scope="row">(.*?)</th>', page(found))
-    assert chosen == ["16", "bm25"]
+    assert chosen == ["16", "16", "bm25"]
 
 
 def test_searches_are_timed(found: Report) -> None:
@@ -127,7 +129,7 @@ def test_the_page_needs_nothing_else_and_is_whole(found: Report) -> None:
     assert not re.findall(r"https?://|<script|<link|<img|url\(|@import", text)
     Page(text)
     assert "nan" not in text.lower().replace("nano", "")
-    assert text.count('<svg viewBox="0 0 520 300"') == 4  # recall, k_post, Zipf, growth
+    assert text.count('<svg viewBox="0 0 520 300"') == 5  # recall, k_post, k_query, Zipf, growth
 
 
 def test_json_has_the_same_figures(found: Report) -> None:
@@ -138,7 +140,7 @@ def test_json_has_the_same_figures(found: Report) -> None:
         assert figures["systems"][name]["R@1"] == system.figures["R@1"].mean
     assert figures["zipf"]["df_by_rank"] == found.zipf.df_r.tolist()
     assert [one["pictures"] for one in figures["cost"]] == [24, 10**6, 10**8]
-    assert set(figures["ablations"]) == {"k_post", "scoring"}
+    assert set(figures["ablations"]) == {"k_post", "k_query", "scoring"}
     assert figures["ablations"]["scoring"][0]["scoring"] == "bm25"
     assert set(figures["milliseconds"]["systems"]["dense"]) == {"median", "p95"}
     assert len(figures["growth"]["sizes"]) == len(figures["growth"]["measured"])
@@ -209,6 +211,51 @@ def test_the_command_writes_a_page_and_its_figures(
     assert json.loads(again) == written
     assert set(written) >= {"systems", "zipf", "cost", "growth", "commands"}
     assert written["commands"][0] == f"bm25v report folder --data '{data}' --vocabulary toy"
+
+
+def test_settings_and_a_split_go_into_all_of_it(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = tmp_path / "my split.tsv"
+    names = sorted(str(path.relative_to(data)) for path in data.rglob("[0-7].png"))
+    split.write_text("".join(f"{one}\t{'query' if '0' in one else 'gallery'}\n" for one in names))
+    read: list[Path] = []
+    original = shots.content
+
+    def counted(shot: shots.Shot) -> Any:
+        read.append(shot.path)
+        return original(shot)
+
+    monkeypatch.setattr(features, "content", counted)
+    options = ("--data", data, "--vocabulary", "toy", "--cache", tmp_path / "cache")
+    changes = ("--preset", "paper", "--set", "k_query=24", "--set", "query=sqrt-tf")
+    outcome = run(*options, "--split", split, *changes, "-o", tmp_path / "r", "--json")
+    found = json.loads(outcome.stdout)
+    assert len(read) == len(names)  # once
+    assert (found["queries"], found["gallery"]) == (3, 21)
+    assert found["settings"]["query"] == "sqrt-tf"
+    assert found["cost"][0]["picture_words"] <= 16 < found["cost"][0]["query_words"] <= 24
+    assert found["milliseconds"]["queries"] == 3
+    told = (tmp_path / "r" / "report.html").read_text()
+    assert "Settings changed: k_post 16, k_query 24, query sqrt-tf." in told
+    end = f"--data '{data}' --split '{split}' --vocabulary toy --set k_query=24 --set query=sqrt-tf"
+    assert found["commands"] == [
+        f"bm25v report folder {end}",
+        f"bm25v evaluate folder {end}",
+        f"bm25v ablate k_post {end}",
+        f"bm25v ablate k_query {end}",
+        f"bm25v ablate scoring {end}",
+    ]
+
+
+def test_only_the_products_own_searches_are_timed(data: Path, tmp_path: Path) -> None:
+    dataset = datasets.load("folder", data)
+    settings = Settings(k1=0.9)
+    found = report.make(
+        dataset, TOY, settings=settings, cache=tmp_path, time=evaluated.time_searches
+    )
+    assert found.speeds is None
+    assert "How long a search takes" not in page(found)
 
 
 def test_what_cannot_be_reported_is_refused(data: Path, tmp_path: Path) -> None:

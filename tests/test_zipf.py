@@ -83,12 +83,12 @@ def noisy(alpha: float, seed: int) -> Zipf:
 def test_charts_show_words_and_fits(tmp_path: Path) -> None:
     charts.draw_zipf(noisy(1.2, 0), "Pets", tmp_path / "one.png")
     one = pixels(tmp_path / "one.png")
-    assert share(one, charts._COLOURS[0]) > 0.001
-    assert share(one, charts._COLOURS[1]) > 0.001
+    assert share(one, charts.COLOURS[0]) > 0.001
+    assert share(one, charts.COLOURS[1]) > 0.001
     sets = {f"set {n}": noisy(1 + n / 10, n) for n in range(9)}
     charts.draw_overlay(sets, tmp_path / "all.png")
     image = pixels(tmp_path / "all.png")
-    for colour in charts._COLOURS:
+    for colour in charts.COLOURS:
         assert share(image, colour) > 0.0005
     with pytest.raises(WrongUse, match="no data sets"):
         charts.draw_overlay({}, tmp_path / "none.png")
@@ -234,7 +234,7 @@ def test_growth_is_drawn_and_endings_must_say_how(tmp_path: Path) -> None:
     growth = cost.growth(planted(1.0, 500, 2_000).clip(1), 2_000)
     charts.draw_growth(growth, "Pets", tmp_path / "growth.png")
     image = pixels(tmp_path / "growth.png")
-    assert share(image, charts._COLOURS[0]) > 0.001
-    assert share(image, charts._COLOURS[1]) > 0.001
+    assert share(image, charts.COLOURS[0]) > 0.001
+    assert share(image, charts.COLOURS[1]) > 0.001
     with pytest.raises(WrongUse, match=r"growth has no ending .* use \.png, \.svg, \.pdf"):
         charts.draw_growth(growth, "Pets", tmp_path / "growth")

@@ -4,13 +4,21 @@ from pathlib import Path
 
 import click
 
-from bm25v.cli.evaluate import cache_option, data_option
+from bm25v.cli.evaluate import (
+    cache_option,
+    data_option,
+    preset_option,
+    read_settings,
+    set_option,
+    split_option,
+)
 from bm25v.cli.options import json_option, print_json, shown
 
 
 @click.command("report")
-@click.argument("name", default="folder")
+@click.argument("name", metavar="[DATASET]", default="folder")
 @data_option
+@split_option
 @click.option(
     "-o",
     "--output",
@@ -20,25 +28,38 @@ from bm25v.cli.options import json_option, print_json, shown
     help="The folder to write the page into, and its figures as JSON.",
 )
 @click.option("--vocabulary", default="default", show_default=True)
+@preset_option
+@set_option
 @cache_option
 @json_option
 def command(
-    name: str, data: Path, output: Path, vocabulary: str, cache: Path | None, as_json: bool
+    name: str,
+    data: Path,
+    split: Path | None,
+    output: Path,
+    vocabulary: str,
+    preset: str,
+    changes: tuple[str, ...],
+    cache: Path | None,
+    as_json: bool,
 ) -> None:
     """Measure everything on a data set and write one page about it.
 
-    NAME is a data set that is laid out as published, or "folder" for any folder of class folders.
+    DATASET is one that is laid out as published (see bm25v evaluate --help), or "folder" for any
+    folder of class folders.
     """
     from bm25v.bench.evaluated import time_searches
     from bm25v.cli.progress import stages_bar
     from bm25v.evaluate import datasets, report
     from bm25v.vocabulary import Vocabulary
 
-    dataset = datasets.load(name, data)
+    settings = read_settings(preset, changes)
+    dataset = datasets.load(name, data, split=split)
     with stages_bar() as progress:
         found = report.make(
             dataset,
             Vocabulary.load(vocabulary),
+            settings=settings,
             cache=cache,
             time=time_searches,
             progress=progress,

@@ -168,7 +168,7 @@ def _with_k(vocabulary: Vocabulary, text: str) -> Vocabulary:
 
 
 def ablate(
-    dataset: Dataset,
+    dataset: Dataset | Extracted,
     wanted: Sequence[Trial],
     *,
     cache: Path | None = None,

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours, which colour-blind people can tell apart; without the yellow, which is
 # too pale for a line.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _STYLES = ("-", "--", ":")
 _KINDS = (".png", ".svg", ".pdf")
 
 
 def draw_zipf(zipf: Zipf, title: str, path: Path) -> None:
     """Draw in how many pictures each word is, by rank, and the fitted power law."""
-    figure, axes = _sheet(path, title, "rank of the word")
+    figure, axes = sheet(path, title, "rank of the word")
     ranks = np.arange(1, zipf.active + 1)
     fit = f"power law: α = {zipf.alpha:.2f}, R² = {zipf.r2:.3f}"
-    axes.loglog(ranks, zipf.df_r, ".", color=_COLOURS[0], markersize=5, label="words")
-    axes.loglog(ranks, zipf.fitted_r, "--", color=_COLOURS[1], linewidth=2, label=fit)
+    axes.loglog(ranks, zipf.df_r, ".", color=COLOURS[0], markersize=5, label="words")
+    axes.loglog(ranks, zipf.fitted_r, "--", color=COLOURS[1], linewidth=2, label=fit)
     axes.set_ylim(0.7, zipf.pictures * 1.5)
     axes.axhline(zipf.pictures, color="grey", linewidth=1, label=f"all {zipf.pictures:,} pictures")
     axes.set_ylabel("pictures with the word")
@@ -39,15 +39,15 @@ def draw_overlay(sets: Mapping[str, Zipf], path: Path) -> None:
     """Draw several data sets in one chart, each relative to its most frequent word."""
     if not sets:
         raise WrongUse("there are no data sets to draw")
-    figure, axes = _sheet(
+    figure, axes = sheet(
         path, "How often words are used, relative to the most frequent one", "rank of the word"
     )
     for number, (name, zipf) in enumerate(sets.items()):
         axes.loglog(
             np.arange(1, zipf.active + 1),
             zipf.df_r / zipf.df_r[0],
-            _STYLES[number // len(_COLOURS) % len(_STYLES)],
-            color=_COLOURS[number % len(_COLOURS)],
+            _STYLES[number // len(COLOURS) % len(_STYLES)],
+            color=COLOURS[number % len(COLOURS)],
             linewidth=1.8,
             label=f"{name} (α = {zipf.alpha:.2f})",
         )
@@ -64,15 +64,15 @@ def draw_overlay(sets: Mapping[str, Zipf], path: Path) -> None:
 
 def draw_growth(growth: Growth, title: str, path: Path) -> None:
     """Draw how many words are in use after so many pictures, and how many were expected."""
-    figure, axes = _sheet(path, title, "pictures")
+    figure, axes = sheet(path, title, "pictures")
     axes.loglog(
-        growth.sizes, growth.measured, "o-", color=_COLOURS[0], markersize=4, label="measured"
+        growth.sizes, growth.measured, "o-", color=COLOURS[0], markersize=4, label="measured"
     )
     axes.loglog(
         growth.sizes,
         growth.expected,
         "--",
-        color=_COLOURS[1],
+        color=COLOURS[1],
         linewidth=2,
         label="expected, if pictures drew words evenly",
     )
@@ -83,20 +83,36 @@ def draw_growth(growth: Growth, title: str, path: Path) -> None:
     _save(figure, axes, path)
 
 
-def _sheet(path: Path, title: str, what: str) -> "tuple[Figure, Axes]":
+def check(path: Path) -> None:
+    """Refuse a file whose ending does not say how to draw."""
     if path.suffix.lower() not in _KINDS:
         raise WrongUse(f"{path} has no ending that says how to draw: use {', '.join(_KINDS)}")
+
+
+def blank(path: Path, width: float, height: float) -> "Figure":
+    """Return an empty figure; refuse what cannot be drawn."""
+    check(path)
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtra("drawing charts", "evaluate") from error
-    figure = Figure(figsize=(7, 4.8), layout="constrained")
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def sheet(path: Path, title: str, what: str) -> "tuple[Figure, Axes]":
+    """Return an empty chart; `what` goes along it."""
+    figure = blank(path, 7, 4.8)
     axes = figure.subplots()
+    plain(axes, title, what)
+    return figure, axes
+
+
+def plain(axes: "Axes", title: str, what: str) -> None:
+    """Give axes the look of all charts."""
     axes.set_title(title)
     axes.set_xlabel(what)
     axes.grid(which="major", color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
 
 
 def _save(figure: "Figure", axes: "Axes", path: Path) -> None:

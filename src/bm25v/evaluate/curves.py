@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bm25v.errors import MissingExtra, WrongUse
+from bm25v.errors import WrongUse
+from bm25v.evaluate import charts
 from bm25v.evaluate.ablations import Grid
 
-_ENDINGS = (".png", ".svg", ".pdf")
 _COLOURS = {"bm25v": "#0072B2", "two-stage": "#D55E00", "hybrid": "#009E73"}
 
 
@@ -17,8 +17,7 @@ def numbers(values: Sequence[Mapping[str, str]], path: Path) -> list[float]:
     [0.5, 1.0]
     """
     axes = list(values[0])
-    if path.suffix.lower() not in _ENDINGS:
-        raise WrongUse(f"{path} has no ending that says how to draw: use {', '.join(_ENDINGS)}")
+    charts.check(path)
     if len(axes) != 1:
         raise WrongUse(f"{' and '.join(axes)} cannot be drawn at once: vary one of them")
     try:
@@ -31,13 +30,8 @@ def draw(grid: Grid, path: Path) -> None:
     """Draw each system's first figure over the values of one axis, and bm25v's R@100."""
     x = numbers([cell.values for cell in grid.cells], path)
     (axis,) = grid.axes
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("drawing charts", "evaluate") from error
     first = next(iter(grid.dense))
-    figure = Figure(figsize=(7, 4.8), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = charts.sheet(path, grid.dataset.title, axis)
     for system, colour in _COLOURS.items():
         for name, style in ((first, "o-"), ("R@100", "o:")):
             found = [cell.figures.get(system, {}) for cell in grid.cells]
@@ -50,10 +44,6 @@ def draw(grid: Grid, path: Path) -> None:
         axes.set_xscale("log", base=2)
     axes.set_xticks(x, [cell.values[axis] for cell in grid.cells])
     axes.minorticks_off()
-    axes.set_title(grid.dataset.title)
-    axes.set_xlabel(axis)
     axes.set_ylabel("share of queries")
-    axes.grid(color="0.9")
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     figure.savefig(path, dpi=150)

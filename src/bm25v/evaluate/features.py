@@ -5,24 +5,21 @@ picture and by the backbone, so data sets share them, files may move, and an int
 on. Not this room's job: words, which depend on settings (`words`).
 """
 
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from bm25v import images
 from bm25v.backbones import Backbone, Features
-from bm25v.backbones.protocol import Floats
-from bm25v.errors import EvaluationError, ImageError
-from bm25v.evaluate.datasets import Box, Dataset, Item, sifted
+from bm25v.errors import EvaluationError, WrongUse
+from bm25v.evaluate.datasets import Dataset, Item, sifted
+from bm25v.evaluate.shots import Content, Shot, content, digest_of, prepared
 from bm25v.evaluate.store import FeatureStore, Shard
 from bm25v.vocabulary import Vocabulary
 
@@ -33,29 +30,13 @@ Progress = Callable[[str, int, int], None]
 Patches = tuple[NDArray[np.int64], NDArray[np.float16]]  # which pictures, and their patches_npd
 
 
-class Shot(NamedTuple):
-    """A picture, or the part of one that asks."""
-
-    path: Path
-    box: Box | None
-
-    @classmethod
-    def of(cls, item: Item) -> "Shot":
-        """Return what of an item's picture is looked at."""
-        return cls(item.path, item.landmark.box if item.landmark else None)
-
-
-class _Content(NamedTuple):
-    digest: bytes  # of the file
-    key: bytes  # of what is looked at
-
-
 @dataclass(frozen=True)
 class Extracted:
     """A data set and the features of its pictures, each distinct one once."""
 
     dataset: Dataset
     cache: Path
+    backbone: str  # its fingerprint
     key: str  # of all features
     gallery_n: NDArray[np.int64]  # which features the pictures of the gallery have
     queries_q: NDArray[np.int64]  # … and the queries
@@ -78,7 +59,7 @@ def default_cache() -> Path:
 
 
 def extract(
-    dataset: Dataset,
+    dataset: Dataset | Extracted,
     vocabulary: Vocabulary,
     *,
     cache: Path | None = None,
@@ -86,17 +67,25 @@ def extract(
 ) -> Extracted:
     """Return the features of a data set's pictures; those that cannot be read are left out.
 
-    The backbone sees only pictures whose features are not in the cache.
+    The backbone sees only pictures whose features are not in the cache. What it has extracted
+    before is returned as it is, and no file is looked at.
     """
+    if isinstance(dataset, Extracted):
+        if dataset.backbone != vocabulary.backbone_fingerprint:
+            raise WrongUse(
+                f"features of {dataset.dataset.title} were extracted by another backbone than "
+                f"{vocabulary.backbone_name}: hand over the data set itself"
+            )
+        return dataset
     if not dataset.queries:
         raise EvaluationError(
             f"{dataset.name} has no queries, only pictures to learn from: use it with bm25v train"
         )
     cache = cache or default_cache()
     shots = list(dict.fromkeys(Shot.of(item) for item in dataset.gallery + dataset.queries))
-    with _workers() as pool:
-        contents = dict(zip(shots, pool.map(_content, shots), strict=True))
-    keys = {shot: found.key for shot, found in contents.items() if isinstance(found, _Content)}
+    with workers() as pool:
+        contents = dict(zip(shots, pool.map(content, shots), strict=True))
+    keys = {shot: found.key for shot, found in contents.items() if isinstance(found, Content)}
     store = FeatureStore(cache / "features" / vocabulary.backbone_fingerprint, keys.values())
     errors = _fill(store, keys, vocabulary, progress)
     left = sifted(dataset, _outcomes(contents, errors))
@@ -118,7 +107,8 @@ def extract(
     return Extracted(
         dataset=left,
         cache=cache,
-        key=_digest(vocabulary.backbone_fingerprint.encode(), *places).hex(),
+        backbone=vocabulary.backbone_fingerprint,
+        key=digest_of(vocabulary.backbone_fingerprint.encode(), *places).hex(),
         gallery_n=_rows(left.gallery, keys, places),
         queries_q=_rows(left.queries, keys, places),
         dense_ue=np.stack([store.dense[key] for key in places]),
@@ -127,7 +117,7 @@ def extract(
 
 
 def _outcomes(
-    contents: Mapping[Shot, _Content | str], errors: Mapping[bytes, str]
+    contents: Mapping[Shot, Content | str], errors: Mapping[bytes, str]
 ) -> dict[Path, bytes | str]:
     """Return the digest of each file, or why it cannot be used."""
     outcomes: dict[Path, bytes | str] = {}
@@ -147,23 +137,6 @@ def _rows(
     items: Sequence[Item], keys: Mapping[Shot, bytes], places: Mapping[bytes, int]
 ) -> NDArray[np.int64]:
     return np.array([places[keys[Shot.of(item)]] for item in items], dtype=np.int64)
-
-
-def _digest(*parts: bytes) -> bytes:
-    return hashlib.blake2b(b"\0".join(parts), digest_size=16).digest()
-
-
-def _key(digest: bytes, shot: Shot) -> bytes:
-    return digest if shot.box is None else _digest(digest, repr(tuple(shot.box)).encode())
-
-
-def _content(shot: Shot) -> _Content | str:
-    try:
-        with images.opened(shot.path) as stream:
-            digest = hashlib.blake2b(stream.read(), digest_size=16).digest()
-    except (ImageError, OSError) as error:
-        return str(error)
-    return _Content(digest, _key(digest, shot))
 
 
 def _fill(
@@ -213,45 +186,20 @@ def _described(
     listed = list(shots.items())
     chunks = [listed[i : i + backbone.batch] for i in range(0, len(listed), backbone.batch)]
     # One thread a picture: threads inside the matrix products would only wait for each other.
-    with threadpool_limits(1, user_api="blas"), _workers() as pool:
+    with threadpool_limits(1, user_api="blas"), workers() as pool:
         described = pool.map(lambda chunk: _forward(chunk, backbone), chunks)
         for chunk, found in zip(chunks, described, strict=True):
             yield from zip((key for key, _ in chunk), found, strict=True)
 
 
 def _forward(chunk: Iterable[tuple[bytes, Shot]], backbone: Backbone) -> list[Features | str]:
-    prepared = [_prepared(key, shot, backbone) for key, shot in chunk]
-    features = iter(backbone.forward_batch([one for one in prepared if not isinstance(one, str)]))
-    return [one if isinstance(one, str) else next(features) for one in prepared]
-
-
-def _prepared(key: bytes, shot: Shot, backbone: Backbone) -> Floats | str:
-    try:
-        with images.opened(shot.path) as stream:
-            data = stream.read()
-        if shot.box is None:
-            pixels = images.decode(data, short_side=2 * backbone.input_size)
-        else:
-            pixels = _cut(images.decode(data), shot.box)
-    except (ImageError, OSError) as error:
-        return str(error)
-    digest = hashlib.blake2b(data, digest_size=16).digest()
-    if key != _key(digest, shot):
-        return "has changed while it was read: run the command again"
-    return backbone.prepare(pixels)
-
-
-def _cut(pixels_hwc: NDArray[np.uint8], box: Box) -> NDArray[np.uint8]:
-    height, width, _ = pixels_hwc.shape
-    left, top = max(0, round(box.left)), max(0, round(box.top))
-    right, bottom = min(width, round(box.right)), min(height, round(box.bottom))
-    if left >= right or top >= bottom:
-        raise ImageError(f"has {width} × {height} pixels, and none of them in the box {tuple(box)}")
-    return np.ascontiguousarray(pixels_hwc[top:bottom, left:right])
+    ready = [prepared(key, shot, backbone) for key, shot in chunk]
+    features = iter(backbone.forward_batch([one for one in ready if not isinstance(one, str)]))
+    return [one if isinstance(one, str) else next(features) for one in ready]
 
 
 @contextmanager
-def _workers() -> Iterator[ThreadPoolExecutor]:
+def workers() -> Iterator[ThreadPoolExecutor]:
     """Give a thread a core; an interruption does not wait for what has not begun."""
     pool = ThreadPoolExecutor(os.cpu_count())
     try:

@@ -1,19 +1,18 @@
 """Rankings become figures: R@K as in the paper, and average precision as trec_eval has it.
 
 In: for each query the rows of the gallery, best first, and the classes of both. Out: what each
-query earns, and the means. A query whose class has no other picture in the gallery cannot be
+query earns. A query whose class has no other picture in the gallery cannot be
 answered; it counts as missed, and is counted. Not this room's job: the protocol of the revisited
 benchmarks, whose average precision is another one (`revisited`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.errors import EvaluationError, WrongUse
+from bm25v.errors import WrongUse
 
 KS = (1, 5, 10, 20, 50, 100, 200)
 
@@ -23,16 +22,6 @@ class Judged(NamedTuple):
 
     hits_qk: NDArray[np.bool_]  # has the picture at this rank the query's class?
     relevant_q: NDArray[np.int64]  # pictures in the gallery that have it
-
-
-@dataclass(frozen=True)
-class Metrics:
-    """Means over queries."""
-
-    queries: int
-    unanswerable: int  # queries whose class has no other picture in the gallery
-    recall: dict[int, float]  # by K: share of queries with their class among the first K
-    mean_ap: float
 
 
 def judge(
@@ -97,27 +86,3 @@ def average_precisions(judged: Judged) -> NDArray[np.float64]:
     precision_qk = np.cumsum(judged.hits_qk, axis=1) / ranks
     total_q = (precision_qk * judged.hits_qk).sum(axis=1)
     return np.asarray(total_q / np.maximum(judged.relevant_q, 1), dtype=np.float64)
-
-
-def measure(judged: Judged, ks: Sequence[int] = KS) -> Metrics:
-    """Average over all queries."""
-    if not len(judged.relevant_q):
-        raise EvaluationError("there are no queries to measure")
-    return Metrics(
-        queries=len(judged.relevant_q),
-        unanswerable=int((judged.relevant_q == 0).sum()),
-        recall={k: float(successes(judged, k).mean()) for k in ks},
-        mean_ap=float(average_precisions(judged).mean()),
-    )
-
-
-def measure_classes(
-    judged: Judged, query_labels: Sequence[str], ks: Sequence[int] = KS
-) -> dict[str, Metrics]:
-    """Average over the queries of each class, classes sorted by name."""
-    labels = np.array(query_labels)
-    found = {}
-    for label in sorted(set(query_labels)):
-        mask = labels == label
-        found[label] = measure(Judged(judged.hits_qk[mask], judged.relevant_q[mask]), ks)
-    return found

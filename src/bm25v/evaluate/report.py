@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v import __version__
-from bm25v.bags import Bag, quantise
 from bm25v.evaluate import cost, zipf
 from bm25v.evaluate.ablations import ablate, trials
 from bm25v.evaluate.datasets import Dataset
@@ -18,74 +17,57 @@ from bm25v.evaluate.features import Extracted, Progress, extract
 from bm25v.evaluate.pages.figures import Report, Speeds
 from bm25v.evaluate.pages.page import page
 from bm25v.evaluate.run import evaluate
-from bm25v.evaluate.settings import Settings
-from bm25v.evaluate.words import Bags, bags_of, codes_of
+from bm25v.evaluate.settings import Settings, typed
+from bm25v.evaluate.systems import NAMES, Contest, resolve
+from bm25v.evaluate.systems.sparse import Words
 from bm25v.vocabulary import DEFAULT, Vocabulary
 
 PAGE, FIGURES = "report.html", "report.json"
 PROJECTIONS = (1_000_000, 100_000_000)
 
-_TRIED = ("k_post", "scoring")
+_TRIED = ("k_post", "k_query", "scoring")
 
 
 class Searched(NamedTuple):
-    """What is searched and what asks: bags and dense vectors."""
+    """What is searched and what asks: words and dense vectors of both."""
 
-    gallery: Bags
-    queries: Bags
+    words: Words
     dense_ne: NDArray[np.float16]
     dense_qe: NDArray[np.float32]
-    n_words: int
-
-    @property
-    def df_v(self) -> NDArray[np.int64]:
-        """In how many pictures of the gallery each word is."""
-        used = self.gallery.tf_nk > 0
-        return np.bincount(self.gallery.words_nk[used], minlength=self.n_words)
-
-    def query_bags(self) -> list[Bag]:
-        """Return the queries as the product has them."""
-        rows = map(self.queries.row, range(len(self.queries.tf_nk)))
-        return [Bag(words.astype(np.int32), quantise(tf)) for words, tf in rows]
 
 
 def make(
     dataset: Dataset,
     vocabulary: Vocabulary,
     *,
+    settings: Settings | None = None,
     cache: Path | None = None,
     time: Callable[[Searched], Speeds] | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> Report:
-    """Measure all there is to measure; `time` says how long searches take."""
-    settings = Settings()
-    result = evaluate(
-        dataset,
-        vocabulary,
-        settings=settings,
-        cache=cache,
-        per_class=True,
-        progress=progress,
-    )
+    """Measure all there is to measure; `time` says how long the product's searches take."""
+    settings = settings or Settings()
+    tried = [trials({name: []}, vocabulary, settings) for name in _TRIED]
+    resolve(NAMES, settings)  # refuses before hours go into features
     pictures = extract(dataset, vocabulary, cache=cache, progress=progress)
+    result = evaluate(pictures, vocabulary, settings=settings, per_class=True, progress=progress)
     searched = _searched(pictures, vocabulary, settings, progress)
-    df_v, n = searched.df_v, len(searched.dense_ne)
-    here = cost.usage(df_v, n, searched.query_bags())
-    tried = (trials({name: []}, vocabulary, settings) for name in _TRIED)
-    grids = [ablate(dataset, grid, cache=cache, progress=progress) for grid in tried]
+    df_v, (n, dim) = searched.words.df_v, searched.dense_ne.shape
+    here = cost.usage(df_v, n, searched.words.queries())
+    grids = [ablate(pictures, grid, progress=progress) for grid in tried]
     progress("timing", 0, 1)
-    word_bytes = 2 if searched.n_words <= 1 << 16 else 4
+    word_bytes = 2 if vocabulary.n_words <= 1 << 16 else 4
     return Report(
         result=result,
         ablations=tuple(grids),
         zipf=zipf.analyse(df_v, n),
         usages=(here, *(here.at(size) for size in PROJECTIONS if size > n)),
         growth=cost.growth(df_v, n),
-        dim=searched.dense_ne.shape[1],
-        bag_bytes=(word_bytes + 2) * (settings.k_post or vocabulary.k_post),
-        dense_bytes=searched.dense_ne.itemsize * searched.dense_ne.shape[1],
-        speeds=time(searched) if time else None,
-        commands=tuple(_commands(dataset, vocabulary)),
+        dim=dim,
+        bag_bytes=(word_bytes + 2) * searched.words.gallery.words_nk.shape[1],
+        dense_bytes=searched.dense_ne.itemsize * dim,
+        speeds=time(searched) if time and settings.suits_the_engine else None,
+        commands=tuple(_commands(dataset, vocabulary, settings)),
         version=__version__,
     )
 
@@ -100,37 +82,40 @@ def write(report: Report, folder: Path) -> None:
 def _searched(
     pictures: Extracted, vocabulary: Vocabulary, settings: Settings, progress: Progress
 ) -> Searched:
-    k_post = settings.k_post or vocabulary.k_post
-    bags = bags_of(codes_of(pictures, vocabulary, progress), settings, k_post=k_post)
     return Searched(
-        bags.take(pictures.gallery_n),
-        bags.take(pictures.queries_q),
+        Contest(pictures, vocabulary, settings, depth=1, progress=progress).words,
         pictures.dense_ue[pictures.gallery_n].astype(np.float16),
         pictures.dense_ue[pictures.queries_q],
-        vocabulary.n_words,
     )
 
 
-def _commands(dataset: Dataset, vocabulary: Vocabulary) -> list[str]:
+def _commands(dataset: Dataset, vocabulary: Vocabulary, settings: Settings) -> list[str]:
     """Return what to type to get the same figures."""
-    data = shlex.quote(str(dataset.folder))
-    words = (
-        "" if vocabulary.source == DEFAULT else f" --vocabulary {shlex.quote(vocabulary.source)}"
-    )
+    data = f"--data {_quoted(dataset.folder)}"
+    split = f" --split {_quoted(dataset.split)}" if dataset.split else ""
+    words = "" if vocabulary.source == DEFAULT else f" --vocabulary {_quoted(vocabulary.source)}"
+    changes = settings.changes
+    if settings.k_post == vocabulary.k_post:
+        del changes["k_post"]
+    changed = "".join(f" --set {name}={typed(one)}" for name, one in changes.items())
     kind = "" if dataset.name == "folder" else f" --dataset {dataset.name}"
     commands = [
-        f"bm25v report {dataset.name} --data {data}{words}",
-        f"bm25v evaluate {dataset.name} --data {data}{words}",
-        *(f"bm25v ablate {name} --data {data}{kind}{words}" for name in _TRIED),
+        f"bm25v report {dataset.name} {data}{split}{words}{changed}",
+        f"bm25v evaluate {dataset.name} {data}{split}{words}{changed}",
+        *(f"bm25v ablate {name} {data}{kind}{split}{words}{changed}" for name in _TRIED),
     ]
-    if not dataset.leave_one_out:  # no folder holds just its gallery
+    if not dataset.leave_one_out or changes:  # no gallery is just that
         return commands
-    gallery = shlex.quote(f"{dataset.title}.bm25v")
+    gallery = _quoted(f"{dataset.title}.bm25v")
     projections = "".join(f" --project {size}" for size in PROJECTIONS)
     return [
         *commands,
-        f"bm25v index {data} -g {gallery}{words}",
+        f"bm25v index {_quoted(dataset.folder)} -g {gallery}{words}",
         f"bm25v zipf -g {gallery}",
         f"bm25v cost -g {gallery}{projections}",
         f"bm25v bench search -g {gallery}",
     ]
+
+
+def _quoted(name: str | Path) -> str:
+    return shlex.quote(str(name))

@@ -28,7 +28,7 @@ class Earned(NamedTuple):
 
 
 def evaluate(
-    dataset: Dataset,
+    dataset: Dataset | Extracted,
     vocabulary: Vocabulary,
     *,
     settings: Settings | None = None,
@@ -37,7 +37,7 @@ def evaluate(
     per_class: bool = False,
     progress: Progress = lambda what, done, total: None,
 ) -> Result:
-    """Measure systems on a data set.
+    """Measure systems on a data set, or on what was extracted of it.
 
     Features are taken from the cache, or made and kept there. Figures of ROxford and RParis follow
     the revisited protocol, all others are R@K and mAP of the first 200 answers.

@@ -51,18 +51,27 @@ def interval(values_q: Values, *, samples: int = 2_000, seed: int = 0) -> Interv
 def intervals(values_qm: Values, *, samples: int = 2_000, seed: int = 0) -> list[Interval]:
     """Return the same for each of several measures of the same queries, with the same draws."""
     values = np.asarray(values_qm, dtype=np.float64)
-    n = len(values)
-    if not n:
+    if not len(values):
         raise EvaluationError("there are no queries to measure")
-    rng = np.random.default_rng(seed)
-    means = []
-    for rows in _chunks(samples, n):
-        drawn = rng.integers(n, size=(rows, n)) + n * np.arange(rows)[:, None]
-        times = np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n)
-        means.append(times @ values / n)
-    lows, highs = np.quantile(np.concatenate(means), [0.025, 0.975], axis=0)
+    lows, highs = np.quantile(_means(values, samples, seed), [0.025, 0.975], axis=0)
     found = zip(values.mean(axis=0).tolist(), lows.tolist(), highs.tolist(), strict=True)
     return [Interval(*one) for one in found]
+
+
+def ratio(a_q: Values, b_q: Values, *, samples: int = 2_000, seed: int = 0) -> Interval:
+    """Return how many times the mean of b the mean of a is, the same queries drawn for both.
+
+    >>> ratio(np.array([2.0, 4.0, 6.0]), np.array([1.0, 2.0, 3.0]))
+    Interval(mean=2.0, low=2.0, high=2.0)
+    """
+    a, b = np.asarray(a_q, dtype=np.float64), np.asarray(b_q, dtype=np.float64)
+    if a.shape != b.shape or not len(a):
+        raise WrongUse(f"{len(a)} and {len(b)} queries cannot be paired")
+    if b.min() <= 0:
+        raise EvaluationError(f"a value of {b.min():g} cannot be divided by: it must be above 0")
+    means = _means(np.stack([a, b], axis=1), samples, seed)
+    low, high = np.quantile(means[:, 0] / means[:, 1], [0.025, 0.975]).tolist()
+    return Interval(float(a.mean() / b.mean()), low, high)
 
 
 def compare(a_q: Values, b_q: Values, *, samples: int = 10_000, seed: int = 0) -> Comparison:
@@ -82,6 +91,18 @@ def compare(a_q: Values, b_q: Values, *, samples: int = 10_000, seed: int = 0) -
     else:
         p = _sign_flips(gains, samples, seed)
     return Comparison(float((a - b).mean()), wins, losses, p)
+
+
+def _means(values_qm: NDArray[np.float64], samples: int, seed: int) -> NDArray[np.float64]:
+    """Draw queries again and again; return the means of each draw."""
+    n = len(values_qm)
+    rng = np.random.default_rng(seed)
+    means = []
+    for rows in _chunks(samples, n):
+        drawn = rng.integers(n, size=(rows, n)) + n * np.arange(rows)[:, None]
+        times = np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n)
+        means.append(times @ values_qm / n)
+    return np.concatenate(means)
 
 
 def _mcnemar(wins: int, losses: int) -> float:

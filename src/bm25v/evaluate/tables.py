@@ -173,6 +173,15 @@ def decimals(value: float) -> str:
     return f"{value:.3f}".replace("0.", ".", 1) if abs(value) < 0.9995 else f"{value:.3f}"
 
 
+def chance(p: float) -> str:
+    """Return how likely chance alone makes a difference as large.
+
+    >>> chance(0.0421), chance(0.0001)
+    ('p = .042', 'p < .001')
+    """
+    return "p < .001" if p < 0.001 else f"p = {decimals(p)}"
+
+
 def _head(result: Result) -> list[str]:
     first, *others = result.figures
     return ["system", first, "95 %", *others, "against dense"]
@@ -188,8 +197,7 @@ def _cells(result: Result, system: Measured) -> list[str]:
     against = ""
     if compared:
         sign = "+" if compared.difference > 0 else ""
-        chance = "p < .001" if compared.p < 0.001 else f"p = {decimals(compared.p)}"
-        against = f"{sign}{decimals(compared.difference)} ({chance})"
+        against = f"{sign}{decimals(compared.difference)} ({chance(compared.p)})"
     interval = f"{decimals(first.low)}–{decimals(first.high)}"
     return [decimals(first.mean), interval, *(decimals(one.mean) for one in others), against]
 

@@ -76,6 +76,7 @@ def load(
         gallery=gallery,
         queries=queries,
         leave_one_out=parts.leave_one_out,
+        split=None if split is None else Path(split),
         findings=[*parts.findings, *report("missing and left out", lost)],
     )
 

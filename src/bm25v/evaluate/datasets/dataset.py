@@ -47,6 +47,7 @@ class Dataset:
     gallery: list[Item]
     queries: list[Item]
     leave_one_out: bool = False
+    split: Path | None = None  # the file that says which is which, if it was somebody's own
     findings: list[str] = field(default_factory=list)  # what reading it brought to light
 
     @property

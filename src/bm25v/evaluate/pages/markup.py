@@ -1,24 +1,9 @@
 """The pieces of HTML that a report's page is made of."""
 
 from collections.abc import Iterable, Sequence
-from html import escape
 
 from bm25v.evaluate.pages import plots
-
-
-def text(content: str) -> str:
-    """Escape for HTML; names of files that are not Unicode lose what is not.
-
-    >>> text("cats & <dogs>")
-    'cats &amp; &lt;dogs&gt;'
-    """
-    return escape(content.encode(errors="replace").decode())
-
-
-def facts(kind: str, values: Iterable[tuple[str, str]]) -> str:
-    """Return values, each with what it is."""
-    items = (f"<div><dt>{text(what)}</dt><dd>{text(value)}</dd></div>" for value, what in values)
-    return f'<dl class="{kind}">{"".join(items)}</dl>'
+from bm25v.explain.markup import text
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, chosen: int | None = None) -> str:

@@ -1,21 +1,19 @@
 """A report as one page of HTML that needs nothing beside it."""
 
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
+from pathlib import Path
 
-from bm25v.evaluate.pages import quality, words
+from bm25v.evaluate.pages import quality, settings, words
 from bm25v.evaluate.pages.figures import Report
-from bm25v.evaluate.pages.markup import facts, paragraph, section, text
+from bm25v.evaluate.pages.markup import paragraph, section
 from bm25v.evaluate.pages.plots import share
 from bm25v.evaluate.pages.quality import headline, title
 from bm25v.evaluate.result import Result
+from bm25v.evaluate.settings import typed
+from bm25v.explain.markup import document, facts, text
 
 _HEADLINES = ("two-stage-200", "hybrid", "dense", "bm25v")
-_SHEETS = (
-    ("bm25v.explain", "report.css"),  # the look of all pages
-    ("bm25v.explain", "words.css"),  # charts
-    ("bm25v.evaluate.pages", "page.css"),  # tables
-)
+_STYLES = ("words.css", Path(__file__).with_name("page.css"))  # charts, tables
 _ABOUT = (
     "Which way to search finds pictures of the same class, how sure that is, and what it takes."
 )
@@ -34,29 +32,19 @@ picture that a word leads to. They are counts, not times.</p>"""
 def page(report: Report) -> str:
     """Return the page."""
     result = report.result
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>Evaluation: {text(result.name)}</title>
-<style>
-{"".join(files(room).joinpath(name).read_text(encoding="utf-8") for room, name in _SHEETS)}</style>
-</head>
-<body class="evaluation">
-<header>
+    body = f"""<header>
 <small>Evaluation</small>
 <h1>{text(result.name)}</h1>
 <p class="lead">{_ABOUT}</p>
 {facts("facts", _headlines(result))}
 {facts("more", _details(report))}
 <p class="learnt">Words learnt from: {text(result.vocabulary["learnt_from"])}.</p>
+{_changed(result)}
 </header>
 <main>
 {quality.systems(result)}
 {quality.classes(result)}
-{quality.ablations(result, report.ablations)}
+{settings.ablations(result, report.ablations)}
 {words.spread(report.zipf)}
 {words.costs(report)}
 {words.speeds(report)}
@@ -66,10 +54,8 @@ def page(report: Report) -> str:
 <footer>
 <h2>How to read this page</h2>
 {_LEGEND}
-</footer>
-</body>
-</html>
-"""
+</footer>"""
+    return document(f"Evaluation: {result.name}", body, styles=_STYLES, kind="evaluation")
 
 
 def _headlines(result: Result) -> Iterator[tuple[str, str]]:
@@ -92,6 +78,11 @@ def _details(report: Report) -> Iterator[tuple[str, str]]:
     yield f"{words['words']:,}", "words there are"
     yield str(words["k_post"]), "words a picture (k_post)"
     yield report.version, "version of bm25v"
+
+
+def _changed(result: Result) -> str:
+    changes = ", ".join(f"{name} {typed(one)}" for name, one in result.settings.changes.items())
+    return paragraph(f"Settings changed: {text(changes)}.", "learnt") if changes else ""
 
 
 def _findings(problems: Sequence[str]) -> str:

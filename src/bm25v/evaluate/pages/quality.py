@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from bm25v.evaluate.ablations import Grid
 from bm25v.evaluate.pages import plots
-from bm25v.evaluate.pages.markup import paragraph, plot, section, table, text
+from bm25v.evaluate.pages.markup import plot, section, table
 from bm25v.evaluate.pages.plots import share
 from bm25v.evaluate.result import Measured, Result
 from bm25v.evaluate.statistics import Comparison, Interval
+from bm25v.explain.markup import text
 
 SHOWN = 5  # best and worst classes
 SIGNIFICANT = 0.05
 
-_COLOURS = 9  # that the style sheet has
+COLOURS = 9  # that the style sheet has
 _TITLES = {  # in the order of the colours
     "bm25v": "BM25-V",
     "dense": "Dense",
@@ -24,11 +24,6 @@ _TITLES = {  # in the order of the colours
     "dot": "Dot product",
     "bovw": "Bag of visual words",
 }
-_TRIALS = {
-    "k_post": "How many words are kept of a picture",
-    "scoring": "How words are compared: by BM25, or in other ways",
-}
-_TRIED = ("R@1", "R@10", "R@100", "mAP", "mAP easy", "mAP medium", "mAP hard")
 _COMPARED = ("bm25v", "two-stage-200", "dense")
 
 Systems = Mapping[str, Measured]
@@ -80,7 +75,7 @@ def _recall(found: Systems, figures: Sequence[str]) -> str:
     ticks = [(place, one.removeprefix("R@")) for place, one in enumerate(figures)]
     x = plots.Axis("K", -0.15, len(figures) - 0.85, ticks)
     lowest = min(value for line in lines for _, value in line.points)
-    about = "Share of queries with their class among the first K"
+    about = "Share of queries with their class among the first K; equal systems hide each other"
     return plot("Recall at K", about, lines, x, plots.linear("recall", lowest, 1.0))
 
 
@@ -183,56 +178,10 @@ def classes(result: Result) -> str:
     )
 
 
-def ablations(result: Result, grids: Sequence[Grid]) -> str:
-    """Return what other settings would do to BM25-V and to what follows it."""
-    if not grids:
-        return ""
-    parts = "".join(_ablation(result, grid) for grid in grids)
-    about = "One setting changed at a time; the line that stands out is used in the rest."
-    return section(
-        "settings", "What settings do", paragraph(about), f'<div class="charts">{parts}</div>'
-    )
-
-
-def _ablation(result: Result, grid: Grid) -> str:
-    (axis,) = grid.axes
-    figure = headline(list(grid.dense))
-    columns = [("bm25v", one) for one in grid.dense if one in _TRIED] + [("two-stage", figure)]
-    values = [cell.values[axis] for cell in grid.cells]
-    rows = [
-        [
-            text(value),
-            *(share(cell.figures[system][one]) for system, one in columns),
-            f"{cell.postings:,.0f}",
-        ]
-        for value, cell in zip(values, grid.cells, strict=True)
-    ]
-    settings = {**vars(result.settings), "k_post": result.vocabulary["k_post"]}
-    used = str(settings[axis])
-    heads = [text(axis), *(one for _, one in columns[:-1]), f"{figure}, two-stage", "postings read"]
-    listed = table(heads, rows, chosen=values.index(used) if used in values else None)
-    about = _TRIALS.get(axis, "")
-    if not all(value.isdecimal() for value in values) or len(values) < 2:
-        return f'<div class="wide"><h3>{text(axis)}</h3><p>{text(about)}</p>{listed}</div>'
-    lines = [
-        plots.Line(
-            f"{one}, two-stage" if system == "two-stage" else one,
-            [(int(cell.values[axis]), cell.figures[system][one]) for cell in grid.cells],
-            f"s{number % _COLOURS}",
-        )
-        for number, (system, one) in enumerate(columns)
-    ]
-    shares = [value for line in lines for _, value in line.points]
-    places = [(int(value), value) for value in values]
-    x = plots.Axis(axis, min(places)[0], max(places)[0], places, is_log=True)
-    y = plots.linear("recall", min(shares), max(shares))
-    return f"{plot(axis, about, lines, x, y)}<div>{listed}</div>"
-
-
 def _kinds(found: Systems) -> dict[str, str]:
     """Return the class that gives each system its colour, the same on every page."""
     others = [name for name in found if name not in _TITLES]
-    return {name: f"s{n % _COLOURS}" for n, name in enumerate([*_TITLES, *others])}
+    return {name: f"s{n % COLOURS}" for n, name in enumerate([*_TITLES, *others])}
 
 
 def _range(one: Interval) -> str:

@@ -6,9 +6,10 @@ from bm25v.evaluate import cost
 from bm25v.evaluate.cost import Growth, Usage
 from bm25v.evaluate.pages import plots
 from bm25v.evaluate.pages.figures import Report
-from bm25v.evaluate.pages.markup import paragraph, plot, section, table, text
+from bm25v.evaluate.pages.markup import paragraph, plot, section, table
 from bm25v.evaluate.pages.plots import share
 from bm25v.evaluate.zipf import Zipf
+from bm25v.explain.markup import text
 
 _TIMED = {
     "first-stage": "BM25-V, first stage",
