@@ -1,7 +1,8 @@
 """`bm25v evaluate`."""
 
+import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from bm25v.evaluate.result import Result
     from bm25v.evaluate.settings import Settings
 
+_OTHERS = ("faithfulness", "regions")  # a module each
 _ENDINGS = {".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "json"}
 
 cache_option = click.option(
@@ -35,7 +37,23 @@ set_option = click.option(
 )
 
 
-@click.command("evaluate")
+class _Evaluate(click.Command):
+    """The command, and beside it those that are told by their name where a DATASET would be."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        if not args or args[0] not in _OTHERS:
+            return super().make_context(info_name, args, parent, **extra)
+        other: click.Command = importlib.import_module(f"bm25v.cli.{args[0]}").command
+        return other.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+
+
+@click.command("evaluate", cls=_Evaluate)
 @click.argument("name", metavar="DATASET")
 @data_option
 @split_option
@@ -71,6 +89,9 @@ def command(
     DATASET is cub200, cars196, aircraft, pets, flowers102, dtd, food101, roxford5k or rparis6k, as
     its authors lay it out, or "folder": any folder of class folders, where each picture asks for
     the others of its class. Features are kept, so that only the first run takes long.
+
+    "bm25v evaluate regions" measures searches by a part of a picture, "bm25v evaluate faithfulness"
+    explanations: see their own --help.
     """
     from bm25v.cli.progress import stages_bar
     from bm25v.evaluate import datasets

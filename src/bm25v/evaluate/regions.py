@@ -5,6 +5,7 @@ picture in question. The whole pair may be right about both.
 """
 
 import random
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v import images
-from bm25v.errors import EvaluationError
-from bm25v.evaluate.datasets.dataset import Item
+from bm25v.errors import EvaluationError, ImageError
+from bm25v.evaluate.datasets.dataset import Dataset, Item
 from bm25v.evaluate.statistics import Interval, interval
 from bm25v.gallery import Gallery, Results
 from bm25v.gallery.gallery import Mode
 
 HEIGHT = 400  # of a pair, in pixels
+
+_DRAWS = 2_000
+
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -31,11 +36,37 @@ class RegionRecall:
     mode: str  # in which boxes were searched
     whole: Interval
     box: Interval
+    gain: Interval  # how many times as often a box is right as the whole picture
 
-    @property
-    def gain(self) -> float:
-        """How many times as often a box is right as the whole picture."""
-        return self.box.mean / self.whole.mean if self.whole.mean else float("inf")
+
+def measure(
+    dataset: Dataset,
+    *,
+    vocabulary: str = "default",
+    pairs: int = 100,
+    k: int = 5,
+    mode: Mode | None = None,
+    seed: int = 0,
+    progress: Progress = lambda what, done, total: None,
+) -> RegionRecall:
+    """Make pairs of a data set's queries, and search for them among all other pictures."""
+    drawn = held_out(dataset.queries, pairs, seed=seed)
+    asked = {item.path for pair in drawn for item in pair}
+    labels = {str(item.path.absolute()): item.label for item in dataset.gallery}
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        Gallery.create(Path(scratch) / "gallery", vocabulary=vocabulary) as gallery,
+    ):
+        others = [item.path for item in dataset.gallery if item.path not in asked]
+        gallery.add(others, progress=lambda done, total: progress("indexing", done, total))
+        return region_recall(
+            gallery,
+            drawn,
+            label_of=lambda path: labels[path],
+            k=k,
+            mode=mode,
+            progress=lambda done, total: progress("searching", done, total),
+        )
 
 
 def held_out(items: Sequence[Item], n: int, *, seed: int = 0) -> list[tuple[Item, Item]]:
@@ -66,13 +97,15 @@ def region_recall(
     label_of: Callable[[str], str] = lambda path: Path(path).parent.name,
     k: int = 5,
     mode: Mode | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> RegionRecall:
     """Search with each pair whole, and by a box around either picture."""
     whole: list[bool] = []
     box: list[bool] = []
     modes: set[str] = set()
-    for pair in pairs:
-        picture, boxes = side_by_side([images.decode(item.path) for item in pair])
+    for done, pair in enumerate(pairs):
+        progress(done, len(pairs))
+        picture, boxes = side_by_side([_decoded(item) for item in pair])
         encoding = gallery.vocabulary.encode(picture)
         together = gallery.search(encoding, k=k, mode=mode)
         for item, region in zip(pair, boxes, strict=True):
@@ -86,6 +119,7 @@ def region_recall(
         " and ".join(sorted(modes)),
         interval(np.array(whole)),
         interval(np.array(box)),
+        _ratio(np.reshape(box, (-1, 2)), np.reshape(whole, (-1, 2))),
     )
 
 
@@ -107,6 +141,27 @@ def side_by_side(
     starts, total = np.cumsum([0, *widths]).tolist(), sum(widths)
     boxes = [(starts[i] / total, 0.0, width / total, 1.0) for i, width in enumerate(widths)]
     return np.concatenate(scaled, axis=1), boxes
+
+
+def _decoded(item: Item) -> NDArray[np.uint8]:
+    try:
+        return images.decode(item.path)
+    except ImageError as error:
+        raise EvaluationError(f"{item.path}: {error}; take it out of the data set") from error
+
+
+def _ratio(a_p2: NDArray[np.bool_], b_p2: NDArray[np.bool_]) -> Interval:
+    """Return how many times as often a is right as b, from drawing whole pairs again.
+
+    >>> _ratio(np.ones((50, 2), bool), np.tile([True, False], (50, 1)))
+    Interval(mean=2.0, low=2.0, high=2.0)
+    """
+    drawn = np.random.default_rng(0).integers(len(a_p2), size=(_DRAWS, len(a_p2)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = np.divide(a_p2.mean(), b_p2.mean())
+        ratios = a_p2[drawn].sum(axis=(1, 2)) / b_p2[drawn].sum(axis=(1, 2))
+    low, high = np.quantile(ratios, [0.025, 0.975], method="nearest").tolist()
+    return Interval(float(mean), low, high)
 
 
 def _is_right(results: Results, item: Item, label_of: Callable[[str], str]) -> bool:

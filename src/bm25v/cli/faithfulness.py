@@ -1,0 +1,91 @@
+"""`bm25v evaluate faithfulness`."""
+
+import json
+from pathlib import Path
+
+import click
+
+from bm25v.cli.evaluate import cache_option, data_option, split_option
+from bm25v.cli.options import console, shown
+
+
+@click.command("faithfulness")
+@data_option
+@click.option("--dataset", "name", default="folder", show_default=True, help="What DATA holds.")
+@split_option
+@click.option("--pairs", default=200, show_default=True, type=click.IntRange(2))
+@click.option(
+    "--hide",
+    "ways",
+    multiple=True,
+    default=["grey"],
+    show_default=True,
+    type=click.Choice(["grey", "blur"]),
+    help="How patches are hidden; twice for both, which takes twice as long.",
+)
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
+@click.option("--vocabulary", default="default", show_default=True)
+@click.option("--format", "format_name", default="table", type=click.Choice(["table", "markdown"]))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Draw the curves, as .png.")
+@click.option("--json", "json_path", metavar="FILE", help="Write JSON there; - prints it.")
+@cache_option
+def command(
+    data: Path,
+    name: str,
+    split: Path | None,
+    pairs: int,
+    ways: tuple[str, ...],
+    seed: int,
+    vocabulary: str,
+    format_name: str,
+    output: Path | None,
+    json_path: str | None,
+    cache: Path | None,
+) -> None:
+    """Measure whether scores hang on the patches that explanations name.
+
+    For pairs of a query and one of its ten best hits by BM25, patches of the hit are hidden and the
+    rest is scored anew, from the pixels: those first where the explanation says that words are
+    ("explanation"), those first that resemble the query as a whole ("dense"), from the middle
+    outwards ("middle"), or any ("random"). Then the other way round: all is hidden, and patches
+    are shown in that order.
+    """
+    from bm25v.cli.progress import stages_bar
+    from bm25v.evaluate import charts, datasets
+    from bm25v.evaluate.faithfulness import measure, plot, tables
+    from bm25v.evaluate.faithfulness.hiding import WAYS
+    from bm25v.vocabulary import Vocabulary
+
+    if output:
+        charts.blank(output, 1, 1)  # refuses before minutes go by
+    dataset = datasets.load(name, data, split=split)
+    with stages_bar() as progress:
+        result = measure(
+            dataset,
+            Vocabulary.load(vocabulary),
+            pairs=pairs,
+            ways=tuple(way for way in WAYS if way in ways),
+            seed=seed,
+            cache=cache,
+            progress=progress,
+        )
+    for problem in result.problems:
+        click.echo(f"note: {problem.encode(errors='replace').decode()}", err=True)
+    if output:
+        plot.draw(result, output)
+    if json_path:
+        text = json.dumps(result.to_json(), indent=2) + "\n"
+        if json_path == "-":
+            click.echo(text, nl=False)
+            return
+        Path(json_path).write_text(text, encoding="utf-8")
+    if format_name == "markdown":
+        click.echo(tables.markdown(result), nl=False)
+        return
+    out = console()
+    for line in tables.about(result):
+        out.print(line, style="dim", soft_wrap=True)
+    for part in tables.printed(result):
+        out.print(part, soft_wrap=True)
+    if output:
+        click.echo(f"{shown(str(output))}: the curves")
