@@ -17,7 +17,7 @@ from tests.conftest import picture
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
-NUMBER = re.compile(r"\d+\.\d+|(?<=\s)\d+(?= ms)|(?<=in )[\dhms. ]+$")
+NUMBER = re.compile(r"(?<=in )[\dhms. ]+$|\d+\.\d+|(?<=\s)\d+(?= ms)")
 
 
 def blocks(language: str) -> list[str]:
