@@ -580,7 +580,10 @@ def test_ctrl_c_keeps_what_was_committed(tmp_path: Path) -> None:
     for seed in range(900):  # more than are read before the signal comes, also on a busy machine
         picture(seed, side=400).save(photos / f"{seed}.png")
     command = [sys.executable, "-m", "bm25v.cli", "index", "photos", "--vocabulary", "toy"]
+    # A job in the background ignores Ctrl-C, and so would its children.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as child:
+        signal.signal(signal.SIGINT, before)
         deadline = time.monotonic() + 60
         while not (tmp_path / "gallery.bm25v/writer.lock").exists():
             assert time.monotonic() < deadline
