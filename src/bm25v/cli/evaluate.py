@@ -90,8 +90,11 @@ def command(
     its authors lay it out, or "folder": any folder of class folders, where each picture asks for
     the others of its class. Features are kept, so that only the first run takes long.
 
-    "bm25v evaluate regions" measures searches by a part of a picture, "bm25v evaluate faithfulness"
-    explanations: see their own --help.
+    Two more commands, with a --help of their own:
+
+    \b
+    bm25v evaluate regions       searches by a part of a picture
+    bm25v evaluate faithfulness  explanations
     """
     from bm25v.cli.progress import stages_bar
     from bm25v.evaluate import datasets
