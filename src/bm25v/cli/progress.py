@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -17,6 +19,13 @@ from rich.progress import (
 )
 from rich.table import Column
 from rich.text import Text
+
+from bm25v.cli.options import shown
+
+if TYPE_CHECKING:
+    from bm25v.errors import ImageError
+    from bm25v.sae.trainer import StepFigures
+    from bm25v.training.run import Listener
 
 LOG_SECONDS = 10.0  # between two lines in a file
 
@@ -87,6 +96,41 @@ def live_line(console: Console) -> Iterator[Callable[[str, int, int, float], Non
                 console.print(_plain(task), soft_wrap=True)
 
         yield show
+
+
+@contextmanager
+def training_display(*, is_silent: bool = False) -> "Iterator[Listener]":
+    """Give a training run somebody who shows what it tells."""
+    from bm25v.training.run import Listener
+
+    console = Console(stderr=True, highlight=False, markup=False, quiet=is_silent)
+    pictures = 1.0  # a step
+
+    def on_start(pictures_a_step: float) -> None:
+        nonlocal pictures
+        pictures = pictures_a_step
+
+    with live_line(console) as show:
+
+        def on_extract(done: int, total: int) -> None:
+            show(f"patches of picture {done:,} of {total:,}", done, total, 1.0)
+
+        def on_step(figures: "StepFigures", steps: int) -> None:
+            label = (
+                f"step {figures.step:,} of {steps:,}  FVU {figures.fvu:.3f}  "
+                f"L0 {figures.l0:.1f}  dead {figures.dead_share:.1%}"
+            )
+            show(label, figures.step, steps, pictures)
+
+        def say(text: str) -> None:
+            console.print(text, soft_wrap=True)
+
+        def on_error(path: Path, error: "ImageError") -> None:
+            say(f"left out: {shown(str(path))}: {error}")
+
+        yield Listener(
+            on_extract=on_extract, on_start=on_start, on_step=on_step, on_error=on_error, say=say
+        )
 
 
 class _SpeedColumn(ProgressColumn):

@@ -1,20 +1,15 @@
 """`bm25v train`."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bm25v.cli.options import json_option, print_json, shown
+from bm25v.cli.options import json_option, print_json
 
 if TYPE_CHECKING:
-    from bm25v.errors import ImageError
-    from bm25v.sae.trainer import StepFigures
-    from bm25v.training.run import Listener
     from bm25v.vocabulary import Vocabulary
 
 _COUNT = click.IntRange(1)
@@ -85,6 +80,7 @@ def command(
     If `tensorboard` is installed, curves are in OUTPUT.work/tensorboard during the run, then in
     OUTPUT/tensorboard.
     """
+    from bm25v.cli.progress import training_display
     from bm25v.sae.recipe import Recipe
     from bm25v.training import Wish, train_vocabulary
 
@@ -106,7 +102,7 @@ def command(
         stream=stream,
     )
     is_first = os.environ.get("RANK", "0") == "0"  # of several processes only one talks
-    with _display(is_first) as listener:
+    with training_display(is_silent=not is_first) as listener:
         vocabulary = train_vocabulary(wish, listener)
     if is_first:
         _print(vocabulary, output, as_json)
@@ -121,40 +117,3 @@ def _print(vocabulary: "Vocabulary", output: Path, as_json: bool) -> None:
         f"{output}: {vocabulary.n_words:,} words, {report['explained_variance']:.1%} of the "
         f"variance of held-out patches explained, {report['dead_share']:.1%} dead"
     )
-
-
-@contextmanager
-def _display(is_first: bool) -> "Iterator[Listener]":
-    from rich.console import Console
-
-    from bm25v.cli.progress import live_line
-    from bm25v.training.run import Listener
-
-    console = Console(stderr=True, highlight=False, markup=False, quiet=not is_first)
-    pictures = 1.0  # a step
-
-    def on_start(pictures_a_step: float) -> None:
-        nonlocal pictures
-        pictures = pictures_a_step
-
-    with live_line(console) as show:
-
-        def on_extract(done: int, total: int) -> None:
-            show(f"patches of picture {done:,} of {total:,}", done, total, 1.0)
-
-        def on_step(figures: "StepFigures", steps: int) -> None:
-            label = (
-                f"step {figures.step:,} of {steps:,}  FVU {figures.fvu:.3f}  "
-                f"L0 {figures.l0:.1f}  dead {figures.dead_share:.1%}"
-            )
-            show(label, figures.step, steps, pictures)
-
-        def say(text: str) -> None:
-            console.print(text, soft_wrap=True)
-
-        def on_error(path: Path, error: "ImageError") -> None:
-            say(f"left out: {shown(str(path))}: {error}")
-
-        yield Listener(
-            on_extract=on_extract, on_start=on_start, on_step=on_step, on_error=on_error, say=say
-        )

@@ -9,7 +9,7 @@ from bm25v.cli.options import json_option, print_json
 
 @click.group("vocabulary")
 def command() -> None:
-    """Bring in auto-encoders that were trained elsewhere, and hand out our own."""
+    """Bring in auto-encoders that were trained elsewhere, hand out our own, refit decoders."""
 
 
 @command.command("import")
@@ -76,3 +76,38 @@ def export_vocabulary(vocabulary: str, output: Path, format: str, as_json: bool)
         print_json({"folder": str(output), "format": format, "words": loaded.n_words})
     else:
         click.echo(f"{output}: {loaded.n_words:,} words, for {format}")
+
+
+@command.command("refit")
+@click.argument("vocabulary")
+@click.argument("pictures", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where to.")
+@click.option(
+    "--draws",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Times that random parts of every picture are drawn anew.",
+)
+@json_option
+def refit_vocabulary(
+    vocabulary: str, pictures: Path, output: Path, draws: int, as_json: bool
+) -> None:
+    """Fit a vocabulary's decoder anew, by least squares over fresh views of PICTURES.
+
+    The encoder stays: every word, bag and search result is the same. PICTURES are best those that
+    the vocabulary was trained on. Nothing is written if held-out pictures are not explained better.
+    """
+    from bm25v.cli.progress import training_display
+    from bm25v.training import refit_vocabulary
+    from bm25v.vocabulary import Vocabulary
+
+    old = Vocabulary.load(vocabulary)
+    with training_display() as listener:
+        new = refit_vocabulary(old, pictures, output, draws=draws, listener=listener)
+    facts = new.report["refit"]
+    if as_json:
+        print_json({"output": str(output), "fingerprint": new.fingerprint, **facts})
+    else:
+        before, after = facts["explained_variance_before"], facts["explained_variance"]
+        click.echo(f"{output}: {after:.2%} of the variance explained, {before:.2%} before")

@@ -25,6 +25,18 @@ class Figures(NamedTuple):
     coherence: float  # mean cosine of each decoder row with the one most like it
     density_v: NDArray[np.float64]  # share of the patches that activate each word
 
+    def report(self) -> dict[str, float]:
+        """Return what a vocabulary's report says of them."""
+        return {
+            "held_out_patches": self.patches,
+            "fvu": self.fvu,
+            "explained_variance": 1 - self.fvu,
+            "l0": self.l0,
+            "silent_share": self.silent_share,
+            "dense_share": self.dense_share,
+            "coherence": self.coherence,
+        }
+
 
 def measure(sae: SparseAutoEncoder, blocks: Iterable[Patches]) -> Figures:
     """Measure on patches that come in blocks; sums are kept in float64.

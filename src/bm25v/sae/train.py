@@ -86,17 +86,10 @@ def start_run(windows: Windows, recipe: Recipe, *, device: str = "cpu") -> Train
 
 def describe(trainer: Trainer, sae: SparseAutoEncoder, held_out: list[Patches]) -> dict[str, Any]:
     """Return a run's settings and what it reached on patches it has not seen."""
-    figures = measure(sae, held_out)
     return {
-        "held_out_patches": figures.patches,
         "steps": trainer.steps,
         "dead_share": trainer.dead_share,
-        "fvu": figures.fvu,
-        "explained_variance": 1 - figures.fvu,
-        "l0": figures.l0,
-        "silent_share": figures.silent_share,
-        "dense_share": figures.dense_share,
-        "coherence": figures.coherence,
+        **measure(sae, held_out).report(),
         "recipe": asdict(trainer.recipe),
     }
 

@@ -22,7 +22,7 @@ from bm25v.training.views import views
 _SHARD_PATCHES = 65_536
 
 OnError = Callable[[Path, ImageError], None]
-Seed = tuple[int, int, int]
+Seed = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,13 @@ class Extraction:
     patches: int | None  # random ones a view; None keeps all
     held_out: float  # share of the pictures
     seed: int
+    draw: int = 0  # another number draws other random parts of the same pictures
 
     def key(self, backbone: Backbone) -> str:
         """Return a hash of all that decides the patches."""
         digest = hashlib.sha256(backbone.fingerprint.encode())
-        digest.update(repr((self.views, self.patches, self.held_out, self.seed)).encode())
+        settings = (self.views, self.patches, self.held_out, self.seed, *self._other_draw)
+        digest.update(repr(settings).encode())
         for path in self.paths:
             found = path.stat()
             digest.update(
@@ -72,6 +74,22 @@ class Extraction:
         """Return how many of the first shards are kept for measuring."""
         return max(1, round(self.held_out * n_shards))
 
+    def random_seed(self, shard: int, place: int) -> Seed:
+        """Return what decides the random parts of the picture at a place of a shard."""
+        return (self.seed, shard, place, *self._other_draw)
+
+    @property
+    def _other_draw(self) -> tuple[int, ...]:
+        return (self.draw,) if self.draw else ()
+
+
+def pictures_in(folder: Path) -> tuple[Path, ...]:
+    """Return the pictures of a folder, in an order that stays."""
+    paths = tuple(sorted(images.find(folder)))
+    if not paths:
+        raise WrongUse(f"no pictures in {folder}")
+    return paths
+
 
 def extract(
     wish: Extraction,
@@ -98,7 +116,7 @@ def _shard_parts(
 ) -> Iterator[Halves]:
     """Give the patches of each picture of a shard; an unreadable one gives none."""
     backbone.load()
-    seeded = [(path, (wish.seed, number, place)) for place, path in enumerate(paths)]
+    seeded = [(path, wish.random_seed(number, place)) for place, path in enumerate(paths)]
     size = max(1, backbone.batch // wish.views)
     chunks = [seeded[start : start + size] for start in range(0, len(seeded), size)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -126,9 +144,13 @@ class Streamed:
     def __len__(self) -> int:
         return len(self._numbers)
 
+    def n_pictures(self, window: int) -> int:
+        """How many pictures a window has, unreadable ones included."""
+        return len(self._shards[self._numbers[window]])
+
     def n_patches(self, window: int) -> int:
         """How many patches a window has, unreadable pictures included."""
-        return len(self._shards[self._numbers[window]]) * self._per_picture
+        return self.n_pictures(window) * self._per_picture
 
     def read(self, window: int) -> Halves:
         """Return a window's patches; where pictures are unreadable, others are seen twice."""
@@ -139,6 +161,17 @@ class Streamed:
         if len(patches_nd) == 0:
             raise WrongUse(f"no picture of part {number} can be read: look at the folder")
         return np.resize(patches_nd, (self.n_patches(window), self._backbone.patch_dim))
+
+
+def streamed(
+    wish: Extraction, backbone: Backbone, on_error: OnError
+) -> tuple[Streamed, list[Halves]]:
+    """Return patches to train on, made as they are read, and those of whole held-out pictures."""
+    numbers = list(range(len(wish.shards(backbone))))
+    n_held_out = wish.n_held_out(len(numbers))
+    held_out = Streamed(wish, backbone, numbers[:n_held_out], on_error)
+    whole = [wish.of_whole_pictures(held_out.read(i), backbone) for i in range(n_held_out)]
+    return Streamed(wish, backbone, numbers[n_held_out:], on_error), whole
 
 
 class _View(NamedTuple):

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from bm25v import backbones, images
+from bm25v import backbones
 from bm25v.backbones import Backbone, devices
 from bm25v.errors import ImageError, VocabularyError, WrongUse
 from bm25v.explain.samples import Samples
@@ -25,7 +25,7 @@ from bm25v.sae.recipe import Recipe
 from bm25v.sae.train import check, describe, start_run
 from bm25v.sae.trainer import StepFigures, Trainer
 from bm25v.training import checkpoints, curves
-from bm25v.training.extraction import Extraction, Streamed, extract
+from bm25v.training.extraction import Extraction, extract, pictures_in, streamed
 from bm25v.training.processes import Processes
 from bm25v.training.samples import gather
 from bm25v.training.store import Store, StoreWindows
@@ -75,7 +75,8 @@ class Listener:
 def train_vocabulary(wish: Wish, listener: Listener | None = None) -> Vocabulary:
     """Train a vocabulary on a folder of pictures and save it."""
     listener = listener or Listener()
-    _refuse_overwriting(wish)
+    refuse_overwriting(wish.output)
+    _refuse_unfinished(wish)
     start = time.perf_counter()
     wish = replace(wish, device=_own(wish.device))
     device = str(devices.find(torch, wish.device or "cpu"))
@@ -124,9 +125,13 @@ def _own(device: str | None) -> str | None:
     return f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if device == "cuda" else device
 
 
-def _refuse_overwriting(wish: Wish) -> None:
-    if wish.output.is_file() or (wish.output / "vocabulary.json").exists():
-        raise VocabularyError(f"{wish.output} exists already: give another place, or delete it")
+def refuse_overwriting(output: Path) -> None:
+    """Refuse a place where a vocabulary, or a file, is already."""
+    if output.is_file() or (output / "vocabulary.json").exists():
+        raise VocabularyError(f"{output} exists already: give another place, or delete it")
+
+
+def _refuse_unfinished(wish: Wish) -> None:
     if not wish.resume and (wish.work / checkpoints.FILE_NAME).exists():
         raise WrongUse(
             f"an unfinished run is in {wish.work}: go on with --resume, or delete it to start anew"
@@ -148,10 +153,7 @@ def _backbone(wish: Wish) -> Backbone:
 
 
 def _extraction(wish: Wish) -> Extraction:
-    paths = tuple(sorted(images.find(wish.folder)))
-    if not paths:
-        raise WrongUse(f"no pictures in {wish.folder}")
-    recipe = wish.recipe
+    paths, recipe = pictures_in(wish.folder), wish.recipe
     return Extraction(paths, wish.views, wish.patches, recipe.held_out, recipe.seed)
 
 
@@ -163,15 +165,11 @@ def _patches(
     listener: Listener,
 ) -> tuple[Windows, list[Patches]]:
     """Return patches to train on and those of held-out pictures, from a store or as a stream."""
+    if wish.stream:
+        training, whole = streamed(extraction, backbone, listener.on_error)
+        return training, [*whole]
     numbers = list(range(len(extraction.shards(backbone))))
     n_held_out = extraction.n_held_out(len(numbers))
-    if wish.stream:
-        streamed = Streamed(extraction, backbone, numbers, listener.on_error)
-        training = Streamed(extraction, backbone, numbers[n_held_out:], listener.on_error)
-        return training, [
-            extraction.of_whole_pictures(streamed.read(number), backbone)
-            for number in numbers[:n_held_out]
-        ]
     store = _filled_store(wish, extraction, backbone, processes, listener)
     held_out: list[Patches] = [
         extraction.of_whole_pictures(store.read(number), backbone)
@@ -291,6 +289,7 @@ def _data_report(wish: Wish, extraction: Extraction, n_patches: int) -> dict[str
         "about": wish.about or os.path.basename(os.path.abspath(wish.folder)),
         "pictures": len(extraction.paths),
         "views": f"{wish.views}: {ABOUT}",
+        "patches_a_view": wish.patches,
         "patches": n_patches,
     }
 

@@ -1,0 +1,254 @@
+"""Decoders fitted anew: the least squares, and the run over a folder of pictures."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from numpy.typing import NDArray
+
+torch = pytest.importorskip("torch")
+
+from bm25v.backbones.toy import ToyBackbone  # noqa: E402
+from bm25v.cli.vocabulary import command  # noqa: E402
+from bm25v.errors import ImageError, VocabularyError, WrongUse  # noqa: E402
+from bm25v.sae import refit as least_squares  # noqa: E402
+from bm25v.sae.measure import measure  # noqa: E402
+from bm25v.sae.model import SparseAutoEncoder  # noqa: E402
+from bm25v.sae.recipe import Recipe  # noqa: E402
+from bm25v.sae.refit import refit  # noqa: E402
+from bm25v.training import Wish, refit_vocabulary, train_vocabulary  # noqa: E402
+from bm25v.training.extraction import Extraction, Streamed, streamed  # noqa: E402
+from bm25v.training.run import Listener  # noqa: E402
+from bm25v.vocabulary import Vocabulary  # noqa: E402
+from tests.conftest import picture  # noqa: E402
+
+Floats = NDArray[np.float32]
+
+
+@pytest.fixture
+def sae() -> SparseAutoEncoder:
+    """Random words, of which the last one is never active."""
+    rng = np.random.default_rng(0)
+    w_dec_vd = rng.standard_normal((24, 8)).astype(np.float32)
+    b_enc_v = np.zeros(24, np.float32)
+    b_enc_v[-1] = -1e6
+    b_dec_d = rng.standard_normal(8).astype(np.float32)
+    return SparseAutoEncoder(w_dec_vd.T.copy(), b_enc_v, w_dec_vd, b_dec_d, k=4)
+
+
+@pytest.fixture
+def patches() -> Floats:
+    return np.random.default_rng(1).standard_normal((5000, 8)).astype(np.float32)
+
+
+def with_noise(sae: SparseAutoEncoder) -> SparseAutoEncoder:
+    noise_vd = np.random.default_rng(2).standard_normal(sae.w_dec_vd.shape).astype(np.float32)
+    return replace(sae, w_dec_vd=sae.w_dec_vd + noise_vd)
+
+
+def explained(sae: SparseAutoEncoder, patches: Floats) -> float:
+    return 1 - measure(sae, [patches]).fvu
+
+
+def test_the_decoder_is_the_one_of_dense_least_squares(
+    sae: SparseAutoEncoder, patches: Floats
+) -> None:
+    fitted = refit(sae, [patches[:4200], patches[4200:]])
+    codes = sae.encode(patches)
+    dense_nw = np.zeros((len(patches), 25))
+    np.put_along_axis(dense_nw, codes.words_pk, codes.activations_pk.astype(float), axis=1)
+    dense_nw[:, -1] = 1
+    pull = np.sqrt(0.1 * (dense_nw**2).sum(axis=0).mean())
+    old_wd = np.vstack([sae.w_dec_vd, sae.b_dec_d])
+    expected_wd = np.linalg.lstsq(
+        np.vstack([dense_nw, pull * np.eye(25)]), np.vstack([patches, pull * old_wd])
+    )[0]
+    np.testing.assert_allclose(fitted.w_dec_vd, expected_wd[:-1], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(fitted.b_dec_d, expected_wd[-1], rtol=1e-5, atol=1e-6)
+
+
+def test_the_encoder_stays_and_so_do_rows_of_words_never_active(
+    sae: SparseAutoEncoder, patches: Floats
+) -> None:
+    fitted = refit(sae, [patches])
+    assert fitted.w_enc_dv.tobytes() == sae.w_enc_dv.tobytes()
+    assert fitted.b_enc_v.tobytes() == sae.b_enc_v.tobytes()
+    for before, after in zip(sae.encode(patches), fitted.encode(patches), strict=True):
+        np.testing.assert_array_equal(before, after)
+    np.testing.assert_allclose(fitted.w_dec_vd[-1], sae.w_dec_vd[-1], rtol=1e-6)
+    assert np.abs(fitted.w_dec_vd[:-1] - sae.w_dec_vd[:-1]).max(axis=1).min() > 1e-3
+
+
+def test_a_spoilt_decoder_is_mended(sae: SparseAutoEncoder, patches: Floats) -> None:
+    good = refit(sae, [patches])
+    spoilt = with_noise(good)
+    best = explained(good, patches)
+    lost = best - explained(spoilt, patches)
+    assert lost > 1
+    assert best - explained(refit(spoilt, [patches]), patches) < lost / 10
+
+
+def test_half_precision_patches_are_taken_as_they_are(
+    sae: SparseAutoEncoder, patches: Floats
+) -> None:
+    halves = patches.astype(np.float16)
+    exact = refit(sae, [halves.astype(np.float32)])
+    np.testing.assert_array_equal(refit(sae, [halves]).w_dec_vd, exact.w_dec_vd)
+
+
+def test_too_many_words_are_refused(
+    sae: SparseAutoEncoder, patches: Floats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(least_squares, "MOST_WORDS", 23)
+    with pytest.raises(WrongUse, match=r"24 words is too large .* 23 are the most"):
+        refit(sae, [patches])
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """A folder of forty pictures."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for seed in range(40):
+        picture(seed).save(folder / f"{seed}.png")
+    return folder
+
+
+@pytest.fixture
+def trained(pictures: Path, tmp_path: Path) -> Vocabulary:
+    """A vocabulary whose decoder was spoilt after its training, with a name for a word."""
+    recipe = Recipe(expansion=4, k=4, batch=128, epochs=2, seed=3, held_out=0.1)
+    wish = Wish(pictures, tmp_path / "mine.vocab", backbone="toy", recipe=recipe)
+    whole = train_vocabulary(wish)
+    spoilt = replace(whole, sae=with_noise(whole.sae), word_names={7: "red"})
+    spoilt.save(wish.output)
+    return Vocabulary.load(wish.output)
+
+
+def test_a_vocabulary_gets_a_better_decoder_and_keeps_all_else(
+    trained: Vocabulary, pictures: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "better.vocab"
+    refit_vocabulary(trained, pictures, output, draws=2)
+    new = Vocabulary.load(output)
+    assert new.name == "better"
+    assert new.fingerprint == trained.fingerprint
+    assert new.word_names == {7: "red"}
+    for path in pictures.iterdir():
+        before, after = trained.bag(path), new.bag(path)
+        assert before.words.tobytes() == after.words.tobytes()
+        assert before.tf.tobytes() == after.tf.tobytes()
+    assert trained.folder is not None
+    for name in ("training.jsonl", "words.safetensors", "words.tsv"):
+        assert (output / name).read_bytes() == (trained.folder / name).read_bytes()
+    assert {path.name for path in output.iterdir()} == {
+        path.name for path in trained.folder.iterdir()
+    }
+
+    paths = tuple(sorted(pictures.iterdir()))
+    _, held_out = streamed(Extraction(paths, 1, None, 0.1, 3), ToyBackbone(), lambda *_: None)
+    figures = measure(new.sae, held_out)
+    facts, training = new.report["refit"], new.report["training"]
+    assert facts["held_out"] == "as in training"
+    assert facts["patches"] == 2 * 36 * 4 * 49
+    assert facts["explained_variance_before"] == 1 - measure(trained.sae, held_out).fvu
+    assert facts["explained_variance"] == training["explained_variance"] == 1 - figures.fvu
+    assert facts["explained_variance"] > facts["explained_variance_before"] + 0.1
+    assert training["coherence"] == figures.coherence
+    assert training["steps"] == trained.report["training"]["steps"]
+    assert training["recipe"] == trained.report["training"]["recipe"]
+    assert new.report["data"] == trained.report["data"]
+
+
+def test_a_decoder_that_is_not_better_is_not_written(
+    trained: Vocabulary, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(least_squares, "PULL", 1e12)
+    with pytest.raises(VocabularyError, match=r"explains (\S+)% .* the old one \1%: nothing"):
+        refit_vocabulary(trained, pictures, tmp_path / "better.vocab", draws=1)
+    assert not (tmp_path / "better.vocab").exists()
+    with pytest.raises(VocabularyError, match="exists already"):
+        refit_vocabulary(trained, pictures, tmp_path / "mine.vocab", draws=1)
+
+
+def test_held_out_pictures_are_never_learnt_from(
+    trained: Vocabulary, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = Extraction(tuple(sorted(pictures.iterdir())), 1, None, 0.1, 3)
+    shards = split.shards(ToyBackbone())
+    held_out = {path for shard in shards[: split.n_held_out(len(shards))] for path in shard}
+    assert len(held_out) == 4
+    seen: list[Extraction] = []
+    start = Streamed.__init__
+
+    def note(self: Streamed, wish: Extraction, *rest: object) -> None:
+        seen.append(wish)
+        start(self, wish, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Streamed, "__init__", note)
+    refit_vocabulary(trained, pictures, tmp_path / "better.vocab", draws=2)
+    drawn = {wish.draw: set(wish.paths) for wish in seen}
+    assert drawn == {0: set(split.paths), 1: drawn[0] - held_out, 2: drawn[1]}
+
+
+def test_other_pictures_than_in_training_are_split_anew_and_that_is_said(
+    trained: Vocabulary, pictures: Path, tmp_path: Path
+) -> None:
+    for seed in range(40, 80):
+        picture(seed).save(pictures / f"{seed}.png")
+    (pictures / "1.png").write_bytes(b"no picture")
+    said: list[str] = []
+    torn: list[str] = []
+
+    def on_error(path: Path, error: ImageError) -> None:
+        torn.append(path.name)
+
+    listener = Listener(say=said.append, on_error=on_error)
+    new = refit_vocabulary(trained, pictures, tmp_path / "better.vocab", draws=2, listener=listener)
+    assert new.report["refit"]["held_out"] == "chosen anew"
+    assert said == ["other pictures than the vocabulary was trained on: choosing some to hold out"]
+    assert torn == ["1.png"]
+
+
+def test_a_vocabulary_without_a_report_can_be_refitted(pictures: Path, tmp_path: Path) -> None:
+    new = refit_vocabulary(Vocabulary.load("toy"), pictures, tmp_path / "new.vocab", draws=1)
+    assert new.fingerprint == Vocabulary.load("toy").fingerprint
+    assert new.report["refit"]["held_out"] == "chosen anew"
+    better = new.report["refit"]["explained_variance"]
+    assert new.report["training"]["explained_variance"] == better
+
+
+def test_a_draw_changes_random_parts_alone(pictures: Path) -> None:
+    paths = tuple(sorted(pictures.iterdir()))
+    first = Extraction(paths, views=4, patches=None, held_out=0.1, seed=5)
+    other = replace(first, draw=1)
+    toy = ToyBackbone()
+    assert first.shards(toy) == other.shards(toy)
+    assert first.key(toy) != other.key(toy) != replace(first, draw=2).key(toy)
+
+    def parts(wish: Extraction) -> NDArray[np.float16]:
+        return Streamed(wish, toy, [0], lambda *_: None).read(0).reshape(-1, 4, 49, 12)
+
+    np.testing.assert_array_equal(parts(first)[:, :2], parts(other)[:, :2])
+    for place in range(len(parts(first))):
+        for view in (2, 3):
+            assert not np.array_equal(parts(first)[place, view], parts(other)[place, view])
+
+
+def test_stores_of_the_first_draw_stay_valid() -> None:
+    wish = Extraction((), views=4, patches=9, held_out=0.02, seed=5)
+    assert wish.key(ToyBackbone()) == "249c44087fcad6b3"
+    assert wish.random_seed(7, 2) == (5, 7, 2)
+
+
+def test_the_command_refits(trained: Vocabulary, pictures: Path, tmp_path: Path) -> None:
+    words = ["refit", tmp_path / "mine.vocab", pictures, "-o", tmp_path / "new.vocab"]
+    done = CliRunner().invoke(command, [*map(str, words), "--draws", "1", "--json"])
+    assert done.exit_code == 0, done.output
+    printed = json.loads(done.stdout)
+    assert printed["fingerprint"] == trained.fingerprint
+    assert printed["draws"] == 1
+    assert printed["explained_variance"] > printed["explained_variance_before"]
