@@ -84,8 +84,8 @@ def score_far(
 ) -> Floats:
     """Score rows that are far apart in memory: touched first, they arrive side by side."""
     touched = 0
-    for row in rows:
-        touched += tf_nk[row, 0]
+    for row in rows:  # a bag may reach into a second line of the cache
+        touched += words_nk[row, 0] + tf_nk[row, -1]
     scores = np.empty(len(rows), dtype=np.float64)
     for i in range(len(rows)):
         scores[i] = exact_score(words_nk, tf_nk, rows[i], average, place_v, gains)

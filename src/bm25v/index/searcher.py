@@ -191,6 +191,12 @@ class Searcher:
 
     def _indexed(self) -> "tuple[Block, ...]":
         """Return blocks of all rows but the newest."""
+        blocks = self._blocks
+        if not blocks or len(self._usable_n) - blocks[-1].end >= _TAIL_ROWS:
+            blocks = self._extended()
+        return blocks
+
+    def _extended(self) -> "tuple[Block, ...]":
         from bm25v.index.block import Block
         from bm25v.index.kernels import TILE
 
@@ -206,17 +212,14 @@ class Searcher:
 
     def _by_index(self, asked: Asked, usable_n: NDArray[np.bool_], n_usable: int, k: int) -> Found:
         """Return rows and scores that include the k best."""
-        from bm25v.index import scoring
-
         blocks = self._indexed()
         average = self.statistics.usual_length
-        look_up = (average, asked.place_v, asked.gains)
         share = n_usable / max(1, len(usable_n))
         if share >= _FEW and len(asked.words) <= _MOST_WORDS:
             found = []
-            newest = blocks[-1].end + np.flatnonzero(usable_n[blocks[-1].end :])
+            newest = np.flatnonzero(usable_n[blocks[-1].end :])
             if len(newest):
-                found.append(scoring.scan(*self._bags, newest, *look_up))
+                found.append(self._scored(blocks[-1].end + newest, asked))
             n_helpful = int(np.count_nonzero(asked.gains > 0))
             if n_helpful:
                 settings = (usable_n, asked, average, k, share)
@@ -225,8 +228,15 @@ class Searcher:
             # Rows that only have words that count for nothing or less were not looked at.
             if n_helpful == len(asked.words) or np.count_nonzero(scores > 0) >= k:
                 return rows, scores
-        scanned: Found = scoring.scan(*self._bags, np.flatnonzero(usable_n), *look_up)
-        return scanned
+        return self._scored(np.flatnonzero(usable_n), asked)
+
+    def _scored(self, rows: NDArray[np.int64], asked: Asked) -> Found:
+        """Return those of the rows that have a word that is asked for, and their scores."""
+        from bm25v.index import scoring
+
+        average = self.statistics.usual_length
+        found: Found = scoring.scan(*self._bags, rows, average, asked.place_v, asked.gains)
+        return found
 
 
 def _joined(found: list[Found]) -> Found:
