@@ -69,8 +69,13 @@ def two_classes(folder: Path) -> Path:
     return folder
 
 
-def test_measuring_from_the_shell(tmp_path: Path, run: Run) -> None:
-    data = two_classes(tmp_path / "photos")
+def test_measuring_from_the_shell(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_classes(tmp_path / "photos")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    data = Path("../photos")
     options = ("evaluate", "regions", "--data", data, "--vocabulary", "toy", "--pairs", 4)
     found = run(*options, "--k", 1, "--json").json
     assert {name: found[name] for name in ("pairs", "k", "mode", "seed")} == {

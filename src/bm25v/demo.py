@@ -122,7 +122,7 @@ def run(
         say(f"{indexed.added} added, {indexed.unchanged} unchanged in {gallery.path}")
         searches, by_words = [], []
         for done, query in enumerate(photos.queries, start=len(photos.indexed) + 1):
-            path = str(query.absolute())
+            path = os.path.abspath(query)
             encoding = gallery.vocabulary.encode(path)
             wish = partial(report.search, gallery, path, k=HITS, encoding=encoding)
             searches.append(wish(candidates=CANDIDATES, labels=photos.species))
@@ -154,7 +154,7 @@ def unpack(archive: bytes, folder: Path) -> Photos:
                 path = folder / ("queries" if is_query else "photos") / _plain(name)
                 _write(path, members.read(str(inside / name)))
                 (photos.queries if is_query else photos.indexed).append(path)
-                photos.species[str(path.absolute())] = species
+                photos.species[os.path.abspath(path)] = species
     return photos
 
 

@@ -6,6 +6,7 @@ should come into the group of the picture that it was made from, and no two othe
 
 import io
 import math
+import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Set
@@ -108,7 +109,7 @@ def tell_apart(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Told:
     """Change every n-th picture of a folder, index all, and look for duplicates."""
-    paths = [str(path.absolute()) for path in images.find(folder)]
+    paths = [os.path.abspath(path) for path in images.find(folder)]
     if len(paths) < 2:
         raise WrongUse(f"{folder} has {len(paths)} pictures: give a folder with more")
     with tempfile.TemporaryDirectory() as scratch:

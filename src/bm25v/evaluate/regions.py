@@ -4,6 +4,7 @@ Pairs are of different classes. A search is right if one of its first hits is of
 picture in question. The whole pair may be right about both.
 """
 
+import os
 import random
 import tempfile
 from collections.abc import Callable, Sequence
@@ -52,7 +53,7 @@ def measure(
     """Make pairs of a data set's queries, and search for them among all other pictures."""
     drawn = held_out(dataset.queries, pairs, seed=seed)
     asked = {item.path for pair in drawn for item in pair}
-    labels = {str(item.path.absolute()): item.label for item in dataset.gallery}
+    labels = {os.path.abspath(item.path): item.label for item in dataset.gallery}
     with (
         tempfile.TemporaryDirectory() as scratch,
         Gallery.create(Path(scratch) / "gallery", vocabulary=vocabulary) as gallery,
