@@ -20,14 +20,23 @@ def picture(seed: int, *, side: int = 64) -> Image.Image:
     return Image.fromarray(blocks).resize((side, side), Image.Resampling.NEAREST)
 
 
+def _folder(path: Path, n: int) -> Path:
+    path.mkdir()
+    for seed in range(n):
+        picture(seed).save(path / f"{seed}.png")
+    return path
+
+
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     """A folder of twelve pictures, 0.png to 11.png."""
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    for seed in range(12):
-        picture(seed).save(folder / f"{seed}.png")
-    return folder
+    return _folder(tmp_path / "photos", 12)
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """A folder of forty pictures, enough to train on."""
+    return _folder(tmp_path / "pictures", 40)
 
 
 @pytest.fixture

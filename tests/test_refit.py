@@ -108,16 +108,6 @@ def test_too_many_words_are_refused(
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """A folder of forty pictures."""
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    for seed in range(40):
-        picture(seed).save(folder / f"{seed}.png")
-    return folder
-
-
-@pytest.fixture
 def trained(pictures: Path, tmp_path: Path) -> Vocabulary:
     """A vocabulary whose decoder was spoilt after its training, with a name for a word."""
     recipe = Recipe(expansion=4, k=4, batch=128, epochs=2, seed=3, held_out=0.1)

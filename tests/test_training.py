@@ -34,19 +34,8 @@ from bm25v.training.run import Listener  # noqa: E402
 from bm25v.training.store import Store, StoreWindows  # noqa: E402
 from bm25v.training.views import views  # noqa: E402
 from bm25v.vocabulary import Vocabulary  # noqa: E402
-from tests.conftest import picture  # noqa: E402
 
 RECIPE = Recipe(expansion=4, k=4, batch=128, epochs=2, seed=3)
-
-
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """A folder of forty pictures."""
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    for seed in range(40):
-        picture(seed).save(folder / f"{seed}.png")
-    return folder
 
 
 @pytest.fixture
