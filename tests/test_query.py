@@ -46,6 +46,8 @@ def test_by_strength_a_word_counts_the_root_of_its_share_of_the_strongest() -> N
     one = Bag(np.array([2, 5], np.int32), np.array([100, 900], np.uint16))
     query = from_bags([one, bag(5)], against=[one], by_strength=True)
     assert weights(query) == pytest.approx({2: (1 / 3) / 2 - 0.5 / 3, 5: 1.0 - 0.5})
+    of_a_text = from_bags([bag(3, 4, tf=0)], by_strength=True)
+    assert weights(of_a_text) == {3: 1.0, 4: 1.0}
 
 
 def test_no_pictures_ask_for_nothing() -> None:

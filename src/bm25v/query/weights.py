@@ -43,7 +43,7 @@ def from_bags(
     A word counts the share of the pictures that have it, and `LIKED` times the share of the liked
     ones, less `AGAINST` times the share of the counter-examples. Below 0, it speaks against.
     By strength, a picture has a word only by the square root of how strong it is in it, beside
-    the picture's strongest word.
+    the picture's strongest word; words of no strength, a text's, still count in full.
 
     >>> ear_grass, ear_sofa, sofa = (
     ...     Bag(np.array(words, np.int32), np.full(len(words), 100, np.uint16))
@@ -124,7 +124,8 @@ def _shares(
     """Return the share of the bags that have each word."""
     counts = np.zeros(len(words))
     for bag in bags:
-        has = np.sqrt(bag.tf / bag.tf.max(initial=1)) if by_strength else 1.0
+        strongest = bag.tf.max(initial=0)
+        has = np.sqrt(bag.tf / strongest) if by_strength and strongest else 1.0
         counts[np.searchsorted(words, bag.words)] += has
     return counts / max(len(bags), 1)
 
