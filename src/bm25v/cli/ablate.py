@@ -14,7 +14,7 @@ from bm25v.cli.evaluate import (
     set_option,
     split_option,
 )
-from bm25v.cli.options import console, json_option, print_json
+from bm25v.cli.options import console, json_option, print_json, print_notes
 
 if TYPE_CHECKING:
     from bm25v.evaluate.ablations import Grid
@@ -81,8 +81,7 @@ def command(
     dataset = datasets.load(name, data, split=split)
     with stages_bar() as progress:
         grid = ablations.ablate(dataset, trials, cache=cache, progress=progress)
-    for problem in grid.dataset.problems:
-        click.echo(f"note: {problem.encode(errors='replace').decode()}", err=True)
+    print_notes(grid.dataset.problems)
     known = sum(not cell.is_new for cell in grid.cells)
     if known:
         click.echo(f"{known} of {len(grid.cells)} were measured before", err=True)

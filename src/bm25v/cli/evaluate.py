@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bm25v.cli.options import console
+from bm25v.cli.options import console, print_notes
 
 if TYPE_CHECKING:
     from bm25v.evaluate.result import Result
@@ -115,8 +115,7 @@ def command(
             per_class=per_class,
             progress=progress,
         )
-    for problem in result.problems:
-        click.echo(f"note: {problem.encode(errors='replace').decode()}", err=True)
+    print_notes(result.problems)
     if run_folder:
         _write_runs(result, run_folder)
     _print(result, format_name, output, json_path)

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from bm25v.cli.evaluate import cache_option, data_option, split_option
-from bm25v.cli.options import console, shown
+from bm25v.cli.options import console, print_notes, shown
 
 
 @click.command("faithfulness")
@@ -69,8 +69,7 @@ def command(
             cache=cache,
             progress=progress,
         )
-    for problem in result.problems:
-        click.echo(f"note: {problem.encode(errors='replace').decode()}", err=True)
+    print_notes(result.problems)
     if output:
         plot.draw(result, output)
     if json_path:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,12 @@ def shown(path: str) -> str:
     with contextlib.suppress(ValueError):
         path = str(Path(path).relative_to(Path.cwd()))
     return path.encode(errors="replace").decode()
+
+
+def print_notes(problems: Iterable[str]) -> None:
+    """Print what is wrong with a data set, beside the output."""
+    for problem in problems:
+        click.echo(f"note: {problem.encode(errors='replace').decode()}", err=True)
 
 
 def duration(seconds: float) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bm25v.cli.evaluate import data_option, split_option
-from bm25v.cli.options import json_option, print_json
+from bm25v.cli.options import json_option, print_json, print_notes
 
 if TYPE_CHECKING:
     from bm25v.evaluate.statistics import Interval
@@ -45,8 +45,7 @@ def command(
     from bm25v.evaluate import datasets, regions
 
     dataset = datasets.load(name, data, split=split)
-    for problem in dataset.problems:
-        click.echo(f"note: {problem.encode(errors='replace').decode()}", err=True)
+    print_notes(dataset.problems)
     with stages_bar() as progress:
         found = regions.measure(
             dataset,
