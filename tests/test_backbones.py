@@ -9,7 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from bm25v import backbones, downloads
+from bm25v import backbones
+from bm25v.backbones import downloads
 from bm25v.backbones.onnx import SPECS, TINYVIT, OnnxBackbone
 from bm25v.backbones.protocol import Features
 from bm25v.errors import UnknownBackbone

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bm25v.bags import dequantise, pool, quantise, where
 from bm25v.sae.model import Codes
+from bm25v.vocabulary.bag import dequantise, pool_codes, quantise, word_activations
 
 
 @given(
@@ -27,7 +27,7 @@ def test_pool_equals_the_plain_way(
     top = sorted(((v, -w) for w, v in sums.items() if v > 0), reverse=True)[:k_post]
     expected = {-w: min(round(100 * v), 65535) for v, w in top}
     expected = {word: tf for word, tf in sorted(expected.items()) if tf > 0}
-    bag = pool(Codes(words_pk, activations_pk), k_post=k_post)
+    bag = pool_codes(Codes(words_pk, activations_pk), k_post=k_post)
     assert dict(zip(bag.words.tolist(), bag.tf.tolist(), strict=True)) == expected
     assert bag.words.tolist() == sorted(bag.words.tolist())
 
@@ -42,14 +42,14 @@ def test_where_finds_every_kept_word_and_sums_to_its_frequency() -> None:
     rng = np.random.default_rng(3)
     words_pk = np.array([rng.permutation(12)[:4] for _ in range(49)])
     codes = Codes(words_pk.astype(np.int32), rng.random((49, 4)).astype(np.float32))
-    bag = pool(codes, k_post=5)
+    bag = pool_codes(codes, k_post=5)
     for word, frequency in zip(bag.words.tolist(), bag.frequencies.tolist(), strict=True):
-        grid = where(codes, word)
+        grid = word_activations(codes, word)
         assert grid.shape == (49,)
         assert abs(float(grid.sum()) - frequency) < 0.01
         assert ((grid > 0) == (words_pk == word).any(axis=1)).all()
 
 
 def test_a_picture_without_active_words_has_an_empty_bag() -> None:
-    bag = pool(Codes(np.zeros((4, 2), np.int32), np.zeros((4, 2), np.float32)), k_post=16)
+    bag = pool_codes(Codes(np.zeros((4, 2), np.int32), np.zeros((4, 2), np.float32)), k_post=16)
     assert len(bag.words) == len(bag.tf) == 0

@@ -94,7 +94,7 @@ def test_what_is_not_installed_is_left_out(tmp_path: Path, monkeypatch: pytest.M
 
 def test_approximate_systems_are_those_that_are_evaluated(world: World) -> None:
     faiss = pytest.importorskip("faiss")
-    pictures, (wish, *_) = world.pictures(300), world.queries(3).wishes()
+    pictures, (wish, *_) = world.pictures(300), world.queries(3).queries()
     floats_ne = pictures.dense_ne.astype(np.float32)
     for bench_of, build in (
         (by_vectors.by_hnsw, vectors.hnsw),

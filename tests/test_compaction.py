@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from bm25v import query
 from bm25v.errors import GalleryError, StorageFull
 from bm25v.gallery import Gallery, catalog
 from bm25v.gallery.catalog import Catalog
 from bm25v.gallery.compaction import compact
 from bm25v.gallery.rows import HEADER_BYTES, RowFile
 from bm25v.gallery.writer import Writer
+from bm25v.index.bm25 import WeightedWords
 from bm25v.vocabulary import Vocabulary
 from tests import test_cli, test_gallery
 from tests.children import Report, die_at_step, finish, start
@@ -135,7 +135,7 @@ def test_a_reader_keeps_its_snapshot_and_goes_on_with_the_next(tmp_path: Path) -
     filled(tmp_path / "g")
     reader, writer = Gallery.open(tmp_path / "g"), Gallery.open(tmp_path / "g")
     old, hits = reader.snapshot(), all_hits(reader)
-    wish = query.from_bag(encoding(1).bag)
+    wish = WeightedWords.from_bag(encoding(1).bag)
     found = old.searcher.search(wish, 50)
     bags = [old.bag(row) for row in old.rows.tolist()]
     writer.compact()

@@ -22,7 +22,7 @@ def test_a_gallery_of_an_old_format_gives_its_old_results(golden: Path, tmp_path
     shutil.copytree(golden.with_suffix(""), tmp_path / "g")
     gallery = Gallery.open(tmp_path / "g")
     assert gallery.problems() == []
-    hits = gallery.search(np.asarray(picture(1)), mode="sparse").to_json()["hits"]
+    hits = gallery.search(np.asarray(picture(1)), mode="sparse").to_dict()["hits"]
     expected = json.loads(golden.read_text())
     assert [hit["path"] for hit in hits] == [hit["path"] for hit in expected]
     for hit, old in zip(hits, expected, strict=True):

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bm25v import query
 from bm25v.errors import GalleryError, GalleryLocked, GalleryNotFound
 from bm25v.gallery import Gallery
 from bm25v.gallery.gallery import Mode
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.writer import FileState, Writer
-from bm25v.index import reference
+from bm25v.index import bm25 as reference
+from bm25v.index.bm25 import WeightedWords
 from tests.children import REFUSED, Report, finish, start
 from tests.histories import (
     PICTURES,
@@ -124,7 +124,7 @@ def check_moment(snapshot: Snapshot, wish: int) -> None:
     numbers = {NUMBERS[snapshot.dense_ne[row].tobytes()] for row in rows}
     assert len(numbers) == len(rows)
     assert {n ^ 1 for n in numbers} == numbers
-    wanted = query.from_bag(encoding(wish).bag)
+    wanted = WeightedWords.from_bag(encoding(wish).bag)
     expected = reference.search([snapshot.bag(row) for row in rows], wanted, 10)
     found = snapshot.searcher.search(wanted, 10)
     assert list(zip(*map(np.ndarray.tolist, found), strict=True)) == [
@@ -238,7 +238,7 @@ def test_a_deleted_gallery_is_said_to_be_gone_and_an_old_snapshot_still_works(
     model = filled(folder)
     gallery = Gallery.open(folder)
     snapshot = gallery.snapshot()
-    wanted = query.from_bag(encoding(1).bag)
+    wanted = WeightedWords.from_bag(encoding(1).bag)
     before = snapshot.searcher.search(wanted, 10)
     shutil.rmtree(folder)
     after = snapshot.searcher.search(wanted, 10)

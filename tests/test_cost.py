@@ -31,13 +31,13 @@ def run_json(command: click.Command, *arguments: object) -> Any:
     return json.loads(run(command, *arguments, "--json"))
 
 
-def words_of(gallery: Gallery) -> list[set[int]]:
+def encode_features(gallery: Gallery) -> list[set[int]]:
     snapshot = gallery.snapshot()
     return [set(snapshot.bag(row).words.tolist()) for row in snapshot.rows]
 
 
 def frequencies(gallery: Gallery) -> NDArray[np.int64]:
-    listed = [word for words in words_of(gallery) for word in words]
+    listed = [word for words in encode_features(gallery) for word in words]
     return np.bincount(listed, minlength=gallery.info().words)
 
 
@@ -100,7 +100,7 @@ def test_cost_counts_what_queries_read(gallery: Gallery, photos: Path) -> None:
     gallery.remove(photos / "3.png")
     gallery.compact()
     found = run_json(cost_command, "-g", gallery.path, "--project", 1_000_000)
-    bags, df_v = words_of(gallery), frequencies(gallery)
+    bags, df_v = encode_features(gallery), frequencies(gallery)
     read = [sum(len(query & bag) for bag in bags) for query in bags]
     active, length = int((df_v > 0).sum()), df_v.sum() / 11
     here, projected = found["sizes"]

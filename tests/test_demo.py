@@ -74,7 +74,7 @@ def test_agreement_is_counted_from_the_labels(tmp_path: Path) -> None:
     page = outcome.page.read_text(encoding="utf-8")
     assert f"<dd>{found.first} of {found.queries}</dd>" in page
     assert f"<dd>{found.all} of {found.hits}</dd>" in page
-    assert json.loads(json.dumps(outcome.to_json()))["agreement"] == found._asdict()
+    assert json.loads(json.dumps(outcome.to_dict()))["agreement"] == found._asdict()
 
 
 def test_queries_are_spread_over_species_and_are_not_indexed(tmp_path: Path) -> None:

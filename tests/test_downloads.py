@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bm25v import downloads
-from bm25v.downloads import PackagedFile
+from bm25v.backbones import downloads
+from bm25v.backbones.downloads import PackagedFile
 from bm25v.errors import ModelUnavailable
 
 CONTENT = b"the weights of a small model"

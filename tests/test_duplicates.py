@@ -13,14 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from bm25v import demo, downloads
-from bm25v.bags import Bag
+from bm25v import demo
+from bm25v.backbones import downloads
 from bm25v.bench.duplicates import CHANGES, tell_apart
 from bm25v.errors import WrongUse
 from bm25v.gallery import Gallery, layout
 from bm25v.gallery.duplicates import Group
 from bm25v.gallery.likeness import Likeness, compare_files, near_pairs, shared_words, shortlist
 from bm25v.gallery.stars import stars
+from bm25v.vocabulary.bag import Bag
 from tests import test_cli
 from tests.conftest import picture
 from tests.histories import committed, filled, sessions

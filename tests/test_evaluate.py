@@ -17,9 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from bm25v import bags
 from bm25v.backbones.toy import ToyBackbone
-from bm25v.bags import Bag
 from bm25v.errors import EvaluationError, MissingExtra, WrongUse
 from bm25v.evaluate import datasets, features, revisited, statistics, store
 from bm25v.evaluate.features import Extracted, extract
@@ -29,11 +27,13 @@ from bm25v.evaluate.shots import Shot
 from bm25v.evaluate.systems import NAMES, Contest, classical, fusion, resolve, sparse, vectors
 from bm25v.evaluate.systems.sparse import Words
 from bm25v.evaluate.words import Bags, bags_of, codes_of
-from bm25v.index import reference
+from bm25v.index import bm25 as reference
+from bm25v.index.bm25 import WeightedWords
 from bm25v.index.searcher import Ranked
-from bm25v.query import Query
 from bm25v.sae.model import Codes
 from bm25v.vocabulary import Vocabulary
+from bm25v.vocabulary import bag as bags
+from bm25v.vocabulary.bag import Bag
 from tests import test_cli
 from tests.test_cli import Outcome, Run
 
@@ -130,7 +130,7 @@ def test_a_second_run_makes_no_forward_pass(
     assert sum(forwards) == 24
     second = evaluate(dataset, toy, cache=cache)
     assert sum(forwards) == 24
-    assert first.to_json() == second.to_json()
+    assert first.to_dict() == second.to_dict()
 
 
 def test_features_follow_the_content_of_pictures(
@@ -201,7 +201,7 @@ def test_a_damaged_cache_is_made_again(
     part: str, harm: str, data: Path, cache: Path, toy: Vocabulary, caplog: Any
 ) -> None:
     dataset = datasets.load("folder", data)
-    first = evaluate(dataset, toy, cache=cache).to_json()
+    first = evaluate(dataset, toy, cache=cache).to_dict()
     for path in list((cache / part).rglob("*.npz")):
         content = bytearray(path.read_bytes())
         middle = len(content) // 2
@@ -210,10 +210,10 @@ def test_a_damaged_cache_is_made_again(
     if part == "features":  # else nobody looks at them
         for path in (cache / "words").glob("*.npz"):
             path.unlink()
-    assert evaluate(dataset, toy, cache=cache).to_json() == first
+    assert evaluate(dataset, toy, cache=cache).to_dict() == first
     assert "damaged" in caplog.text
     caplog.clear()
-    assert evaluate(dataset, toy, cache=cache).to_json() == first
+    assert evaluate(dataset, toy, cache=cache).to_dict() == first
     assert caplog.text == ""
 
 
@@ -244,7 +244,7 @@ def test_bags_are_the_products(seed: int, k_post: int) -> None:
     codes_upk = Codes(rng.integers(0, 12, (5, 4, 3), dtype=np.int32), activations)
     found = bags_of(codes_upk, Settings.paper(), k_post=k_post)
     for row in range(5):
-        expected = bags.pool(Codes(codes_upk.words_pk[row], activations[row]), k_post=k_post)
+        expected = bags.pool_codes(Codes(codes_upk.words_pk[row], activations[row]), k_post=k_post)
         words, tf = found.row(row)
         assert words.tolist() == expected.words.tolist()
         assert tf.tolist() == expected.frequencies.tolist()
@@ -285,7 +285,7 @@ def reference_search(gallery: Bags, queries: Bags, weigh: Any, k: int) -> list[l
     found = []
     for row in range(len(queries.tf_nk)):
         words, tf = queries.row(row)
-        hits = reference.search(stored, Query(words.astype(np.int32), weigh(tf), tf), k)
+        hits = reference.search(stored, WeightedWords(words.astype(np.int32), weigh(tf), tf), k)
         found.append([number for number, _ in hits])
     return found
 

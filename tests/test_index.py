@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bm25v.bags import Bag
 from bm25v.errors import WrongUse
-from bm25v.index import block, reference
+from bm25v.index import block
+from bm25v.index import bm25 as reference
 from bm25v.index import searcher as searchers
+from bm25v.index.bm25 import WeightedWords
 from bm25v.index.contributions import contributions
 from bm25v.index.searcher import Ranked, Searcher
 from bm25v.index.statistics import Statistics
-from bm25v.query import Query, from_bag
+from bm25v.vocabulary.bag import Bag
 
 N_WORDS = 24
 K_POST = 6
@@ -50,9 +51,11 @@ weights_strategy = st.dictionaries(
 )
 
 
-def to_query(weights: dict[int, float]) -> Query:
+def to_query(weights: dict[int, float]) -> WeightedWords:
     words = np.array(sorted(weights), dtype=np.int32)
-    return Query(words, np.array([weights[w] for w in sorted(weights)]), np.ones(len(words)))
+    return WeightedWords(
+        words, np.array([weights[w] for w in sorted(weights)]), np.ones(len(words))
+    )
 
 
 def assert_ranked(ranked: Ranked, expected: list[tuple[int, float]]) -> None:
@@ -142,17 +145,17 @@ def test_a_search_among_some_rows_is_exact(n: int, built: bool) -> None:
         searcher.build()
     among = np.random.default_rng(n).permutation(3000)[:n]
     for bag in bags[:10]:
-        everything = searcher.search(from_bag(bag), 3000)
+        everything = searcher.search(WeightedWords.from_bag(bag), 3000)
         kept = np.isin(everything.rows, among)
-        ranked = searcher.search(from_bag(bag), 50, among=among)
+        ranked = searcher.search(WeightedWords.from_bag(bag), 50, among=among)
         assert ranked.rows.tolist() == everything.rows[kept][:50].tolist()
         assert ranked.scores.tolist() == everything.scores[kept][:50].tolist()
         flags = np.zeros(3000, dtype=bool)
         flags[among] = True
-        flagged = searcher.search(from_bag(bag), 50, among=flags)
+        flagged = searcher.search(WeightedWords.from_bag(bag), 50, among=flags)
         assert flagged.rows.tolist() == ranked.rows.tolist()
     with pytest.raises(WrongUse, match="7 flags for 3000 rows"):
-        searcher.search(from_bag(bags[0]), 50, among=np.ones(7, dtype=bool))
+        searcher.search(WeightedWords.from_bag(bags[0]), 50, among=np.ones(7, dtype=bool))
 
 
 @pytest.mark.parametrize("tile_rows", [900, 65_536])
@@ -181,7 +184,7 @@ def test_sums_are_those_of_the_bags(
 def test_many_searches_at_once_give_what_each_gives() -> None:
     bags = random_bags(3000, seed=10)
     searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
-    queries = [from_bag(bag) for bag in bags[:200]]
+    queries = [WeightedWords.from_bag(bag) for bag in bags[:200]]
     searcher.build()
     for query, ranked in zip(queries, searcher.search_many(queries, 20), strict=True):
         alone = searcher.search(query, 20)
@@ -193,9 +196,9 @@ def test_searches_that_add_up_make_an_index(monkeypatch: pytest.MonkeyPatch) -> 
     bags = random_bags(300, seed=11)
     searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
     monkeypatch.setattr(searchers, "_WORTH_AN_INDEX", 1000)
-    found = [searcher.search(from_bag(bags[0]), 5).rows.tolist() for _ in range(3)]
+    found = [searcher.search(WeightedWords.from_bag(bags[0]), 5).rows.tolist() for _ in range(3)]
     assert not searcher.has_index
-    found.append(searcher.search(from_bag(bags[0]), 5).rows.tolist())
+    found.append(searcher.search(WeightedWords.from_bag(bags[0]), 5).rows.tolist())
     assert searcher.has_index
     assert found == [found[0]] * 4
 
@@ -207,7 +210,7 @@ def test_an_index_stays_right_when_pictures_get_longer() -> None:
     searcher.build()
     longer = [Bag(bag.words, bag.tf * 60) for bag in random_bags(3000, seed=13)]
     searcher = searcher.updated(*to_rows(bags + longer))
-    for query in map(from_bag, bags[:10]):
+    for query in map(WeightedWords.from_bag, bags[:10]):
         assert_ranked(searcher.search(query, 20), reference.search(bags + longer, query, 20))
 
 
@@ -258,7 +261,7 @@ def test_scores_agree_with_bm25s() -> None:
     outside.index(bm25s.tokenization.Tokenized(ids=corpus, vocab=names), show_progress=False)
     searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
     for bag in bags[:20]:
-        ours = searcher.search(from_bag(bag), len(bags))
+        ours = searcher.search(WeightedWords.from_bag(bag), len(bags))
         theirs = outside.get_scores([str(word) for word in bag.words.tolist()])
         # Their variant leaves out the factor k1 + 1, which changes no order.
         np.testing.assert_allclose(ours.scores, theirs[ours.rows] * (reference.K1 + 1), rtol=1e-4)
@@ -281,7 +284,7 @@ def test_scores_agree_with_a_sparse_matrix_product() -> None:
     for bag in bags[:20]:
         presence = np.zeros(N_WORDS)
         presence[bag.words] = 1
-        ours = searcher.search(from_bag(bag), len(bags))
+        ours = searcher.search(WeightedWords.from_bag(bag), len(bags))
         np.testing.assert_allclose(ours.scores, (baked @ presence)[ours.rows], rtol=1e-9)
 
 

@@ -15,11 +15,11 @@ from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bm25v import names
 from bm25v.backbones import text
 from bm25v.errors import BackboneError, GalleryError, GalleryLocked, VocabularyError, WrongUse
 from bm25v.gallery import Gallery, naming
-from bm25v.vocabulary import NAMES, Vocabulary
+from bm25v.vocabulary import names
+from bm25v.vocabulary.vocabulary import NAMES, Vocabulary
 from tests import test_cli
 from tests.children import Report, die_at_step, finish, start
 from tests.histories import filled
@@ -30,12 +30,12 @@ TOY = Vocabulary.load("toy").fingerprint
 
 
 def parsed(table: str) -> dict[int, str]:
-    return names.parse(table, n_words=192, vocabulary=TOY, source="mine.tsv")
+    return names.parse_names(table, n_words=192, vocabulary=TOY, source="mine.tsv")
 
 
 def is_name(text: str) -> bool:
     try:
-        return bool(names.checked(text))
+        return bool(names.check_name(text))
     except WrongUse:
         return False
 
@@ -47,8 +47,8 @@ def test_a_table_gives_back_what_was_put_in(given_names: dict[int, str]) -> None
         word: unicodedata.normalize("NFC", name).strip() for word, name in given_names.items()
     }
     for table in (
-        names.table(given_names, vocabulary=TOY),
-        names.table(given_names, vocabulary=TOY, notes=notes),
+        names.format_names(given_names, vocabulary=TOY),
+        names.format_names(given_names, vocabulary=TOY, notes=notes),
     ):
         assert parsed(table) == expected
         assert parsed("\ufeff" + table.replace("\n", "\r\n")) == expected
@@ -70,9 +70,9 @@ def test_a_table_gives_back_what_was_put_in(given_names: dict[int, str]) -> None
 )
 def test_names_that_would_break_a_table_are_refused(name: str, reason: str) -> None:
     with pytest.raises(WrongUse, match=reason):
-        names.checked(name)
+        names.check_name(name)
     with pytest.raises(WrongUse, match=reason):
-        names.table({3: name}, vocabulary=TOY)
+        names.format_names({3: name}, vocabulary=TOY)
 
 
 @pytest.mark.parametrize(
@@ -98,13 +98,13 @@ def test_tables_made_by_hand_are_read(tmp_path: Path) -> None:
     assert parsed("# mine\n\n7\tgrass\tseen in June\n9\t\n 11 \t eye \n") == {7: "grass", 11: "eye"}
     (tmp_path / "latin.tsv").write_bytes("7\tfür".encode("latin-1"))
     with pytest.raises(WrongUse, match="not text in UTF-8"):
-        names.read(tmp_path / "latin.tsv", n_words=9, vocabulary=TOY)
+        names.read_names(tmp_path / "latin.tsv", n_words=9, vocabulary=TOY)
 
 
 def test_a_word_is_found_by_its_number_or_its_name() -> None:
     known = {4: "striped ear", 5: "Grass", 6: "grass"}
-    assert names.find(" 12 ", known, 192) == 12
-    assert names.find("STRIPED EAR", known, 192) == 4
+    assert names.find_word(" 12 ", known, 192) == 12
+    assert names.find_word("STRIPED EAR", known, 192) == 4
     for asked, reason in (
         ("192", "no word 192"),
         ("-3", "no word -3"),
@@ -112,7 +112,7 @@ def test_a_word_is_found_by_its_number_or_its_name() -> None:
         ("grass", "give the number of one of 5, 6"),
     ):
         with pytest.raises(WrongUse, match=reason):
-            names.find(asked, known, 192)
+            names.find_word(asked, known, 192)
 
 
 def label_of(gallery: Gallery, photos: Path, word: int) -> str:
@@ -262,7 +262,7 @@ def test_naming_from_the_shell(indexed: Any) -> None:
     assert '"name": "Stripy"' in run("search", "photos/3.png", "--json").out
     assert run("words", "name", "stripy", "ear").out == f"word {word}: ear\n"
     exported = run("words", "export").out
-    assert exported == names.table({word: "ear"}, vocabulary=TOY)
+    assert exported == names.format_names({word: "ear"}, vocabulary=TOY)
     assert run("words", "name", word, "--clear").out == f"word {word} has no name now\n"
     Path("mine.tsv").write_text(exported + "7\tgrass\n")
     assert run("words", "import", "mine.tsv").out == "2 names, 0 of them in place of others\n"

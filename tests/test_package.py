@@ -60,8 +60,8 @@ def test_a_wheel_holds_all_that_search_needs(tmp_path: Path) -> None:
         "bm25v/evaluate/pages/page.css",
         "bm25v/explain/look.css",
         "bm25v/explain/page.js",
-        "bm25v/vocabularies/default/sae.safetensors",
-        "bm25v/vocabularies/default/vocabulary.json",
+        "bm25v/vocabulary/shipped/default/sae.safetensors",
+        "bm25v/vocabulary/shipped/default/vocabulary.json",
     } <= members
     modules = {path.relative_to(ROOT / "src").as_posix() for path in ROOT.glob("src/**/*.py")}
     assert modules <= members

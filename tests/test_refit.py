@@ -19,7 +19,7 @@ from bm25v.sae.measure import measure  # noqa: E402
 from bm25v.sae.model import SparseAutoEncoder  # noqa: E402
 from bm25v.sae.recipe import Recipe  # noqa: E402
 from bm25v.sae.refit import refit  # noqa: E402
-from bm25v.training import Wish, refit_vocabulary, train_vocabulary  # noqa: E402
+from bm25v.training import TrainingOptions, refit_vocabulary, train_vocabulary  # noqa: E402
 from bm25v.training.extraction import Extraction, Streamed, streamed  # noqa: E402
 from bm25v.training.run import Listener  # noqa: E402
 from bm25v.vocabulary import Vocabulary  # noqa: E402
@@ -111,11 +111,11 @@ def test_too_many_words_are_refused(
 def trained(pictures: Path, tmp_path: Path) -> Vocabulary:
     """A vocabulary whose decoder was spoilt after its training, with a name for a word."""
     recipe = Recipe(expansion=4, k=4, batch=128, epochs=2, seed=3, held_out=0.1)
-    wish = Wish(pictures, tmp_path / "mine.vocab", backbone="toy", recipe=recipe)
-    whole = train_vocabulary(wish)
+    options = TrainingOptions(pictures, tmp_path / "mine.vocab", backbone="toy", recipe=recipe)
+    whole = train_vocabulary(options)
     spoilt = replace(whole, sae=with_noise(whole.sae), word_names={7: "red"})
-    spoilt.save(wish.output)
-    return Vocabulary.load(wish.output)
+    spoilt.save(options.output)
+    return Vocabulary.load(options.output)
 
 
 def test_a_vocabulary_gets_a_better_decoder_and_keeps_all_else(
@@ -174,13 +174,13 @@ def test_held_out_pictures_are_never_learnt_from(
     seen: list[Extraction] = []
     start = Streamed.__init__
 
-    def note(self: Streamed, wish: Extraction, *rest: object) -> None:
-        seen.append(wish)
-        start(self, wish, *rest)  # type: ignore[arg-type]
+    def note(self: Streamed, options: Extraction, *rest: object) -> None:
+        seen.append(options)
+        start(self, options, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Streamed, "__init__", note)
     refit_vocabulary(trained, pictures, tmp_path / "better.vocab", draws=2)
-    drawn = {wish.draw: set(wish.paths) for wish in seen}
+    drawn = {options.draw: set(options.paths) for options in seen}
     assert drawn == {0: set(split.paths), 1: drawn[0] - held_out, 2: drawn[1]}
 
 
@@ -219,8 +219,8 @@ def test_a_draw_changes_random_parts_alone(pictures: Path) -> None:
     assert first.shards(toy) == other.shards(toy)
     assert first.key(toy) != other.key(toy) != replace(first, draw=2).key(toy)
 
-    def parts(wish: Extraction) -> NDArray[np.float16]:
-        return Streamed(wish, toy, [0], lambda *_: None).read(0).reshape(-1, 4, 49, 12)
+    def parts(options: Extraction) -> NDArray[np.float16]:
+        return Streamed(options, toy, [0], lambda *_: None).read(0).reshape(-1, 4, 49, 12)
 
     np.testing.assert_array_equal(parts(first)[:, :2], parts(other)[:, :2])
     for place in range(len(parts(first))):
@@ -229,9 +229,9 @@ def test_a_draw_changes_random_parts_alone(pictures: Path) -> None:
 
 
 def test_stores_of_the_first_draw_stay_valid() -> None:
-    wish = Extraction((), views=4, patches=9, held_out=0.02, seed=5)
-    assert wish.key(ToyBackbone()) == "249c44087fcad6b3"
-    assert wish.random_seed(7, 2) == (5, 7, 2)
+    options = Extraction((), views=4, patches=9, held_out=0.02, seed=5)
+    assert options.key(ToyBackbone()) == "249c44087fcad6b3"
+    assert options.random_seed(7, 2) == (5, 7, 2)
 
 
 def test_the_command_refits(trained: Vocabulary, pictures: Path, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bm25v import bags
 from bm25v.bench import evaluated
 from bm25v.cli.report import command
 from bm25v.errors import EvaluationError, WrongUse
@@ -24,6 +23,7 @@ from bm25v.evaluate.settings import Settings
 from bm25v.evaluate.statistics import Comparison, Interval
 from bm25v.evaluate.systems import NAMES
 from bm25v.vocabulary import Vocabulary
+from bm25v.vocabulary import bag as bags
 from tests.conftest import picture
 from tests.test_explain import Page
 
@@ -50,14 +50,14 @@ def found(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Report:
     return report.make(dataset, TOY, cache=cache, time=evaluated.time_searches)
 
 
-def words_of(data: Path) -> list[set[int]]:
+def encode_features(data: Path) -> list[set[int]]:
     paths = sorted(path for path in data.rglob("*.png") if path.name != "torn.png")
     encodings = [TOY.encode(path) for path in paths]
-    return [set(bags.pool(one.codes, k_post=16).words.tolist()) for one in encodings]
+    return [set(bags.pool_codes(one.codes, k_post=16).words.tolist()) for one in encodings]
 
 
 def test_figures_are_those_of_the_pictures(found: Report, data: Path) -> None:
-    words = words_of(data)
+    words = encode_features(data)
     df_v = np.bincount([one for bag in words for one in bag], minlength=TOY.n_words)
     assert found.zipf.df_r.tolist() == sorted(df_v[df_v > 0].tolist(), reverse=True)
     assert found.zipf.alpha == zipf.analyse(df_v, 24).alpha
@@ -133,7 +133,7 @@ def test_the_page_needs_nothing_else_and_is_whole(found: Report) -> None:
 
 
 def test_json_has_the_same_figures(found: Report) -> None:
-    figures = json.loads(json.dumps(found.to_json()))
+    figures = json.loads(json.dumps(found.to_dict()))
     assert figures["dataset"] == "my pets"
     assert set(figures["systems"]) == set(NAMES)
     for name, system in found.result.systems.items():

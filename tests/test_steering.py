@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bm25v.bags import Bag, pool
 from bm25v.errors import ImageError, WrongUse
 from bm25v.gallery import Gallery, Hit, Results
 from bm25v.gallery.searching import Mode, having
-from bm25v.index import reference
-from bm25v.query import Query
+from bm25v.index import bm25 as reference
+from bm25v.index.bm25 import WeightedWords
 from bm25v.sae.model import Codes
-from bm25v.vocabulary import Encoding, Picture, Vocabulary
+from bm25v.vocabulary import Encoding, ImageInput, Vocabulary
+from bm25v.vocabulary.bag import Bag, pool_codes
 from tests import histories
 from tests.conftest import picture
 from tests.histories import Model
@@ -37,7 +37,7 @@ def asking(number: int) -> Encoding:
     words_pk = rng.choice(known, (49, 3))
     codes = Codes(words_pk.astype(np.int32), rng.random((49, 3)).astype(np.float32))
     patches_pd = rng.normal(size=(49, 12)).astype(np.float32)
-    return Encoding(pool(codes, k_post=16), patches_pd.mean(axis=0), codes, patches_pd)
+    return Encoding(pool_codes(codes, k_post=16), patches_pd.mean(axis=0), codes, patches_pd)
 
 
 def region_bag(encoding: Encoding, box: tuple[float, float, float, float]) -> dict[int, float]:
@@ -92,7 +92,7 @@ class Expected:
         self.weights = expected_weights(asked, pictures, self.sets)
         words = np.array(sorted(self.weights), dtype=np.int32)
         weights = np.array([self.weights[word] for word in words.tolist()])
-        query = Query(words, weights, np.ones(len(words)))
+        query = WeightedWords(words, weights, np.ones(len(words)))
         scores = reference.scores(list(self.bags.values()), query)
         self.scores = dict(zip(self.bags, scores, strict=True))
         self.allowed = {
@@ -326,7 +326,7 @@ def test_a_region_takes_one_forward_pass(
     passes: list[object] = []
     encode = Vocabulary.encode
 
-    def counted(self: Vocabulary, source: Picture) -> Encoding:
+    def counted(self: Vocabulary, source: ImageInput) -> Encoding:
         passes.append(source)
         return encode(self, source)
 
@@ -347,7 +347,7 @@ def test_more_words_of_a_picture_can_be_asked_for(
 ) -> None:
     encoding = asking(4)
     wish = stocked.wish(encoding, region=region, query_words=40)
-    wide = pool(wish.codes[0], k_post=40)
+    wide = pool_codes(wish.codes[0], k_post=40)
     assert len(wide.words) > 16
     assert wish.query.words.tolist() == wide.words.tolist()
     assert wish.query.weights == pytest.approx(np.sqrt(wide.tf / wide.tf.max()))

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bm25v import names
 from bm25v.errors import WrongUse
 from bm25v.explain import explain
 from bm25v.explain.page import page
 from bm25v.gallery import Gallery, Results
 from bm25v.gallery.texts import NEAREST
+from bm25v.vocabulary import names
 from tests import test_cli, test_names
 from tests.test_explain import Page
 from tests.test_names import TwoTowers, tiny_gallery
@@ -212,7 +212,7 @@ def test_whole_words_decide_what_is_called_so(called: list[str], text: str) -> N
     known = {number: name for number, name in enumerate(called) if name.strip()}
     wanted = split(text)
     if wanted:
-        assert names.called(text, known) == [
+        assert names.find_named_words(text, known) == [
             number
             for number, name in known.items()
             if holds(wanted, split(name)) or holds(split(name), wanted)

@@ -28,7 +28,7 @@ from bm25v.gallery import Gallery  # noqa: E402
 from bm25v.sae.batches import batches, n_steps, sample  # noqa: E402
 from bm25v.sae.recipe import Recipe  # noqa: E402
 from bm25v.sae.trainer import StepFigures, Trainer  # noqa: E402
-from bm25v.training import Wish, run, train_vocabulary  # noqa: E402
+from bm25v.training import TrainingOptions, run, train_vocabulary  # noqa: E402
 from bm25v.training.extraction import Extraction, extract  # noqa: E402
 from bm25v.training.run import Listener  # noqa: E402
 from bm25v.training.store import Store, StoreWindows  # noqa: E402
@@ -39,9 +39,9 @@ RECIPE = Recipe(expansion=4, k=4, batch=128, epochs=2, seed=3)
 
 
 @pytest.fixture
-def wish(pictures: Path, tmp_path: Path) -> Wish:
+def options(pictures: Path, tmp_path: Path) -> TrainingOptions:
     """A small run on the toy backbone."""
-    return Wish(pictures, tmp_path / "mine.vocab", backbone="toy", recipe=RECIPE)
+    return TrainingOptions(pictures, tmp_path / "mine.vocab", backbone="toy", recipe=RECIPE)
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -52,47 +52,53 @@ def weights(vocabulary: Vocabulary) -> bytes:
     return vocabulary.sae.w_enc_dv.tobytes() + vocabulary.sae.b_enc_v.tobytes()
 
 
-def test_a_folder_becomes_a_vocabulary_that_searches(wish: Wish, pictures: Path) -> None:
+def test_a_folder_becomes_a_vocabulary_that_searches(
+    options: TrainingOptions, pictures: Path
+) -> None:
     seen: list[StepFigures] = []
-    trained = train_vocabulary(wish, Listener(on_step=lambda figures, steps: seen.append(figures)))
+    trained = train_vocabulary(
+        options, Listener(on_step=lambda figures, steps: seen.append(figures))
+    )
     assert seen[-1].fvu < seen[0].fvu
     assert 0 < seen[-1].l0 <= RECIPE.k
-    loaded = Vocabulary.load(wish.output)
+    loaded = Vocabulary.load(options.output)
     assert loaded.fingerprint == trained.fingerprint
     assert loaded.n_words == 4 * 12
     assert loaded.report["data"]["pictures"] == 40
     assert loaded.report["training"]["recipe"]["seed"] == 3
     assert 0 < loaded.report["training"]["explained_variance"] < 1
-    log = [json.loads(line) for line in (wish.output / "training.jsonl").read_text().splitlines()]
+    log = [
+        json.loads(line) for line in (options.output / "training.jsonl").read_text().splitlines()
+    ]
     assert [entry["step"] for entry in log] == list(range(1, len(seen) + 1))
-    assert not wish.work.exists()
-    gallery = Gallery.create(wish.output.with_name("g"), vocabulary=wish.output)
+    assert not options.work.exists()
+    gallery = Gallery.create(options.output.with_name("g"), vocabulary=options.output)
     gallery.add(pictures)
     assert Path(gallery.search(pictures / "7.png")[0].path).name == "7.png"
 
 
-def test_an_interrupted_run_goes_on_to_the_same_weights(wish: Wish) -> None:
-    whole = train_vocabulary(replace(wish, output=wish.output.with_name("whole.vocab")))
+def test_an_interrupted_run_goes_on_to_the_same_weights(options: TrainingOptions) -> None:
+    whole = train_vocabulary(replace(options, output=options.output.with_name("whole.vocab")))
 
     def stop(figures: StepFigures, steps: int) -> None:
         if figures.step == 9:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_vocabulary(wish, Listener(on_step=stop))
-    assert not wish.output.exists()
+        train_vocabulary(options, Listener(on_step=stop))
+    assert not options.output.exists()
     with pytest.raises(WrongUse, match=r"unfinished run.*--resume"):
-        train_vocabulary(wish)
+        train_vocabulary(options)
     steps: list[int] = []
     go_on = Listener(on_step=lambda figures, _: steps.append(figures.step))
-    resumed = train_vocabulary(replace(wish, resume=True), go_on)
+    resumed = train_vocabulary(replace(options, resume=True), go_on)
     assert steps[0] == 10
     assert weights(resumed) == weights(whole)
     assert resumed.sae.w_dec_vd.tobytes() == whole.sae.w_dec_vd.tobytes()
 
 
-def test_interrupted_extraction_goes_on(wish: Wish, tmp_path: Path) -> None:
-    kept = replace(wish, activations=tmp_path / "kept")
+def test_interrupted_extraction_goes_on(options: TrainingOptions, tmp_path: Path) -> None:
+    kept = replace(options, activations=tmp_path / "kept")
 
     def stop(done: int, total: int) -> None:
         if done == 20:
@@ -107,8 +113,10 @@ def test_interrupted_extraction_goes_on(wish: Wish, tmp_path: Path) -> None:
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
-def test_patches_of_other_settings_are_not_overwritten(wish: Wish, tmp_path: Path) -> None:
-    kept = replace(wish, activations=tmp_path / "kept")
+def test_patches_of_other_settings_are_not_overwritten(
+    options: TrainingOptions, tmp_path: Path
+) -> None:
+    kept = replace(options, activations=tmp_path / "kept")
     train_vocabulary(kept)
     before = {path: path.read_bytes() for path in (tmp_path / "kept").iterdir()}
     with pytest.raises(WrongUse, match="holds patches of other pictures or settings"):
@@ -116,10 +124,12 @@ def test_patches_of_other_settings_are_not_overwritten(wish: Wish, tmp_path: Pat
     assert {path: path.read_bytes() for path in (tmp_path / "kept").iterdir()} == before
 
 
-def test_each_process_has_a_gpu_of_its_own(wish: Wish, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_process_has_a_gpu_of_its_own(
+    options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LOCAL_RANK", "97")
     with pytest.raises(WrongUse, match="no device 'cuda:97'"):
-        train_vocabulary(replace(wish, device="cuda"))
+        train_vocabulary(replace(options, device="cuda"))
 
 
 class CountingBackbone(ToyBackbone):
@@ -134,13 +144,13 @@ class CountingBackbone(ToyBackbone):
         return super().forward_batch(batch)
 
 
-def drawn(wish: Extraction, path: Path, seed: tuple[int, ...]) -> NDArray[np.float16]:
+def drawn(options: Extraction, path: Path, seed: tuple[int, ...]) -> NDArray[np.float16]:
     """Return the patches of one picture, a view after the other."""
     toy, rng = ToyBackbone(), np.random.default_rng(seed)
     parts = []
-    for view in views(images.decode(path, short_side=112), wish.views, rng):
+    for view in views(images.decode(path, short_side=112), options.views, rng):
         patches_pd = toy.forward(toy.prepare(np.ascontiguousarray(view))).patches_pd
-        parts.append(patches_pd[np.sort(rng.permutation(49)[: wish.patches])])
+        parts.append(patches_pd[np.sort(rng.permutation(49)[: options.patches])])
     return np.concatenate(parts).astype(np.float16)
 
 
@@ -149,14 +159,14 @@ def test_the_views_of_several_pictures_go_through_the_backbone_at_once(
 ) -> None:
     (pictures / "7.png").write_bytes(b"no picture")
     paths = tuple(sorted(pictures.iterdir()))
-    wish = Extraction(paths, views=3, patches=9, held_out=0.1, seed=5)
+    options = Extraction(paths, views=3, patches=9, held_out=0.1, seed=5)
     for batch, pictures_at_once in ((7, 2), (3, 1), (1, 1)):
         backbone = CountingBackbone(batch)
         torn: list[str] = []
         store = Store(tmp_path / f"of {batch}", key="", dim=12)
         store.folder.mkdir()
         extract(
-            wish,
+            options,
             backbone,
             store,
             progress=lambda *_: None,
@@ -166,9 +176,9 @@ def test_the_views_of_several_pictures_go_through_the_backbone_at_once(
         assert len(backbone.sizes) == 40 / pictures_at_once
         assert max(backbone.sizes) == 3 * pictures_at_once
         assert sum(backbone.sizes) == 3 * 39
-        for number, shard in enumerate(wish.shards(backbone)):
+        for number, shard in enumerate(options.shards(backbone)):
             expected = [
-                drawn(wish, path, (5, number, place))
+                drawn(options, path, (5, number, place))
                 for place, path in enumerate(shard)
                 if path.name != "7.png"
             ]
@@ -177,72 +187,76 @@ def test_the_views_of_several_pictures_go_through_the_backbone_at_once(
 
 def test_a_vocabulary_is_measured_on_whole_pictures(pictures: Path) -> None:
     paths = tuple(sorted(pictures.iterdir()))
-    wish, backbone = Extraction(paths, 3, 9, 0.1, 5), ToyBackbone()
+    options, backbone = Extraction(paths, 3, 9, 0.1, 5), ToyBackbone()
     whole, all_views = (
         [drawn(wanted, path, (5, 0, place)) for place, path in enumerate(paths[:2])]
-        for wanted in (replace(wish, views=1), wish)
+        for wanted in (replace(options, views=1), options)
     )
     shard = np.concatenate(all_views)
-    measured = wish.of_whole_pictures(shard, backbone)
+    measured = options.of_whole_pictures(shard, backbone)
     np.testing.assert_array_equal(measured, np.concatenate(whole))
 
 
-def test_ctrl_c_takes_effect_between_two_steps(wish: Wish) -> None:
+def test_ctrl_c_takes_effect_between_two_steps(options: TrainingOptions) -> None:
     def press(figures: StepFigures, steps: int) -> None:
         if figures.step == 4:
             os.kill(os.getpid(), signal.SIGINT)
 
-    whole = train_vocabulary(replace(wish, output=wish.output.with_name("whole.vocab")))
+    whole = train_vocabulary(replace(options, output=options.output.with_name("whole.vocab")))
     with pytest.raises(KeyboardInterrupt):
-        train_vocabulary(wish, Listener(on_step=press))
-    assert weights(train_vocabulary(replace(wish, resume=True))) == weights(whole)
+        train_vocabulary(options, Listener(on_step=press))
+    assert weights(train_vocabulary(replace(options, resume=True))) == weights(whole)
 
 
-def test_other_settings_do_not_go_on(wish: Wish) -> None:
+def test_other_settings_do_not_go_on(options: TrainingOptions) -> None:
     def stop(figures: StepFigures, steps: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_vocabulary(wish, Listener(on_step=stop))
-    before = contents(wish.work)
-    for other in (replace(wish, recipe=replace(RECIPE, k=3)), replace(wish, views=2)):
+        train_vocabulary(options, Listener(on_step=stop))
+    before = contents(options.work)
+    for other in (replace(options, recipe=replace(RECIPE, k=3)), replace(options, views=2)):
         with pytest.raises(WrongUse, match="other pictures or settings"):
             train_vocabulary(replace(other, resume=True))
-    assert contents(wish.work) == before
-    (wish.work / "checkpoint.safetensors").write_bytes(b"torn")
+    assert contents(options.work) == before
+    (options.work / "checkpoint.safetensors").write_bytes(b"torn")
     with pytest.raises(VocabularyError, match="damaged"):
-        train_vocabulary(replace(wish, resume=True))
+        train_vocabulary(replace(options, resume=True))
 
 
-def test_wrong_wishes_are_refused(wish: Wish, tmp_path: Path) -> None:
+def test_wrong_wishes_are_refused(options: TrainingOptions, tmp_path: Path) -> None:
     with pytest.raises(WrongUse, match="no run to go on with"):
-        train_vocabulary(replace(wish, resume=True))
+        train_vocabulary(replace(options, resume=True))
     (tmp_path / "empty").mkdir()
     with pytest.raises(WrongUse, match="no pictures in"):
-        train_vocabulary(replace(wish, folder=tmp_path / "empty"))
-    train_vocabulary(wish)
+        train_vocabulary(replace(options, folder=tmp_path / "empty"))
+    train_vocabulary(options)
     with pytest.raises(VocabularyError, match="exists already"):
-        train_vocabulary(wish)
+        train_vocabulary(options)
 
 
-def test_unreadable_pictures_are_told_and_left_out(wish: Wish, pictures: Path) -> None:
+def test_unreadable_pictures_are_told_and_left_out(
+    options: TrainingOptions, pictures: Path
+) -> None:
     (pictures / "torn.jpg").write_bytes(b"\xff\xd8\xff and no more")
     told: list[str] = []
-    trained = train_vocabulary(wish, Listener(on_error=lambda path, error: told.append(path.name)))
+    trained = train_vocabulary(
+        options, Listener(on_error=lambda path, error: told.append(path.name))
+    )
     assert told == ["torn.jpg"]
     assert trained.report["data"]["patches"] == 39 * 49
 
 
 def test_a_small_disk_is_refused_before_anything_is_written(
-    wish: Wish, monkeypatch: pytest.MonkeyPatch
+    options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Usage:
         free = 1000
 
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage)
     with pytest.raises(WrongUse, match=r"need 0\.0 GB.*--patches"):
-        train_vocabulary(wish)
-    assert not list((wish.work / "activations").iterdir())
+        train_vocabulary(options)
+    assert not list((options.work / "activations").iterdir())
 
 
 def filled(folder: Path, sizes: list[int]) -> Store:
@@ -302,21 +316,22 @@ def test_gradients_equal_those_of_the_dense_step() -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_the_papers_recipe_trains(wish: Wish) -> None:
+def test_the_papers_recipe_trains(options: TrainingOptions) -> None:
     plain = replace(Recipe.paper(), expansion=4, k=4, batch=128, epochs=4)
-    trained = train_vocabulary(replace(wish, recipe=plain))
+    trained = train_vocabulary(replace(options, recipe=plain))
     assert trained.report["training"]["fvu"] < 1
 
 
-def test_two_processes_train_like_one(wish: Wish, tmp_path: Path) -> None:
-    one = train_vocabulary(wish)
+def test_two_processes_train_like_one(options: TrainingOptions, tmp_path: Path) -> None:
+    one = train_vocabulary(options)
     script = tmp_path / "two.py"
     script.write_text(
         "import sys\nfrom pathlib import Path\n"
-        "from bm25v.sae.recipe import Recipe\nfrom bm25v.training import Wish, train_vocabulary\n"
+        "from bm25v.sae.recipe import Recipe\n"
+        "from bm25v.training import TrainingOptions, train_vocabulary\n"
         f"recipe = Recipe(expansion=4, k=4, batch={RECIPE.batch}, epochs=2, seed=3)\n"
         "folder, output = Path(sys.argv[1]), Path(sys.argv[2])\n"
-        "train_vocabulary(Wish(folder, output, backbone='toy', recipe=recipe))\n"
+        "train_vocabulary(TrainingOptions(folder, output, backbone='toy', recipe=recipe))\n"
     )
     launch = [
         sys.executable,
@@ -326,7 +341,7 @@ def test_two_processes_train_like_one(wish: Wish, tmp_path: Path) -> None:
         "--nproc-per-node",
         "2",
     ]
-    launch += [str(script), str(wish.folder), str(tmp_path / "two.vocab")]
+    launch += [str(script), str(options.folder), str(tmp_path / "two.vocab")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(launch, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -337,7 +352,7 @@ def test_two_processes_train_like_one(wish: Wish, tmp_path: Path) -> None:
         lines = (path / "training.jsonl").read_text().splitlines()
         return [json.loads(line)["fvu"] for line in lines]
 
-    np.testing.assert_allclose(losses(tmp_path / "two.vocab"), losses(wish.output), rtol=1e-3)
+    np.testing.assert_allclose(losses(tmp_path / "two.vocab"), losses(options.output), rtol=1e-3)
     assert one.n_words == two.n_words
 
 
@@ -352,11 +367,13 @@ def test_the_command_trains(pictures: Path, tmp_path: Path) -> None:
     assert printed["recipe"]["expansion"] == 4
 
 
-def test_streaming_keeps_nothing_and_learns_the_same(wish: Wish, tmp_path: Path) -> None:
-    whole = train_vocabulary(wish)
+def test_streaming_keeps_nothing_and_learns_the_same(
+    options: TrainingOptions, tmp_path: Path
+) -> None:
+    whole = train_vocabulary(options)
     seen: list[int] = []
     streamed = train_vocabulary(
-        replace(wish, output=tmp_path / "streamed.vocab", stream=True),
+        replace(options, output=tmp_path / "streamed.vocab", stream=True),
         Listener(on_step=lambda figures, _: seen.append(len(list(tmp_path.rglob("*.f16"))))),
     )
     assert set(seen) == {0}
@@ -371,48 +388,50 @@ DEVICES = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_built_in_backbone_trains_on_every_device_and_goes_on_there(
-    wish: Wish, device: str
+    options: TrainingOptions, device: str
 ) -> None:
     def stop(figures: StepFigures, steps: int) -> None:
         if figures.step == 9:
             raise KeyboardInterrupt
 
-    there = replace(wish, device=device)
+    there = replace(options, device=device)
     with pytest.raises(KeyboardInterrupt):
         train_vocabulary(there, Listener(on_step=stop))
     assert train_vocabulary(replace(there, resume=True)).report["training"]["fvu"] < 1
 
 
-def test_a_device_that_is_not_here_is_refused(wish: Wish) -> None:
+def test_a_device_that_is_not_here_is_refused(options: TrainingOptions) -> None:
     with pytest.raises(WrongUse, match="no device 'cuda:99' on this machine, only: "):
-        train_vocabulary(replace(wish, device="cuda:99"))
-    assert not wish.work.exists()
+        train_vocabulary(replace(options, device="cuda:99"))
+    assert not options.work.exists()
 
 
-def test_too_few_patches_are_refused_before_they_are_made(wish: Wish) -> None:
+def test_too_few_patches_are_refused_before_they_are_made(options: TrainingOptions) -> None:
     with pytest.raises(WrongUse, match="1,960 patches are fewer than the 2,400 words"):
-        train_vocabulary(replace(wish, recipe=replace(RECIPE, expansion=200)))
-    assert not wish.work.exists()
+        train_vocabulary(replace(options, recipe=replace(RECIPE, expansion=200)))
+    assert not options.work.exists()
 
 
 def shards(pictures: Path) -> list[list[Path]]:
     """Return the pictures of each shard of the small run; the first one is held out."""
     paths = tuple(sorted(pictures.iterdir()))
-    wish = Extraction(paths, 1, None, RECIPE.held_out, RECIPE.seed)
-    return wish.shards(ToyBackbone())
+    options = Extraction(paths, 1, None, RECIPE.held_out, RECIPE.seed)
+    return options.shards(ToyBackbone())
 
 
-def test_patches_that_turn_out_too_few_are_refused(wish: Wish, pictures: Path) -> None:
+def test_patches_that_turn_out_too_few_are_refused(
+    options: TrainingOptions, pictures: Path
+) -> None:
     _, *learnt = shards(pictures)
     for path in itertools.chain(*learnt[:-1]):
         path.write_bytes(b"no picture")
     with pytest.raises(WrongUse, match="98 patches are fewer than the 144 words"):
-        train_vocabulary(replace(wish, recipe=replace(RECIPE, expansion=12)))
-    assert not wish.output.exists()
+        train_vocabulary(replace(options, recipe=replace(RECIPE, expansion=12)))
+    assert not options.output.exists()
 
 
 def test_unreadable_pictures_that_were_held_out_are_refused_before_training(
-    wish: Wish, pictures: Path
+    options: TrainingOptions, pictures: Path
 ) -> None:
     held_out, *_ = shards(pictures)
     for path in held_out:
@@ -420,9 +439,9 @@ def test_unreadable_pictures_that_were_held_out_are_refused_before_training(
     steps: list[int] = []
     listener = Listener(on_step=lambda figures, _: steps.append(figures.step))
     with pytest.raises(WrongUse, match=r"held out for measuring can be read.*--seed"):
-        train_vocabulary(wish, listener)
+        train_vocabulary(options, listener)
     assert not steps
-    train_vocabulary(replace(wish, recipe=replace(RECIPE, seed=4)))
+    train_vocabulary(replace(options, recipe=replace(RECIPE, seed=4)))
 
 
 def logged(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -452,7 +471,9 @@ def same_curves(folder: Path) -> None:
         np.testing.assert_allclose([value for _, value in shown[name]], values, rtol=1e-6)
 
 
-def test_tensorboard_shows_what_the_log_says(wish: Wish, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_shows_what_the_log_says(
+    options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(run, "CHECKPOINT_SECONDS", -1.0)
 
     def fail(figures: StepFigures, steps: int) -> None:
@@ -460,39 +481,42 @@ def test_tensorboard_shows_what_the_log_says(wish: Wish, monkeypatch: pytest.Mon
             raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space"):
-        train_vocabulary(wish, Listener(on_step=fail))
-    same_curves(wish.work)
-    train_vocabulary(replace(wish, resume=True))
-    same_curves(wish.output)
-    steps = [step for step, _ in drawn_curves(wish.output)["fvu"]]
+        train_vocabulary(options, Listener(on_step=fail))
+    same_curves(options.work)
+    train_vocabulary(replace(options, resume=True))
+    same_curves(options.output)
+    steps = [step for step, _ in drawn_curves(options.output)["fvu"]]
     assert steps == list(range(1, len(steps) + 1))
     assert len(steps) > 9
 
 
-def test_a_run_that_starts_anew_shows_nothing_of_the_last(wish: Wish) -> None:
+def test_a_run_that_starts_anew_shows_nothing_of_the_last(options: TrainingOptions) -> None:
     def fail(figures: StepFigures, steps: int) -> None:
         if figures.step == 20:
             raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space"):
-        train_vocabulary(wish, Listener(on_step=fail))
-    train_vocabulary(replace(wish, recipe=replace(RECIPE, epochs=1)))
-    same_curves(wish.output)
-    assert len(list((wish.output / "tensorboard").iterdir())) == 1
+        train_vocabulary(options, Listener(on_step=fail))
+    train_vocabulary(replace(options, recipe=replace(RECIPE, epochs=1)))
+    same_curves(options.output)
+    assert len(list((options.output / "tensorboard").iterdir())) == 1
 
 
-def test_nothing_changes_without_tensorboard(wish: Wish, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_it = train_vocabulary(replace(wish, output=wish.output.with_name("with.vocab")))
+def test_nothing_changes_without_tensorboard(
+    options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_it = train_vocabulary(replace(options, output=options.output.with_name("with.vocab")))
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    assert weights(train_vocabulary(wish)) == weights(with_it)
-    assert not (wish.output / "tensorboard").exists()
-    assert logged(wish.output)["fvu"] == logged(wish.output.with_name("with.vocab"))["fvu"]
+    assert weights(train_vocabulary(options)) == weights(with_it)
+    assert not (options.output / "tensorboard").exists()
+    assert logged(options.output)["fvu"] == logged(options.output.with_name("with.vocab"))["fvu"]
 
 
-def test_a_run_says_how_many_pictures_a_step_sees(wish: Wish) -> None:
+def test_a_run_says_how_many_pictures_a_step_sees(options: TrainingOptions) -> None:
     told: list[float] = []
     train_vocabulary(
-        replace(wish, views=2, patches=8), Listener(on_start=lambda pictures: told.append(pictures))
+        replace(options, views=2, patches=8),
+        Listener(on_start=lambda pictures: told.append(pictures)),
     )
     assert told == [RECIPE.batch / 16]
 

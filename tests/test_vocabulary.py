@@ -12,7 +12,7 @@ import pytest
 from bm25v import backbones
 from bm25v.errors import UnknownVocabulary, VocabularyError, WrongUse
 from bm25v.sae.model import SparseAutoEncoder
-from bm25v.vocabulary import Vocabulary, shipped_names
+from bm25v.vocabulary.vocabulary import Vocabulary, shipped_names
 from tests.conftest import picture
 
 

@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bm25v import bags
-from bm25v.bags import Bag
 from bm25v.errors import WrongUse
 from bm25v.explain import charts, crops
 from bm25v.explain.portrait import TOP, nearest, portraits
@@ -22,6 +20,8 @@ from bm25v.explain.wordpage import overview, page
 from bm25v.gallery import Gallery, usage
 from bm25v.gallery.usage import Companion, Folder
 from bm25v.gallery.writer import FileState, Writer
+from bm25v.vocabulary import bag as bags
+from bm25v.vocabulary.bag import Bag
 from tests import test_cli
 from tests.conftest import picture
 from tests.histories import Model, committed, encoding, filled, sessions
@@ -167,7 +167,8 @@ def test_a_portrait_shows_where_the_word_is(gallery: Gallery) -> None:
     assert [sight.path for sight in portrait.top] == [use.path for use in uses[:TOP]]
     vocabulary = gallery.vocabulary
     grids = {
-        use.path: bags.where(vocabulary.encode(use.path).codes, word).reshape(7, 7) for use in uses
+        use.path: bags.word_activations(vocabulary.encode(use.path).codes, word).reshape(7, 7)
+        for use in uses
     }
     for sight in portrait.top:
         assert sight.grid is not None
@@ -269,7 +270,7 @@ def test_files_that_are_gone_or_changed_are_shown_as_such(gallery: Gallery, phot
     first.unlink()
     second.write_bytes(b"no picture")
     Image.new("RGB", (64, 64), "white").save(third)
-    if bags.where(gallery.vocabulary.encode(third).codes, word).any():
+    if bags.word_activations(gallery.vocabulary.encode(third).codes, word).any():
         pytest.skip("white has that word")
     (portrait,) = portraits(gallery, [word])
     problems = [sight.problem for sight in portrait.top[:4]]

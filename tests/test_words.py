@@ -13,20 +13,21 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 from PIL import Image
 
-from bm25v import bags, images
-from bm25v import vocabulary as vocabularies
+from bm25v import images
 from bm25v.cli.words import command
 from bm25v.errors import UnknownVocabulary, VocabularyError
 from bm25v.explain import charts
 from bm25v.explain.samples import FILE_NAME, Samples
 from bm25v.explain.words import LOG_NAME, page, read_log
 from bm25v.vocabulary import Vocabulary
+from bm25v.vocabulary import bag as bags
+from bm25v.vocabulary import vocabulary as vocabularies
 from tests.test_explain import Page
 
 pytest.importorskip("torch")
 
 from bm25v.sae.recipe import Recipe
-from bm25v.training import Wish, train_vocabulary
+from bm25v.training import TrainingOptions, train_vocabulary
 from bm25v.training import samples as gathering
 from bm25v.training.samples import gather
 
@@ -47,7 +48,8 @@ def toy_folder(photos: Path, tmp_path: Path) -> Path:
 def peaks(photos: Path, word: int) -> list[tuple[float, Path]]:
     """Return the pictures with a word and its highest activation there, strongest first."""
     found = [
-        (float(bags.where(TOY.encode(path).codes, word).max()), path) for path in photos.iterdir()
+        (float(bags.word_activations(TOY.encode(path).codes, word).max()), path)
+        for path in photos.iterdir()
     ]
     return sorted(((value, path) for value, path in found if value > 0), reverse=True)
 
@@ -63,7 +65,7 @@ def test_counts_are_those_of_brute_force(photos: Path) -> None:
     for path in photos.iterdir():
         codes = TOY.encode(path).codes
         for word in range(TOY.n_words):
-            counts[word] += (bags.where(codes, word) > 0).sum()
+            counts[word] += (bags.word_activations(codes, word) > 0).sum()
     assert samples.counts_v.tolist() == counts.tolist()
     assert (samples.pictures, samples.patches) == (12, 12 * 49)
     assert len(samples.words) == gathering.WORDS
@@ -80,7 +82,7 @@ def test_examples_are_the_places_of_highest_activation(photos: Path) -> None:
         assert len(word.examples) == min(gathering.EXAMPLES, len(expected))
         for example, (value, path) in zip(word.examples, expected, strict=False):
             assert example.activation == pytest.approx(value, abs=1e-6)
-            grid = bags.where(TOY.encode(path).codes, word.word).reshape(7, 7)
+            grid = bags.word_activations(TOY.encode(path).codes, word.word).reshape(7, 7)
             row, column = np.argwhere(grid == grid.max())[0]
             side, patch = 27, 64 / 7
             left = min(max(0, round((column + 0.5) * patch - side / 2)), 64 - side)
@@ -124,15 +126,15 @@ def test_samples_survive_the_disk(photos: Path, tmp_path: Path) -> None:
 
 def test_training_leaves_samples(photos: Path, tmp_path: Path) -> None:
     recipe = Recipe(expansion=4, k=4, batch=128, epochs=2)
-    wish = Wish(photos, tmp_path / "mine.vocab", backbone="toy", recipe=recipe)
-    trained = train_vocabulary(wish)
+    options = TrainingOptions(photos, tmp_path / "mine.vocab", backbone="toy", recipe=recipe)
+    trained = train_vocabulary(options)
     shutil.rmtree(photos)
-    samples = Samples.load(wish.output)
+    samples = Samples.load(options.output)
     assert samples is not None
     assert samples.pictures == 12
     assert len(samples.counts_v) == trained.n_words
-    assert (wish.output / FILE_NAME).stat().st_size < 600_000
-    text = page(Vocabulary.load(wish.output))
+    assert (options.output / FILE_NAME).stat().st_size < 600_000
+    text = page(Vocabulary.load(options.output))
     steps = trained.report["training"]["steps"]
     assert len(polyline(text)) == steps
     assert f"held out {trained.report['training']['fvu']:.3f}" in text

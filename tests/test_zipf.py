@@ -9,10 +9,10 @@ import scipy.stats
 from numpy.typing import NDArray
 from PIL import Image
 
-from bm25v.bags import Bag
 from bm25v.errors import EvaluationError, MissingExtra, WrongUse
 from bm25v.evaluate import charts, cost
 from bm25v.evaluate.zipf import Zipf, analyse
+from bm25v.vocabulary.bag import Bag
 
 
 def planted(alpha: float, words: int = 2_000, pictures: int = 10**9) -> NDArray[np.int64]:

@@ -31,10 +31,10 @@ from bm25v.errors import (
 )
 
 if TYPE_CHECKING:
-    from bm25v.bags import Bag
     from bm25v.explain import Explanation
     from bm25v.gallery import Gallery, Hit, Results
     from bm25v.vocabulary import Vocabulary
+    from bm25v.vocabulary.bag import Bag
 
 __version__ = "0.1.0"
 
@@ -65,7 +65,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Bag": "bm25v.bags",
+    "Bag": "bm25v.vocabulary.bag",
     "Explanation": "bm25v.explain",
     "Gallery": "bm25v.gallery",
     "Hit": "bm25v.gallery",

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from bm25v import downloads
-from bm25v.downloads import PackagedFile
+from bm25v.backbones import downloads
+from bm25v.backbones.downloads import PackagedFile
 from bm25v.errors import VocabularyMismatch, WrongUse
 from bm25v.explain import report
 from bm25v.explain.drawing import draw
@@ -83,14 +83,14 @@ class DemoReport:
         """The same, by BM25 alone."""
         return Agreement.among(self.by_words)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the report as plain values."""
         return {
-            "index": self.index.to_json(),
+            "index": self.index.to_dict(),
             "agreement": self.agreement._asdict(),
             "agreement_by_words": self.agreement_by_words._asdict(),
             "searches": [
-                {"query": one.query, "species": one.labels[one.query]} | one.results.to_json()
+                {"query": one.query, "species": one.labels[one.query]} | one.results.to_dict()
                 for one in self.searches
             ],
             "page": str(self.page),

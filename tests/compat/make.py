@@ -10,7 +10,7 @@ import numpy as np
 
 from bm25v.gallery import Gallery, schema
 from bm25v.gallery.writer import FileState, Writer
-from bm25v.vocabulary import FORMAT, Vocabulary
+from bm25v.vocabulary.vocabulary import FORMAT, Vocabulary
 from tests.conftest import picture
 
 HERE = Path(__file__).parent
@@ -35,7 +35,7 @@ def main() -> None:
         gallery.remove("/photos/99.png")
         gallery.compact()
         gallery.remove("/photos/3.png")
-        hits = gallery.search(np.asarray(picture(1)), mode="sparse").to_json()["hits"]
+        hits = gallery.search(np.asarray(picture(1)), mode="sparse").to_dict()["hits"]
     with Writer(path):
         pass  # the last to close tidies the catalogue's log away
     (path / "writer.lock").unlink()

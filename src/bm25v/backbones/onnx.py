@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from bm25v import downloads
+from bm25v.backbones import downloads
+from bm25v.backbones.downloads import PackagedFile
 from bm25v.backbones.protocol import CPU_BATCH, Features, Floats, Image
-from bm25v.downloads import PackagedFile
 from bm25v.images import resize
 from bm25v.protobuf import field
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.bench.pictures import Wish
+from bm25v.bench.pictures import BenchQuery
 from bm25v.bench.system import System, best, timed
 from bm25v.evaluate.systems import vectors
 from bm25v.index.searcher import Ranked
@@ -20,15 +20,15 @@ Floats = NDArray[np.float32]
 
 def by_numpy(floats_ne: Floats, k: int, build_s: float) -> System:
     """All dot products, then the best of them."""
-    return System(lambda wish: best(floats_ne @ wish.dense_e, k), build_s, floats_ne.nbytes)
+    return System(lambda query: best(floats_ne @ query.dense_e, k), build_s, floats_ne.nbytes)
 
 
 def by_faiss(floats_ne: Floats, k: int, build_s: float) -> System:
     """The search of faiss's IndexFlatIP, over the given matrix rather than a copy of it."""
     faiss = _faiss()
 
-    def search(wish: Wish) -> Ranked:
-        query_1e = wish.dense_e[np.newaxis]
+    def search(query: BenchQuery) -> Ranked:
+        query_1e = query.dense_e[np.newaxis]
         scores, rows = faiss.knn(query_1e, floats_ne, k, metric=faiss.METRIC_INNER_PRODUCT)
         return Ranked(rows[0], scores[0])
 
@@ -49,8 +49,8 @@ def _approximate(build: Callable[[Floats], Any], floats_ne: Floats, k: int) -> S
     faiss = _faiss()
     index, build_s = timed(lambda: build(floats_ne))
 
-    def search(wish: Wish) -> Ranked:
-        (found,) = vectors.search(index, wish.dense_e[np.newaxis], k)
+    def search(query: BenchQuery) -> Ranked:
+        (found,) = vectors.search(index, query.dense_e[np.newaxis], k)
         return found
 
     return System(search, build_s, faiss.serialize_index(index).nbytes)

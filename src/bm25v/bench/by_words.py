@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v import ranking
-from bm25v.bags import dequantise
-from bm25v.bench.pictures import Pictures, Wish
+from bm25v.bench.pictures import BenchQuery, Pictures
 from bm25v.bench.system import System, best, timed
 from bm25v.index.searcher import Ranked, Searcher
 from bm25v.index.statistics import Statistics, saturation
+from bm25v.vocabulary.bag import dequantise
 
 
 def make_searcher(pictures: Pictures) -> tuple[Searcher, float]:
@@ -31,16 +31,16 @@ def _searcher(pictures: Pictures) -> Searcher:
 def first_stage(searcher: Searcher, pictures: Pictures, k: int, build_s: float) -> System:
     """Our top k by words."""
     nbytes = pictures.bags.nbytes + searcher.nbytes
-    return System(lambda wish: searcher.search(wish.query, k), build_s, nbytes)
+    return System(lambda query: searcher.search(query.query, k), build_s, nbytes)
 
 
 def two_stage(first: System, pictures: Pictures, answers: int) -> System:
     """Our first stage, and the best of its candidates by cosine."""
     dense_ne = pictures.dense_ne
 
-    def search(wish: Wish) -> Ranked:
-        rows = first.search(wish).rows
-        cosines = ranking.cosines(dense_ne, wish.dense_e, rows, compiled=True)
+    def search(query: BenchQuery) -> Ranked:
+        rows = first.search(query).rows
+        cosines = ranking.cosines(dense_ne, query.dense_e, rows, compiled=True)
         top = ranking.top(rows, cosines, answers)
         return Ranked(rows[top], cosines[top].astype(np.float64))
 
@@ -90,9 +90,9 @@ def by_rows(postings: Postings, k: int, build_s: float) -> System:
 
 
 def _product(matrix: Any, postings: Postings, k: int, build_s: float) -> System:
-    def search(wish: Wish) -> Ranked:
+    def search(query: BenchQuery) -> Ranked:
         query_v = np.zeros(matrix.shape[1], dtype=np.float32)
-        query_v[wish.query.words] = wish.query.weights
+        query_v[query.query.words] = query.query.weights
         return _matching(best(matrix @ query_v, k))
 
     return System(search, build_s, postings.nbytes)
@@ -102,9 +102,9 @@ def by_columns(postings: Postings, k: int, build_s: float) -> System:
     """The same product with only the columns that it needs: the fastest that scipy can do."""
     matrix = _matrix(postings)
 
-    def search(wish: Wish) -> Ranked:
-        weights = wish.query.weights.astype(np.float32)
-        return _matching(best(matrix[:, wish.query.words] @ weights, k))
+    def search(query: BenchQuery) -> Ranked:
+        weights = query.query.weights.astype(np.float32)
+        return _matching(best(matrix[:, query.query.words] @ weights, k))
 
     return System(search, build_s, postings.nbytes)
 
@@ -127,8 +127,8 @@ def by_bm25s(postings: Postings, k: int, build_s: float) -> System:
     engine.nonoccurrence_array = None
     engine.unique_token_ids_set = set(range(len(postings.starts) - 1))
 
-    def search(wish: Wish) -> Ranked:
-        found = engine.retrieve([wish.query.words.tolist()], k=k, show_progress=False)
+    def search(query: BenchQuery) -> Ranked:
+        found = engine.retrieve([query.query.words.tolist()], k=k, show_progress=False)
         return _matching(Ranked(found.documents[0], found.scores[0]))
 
     return System(search, build_s, postings.nbytes)

@@ -5,13 +5,13 @@ import platform
 
 import numpy as np
 
-from bm25v.bags import quantise
-from bm25v.bench.pictures import Pictures, Wish
+from bm25v.bench.pictures import BenchQuery, Pictures
 from bm25v.bench.search import time_systems
 from bm25v.evaluate.pages.figures import Speed, Speeds
 from bm25v.evaluate.report import Searched
 from bm25v.evaluate.words import Bags
 from bm25v.gallery.rows import Rows
+from bm25v.vocabulary.bag import quantise
 
 QUERIES = 200  # at most
 CANDIDATES = 200
@@ -21,12 +21,12 @@ _ANN_LIMIT = 100_000  # pictures: more would take hours to build
 
 def time_searches(searched: Searched) -> Speeds:
     """Time the product, a dense scan and HNSW over the same queries."""
-    words, queries = searched.words, searched.words.queries()
-    asked = np.unique(np.linspace(0, len(queries) - 1, QUERIES).round().astype(int))
-    wishes = [Wish(queries[row], searched.dense_qe[row]) for row in asked]
+    words, weighted = searched.words, searched.words.queries()
+    asked = np.unique(np.linspace(0, len(weighted) - 1, QUERIES).round().astype(int))
+    queries = [BenchQuery(weighted[row], searched.dense_qe[row]) for row in asked]
     n_words = len(words.df_v)
     pictures = Pictures(_rows(words.gallery, n_words), searched.dense_ne, n_words)
-    times = time_systems(pictures, wishes, k=CANDIDATES, ann_limit=_ANN_LIMIT, only=_SYSTEMS)
+    times = time_systems(pictures, queries, k=CANDIDATES, ann_limit=_ANN_LIMIT, only=_SYSTEMS)
     return Speeds(
         machine=f"{platform.machine()}, {os.cpu_count()} cores",
         queries=len(asked),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bm25v.bench.pictures import Pictures
 from bm25v.gallery import rows as row_files
-from bm25v.gallery.catalog import FILE_NAME, Catalog, Meta, Picture
+from bm25v.gallery.catalog import FILE_NAME, Catalog, ImageRecord, Meta
 from bm25v.gallery.writer import FileState
 
 
@@ -27,7 +27,7 @@ def make_gallery(
     with closing(Catalog(folder / FILE_NAME, write=True)) as catalog:
         catalog.begin()
         for row in range(len(pictures)):
-            catalog.insert(Picture(row, *file_state(row), checksum=0))
+            catalog.insert(ImageRecord(row, *file_state(row), checksum=0))
         catalog.commit()
 
 

@@ -7,18 +7,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.bags import Bag
 from bm25v.errors import WrongUse
 from bm25v.gallery import Gallery
 from bm25v.gallery.rows import Rows
 from bm25v.gallery.snapshot import read_bag
-from bm25v.query import Query, from_bag
+from bm25v.index.bm25 import WeightedWords
+from bm25v.vocabulary.bag import Bag
 
 
-class Wish(NamedTuple):
+class BenchQuery(NamedTuple):
     """A picture to search with."""
 
-    query: Query
+    query: WeightedWords
     dense_e: NDArray[np.float32]
 
 
@@ -46,10 +46,13 @@ class Pictures:
         """Return one picture's bag."""
         return read_bag(self.bags[row])
 
-    def wishes(self) -> list[Wish]:
+    def queries(self) -> list[BenchQuery]:
         """Return each picture as one to search with."""
         dense_ne = self.dense_ne.astype(np.float32)
-        return [Wish(from_bag(self.bag(row)), dense_ne[row]) for row in range(len(self))]
+        return [
+            BenchQuery(WeightedWords.from_bag(self.bag(row)), dense_ne[row])
+            for row in range(len(self))
+        ]
 
 
 def of_gallery(path: Path, n_queries: int, seed: int) -> tuple[Pictures, Pictures]:

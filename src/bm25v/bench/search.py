@@ -13,7 +13,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from bm25v.bench import by_vectors, by_words
-from bm25v.bench.pictures import Pictures, Wish
+from bm25v.bench.pictures import BenchQuery, Pictures
 from bm25v.bench.system import System, timed
 from bm25v.bench.updates import Updates, time_updates
 from bm25v.index.searcher import Ranked, Searcher
@@ -78,14 +78,14 @@ def time_search(
     k = min(k, len(pictures))
     update = time_updates(pictures, queries, k)
     systems = time_systems(
-        pictures, queries.wishes(), k=k, ann_limit=ann_limit, threads=threads, say=say
+        pictures, queries.queries(), k=k, ann_limit=ann_limit, threads=threads, say=say
     )
     return SearchTimes(len(pictures), k, pictures.dim, systems, update)
 
 
 def time_systems(
     pictures: Pictures,
-    wishes: Sequence[Wish],
+    queries: Sequence[BenchQuery],
     *,
     k: int,
     ann_limit: int,
@@ -99,13 +99,13 @@ def time_systems(
         searcher, build_s = by_words.make_searcher(pictures)
         first = by_words.first_stage(searcher, pictures, k, build_s)
         systems = {"first-stage": first, **_others(first, pictures, k, ann_limit, only, say)}
-        _check(systems, wishes[:_CHECKED])
+        _check(systems, queries[:_CHECKED])
         recall = {
-            name: _recall(systems[name], systems["dense"], wishes)
+            name: _recall(systems[name], systems["dense"], queries)
             for name in _APPROXIMATE
             if name in systems
         }
-        taken = _take_turns(systems, wishes, partial(_batch, searcher, wishes, k, threads))
+        taken = _take_turns(systems, queries, partial(_batch, searcher, queries, k, threads))
     built = {**systems, "batch": first}
     return {
         name: Times(
@@ -153,15 +153,15 @@ def _others(
     return systems
 
 
-def _check(systems: dict[str, System], wishes: Sequence[Wish]) -> None:
+def _check(systems: dict[str, System], queries: Sequence[BenchQuery]) -> None:
     for name, other in _EXACT.items():
-        for wish in wishes if name in systems else ():
-            if not agree(systems[name].search(wish), systems[other].search(wish)):
-                raise RuntimeError(f"{name} and {other} disagree on {wish.query.words.tolist()}")
+        for query in queries if name in systems else ():
+            if not agree(systems[name].search(query), systems[other].search(query)):
+                raise RuntimeError(f"{name} and {other} disagree on {query.query.words.tolist()}")
 
 
-def _recall(system: System, exact: System, wishes: Sequence[Wish]) -> float:
-    pairs = [(system.search(wish).rows, exact.search(wish).rows) for wish in wishes]
+def _recall(system: System, exact: System, queries: Sequence[BenchQuery]) -> float:
+    pairs = [(system.search(query).rows, exact.search(query).rows) for query in queries]
     return float(np.mean([np.isin(wanted, rows).mean() for rows, wanted in pairs]))
 
 
@@ -184,21 +184,21 @@ def agree(ranked: Ranked, other: Ranked) -> bool:
 
 
 def _take_turns(
-    systems: dict[str, System], wishes: Sequence[Wish], batch: Callable[[], None]
+    systems: dict[str, System], queries: Sequence[BenchQuery], batch: Callable[[], None]
 ) -> dict[str, list[float]]:
     """Return each system's milliseconds a query; a batch is all queries at once."""
     taken: dict[str, list[float]] = {name: [] for name in ("first-stage", "batch", *systems)}
-    for start in range(0, len(wishes), _TURN):
-        turn = wishes[start : start + _TURN]
+    for start in range(0, len(queries), _TURN):
+        turn = queries[start : start + _TURN]
         for name, system in systems.items():
             system.search(turn[-1])  # not timed: caches are full of another system's data
-            taken[name] += [_ms(system.search, wish) for wish in turn]
-        taken["batch"].append(_ms(batch) / len(wishes))
+            taken[name] += [_ms(system.search, query) for query in turn]
+        taken["batch"].append(_ms(batch) / len(queries))
     return taken
 
 
-def _batch(searcher: Searcher, wishes: Sequence[Wish], k: int, threads: int | None) -> None:
-    searcher.search_many([wish.query for wish in wishes], k, threads=threads)
+def _batch(searcher: Searcher, queries: Sequence[BenchQuery], k: int, threads: int | None) -> None:
+    searcher.search_many([query.query for query in queries], k, threads=threads)
 
 
 def _ms(action: Callable[..., object], *arguments: object) -> float:

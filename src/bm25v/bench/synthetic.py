@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.bags import quantise
 from bm25v.bench.pictures import Pictures
+from bm25v.vocabulary.bag import quantise
 
 N_WORDS = 18_432
 K_POST = 16

@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.bench.pictures import Wish
+from bm25v.bench.pictures import BenchQuery
 from bm25v.index.searcher import Ranked
 
 Made = TypeVar("Made")
@@ -18,7 +18,7 @@ Made = TypeVar("Made")
 class System:
     """A way to search, and what it took to get there."""
 
-    search: Callable[[Wish], Ranked]
+    search: Callable[[BenchQuery], Ranked]
     build_s: float
     nbytes: int
 

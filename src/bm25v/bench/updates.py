@@ -38,7 +38,7 @@ def time_updates(pictures: Pictures, others: Pictures, k: int) -> Updates:
 
 
 def _time(gallery: Gallery, others: Pictures, k: int) -> Updates:
-    query = others.wishes()[0].query
+    query = others.queries()[0].query
     old, new = itertools.count(), itertools.count(len(gallery))
 
     def search() -> None:

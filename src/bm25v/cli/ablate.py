@@ -100,5 +100,5 @@ def _json(grid: "Grid") -> dict[str, object]:
         "dataset": grid.dataset.title,
         "axes": list(grid.axes),
         "dense": grid.dense,
-        "cells": [cell.to_json() for cell in grid.cells],
+        "cells": [cell.to_dict() for cell in grid.cells],
     }

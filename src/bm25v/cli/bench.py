@@ -41,7 +41,8 @@ command.add_command(bench_explain.command)
 @json_option
 def encode(folder: Path | None, vocabulary: str, limit: int, rounds: int, as_json: bool) -> None:
     """Time indexing against the bare forward passes, on FOLDER or on the demo's photos."""
-    from bm25v import demo, downloads, images
+    from bm25v import demo, images
+    from bm25v.backbones import downloads
     from bm25v.bench.encode import time_encoding
     from bm25v.cli.progress import progress_bar
 

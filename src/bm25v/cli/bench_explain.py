@@ -23,7 +23,8 @@ from bm25v.cli.options import json_option, print_json
 @json_option
 def command(folder: Path | None, vocabulary: str, hits: int, n: int, as_json: bool) -> None:
     """Time saying why, with FOLDER or the demo's photos, and counting a gallery's words."""
-    from bm25v import demo, downloads, images
+    from bm25v import demo, images
+    from bm25v.backbones import downloads
     from bm25v.bench.explain import time_explaining, time_usage
     from bm25v.cli.progress import progress_bar
 

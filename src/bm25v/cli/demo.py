@@ -29,7 +29,7 @@ def command(folder: Path, as_json: bool) -> None:
     with progress_bar("indexing and searching") as progress:
         report = demo.run(folder, progress=progress, say=lambda line: click.echo(line, err=True))
     if as_json:
-        print_json(report.to_json())
+        print_json(report.to_dict())
     else:
         _print(report)
 

@@ -38,9 +38,9 @@ def command(as_json: bool) -> None:
 
 
 def _facts() -> dict[str, Any]:
-    from bm25v import downloads
+    from bm25v.backbones import downloads
     from bm25v.backbones.onnx import SPECS
-    from bm25v.vocabulary import Vocabulary, shipped_names
+    from bm25v.vocabulary.vocabulary import Vocabulary, shipped_names
 
     here = {True: "here", False: "not fetched"}
     extras = {name: importlib.util.find_spec(module) for name, module in _EXTRAS.items()}
@@ -62,12 +62,12 @@ def _warm_compiler() -> str:
     import numpy as np
 
     from bm25v.index import kernels
+    from bm25v.index.bm25 import WeightedWords
     from bm25v.index.searcher import Searcher
-    from bm25v.query import Query
 
     start = time.perf_counter()
     one = np.ones((1, 1), dtype=np.uint16)
-    query = Query(np.ones(1, np.int32), np.ones(1), np.ones(1))
+    query = WeightedWords(np.ones(1, np.int32), np.ones(1), np.ones(1))
     searcher = Searcher(one, one, n_words=2)
     searcher.build()
     searcher.search(query, 1)

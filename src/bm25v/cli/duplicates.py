@@ -30,7 +30,7 @@ def command(gallery_path: Path, only: str | None, as_json: bool) -> None:
         n_pictures = len(gallery)
     groups = [group for group in found if only != "near" or group.kind == "near"]
     if as_json:
-        print_json({"pictures": n_pictures, "groups": [group.to_json() for group in groups]})
+        print_json({"pictures": n_pictures, "groups": [group.to_dict() for group in groups]})
         return
     for group in groups:
         _print(group)

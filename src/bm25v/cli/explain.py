@@ -11,7 +11,7 @@ from bm25v.cli.steering import steering_options
 if TYPE_CHECKING:
     from bm25v.explain import Explanation
     from bm25v.gallery.gallery import Mode
-    from bm25v.gallery.wishes import Wanted
+    from bm25v.gallery.wishes import QueryOptions
 
 _PAGES = (".html", ".htm")
 _WIDEST = 60  # columns of a picture in the terminal
@@ -47,7 +47,7 @@ def command(
     output: Path | None,
     top: int | None,
     show: bool,
-    wanted: "Wanted",
+    wanted: "QueryOptions",
     mode: "Mode | None",
     as_json: bool,
 ) -> None:
@@ -87,7 +87,7 @@ def _write(explanation: "Explanation", output: Path, top: int | None, names: lis
 
 def _to_json(explanation: "Explanation") -> dict[str, Any]:
     return {
-        **explanation.match.to_json(),
+        **explanation.match.to_dict(),
         "words": [
             {
                 **part.word._asdict(),

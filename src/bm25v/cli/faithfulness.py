@@ -73,7 +73,7 @@ def command(
     if output:
         plot.draw(result, output)
     if json_path:
-        text = json.dumps(result.to_json(), indent=2) + "\n"
+        text = json.dumps(result.to_dict(), indent=2) + "\n"
         if json_path == "-":
             click.echo(text, nl=False)
             return

@@ -34,7 +34,7 @@ def command(
     with gallery, progress_bar("indexing") as progress:
         report = gallery.add(paths, remove_missing=True, progress=progress)
     if as_json:
-        print_json(report.to_json())
+        print_json(report.to_dict())
         return
     for failure in report.failed:
         click.echo(f"unreadable: {shown(failure.path)}: {failure.error}", err=True)

@@ -17,7 +17,7 @@ def command(gallery_path: Path, as_json: bool) -> None:
     with Gallery.open(gallery_path) as gallery:
         info = gallery.info()
     if as_json:
-        print_json(info.to_json())
+        print_json(info.to_dict())
         return
     sizes = (
         f"{info.bag_bytes_per_picture:,.0f} bags, {info.dense_bytes_per_picture:,.0f} dense, "

@@ -14,7 +14,7 @@ def command() -> None:
 @json_option
 def list_models(as_json: bool) -> None:
     """Show the backbones there are and which are on this machine."""
-    from bm25v import downloads
+    from bm25v.backbones import downloads
     from bm25v.backbones.onnx import SPECS
 
     models = [
@@ -43,7 +43,7 @@ def list_models(as_json: bool) -> None:
 @click.argument("name")
 def get_model(name: str) -> None:
     """Fetch a backbone's weights, so that it works offline."""
-    from bm25v import downloads
+    from bm25v.backbones import downloads
     from bm25v.backbones.onnx import SPECS
     from bm25v.errors import UnknownBackbone
 

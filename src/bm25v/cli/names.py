@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 def number(gallery: "Gallery", word: str) -> int:
     """Return the number of a word that was given by number or by name."""
-    from bm25v import names
+    from bm25v.vocabulary import names
 
-    return names.find(word, gallery.word_names, gallery.vocabulary.n_words)
+    return names.find_word(word, gallery.word_names, gallery.vocabulary.n_words)
 
 
 @click.command("name")
@@ -52,12 +52,12 @@ def export(gallery_path: Path, output: Path | None) -> None:
 
     Put it into a vocabulary's folder as words.tsv, and the names go with the vocabulary.
     """
-    from bm25v import names
     from bm25v.gallery import Gallery
+    from bm25v.vocabulary import names
 
     with Gallery.open(gallery_path) as gallery:
         given = gallery.names.current()
-        table = names.table(given, vocabulary=gallery.vocabulary.fingerprint)
+        table = names.format_names(given, vocabulary=gallery.vocabulary.fingerprint)
     if output is None:
         click.echo(table, nl=False)
     else:
@@ -74,12 +74,14 @@ def import_names(table: Path, gallery_path: Path, as_json: bool) -> None:
 
     Names that words have here already are replaced; other words keep theirs.
     """
-    from bm25v import names
     from bm25v.gallery import Gallery
+    from bm25v.vocabulary import names
 
     with Gallery.open(gallery_path) as gallery:
         vocabulary = gallery.vocabulary
-        given = names.read(table, n_words=vocabulary.n_words, vocabulary=vocabulary.fingerprint)
+        given = names.read_names(
+            table, n_words=vocabulary.n_words, vocabulary=vocabulary.fingerprint
+        )
         before = gallery.names.current()
         replaced = sum(before.get(word, name) != name for word, name in given.items())
         gallery.names.change(given)
@@ -118,10 +120,10 @@ def suggest(
 
     Nothing is renamed. The margin says how much better the suggestion fits than the next one.
     """
-    from bm25v import names
     from bm25v.cli.progress import progress_bar
     from bm25v.explain.suggest import read_prompts, suggestions
     from bm25v.gallery import Gallery
+    from bm25v.vocabulary import names
 
     choices = read_prompts(prompts)
     with Gallery.open(gallery_path) as gallery:
@@ -135,7 +137,7 @@ def suggest(
     if output is not None:
         notes = {one.word: f"margin {one.margin:.3f} to {one.next}" for one in found}
         named = {one.word: one.name for one in found}
-        names.write(output, names.table(named, vocabulary=fingerprint, notes=notes))
+        names.write(output, names.format_names(named, vocabulary=fingerprint, notes=notes))
     if as_json:
         print_json({"suggestions": [one._asdict() for one in found]})
         return

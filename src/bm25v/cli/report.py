@@ -66,7 +66,7 @@ def command(
         )
     report.write(found, output)
     if as_json:
-        print_json(found.to_json())
+        print_json(found.to_dict())
         return
     click.echo(f"{shown(str(output / report.PAGE))}: a page about {found.result.name}")
     click.echo(f"{shown(str(output / report.FIGURES))}: its figures")

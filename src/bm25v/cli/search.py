@@ -11,7 +11,7 @@ from bm25v.cli.steering import steering_options
 if TYPE_CHECKING:
     from bm25v.gallery import Hit, Results
     from bm25v.gallery.gallery import Mode
-    from bm25v.gallery.wishes import Wanted
+    from bm25v.gallery.wishes import QueryOptions
 
 _MODES = {
     "two-stage": "the best {candidates} by BM25, ordered by cosine",
@@ -50,7 +50,7 @@ def command(
     pictures: tuple[str, ...],
     gallery_path: Path,
     k: int,
-    wanted: "Wanted",
+    wanted: "QueryOptions",
     min_coverage: float,
     mode: "Mode | None",
     candidates: int,
@@ -72,7 +72,7 @@ def command(
         )
         is_empty = len(gallery) == 0
     if as_json:
-        print_json(results.to_json())
+        print_json(results.to_dict())
         return
     for note in results.notes:
         click.echo(f"note: {note}", err=True)

@@ -9,7 +9,7 @@ import click
 from bm25v.errors import WrongUse
 
 if TYPE_CHECKING:
-    from bm25v.gallery.wishes import Wanted
+    from bm25v.gallery.wishes import QueryOptions
 
 _OPTIONS = (
     click.option(
@@ -81,7 +81,7 @@ def steering_options(function: Callable[..., None]) -> Callable[..., None]:
         query_words: int | None,
         **rest: Any,
     ) -> None:
-        wanted: Wanted = {
+        wanted: QueryOptions = {
             "text": text,
             "region": None if region is None else _numbers(region),
             "must": must,

@@ -82,11 +82,11 @@ def command(
     """
     from bm25v.cli.progress import training_display
     from bm25v.sae.recipe import Recipe
-    from bm25v.training import Wish, train_vocabulary
+    from bm25v.training import TrainingOptions, train_vocabulary
 
     recipe = Recipe.paper() if recipe_name == "paper" else Recipe()
     recipe = replace(recipe, **{name: v for name, v in settings.items() if v is not None})
-    wish = Wish(
+    options = TrainingOptions(
         folder=folder,
         output=output,
         backbone=backbone,
@@ -103,7 +103,7 @@ def command(
     )
     is_first = os.environ.get("RANK", "0") == "0"  # of several processes only one talks
     with training_display(is_silent=not is_first) as listener:
-        vocabulary = train_vocabulary(wish, listener)
+        vocabulary = train_vocabulary(options, listener)
     if is_first:
         _print(vocabulary, output, as_json)
 

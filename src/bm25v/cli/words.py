@@ -124,7 +124,7 @@ def show(words: tuple[str, ...], gallery_path: Path, output: Path | None, as_jso
         title = gallery.path.name
     written = [] if output is None else _write(found, output, into_folder, title)
     if as_json:
-        plain = [one.to_json() for one in found]
+        plain = [one.to_dict() for one in found]
         print_json({"words": plain, "written": [str(path) for path in written]})
         return
     for one in found:

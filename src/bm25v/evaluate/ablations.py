@@ -75,7 +75,7 @@ class Cell:
     postings: float  # that a query reads, in the mean
     is_new: bool
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
         return {**self.values, "words": self.words, "postings": self.postings, **self.figures}
 

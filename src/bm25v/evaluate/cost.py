@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.bags import Bag
 from bm25v.errors import EvaluationError
-from bm25v.query import Query
+from bm25v.index.bm25 import WeightedWords
+from bm25v.vocabulary.bag import Bag
 
 # The paper's settings of the systems it compares with.
 HNSW_DEGREE, HNSW_EF = 32, 100
@@ -73,7 +73,9 @@ class Growth(NamedTuple):
     expected: list[float]  # if pictures drew words evenly
 
 
-def usage(df_v: NDArray[np.integer], pictures: int, queries: Sequence[Bag | Query]) -> Usage:
+def usage(
+    df_v: NDArray[np.integer], pictures: int, queries: Sequence[Bag | WeightedWords]
+) -> Usage:
     """Count how a gallery and its queries use words."""
     active = int((df_v > 0).sum())
     if not active or not queries:

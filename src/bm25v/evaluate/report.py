@@ -76,7 +76,7 @@ def write(report: Report, folder: Path) -> None:
     """Write the page and its figures into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PAGE).write_text(page(report), encoding="utf-8")
-    (folder / FIGURES).write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
+    (folder / FIGURES).write_text(json.dumps(report.to_dict(), indent=2) + "\n", encoding="utf-8")
 
 
 def _searched(

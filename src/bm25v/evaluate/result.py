@@ -21,7 +21,7 @@ class Measured:
     classes: dict[str, dict[str, float]]  # empty unless asked for
     answers: Sequence[Ranked] = field(repr=False, default=())
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return it as plain values: the means first, by figure."""
         means = {name: one.mean for name, one in self.figures.items()}
         ci = {name: [one.low, one.high] for name, one in self.figures.items()}
@@ -56,13 +56,13 @@ class Result:
         """The names of what was measured."""
         return list(next(iter(self.systems.values())).figures)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
         return {
             "dataset": self.name,
             "queries": len(self.dataset.queries),
             "gallery": len(self.dataset.gallery),
-            "systems": {name: system.to_json() for name, system in self.systems.items()},
+            "systems": {name: system.to_dict() for name, system in self.systems.items()},
             "protocol": self.dataset.protocol,
             "unanswerable": self.unanswerable,
             "problems": self.problems,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from bm25v.errors import WrongUse
-from bm25v.index.reference import K1, B
+from bm25v.index.bm25 import K1, B
 
 Pooling = Literal["sum", "max", "top3"]
 """How a word's activations over the patches become one: all, the largest, or three of them."""

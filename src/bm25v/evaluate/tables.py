@@ -92,7 +92,7 @@ def latex(result: Result) -> str:
 
 def as_json(result: Result) -> str:
     """Return everything as JSON."""
-    return json.dumps(result.to_json(), indent=2) + "\n"
+    return json.dumps(result.to_dict(), indent=2) + "\n"
 
 
 FORMATS: dict[str, Callable[[Result], str]] = {

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from bm25v.backbones import Features
-from bm25v.bags import dequantise, quantise
 from bm25v.evaluate.features import Extracted, Progress
 from bm25v.evaluate.settings import Pooling, Settings
 from bm25v.evaluate.store import Arrays, cached
 from bm25v.sae.model import Codes
 from bm25v.vocabulary import Vocabulary
+from bm25v.vocabulary.bag import dequantise, quantise
 
 _AT_ONCE = 16  # pictures whose words are found together
 
@@ -90,7 +90,7 @@ def _codes(patches_npd: NDArray[np.float16], vocabulary: Vocabulary) -> Codes:
     """Encode as the product does, a few pictures at once."""
     unused_e = np.ones(1, np.float32)
     features = [Features(one_pd.astype(np.float32), unused_e) for one_pd in patches_npd]
-    found = [encoding.codes for encoding in vocabulary.words_of(features)]
+    found = [encoding.codes for encoding in vocabulary.encode_features(features)]
     return Codes(
         np.stack([codes.words_pk for codes in found]),
         np.stack([codes.activations_pk for codes in found]),

@@ -12,7 +12,7 @@ from bm25v.explain.explanation import Explanation, Part, combined
 from bm25v.explain.heatmaps import overlay, scale
 from bm25v.explain.lettering import shorten, write
 from bm25v.explain.sums import count, peak, remainder, share
-from bm25v.query.regions import Box
+from bm25v.search.regions import Box
 
 Pixels = NDArray[np.uint8]
 Size = tuple[int, int]  # width, height

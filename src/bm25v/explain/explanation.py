@@ -8,15 +8,15 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v import bags
 from bm25v.errors import ImageError, WrongUse
-from bm25v.gallery import AskedWord, Gallery, Match, Word
+from bm25v.gallery import Gallery, Match, QueryWord, Word
 from bm25v.gallery.gallery import Mode
-from bm25v.gallery.wishes import Wanted, several, without_pixels
-from bm25v.query import Wish
-from bm25v.query.regions import Box, as_box
+from bm25v.gallery.wishes import QueryOptions, several, without_pixels
 from bm25v.sae.model import Codes
-from bm25v.vocabulary import Encoding, Picture, Vocabulary
+from bm25v.search import EncodedQuery
+from bm25v.search.regions import Box, as_box
+from bm25v.vocabulary import Encoding, ImageInput, Vocabulary
+from bm25v.vocabulary import bag as bags
 
 Grid = NDArray[np.float32]  # (rows, columns): how active a word is at each patch
 Pixels = NDArray[np.uint8]
@@ -50,7 +50,7 @@ class Explanation:
     hit_image: Pixels | None  # None if the file cannot be read; `notes` say why
     match: Match
     parts: tuple[Part, ...]
-    asked: tuple[AskedWord, ...] = ()
+    asked: tuple[QueryWord, ...] = ()
     region: Box | None = None  # what counts of the query, as shares of its sides
     text: str | None = None
     notes: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class Explanation:
         return self.match.dense
 
     @property
-    def missing(self) -> tuple[AskedWord, ...]:
+    def missing(self) -> tuple[QueryWord, ...]:
         """Words that were asked for and that the hit does not have."""
         shared = {part.word.word for part in self.parts}
         return tuple(one for one in self.asked if one.weight > 0 and one.word not in shared)
@@ -79,12 +79,12 @@ class Explanation:
 
 def explain(
     gallery: Gallery,
-    query: Picture | Iterable[Picture] | None,
+    query: ImageInput | Iterable[ImageInput] | None,
     hit: str | os.PathLike[str],
     *,
     encoding: Encoding | None = None,
     mode: Mode | None = None,
-    **wanted: Unpack[Wanted],
+    **wanted: Unpack[QueryOptions],
 ) -> Explanation:
     """Compare a picture, or several, with one of the gallery's: what do they share, and where?
 
@@ -149,15 +149,15 @@ def spread(grids: Sequence[tuple[float, Grid]]) -> Grid:
     return np.asarray(np.sum(shares, axis=0), dtype=np.float32)
 
 
-def _part(vocabulary: Vocabulary, word: Word, wish: Wish, hit_codes: Codes | None) -> Part:
+def _part(vocabulary: Vocabulary, word: Word, wish: EncodedQuery, hit_codes: Codes | None) -> Part:
     def grid(codes: Codes) -> Grid:
-        return bags.where(codes, word.word).reshape(vocabulary.backbone.grid)
+        return bags.word_activations(codes, word.word).reshape(vocabulary.backbone.grid)
 
     in_queries = tuple(grid(codes) for codes in wish.codes)
     return Part(word, in_queries, None if hit_codes is None else grid(hit_codes))
 
 
-def _decoded(vocabulary: Vocabulary, picture: Picture | Encoding) -> Pixels:
+def _decoded(vocabulary: Vocabulary, picture: ImageInput | Encoding) -> Pixels:
     if isinstance(picture, Encoding):
         raise WrongUse("an encoding has no pixels to show: give the picture, and encoding=")
     try:

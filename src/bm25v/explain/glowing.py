@@ -11,7 +11,7 @@ from bm25v.explain import crops
 from bm25v.explain.explanation import Grid, Pixels
 from bm25v.explain.heatmaps import glow
 from bm25v.explain.markup import embedded, text
-from bm25v.query.regions import Box
+from bm25v.search.regions import Box
 
 _SIDE = 760  # of a photo, in pixels
 

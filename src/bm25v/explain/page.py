@@ -8,9 +8,9 @@ from bm25v.explain.explanation import Explanation, Grid, Part, Pixels, combined
 from bm25v.explain.glowing import heat_map, photo, shape
 from bm25v.explain.markup import SCALE, bar, breakable, document, facts, text
 from bm25v.explain.sums import count, peak, remainder, share
-from bm25v.gallery import AskedWord
-from bm25v.index.reference import K1, B
-from bm25v.query.regions import Box
+from bm25v.gallery import QueryWord
+from bm25v.index.bm25 import K1, B
+from bm25v.search.regions import Box
 
 _HIT = "hit"
 
@@ -184,7 +184,7 @@ def _formula(explanation: Explanation, part: Part) -> str:
 <div><dt>saturation</dt><dd>{saturation} = {word.saturation:.3f}</dd></div></dl>"""
 
 
-def _missing(asked: Iterable[AskedWord]) -> str:
+def _missing(asked: Iterable[QueryWord]) -> str:
     shown = "".join(f"<li>{text(one.label)} <small>idf {one.idf:.2f}</small></li>" for one in asked)
     if not shown:
         return ""

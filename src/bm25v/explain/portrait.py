@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v import bags, names
 from bm25v.errors import WrongUse
 from bm25v.explain.charts import Span, spans
 from bm25v.gallery import Gallery
 from bm25v.gallery.reading import Read, read_files
 from bm25v.gallery.usage import Use, WordFacts, WordUses
 from bm25v.sae.model import Codes
-from bm25v.vocabulary import Vocabulary
+from bm25v.vocabulary import Vocabulary, names
+from bm25v.vocabulary import bag as bags
 
 TOP, MIDDLE, RANDOM = 12, 6, 6  # pictures shown
 PLACED = 32  # random pictures that say where in a picture the word is
@@ -64,7 +64,7 @@ class Portrait:
         """How many pictures have how much of it."""
         return spans([use.tf for use in self.uses.uses])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return what is known of the word as plain values."""
         facts, uses = self.uses.facts, self.uses
         shown = {"top": self.top, "middle": self.middle, "random": self.random}
@@ -134,7 +134,7 @@ class _Studio:
         self._facts = {one.word: one for one in gallery.words(best=best)}
         self._seen: dict[str, Codes | str] = {}
         for word in words:
-            if names.existing(word, self._vocabulary.n_words) not in self._facts:
+            if names.check_word(word, self._vocabulary.n_words) not in self._facts:
                 raise WrongUse(
                     f"word {word} is in none of the {len(gallery):,} pictures of {gallery.path}: "
                     "bm25v words lists those that are"
@@ -185,7 +185,7 @@ class _Studio:
         codes = self._seen[use.path]
         if isinstance(codes, str):
             return Sight(*use, None, codes)
-        grid = bags.where(codes, word).reshape(self._vocabulary.backbone.grid)
+        grid = bags.word_activations(codes, word).reshape(self._vocabulary.backbone.grid)
         if not grid.any():
             return Sight(*use, None, "has changed since it was indexed: the word is gone from it")
         return Sight(*use, grid)

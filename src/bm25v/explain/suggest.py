@@ -18,7 +18,7 @@ from bm25v.errors import ImageError, WrongUse
 from bm25v.explain import crops
 from bm25v.explain.portrait import Sight, strongest
 from bm25v.gallery import Gallery
-from bm25v.names import checked
+from bm25v.vocabulary.names import check_name
 
 EXAMPLES = 8  # pictures a word
 
@@ -47,7 +47,7 @@ def read_prompts(path: Path) -> list[str]:
     for number, line in enumerate(lines, start=1):
         try:
             if line.strip() and not line.startswith("#"):
-                prompts[checked(line)] = None
+                prompts[check_name(line)] = None
         except WrongUse as error:
             raise WrongUse(f"{path}, line {number}: {error}") from None
     if len(prompts) < 2:

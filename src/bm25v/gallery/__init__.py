@@ -12,24 +12,24 @@ says what disk errors mean. Not this room's job: scores, words, pixels.
 
 from bm25v.gallery.gallery import Gallery
 from bm25v.gallery.results import (
-    AskedWord,
     Failure,
     Hit,
     IndexReport,
     Info,
     Match,
+    QueryWord,
     Results,
     Word,
 )
 
 __all__ = [
-    "AskedWord",
     "Failure",
     "Gallery",
     "Hit",
     "IndexReport",
     "Info",
     "Match",
+    "QueryWord",
     "Results",
     "Word",
 ]

@@ -43,7 +43,7 @@ class Meta:
     dense_dim: int
 
 
-class Picture(NamedTuple):
+class ImageRecord(NamedTuple):
     """One picture's entry."""
 
     row: int
@@ -204,7 +204,7 @@ class Catalog:
             found = self._all("SELECT row, path FROM pictures ORDER BY row")
         return {row: os.fsdecode(path) for row, path in found}
 
-    def at_path(self, path: str) -> Picture | None:
+    def at_path(self, path: str) -> ImageRecord | None:
         """Return the picture at a path."""
         return self._picture("live AND path = ?", os.fsencode(path))
 
@@ -212,11 +212,11 @@ class Catalog:
         """Say whether there was a picture at a path that is still remembered."""
         return self._picture("NOT live AND path = ?", os.fsencode(path)) is not None
 
-    def with_content(self, content: bytes) -> Picture | None:
+    def with_content(self, content: bytes) -> ImageRecord | None:
         """Return a picture whose file has that hash; a removed one if there is no other."""
         return self._picture("content = ? ORDER BY live DESC", content)
 
-    def below(self, path: str) -> Iterator[Picture]:
+    def below(self, path: str) -> Iterator[ImageRecord]:
         """Return the picture at a path, and all pictures in it if it is a folder."""
         name, separator = os.fsencode(path).rstrip(_SEPARATOR), _SEPARATOR
         low, high = name + separator, name + bytes([separator[0] + 1])
@@ -225,11 +225,11 @@ class Catalog:
         query = f"{one} path = ? UNION ALL {one} path > ? AND path < ? ORDER BY path"
         return map(_picture, self._all(query, name, low, high))
 
-    def pictures(self) -> Iterator[Picture]:
+    def pictures(self) -> Iterator[ImageRecord]:
         """Return all pictures, by row."""
         return filter(attrgetter("live"), self.entries())
 
-    def entries(self) -> Iterator[Picture]:
+    def entries(self) -> Iterator[ImageRecord]:
         """Return all pictures and those that were removed, by row."""
         return map(_picture, self._all(f"SELECT {schema.COLUMNS} FROM pictures ORDER BY row"))
 
@@ -247,7 +247,7 @@ class Catalog:
         """Start a transaction; what follows is seen by this connection only, until `commit`."""
         self._change("BEGIN IMMEDIATE")
 
-    def insert(self, picture: Picture) -> None:
+    def insert(self, picture: ImageRecord) -> None:
         """Add a picture under a new row."""
         values = (picture.row, os.fsencode(picture.path), *picture[2:])
         self._change(
@@ -330,7 +330,7 @@ class Catalog:
             raise GalleryDamaged(f"{self._path} lacks entries: run bm25v verify")
         return found[0]
 
-    def _picture(self, condition: str, value: bytes) -> Picture | None:
+    def _picture(self, condition: str, value: bytes) -> ImageRecord | None:
         found = self._all(f"SELECT {schema.COLUMNS} FROM pictures WHERE {condition} LIMIT 1", value)
         return _picture(found[0]) if found else None
 
@@ -341,11 +341,11 @@ def require(folder: Path) -> None:
         raise GalleryNotFound(f"no gallery at {folder}; make one: bm25v index FOLDER -g {folder}")
 
 
-def _picture(found: tuple[Any, ...]) -> Picture:
+def _picture(found: tuple[Any, ...]) -> ImageRecord:
     row, path, content, size, mtime_ns, checksum, live = found
     if not isinstance(path, bytes):
         raise GalleryDamaged(f"row {row} has no path in the catalogue: run bm25v verify")
-    return Picture(row, os.fsdecode(path), content, size, mtime_ns, checksum, bool(live))
+    return ImageRecord(row, os.fsdecode(path), content, size, mtime_ns, checksum, bool(live))
 
 
 def _rows(found: list[Any]) -> Rows:

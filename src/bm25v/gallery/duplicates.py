@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from bm25v.gallery.catalog import Catalog, Picture
+from bm25v.gallery.catalog import Catalog, ImageRecord
 from bm25v.gallery.likeness import Likeness, Pair, Progress, near_pairs
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.stars import stars
@@ -38,7 +38,7 @@ class Group:
         """Return "exact" if all have the same content, else "near"."""
         return "exact" if all(one.is_copy for one in self.pictures[1:]) else "near"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the group as plain values."""
         pictures = [
             {"path": one.path, "size": one.size, "copy": one.is_copy, **one.likeness._asdict()}
@@ -70,7 +70,9 @@ def find(
     return [_group(members, entries) for members in sorted(found, key=lambda one: one[0][0])]
 
 
-def _near(snapshot: Snapshot, entries: Mapping[int, Picture], progress: Progress) -> list[Members]:
+def _near(
+    snapshot: Snapshot, entries: Mapping[int, ImageRecord], progress: Progress
+) -> list[Members]:
     # Rows that are equal to the last bit are searched for and looked at once.
     equal = _gathered((_digest(snapshot, row), row) for row in entries)
     equal_to = {same[0]: same for same in equal}
@@ -106,7 +108,7 @@ def _gathered(keyed_rows: Iterable[tuple[bytes, int]]) -> list[list[int]]:
     return list(rows_of.values())
 
 
-def _group(members: Members, entries: Mapping[int, Picture]) -> Group:
+def _group(members: Members, entries: Mapping[int, ImageRecord]) -> Group:
     pictures, contents = [], set()
     for row, likeness in members:
         entry = entries[row]

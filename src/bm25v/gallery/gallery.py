@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from bm25v import names as tables
 from bm25v.errors import GalleryError
 from bm25v.gallery import catalog as catalogs
 from bm25v.gallery import compaction, indexing, usage, verify
@@ -21,6 +20,7 @@ from bm25v.gallery.searching import Mode, Settings
 from bm25v.gallery.wishes import absolute
 from bm25v.gallery.writer import Writer, sync_folder
 from bm25v.vocabulary import DEFAULT, Vocabulary
+from bm25v.vocabulary import names as tables
 
 __all__ = ["Gallery", "Mode", "Settings"]
 
@@ -124,7 +124,7 @@ class Gallery(Searches):
 
     def uses(self, word: int) -> usage.WordUses:
         """Return all that the gallery knows of one word."""
-        tables.existing(word, self._catalog.meta.n_words)
+        tables.check_word(word, self._catalog.meta.n_words)
         found = usage.of_word(self.snapshot(), self._catalog, self.word_names, word)
         return self.uses(word) if found is None else found
 

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from bm25v import ranking
-from bm25v.bags import Bag
 from bm25v.errors import ImageError
 from bm25v.gallery import layout
 from bm25v.gallery.snapshot import Snapshot
-from bm25v.query import from_bag
+from bm25v.index.bm25 import WeightedWords
+from bm25v.vocabulary.bag import Bag
 
 CANDIDATES = 32  # that a search by words gives
 COSINE, WORDS, LAYOUT = 0.75, 0.2, 0.9  # least
@@ -63,7 +63,7 @@ def shortlist(snapshot: Snapshot, rows: list[int], progress: Progress) -> dict[P
     found: dict[Pair, Likeness] = {}
     for start in range(0, len(rows), _BLOCK):
         block = rows[start : start + _BLOCK]
-        queries = [from_bag(snapshot.bag(row)) for row in block]
+        queries = [WeightedWords.from_bag(snapshot.bag(row)) for row in block]
         ranked = searcher.search_many(queries, CANDIDATES + 1)
         for row, (others, _) in zip(block, ranked, strict=True):
             dense_e = snapshot.dense_ne[row].astype(np.float32)

@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from bm25v.bags import SCALE
-from bm25v.gallery.results import AskedWord, Match, Word, label
+from bm25v.gallery.results import Match, QueryWord, Word, label
 from bm25v.gallery.searching import allowed, coverages, worth
 from bm25v.gallery.snapshot import Snapshot
+from bm25v.index.bm25 import WeightedWords
 from bm25v.index.contributions import Contribution, contributions, total
 from bm25v.index.statistics import Statistics
-from bm25v.query import Query, Wish
+from bm25v.search import EncodedQuery
+from bm25v.vocabulary.bag import SCALE
 
 Names = Mapping[int, str]
 
@@ -18,7 +19,7 @@ Names = Mapping[int, str]
 class Matcher:
     """Takes the scores of rows apart, for one wish."""
 
-    def __init__(self, snapshot: Snapshot, wish: Wish, names: Names) -> None:
+    def __init__(self, snapshot: Snapshot, wish: EncodedQuery, names: Names) -> None:
         self._snapshot, self._wish, self._names = snapshot, wish, names
         self._statistics = snapshot.searcher.statistics
         wanted = wish.wanted
@@ -59,18 +60,20 @@ class Matcher:
         return sum(self._worths[word] for word in shared) / (self._whole or 1.0)
 
 
-def asked_words(query: Query, statistics: Statistics, names: Names) -> tuple[AskedWord, ...]:
+def asked_words(
+    query: WeightedWords, statistics: Statistics, names: Names
+) -> tuple[QueryWord, ...]:
     """Return what was asked for, what counts most first."""
     columns = (query.words, query.weights, query.frequencies, statistics.idf(query.words))
     rows = zip(*(column.tolist() for column in columns), strict=True)
     found = (
-        AskedWord(word, names.get(word), weight, tf, idf, int(statistics.df_v[word]))
+        QueryWord(word, names.get(word), weight, tf, idf, int(statistics.df_v[word]))
         for word, weight, tf, idf in rows
     )
     return tuple(sorted(found, key=lambda one: (-one.weight * one.idf, one.word)))
 
 
-def notes(wish: Wish, statistics: Statistics, names: Names) -> tuple[str, ...]:
+def notes(wish: EncodedQuery, statistics: Statistics, names: Names) -> tuple[str, ...]:
     """Say where the words come from, if that is not plain, and which steering was in vain."""
     return wish.notes + tuple(
         f"no picture has {label(word, names.get(word))}: {what}"
@@ -85,7 +88,7 @@ def notes(wish: Wish, statistics: Statistics, names: Names) -> tuple[str, ...]:
 
 def no_match(
     snapshot: Snapshot,
-    wish: Wish,
+    wish: EncodedQuery,
     min_coverage: float,
     names: Names,
     path_of: Callable[[int], str],
@@ -112,7 +115,7 @@ def no_match(
     return "in every picture, what speaks against it outweighs what speaks for it"
 
 
-def _ruled_out(wish: Wish, statistics: Statistics, names: Names) -> str:
+def _ruled_out(wish: EncodedQuery, statistics: Statistics, names: Names) -> str:
     missing = [word for word in wish.must if statistics.df_v[word] == 0]
     if missing:
         return f"no picture has {_listed(missing, names)}"
@@ -121,10 +124,11 @@ def _ruled_out(wish: Wish, statistics: Statistics, names: Names) -> str:
     return f"no picture {_condition(wish, names)}"
 
 
-def _condition(wish: Wish, names: Names) -> str:
+def _condition(wish: EncodedQuery, names: Names) -> str:
     """Say what pictures must and must not have.
 
-    >>> _condition(Wish(Query(*np.empty((3, 0))), must=(3, 4), without=(7,)), {4: "striped ear"})
+    >>> query = EncodedQuery(WeightedWords(*np.empty((3, 0))), must=(3, 4), without=(7,))
+    >>> _condition(query, {4: "striped ear"})
     'has word 3 and striped ear but not word 7'
     """
     required = f"has {_listed(wish.must, names)}" if wish.must else ""

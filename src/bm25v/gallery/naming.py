@@ -11,11 +11,11 @@ from types import MappingProxyType
 
 from filelock import FileLock, Timeout
 
-from bm25v import names as tables
 from bm25v.errors import GalleryError, GalleryLocked, WrongUse
 from bm25v.gallery.catalog import Meta, require
 from bm25v.gallery.failures import disk_errors
 from bm25v.gallery.writer import sync_folder
+from bm25v.vocabulary import names as tables
 
 FILE_NAME = "names.tsv"
 LOCK = "names.lock"
@@ -57,9 +57,9 @@ class Names:
     def change(self, changes: Mapping[int, str | None]) -> None:
         """Name words, or clear their names with None: all of these or, if one is wrong, none."""
         wanted = {
-            tables.existing(word, self._meta.n_words): None
+            tables.check_word(word, self._meta.n_words): None
             if name is None
-            else tables.checked(name)
+            else tables.check_name(name)
             for word, name in changes.items()
         }
         require(self._folder)  # before the lock makes a folder for itself
@@ -74,13 +74,15 @@ class Names:
 
     def _replace(self, names: Mapping[int, str | None]) -> None:
         kept = {word: name for word, name in names.items() if name is not None}
-        text = tables.table(kept, vocabulary=self._meta.vocabulary_fingerprint)
+        text = tables.format_names(kept, vocabulary=self._meta.vocabulary_fingerprint)
         tables.write(self._folder / FILE_NAME, text)
         sync_folder(self._folder)
 
     def _parsed(self, path: Path) -> dict[int, str]:
         meta = self._meta
         try:
-            return tables.read(path, n_words=meta.n_words, vocabulary=meta.vocabulary_fingerprint)
+            return tables.read_names(
+                path, n_words=meta.n_words, vocabulary=meta.vocabulary_fingerprint
+            )
         except WrongUse as error:
             raise GalleryError(f"{error}; mend {path}, or delete it to forget the names") from error

@@ -66,7 +66,7 @@ def _read_chunk(
 ) -> list[Outcome]:
     found = [_prepared(path, vocabulary, is_known) for path in paths]
     pixels = [one.pixels for one in found if isinstance(one, _New)]
-    encodings = iter(vocabulary.words_of(vocabulary.backbone.forward_batch(pixels)))
+    encodings = iter(vocabulary.encode_features(vocabulary.backbone.forward_batch(pixels)))
     return [Read(one.file, next(encodings)) if isinstance(one, _New) else one for one in found]
 
 

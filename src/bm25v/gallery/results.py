@@ -24,7 +24,7 @@ class Word(NamedTuple):
         return label(self.word, self.name)
 
 
-class AskedWord(NamedTuple):
+class QueryWord(NamedTuple):
     """A word that was asked for: what it counts, and how rare it is here."""
 
     word: int
@@ -66,7 +66,7 @@ class Match:
     average_length: float  # of all pictures
     pictures: int  # N
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the match as plain values."""
         return {**vars(self), "words": [word._asdict() for word in self.words]}
 
@@ -79,10 +79,10 @@ class Hit(Match):
     first_rank: int | None  # None if all pictures were ordered by cosine
     score: float
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the hit as plain values."""
         first = ("rank", "first_rank", "path", "score", "sparse", "dense", "coverage")
-        plain = super().to_json()
+        plain = super().to_dict()
         words = plain.pop("words")
         return {key: plain.pop(key) for key in first} | plain | {"words": words}
 
@@ -98,7 +98,7 @@ class Results:
     mode: str
     hits: tuple[Hit, ...]
     ms: dict[str, float]
-    query: tuple[AskedWord, ...] = ()
+    query: tuple[QueryWord, ...] = ()
     no_match: str | None = None
     notes: tuple[str, ...] = ()
     sparse_factor: float | None = None
@@ -112,12 +112,12 @@ class Results:
     def __getitem__(self, place: int) -> Hit:
         return self.hits[place]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the results as plain values."""
         return {
             "mode": self.mode,
             "query": [word._asdict() for word in self.query],
-            "hits": [hit.to_json() for hit in self.hits],
+            "hits": [hit.to_dict() for hit in self.hits],
             "no_match": self.no_match,
             "notes": list(self.notes),
             "sparse_factor": self.sparse_factor,
@@ -144,7 +144,7 @@ class IndexReport:
     failed: tuple[Failure, ...]
     seconds: float
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the report as plain values."""
         return {**asdict(self), "failed": [failure._asdict() for failure in self.failed]}
 
@@ -166,6 +166,6 @@ class Info:
     dense_bytes_per_picture: float
     catalog_bytes_per_picture: float
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the facts as plain values."""
         return asdict(self)

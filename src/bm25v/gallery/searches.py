@@ -15,13 +15,13 @@ from bm25v.errors import WrongUse
 from bm25v.gallery import matching, searching, wishes
 from bm25v.gallery.matching import Matcher
 from bm25v.gallery.reader import Reader
-from bm25v.gallery.results import AskedWord, Hit, Match, Results
+from bm25v.gallery.results import Hit, Match, QueryWord, Results
 from bm25v.gallery.searching import Mode, Settings
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.texts import Texts
-from bm25v.gallery.wishes import Asked, Example, Wanted, Wishes, Words
-from bm25v.query import Region, Wish
-from bm25v.vocabulary import Encoding, Picture
+from bm25v.gallery.wishes import Asked, Example, QueryOptions, Wishes, Words
+from bm25v.search import EncodedQuery, Region
+from bm25v.vocabulary import Encoding, ImageInput
 
 
 class Searches(Reader):
@@ -118,7 +118,7 @@ class Searches(Reader):
         k: int = 10,
         mode: Mode | None = None,
         candidates: int = 200,
-        **wanted: Unpack[Wanted],
+        **wanted: Unpack[QueryOptions],
     ) -> Results:
         """Search with pictures that are encoded already, steered like `search`."""
         wish = self.wish(encoding, mode=mode, **wanted)
@@ -129,13 +129,13 @@ class Searches(Reader):
         picture: Asked | Iterable[Asked] | None = None,
         *,
         mode: Mode | None = None,
-        **wanted: Unpack[Wanted],
-    ) -> Wish:
+        **wanted: Unpack[QueryOptions],
+    ) -> EncodedQuery:
         """Return what `search` would look for: weighted words and a dense vector."""
         made = Wishes(self.vocabulary, self.word_names, self._stored, self._told)
         return made.wish(picture, mode=mode, **wanted)
 
-    def search_wish(self, wish: Wish, settings: Settings | None = None) -> Results:
+    def search_wish(self, wish: EncodedQuery, settings: Settings | None = None) -> Results:
         """Search for what `wish` returned."""
         settings = settings or Settings()
         snapshot = self.snapshot()
@@ -171,7 +171,7 @@ class Searches(Reader):
 
     def search_many(
         self,
-        pictures: Iterable[Picture | Encoding],
+        pictures: Iterable[ImageInput | Encoding],
         *,
         k: int = 10,
         mode: Mode | None = None,
@@ -194,7 +194,7 @@ class Searches(Reader):
         wanted = list(pictures)
         self.snapshot().searcher.expect(len(wanted))
 
-        def one(picture: Picture | Encoding) -> Results:
+        def one(picture: ImageInput | Encoding) -> Results:
             if not isinstance(picture, Encoding):
                 picture = self.vocabulary.encode(picture)
             return self.search_encoding(picture, k=k, mode=mode, candidates=candidates)
@@ -204,7 +204,7 @@ class Searches(Reader):
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(os.cpu_count()) as pool:
             return list(pool.map(one, wanted))
 
-    def match(self, wish: Wish | Encoding, path: str | os.PathLike[str]) -> Match:
+    def match(self, wish: EncodedQuery | Encoding, path: str | os.PathLike[str]) -> Match:
         """Compare what is asked for with one picture of the gallery."""
         if isinstance(wish, Encoding):
             wish = self.wish(wish)
@@ -214,12 +214,12 @@ class Searches(Reader):
             (dense,) = ranking.cosines(snapshot.dense_ne, wish.dense_e, np.array([row])).tolist()
         return Matcher(snapshot, wish, self.word_names).match(row, absolute, dense)
 
-    def asked_words(self, wish: Wish) -> tuple[AskedWord, ...]:
+    def asked_words(self, wish: EncodedQuery) -> tuple[QueryWord, ...]:
         """Return the words of a wish, what counts most first."""
         statistics = self.snapshot().searcher.statistics
         return matching.asked_words(wish.query, statistics, self.word_names)
 
-    def _no_match(self, snapshot: Snapshot, wish: Wish, min_coverage: float) -> str:
+    def _no_match(self, snapshot: Snapshot, wish: EncodedQuery, min_coverage: float) -> str:
         def path_of(row: int) -> str:
             paths = self._catalog.paths_of([row], snapshot.state.generation)
             return paths[0] if paths else "compacted meanwhile"

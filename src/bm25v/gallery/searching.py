@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from bm25v import ranking
 from bm25v.errors import WrongUse
 from bm25v.gallery.snapshot import Snapshot
-from bm25v.index.reference import K1
+from bm25v.index.bm25 import K1, WeightedWords
 from bm25v.index.searcher import Ranked, Searcher
 from bm25v.index.statistics import Statistics
-from bm25v.query import Query, Wish
+from bm25v.search import EncodedQuery
 
 Mode = Literal["two-stage", "sparse", "dense", "hybrid"]
 
@@ -46,7 +46,7 @@ class Settings:
         if not 0 <= self.min_coverage <= 1:
             raise WrongUse(f"min_coverage = {self.min_coverage}: give a share between 0 and 1")
 
-    def mode_for(self, wish: Wish) -> Mode:
+    def mode_for(self, wish: EncodedQuery) -> Mode:
         """Return the order that was asked for, or the usual one for a wish.
 
         That is two-stage, unless there is no dense vector, or there are boosted words, which the
@@ -73,7 +73,7 @@ class Found(NamedTuple):
     ms: dict[str, float]
 
 
-def search(snapshot: Snapshot, wish: Wish, settings: Settings) -> Found:
+def search(snapshot: Snapshot, wish: EncodedQuery, settings: Settings) -> Found:
     """Return the best rows for a wish."""
     mode = settings.mode_for(wish)
     start = time.perf_counter()
@@ -96,7 +96,7 @@ def search(snapshot: Snapshot, wish: Wish, settings: Settings) -> Found:
     return Found(mode, rows[best], scores[best], dense[best], best + 1, factor, ms)
 
 
-def allowed(searcher: Searcher, wish: Wish, min_coverage: float = 0.0) -> Flags | None:
+def allowed(searcher: Searcher, wish: EncodedQuery, min_coverage: float = 0.0) -> Flags | None:
     """Return which rows a wish does not rule out; None for all."""
     flags = having(searcher, wish.must, wish.without) if wish.is_filtered else None
     if min_coverage <= 0:
@@ -111,29 +111,29 @@ def having(searcher: Searcher, must: tuple[int, ...], without: tuple[int, ...]) 
     return searcher.sums(np.array([*must, *without], dtype=np.int64), values) >= len(must)
 
 
-def coverages(searcher: Searcher, wanted: Query) -> NDArray[np.float64]:
+def coverages(searcher: Searcher, wanted: WeightedWords) -> NDArray[np.float64]:
     """Return which share of a query's IDF mass each row matches; below 0 if it is left out."""
     values = worth(wanted, searcher.statistics)
     return searcher.sums(wanted.words, values) / (float(values.sum()) or 1.0)
 
 
-def worth(wanted: Query, statistics: Statistics) -> NDArray[np.float64]:
+def worth(wanted: WeightedWords, statistics: Statistics) -> NDArray[np.float64]:
     """Return weight · idf of each word: together, a query's IDF mass."""
     return wanted.weights * statistics.idf(wanted.words)
 
 
-def most(wanted: Query, statistics: Statistics) -> float:
+def most(wanted: WeightedWords, statistics: Statistics) -> float:
     """Return what no picture can score more than: every word at full saturation."""
     return (K1 + 1) * float(worth(wanted, statistics).sum())
 
 
-def _by_words(searcher: Searcher, wish: Wish, k: int, among: Flags | None) -> Ranked:
+def _by_words(searcher: Searcher, wish: EncodedQuery, k: int, among: Flags | None) -> Ranked:
     rows, scores = searcher.search(wish.query, k, among=among)
     is_match = scores > 0
     return Ranked(rows[is_match], scores[is_match])
 
 
-def _cosines(snapshot: Snapshot, wish: Wish, rows: Rows) -> NDArray[np.float32]:
+def _cosines(snapshot: Snapshot, wish: EncodedQuery, rows: Rows) -> NDArray[np.float32]:
     if wish.dense_e is None:
         return np.full(len(rows), np.nan, dtype=np.float32)
     is_compiled = snapshot.searcher.has_index

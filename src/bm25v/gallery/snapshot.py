@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.bags import Bag
 from bm25v.errors import GalleryDamaged, GalleryError
 from bm25v.gallery import rows as row_files
 from bm25v.gallery.catalog import Catalog, State
 from bm25v.index.searcher import Searcher
+from bm25v.vocabulary.bag import Bag
 
 
 @dataclass(frozen=True)

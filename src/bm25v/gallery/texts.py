@@ -11,17 +11,18 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v import names as tables
 from bm25v.backbones.protocol import Floats
 from bm25v.backbones.text import TextTower, has_tower
-from bm25v.bags import Bag
 from bm25v.errors import WrongUse
 from bm25v.gallery import searching
 from bm25v.gallery.searching import Mode, Settings
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.usage import telling
 from bm25v.gallery.wishes import Example
-from bm25v.query import Query, Wish
+from bm25v.index.bm25 import WeightedWords
+from bm25v.search import EncodedQuery
+from bm25v.vocabulary import names as tables
+from bm25v.vocabulary.bag import Bag
 
 NEAREST = 10  # pictures whose words explain a text
 
@@ -67,11 +68,13 @@ class Texts:
     ) -> NDArray[np.int64]:
         """Return the nearest pictures; of few, not more than half, or they would be all."""
         k = min(NEAREST, max(1, self._snapshot.searcher.statistics.n // 2))
-        wish = Wish(Query(*np.empty((3, 0))), must=must, without=without, dense_e=dense_e)
+        wish = EncodedQuery(
+            WeightedWords(*np.empty((3, 0))), must=must, without=without, dense_e=dense_e
+        )
         return searching.search(self._snapshot, wish, Settings(k=k, mode="dense")).rows
 
     def _by_name(self, text: str, dense_e: Floats | None) -> Example:
-        words = tables.called(text, self._names)
+        words = tables.find_named_words(text, self._names)
         names = list(dict.fromkeys(self._names[word] for word in words))
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
         note = f"words called so: {', '.join(names[:_LISTED])}{more}"

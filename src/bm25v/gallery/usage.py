@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.bags import dequantise
 from bm25v.gallery.catalog import Catalog
 from bm25v.gallery.results import label
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.index.statistics import Statistics
+from bm25v.vocabulary.bag import dequantise
 
 COMPANIONS = 8
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bm25v.gallery.catalog import Catalog, Picture
+from bm25v.gallery.catalog import Catalog, ImageRecord
 from bm25v.gallery.snapshot import read_bag, row_views
 from bm25v.gallery.writer import row_checksum
 
@@ -28,7 +28,7 @@ def problems(folder: Path, catalog: Catalog) -> list[str]:
     return found
 
 
-def _problem(entry: Picture, bag_row: np.void, dense_row: np.void, n_words: int) -> str | None:
+def _problem(entry: ImageRecord, bag_row: np.void, dense_row: np.void, n_words: int) -> str | None:
     if row_checksum(bag_row.tobytes(), dense_row.tobytes()) != entry.checksum:
         return "its bytes have changed"
     words = read_bag(bag_row).words

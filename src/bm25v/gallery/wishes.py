@@ -7,22 +7,23 @@ from typing import NamedTuple, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v import bags, images, names
-from bm25v.bags import Bag
+from bm25v import images
 from bm25v.errors import ImageError, WrongUse
 from bm25v.gallery.searching import Mode
-from bm25v.query import Region, Wish, from_bags, regions, steered
-from bm25v.query.weights import blended
 from bm25v.sae.model import Codes
-from bm25v.vocabulary import Encoding, Picture, Vocabulary
+from bm25v.search import EncodedQuery, Region, from_bags, regions, steered
+from bm25v.search.weights import blended
+from bm25v.vocabulary import Encoding, ImageInput, Vocabulary, names
+from bm25v.vocabulary import bag as bags
+from bm25v.vocabulary.bag import Bag
 
-Asked = Picture | Encoding  # a picture, encoded already or not
+Asked = ImageInput | Encoding  # a picture, encoded already or not
 Path = str | os.PathLike[str]
 Word = int | str  # by its number or by its name
 Words = tuple[int, ...]
 
 
-class Wanted(TypedDict, total=False):
+class QueryOptions(TypedDict, total=False):
     """How a search can be steered; `Gallery.search` says what each does."""
 
     region: Region | None
@@ -122,7 +123,7 @@ class Wishes:
         unlike: Path | Iterable[Path] = (),
         text: str | None = None,
         query_words: int | None = None,
-    ) -> Wish:
+    ) -> EncodedQuery:
         """Return the words, weighed, and the dense vector that all of it stands for.
 
         Only the words of a text depend on the order that is asked for.
@@ -156,7 +157,7 @@ class Wishes:
         )
         steered_query = steered(query, must=required, without=excluded, boost=factors)
         dense_e, no_dense = self._dense(examples, liked, unliked)
-        return Wish(
+        return EncodedQuery(
             steered_query,
             must=required,
             without=excluded,
@@ -175,8 +176,8 @@ class Wishes:
     def _word(self, word: Word) -> int:
         n_words = self._vocabulary.n_words
         if isinstance(word, str):
-            return names.find(word, self._word_names, n_words)
-        return names.existing(int(word), n_words)
+            return names.find_word(word, self._word_names, n_words)
+        return names.check_word(int(word), n_words)
 
     def _factors(self, boost: Mapping[Word, float]) -> dict[int, float]:
         found: dict[int, float] = {}
@@ -191,7 +192,7 @@ class Wishes:
     def _bag(encoding: Encoding, query_words: int | None) -> Bag:
         if query_words is None:
             return encoding.bag
-        return bags.pool(encoding.codes, k_post=query_words)
+        return bags.pool_codes(encoding.codes, k_post=query_words)
 
     def _part(
         self, encoding: Encoding, region: Region, query_words: int | None
@@ -199,7 +200,7 @@ class Wishes:
         """Return what a region of a picture stands for, out of the whole picture's pass."""
         shares_p = regions.patch_shares(region, self._vocabulary.backbone.grid)
         codes = regions.within(encoding.codes, shares_p)
-        bag = bags.pool(codes, k_post=query_words or self._vocabulary.k_post)
+        bag = bags.pool_codes(codes, k_post=query_words or self._vocabulary.k_post)
         backbone = self._vocabulary.backbone
         dense_e = None
         if encoding.patches_pd is not None:
@@ -224,7 +225,7 @@ class Wishes:
         return blended(pictures, liked=good, against=bad), ""
 
 
-def _named(picture: Picture, error: ImageError) -> ImageError:
+def _named(picture: ImageInput, error: ImageError) -> ImageError:
     if isinstance(picture, str | os.PathLike):
         return ImageError(f"{os.fspath(picture)}: {error}")
     return error

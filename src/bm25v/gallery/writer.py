@@ -13,12 +13,12 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from bm25v.bags import Bag
 from bm25v.errors import GalleryLocked
 from bm25v.gallery import rows as row_files
-from bm25v.gallery.catalog import FILE_NAME, Catalog, Picture, require
+from bm25v.gallery.catalog import FILE_NAME, Catalog, ImageRecord, require
 from bm25v.gallery.failures import disk_errors
 from bm25v.gallery.snapshot import write_bag
+from bm25v.vocabulary.bag import Bag
 
 LOCK = "writer.lock"
 
@@ -102,7 +102,7 @@ class Writer:
         with disk_errors(self._folder):
             self._bags.write(self._n_rows, bag_row)
             self._dense.write(self._n_rows, dense_row)
-        self.catalog.insert(Picture(self._n_rows, *file, row_checksum(bag_row, dense_row)))
+        self.catalog.insert(ImageRecord(self._n_rows, *file, row_checksum(bag_row, dense_row)))
         self._n_rows += 1
         self.n_pending += 1
 

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import WrongUse
+from bm25v.index.bm25 import WeightedWords
 from bm25v.index.statistics import Statistics
-from bm25v.query import Query
 
 Bags = tuple[NDArray[np.unsignedinteger], NDArray[np.uint16]]  # words and term frequencies
 Found = tuple[NDArray[np.int64], NDArray[np.float64]]  # rows and their scores
@@ -21,7 +21,7 @@ class Asked(NamedTuple):
     place_v: NDArray[np.uint16]  # of each word in `gains`
 
     @classmethod
-    def of(cls, query: Query, statistics: Statistics) -> "Asked":
+    def of(cls, query: WeightedWords, statistics: Statistics) -> "Asked":
         """Weigh a query's words; those that the vocabulary does not have are left out."""
         if not np.isfinite(query.weights).all():
             raise WrongUse(f"weights {query.weights.tolist()}: each must be a finite number")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bm25v.index import inverting, kernels, summing
 from bm25v.index.asked import Asked, Bags, Found
-from bm25v.index.reference import K1
+from bm25v.index.bm25 import K1
 from bm25v.index.statistics import Statistics
 
 # A strip costs as much as a list of this share of the tile's rows.

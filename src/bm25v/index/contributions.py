@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bm25v.bags import Bag
+from bm25v.index.bm25 import WeightedWords
 from bm25v.index.statistics import Statistics, saturation
-from bm25v.query import Query
+from bm25v.vocabulary.bag import Bag
 
 
 class Contribution(NamedTuple):
@@ -23,7 +23,7 @@ class Contribution(NamedTuple):
     df: int
 
 
-def contributions(query: Query, bag: Bag, statistics: Statistics) -> list[Contribution]:
+def contributions(query: WeightedWords, bag: Bag, statistics: Statistics) -> list[Contribution]:
     """Return the shared words' parts of the score, largest first."""
     _, in_query, in_bag = np.intersect1d(
         query.words, bag.words, assume_unique=True, return_indices=True

@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.bags import SCALE
 from bm25v.compiler import compiled
 from bm25v.index.kernels import FULL_CODE, FULL_STRIP_CODE
 from bm25v.index.scoring import Counts, Words, length_norm
+from bm25v.vocabulary.bag import SCALE
 
 
 @compiled

@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.bags import dequantise
 from bm25v.index.asked import Asked, Bags, Found
 from bm25v.index.statistics import Statistics, saturation
+from bm25v.vocabulary.bag import dequantise
 
 _BLOCK_ROWS = 65_536
 

@@ -6,9 +6,9 @@ Words are added in the order of `reference`, so scores are the same floats.
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.bags import SCALE
 from bm25v.compiler import compiled
-from bm25v.index.reference import K1, B
+from bm25v.index.bm25 import K1, B
+from bm25v.vocabulary.bag import SCALE
 
 Words = NDArray[np.unsignedinteger]
 Counts = NDArray[np.uint16]

@@ -15,8 +15,8 @@ from bm25v import ranking
 from bm25v.errors import WrongUse
 from bm25v.index import scan
 from bm25v.index.asked import Asked, Bags, Found
+from bm25v.index.bm25 import WeightedWords
 from bm25v.index.statistics import Statistics
-from bm25v.query import Query
 
 if TYPE_CHECKING:
     from bm25v.index.block import Block
@@ -44,7 +44,7 @@ class Searcher:
 
     >>> words = np.array([[1, 4], [2, 0], [4, 2]], dtype=np.uint16)
     >>> tf = np.array([[100, 300], [200, 0], [50, 100]], dtype=np.uint16)
-    >>> wish = Query(np.array([4]), np.array([1.0]), np.array([1.0]))
+    >>> wish = WeightedWords(np.array([4]), np.array([1.0]), np.array([1.0]))
     >>> searcher = Searcher(words, tf, n_words=8)
     >>> searcher.search(wish, k=2).rows.tolist()
     [0, 2]
@@ -113,7 +113,7 @@ class Searcher:
         )
         return other
 
-    def search(self, query: Query, k: int, *, among: Rows | Flags | None = None) -> Ranked:
+    def search(self, query: WeightedWords, k: int, *, among: Rows | Flags | None = None) -> Ranked:
         """Return the k best rows that share a word with the query, ties to the lower row.
 
         With `among`, only those rows, or those flagged, are looked at; the statistics stay those
@@ -134,7 +134,7 @@ class Searcher:
         return Ranked(rows[best], scores[best])
 
     def search_many(
-        self, queries: Sequence[Query], k: int, *, threads: int | None = None
+        self, queries: Sequence[WeightedWords], k: int, *, threads: int | None = None
     ) -> list[Ranked]:
         """Search for many things at once, on all cores; each result is that of `search`."""
         self.expect(len(queries))

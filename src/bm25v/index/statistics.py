@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.bags import SCALE
-from bm25v.index.reference import K1, B
+from bm25v.index.bm25 import K1, B
+from bm25v.vocabulary.bag import SCALE
 
 _BLOCK_ROWS = 16_384  # counted at once: they fit into the cache
 

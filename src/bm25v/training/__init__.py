@@ -7,6 +7,6 @@ step, which is `sae`'s.
 """
 
 from bm25v.training.refit import refit_vocabulary
-from bm25v.training.run import Wish, train_vocabulary
+from bm25v.training.run import TrainingOptions, train_vocabulary
 
-__all__ = ["Wish", "refit_vocabulary", "train_vocabulary"]
+__all__ = ["TrainingOptions", "refit_vocabulary", "train_vocabulary"]

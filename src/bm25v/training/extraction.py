@@ -92,7 +92,7 @@ def pictures_in(folder: Path) -> tuple[Path, ...]:
 
 
 def extract(
-    wish: Extraction,
+    options: Extraction,
     backbone: Backbone,
     store: Store,
     *,
@@ -101,26 +101,26 @@ def extract(
 ) -> None:
     """Fill a store with the patches that are wanted."""
     done = 0
-    for number, paths in enumerate(wish.shards(backbone)):
+    for number, paths in enumerate(options.shards(backbone)):
         if number not in store.shards:
             parts: list[Halves] = []
-            for part in _shard_parts(wish, backbone, number, paths, on_error):
+            for part in _shard_parts(options, backbone, number, paths, on_error):
                 parts.append(part)
-                progress(done + len(parts), len(wish.paths))
+                progress(done + len(parts), len(options.paths))
             store.write(number, np.concatenate(parts))
         done += len(paths)
 
 
 def _shard_parts(
-    wish: Extraction, backbone: Backbone, number: int, paths: list[Path], on_error: OnError
+    options: Extraction, backbone: Backbone, number: int, paths: list[Path], on_error: OnError
 ) -> Iterator[Halves]:
     """Give the patches of each picture of a shard; an unreadable one gives none."""
     backbone.load()
-    seeded = [(path, wish.random_seed(number, place)) for place, path in enumerate(paths)]
-    size = max(1, backbone.batch // wish.views)
+    seeded = [(path, options.random_seed(number, place)) for place, path in enumerate(paths)]
+    size = max(1, backbone.batch // options.views)
     chunks = [seeded[start : start + size] for start in range(0, len(seeded), size)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = pool.map(lambda chunk: _patches(wish, backbone, chunk), chunks)
+        found = pool.map(lambda chunk: _patches(options, backbone, chunk), chunks)
         for path, part in zip(paths, itertools.chain.from_iterable(found), strict=True):
             if isinstance(part, ImageError):
                 on_error(path, part)
@@ -132,14 +132,14 @@ class Streamed:
     """Shards made anew whenever they are read: for more patches than a disk can hold."""
 
     def __init__(
-        self, wish: Extraction, backbone: Backbone, numbers: list[int], on_error: OnError
+        self, options: Extraction, backbone: Backbone, numbers: list[int], on_error: OnError
     ) -> None:
-        self._wish = wish
+        self._wish = options
         self._backbone = backbone
         self._numbers = numbers
         self._on_error = on_error
-        self._shards = wish.shards(backbone)
-        self._per_picture = wish.patches_per_picture(backbone)
+        self._shards = options.shards(backbone)
+        self._per_picture = options.patches_per_picture(backbone)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -164,14 +164,14 @@ class Streamed:
 
 
 def streamed(
-    wish: Extraction, backbone: Backbone, on_error: OnError
+    options: Extraction, backbone: Backbone, on_error: OnError
 ) -> tuple[Streamed, list[Halves]]:
     """Return patches to train on, made as they are read, and those of whole held-out pictures."""
-    numbers = list(range(len(wish.shards(backbone))))
-    n_held_out = wish.n_held_out(len(numbers))
-    held_out = Streamed(wish, backbone, numbers[:n_held_out], on_error)
-    whole = [wish.of_whole_pictures(held_out.read(i), backbone) for i in range(n_held_out)]
-    return Streamed(wish, backbone, numbers[n_held_out:], on_error), whole
+    numbers = list(range(len(options.shards(backbone))))
+    n_held_out = options.n_held_out(len(numbers))
+    held_out = Streamed(options, backbone, numbers[:n_held_out], on_error)
+    whole = [options.of_whole_pictures(held_out.read(i), backbone) for i in range(n_held_out)]
+    return Streamed(options, backbone, numbers[n_held_out:], on_error), whole
 
 
 class _View(NamedTuple):
@@ -182,10 +182,10 @@ class _View(NamedTuple):
 
 
 def _patches(
-    wish: Extraction, backbone: Backbone, pictures: list[tuple[Path, Seed]]
+    options: Extraction, backbone: Backbone, pictures: list[tuple[Path, Seed]]
 ) -> list[Halves | ImageError]:
     """Return the patches of some pictures, all of whose views go through the backbone at once."""
-    shown = [_views(wish, backbone, path, seed) for path, seed in pictures]
+    shown = [_views(options, backbone, path, seed) for path, seed in pictures]
     pixels = [view.pixels for one in shown if isinstance(one, list) for view in one]
     features = iter(backbone.forward_batch(pixels))
     return [one if isinstance(one, ImageError) else _wanted(one, features) for one in shown]
@@ -198,7 +198,7 @@ def _wanted(views: list[_View], features: Iterator[Features]) -> Halves:
 
 
 def _views(
-    wish: Extraction, backbone: Backbone, path: Path, seed: Seed
+    options: Extraction, backbone: Backbone, path: Path, seed: Seed
 ) -> list[_View] | ImageError:
     rng = np.random.default_rng(seed)
     try:
@@ -206,9 +206,9 @@ def _views(
     except ImageError as error:
         return error
     found = []
-    for view in views(image, wish.views, rng):
+    for view in views(image, options.views, rng):
         rows: slice | NDArray[np.int64] = slice(None)
-        if wish.patches is not None:
-            rows = np.sort(rng.permutation(backbone.grid[0] * backbone.grid[1])[: wish.patches])
+        if options.patches is not None:
+            rows = np.sort(rng.permutation(backbone.grid[0] * backbone.grid[1])[: options.patches])
         found.append(_View(backbone.prepare(np.ascontiguousarray(view)), rows))
     return found

@@ -18,7 +18,7 @@ from bm25v.training import curves
 from bm25v.training.extraction import Extraction, Streamed, pictures_in, streamed
 from bm25v.training.run import Listener, refuse_overwriting
 from bm25v.training.store import Halves
-from bm25v.vocabulary import FETCHED, Vocabulary
+from bm25v.vocabulary.vocabulary import FETCHED, Vocabulary
 
 _VIEWS = 4  # at least: the first two are never random
 

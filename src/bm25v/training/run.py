@@ -38,7 +38,7 @@ _LOG = "training.jsonl"
 
 
 @dataclass(frozen=True)
-class Wish:
+class TrainingOptions:
     """What is to be trained, from what, and where it goes."""
 
     folder: Path
@@ -72,31 +72,31 @@ class Listener:
     say: Callable[[str], None] = lambda line: None
 
 
-def train_vocabulary(wish: Wish, listener: Listener | None = None) -> Vocabulary:
+def train_vocabulary(options: TrainingOptions, listener: Listener | None = None) -> Vocabulary:
     """Train a vocabulary on a folder of pictures and save it."""
     listener = listener or Listener()
-    refuse_overwriting(wish.output)
-    _refuse_unfinished(wish)
+    refuse_overwriting(options.output)
+    _refuse_unfinished(options)
     start = time.perf_counter()
-    wish = replace(wish, device=_own(wish.device))
-    device = str(devices.find(torch, wish.device or "cpu"))
-    extraction = _extraction(wish)
+    options = replace(options, device=_own(options.device))
+    device = str(devices.find(torch, options.device or "cpu"))
+    extraction = _extraction(options)
     with Processes.join(device) as processes:
-        backbone = _backbone(wish)
-        key = _run_key(wish, extraction.key(backbone))
-        _refuse_early(wish, extraction, backbone, key)
-        windows, held_out = _patches(wish, extraction, backbone, processes, listener)
+        backbone = _backbone(options)
+        key = _run_key(options, extraction.key(backbone))
+        _refuse_early(options, extraction, backbone, key)
+        windows, held_out = _patches(options, extraction, backbone, processes, listener)
         n_patches = sum(map(windows.n_patches, range(len(windows))))
-        check((n_patches, backbone.patch_dim), wish.recipe)
-        trainer = start_run(windows, wish.recipe, device=device)
-        if wish.resume:
-            trainer.restore(checkpoints.load(wish.work))
-        batch = min(wish.recipe.batch, n_patches)
+        check((n_patches, backbone.patch_dim), options.recipe)
+        trainer = start_run(windows, options.recipe, device=device)
+        if options.resume:
+            trainer.restore(checkpoints.load(options.work))
+        batch = min(options.recipe.batch, n_patches)
         listener.on_start(batch / extraction.patches_per_picture(backbone))
-        _train(wish, trainer, windows, key, processes, listener)
+        _train(options, trainer, windows, key, processes, listener)
         sae = trainer.autoencoder()
         report = {
-            "data": _data_report(wish, extraction, n_patches),
+            "data": _data_report(options, extraction, n_patches),
             "training": {
                 **describe(trainer, sae, held_out),
                 "processes": processes.n,
@@ -104,7 +104,7 @@ def train_vocabulary(wish: Wish, listener: Listener | None = None) -> Vocabulary
             },
         }
         vocabulary = Vocabulary.build(
-            wish.output.stem, backbone=backbone, sae=sae, k_post=wish.k_post, report=report
+            options.output.stem, backbone=backbone, sae=sae, k_post=options.k_post, report=report
         )
         processes.wait()  # the others may still be reading what is about to be removed
         if processes.is_first:
@@ -112,10 +112,10 @@ def train_vocabulary(wish: Wish, listener: Listener | None = None) -> Vocabulary
                 backbone,
                 vocabulary.sae,
                 extraction.paths,
-                seed=wish.recipe.seed,
+                seed=options.recipe.seed,
                 progress=listener.on_extract,
             )
-            _finish(wish, vocabulary, samples)
+            _finish(options, vocabulary, samples)
         processes.wait()
     return vocabulary
 
@@ -131,46 +131,48 @@ def refuse_overwriting(output: Path) -> None:
         raise VocabularyError(f"{output} exists already: give another place, or delete it")
 
 
-def _refuse_unfinished(wish: Wish) -> None:
-    if not wish.resume and (wish.work / checkpoints.FILE_NAME).exists():
+def _refuse_unfinished(options: TrainingOptions) -> None:
+    if not options.resume and (options.work / checkpoints.FILE_NAME).exists():
         raise WrongUse(
-            f"an unfinished run is in {wish.work}: go on with --resume, or delete it to start anew"
+            f"an unfinished run is in {options.work}: continue it with --resume, or delete it"
         )
 
 
-def _refuse_early(wish: Wish, extraction: Extraction, backbone: Backbone, key: str) -> None:
+def _refuse_early(
+    options: TrainingOptions, extraction: Extraction, backbone: Backbone, key: str
+) -> None:
     """Refuse what cannot end well, before hours go into patches."""
     n_patches = len(extraction.paths) * extraction.patches_per_picture(backbone)
-    check((n_patches, backbone.patch_dim), wish.recipe)
-    if wish.resume:
-        checkpoints.check(wish.work, key=key)
+    check((n_patches, backbone.patch_dim), options.recipe)
+    if options.resume:
+        checkpoints.check(options.work, key=key)
 
 
-def _backbone(wish: Wish) -> Backbone:
+def _backbone(options: TrainingOptions) -> Backbone:
     """Return the backbone on the wanted device; the built-in ones know only the cpu."""
-    device = None if wish.backbone in backbones.names() else wish.device
-    return backbones.load(wish.backbone, layer=wish.layer, device=device)
+    device = None if options.backbone in backbones.names() else options.device
+    return backbones.load(options.backbone, layer=options.layer, device=device)
 
 
-def _extraction(wish: Wish) -> Extraction:
-    paths, recipe = pictures_in(wish.folder), wish.recipe
-    return Extraction(paths, wish.views, wish.patches, recipe.held_out, recipe.seed)
+def _extraction(options: TrainingOptions) -> Extraction:
+    paths, recipe = pictures_in(options.folder), options.recipe
+    return Extraction(paths, options.views, options.patches, recipe.held_out, recipe.seed)
 
 
 def _patches(
-    wish: Wish,
+    options: TrainingOptions,
     extraction: Extraction,
     backbone: Backbone,
     processes: Processes,
     listener: Listener,
 ) -> tuple[Windows, list[Patches]]:
     """Return patches to train on and those of held-out pictures, from a store or as a stream."""
-    if wish.stream:
+    if options.stream:
         training, whole = streamed(extraction, backbone, listener.on_error)
         return training, [*whole]
     numbers = list(range(len(extraction.shards(backbone))))
     n_held_out = extraction.n_held_out(len(numbers))
-    store = _filled_store(wish, extraction, backbone, processes, listener)
+    store = _filled_store(options, extraction, backbone, processes, listener)
     held_out: list[Patches] = [
         extraction.of_whole_pictures(store.read(number), backbone)
         for number in numbers[:n_held_out]
@@ -184,17 +186,17 @@ def _patches(
 
 
 def _filled_store(
-    wish: Wish,
+    options: TrainingOptions,
     extraction: Extraction,
     backbone: Backbone,
     processes: Processes,
     listener: Listener,
 ) -> Store:
-    folder = wish.activations or wish.work / "activations"
+    folder = options.activations or options.work / "activations"
     key = extraction.key(backbone)
     if processes.is_first:
         store = Store(folder, key=key, dim=backbone.patch_dim)
-        if wish.activations and store.is_of_another_run:
+        if options.activations and store.is_of_another_run:
             raise WrongUse(
                 f"{folder} holds patches of other pictures or settings: "
                 "name another folder, or delete it"
@@ -215,13 +217,13 @@ def _filled_store(
     return Store(folder, key=key, dim=backbone.patch_dim)
 
 
-def _run_key(wish: Wish, data_key: str) -> str:
-    settings = json.dumps({"recipe": asdict(wish.recipe), "data": data_key}, sort_keys=True)
+def _run_key(options: TrainingOptions, data_key: str) -> str:
+    settings = json.dumps({"recipe": asdict(options.recipe), "data": data_key}, sort_keys=True)
     return hashlib.sha256(settings.encode()).hexdigest()[:16]
 
 
 def _train(
-    wish: Wish,
+    options: TrainingOptions,
     trainer: Trainer,
     windows: Windows,
     key: str,
@@ -230,10 +232,10 @@ def _train(
 ) -> None:
     def save() -> None:
         if processes.is_first:
-            checkpoints.save(wish.work, trainer.state(), key=key)
+            checkpoints.save(options.work, trainer.state(), key=key)
 
     last = time.monotonic()
-    with _log(wish, trainer.step_number, processes) as write, _late_interrupt() as stop:
+    with _log(options, trainer.step_number, processes) as write, _late_interrupt() as stop:
         try:
             left = trainer.steps - trainer.step_number
             order = batches(windows, trainer.recipe, start=trainer.step_number)
@@ -252,15 +254,17 @@ def _train(
 
 
 @contextmanager
-def _log(wish: Wish, after: int, processes: Processes) -> Iterator[Callable[[StepFigures], None]]:
+def _log(
+    options: TrainingOptions, after: int, processes: Processes
+) -> Iterator[Callable[[StepFigures], None]]:
     """Give a function that writes down the figures of the steps after some step."""
     if not processes.is_first:
         yield lambda figures: None
         return
-    wish.work.mkdir(parents=True, exist_ok=True)
+    options.work.mkdir(parents=True, exist_ok=True)
     with (
-        (wish.work / _LOG).open("a" if wish.resume else "w") as log,
-        curves.curves(wish.work, after=after) as draw,
+        (options.work / _LOG).open("a" if options.resume else "w") as log,
+        curves.curves(options.work, after=after) as draw,
     ):
 
         def write(figures: StepFigures) -> None:
@@ -284,19 +288,21 @@ def _late_interrupt() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def _data_report(wish: Wish, extraction: Extraction, n_patches: int) -> dict[str, Any]:
+def _data_report(
+    options: TrainingOptions, extraction: Extraction, n_patches: int
+) -> dict[str, Any]:
     return {
-        "about": wish.about or os.path.basename(os.path.abspath(wish.folder)),
+        "about": options.about or os.path.basename(os.path.abspath(options.folder)),
         "pictures": len(extraction.paths),
-        "views": f"{wish.views}: {ABOUT}",
-        "patches_a_view": wish.patches,
+        "views": f"{options.views}: {ABOUT}",
+        "patches_a_view": options.patches,
         "patches": n_patches,
     }
 
 
-def _finish(wish: Wish, vocabulary: Vocabulary, samples: Samples) -> None:
-    vocabulary.save(wish.output)
-    samples.save(wish.output)
-    shutil.copy(wish.work / _LOG, wish.output / _LOG)
-    curves.keep(wish.work, wish.output)
-    shutil.rmtree(wish.work)
+def _finish(options: TrainingOptions, vocabulary: Vocabulary, samples: Samples) -> None:
+    vocabulary.save(options.output)
+    samples.save(options.output)
+    shutil.copy(options.work / _LOG, options.output / _LOG)
+    curves.keep(options.work, options.output)
+    shutil.rmtree(options.work)

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v import bags, images
+from bm25v import images
 from bm25v.backbones import Backbone
 from bm25v.errors import ImageError
 from bm25v.explain import crops
 from bm25v.explain.samples import Samples, SampleWord
 from bm25v.sae.model import Codes, SparseAutoEncoder
+from bm25v.vocabulary import bag as bags
 
 PICTURES = 400
 WORDS = 24
@@ -96,7 +97,7 @@ def _count(seen: Seen, n_words: int) -> tuple[Counts, Counts]:
 
 
 def _show(backbone: Backbone, seen: Seen, pictures_v: Counts, word: int) -> SampleWord | None:
-    grids = [(path, bags.where(codes, word)) for path, codes in seen]
+    grids = [(path, bags.word_activations(codes, word)) for path, codes in seen]
     grids.sort(key=lambda one: -float(one[1].max()))
     best = list(_pictures(backbone, [one for one in grids[:EXAMPLES] if one[1].any()]))
     if not best:

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from bm25v import bags
 from bm25v.evaluate.datasets import Dataset
 from bm25v.evaluate.faithfulness.hiding import WAYS, Canvas, Way
 from bm25v.evaluate.faithfulness.orders import ORDERS, Order, maps, order
@@ -20,6 +19,7 @@ from bm25v.evaluate.settings import Settings
 from bm25v.index.contributions import contributions, total
 from bm25v.index.statistics import Statistics
 from bm25v.vocabulary import Vocabulary
+from bm25v.vocabulary import bag as bags
 
 SHARES = (0.0, 0.1, 0.2, 0.4)  # of the patches; then what these leave of 1
 DRAWS = 2  # of random patches for each pair
@@ -110,7 +110,7 @@ def alter(
         ]
     )
     part = pair.parts[rng.integers(len(pair.parts))]
-    claimed_p = bags.where(pair.codes, part.word) > 0
+    claimed_p = bags.word_activations(pair.codes, part.word) > 0
     others = [rng.permuted(claimed_p) for _ in range(DRAWS)]
     masks = np.concatenate([masks_odsp.reshape(-1, n), [claimed_p], others])
     canvas = Canvas.of(vocabulary.decode(pair.hit), backbone, way)
@@ -145,7 +145,7 @@ def _look(
             canvas.without(hidden_p) for hidden_p in distinct[start : start + backbone.batch]
         ]
         features = backbone.forward_batch([backbone.prepare(one) for one in altered])
-        for encoding in vocabulary.words_of(features):
+        for encoding in vocabulary.encode_features(features):
             parts = contributions(pair.query, encoding.bag, statistics)
             cosine = float(encoding.dense_e @ pair.dense_e)
             looks.append(Look(total(parts), cosine, {part.word: part.value for part in parts}))

@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v import bags
 from bm25v.evaluate.faithfulness.pairs import Pair
 from bm25v.explain.explanation import spread
+from bm25v.vocabulary import bag as bags
 
 OURS, DENSE, MIDDLE, RANDOM = "explanation", "dense", "middle", "random"
 ORDERS = (OURS, DENSE, MIDDLE, RANDOM)
@@ -18,7 +18,7 @@ def maps(pair: Pair, grid: tuple[int, int]) -> dict[str, NDArray[np.floating]]:
 
     By the explanation's words, by likeness to the query's mean patch, by nearness to the middle.
     """
-    claims = [(part.value, bags.where(pair.codes, part.word)) for part in pair.parts]
+    claims = [(part.value, bags.word_activations(pair.codes, part.word)) for part in pair.parts]
     rows, columns = (np.arange(n) - (n - 1) / 2 for n in grid)
     nearness_p = -np.hypot(rows[:, None] / grid[0], columns / grid[1]).ravel()
     return {OURS: spread(claims), DENSE: pair.patches_pd @ pair.mean_d, MIDDLE: nearness_p}

@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.bags import Bag, quantise
 from bm25v.errors import EvaluationError
 from bm25v.evaluate.features import Extracted, Progress
 from bm25v.evaluate.settings import Settings
 from bm25v.evaluate.words import bags_of, codes_of
+from bm25v.index.bm25 import WeightedWords
 from bm25v.index.contributions import Contribution, contributions
 from bm25v.index.searcher import Searcher
 from bm25v.index.statistics import Statistics
-from bm25v.query import Query, from_bag
 from bm25v.sae.model import Codes
 from bm25v.vocabulary import Vocabulary
+from bm25v.vocabulary.bag import Bag, quantise
 
 HITS = 10  # a hit is one of so many best ones
 
@@ -26,7 +26,7 @@ HITS = 10  # a hit is one of so many best ones
 class Pair:
     """A query, one of its hits as it was found, and what the hit's score is made of."""
 
-    query: Query
+    query: WeightedWords
     dense_e: NDArray[np.float32]  # of the query
     mean_d: NDArray[np.float32]  # the mean of its patches
     hit: Path
@@ -61,7 +61,7 @@ def draw(
         for number in rng.permutation(len(pictures.queries_q)):
             own = pictures.queries_q[number]
             words, tf = bags.row(own)
-            query = from_bag(Bag(words.astype(np.int32), quantise(tf)))
+            query = WeightedWords.from_bag(Bag(words.astype(np.int32), quantise(tf)))
             same = int(np.count_nonzero(pictures.gallery_n == own))
             rows = searcher.search(query, HITS + same).rows
             rows = rows[pictures.gallery_n[rows] != own][:HITS]
@@ -69,7 +69,7 @@ def draw(
                 continue
             hit = pictures.dataset.gallery[rng.choice(rows)].path
             features = vocabulary.backbone.forward(vocabulary.prepare(hit))
-            (encoding,) = vocabulary.words_of([features])
+            (encoding,) = vocabulary.encode_features([features])
             parts = contributions(query, encoding.bag, searcher.statistics)
             if parts:  # features are kept in half precision: the only shared word may be lost
                 yield Pair(

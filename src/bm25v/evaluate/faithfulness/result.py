@@ -77,7 +77,7 @@ class Hidden:
         areas = self.bm25.insertion.areas_oq
         return ratio(areas[OURS], areas[rival])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
         word = self.word
         return {
@@ -129,7 +129,7 @@ class Faithfulness:
         shares: list[float] = next(iter(self.ways.values())).bm25.deletion.shares_s.tolist()
         return shares
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
         return {
             "dataset": self.title,
@@ -137,7 +137,7 @@ class Faithfulness:
             "pairs": self.pairs,
             "seed": self.seed,
             "shares": self.shares,
-            "ways": {way: hidden.to_json() for way, hidden in self.ways.items()},
+            "ways": {way: hidden.to_dict() for way, hidden in self.ways.items()},
             "problems": self.problems,
             "vocabulary": self.vocabulary,
         }

@@ -44,14 +44,14 @@ class Report:
     commands: tuple[str, ...]  # that give these figures again
     version: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return all figures as plain values; of each query only what it adds to them."""
         fit = {name: value for name, value in vars(self.zipf).items() if name != "df_r"}
         return {
             "version": self.version,
-            **self.result.to_json(),
+            **self.result.to_dict(),
             "ablations": {
-                grid.axes[0]: [cell.to_json() for cell in grid.cells] for grid in self.ablations
+                grid.axes[0]: [cell.to_dict() for cell in grid.cells] for grid in self.ablations
             },
             "zipf": {**fit, "active": self.zipf.active, "df_by_rank": self.zipf.df_r.tolist()},
             "cost": [

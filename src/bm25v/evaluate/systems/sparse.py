@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v import ranking
-from bm25v.bags import quantise
 from bm25v.errors import MissingExtra
 from bm25v.evaluate.settings import Scoring, Settings, Transform, Weighting
 from bm25v.evaluate.words import Bags
+from bm25v.index.bm25 import WeightedWords
 from bm25v.index.searcher import Ranked, Searcher
 from bm25v.index.statistics import Statistics
-from bm25v.query import Query
+from bm25v.vocabulary.bag import quantise
 
 _WORTH_AN_INDEX = 1_000_000  # pairs: `Searcher` would scan longer, as it also serves short runs
 _BLOCK_SCORES = 4_000_000  # made at once: 48 MB as a sparse matrix
@@ -71,13 +71,15 @@ class Words:
         idf_qk = self._idf_v[self._queries.words_nk]
         return np.asarray((self._weights_qk * idf_qk).sum(axis=1) * (self._settings.k1 + 1))
 
-    def queries(self) -> list[Query]:
+    def queries(self) -> list[WeightedWords]:
         """Return what is asked for: words and how much each counts."""
         found = []
         for row, weights_k in enumerate(self._weights_qk):
             asked_k = weights_k > 0
             words = self._queries.words_nk[row, asked_k].astype(np.int32)
-            found.append(Query(words, weights_k[asked_k], self._queries.tf_nk[row, asked_k]))
+            found.append(
+                WeightedWords(words, weights_k[asked_k], self._queries.tf_nk[row, asked_k])
+            )
         return found
 
     def scored_by(self, scoring: Scoring) -> "Words":

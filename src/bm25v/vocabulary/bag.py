@@ -46,11 +46,11 @@ def dequantise(tf: NDArray[np.uint16]) -> NDArray[np.float64]:
     return tf / np.float64(SCALE)
 
 
-def pool(codes: Codes, *, k_post: int) -> Bag:
+def pool_codes(codes: Codes, *, k_post: int) -> Bag:
     """Sum each word's activations over all patches and keep the k_post largest, ties to the lower.
 
     >>> codes = Codes(np.array([[7, 2], [7, 5]]), np.array([[1.0, 0.5], [2.0, 0.25]]))
-    >>> bag = pool(codes, k_post=2)
+    >>> bag = pool_codes(codes, k_post=2)
     >>> bag.words.tolist(), bag.frequencies.tolist()
     ([2, 7], [0.5, 3.0])
     """
@@ -64,11 +64,11 @@ def pool(codes: Codes, *, k_post: int) -> Bag:
     return Bag(top[ascending].astype(np.int32), tf[ascending])
 
 
-def where(codes: Codes, word: int) -> NDArray[np.float32]:
+def word_activations(codes: Codes, word: int) -> NDArray[np.float32]:
     """Return how active one word is at each patch: where in the picture the word is.
 
     >>> codes = Codes(np.array([[7, 2], [7, 5]]), np.array([[1.0, 0.5], [2.0, 0.25]]))
-    >>> where(codes, 5).tolist()
+    >>> word_activations(codes, 5).tolist()
     [0.0, 0.25]
     """
     active_pk = np.where(codes.words_pk == word, codes.activations_pk, np.float32(0))

@@ -4,22 +4,43 @@ Every faster way must give these scores and this order. Words are summed in asce
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bm25v.bags import Bag
-from bm25v.query import Query
+from bm25v.vocabulary.bag import Bag
 
 K1 = 1.5
 B = 0.75
 
 
-def scores(bags: Sequence[Bag], query: Query) -> list[float | None]:
+class WeightedWords(NamedTuple):
+    """What a query becomes: its words, ascending, the weight of each and its tf in the query."""
+
+    words: NDArray[np.int32]
+    weights: NDArray[np.float64]
+    frequencies: NDArray[np.float64]
+
+    @classmethod
+    def from_bag(cls, bag: Bag) -> "WeightedWords":
+        """Return the query of an image's bag: each word has weight 1.
+
+        >>> query = WeightedWords.from_bag(
+        ...     Bag(np.array([3, 9], np.int32), np.array([150, 20], np.uint16))
+        ... )
+        >>> query.words.tolist(), query.weights.tolist(), query.frequencies.tolist()
+        ([3, 9], [1.0, 1.0], [1.5, 0.2])
+        """
+        return cls(bag.words, np.ones(len(bag.words)), bag.frequencies)
+
+
+def scores(bags: Sequence[Bag], query: WeightedWords) -> list[float | None]:
     """Return each bag's score, or None where it shares no word with the query.
 
     >>> bags = [Bag(np.array([1, 4], np.int32), np.array([100, 300], np.uint16)),
     ...         Bag(np.array([2], np.int32), np.array([200], np.uint16))]
-    >>> wish = Query(np.array([4], np.int32), np.array([1.0]), np.array([1.0]))
+    >>> wish = WeightedWords(np.array([4], np.int32), np.array([1.0]), np.array([1.0]))
     >>> [score and round(score, 4) for score in scores(bags, wish)]
     [1.0664, None]
     """
@@ -37,7 +58,7 @@ def scores(bags: Sequence[Bag], query: Query) -> list[float | None]:
     return found
 
 
-def search(bags: Sequence[Bag], query: Query, k: int) -> list[tuple[int, float]]:
+def search(bags: Sequence[Bag], query: WeightedWords, k: int) -> list[tuple[int, float]]:
     """Return the k best (bag number, score), best first, ties to the lower number."""
     found = [(i, score) for i, score in enumerate(scores(bags, query)) if score is not None]
     return sorted(found, key=lambda pair: (-pair[1], pair[0]))[:k]

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.query.weights import Query
+from bm25v.index.bm25 import WeightedWords
 from bm25v.sae.model import Codes
 
 
 @dataclass(frozen=True)
-class Wish:
+class EncodedQuery:
     """Weighted words, words that pictures must or must not have, and a dense vector if any.
 
     `codes` say where the words are in each picture asked with, in the region that counts.
     """
 
-    query: Query
+    query: WeightedWords
     must: tuple[int, ...] = ()
     without: tuple[int, ...] = ()
     boosted: tuple[int, ...] = ()
@@ -32,8 +32,8 @@ class Wish:
         return bool(self.must or self.without)
 
     @property
-    def wanted(self) -> Query:
+    def wanted(self) -> WeightedWords:
         """The words that speak for a picture."""
         chosen = self.query.weights > 0
         words, weights, frequencies = self.query
-        return Query(words[chosen], weights[chosen], frequencies[chosen])
+        return WeightedWords(words[chosen], weights[chosen], frequencies[chosen])

@@ -19,13 +19,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v import backbones, bags, images, names
+from bm25v import backbones, images
 from bm25v.backbones import Backbone, Features
 from bm25v.backbones.protocol import Floats
-from bm25v.bags import Bag
 from bm25v.errors import MissingExtra, UnknownVocabulary, VocabularyError, WrongUse
 from bm25v.sae.int8 import Int8Encoder
 from bm25v.sae.model import Codes, SparseAutoEncoder
+from bm25v.vocabulary import bag as bags
+from bm25v.vocabulary import names
+from bm25v.vocabulary.bag import Bag
 
 FORMAT = 1
 DEFAULT = "default"
@@ -38,11 +40,11 @@ FETCHED = [
     "training.jsonl",
 ]
 
-_SHIPPED = Path(__file__).parent / "vocabularies"
+_SHIPPED = Path(__file__).parent / "shipped"
 _HUB = "hf://"
 _TENSORS = ("W_enc", "b_enc", "W_dec", "b_dec")
 
-Picture = str | os.PathLike[str] | bytes | NDArray[np.uint8]
+ImageInput = str | os.PathLike[str] | bytes | NDArray[np.uint8]
 
 
 class Encoding(NamedTuple):
@@ -149,7 +151,9 @@ class Vocabulary:
         (folder / "vocabulary.json").write_text(text, encoding="utf-8")
         (folder / NAMES).unlink(missing_ok=True)
         if self.word_names:
-            names.write(folder / NAMES, names.table(self.word_names, vocabulary=self.fingerprint))
+            names.write(
+                folder / NAMES, names.format_names(self.word_names, vocabulary=self.fingerprint)
+            )
 
     @property
     def n_words(self) -> int:
@@ -167,17 +171,17 @@ class Vocabulary:
             )
         return backbone
 
-    def encode(self, picture: Picture) -> Encoding:
+    def encode(self, picture: ImageInput) -> Encoding:
         """Return the bag, the dense vector and the codes of a path, bytes or RGB array."""
         features = self.backbone.forward(self.prepare(picture))
-        (encoding,) = self.words_of([features])
+        (encoding,) = self.encode_features([features])
         return encoding._replace(patches_pd=features.patches_pd)
 
-    def prepare(self, picture: Picture) -> Floats:
+    def prepare(self, picture: ImageInput) -> Floats:
         """Return a picture as the backbone takes it."""
         return self.backbone.prepare(self.decode(picture))
 
-    def words_of(self, features: Sequence[Features]) -> list[Encoding]:
+    def encode_features(self, features: Sequence[Features]) -> list[Encoding]:
         """Turn several pictures' features into words at once, which is faster than one by one."""
         if not features:
             return []
@@ -197,9 +201,9 @@ class Vocabulary:
 
     def _encoding(self, features: Features, codes: Codes) -> Encoding:
         dense_e = features.dense_e / max(float(np.linalg.norm(features.dense_e)), 1e-12)
-        return Encoding(bags.pool(codes, k_post=self.k_post), dense_e, codes)
+        return Encoding(bags.pool_codes(codes, k_post=self.k_post), dense_e, codes)
 
-    def decode(self, picture: Picture) -> NDArray[np.uint8]:
+    def decode(self, picture: ImageInput) -> NDArray[np.uint8]:
         """Return the picture as an upright RGB array, not much larger than the backbone wants."""
         if isinstance(picture, np.ndarray):
             is_rgb = picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3
@@ -211,7 +215,7 @@ class Vocabulary:
             return picture
         return images.decode(picture, short_side=2 * self.backbone.input_size)
 
-    def bag(self, picture: Picture) -> Bag:
+    def bag(self, picture: ImageInput) -> Bag:
         """Return the bag of words of one picture."""
         return self.encode(picture).bag
 
@@ -255,7 +259,9 @@ def _read(folder: Path) -> Vocabulary:
         fingerprint = _fingerprint(backbone["fingerprint"], sae, settings["k_post"])
         word_names = {int(word): name for word, name in settings["names"].items()}
         if (folder / NAMES).is_file():
-            word_names |= names.read(folder / NAMES, n_words=sae.n_words, vocabulary=fingerprint)
+            word_names |= names.read_names(
+                folder / NAMES, n_words=sae.n_words, vocabulary=fingerprint
+            )
         return Vocabulary(
             name=settings["name"],
             backbone_name=backbone["name"],

@@ -26,10 +26,10 @@ _STAMP = re.compile(r"# bm25v word names, format (\d+)(?:, vocabulary (\w+))?")
 _NO_TEXT = {"Cc", "Cs", "Zl", "Zp"}  # control characters, halves of characters, line breaks
 
 
-def checked(name: str) -> str:
+def check_name(name: str) -> str:
     """Return a name without spaces around it, or refuse it.
 
-    >>> checked("  striped ear ")
+    >>> check_name("  striped ear ")
     'striped ear'
     """
     name = unicodedata.normalize("NFC", name).strip()
@@ -44,10 +44,10 @@ def checked(name: str) -> str:
     return name
 
 
-def existing(word: int, n_words: int) -> int:
+def check_word(word: int, n_words: int) -> int:
     """Return a word's number, or refuse one that is not in the vocabulary.
 
-    >>> existing(191, n_words=192)
+    >>> check_word(191, n_words=192)
     191
     """
     if not 0 <= word < n_words:
@@ -55,15 +55,15 @@ def existing(word: int, n_words: int) -> int:
     return word
 
 
-def find(text: str, names: Mapping[int, str], n_words: int) -> int:
+def find_word(text: str, names: Mapping[int, str], n_words: int) -> int:
     """Return the word that a person means, by its number or by its name.
 
-    >>> find("12", {}, n_words=192), find("Striped Ear", {4: "striped ear"}, n_words=192)
+    >>> find_word("12", {}, n_words=192), find_word("Striped Ear", {4: "striped ear"}, n_words=192)
     (12, 4)
     """
     wanted = unicodedata.normalize("NFC", text).strip()
     if re.fullmatch(r"-?[0-9]{1,18}", wanted):
-        return existing(int(wanted), n_words)
+        return check_word(int(wanted), n_words)
     found = [word for word, name in names.items() if name.casefold() == wanted.casefold()]
     if not found:
         raise WrongUse(f"no word is named {text!r}: give its number, or `bm25v words name` one so")
@@ -73,11 +73,11 @@ def find(text: str, names: Mapping[int, str], n_words: int) -> int:
     return found[0]
 
 
-def called(text: str, names: Mapping[int, str]) -> list[int]:
+def find_named_words(text: str, names: Mapping[int, str]) -> list[int]:
     """Return the words whose name stands in a text, or has the text in it; whole words only.
 
     >>> names = {3: "Cat", 4: "striped", 5: "caterpillar", 6: "cat ear"}
-    >>> called("a striped cat", names), called("cat", names)
+    >>> find_named_words("a striped cat", names), find_named_words("cat", names)
     ([3, 4], [3, 6])
     """
     wanted = _phrase(text)
@@ -85,12 +85,12 @@ def called(text: str, names: Mapping[int, str]) -> list[int]:
     return sorted(w for w, phrase in phrases.items() if phrase in wanted or wanted in phrase)
 
 
-def table(
+def format_names(
     names: Mapping[int, str], *, vocabulary: str, notes: Mapping[int, str] | None = None
 ) -> str:
     """Return names as a table, by number; `notes` become a column for people.
 
-    >>> print(table({7: "grass", 2: "ear"}, vocabulary="0123456789abcdef"), end="")
+    >>> print(format_names({7: "grass", 2: "ear"}, vocabulary="0123456789abcdef"), end="")
     # bm25v word names, format 1, vocabulary 0123456789abcdef
     word    name
     2       ear
@@ -100,14 +100,14 @@ def table(
     lines = [f"# bm25v word names, format {FORMAT}, vocabulary {vocabulary}", "\t".join(columns)]
     for word in sorted(names):
         note = () if notes is None else (notes.get(word, ""),)
-        lines.append("\t".join((str(word), checked(names[word]), *note)))
+        lines.append("\t".join((str(word), check_name(names[word]), *note)))
     return "".join(f"{line}\n" for line in lines)
 
 
-def parse(text: str, *, n_words: int, vocabulary: str, source: str) -> dict[int, str]:
+def parse_names(text: str, *, n_words: int, vocabulary: str, source: str) -> dict[int, str]:
     r"""Return the names in a table; lines without a name are passed over.
 
-    >>> parse("7\tgrass\n9\t\n", n_words=192, vocabulary="", source="mine.tsv")
+    >>> parse_names("7\tgrass\n9\t\n", n_words=192, vocabulary="", source="mine.tsv")
     {7: 'grass'}
     """
     names: dict[int, str] = {}
@@ -122,23 +122,23 @@ def parse(text: str, *, n_words: int, vocabulary: str, source: str) -> dict[int,
                 continue
             if not re.fullmatch(r"[0-9]{1,18}", word.strip()):
                 raise WrongUse(f"{word!r} is no number of a word: write the number, a tab, a name")
-            found = existing(int(word), n_words)
+            found = check_word(int(word), n_words)
             if found in names:
                 raise WrongUse(f"word {found} has a name already, {names[found]!r}: keep one")
             if name:
-                names[found] = checked(name)
+                names[found] = check_name(name)
         except WrongUse as error:
             raise WrongUse(f"{source}, line {number}: {error}") from None
     return names
 
 
-def read(path: Path, *, n_words: int, vocabulary: str) -> dict[int, str]:
+def read_names(path: Path, *, n_words: int, vocabulary: str) -> dict[int, str]:
     """Return the names in a file."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise WrongUse(f"{path} is not text in UTF-8: save it as such") from None
-    return parse(text, n_words=n_words, vocabulary=vocabulary, source=str(path))
+    return parse_names(text, n_words=n_words, vocabulary=vocabulary, source=str(path))
 
 
 def write(path: Path, text: str) -> None:

@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bm25v.bags import Bag, pool
 from bm25v.errors import WrongUse
-from bm25v.query import Query, from_bag, from_bags, regions, steered
-from bm25v.query.weights import blended
+from bm25v.index.bm25 import WeightedWords
 from bm25v.sae.model import Codes
+from bm25v.search import from_bags, regions, steered
+from bm25v.search.weights import blended
+from bm25v.vocabulary.bag import Bag, pool_codes
 
 Weights = dict[int, float]
 
@@ -18,14 +19,14 @@ def bag(*words: int, tf: int = 100) -> Bag:
     return Bag(np.array(words, np.int32), np.full(len(words), tf, np.uint16))
 
 
-def weights(query: Query) -> Weights:
+def weights(query: WeightedWords) -> Weights:
     assert (np.diff(query.words) > 0).all()
     return dict(zip(query.words.tolist(), query.weights.tolist(), strict=True))
 
 
 def test_one_picture_asks_for_each_word_once() -> None:
     one = Bag(np.array([2, 5], np.int32), np.array([10, 900], np.uint16))
-    for query in (from_bag(one), from_bags([one])):
+    for query in (WeightedWords.from_bag(one), from_bags([one])):
         assert weights(query) == {2: 1.0, 5: 1.0}
         assert query.frequencies.tolist() == [0.1, 9.0]
 
@@ -78,12 +79,14 @@ def test_weights_are_shares_of_the_pictures(
 
 
 def test_steering_adds_weighs_and_leaves_out() -> None:
-    query = from_bag(bag(1, 2, 3))
+    query = WeightedWords.from_bag(bag(1, 2, 3))
     assert weights(steered(query, must=[2, 7])) == {1: 1, 2: 1, 3: 1, 7: 1}
     assert weights(steered(query, without=[1, 9])) == {2: 1, 3: 1}
     assert weights(steered(query, boost={1: 3, 2: 0, 8: -2})) == {1: 3, 3: 1, 8: -2}
     assert weights(steered(query, must=[7], boost={7: 0})) == {1: 1, 2: 1, 3: 1}, "a filter only"
-    kept = steered(Query(query.words, query.weights, np.array([4.0, 5, 6])), boost={2: 2, 9: 1})
+    kept = steered(
+        WeightedWords(query.words, query.weights, np.array([4.0, 5, 6])), boost={2: 2, 9: 1}
+    )
     assert kept.frequencies.tolist() == [4, 5, 6, 0]
 
 
@@ -98,7 +101,7 @@ def test_steering_adds_weighs_and_leaves_out() -> None:
 )
 def test_contradictions_are_refused(asked: dict[str, object], message: str) -> None:
     with pytest.raises(WrongUse, match=message):
-        steered(from_bag(bag(1)), **asked)  # type: ignore[arg-type]
+        steered(WeightedWords.from_bag(bag(1)), **asked)  # type: ignore[arg-type]
 
 
 def test_dense_vectors_are_weighed_like_words() -> None:
@@ -177,8 +180,8 @@ def test_regions_that_make_no_sense_are_refused(region: regions.Region, message:
 def test_only_words_in_the_region_are_left() -> None:
     codes = Codes(np.array([[7, 2], [7, 5]]), np.array([[1.0, 0.5], [2.0, 0.25]], np.float32))
     left = regions.patch_shares((0, 0, 0.5, 1), (1, 2))
-    found = pool(regions.within(codes, left), k_post=9)
+    found = pool_codes(regions.within(codes, left), k_post=9)
     assert (found.words.tolist(), found.tf.tolist()) == ([2, 7], [50, 100])
     tiny = regions.patch_shares((0.9, 0.9, 0.001, 0.001), (1, 2))
-    found = pool(regions.within(codes, tiny), k_post=9)
+    found = pool_codes(regions.within(codes, tiny), k_post=9)
     assert (found.words.tolist(), found.tf.tolist()) == ([5, 7], [25, 200]), "not rounded away"

@@ -1,34 +1,16 @@
 """How much each word counts: pictures, examples and counter-examples become one query."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.bags import Bag
 from bm25v.errors import WrongUse
+from bm25v.index.bm25 import WeightedWords
+from bm25v.vocabulary.bag import Bag
 
 LIKED = 0.75  # what a word of all liked pictures counts, beside the 1 of the pictures asked with
 AGAINST = 0.5  # what a word of all counter-examples counts against a picture
-
-
-class Query(NamedTuple):
-    """Words, ascending and each once, how much each counts, and how strong it is in the query."""
-
-    words: NDArray[np.int32]
-    weights: NDArray[np.float64]
-    frequencies: NDArray[np.float64]
-
-
-def from_bag(bag: Bag) -> Query:
-    """Return the query that a picture's bag stands for: each word once, however strong.
-
-    >>> query = from_bag(Bag(np.array([3, 9], np.int32), np.array([150, 20], np.uint16)))
-    >>> query.words.tolist(), query.weights.tolist(), query.frequencies.tolist()
-    ([3, 9], [1.0, 1.0], [1.5, 0.2])
-    """
-    return Query(bag.words, np.ones(len(bag.words)), bag.frequencies)
 
 
 def from_bags(
@@ -37,7 +19,7 @@ def from_bags(
     liked: Sequence[Bag] = (),
     against: Sequence[Bag] = (),
     by_strength: bool = False,
-) -> Query:
+) -> WeightedWords:
     """Return what several pictures ask for together (Rocchio, over presence).
 
     A word counts the share of the pictures that have it, and `LIKED` times the share of the liked
@@ -59,22 +41,23 @@ def from_bags(
     frequencies = np.zeros(len(words))
     for bag in pictures:
         frequencies[np.searchsorted(words, bag.words)] += bag.frequencies / len(pictures)
-    return Query(words, weights, frequencies)
+    return WeightedWords(words, weights, frequencies)
 
 
 def steered(
-    query: Query,
+    query: WeightedWords,
     *,
     must: Collection[int] = (),
     without: Collection[int] = (),
     boost: Mapping[int, float] | None = None,
-) -> Query:
+) -> WeightedWords:
     """Return the query with words added, left out and weighed differently.
 
     A word that a picture must have is asked for. `boost` multiplies a word's weight; a word that
     the query does not have is asked for first. What counts 0 is left out.
 
-    >>> query = from_bag(Bag(np.array([3, 9], np.int32), np.array([150, 20], np.uint16)))
+    >>> bag = Bag(np.array([3, 9], np.int32), np.array([150, 20], np.uint16))
+    >>> query = WeightedWords.from_bag(bag)
     >>> query = steered(query, must=[5], without=[9], boost={3: 2.0, 8: 0.5})
     >>> query.words.tolist(), query.weights.tolist()
     ([3, 5, 8], [2.0, 1.0, 0.5])
@@ -89,7 +72,7 @@ def steered(
         weight, frequency = asked[word]
         asked[word] = (weight * factor, frequency)
     kept = sorted(w for w, (weight, _) in asked.items() if weight != 0 and w not in without)
-    return Query(
+    return WeightedWords(
         np.array(kept, dtype=np.int32),
         np.array([asked[word][0] for word in kept], dtype=np.float64),
         np.array([asked[word][1] for word in kept], dtype=np.float64),

@@ -1,0 +1,60 @@
+"""How strings from outside are shown to people: paths, word names, texts of files.
+
+In: any string. Out: one that a terminal, a page or a plot can show. Not this module's job: escaping
+for HTML (jinja2 does that) and JSON (which keeps every string as it is).
+"""
+
+import contextlib
+from pathlib import Path
+
+
+def printable(text: str) -> str:
+    """Return a text that every output can encode; bytes that are not text become "?".
+
+    >>> printable("caf\\udce9.jpg")
+    'caf?.jpg'
+    """
+    return text.encode(errors="replace").decode()
+
+
+def display_path(path: str) -> str:
+    """Return a path relative to the current folder if it is inside it.
+
+    >>> display_path("/somewhere/else/cat.jpg")
+    '/somewhere/else/cat.jpg'
+    """
+    with contextlib.suppress(ValueError):
+        path = str(Path(path).relative_to(Path.cwd()))
+    return printable(path)
+
+
+def word_label(word: int, name: str | None) -> str:
+    """Return a word's name, or its number if it has none.
+
+    >>> word_label(12, None), word_label(12, "striped ear")
+    ('word 12', 'striped ear')
+    """
+    return name or f"word {word}"
+
+
+def count(n: int, noun: str) -> str:
+    """Return a number of things.
+
+    >>> count(1, "word"), count(1200, "image")
+    ('1 word', '1,200 images')
+    """
+    return f"{n:,} {noun}{'s' * (n != 1)}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in the units that people use.
+
+    >>> duration(0.0312), duration(4.21), duration(131), duration(7265)
+    ('0.03s', '4.2s', '2m 11s', '2h 01m')
+    """
+    if seconds < 1:
+        return f"{seconds:.2f}s"
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"
