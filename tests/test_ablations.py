@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from bm25v.errors import WrongUse
-from bm25v.evaluate import ablations, datasets
-from bm25v.evaluate.ablations import AXES, Trial, ablate, trials
-from bm25v.evaluate.cells import Cells
-from bm25v.evaluate.run import earn, evaluate
-from bm25v.evaluate.settings import ALL, Settings
-from bm25v.evaluate.systems import Contest
+from bm25v.research import ablations, datasets
+from bm25v.research.ablations import AXES, Trial, ablate, trials
+from bm25v.research.cells import Cells
+from bm25v.research.run import earn, evaluate
+from bm25v.research.settings import ALL, Settings
+from bm25v.research.systems import Contest
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.vocabulary import Vocabulary
 from tests import test_cli, test_evaluate

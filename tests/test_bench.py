@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from bm25v.bench import by_vectors
-from bm25v.bench import search as bench
-from bm25v.bench.synthetic import N_WORDS, World
 from bm25v.cli.bench import command
 from bm25v.errors import MissingExtra, WrongUse
-from bm25v.evaluate.systems import vectors
 from bm25v.gallery import Gallery
+from bm25v.research.bench import by_vectors
+from bm25v.research.bench import search as bench
+from bm25v.research.bench.synthetic import N_WORDS, World
+from bm25v.research.systems import vectors
 
 SYSTEMS = {
     "first-stage",
@@ -88,7 +88,7 @@ def test_what_is_not_installed_is_left_out(tmp_path: Path, monkeypatch: pytest.M
     assert "scipy is left out: scipy.sparse is not installed" in outcome.stderr
     for name in ("bm25s", "faiss-flat", "hnsw", "ivfpq"):
         assert f"{name} is left out" in outcome.stderr
-    with pytest.raises(MissingExtra, match=r"bm25v\[evaluate\]"):
+    with pytest.raises(MissingExtra, match=r"bm25v\[research\]"):
         run("--n", "300", "-o", str(tmp_path / "plot.png"))
 
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from bm25v.cli.cost import command as cost_command
 from bm25v.cli.zipf import command as zipf_command
 from bm25v.errors import EvaluationError, GalleryNotFound, MissingExtra, WrongUse
-from bm25v.evaluate import cost
-from bm25v.evaluate.zipf import analyse
 from bm25v.gallery import Gallery
+from bm25v.research import cost
+from bm25v.research.zipf import analyse
 from bm25v.vocabulary import Vocabulary
 from tests.conftest import picture
 
@@ -178,5 +178,5 @@ def test_plots_need_matplotlib_and_an_ending(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     for command in (zipf_command, cost_command):
         run(command, "-g", gallery.path)
-        with pytest.raises(MissingExtra, match=r"pip install 'bm25v\[evaluate\]'"):
+        with pytest.raises(MissingExtra, match=r"pip install 'bm25v\[research\]'"):
             run(command, "-g", gallery.path, "-o", tmp_path / "plot.png")

@@ -13,8 +13,8 @@ import pytest
 from scipy.io import savemat
 
 from bm25v.errors import EvaluationError, MissingExtra, WrongUse
-from bm25v.evaluate.datasets import SOURCES, Box, Dataset, checked, load
-from bm25v.evaluate.datasets.pickles import Refused, load_plain
+from bm25v.research.datasets import SOURCES, Box, Dataset, checked, load
+from bm25v.research.datasets.pickles import Refused, load_plain
 from tests.conftest import picture
 
 Pairs = list[tuple[str, str]]
@@ -270,7 +270,7 @@ def test_numbers_out_of_range_are_refused(tmp_path: Path) -> None:
 def test_without_scipy_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = built("flowers102", tmp_path)
     monkeypatch.setitem(sys.modules, "scipy.io", None)
-    with pytest.raises(MissingExtra, match=r"\.mat files needs an extra: .*bm25v\[evaluate\]"):
+    with pytest.raises(MissingExtra, match=r"\.mat files needs an extra: .*bm25v\[research\]"):
         load("flowers102", root)
 
 

@@ -15,12 +15,12 @@ from PIL import Image
 
 from bm25v import demo
 from bm25v.backbones import downloads
-from bm25v.bench.duplicates import CHANGES, tell_apart
 from bm25v.errors import WrongUse
 from bm25v.gallery import Gallery, layout
 from bm25v.gallery.duplicates import Group
 from bm25v.gallery.likeness import Likeness, compare_files, near_pairs, shared_words, shortlist
 from bm25v.gallery.stars import stars
+from bm25v.research.bench.duplicates import CHANGES, tell_apart
 from bm25v.vocabulary.bag import Bag
 from tests import test_cli
 from tests.conftest import picture

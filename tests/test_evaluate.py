@@ -19,17 +19,17 @@ from PIL import Image
 
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import EvaluationError, MissingExtra, WrongUse
-from bm25v.evaluate import datasets, features, revisited, statistics, store
-from bm25v.evaluate.features import Extracted, extract
-from bm25v.evaluate.run import evaluate
-from bm25v.evaluate.settings import PRESETS, Settings
-from bm25v.evaluate.shots import Shot
-from bm25v.evaluate.systems import NAMES, Contest, classical, fusion, resolve, sparse, vectors
-from bm25v.evaluate.systems.sparse import Words
-from bm25v.evaluate.words import Bags, bags_of, codes_of
 from bm25v.index import bm25 as reference
 from bm25v.index.bm25 import WeightedWords
 from bm25v.index.searcher import Ranked
+from bm25v.research import datasets, features, revisited, statistics, store
+from bm25v.research.features import Extracted, extract
+from bm25v.research.run import evaluate
+from bm25v.research.settings import PRESETS, Settings
+from bm25v.research.shots import Shot
+from bm25v.research.systems import NAMES, Contest, classical, fusion, resolve, sparse, vectors
+from bm25v.research.systems.sparse import Words
+from bm25v.research.words import Bags, bags_of, codes_of
 from bm25v.sae.model import Codes
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary import bag as bags
@@ -827,13 +827,13 @@ def test_a_missing_extra_names_the_command(
     run: Run, monkeypatch: pytest.MonkeyPatch, forwards: list[int]
 ) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
-    failed(run(), 1, "pip install 'bm25v[evaluate]'")
+    failed(run(), 1, "pip install 'bm25v[research]'")
     assert not forwards
     code, out, _ = run("--systems", "dense,bm25v,two-stage-100,hybrid", "--json", "-")
     assert code == 0
     assert len(json.loads(out)["systems"]) == 4
     monkeypatch.setitem(sys.modules, "scipy.sparse", None)
-    failed(run("--systems", "dot"), 1, "pip install 'bm25v[evaluate]'")
+    failed(run("--systems", "dot"), 1, "pip install 'bm25v[research]'")
     with pytest.raises(MissingExtra):
         resolve(["bm25v"], replace(Settings(), tf="sqrt"))
     assert run("--systems", "bm25v")[0] == 0

@@ -9,13 +9,13 @@ from PIL import Image
 
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import EvaluationError, WrongUse
-from bm25v.evaluate import datasets, statistics
-from bm25v.evaluate.faithfulness import Faithfulness, measure
-from bm25v.evaluate.faithfulness.hiding import GREY, WAYS, Canvas, Way
-from bm25v.evaluate.faithfulness.orders import DENSE, MIDDLE, ORDERS, OURS, RANDOM, maps, order
-from bm25v.evaluate.faithfulness.pairs import Pair, draw
-from bm25v.evaluate.faithfulness.result import Curves
-from bm25v.evaluate.features import extract
+from bm25v.research import datasets, statistics
+from bm25v.research.faithfulness import Faithfulness, measure
+from bm25v.research.faithfulness.hiding import GREY, WAYS, Canvas, Way
+from bm25v.research.faithfulness.orders import DENSE, MIDDLE, ORDERS, OURS, RANDOM, maps, order
+from bm25v.research.faithfulness.pairs import Pair, draw
+from bm25v.research.faithfulness.result import Curves
+from bm25v.research.features import extract
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.vocabulary import Vocabulary
 from tests import test_cli, test_evaluate

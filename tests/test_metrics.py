@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bm25v.errors import EvaluationError, WrongUse
-from bm25v.evaluate import metrics, revisited, statistics
-from bm25v.evaluate.datasets import Box, Item, Landmark
-from bm25v.evaluate.metrics import Judged, judge
+from bm25v.research import metrics, revisited, statistics
+from bm25v.research.datasets import Box, Item, Landmark
+from bm25v.research.metrics import Judged, judge
 
 GALLERY = ["cat", "cat", "dog", "dog", "emu"]
 

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from bm25v.errors import EvaluationError
-from bm25v.evaluate.datasets.dataset import Item
-from bm25v.evaluate.regions import held_out, region_recall, side_by_side
 from bm25v.gallery import Gallery
+from bm25v.research.datasets.dataset import Item
+from bm25v.research.regions import held_out, region_recall, side_by_side
 from tests import test_cli
 from tests.conftest import picture
 from tests.test_cli import Run

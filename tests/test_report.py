@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bm25v.bench import evaluated
 from bm25v.cli.report import command
 from bm25v.errors import EvaluationError, WrongUse
-from bm25v.evaluate import cost, datasets, features, report, shots, zipf
-from bm25v.evaluate.pages import plots
-from bm25v.evaluate.pages.figures import Report
-from bm25v.evaluate.pages.markup import table
-from bm25v.evaluate.pages.page import page
-from bm25v.evaluate.pages.quality import SHOWN, title
-from bm25v.evaluate.settings import Settings
-from bm25v.evaluate.statistics import Comparison, Interval
-from bm25v.evaluate.systems import NAMES
+from bm25v.research import cost, datasets, features, report, shots, zipf
+from bm25v.research.bench import evaluated
+from bm25v.research.pages import plots
+from bm25v.research.pages.figures import Report
+from bm25v.research.pages.markup import table
+from bm25v.research.pages.page import page
+from bm25v.research.pages.quality import SHOWN, title
+from bm25v.research.settings import Settings
+from bm25v.research.statistics import Comparison, Interval
+from bm25v.research.systems import NAMES
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary import bag as bags
 from tests.conftest import picture

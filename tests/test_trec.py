@@ -8,8 +8,8 @@ import pytest
 from ir_measures import AP, Success
 
 from bm25v.errors import EvaluationError, WrongUse
-from bm25v.evaluate import metrics, trec
-from bm25v.evaluate.datasets import Box, Dataset, Item, Landmark
+from bm25v.research import metrics, trec
+from bm25v.research.datasets import Box, Dataset, Item, Landmark
 
 ROOT = Path("/data")
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bm25v.errors import EvaluationError, MissingExtra, WrongUse
-from bm25v.evaluate import charts, cost
-from bm25v.evaluate.zipf import Zipf, analyse
+from bm25v.research import charts, cost
+from bm25v.research.zipf import Zipf, analyse
 from bm25v.vocabulary.bag import Bag
 
 
@@ -98,7 +98,7 @@ def test_without_matplotlib_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtra, match=r"bm25v\[evaluate\]"):
+    with pytest.raises(MissingExtra, match=r"bm25v\[research\]"):
         charts.draw_zipf(noisy(1, 0), "Pets", tmp_path / "one.png")
 
 

@@ -17,7 +17,7 @@ from bm25v.cli.evaluate import (
 from bm25v.cli.options import console, json_option, print_json, print_notes
 
 if TYPE_CHECKING:
-    from bm25v.evaluate.ablations import Grid
+    from bm25v.research.ablations import Grid
 
 
 @click.command("ablate")
@@ -62,7 +62,7 @@ def command(
     """
     from bm25v.cli.progress import stages_bar
     from bm25v.errors import WrongUse
-    from bm25v.evaluate import ablations, curves, datasets, tables
+    from bm25v.research import ablations, curves, datasets, tables
     from bm25v.vocabulary import Vocabulary
 
     if len(values) not in (0, len(axes)):

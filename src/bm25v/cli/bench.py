@@ -12,7 +12,7 @@ from bm25v.cli import bench_explain
 from bm25v.cli.options import console, json_option, print_json
 
 if TYPE_CHECKING:
-    from bm25v.bench.search import SearchTimes
+    from bm25v.research.bench.search import SearchTimes
 
 _RATIOS = (  # slow and fast, or so one hopes
     ("dense", "first-stage"),
@@ -43,8 +43,8 @@ def encode(folder: Path | None, vocabulary: str, limit: int, rounds: int, as_jso
     """Time indexing against the bare forward passes, on FOLDER or on the demo's photos."""
     from bm25v import demo, images
     from bm25v.backbones import downloads
-    from bm25v.bench.encode import time_encoding
     from bm25v.cli.progress import progress_bar
+    from bm25v.research.bench.encode import time_encoding
 
     with tempfile.TemporaryDirectory() as scratch, progress_bar("timing") as progress:
         if folder is None:
@@ -69,8 +69,8 @@ def encode(folder: Path | None, vocabulary: str, limit: int, rounds: int, as_jso
 def train(dims: tuple[int, ...], rounds: int, as_json: bool) -> None:
     """Time a training step against the same step written densely, and patches becoming words."""
     from bm25v.sae import trainer as _needs_torch  # noqa: F401, I001 - says so in one line
-    from bm25v.bench.train import time_steps
-    from bm25v.bench.words import time_words
+    from bm25v.research.bench.train import time_steps
+    from bm25v.research.bench.words import time_words
     from bm25v.cli.progress import progress_bar
 
     with progress_bar("timing") as progress:
@@ -139,10 +139,10 @@ def search(
     as_json: bool,
 ) -> None:
     """Time searches against other systems, and changes, on one thread."""
-    from bm25v.bench import plot
-    from bm25v.bench.pictures import of_gallery
-    from bm25v.bench.search import time_search
-    from bm25v.bench.synthetic import World
+    from bm25v.research.bench import plot
+    from bm25v.research.bench.pictures import of_gallery
+    from bm25v.research.bench.search import time_search
+    from bm25v.research.bench.synthetic import World
 
     figure = plot.figure() if output else None
     found = []
@@ -208,8 +208,8 @@ def _print_search(times: "SearchTimes") -> None:
 @json_option
 def duplicates(folder: Path, vocabulary: str, every: int, as_json: bool) -> None:
     """Change every n-th picture of FOLDER a little, and see which are found again."""
-    from bm25v.bench.duplicates import tell_apart
     from bm25v.cli.progress import progress_bar
+    from bm25v.research.bench.duplicates import tell_apart
 
     with progress_bar("comparing") as progress:
         told = tell_apart(folder, vocabulary=vocabulary, every=every, progress=progress)

@@ -25,8 +25,8 @@ def command(folder: Path | None, vocabulary: str, hits: int, n: int, as_json: bo
     """Time saying why, with FOLDER or the demo's photos, and counting a gallery's words."""
     from bm25v import demo, images
     from bm25v.backbones import downloads
-    from bm25v.bench.explain import time_explaining, time_usage
     from bm25v.cli.progress import progress_bar
+    from bm25v.research.bench.explain import time_explaining, time_usage
 
     with tempfile.TemporaryDirectory() as scratch, progress_bar("indexing") as progress:
         if folder is None:

@@ -10,8 +10,8 @@ from bm25v.cli.options import console, gallery_option, json_option, print_json, 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bm25v.evaluate.cost import Growth, Usage
     from bm25v.gallery.results import Info
+    from bm25v.research.cost import Growth, Usage
 
 _NOTE = (
     "bytes a vector are the paper's: 4 a number, 6 a word; counted are 5 operations for each "
@@ -42,7 +42,7 @@ def command(gallery_path: Path, sizes: tuple[int, ...], output: Path | None, as_
     Every picture of the gallery is a query. "expected" is the paper's formula, in which all active
     words are equally frequent; "counted" is what the queries really read.
     """
-    from bm25v.evaluate import charts, cost, galleries
+    from bm25v.research import charts, cost, galleries
 
     counted = galleries.count(gallery_path)
     here = cost.own_usage(counted.df_v, counted.info.pictures)
@@ -64,7 +64,7 @@ def command(gallery_path: Path, sizes: tuple[int, ...], output: Path | None, as_
 
 
 def _to_json(info: "Info", usages: "list[Usage]", dim: int, growth: "Growth") -> dict[str, Any]:
-    from bm25v.evaluate import cost
+    from bm25v.research import cost
 
     sizes = [
         {
@@ -94,7 +94,7 @@ def _to_json(info: "Info", usages: "list[Usage]", dim: int, growth: "Growth") ->
 def _print_table(out: "Console", usage: "Usage", dim: int, *, is_projected: bool) -> None:
     from rich.table import Table
 
-    from bm25v.evaluate import cost
+    from bm25v.research import cost
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("system", no_wrap=True)

@@ -15,10 +15,7 @@ _LIBRARIES = ("numpy", "numba", "onnxruntime", "pillow", "safetensors")
 _EXTRAS = {
     "hf": "transformers",
     "train": "torch",
-    "serve": "fastapi",
-    "evaluate": "faiss",
-    "qdrant": "qdrant_client",
-    "ray": "ray",
+    "research": "faiss",
     "heic": "pillow_heif",
 }
 

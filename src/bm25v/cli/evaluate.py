@@ -9,8 +9,8 @@ import click
 from bm25v.cli.options import console, print_notes
 
 if TYPE_CHECKING:
-    from bm25v.evaluate.result import Result
-    from bm25v.evaluate.settings import Settings
+    from bm25v.research.result import Result
+    from bm25v.research.settings import Settings
 
 _OTHERS = ("faithfulness", "regions")  # a module each
 _ENDINGS = {".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "json"}
@@ -97,9 +97,9 @@ def command(
     bm25v evaluate faithfulness  explanations
     """
     from bm25v.cli.progress import stages_bar
-    from bm25v.evaluate import datasets
-    from bm25v.evaluate.run import evaluate
-    from bm25v.evaluate.systems import NAMES, resolve
+    from bm25v.research import datasets
+    from bm25v.research.run import evaluate
+    from bm25v.research.systems import NAMES, resolve
     from bm25v.vocabulary import Vocabulary
 
     settings = read_settings(preset, changes)
@@ -124,7 +124,7 @@ def command(
 def read_settings(preset: str, changes: tuple[str, ...]) -> "Settings":
     """Return a preset with changes like "k_post=64"."""
     from bm25v.errors import WrongUse
-    from bm25v.evaluate.settings import PRESETS
+    from bm25v.research.settings import PRESETS
 
     settings = PRESETS[preset]
     for change in changes:
@@ -143,7 +143,7 @@ def listed(text: str) -> list[str]:
 def _print(
     result: "Result", format_name: str | None, output: Path | None, json_path: str | None
 ) -> None:
-    from bm25v.evaluate import tables
+    from bm25v.research import tables
 
     if json_path == "-":
         click.echo(tables.as_json(result), nl=False)
@@ -166,7 +166,7 @@ def _print(
 
 
 def _write_runs(result: "Result", folder: Path) -> None:
-    from bm25v.evaluate import trec
+    from bm25v.research import trec
 
     qrels = trec.qrels_of(result.dataset)
     folder.mkdir(parents=True, exist_ok=True)

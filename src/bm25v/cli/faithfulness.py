@@ -51,9 +51,9 @@ def command(
     are shown in that order.
     """
     from bm25v.cli.progress import stages_bar
-    from bm25v.evaluate import charts, datasets
-    from bm25v.evaluate.faithfulness import measure, plot, tables
-    from bm25v.evaluate.faithfulness.hiding import WAYS
+    from bm25v.research import charts, datasets
+    from bm25v.research.faithfulness import measure, plot, tables
+    from bm25v.research.faithfulness.hiding import WAYS
     from bm25v.vocabulary import Vocabulary
 
     if output:

@@ -10,8 +10,8 @@ from bm25v.cli.evaluate import data_option, split_option
 from bm25v.cli.options import json_option, print_json, print_notes
 
 if TYPE_CHECKING:
-    from bm25v.evaluate.statistics import Interval
     from bm25v.gallery.gallery import Mode
+    from bm25v.research.statistics import Interval
 
 
 @click.command("regions")
@@ -42,7 +42,7 @@ def command(
     hits is of that picture's class.
     """
     from bm25v.cli.progress import stages_bar
-    from bm25v.evaluate import datasets, regions
+    from bm25v.research import datasets, regions
 
     dataset = datasets.load(name, data, split=split)
     print_notes(dataset.problems)

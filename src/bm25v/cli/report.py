@@ -48,9 +48,9 @@ def command(
     DATASET is one that is laid out as published (see bm25v evaluate --help), or "folder" for any
     folder of class folders.
     """
-    from bm25v.bench.evaluated import time_searches
     from bm25v.cli.progress import stages_bar
-    from bm25v.evaluate import datasets, report
+    from bm25v.research import datasets, report
+    from bm25v.research.bench.evaluated import time_searches
     from bm25v.vocabulary import Vocabulary
 
     settings = read_settings(preset, changes)

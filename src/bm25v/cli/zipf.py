@@ -9,7 +9,7 @@ import click
 from bm25v.cli.options import DEFAULT_GALLERY, console, json_option, print_json, shown
 
 if TYPE_CHECKING:
-    from bm25v.evaluate.zipf import Zipf
+    from bm25v.research.zipf import Zipf
 
 _PAPER = (
     "the paper's seven sets: α 1.20 to 2.32, R² .917 to .973, head 0.25 to 1.83%, "
@@ -41,7 +41,7 @@ def command(paths: tuple[Path, ...], output: Path | None, as_json: bool) -> None
     Head are words in more than half of the pictures, tail those in less than a tenth, as shares
     of the active words: those in any picture at all.
     """
-    from bm25v.evaluate import charts, galleries
+    from bm25v.research import charts, galleries
 
     paths = tuple(dict.fromkeys(paths))
     counted = [galleries.count(path) for path in paths]

@@ -1,0 +1,74 @@
+"""Everything a report shows, as values."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from bm25v.research import cost
+from bm25v.research.ablations import Grid
+from bm25v.research.cost import Growth, Usage
+from bm25v.research.result import Result
+from bm25v.research.zipf import Zipf
+
+
+class Speed(NamedTuple):
+    """How long one query takes one system."""
+
+    system: str
+    median_ms: float
+    p95_ms: float
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """How long searches take, on one thread, with encoded queries."""
+
+    machine: str
+    queries: int
+    candidates: int  # of the first stage
+    systems: tuple[Speed, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A page's worth of figures."""
+
+    result: Result
+    ablations: tuple[Grid, ...]  # of one setting each
+    zipf: Zipf
+    usages: tuple[Usage, ...]  # as it is, then projected
+    growth: Growth
+    dim: int  # of a dense vector
+    bag_bytes: int  # of a picture on disk
+    dense_bytes: int
+    speeds: Speeds | None
+    commands: tuple[str, ...]  # that give these figures again
+    version: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures as plain values; of each query only what it adds to them."""
+        fit = {name: value for name, value in vars(self.zipf).items() if name != "df_r"}
+        return {
+            "version": self.version,
+            **self.result.to_dict(),
+            "ablations": {
+                grid.axes[0]: [cell.to_dict() for cell in grid.cells] for grid in self.ablations
+            },
+            "zipf": {**fit, "active": self.zipf.active, "df_by_rank": self.zipf.df_r.tolist()},
+            "cost": [
+                {
+                    **asdict(usage),
+                    "expected_postings": usage.expected_postings,
+                    "systems": [one._asdict() for one in cost.table(usage, dim=self.dim)],
+                }
+                for usage in self.usages
+            ],
+            "growth": self.growth._asdict(),
+            "bytes_on_disk": {"bags": self.bag_bytes, "dense": self.dense_bytes},
+            "milliseconds": None if self.speeds is None else _times(self.speeds),
+            "commands": list(self.commands),
+        }
+
+
+def _times(speeds: Speeds) -> dict[str, Any]:
+    systems = {one.system: {"median": one.median_ms, "p95": one.p95_ms} for one in speeds.systems}
+    return {**vars(speeds), "systems": systems}

@@ -1,0 +1,64 @@
+"""The part of a report's page about what other settings would do."""
+
+from collections.abc import Sequence
+
+from bm25v.explain.markup import text
+from bm25v.research.ablations import Grid
+from bm25v.research.pages import plots
+from bm25v.research.pages.markup import paragraph, plot, section, table
+from bm25v.research.pages.plots import share
+from bm25v.research.pages.quality import COLOURS, headline
+from bm25v.research.result import Result
+from bm25v.research.settings import typed
+
+_TRIALS = {
+    "k_post": "How many words are kept of a picture",
+    "k_query": "How many words of the query are asked for",
+    "scoring": "How words are compared: by BM25, or in other ways",
+}
+_TRIED = ("R@1", "R@10", "R@100", "mAP", "mAP easy", "mAP medium", "mAP hard")
+
+
+def ablations(result: Result, grids: Sequence[Grid]) -> str:
+    """Return what other settings would do to BM25-V and to what follows it."""
+    if not grids:
+        return ""
+    parts = "".join(_ablation(result, grid) for grid in grids)
+    about = "One setting changed at a time; the line that stands out is used in the rest."
+    return section(
+        "settings", "What settings do", paragraph(about), f'<div class="charts">{parts}</div>'
+    )
+
+
+def _ablation(result: Result, grid: Grid) -> str:
+    (axis,) = grid.axes
+    figure = headline(list(grid.dense))
+    columns = [("bm25v", one) for one in grid.dense if one in _TRIED] + [("two-stage", figure)]
+    values = [cell.values[axis] for cell in grid.cells]
+    rows = [
+        [
+            text(value),
+            *(share(cell.figures[system][one]) for system, one in columns),
+            f"{cell.postings:,.0f}",
+        ]
+        for value, cell in zip(values, grid.cells, strict=True)
+    ]
+    used = typed(getattr(result.settings, axis) or result.vocabulary["k_post"])
+    heads = [text(axis), *(one for _, one in columns[:-1]), f"{figure}, two-stage", "postings read"]
+    listed = table(heads, rows, chosen=values.index(used) if used in values else None)
+    about = _TRIALS.get(axis, "")
+    if not all(value.isdecimal() for value in values) or len(values) < 2:
+        return f'<div class="wide"><h3>{text(axis)}</h3><p>{text(about)}</p>{listed}</div>'
+    lines = [
+        plots.Line(
+            f"{one}, two-stage" if system == "two-stage" else one,
+            [(int(cell.values[axis]), cell.figures[system][one]) for cell in grid.cells],
+            f"s{number % COLOURS}",
+        )
+        for number, (system, one) in enumerate(columns)
+    ]
+    shares = [value for line in lines for _, value in line.points]
+    places = [(int(value), value) for value in values]
+    x = plots.Axis(axis, min(places)[0], max(places)[0], places, is_log=True)
+    y = plots.linear("recall", min(shares), max(shares))
+    return f"{plot(axis, about, lines, x, y)}<div>{listed}</div>"
