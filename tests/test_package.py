@@ -57,7 +57,7 @@ def test_a_wheel_holds_all_that_search_needs(tmp_path: Path) -> None:
         members = set(archive.namelist())
     assert {
         "bm25v/py.typed",
-        "bm25v/research/pages/page.css",
+        "bm25v/pages/evaluation.css",
         "bm25v/explain/look.css",
         "bm25v/explain/page.js",
         "bm25v/vocabulary/shipped/default/sae.safetensors",

@@ -12,13 +12,13 @@ from click.testing import CliRunner
 
 from bm25v.cli.report import command
 from bm25v.errors import EvaluationError, WrongUse
+from bm25v.pages import plots
+from bm25v.pages.evaluation_markup import table
+from bm25v.pages.evaluation_page import page
+from bm25v.pages.evaluation_quality import SHOWN, title
 from bm25v.research import cost, datasets, features, report, shots, zipf
 from bm25v.research.bench import evaluated
-from bm25v.research.pages import plots
-from bm25v.research.pages.figures import Report
-from bm25v.research.pages.markup import table
-from bm25v.research.pages.page import page
-from bm25v.research.pages.quality import SHOWN, title
+from bm25v.research.figures import Report
 from bm25v.research.settings import Settings
 from bm25v.research.statistics import Comparison, Interval
 from bm25v.research.systems import NAMES

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v import __version__
+from bm25v.pages.evaluation_page import page
 from bm25v.research import cost, zipf
 from bm25v.research.ablations import ablate, trials
 from bm25v.research.datasets import Dataset
 from bm25v.research.features import Extracted, Progress, extract
-from bm25v.research.pages.figures import Report, Speeds
-from bm25v.research.pages.page import page
+from bm25v.research.figures import Report, Speeds
 from bm25v.research.run import evaluate
 from bm25v.research.settings import Settings, typed
 from bm25v.research.systems import NAMES, Contest, resolve

@@ -8,7 +8,7 @@ import numpy as np
 from bm25v.gallery.rows import Rows
 from bm25v.research.bench.pictures import BenchQuery, Pictures
 from bm25v.research.bench.search import time_systems
-from bm25v.research.pages.figures import Speed, Speeds
+from bm25v.research.figures import Speed, Speeds
 from bm25v.research.report import Searched
 from bm25v.research.words import Bags
 from bm25v.vocabulary.bag import quantise

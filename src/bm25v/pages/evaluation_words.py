@@ -1,15 +1,18 @@
 """The part of a report's page about words: how they are spread, and what they cost."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from bm25v.explain.markup import text
-from bm25v.research import cost
-from bm25v.research.cost import Growth, Usage
-from bm25v.research.pages import plots
-from bm25v.research.pages.figures import Report
-from bm25v.research.pages.markup import paragraph, plot, section, table
-from bm25v.research.pages.plots import share
-from bm25v.research.zipf import Zipf
+from bm25v.pages import plots
+from bm25v.pages.evaluation_markup import paragraph, plot, section, table
+from bm25v.pages.plots import share
+
+if TYPE_CHECKING:
+    from bm25v.research.cost import Growth
+    from bm25v.research.figures import Report
+    from bm25v.research.zipf import Zipf
 
 _TIMED = {
     "first-stage": "BM25-V, first stage",
@@ -19,7 +22,7 @@ _TIMED = {
 }
 
 
-def spread(zipf: Zipf) -> str:
+def spread(zipf: "Zipf") -> str:
     """Return how often words are used, by rank."""
     ranks = _thinned(zipf.active)
     first = max(1.0, (zipf.scale / zipf.pictures) ** (1 / zipf.alpha)) if zipf.alpha > 0 else 1.0
@@ -53,9 +56,9 @@ def spread(zipf: Zipf) -> str:
     )
 
 
-def costs(report: Report) -> str:
+def costs(report: "Report") -> str:
     """Return what a search takes in bytes and operations, here and in larger galleries."""
-    here, dim = report.usages[0], report.dim
+    here = report.usages[0]
     rows = [
         [
             text(line.system),
@@ -64,7 +67,7 @@ def costs(report: Report) -> str:
             f"{line.operations:,.0f}",
             "" if line.counted is None else f"{line.counted:,.0f}",
         ]
-        for line in cost.table(here, dim=dim)
+        for line in report.cost_tables()[0]
     ]
     heads = ["system", "bytes a vector", "compression", "operations, expected", "counted"]
     size = report.bag_bytes + report.dense_bytes
@@ -84,7 +87,7 @@ def costs(report: Report) -> str:
     )
 
 
-def _growth(growth: Growth) -> str:
+def _growth(growth: "Growth") -> str:
     measured = list(zip(growth.sizes, growth.measured, strict=True))
     expected = list(zip(growth.sizes, growth.expected, strict=True))
     lines = [
@@ -98,9 +101,8 @@ def _growth(growth: Growth) -> str:
     return plot("Words in use", about, lines, x, y)
 
 
-def _projections(report: Report) -> str:
-    dim = report.dim
-    columns = [{line.system: line for line in cost.table(u, dim=dim)} for u in report.usages]
+def _projections(report: "Report") -> str:
+    columns = [{line.system: line for line in lines} for lines in report.cost_tables()]
     rows = []
     for system, line in columns[0].items():
         cells = [compact(column[system].operations) for column in columns]
@@ -108,7 +110,7 @@ def _projections(report: Report) -> str:
         if line.counted is not None:
             counted = (compact(column[system].counted or 0) for column in columns)
             rows.append([f"{text(system)}, as counted", *counted])
-    rows.append(["words in use, expected", *(f"{_expected(u):,.0f}" for u in report.usages)])
+    rows.append(["words in use, expected", *(f"{n:,.0f}" for n in report.expected_words())])
     heads = ["operations a query in … pictures", *(compact(u.pictures) for u in report.usages)]
     return (
         "<div><h3>In larger galleries</h3><p>By the paper's formulas; as counted, each word keeps "
@@ -116,11 +118,7 @@ def _projections(report: Report) -> str:
     )
 
 
-def _expected(usage: Usage) -> float:
-    return float(cost.active_words(usage.pictures, usage.picture_words, usage.vocabulary))
-
-
-def speeds(report: Report) -> str:
+def speeds(report: "Report") -> str:
     """Return how long searches take here."""
     found = report.speeds
     if found is None:

@@ -1,15 +1,16 @@
 """The part of a report's page about what other settings would do."""
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from bm25v.explain.markup import text
-from bm25v.research.ablations import Grid
-from bm25v.research.pages import plots
-from bm25v.research.pages.markup import paragraph, plot, section, table
-from bm25v.research.pages.plots import share
-from bm25v.research.pages.quality import COLOURS, headline
-from bm25v.research.result import Result
-from bm25v.research.settings import typed
+from bm25v.pages import plots
+from bm25v.pages.evaluation_markup import paragraph, plot, section, table
+from bm25v.pages.evaluation_quality import COLOURS, headline
+from bm25v.pages.plots import share
+
+if TYPE_CHECKING:
+    from bm25v.research.ablations import Grid
+    from bm25v.research.figures import Report
 
 _TRIALS = {
     "k_post": "How many words are kept of a picture",
@@ -19,18 +20,18 @@ _TRIALS = {
 _TRIED = ("R@1", "R@10", "R@100", "mAP", "mAP easy", "mAP medium", "mAP hard")
 
 
-def ablations(result: Result, grids: Sequence[Grid]) -> str:
+def ablations(report: "Report") -> str:
     """Return what other settings would do to BM25-V and to what follows it."""
-    if not grids:
+    if not report.ablations:
         return ""
-    parts = "".join(_ablation(result, grid) for grid in grids)
+    parts = "".join(_ablation(report, grid) for grid in report.ablations)
     about = "One setting changed at a time; the line that stands out is used in the rest."
     return section(
         "settings", "What settings do", paragraph(about), f'<div class="charts">{parts}</div>'
     )
 
 
-def _ablation(result: Result, grid: Grid) -> str:
+def _ablation(report: "Report", grid: "Grid") -> str:
     (axis,) = grid.axes
     figure = headline(list(grid.dense))
     columns = [("bm25v", one) for one in grid.dense if one in _TRIED] + [("two-stage", figure)]
@@ -43,7 +44,7 @@ def _ablation(result: Result, grid: Grid) -> str:
         ]
         for value, cell in zip(values, grid.cells, strict=True)
     ]
-    used = typed(getattr(result.settings, axis) or result.vocabulary["k_post"])
+    used = report.setting(axis)
     heads = [text(axis), *(one for _, one in columns[:-1]), f"{figure}, two-stage", "postings read"]
     listed = table(heads, rows, chosen=values.index(used) if used in values else None)
     about = _TRIALS.get(axis, "")

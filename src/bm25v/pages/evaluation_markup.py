@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from bm25v.explain.markup import text
-from bm25v.research.pages import plots
+from bm25v.pages import plots
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, chosen: int | None = None) -> str:

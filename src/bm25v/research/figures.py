@@ -1,12 +1,13 @@
-"""Everything a report shows, as values."""
+"""Everything that an evaluation report shows, as values; `pages` makes HTML of it."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from bm25v.research import cost
 from bm25v.research.ablations import Grid
-from bm25v.research.cost import Growth, Usage
+from bm25v.research.cost import Cost, Growth, Usage
 from bm25v.research.result import Result
+from bm25v.research.settings import typed
 from bm25v.research.zipf import Zipf
 
 
@@ -44,6 +45,25 @@ class Report:
     commands: tuple[str, ...]  # that give these figures again
     version: str
 
+    def cost_tables(self) -> list[list[Cost]]:
+        """Return what each system costs, for each of the usages."""
+        return [cost.table(usage, dim=self.dim) for usage in self.usages]
+
+    def expected_words(self) -> list[float]:
+        """Return how many words are expected in any image, for each of the usages."""
+        return [
+            float(cost.active_words(usage.pictures, usage.picture_words, usage.vocabulary))
+            for usage in self.usages
+        ]
+
+    def changed_settings(self) -> dict[str, str]:
+        """Return the settings that are not the default ones, as a person types them."""
+        return {name: typed(value) for name, value in self.result.settings.changes.items()}
+
+    def setting(self, name: str) -> str:
+        """Return the value of a setting as a person types it."""
+        return typed(getattr(self.result.settings, name) or self.result.vocabulary["k_post"])
+
     def to_dict(self) -> dict[str, Any]:
         """Return all figures as plain values; of each query only what it adds to them."""
         fit = {name: value for name, value in vars(self.zipf).items() if name != "df_r"}
@@ -58,9 +78,9 @@ class Report:
                 {
                     **asdict(usage),
                     "expected_postings": usage.expected_postings,
-                    "systems": [one._asdict() for one in cost.table(usage, dim=self.dim)],
+                    "systems": [line._asdict() for line in lines],
                 }
-                for usage in self.usages
+                for usage, lines in zip(self.usages, self.cost_tables(), strict=True)
             ],
             "growth": self.growth._asdict(),
             "bytes_on_disk": {"bags": self.bag_bytes, "dense": self.dense_bytes},

@@ -1,19 +1,23 @@
 """A report as one page of HTML that needs nothing beside it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bm25v.explain.markup import document, facts, text
-from bm25v.research.pages import quality, settings, words
-from bm25v.research.pages.figures import Report
-from bm25v.research.pages.markup import paragraph, section
-from bm25v.research.pages.plots import share
-from bm25v.research.pages.quality import headline, title
-from bm25v.research.result import Result
-from bm25v.research.settings import typed
+from bm25v.pages import evaluation_quality as quality
+from bm25v.pages import evaluation_settings as settings
+from bm25v.pages import evaluation_words as words
+from bm25v.pages.evaluation_markup import paragraph, section
+from bm25v.pages.evaluation_quality import headline, title
+from bm25v.pages.plots import share
+
+if TYPE_CHECKING:
+    from bm25v.research.figures import Report
+    from bm25v.research.result import Result
 
 _HEADLINES = ("two-stage-200", "hybrid", "dense", "bm25v")
-_STYLES = ("words.css", Path(__file__).with_name("page.css"))  # charts, tables
+_STYLES = ("words.css", Path(__file__).with_name("evaluation.css"))  # charts, tables
 _ABOUT = (
     "Which way to search finds pictures of the same class, how sure that is, and what it takes."
 )
@@ -29,7 +33,7 @@ below .05.</p>
 picture that a word leads to. They are counts, not times.</p>"""
 
 
-def page(report: Report) -> str:
+def page(report: "Report") -> str:
     """Return the page."""
     result = report.result
     body = f"""<header>
@@ -39,12 +43,12 @@ def page(report: Report) -> str:
 {facts("facts", _headlines(result))}
 {facts("more", _details(report))}
 <p class="learnt">Words learnt from: {text(result.vocabulary["learnt_from"])}.</p>
-{_changed(result)}
+{_changed(report.changed_settings())}
 </header>
 <main>
 {quality.systems(result)}
 {quality.classes(result)}
-{settings.ablations(result, report.ablations)}
+{settings.ablations(report)}
 {words.spread(report.zipf)}
 {words.costs(report)}
 {words.speeds(report)}
@@ -58,14 +62,14 @@ def page(report: Report) -> str:
     return document(f"Evaluation: {result.name}", body, styles=_STYLES, kind="evaluation")
 
 
-def _headlines(result: Result) -> Iterator[tuple[str, str]]:
+def _headlines(result: "Result") -> Iterator[tuple[str, str]]:
     figure = headline(result.figures)
     for name in _HEADLINES:
         if name in result.systems:
             yield share(result.systems[name].figures[figure].mean), f"{figure}, {title(name)}"
 
 
-def _details(report: Report) -> Iterator[tuple[str, str]]:
+def _details(report: "Report") -> Iterator[tuple[str, str]]:
     result = report.result
     dataset, words = result.dataset, result.vocabulary
     yield f"{len(dataset.gallery):,}", "pictures"
@@ -80,8 +84,8 @@ def _details(report: Report) -> Iterator[tuple[str, str]]:
     yield report.version, "version of bm25v"
 
 
-def _changed(result: Result) -> str:
-    changes = ", ".join(f"{name} {typed(one)}" for name, one in result.settings.changes.items())
+def _changed(settings: Mapping[str, str]) -> str:
+    changes = ", ".join(f"{name} {value}" for name, value in settings.items())
     return paragraph(f"Settings changed: {text(changes)}.", "learnt") if changes else ""
 
 

@@ -1,13 +1,16 @@
 """The part of a report's page about how good searches are."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from bm25v.explain.markup import text
-from bm25v.research.pages import plots
-from bm25v.research.pages.markup import plot, section, table
-from bm25v.research.pages.plots import share
-from bm25v.research.result import Measured, Result
-from bm25v.research.statistics import Comparison, Interval
+from bm25v.pages import plots
+from bm25v.pages.evaluation_markup import plot, section, table
+from bm25v.pages.plots import share
+
+if TYPE_CHECKING:
+    from bm25v.research.result import Measured, Result
+    from bm25v.research.statistics import Comparison, Interval
 
 SHOWN = 5  # best and worst classes
 SIGNIFICANT = 0.05
@@ -26,7 +29,7 @@ _TITLES = {  # in the order of the colours
 }
 _COMPARED = ("bm25v", "two-stage-200", "dense")
 
-Systems = Mapping[str, Measured]
+Systems = Mapping[str, "Measured"]
 
 
 def title(name: str) -> str:
@@ -47,7 +50,7 @@ def headline(figures: Sequence[str]) -> str:
     return next((one for one in ("R@1", "mAP medium") if one in figures), figures[0])
 
 
-def systems(result: Result) -> str:
+def systems(result: "Result") -> str:
     """Return what each system finds: a plot, intervals, a table, and whether it matters."""
     found, figure = result.systems, headline(result.figures)
     recall = _recall(found, [one for one in result.figures if one.startswith("R@")])
@@ -108,7 +111,7 @@ def _table(found: Systems, figures: Sequence[str]) -> str:
         one: max(share(system.figures[one].mean) for system in found.values()) for one in figures
     }
 
-    def cell(one: str, interval: Interval) -> str:
+    def cell(one: str, interval: "Interval") -> str:
         value = share(interval.mean)
         shown = f"<b>{value}</b>" if value == best[one] else value
         return f"{shown}<small>{_range(interval)}</small>"
@@ -147,7 +150,7 @@ def _against(found: Systems, figure: str) -> str:
     return table([f"{figure} against dense", "difference", "queries won", "lost", "p", ""], rows)
 
 
-def classes(result: Result) -> str:
+def classes(result: "Result") -> str:
     """Return the classes that words find best and worst, and all of them on demand."""
     figure = headline(result.figures)
     by_system = {name: result.systems[name].classes for name in _COMPARED if name in result.systems}
@@ -184,7 +187,7 @@ def _kinds(found: Systems) -> dict[str, str]:
     return {name: f"s{n % COLOURS}" for n, name in enumerate([*_TITLES, *others])}
 
 
-def _range(one: Interval) -> str:
+def _range(one: "Interval") -> str:
     return f"{share(one.low)}–{share(one.high)}"
 
 
@@ -192,7 +195,7 @@ def _p(p: float) -> str:
     return "&lt; .001" if p < 0.001 else share(p)
 
 
-def _verdict(one: Comparison) -> str:
+def _verdict(one: "Comparison") -> str:
     if one.p >= SIGNIFICANT:
         return '<span class="even">no difference shown</span>'
     better = one.difference > 0
