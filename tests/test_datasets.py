@@ -548,7 +548,7 @@ def test_unreadable_pictures_are_left_out_and_reported(tmp_path: Path) -> None:
     assert dataset.queries == dataset.gallery
     unreadable, alone = dataset.problems
     assert unreadable.startswith("unreadable and left out: 2 (dog/2.png: truncated PNG")
-    assert "dog/3.jpg: has no content" in unreadable
+    assert "dog/3.jpg: is empty" in unreadable
     assert alone.endswith("class in the gallery: 1 (dog/1.png)")
     assert seen[-1] == (5, 5)
 

@@ -148,7 +148,7 @@ def drawn(options: Extraction, path: Path, seed: tuple[int, ...]) -> NDArray[np.
     """Return the patches of one picture, a view after the other."""
     toy, rng = ToyBackbone(), np.random.default_rng(seed)
     parts = []
-    for view in views(images.decode(path, short_side=112), options.views, rng):
+    for view in views(images.decode_image(path, short_side=112), options.views, rng):
         patches_pd = toy.forward(toy.prepare(np.ascontiguousarray(view))).patches_pd
         parts.append(patches_pd[np.sort(rng.permutation(49)[: options.patches])])
     return np.concatenate(parts).astype(np.float16)

@@ -56,7 +56,7 @@ def peaks(photos: Path, word: int) -> list[tuple[float, Path]]:
 
 def difference(jpeg: bytes, pixels: NDArray[np.uint8]) -> float:
     shown = np.asarray(Image.open(io.BytesIO(jpeg)), dtype=np.float32)
-    return float(np.abs(shown - images.resize(pixels, width=96, height=96)).mean())
+    return float(np.abs(shown - images.resize_image(pixels, width=96, height=96)).mean())
 
 
 def test_counts_are_those_of_brute_force(photos: Path) -> None:
@@ -87,7 +87,7 @@ def test_examples_are_the_places_of_highest_activation(photos: Path) -> None:
             side, patch = 27, 64 / 7
             left = min(max(0, round((column + 0.5) * patch - side / 2)), 64 - side)
             top = min(max(0, round((row + 0.5) * patch - side / 2)), 64 - side)
-            pixels = images.decode(path)[top : top + side, left : left + side]
+            pixels = images.decode_image(path)[top : top + side, left : left + side]
             assert difference(example.jpeg, pixels) < 10
             assert left + side * example.patch.left == pytest.approx(column * patch, abs=0.1)
             assert top + side * example.patch.top == pytest.approx(row * patch, abs=0.1)

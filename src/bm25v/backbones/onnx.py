@@ -16,7 +16,7 @@ import numpy as np
 from bm25v.backbones import downloads
 from bm25v.backbones.downloads import PackagedFile
 from bm25v.backbones.protocol import CPU_BATCH, Features, Floats, Image
-from bm25v.images import resize
+from bm25v.images import resize_image
 from bm25v.protobuf import field
 
 _IMAGENET_MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
@@ -64,7 +64,7 @@ class OnnxBackbone:
     def prepare(self, image_hwc: Image) -> Floats:
         """Return a picture as a normalised (1, 3, side, side) array."""
         side = self.input_size
-        small_hwc = resize(image_hwc, width=side, height=side)
+        small_hwc = resize_image(image_hwc, width=side, height=side)
         small_chw = np.ascontiguousarray(small_hwc.transpose(2, 0, 1))
         pixels_chw = np.multiply(small_chw, _SCALE_C11, dtype=np.float32)
         pixels_chw -= _SHIFT_C11

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bm25v.backbones.protocol import CPU_BATCH, Features, Floats, Image
-from bm25v.images import resize
+from bm25v.images import resize_image
 
 _SIDE = 56
 _GRID = 7
@@ -31,7 +31,7 @@ class ToyBackbone:
 
     def prepare(self, image_hwc: Image) -> Floats:
         """Return a picture as a (56, 56, 3) array between -1 and 1."""
-        small = resize(image_hwc, width=_SIDE, height=_SIDE)
+        small = resize_image(image_hwc, width=_SIDE, height=_SIDE)
         return small.astype(np.float32) / 127.5 - 1
 
     def forward(self, pixels: Floats) -> Features:

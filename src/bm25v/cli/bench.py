@@ -49,7 +49,7 @@ def encode(folder: Path | None, vocabulary: str, limit: int, rounds: int, as_jso
     with tempfile.TemporaryDirectory() as scratch, progress_bar("timing") as progress:
         if folder is None:
             demo.unpack(downloads.read(demo.PHOTOS), Path(scratch))
-        paths = list(itertools.islice(images.find(folder or scratch), limit))
+        paths = list(itertools.islice(images.find_images(folder or scratch), limit))
         times = time_encoding(paths, vocabulary=vocabulary, rounds=rounds, progress=progress)
     n = times.pictures * times.rounds
     if as_json:

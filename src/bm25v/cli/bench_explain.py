@@ -31,7 +31,7 @@ def command(folder: Path | None, vocabulary: str, hits: int, n: int, as_json: bo
     with tempfile.TemporaryDirectory() as scratch, progress_bar("indexing") as progress:
         if folder is None:
             demo.unpack(downloads.read(demo.PHOTOS), Path(scratch))
-        paths = list(images.find(folder or scratch))
+        paths = list(images.find_images(folder or scratch))
         hit = time_explaining(paths, vocabulary=vocabulary, hits=hits, progress=progress)
     usage = time_usage(n)
     if as_json:

@@ -36,7 +36,7 @@ def around(image_hwc: Pixels, grid: Grid, *, side: int) -> Example:
     box = (np.array([x, y, x + wide, y + tall]) / length).clip(0, 1).round(3)
     x0, y0, x1, y1 = (float(value) for value in box)
     patch = Box(x0, y0, round(x1 - x0, 3), round(y1 - y0, 3))
-    part = images.resize(_cut(image_hwc, square), width=side, height=side)
+    part = images.resize_image(_cut(image_hwc, square), width=side, height=side)
     return Example(jpeg(part), float(grid.max()), patch)
 
 
@@ -71,7 +71,7 @@ def shrunk(image_hwc: Pixels, *, side: int) -> Pixels:
     height, width = image_hwc.shape[:2]
     scale = side / max(width, height)
     width, height = max(8, round(width * scale)), max(8, round(height * scale))
-    return images.resize(image_hwc, width=width, height=height)
+    return images.resize_image(image_hwc, width=width, height=height)
 
 
 def jpeg(image_hwc: Pixels) -> bytes:

@@ -192,6 +192,6 @@ def _cosine(dense: float | None) -> str:
 
 def _thumbnail(path: str, side: int, alt: str) -> str:
     try:
-        return picture(images.thumbnail(path, side=side), alt)
+        return picture(images.make_thumbnail(path, side=side), alt)
     except ImageError as error:
         return f'<p class="gone">{text(alt)}: {text(str(error))}</p>'

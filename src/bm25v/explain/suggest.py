@@ -82,7 +82,7 @@ def _vector(gallery: Gallery, sight: Sight) -> Floats | None:
     if sight.grid is None:
         return None
     try:
-        pixels = images.decode(sight.path, short_side=2 * backbone.input_size)
+        pixels = images.decode_image(sight.path, short_side=2 * backbone.input_size)
     except ImageError:
         return None
     part = crops.most(pixels, sight.grid)

@@ -20,7 +20,7 @@ def half_blocks(image_hwc: NDArray[np.uint8], *, columns: int) -> Text:
     """
     height, width = image_hwc.shape[:2]
     lines = max(1, round(columns * height / width / 2))
-    small = images.resize(image_hwc, width=columns, height=2 * lines)
+    small = images.resize_image(image_hwc, width=columns, height=2 * lines)
     text = Text()
     for y in range(lines):
         for upper, lower in zip(small[2 * y].tolist(), small[2 * y + 1].tolist(), strict=True):

@@ -187,7 +187,7 @@ def _crop(sight: Sight, label: str, side: int = _CROP) -> str:
     if isinstance(seen, str):
         return seen
     pixels, grid = seen
-    part = images.resize(crops.most(pixels, grid), width=side, height=side)
+    part = images.resize_image(crops.most(pixels, grid), width=side, height=side)
     return picture(crops.jpeg(part), f"{label} in {Path(sight.path).name}")
 
 
@@ -205,7 +205,7 @@ def _seen(sight: Sight, short_side: int) -> tuple[crops.Pixels, crops.Grid] | st
     problem = sight.problem
     if sight.grid is not None:
         try:
-            return images.decode(sight.path, short_side=short_side), sight.grid
+            return images.decode_image(sight.path, short_side=short_side), sight.grid
         except ImageError as error:
             problem = str(error)
     name = text(Path(sight.path).name)

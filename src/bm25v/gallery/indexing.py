@@ -61,7 +61,7 @@ def refuse_empty(paths: Iterable[str]) -> None:
     for path in paths:
         if not os.path.lexists(path):
             raise WrongUse(f"{path} does not exist")
-        if os.path.isdir(path) and next(images.find(path), None) is None:
+        if os.path.isdir(path) and next(images.find_images(path), None) is None:
             raise WrongUse(f"no pictures in {path}")
 
 
@@ -87,7 +87,7 @@ def _files(paths: list[str], tally: _Tally) -> Iterator[str]:
 
     for path in paths:
         if os.path.isdir(path):
-            yield from map(str, images.find(path, on_error=note))
+            yield from map(str, images.find_images(path, on_error=note))
         else:
             yield path
 

@@ -26,7 +26,7 @@ Views = NDArray[np.float32]
 
 def small(source: Source) -> Small:
     """Return a picture in a few shades of grey, squeezed to a square."""
-    pixels = images.decode(source, short_side=2 * SMALL)
+    pixels = images.decode_image(source, short_side=2 * SMALL)
     grey = Image.fromarray(pixels).convert("L")
     return np.asarray(grey.resize((SMALL, SMALL), Image.Resampling.BOX))
 

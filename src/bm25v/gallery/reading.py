@@ -87,8 +87,10 @@ def _prepared(
 
 def read_state(path: str) -> FileState:
     """Return what tells this file from others: its content's hash, size and time."""
-    with images.opened(path) as file:
-        images.kind(file.read(images.HEAD))  # what is no picture is not read to its end
+    with images.open_stream(path) as file:
+        images.detect_format(
+            file.read(images.HEAD_SIZE)
+        )  # what is no picture is not read to its end
         file.seek(0)
         content = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
         found = os.fstat(file.fileno())

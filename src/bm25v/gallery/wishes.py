@@ -79,7 +79,7 @@ def without_pixels(region: Region | None, pictures: Sequence[Asked]) -> Region |
     if isinstance(picture, np.ndarray):
         return regions.fractions(region, (picture.shape[1], picture.shape[0]))
     try:
-        return regions.fractions(region, images.size(picture))
+        return regions.fractions(region, images.read_size(picture))
     except ImageError as error:
         raise _named(picture, error) from error
 

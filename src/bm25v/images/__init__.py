@@ -1,27 +1,33 @@
-"""Files or bytes become upright RGB arrays; folders become the picture files in them.
+"""Files and bytes become upright RGB arrays; folders become the image files in them.
 
-`files` opens, `kinds` tells formats apart, `decoding` reads one picture, `folders` walks, `reasons`
-puts what went wrong into words, `silence` keeps the decoders' warnings away. Whatever is wrong with
-a picture ends in one `ImageError` whose message is the reason. Not this room's job: what a model
-wants.
+`formats` detects formats, `decode` decodes one image, `folders` finds image files. Not this
+package's job: what a model needs.
 """
 
-from bm25v.images.decoding import MAX_PIXELS, decode, resize, size, thumbnail
-from bm25v.images.files import MAX_BYTES, Source, opened
-from bm25v.images.folders import SUFFIXES, find
-from bm25v.images.kinds import HEAD, kind
+from bm25v.images.decode import (
+    MAX_BYTES,
+    MAX_PIXELS,
+    Source,
+    decode_image,
+    make_thumbnail,
+    open_stream,
+    read_size,
+    resize_image,
+)
+from bm25v.images.folders import find_images
+from bm25v.images.formats import HEAD_SIZE, SUFFIXES, detect_format
 
 __all__ = [
-    "HEAD",
+    "HEAD_SIZE",
     "MAX_BYTES",
     "MAX_PIXELS",
     "SUFFIXES",
     "Source",
-    "decode",
-    "find",
-    "kind",
-    "opened",
-    "resize",
-    "size",
-    "thumbnail",
+    "decode_image",
+    "detect_format",
+    "find_images",
+    "make_thumbnail",
+    "open_stream",
+    "read_size",
+    "resize_image",
 ]

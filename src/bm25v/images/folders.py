@@ -1,4 +1,7 @@
-"""Walks folders for picture files."""
+"""Finds image files under a folder.
+
+In: a folder. Out: paths, sorted. Not this module's job: decoding the images.
+"""
 
 import os
 from collections import deque
@@ -6,32 +9,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from bm25v.display import printable
 from bm25v.errors import ImageError
-from bm25v.images import kinds
-from bm25v.images.files import open_unblocked
-from bm25v.images.reasons import system_reason
+from bm25v.images.decode import open_nonblocking, system_reason
+from bm25v.images.formats import HEAD_SIZE, SUFFIXES, is_image
 
-SUFFIXES: frozenset[str] = frozenset(
-    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp"}
-    | {".tif", ".tiff", ".avif", ".avifs", ".heic", ".heif", ".hif", ".mpo"}
-    | {".jp2", ".j2k", ".pbm", ".pgm", ".ppm", ".pnm"}
-)
-"""File names that `find` takes for pictures unseen; of all others it looks at the first bytes."""
+_GALLERY_FILE = "catalog.sqlite"  # every gallery has it, under this name
+_SYSTEM_FILES = ("._", "thumbs.db")  # written by macOS and Windows beside images
+_THUMBNAIL_FOLDER = "@eaDir"  # written by Synology file servers
 
 
-_LITTER = ("._", "thumbs.db")  # what macOS and Windows leave beside pictures
-
-
-def find(
+def find_images(
     folder: str | os.PathLike[str],
     *,
     on_error: Callable[[Path, ImageError], None] | None = None,
 ) -> Iterator[Path]:
-    """Give every picture file under a folder, sorted, without hidden folders and galleries.
+    """Yield every image file under a folder, sorted; skip hidden folders and galleries.
 
-    A file is a picture by name or by content, be it of a kind that cannot be read. Links are
-    followed, after all else, and each folder is visited once. What cannot be read below `folder`
-    is passed to `on_error` and left out; `folder` itself must be readable.
+    A file is an image by its name or by its content, also if its format cannot be decoded. Links
+    are followed last, and each folder is visited once. Files and folders below `folder` that cannot
+    be read are passed to `on_error` and skipped; `folder` itself must be readable.
     """
     report = on_error or (lambda path, error: None)
     root = Path(folder)
@@ -44,54 +41,55 @@ def find(
             if (status.st_dev, status.st_ino) in visited:
                 continue
             visited.add((status.st_dev, status.st_ino))
-            inside = _Folder.read(path, report)
+            listing = _list_folder(path, report)
         except (OSError, ValueError) as error:
             if path is root:
-                raise ImageError(f"{folder}: {system_reason(error)}") from error
+                name = printable(os.fspath(folder))
+                raise ImageError(f"{name}: {system_reason(error)}") from error
             report(path, ImageError(system_reason(error)))
             continue
-        yield from inside.pictures
-        waiting += reversed(inside.folders)
-        links += inside.links
+        yield from listing.images
+        waiting += reversed(listing.folders)
+        links += listing.links
 
 
-class _Folder(NamedTuple):
+class _Listing(NamedTuple):
     """What is directly in a folder, each sorted by name."""
 
-    pictures: list[Path]
+    images: list[Path]
     folders: list[Path]
     links: list[Path]  # to folders
 
-    @classmethod
-    def read(cls, folder: Path, report: Callable[[Path, ImageError], None]) -> "_Folder":
-        with os.scandir(folder) as entries:
-            listing = sorted(entries, key=lambda entry: entry.name)
-        found = cls([], [], [])
-        if {"catalog.sqlite", "bags.rows"} <= {entry.name for entry in listing}:
-            return found  # a gallery
-        for entry in listing:
-            path = folder / entry.name
-            try:
-                if entry.is_dir():
-                    if not entry.name.startswith("."):
-                        (found.links if entry.is_symlink() else found.folders).append(path)
-                elif entry.is_file():
-                    if _is_picture(path):
-                        found.pictures.append(path)
-                elif path.suffix.lower() in SUFFIXES and not path.exists():
-                    report(path, ImageError("is a link that leads nowhere"))
-            except OSError as error:
-                report(path, ImageError(system_reason(error)))
-        return found
+
+def _list_folder(folder: Path, report: Callable[[Path, ImageError], None]) -> _Listing:
+    with os.scandir(folder) as scan:
+        entries = sorted(scan, key=lambda entry: entry.name)
+    listing = _Listing([], [], [])
+    if any(entry.name == _GALLERY_FILE for entry in entries):
+        return listing
+    for entry in entries:
+        path = folder / entry.name
+        try:
+            if entry.is_dir():
+                if not entry.name.startswith(".") and entry.name != _THUMBNAIL_FOLDER:
+                    (listing.links if entry.is_symlink() else listing.folders).append(path)
+            elif entry.is_file():
+                if _is_image_file(path):
+                    listing.images.append(path)
+            elif path.suffix.lower() in SUFFIXES and not path.exists():
+                report(path, ImageError("is a broken link: its target does not exist"))
+        except OSError as error:
+            report(path, ImageError(system_reason(error)))
+    return listing
 
 
-def _is_picture(path: Path) -> bool:
-    if path.name.lower().startswith(_LITTER):
+def _is_image_file(path: Path) -> bool:
+    if path.name.lower().startswith(_SYSTEM_FILES):
         return False
     if path.suffix.lower() in SUFFIXES:
         return True
     try:
-        with open(path, "rb", opener=open_unblocked) as file:
-            return kinds.is_picture(file.read(kinds.HEAD))
+        with open(path, "rb", opener=open_nonblocking) as file:
+            return is_image(file.read(HEAD_SIZE))
     except OSError:
         return False

@@ -135,7 +135,9 @@ def side_by_side(
     ((400, 1600, 3), [(0.0, 0.0, 0.25, 1.0), (0.25, 0.0, 0.75, 1.0)])
     """
     scaled = [
-        images.resize(one, width=max(1, round(one.shape[1] * HEIGHT / len(one))), height=HEIGHT)
+        images.resize_image(
+            one, width=max(1, round(one.shape[1] * HEIGHT / len(one))), height=HEIGHT
+        )
         for one in pictures
     ]
     widths = [one.shape[1] for one in scaled]
@@ -146,7 +148,7 @@ def side_by_side(
 
 def _decoded(item: Item) -> NDArray[np.uint8]:
     try:
-        return images.decode(item.path)
+        return images.decode_image(item.path)
     except ImageError as error:
         raise EvaluationError(f"{item.path}: {error}; take it out of the data set") from error
 

@@ -45,7 +45,7 @@ def _key(digest: bytes, shot: Shot) -> bytes:
 def content(shot: Shot) -> Content | str:
     """Return the hashes of a picture, or why it cannot be read."""
     try:
-        with images.opened(shot.path) as stream:
+        with images.open_stream(shot.path) as stream:
             digest = hashlib.blake2b(stream.read(), digest_size=16).digest()
     except (ImageError, OSError) as error:
         return str(error)
@@ -55,12 +55,12 @@ def content(shot: Shot) -> Content | str:
 def prepared(key: bytes, shot: Shot, backbone: Backbone) -> Floats | str:
     """Return a picture as its backbone wants it, or why it cannot be had."""
     try:
-        with images.opened(shot.path) as stream:
+        with images.open_stream(shot.path) as stream:
             data = stream.read()
         if shot.box is None:
-            pixels = images.decode(data, short_side=2 * backbone.input_size)
+            pixels = images.decode_image(data, short_side=2 * backbone.input_size)
         else:
-            pixels = _cut(images.decode(data), shot.box)
+            pixels = _cut(images.decode_image(data), shot.box)
     except (ImageError, OSError) as error:
         return str(error)
     digest = hashlib.blake2b(data, digest_size=16).digest()

@@ -85,7 +85,7 @@ class Extraction:
 
 def pictures_in(folder: Path) -> tuple[Path, ...]:
     """Return the pictures of a folder, in an order that stays."""
-    paths = tuple(sorted(images.find(folder)))
+    paths = tuple(sorted(images.find_images(folder)))
     if not paths:
         raise WrongUse(f"no pictures in {folder}")
     return paths
@@ -202,7 +202,7 @@ def _views(
 ) -> list[_View] | ImageError:
     rng = np.random.default_rng(seed)
     try:
-        image = images.decode(path, short_side=2 * backbone.input_size)
+        image = images.decode_image(path, short_side=2 * backbone.input_size)
     except ImageError as error:
         return error
     found = []

@@ -83,7 +83,7 @@ def _look(backbone: Backbone, sae: SparseAutoEncoder, path: Path) -> Seen:
 
 
 def _picture(backbone: Backbone, path: Path) -> Pixels:
-    return images.decode(path, short_side=2 * backbone.input_size)
+    return images.decode_image(path, short_side=2 * backbone.input_size)
 
 
 def _count(seen: Seen, n_words: int) -> tuple[Counts, Counts]:

@@ -213,7 +213,7 @@ class Vocabulary:
                     "give uint8 with shape (height, width, 3)"
                 )
             return picture
-        return images.decode(picture, short_side=2 * self.backbone.input_size)
+        return images.decode_image(picture, short_side=2 * self.backbone.input_size)
 
     def bag(self, picture: ImageInput) -> Bag:
         """Return the bag of words of one picture."""

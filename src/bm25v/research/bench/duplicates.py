@@ -109,14 +109,14 @@ def tell_apart(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Told:
     """Change every n-th picture of a folder, index all, and look for duplicates."""
-    paths = [os.path.abspath(path) for path in images.find(folder)]
+    paths = [os.path.abspath(path) for path in images.find_images(folder)]
     if len(paths) < 2:
         raise WrongUse(f"{folder} has {len(paths)} pictures: give a folder with more")
     with tempfile.TemporaryDirectory() as scratch:
         origins = dict(zip(paths, paths, strict=True))
         kinds: dict[str, str] = {}
         for number, path in enumerate(paths[::every]):
-            picture = Image.fromarray(images.decode(path))
+            picture = Image.fromarray(images.decode_image(path))
             for which, (kind, change) in enumerate(CHANGES.items()):
                 made = str(Path(scratch) / f"{number}-{which}.png")
                 change(picture).save(made)

@@ -54,9 +54,9 @@ def sifted(dataset: Dataset, outcomes: Mapping[Path, bytes | str]) -> Dataset:
 def _look(path: Path) -> bytes | str:
     """Return the digest of a picture's file, or why it cannot be read."""
     try:
-        with images.opened(path) as stream:
+        with images.open_stream(path) as stream:
             data = stream.read()
-        images.decode(data, short_side=_SIDE)
+        images.decode_image(data, short_side=_SIDE)
     except (ImageError, OSError) as error:
         return str(error)
     return hashlib.blake2b(data, digest_size=16).digest()

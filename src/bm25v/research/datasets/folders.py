@@ -82,7 +82,9 @@ def _classes(folder: Path) -> tuple[list[Item], list[str]]:
     items: list[Item] = []
     outside: list[str] = []
     closed: list[str] = []
-    for path in images.find(folder, on_error=lambda path, error: closed.append(f"{path}: {error}")):
+    for path in images.find_images(
+        folder, on_error=lambda path, error: closed.append(f"{path}: {error}")
+    ):
         inside = path.relative_to(folder)
         if len(inside.parts) < 2:
             outside.append(str(inside))

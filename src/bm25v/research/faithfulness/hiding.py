@@ -33,7 +33,7 @@ class Canvas:
     def of(cls, picture_hwc: Pixels, backbone: Backbone, way: Way) -> "Canvas":
         """Squeeze a picture to the backbone's square and make the cover."""
         side, (rows, columns) = backbone.input_size, backbone.grid
-        square = images.resize(picture_hwc, width=side, height=side)
+        square = images.resize_image(picture_hwc, width=side, height=side)
         row_h, column_w = (np.arange(side) * n // side for n in (rows, columns))
         cover = np.full_like(square, GREY) if way == "grey" else _blurred(square, side / rows / 2)
         return cls(square, cover, row_h[:, None] * columns + column_w)

@@ -1,0 +1,82 @@
+"""Image formats, detected from the first bytes of a file and never from its name.
+
+In: the first `HEAD_SIZE` bytes. Out: the name of a format, or an `ImageError` with the reason. Not
+this module's job: opening files and decoding them.
+"""
+
+import re
+
+from bm25v.errors import ImageError
+
+HEAD_SIZE = 256
+"""How many bytes of a file `detect_format` and `is_image` need."""
+
+READABLE = ("JPEG", "PNG", "WebP", "GIF", "BMP", "TIFF", "AVIF", "HEIC", "JPEG 2000", "PNM")
+
+SUFFIXES: frozenset[str] = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp"}
+    | {".tif", ".tiff", ".avif", ".avifs", ".heic", ".heif", ".hif", ".mpo"}
+    | {".jp2", ".j2k", ".pbm", ".pgm", ".ppm", ".pnm"}
+)
+"""A file with one of these suffixes counts as an image without a look at its content."""
+
+_READABLE_STARTS = {
+    "JPEG": rb"\xff\xd8\xff",
+    "PNG": rb"\x89PNG\r\n\x1a\n",
+    "WebP": rb"RIFF....WEBP",
+    "GIF": rb"GIF8",
+    "BMP": rb"BM....\0\0\0\0",
+    "TIFF": rb"II[*+]\0|MM\0[*+]",
+    "JPEG 2000": rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
+    "PNM": rb"P[1-6]\s+(#|\d)",
+}
+_UNREADABLE_STARTS = {
+    "Photoshop": rb"8BPS",
+    "JPEG XL": rb"\xff\x0a|\0\0\0\x0cJXL ",
+    "PostScript": rb"%!PS-Adobe|\xc5\xd0\xd3\xc6",
+    "GIMP": rb"gimp xcf",
+    "PAM": rb"P7\s",
+}
+_BRANDS = {
+    "AVIF": {b"avif", b"avis"},
+    "HEIC": set(b"heic heix heim heis hevc hevx hevm hevs mif1 mif2 msf1".split()),
+}
+
+
+def detect_format(head: bytes) -> str:
+    """Return the format of a file that can be decoded, or raise with the reason.
+
+    >>> detect_format(b"GIF89a, then the pixels")
+    'GIF'
+    """
+    readable = _match_start(head, _READABLE_STARTS) or _match_brand(head)
+    if readable is not None:
+        return readable
+    unreadable = _match_start(head, _UNREADABLE_STARTS)
+    if unreadable is not None:
+        raise ImageError(f"{unreadable} files are not supported: convert it to PNG or JPEG")
+    raise ImageError(f"is not an image in a supported format ({', '.join(READABLE)})")
+
+
+def is_image(head: bytes) -> bool:
+    """Return whether a file is an image, in a format that can be decoded or not.
+
+    >>> is_image(b"8BPS of Photoshop"), is_image(b"Dear Sir or Madam")
+    (True, False)
+    """
+    starts = {**_READABLE_STARTS, **_UNREADABLE_STARTS}
+    return (_match_start(head, starts) or _match_brand(head)) is not None
+
+
+def _match_start(head: bytes, starts: dict[str, bytes]) -> str | None:
+    matches = (name for name, start in starts.items() if re.match(start, head, re.DOTALL))
+    return next(matches, None)
+
+
+def _match_brand(head: bytes) -> str | None:
+    """Return the format of an ISO media file (AVIF, HEIC), which lists its brands first."""
+    if head[4:8] != b"ftyp":
+        return None
+    end = min(len(head), int.from_bytes(head[:4]))
+    brands = {head[start : start + 4] for start in range(8, end, 4)}
+    return next((name for name, known in _BRANDS.items() if brands & known), None)
