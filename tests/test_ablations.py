@@ -246,9 +246,9 @@ def test_wrong_use_is_one_line(run: Run, tmp_path: Path) -> None:
     failed(run("k", "--values", "4", "--vocabularies", "toy"), 2, "leave out --values")
     failed(run("k", "layer", "--vocabularies", "toy"), 2, "k and layer cannot vary at once")
     plot = tmp_path / "plot.png"
-    failed(run("tf", "-o", plot), 2, "the values of tf are no numbers")
-    failed(run("b", "k1", "-o", plot), 2, "b and k1 cannot be drawn at once")
-    failed(run("b", "-o", tmp_path / "plot"), 2, "no ending that says how to draw")
+    failed(run("tf", "-o", plot), 2, "tf has values that are not numbers")
+    failed(run("b", "k1", "-o", plot), 2, "not b and k1: vary one of them")
+    failed(run("b", "-o", tmp_path / "plot"), 2, "must end in .png")
 
 
 def test_an_axis_that_takes_no_values_is_refused(toy: Vocabulary) -> None:

@@ -1,4 +1,4 @@
-"""The benches run, and what they time is what they say."""
+"""The benchmarks run, and they measure what they claim to measure."""
 
 import json
 import sys
@@ -11,9 +11,10 @@ from click.testing import CliRunner, Result
 from bm25v.cli.bench import command
 from bm25v.errors import MissingExtra, WrongUse
 from bm25v.gallery import Gallery
-from bm25v.research.bench import by_vectors
 from bm25v.research.bench import search as bench
-from bm25v.research.bench.synthetic import N_WORDS, World
+from bm25v.research.bench import search_systems
+from bm25v.research.bench.encode import time_encoding
+from bm25v.research.bench.workload import N_WORDS, SyntheticImages
 from bm25v.research.systems import vectors
 
 SYSTEMS = {
@@ -31,42 +32,51 @@ SYSTEMS = {
 }
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(command, ["search", *arguments], catch_exceptions=False)
+def run_bench(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments, catch_exceptions=False)
+
+
+def run_search(*arguments: str) -> Result:
+    return run_bench("search", *arguments)
 
 
 @pytest.fixture(scope="module")
-def world() -> World:
-    return World(dim=8, seed=3)
+def synthetic() -> SyntheticImages:
+    return SyntheticImages(dim=8, seed=3)
 
 
-def test_bags_are_those_of_a_gallery(world: World) -> None:
-    bags = world.pictures(20_000).bags
+def test_synthetic_bags_are_valid(synthetic: SyntheticImages) -> None:
+    bags = synthetic.draw_images(20_000).bags
     assert (np.diff(bags["words"].astype(int), axis=1) > 0).all()
     assert bags["words"].max() < N_WORDS
     assert bags["tf"].min() > 0
 
 
-def test_queries_touch_as_many_postings_as_in_the_paper(world: World) -> None:
+def test_synthetic_queries_read_as_many_postings_as_in_the_paper(
+    synthetic: SyntheticImages,
+) -> None:
     n = 20_000
-    df_v = np.bincount(world.pictures(n).bags["words"].ravel(), minlength=N_WORDS)
-    touched = df_v[world.queries(1000).bags["words"]].sum(axis=1) / n
-    assert 1.5 < touched.mean() < 1.9
-    assert ((touched > 0.4) & (touched < 2.4)).mean() > 0.85
+    df_v = np.bincount(synthetic.draw_images(n).bags["words"].ravel(), minlength=N_WORDS)
+    read = df_v[synthetic.draw_queries(1000).bags["words"]].sum(axis=1) / n
+    assert 1.5 < read.mean() < 1.9
+    assert ((read > 0.4) & (read < 2.4)).mean() > 0.85
 
 
-def test_pictures_of_a_topic_are_near_each_other(world: World) -> None:
-    pictures, queries = World(dim=64, seed=3).pictures(5000), World(dim=64, seed=3).queries(50)
-    cosines = queries.dense_ne.astype(np.float32) @ pictures.dense_ne.astype(np.float32).T
-    np.testing.assert_allclose(np.linalg.norm(queries.dense_ne.astype(float), axis=1), 1, atol=2e-3)
+def test_synthetic_images_of_one_topic_have_similar_vectors() -> None:
+    synthetic = SyntheticImages(dim=64, seed=3)
+    images_ne = synthetic.draw_images(5000).dense_ne.astype(np.float32)
+    queries_qe = synthetic.draw_queries(50).dense_ne.astype(np.float32)
+    cosines = queries_qe @ images_ne.T
+    np.testing.assert_allclose(np.linalg.norm(queries_qe, axis=1), 1, atol=2e-3)
     assert np.median(cosines.max(axis=1)) > 0.4 > 0.1 > abs(np.median(cosines))
 
 
-def test_every_system_is_timed(tmp_path: Path) -> None:
+def test_search_times_every_system(tmp_path: Path) -> None:
     plot = tmp_path / "plot.png"
     options = ("--n", "2000", "--dim", "48", "--queries", "4", "--threads", "2", "-o", str(plot))
-    (times,) = json.loads(run(*options, "--json").stdout)
-    assert {name: times[name] for name in ("n", "k", "dim")} == {"n": 2000, "k": 200, "dim": 48}
+    (times,) = json.loads(run_search(*options, "--json").stdout)
+    assert list(times) == ["n", "k", "dim", "systems", "update"]
+    assert (times["n"], times["k"], times["dim"]) == (2000, 200, 48)
     assert set(times["systems"]) == SYSTEMS
     keys = {"median_ms", "p95_ms", "build_s", "bytes_per_vector", "recall"}
     for name, system in times["systems"].items():
@@ -79,71 +89,118 @@ def test_every_system_is_timed(tmp_path: Path) -> None:
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_is_not_installed_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_skips_systems_that_are_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for package in ("faiss", "scipy.sparse", "bm25s", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, package, None)
-    outcome = run("--n", "300", "--dim", "8", "--queries", "2")
+    outcome = run_search("--n", "300", "--dim", "8", "--queries", "2")
     assert "first-stage" in outcome.stdout
     assert "two-stage is" in outcome.stdout
-    assert "scipy is left out: scipy.sparse is not installed" in outcome.stderr
+    assert "scipy is skipped: scipy.sparse is not installed" in outcome.stderr
     for name in ("bm25s", "faiss-flat", "hnsw", "ivfpq"):
-        assert f"{name} is left out" in outcome.stderr
+        assert f"{name} is skipped" in outcome.stderr
     with pytest.raises(MissingExtra, match=r"bm25v\[research\]"):
-        run("--n", "300", "-o", str(tmp_path / "plot.png"))
+        run_search("--n", "300", "-o", str(tmp_path / "plot.png"))
 
 
-def test_approximate_systems_are_those_that_are_evaluated(world: World) -> None:
+def test_search_refuses_an_unknown_plot_format_before_it_measures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "time_search", pytest.fail)
+    with pytest.raises(WrongUse, match=r"plot\.gif: a plot's name must end in \.png"):
+        run_search("--n", "300", "-o", str(tmp_path / "plot.gif"))
+
+
+def test_approximate_systems_have_the_settings_of_evaluate(synthetic: SyntheticImages) -> None:
     faiss = pytest.importorskip("faiss")
-    pictures, (wish, *_) = world.pictures(300), world.queries(3).queries()
-    floats_ne = pictures.dense_ne.astype(np.float32)
-    for bench_of, build in (
-        (by_vectors.by_hnsw, vectors.hnsw),
-        (by_vectors.by_ivfpq, vectors.ivfpq),
+    images, (query, *_) = synthetic.draw_images(300), synthetic.draw_queries(3).queries()
+    floats_ne = images.dense_ne.astype(np.float32)
+    for build_system, build_index in (
+        (search_systems.hnsw, vectors.hnsw),
+        (search_systems.ivfpq, vectors.ivfpq),
     ):
-        system, index = bench_of(floats_ne, 5), build(floats_ne)
+        system, index = build_system(floats_ne, 5), build_index(floats_ne)
         assert system.nbytes == faiss.serialize_index(index).nbytes
-        (expected,) = vectors.search(index, wish.dense_e[np.newaxis], 5)
-        assert system.search(wish).rows.tolist() == expected.rows.tolist()
+        (expected,) = vectors.search(index, query.dense_e[np.newaxis], 5)
+        assert system.search(query).rows.tolist() == expected.rows.tolist()
 
 
-def test_a_gallery_is_timed_and_left_alone(photos: Path, tmp_path: Path) -> None:
+def test_search_in_a_gallery_does_not_change_it(photos: Path, tmp_path: Path) -> None:
     with Gallery.create(tmp_path / "g", vocabulary="toy") as gallery:
         gallery.add(photos)
-        (times,) = json.loads(run("-g", str(tmp_path / "g"), "--queries", "2", "--json").stdout)
+        outcome = run_search("-g", str(tmp_path / "g"), "--queries", "2", "--json")
+        (times,) = json.loads(outcome.stdout)
         assert times["n"] == times["k"] == len(gallery) == 12
         assert set(times["systems"]) == SYSTEMS
 
 
-def test_systems_that_disagree_are_not_timed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "agree", lambda ranked, other: False)
-    with pytest.raises(RuntimeError, match="scipy and first-stage disagree"):
-        bench.time_search(world.pictures(300), world.queries(2), k=10, ann_limit=0)
+def test_search_refuses_a_gallery_without_images(tmp_path: Path) -> None:
+    Gallery.create(tmp_path / "g", vocabulary="toy").close()
+    with pytest.raises(WrongUse, match="has no images with words: index some first"):
+        run_search("-g", str(tmp_path / "g"))
 
 
-def test_saying_why_is_timed(photos: Path) -> None:
+def test_systems_with_different_results_are_not_timed(
+    synthetic: SyntheticImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "same_ranking", lambda ranked, other: False)
+    images, queries = synthetic.draw_images(300), synthetic.draw_queries(2)
+    with pytest.raises(RuntimeError, match="scipy and first-stage return different hits"):
+        bench.time_search(images, queries, k=10, ann_limit=0)
+
+
+def test_encode_times_readable_images_only(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "torn.png").write_bytes(b"not an image")
+    stages: list[tuple[str, int, int]] = []
+    times = time_encoding(
+        [photos / "0.png", photos / "1.png", tmp_path / "torn.png"],
+        vocabulary="toy",
+        rounds=2,
+        progress=lambda *stage: stages.append(stage),
+    )
+    assert (times.images, times.rounds) == (2, 2)
+    assert 0 < times.forward_seconds < times.index_seconds
+    assert times.overhead == times.index_seconds / times.forward_seconds - 1
+    assert stages == [("timing", 0, 2), ("timing", 1, 2)]
+    with pytest.raises(WrongUse, match="none of the images can be read"):
+        time_encoding([tmp_path / "torn.png"], vocabulary="toy")
+
+
+def test_train_times_steps_and_encoders() -> None:
+    pytest.importorskip("torch")
+    from bm25v.research.bench.train import time_steps, time_words
+
+    steps = time_steps(8, batch=64, rounds=1)
+    assert (steps.dim, steps.words, steps.ratio) == (8, 128, steps.dense / steps.ours)
+    words = time_words(patches=9, dim=16, words=64, k=4, rounds=1)
+    assert (words.patches, words.dim, words.words) == (9, 16, 64)
+    assert 0.9 < words.agreement <= 1
+    assert min(words.numpy, words.torch, words.int8) > 0
+
+
+def test_explain_times_hits_and_word_counts(photos: Path) -> None:
     options = ("explain", str(photos), "--vocabulary", "toy", "--hits", "3", "--n", "2000")
-    outcome = CliRunner().invoke(command, [*options, "--json"], catch_exceptions=False)
-    times = json.loads(outcome.stdout)
+    times = json.loads(run_bench(*options, "--json").stdout)
     hit, words = times["hit"], times["words"]
+    steps = ("forward_ms", "explain_ms", "page_ms", "sheet_ms")
+    assert list(hit) == ["hits", *steps, "added_ms"]
     assert hit["hits"] == 3
     assert hit["added_ms"] == hit["explain_ms"] - hit["forward_ms"]
-    assert min(hit[f"{way}_ms"] for way in ("forward", "explain", "page", "sheet")) > 0
+    assert min(hit[step] for step in steps) > 0
+    assert list(words) == ["pictures", "words", "first_s", "again_s", "renewed_s", "word_s"]
     assert words["pictures"] == 2000
     assert 1000 < words["words"] < N_WORDS
     assert words["again_s"] < min(words["first_s"], words["renewed_s"])
-    shown = CliRunner().invoke(command, options, catch_exceptions=False).stdout
-    assert "the words of 2,000 made-up pictures" in shown
+    assert "the words of 2,000 " in run_bench(*options).stdout
 
 
-def test_there_must_be_something_to_explain(photos: Path, tmp_path: Path) -> None:
-    (tmp_path / "few").mkdir()
-    for content, reason in ((None, "1 pictures: give a folder"), (b"no", "no readable pictures")):
-        (tmp_path / "few" / "0.png").write_bytes((photos / "0.png").read_bytes())
-        if content is not None:
-            (tmp_path / "few" / "1.png").write_bytes(content)
-        with pytest.raises(WrongUse, match=reason):
-            CliRunner().invoke(
-                command,
-                ["explain", str(tmp_path / "few"), "--vocabulary", "toy"],
-                catch_exceptions=False,
-            )
+def test_explain_needs_two_readable_images(photos: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "few"
+    folder.mkdir()
+    (folder / "0.png").write_bytes((photos / "0.png").read_bytes())
+    with pytest.raises(WrongUse, match="a search needs at least 2 images, not 1"):
+        run_bench("explain", str(folder), "--vocabulary", "toy")
+    (folder / "1.png").write_bytes(b"not an image")
+    with pytest.raises(WrongUse, match="none of the images can be read"):
+        run_bench("explain", str(folder), "--vocabulary", "toy")

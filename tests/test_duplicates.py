@@ -20,7 +20,7 @@ from bm25v.gallery import Gallery, layout
 from bm25v.gallery.duplicates import Group
 from bm25v.gallery.likeness import Likeness, compare_files, near_pairs, shared_words, shortlist
 from bm25v.gallery.stars import stars
-from bm25v.research.bench.duplicates import CHANGES, tell_apart
+from bm25v.research.bench.duplicates import CHANGES, measure_duplicates
 from bm25v.vocabulary.bag import Bag
 from tests import test_cli
 from tests.conftest import picture
@@ -298,22 +298,22 @@ def test_labelled_pairs_of_real_photos(tmp_path: Path) -> None:
     (tmp_path / "some").mkdir()
     for path in sorted((tmp_path / "all").rglob("*.png"))[:24]:
         shutil.copy(path, tmp_path / "some")
-    told = tell_apart(tmp_path / "some", every=8)
+    result = measure_duplicates(tmp_path / "some", every=8)
     little = (*MILD, "crop 10 %", "turn 5°", "darker", "brighter")
-    assert np.mean([told.recall[kind] for kind in little]) > 0.9
-    assert told.mixed == ()
+    assert np.mean([result.recall[kind] for kind in little]) > 0.9
+    assert result.mixed == ()
 
 
 def test_the_bench_counts_what_is_found(folder: Path, run: Any) -> None:
-    told = tell_apart(folder, vocabulary="toy", every=4)
-    assert told.pictures == 8 + 2 * len(CHANGES)
-    assert told.recall.keys() == CHANGES.keys()
-    assert all(told.recall[kind] == 1 for kind in MILD)
-    assert told.mixed == ()
-    assert 2 <= told.groups <= 6
+    result = measure_duplicates(folder, vocabulary="toy", every=4)
+    assert result.images == 8 + 2 * len(CHANGES)
+    assert result.recall.keys() == CHANGES.keys()
+    assert all(result.recall[kind] == 1 for kind in MILD)
+    assert result.mixed == ()
+    assert 2 <= result.groups <= 6
     assert json.loads(run("bench", "duplicates", folder, "--vocabulary", "toy", "--json").out)
     printed = run("bench", "duplicates", folder, "--vocabulary", "toy").out
     assert " 100.0%  of crop 5 %\n" in printed
     (folder.parent / "empty").mkdir()
-    with pytest.raises(WrongUse, match="has 0 pictures"):
-        tell_apart(folder.parent / "empty")
+    with pytest.raises(WrongUse, match="has 0 images"):
+        measure_duplicates(folder.parent / "empty")

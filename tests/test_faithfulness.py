@@ -1,5 +1,6 @@
-"""Are the right pixels hidden, and do curves, areas and ratios say what happened?"""
+"""Masks cover the right pixels; curves, areas and ratios follow from the masked scores."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,26 @@ from PIL import Image
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import EvaluationError, WrongUse
 from bm25v.research import datasets, statistics
-from bm25v.research.faithfulness import Faithfulness, measure
-from bm25v.research.faithfulness.hiding import GREY, WAYS, Canvas, Way
-from bm25v.research.faithfulness.orders import DENSE, MIDDLE, ORDERS, OURS, RANDOM, maps, order
-from bm25v.research.faithfulness.pairs import Pair, draw
-from bm25v.research.faithfulness.result import Curves
+from bm25v.research.faithfulness import (
+    GREY,
+    MaskableImage,
+    Pair,
+    draw_pairs,
+    importance_maps,
+    measure_faithfulness,
+    order_patches,
+)
+from bm25v.research.faithfulness_results import (
+    DENSE,
+    EXPLANATION,
+    MASKS,
+    MIDDLE,
+    ORDERS,
+    RANDOM,
+    Curves,
+    Faithfulness,
+    Mask,
+)
 from bm25v.research.features import extract
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.vocabulary import Vocabulary
@@ -51,7 +67,7 @@ def red_words() -> Vocabulary:
 
 @pytest.fixture
 def one_red_patch(tmp_path: Path) -> datasets.Dataset:
-    """Thirty grey pictures with one red patch each."""
+    """Thirty grey images with one red patch each."""
     for number in range(30):
         pixels = np.full((56, 56, 3), GREY, np.uint8)
         row, column = CELL * (number // 7), CELL * (number % 7)
@@ -64,12 +80,12 @@ def one_red_patch(tmp_path: Path) -> datasets.Dataset:
 
 @pytest.fixture
 def red(one_red_patch: datasets.Dataset, cache: Path) -> Faithfulness:
-    return measure(one_red_patch, red_words(), pairs=30, cache=cache)
+    return measure_faithfulness(one_red_patch, red_words(), pairs=30, cache=cache)
 
 
 @pytest.fixture
 def run(data: Path, cache: Path, in_shell: Run) -> Run:
-    """Run `bm25v evaluate faithfulness` on four classes of six pictures."""
+    """Run `bm25v evaluate faithfulness` on four classes of six images."""
 
     def call(*words: object, folder: Path = data) -> Outcome:
         fixed = ("--data", folder, "--vocabulary", "toy", "--cache", cache)
@@ -78,157 +94,154 @@ def run(data: Path, cache: Path, in_shell: Run) -> Run:
     return call
 
 
-# Hiding
+# Masks
 
 
-def test_exactly_the_pixels_of_hidden_patches_are_grey() -> None:
-    picture = noise(56, 56)
-    altered = Canvas.of(picture, ToyBackbone(), "grey").without(flags(0, 9))
-    expected = picture.copy()
+def test_grey_replaces_exactly_the_pixels_of_masked_patches() -> None:
+    pixels = noise(56, 56)
+    masked = MaskableImage.prepare(pixels, ToyBackbone(), "grey").mask_patches(flags(0, 9))
+    expected = pixels.copy()
     expected[0:8, 0:8] = GREY
     expected[8:16, 16:24] = GREY
-    assert (altered == expected).all()
+    assert (masked == expected).all()
 
 
-def test_exactly_the_pixels_of_hidden_patches_are_blurred() -> None:
-    picture = noise(56, 56)
-    altered = Canvas.of(picture, ToyBackbone(), "blur").without(flags(48))
-    assert altered[48:, 48:].std() < picture[48:, 48:].std() / 4
-    altered[48:, 48:] = picture[48:, 48:]
-    assert (altered == picture).all()
+def test_blur_replaces_exactly_the_pixels_of_masked_patches() -> None:
+    pixels = noise(56, 56)
+    masked = MaskableImage.prepare(pixels, ToyBackbone(), "blur").mask_patches(flags(48))
+    assert masked[48:, 48:].std() < pixels[48:, 48:].std() / 4
+    masked[48:, 48:] = pixels[48:, 48:]
+    assert (masked == pixels).all()
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_picture_with_nothing_hidden_is_what_the_backbone_sees(way: Way) -> None:
-    backbone, picture = ToyBackbone(), noise(90, 120)
-    whole = Canvas.of(picture, backbone, way).without(flags())
-    assert (backbone.prepare(whole) == backbone.prepare(picture)).all()
+@pytest.mark.parametrize("mask", MASKS)
+def test_an_image_without_a_mask_is_what_the_backbone_sees(mask: Mask) -> None:
+    backbone, pixels = ToyBackbone(), noise(90, 120)
+    complete = MaskableImage.prepare(pixels, backbone, mask).mask_patches(flags())
+    assert (backbone.prepare(complete) == backbone.prepare(pixels)).all()
 
 
-def test_patches_need_not_be_of_whole_pixels() -> None:
+def test_patches_may_have_different_sizes_in_pixels() -> None:
     class Odd(ToyBackbone):
         input_size = 50
         grid = (7, 3)
 
-    canvas = Canvas.of(noise(50, 50), Odd(), "grey")
-    sizes = np.bincount(canvas.patch_hw.ravel())
+    image = MaskableImage.prepare(noise(50, 50), Odd(), "grey")
+    sizes = np.bincount(image.patch_hw.ravel())
     assert len(sizes) == 21
     assert sizes.sum() == 2500
     assert sizes.min() >= 7 * 16
-    assert (canvas.without(np.ones(21, bool)) == GREY).all()
+    assert (image.mask_patches(np.ones(21, bool)) == GREY).all()
 
 
 # Orders
 
 
-def test_equal_patches_come_in_any_order() -> None:
-    worth_p = np.array([0.0, 3.0, 0, 0, 5, 0, 0, 0])
-    found = [order(worth_p, np.random.default_rng(seed)).tolist() for seed in range(5)]
-    assert all(sorted(one) == list(range(8)) for one in found)
-    assert all(one[:2] == [4, 1] for one in found)
-    assert len({tuple(one) for one in found}) > 1
+def test_equally_important_patches_are_in_random_order() -> None:
+    importance_p = np.array([0.0, 3.0, 0, 0, 5, 0, 0, 0])
+    orders = [order_patches(importance_p, np.random.default_rng(n)).tolist() for n in range(5)]
+    assert all(sorted(order) == list(range(8)) for order in orders)
+    assert all(order[:2] == [4, 1] for order in orders)
+    assert len({tuple(order) for order in orders}) > 1
 
 
-def test_each_order_begins_where_it_should(data: Path, cache: Path, toy: Vocabulary) -> None:
-    pair = drawn(data, cache, toy, 1)[0]
-    like_the_query = pair.mean_d * 100
-    patches_pd = pair.patches_pd.copy()
-    patches_pd[30] = like_the_query
-    (part, *_), words_pk = pair.parts, np.full_like(pair.codes.words_pk, -1)
-    words_pk[11, 0] = part.word
-    planted = Pair(
-        pair.query,
-        pair.dense_e,
-        pair.mean_d,
-        pair.hit,
-        pair.codes._replace(words_pk=words_pk),
-        patches_pd,
-        pair.parts,
-    )
-    found = {name: int(np.argmax(worth_p)) for name, worth_p in maps(planted, (7, 7)).items()}
-    assert found == {OURS: 11, DENSE: 30, MIDDLE: 24}
+def test_each_importance_map_is_largest_at_the_planted_patch(
+    data: Path, cache: Path, toy: Vocabulary
+) -> None:
+    pair = pairs_of(data, cache, toy, 1)[0]
+    patches_pd = pair.hit_patches_pd.copy()
+    patches_pd[30] = 100 * pair.query_mean_d
+    words_pk = np.full_like(pair.hit_codes.words_pk, -1)
+    words_pk[11, 0] = pair.contributions[0].word
+    codes = pair.hit_codes._replace(words_pk=words_pk)
+    planted = replace(pair, hit_codes=codes, hit_patches_pd=patches_pd)
+    largest = {
+        order: int(np.argmax(map_p)) for order, map_p in importance_maps(planted, (7, 7)).items()
+    }
+    assert largest == {EXPLANATION: 11, DENSE: 30, MIDDLE: 24}
 
 
 # Pairs
 
 
-def drawn(
+def pairs_of(
     folder: Path, cache: Path, vocabulary: Vocabulary, n: int, *, seed: int = 0
 ) -> list[Pair]:
-    pictures = extract(datasets.load("folder", folder), vocabulary, cache=cache)
-    return draw(pictures, vocabulary, n, seed=seed)[0]
+    extracted = extract(datasets.load("folder", folder), vocabulary, cache=cache)
+    return draw_pairs(extracted, vocabulary, n, seed=seed)[0]
 
 
-def test_pairs_follow_from_the_seed(data: Path, cache: Path, toy: Vocabulary) -> None:
-    hits = [[pair.hit for pair in drawn(data, cache, toy, 8, seed=seed)] for seed in (0, 0, 1)]
+def test_the_seed_decides_the_pairs(data: Path, cache: Path, toy: Vocabulary) -> None:
+    hits = [[pair.hit for pair in pairs_of(data, cache, toy, 8, seed=seed)] for seed in (0, 0, 1)]
     assert hits[0] == hits[1] != hits[2]
 
 
-def test_a_copy_of_the_query_is_no_hit(data: Path, cache: Path, toy: Vocabulary) -> None:
+def test_a_copy_of_the_query_is_not_a_hit(data: Path, cache: Path, toy: Vocabulary) -> None:
     for path in list(data.rglob("*.png")):
         (path.parent / f"copy-{path.name}").write_bytes(path.read_bytes())
-    for pair in drawn(data, cache, toy, 40):
-        assert toy.encode(pair.hit).dense_e @ pair.dense_e < 0.999
+    for pair in pairs_of(data, cache, toy, 40):
+        assert toy.encode(pair.hit).dense_e @ pair.query_dense_e < 0.999
 
 
 def test_too_few_pairs_are_refused(data: Path, cache: Path, toy: Vocabulary) -> None:
-    with pytest.raises(EvaluationError, match="makes 24 pairs of a query and a hit, not 25"):
-        drawn(data, cache, toy, 25)
+    with pytest.raises(EvaluationError, match="has only 24 pairs of a query and a hit, not 25"):
+        pairs_of(data, cache, toy, 25)
 
 
 # Curves
 
 
-def test_areas_are_those_of_trapezia() -> None:
+def test_areas_follow_the_trapezoidal_rule() -> None:
     curves = Curves(
-        np.array([0.0, 0.25, 1.0]), {OURS: np.array([[1.0, 0.0, 0.0], [1.0, 0.6, 0.2]])}
+        np.array([0.0, 0.25, 1.0]), {EXPLANATION: np.array([[1.0, 0.0, 0.0], [1.0, 0.6, 0.2]])}
     )
-    assert curves.areas_oq[OURS] == pytest.approx([0.125, 0.2 + 0.3])
-    assert curves.area(OURS).mean == pytest.approx(0.3125)
+    assert curves.aucs_oq[EXPLANATION] == pytest.approx([0.125, 0.2 + 0.3])
+    assert curves.auc(EXPLANATION).mean == pytest.approx(0.3125)
 
 
-def test_the_only_patch_of_a_word_takes_the_score_with_it(red: Faithfulness) -> None:
+def test_masking_the_only_patch_of_a_word_removes_the_score(red: Faithfulness) -> None:
     assert red.shares == pytest.approx([n / 49 for n in (0, 5, 10, 20, 29, 39, 44, 49)])
-    hidden = red.ways["grey"]
-    deletion, insertion = hidden.bm25
-    assert (deletion.values_oqs[OURS] == [1, 0, 0, 0, 0, 0, 0, 0]).all()
-    assert (insertion.values_oqs[OURS] == [0, 1, 1, 1, 1, 1, 1, 1]).all()
-    assert deletion.area(OURS).mean == pytest.approx(2.5 / 49)
-    assert insertion.area(OURS).mean == pytest.approx(1 - 2.5 / 49)
-    assert deletion.area(RANDOM).mean == pytest.approx(0.5, abs=0.15)
-    assert hidden.deletion_ratio(RANDOM).low > 5
-    assert hidden.insertion_ratio(RANDOM).low > 1.5
-    assert deletion.compared(RANDOM).p < 0.001
-    assert (hidden.word.patches_q == 1).all()
-    assert (hidden.word.hidden_q == 0).all()
-    assert hidden.word.random_q.mean() > 0.9
+    measured = red.masks["grey"]
+    deletion, insertion = measured.bm25
+    assert (deletion.values_oqs[EXPLANATION] == [1, 0, 0, 0, 0, 0, 0, 0]).all()
+    assert (insertion.values_oqs[EXPLANATION] == [0, 1, 1, 1, 1, 1, 1, 1]).all()
+    assert deletion.auc(EXPLANATION).mean == pytest.approx(2.5 / 49)
+    assert insertion.auc(EXPLANATION).mean == pytest.approx(1 - 2.5 / 49)
+    assert deletion.auc(RANDOM).mean == pytest.approx(0.5, abs=0.15)
+    assert measured.deletion_ratio(RANDOM).low > 5
+    assert measured.insertion_ratio(RANDOM).low > 1.5
+    assert deletion.compare(RANDOM).p < 0.001
+    assert (measured.word.patches_q == 1).all()
+    assert (measured.word.left_q == 0).all()
+    assert measured.word.left_random_q.mean() > 0.9
 
 
-def test_curves_begin_and_end_with_the_whole_hit(data: Path, cache: Path, toy: Vocabulary) -> None:
-    result = measure(datasets.load("folder", data), toy, pairs=10, cache=cache)
-    assert list(result.ways) == list(WAYS)
-    for hidden in result.ways.values():
+def test_curves_start_and_end_at_the_complete_hit(data: Path, cache: Path, toy: Vocabulary) -> None:
+    result = measure_faithfulness(datasets.load("folder", data), toy, pairs=10, cache=cache)
+    assert list(result.masks) == list(MASKS)
+    for measured in result.masks.values():
         for name in ORDERS:
-            whole = hidden.bm25.deletion.values_oqs[name][:, 0]
-            assert whole == pytest.approx(1)
-            assert hidden.bm25.insertion.values_oqs[name][:, -1] == pytest.approx(1)
-            nothing = hidden.bm25.deletion.values_oqs[name][:, -1]
-            assert hidden.bm25.insertion.values_oqs[name][:, 0] == pytest.approx(nothing)
-            cosines = hidden.cosine.deletion.values_oqs[name][:, 0]
-            assert hidden.cosine.insertion.values_oqs[name][:, -1] == pytest.approx(cosines)
-    grey = result.ways["grey"].bm25
-    assert grey.deletion.area(OURS).high < grey.deletion.area(RANDOM).low
-    assert grey.insertion.area(OURS).low > grey.insertion.area(RANDOM).high
+            complete = measured.bm25.deletion.values_oqs[name][:, 0]
+            assert complete == pytest.approx(1)
+            assert measured.bm25.insertion.values_oqs[name][:, -1] == pytest.approx(1)
+            nothing = measured.bm25.deletion.values_oqs[name][:, -1]
+            assert measured.bm25.insertion.values_oqs[name][:, 0] == pytest.approx(nothing)
+            cosines = measured.cosine.deletion.values_oqs[name][:, 0]
+            assert measured.cosine.insertion.values_oqs[name][:, -1] == pytest.approx(cosines)
+    grey = result.masks["grey"].bm25
+    assert grey.deletion.auc(EXPLANATION).high < grey.deletion.auc(RANDOM).low
+    assert grey.insertion.auc(EXPLANATION).low > grey.insertion.auc(RANDOM).high
 
 
-def test_every_altered_picture_takes_one_forward_pass(
+def test_each_distinct_masked_image_takes_one_forward_pass(
     data: Path, cache: Path, toy: Vocabulary, forwards: list[int]
 ) -> None:
     dataset = datasets.load("folder", data)
     extract(dataset, toy, cache=cache)
     forwards.clear()
-    measure(dataset, toy, pairs=2, ways=("grey",), cache=cache)
-    # Both ends, six steps of hiding and showing in three orders, of two random ones, three of words
+    measure_faithfulness(dataset, toy, pairs=2, masks=("grey",), cache=cache)
+    # Both ends; six steps of deletion and insertion in three orders; six in two random orders;
+    # three masks of one word.
     most = 2 + 3 * 2 * 6 + 2 * 6 + 3
     assert 2 * most - 12 <= sum(forwards) <= 2 * most
 
@@ -236,7 +249,7 @@ def test_every_altered_picture_takes_one_forward_pass(
 # Ratios
 
 
-def test_the_interval_of_a_ratio_comes_from_drawing_pairs() -> None:
+def test_the_interval_of_a_ratio_is_a_bootstrap_over_pairs() -> None:
     # Two pairs are drawn from two: the mean of a is 1, 2 or 3, in a quarter, a half and a quarter.
     assert statistics.ratio(np.array([1.0, 3.0]), np.ones(2)) == (2.0, 1.0, 3.0)
     a = np.random.default_rng(0).random(50) + 0.1
@@ -244,7 +257,7 @@ def test_the_interval_of_a_ratio_comes_from_drawing_pairs() -> None:
     assert statistics.ratio(3 * a, a[::-1]).high > 3.1
 
 
-def test_a_ratio_needs_pairs_and_something_to_divide_by() -> None:
+def test_a_ratio_needs_pairs_and_positive_denominators() -> None:
     with pytest.raises(WrongUse, match="2 and 3 queries cannot be paired"):
         statistics.ratio(np.ones(2), np.ones(3))
     with pytest.raises(EvaluationError, match="a value of 0 cannot be divided by"):
@@ -254,7 +267,7 @@ def test_a_ratio_needs_pairs_and_something_to_divide_by() -> None:
 # The command
 
 
-def test_json_has_everything(run: Run) -> None:
+def test_the_command_prints_json(run: Run) -> None:
     outcome = run("--pairs", 6, "--json", "-", "--hide", "blur", "--hide", "grey")
     assert outcome.code == 0
     found = outcome.json
@@ -275,24 +288,24 @@ def test_json_has_everything(run: Run) -> None:
     assert run("--pairs", 6, "--json", "-").json["ways"]["grey"] == grey
 
 
-def test_a_table_markdown_and_a_plot(run: Run, tmp_path: Path) -> None:
+def test_the_command_prints_tables_and_draws(run: Run, tmp_path: Path) -> None:
     outcome = run("--pairs", 6, "-o", "curves.png", "--json", "found.json")
     assert outcome.code == 0
-    assert "data: 6 pairs of a query and a hit, 24 pictures to search" in outcome.out
-    assert "hidden by grey" in outcome.out
-    assert "hidden by blur" not in outcome.out
-    assert "one word: without the " in outcome.out
+    assert "data: 6 pairs of a query and a hit, 24 images to search" in outcome.out
+    assert "mask: grey" in outcome.out
+    assert "mask: blur" not in outcome.out
+    assert "one word per explanation: after masking its patches" in outcome.out
     assert outcome.out.endswith("curves.png: the curves\n")
     assert (tmp_path / "found.json").stat().st_size > 1000
     with Image.open(tmp_path / "curves.png") as plot:
         assert plot.width > 900
         assert len(plot.convert("RGB").getcolors(1 << 20) or ()) > 100
     printed = run("--pairs", 6, "--format", "markdown").out
-    assert "| explanation is better than | in deletion |" in printed
+    assert "| explanation compared with | deletion | p |" in printed
 
 
-def test_wrong_use_is_one_line(run: Run, in_shell: Run, tmp_path: Path) -> None:
-    failed(run("--pairs", 25), 1, "data makes 24 pairs", "not 25", "fewer pairs")
+def test_wrong_use_gives_one_line(run: Run, in_shell: Run, tmp_path: Path) -> None:
+    failed(run("--pairs", 25), 1, "data has only 24 pairs", "not 25", "number of pairs")
     failed(run("-o", "curves.gif"), 2, "curves.gif", ".png")
     failed(run("--dataset", "birds"), 2, "no data set 'birds'")
     failed(run("--hide", "black"), 2, "black")
@@ -302,7 +315,7 @@ def test_wrong_use_is_one_line(run: Run, in_shell: Run, tmp_path: Path) -> None:
     failed(run(folder=tmp_path / "empty"), 1, "empty", "0 pictures to search")
 
 
-def test_help_leads_from_one_command_to_the_other(in_shell: Run) -> None:
+def test_the_help_of_evaluate_names_the_command(in_shell: Run) -> None:
     assert "bm25v evaluate faithfulness" in in_shell("evaluate", "--help").out
     shown = in_shell("evaluate", "faithfulness", "--help").out
     assert shown.startswith("Usage: bm25v evaluate faithfulness [OPTIONS]")

@@ -17,7 +17,7 @@ from bm25v.pages.evaluation_markup import table
 from bm25v.pages.evaluation_page import page
 from bm25v.pages.evaluation_quality import SHOWN, title
 from bm25v.research import cost, datasets, features, report, shots, zipf
-from bm25v.research.bench import evaluated
+from bm25v.research.bench.report import SYSTEMS, time_searches
 from bm25v.research.figures import Report
 from bm25v.research.settings import Settings
 from bm25v.research.statistics import Comparison, Interval
@@ -47,7 +47,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def found(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Report:
     cache = tmp_path_factory.mktemp("cache")
     dataset = datasets.load("folder", data)
-    return report.make(dataset, TOY, cache=cache, time=evaluated.time_searches)
+    return report.make(dataset, TOY, cache=cache, time=time_searches)
 
 
 def encode_features(data: Path) -> list[set[int]]:
@@ -60,12 +60,12 @@ def test_figures_are_those_of_the_pictures(found: Report, data: Path) -> None:
     words = encode_features(data)
     df_v = np.bincount([one for bag in words for one in bag], minlength=TOY.n_words)
     assert found.zipf.df_r.tolist() == sorted(df_v[df_v > 0].tolist(), reverse=True)
-    assert found.zipf.alpha == zipf.analyse(df_v, 24).alpha
+    assert found.zipf.alpha == zipf.fit_zipf(df_v, 24).alpha
     here, million, hundred_million = found.usages
-    assert here.pictures == 24
+    assert here.images == 24
     assert here.postings == pytest.approx(np.mean([df_v[list(bag)].sum() for bag in words]))
-    assert (million.pictures, hundred_million.pictures) == (10**6, 10**8)
-    assert found.growth == cost.growth(df_v, 24)
+    assert (million.images, hundred_million.images) == (10**6, 10**8)
+    assert found.growth == cost.measure_growth(df_v, 24)
     assert (found.dim, found.bag_bytes, found.dense_bytes) == (12, 64, 24)
 
 
@@ -90,7 +90,7 @@ def test_searches_are_timed(found: Report) -> None:
     assert found.speeds is not None
     assert found.speeds.queries == 24
     assert found.speeds.candidates == 24
-    assert [one.system for one in found.speeds.systems] == list(evaluated._SYSTEMS)
+    assert [one.system for one in found.speeds.systems] == list(SYSTEMS)
     assert all(0 < one.median_ms <= one.p95_ms for one in found.speeds.systems)
 
 
@@ -105,7 +105,7 @@ def test_the_page_shows_every_system_and_figure(found: Report) -> None:
             assert f"{plots.share(interval.low)}–{plots.share(interval.high)}" in text
     for what in (
         f"{found.zipf.alpha:.2f}",
-        f"{found.zipf.active:,}",
+        f"{found.zipf.active_words:,}",
         f"{found.usages[0].postings:,.0f}",
         "leave-one-out",
         TOY.fingerprint,
@@ -251,9 +251,7 @@ def test_settings_and_a_split_go_into_all_of_it(
 def test_only_the_products_own_searches_are_timed(data: Path, tmp_path: Path) -> None:
     dataset = datasets.load("folder", data)
     settings = Settings(k1=0.9)
-    found = report.make(
-        dataset, TOY, settings=settings, cache=tmp_path, time=evaluated.time_searches
-    )
+    found = report.make(dataset, TOY, settings=settings, cache=tmp_path, time=time_searches)
     assert found.speeds is None
     assert "How long a search takes" not in page(found)
 

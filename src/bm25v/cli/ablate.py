@@ -62,7 +62,7 @@ def command(
     """
     from bm25v.cli.progress import stages_bar
     from bm25v.errors import WrongUse
-    from bm25v.research import ablations, curves, datasets, tables
+    from bm25v.research import ablations, datasets, plots, tables
     from bm25v.vocabulary import Vocabulary
 
     if len(values) not in (0, len(axes)):
@@ -77,7 +77,8 @@ def command(
         [Vocabulary.load(one) for one in listed(vocabularies or "")],
     )
     if output:
-        curves.numbers([trial.values for trial in trials], output)  # refuses before hours go by
+        plots.check_path(output)  # before hours go by
+        plots.ablation_values([trial.values for trial in trials])
     dataset = datasets.load(name, data, split=split)
     with stages_bar() as progress:
         grid = ablations.ablate(dataset, trials, cache=cache, progress=progress)
@@ -86,7 +87,7 @@ def command(
     if known:
         click.echo(f"{known} of {len(grid.cells)} were measured before", err=True)
     if output:
-        curves.draw(grid, output)
+        plots.draw_ablation(grid, output)
     if as_json:
         print_json(_json(grid))
     elif format_name == "markdown":

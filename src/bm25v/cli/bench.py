@@ -43,18 +43,18 @@ def encode(folder: Path | None, vocabulary: str, limit: int, rounds: int, as_jso
     """Time indexing against the bare forward passes, on FOLDER or on the demo's photos."""
     from bm25v import demo, images
     from bm25v.backbones import downloads
-    from bm25v.cli.progress import progress_bar
+    from bm25v.cli.progress import stages_bar
     from bm25v.research.bench.encode import time_encoding
 
-    with tempfile.TemporaryDirectory() as scratch, progress_bar("timing") as progress:
+    with tempfile.TemporaryDirectory() as scratch, stages_bar() as progress:
         if folder is None:
             demo.unpack(downloads.read(demo.PHOTOS), Path(scratch))
         paths = list(itertools.islice(images.find_images(folder or scratch), limit))
         times = time_encoding(paths, vocabulary=vocabulary, rounds=rounds, progress=progress)
-    n = times.pictures * times.rounds
+    n = times.images * times.rounds
     if as_json:
         seconds = {"forward": times.forward_seconds, "index": times.index_seconds}
-        counts = {"pictures": times.pictures, "rounds": times.rounds}
+        counts = {"pictures": times.images, "rounds": times.rounds}
         print_json({**counts, "seconds": seconds, "overhead": times.overhead})
         return
     click.echo(f"forward passes alone  {n / times.forward_seconds:6.1f} pictures/s")
@@ -69,16 +69,15 @@ def encode(folder: Path | None, vocabulary: str, limit: int, rounds: int, as_jso
 def train(dims: tuple[int, ...], rounds: int, as_json: bool) -> None:
     """Time a training step against the same step written densely, and patches becoming words."""
     from bm25v.sae import trainer as _needs_torch  # noqa: F401, I001 - says so in one line
-    from bm25v.research.bench.train import time_steps
-    from bm25v.research.bench.words import time_words
-    from bm25v.cli.progress import progress_bar
+    from bm25v.research.bench.train import time_steps, time_words
+    from bm25v.cli.progress import stages_bar
 
-    with progress_bar("timing") as progress:
+    with stages_bar() as progress:
         found = []
         for done, dim in enumerate(dims):
-            progress(done, len(dims) + 1)
+            progress("timing", done, len(dims) + 1)
             found.append(time_steps(dim, rounds=rounds))
-        progress(len(dims), len(dims) + 1)
+        progress("timing", len(dims), len(dims) + 1)
         words = time_words(rounds=rounds)
     if as_json:
         steps = [{**vars(times), "ratio": times.ratio} for times in found]
@@ -139,26 +138,26 @@ def search(
     as_json: bool,
 ) -> None:
     """Time searches against other systems, and changes, on one thread."""
-    from bm25v.research.bench import plot
-    from bm25v.research.bench.pictures import of_gallery
+    from bm25v.research import plots
     from bm25v.research.bench.search import time_search
-    from bm25v.research.bench.synthetic import World
+    from bm25v.research.bench.workload import SyntheticImages, read_gallery
 
-    figure = plot.figure() if output else None
+    if output:
+        plots.check_path(output)  # before minutes go by
     found = []
     for n in sizes if gallery_path is None else (0,):
         if gallery_path is None:
-            world = World(dim, seed)
-            pictures, queries = world.pictures(n), world.queries(n_queries)
+            synthetic = SyntheticImages(dim, seed)
+            images, queries = synthetic.draw_images(n), synthetic.draw_queries(n_queries)
         else:
-            pictures, queries = of_gallery(gallery_path, n_queries, seed)
+            images, queries = read_gallery(gallery_path, n_queries, seed)
         times = time_search(
-            pictures,
+            images,
             queries,
             k=k,
             threads=threads,
             ann_limit=ann_limit,
-            say=lambda text: click.echo(text, err=True),
+            warn=lambda message: click.echo(message, err=True),
         )
         found.append(times)
         if not as_json:
@@ -166,7 +165,7 @@ def search(
     if as_json:
         print_json([asdict(times) for times in found])
     if output:
-        plot.draw(figure, found, output)
+        plots.draw_search_times(found, output)
 
 
 def _print_search(times: "SearchTimes") -> None:
@@ -208,17 +207,19 @@ def _print_search(times: "SearchTimes") -> None:
 @json_option
 def duplicates(folder: Path, vocabulary: str, every: int, as_json: bool) -> None:
     """Change every n-th picture of FOLDER a little, and see which are found again."""
-    from bm25v.cli.progress import progress_bar
-    from bm25v.research.bench.duplicates import tell_apart
+    from bm25v.cli.progress import stages_bar
+    from bm25v.research.bench.duplicates import measure_duplicates
 
-    with progress_bar("comparing") as progress:
-        told = tell_apart(folder, vocabulary=vocabulary, every=every, progress=progress)
+    with stages_bar() as progress:
+        result = measure_duplicates(folder, vocabulary=vocabulary, every=every, progress=progress)
     if as_json:
-        print_json(asdict(told))
+        print_json(result.to_dict())
         return
-    for kind, share in told.recall.items():
+    for kind, share in result.recall.items():
         click.echo(f"{share:7.1%}  of {kind}")
-    each = 1e3 * told.seconds / told.pictures
-    click.echo(f"{told.groups:,} groups among {told.pictures:,} pictures, {each:.1f} ms a picture")
-    for paths in told.mixed:
+    each = 1e3 * result.seconds / result.images
+    click.echo(
+        f"{result.groups:,} groups among {result.images:,} pictures, {each:.1f} ms a picture"
+    )
+    for paths in result.mixed:
         click.echo(f"one group: {', '.join(paths)}")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from bm25v.gallery.results import Info
-    from bm25v.research.cost import Growth, Usage
+    from bm25v.research.cost import Growth, WordUsage
 
 _NOTE = (
     "bytes a vector are the paper's: 4 a number, 6 a word; counted are 5 operations for each "
@@ -42,15 +42,15 @@ def command(gallery_path: Path, sizes: tuple[int, ...], output: Path | None, as_
     Every picture of the gallery is a query. "expected" is the paper's formula, in which all active
     words are equally frequent; "counted" is what the queries really read.
     """
-    from bm25v.research import charts, cost, galleries
+    from bm25v.research import cost, plots, zipf
 
-    counted = galleries.count(gallery_path)
-    here = cost.own_usage(counted.df_v, counted.info.pictures)
-    usages = [here, *(here.at(size) for size in sizes)]
-    growth = cost.growth(counted.df_v, counted.info.pictures)
+    counted = zipf.read_frequencies(gallery_path)
+    here = cost.count_usage(counted.df_v, counted.info.pictures)
+    usages = [here, *(here.project(size) for size in sizes)]
+    growth = cost.measure_growth(counted.df_v, counted.info.pictures)
     if output:
-        name = galleries.names([gallery_path])[0]
-        charts.draw_growth(growth, f"Words in use as the gallery grows: {name}", output)
+        name = zipf.short_names([gallery_path])[0]
+        plots.draw_growth(growth, f"Words in use as the gallery grows: {name}", output)
     if as_json:
         print_json(_to_json(counted.info, usages, counted.dim, growth))
         return
@@ -63,16 +63,16 @@ def command(gallery_path: Path, sizes: tuple[int, ...], output: Path | None, as_
         click.echo(f"{shown(str(output))}: words in use as the gallery grows")
 
 
-def _to_json(info: "Info", usages: "list[Usage]", dim: int, growth: "Growth") -> dict[str, Any]:
+def _to_json(info: "Info", usages: "list[WordUsage]", dim: int, growth: "Growth") -> dict[str, Any]:
     from bm25v.research import cost
 
     sizes = [
         {
-            "pictures": usage.pictures,
-            "active": usage.active,
-            "picture_words": usage.picture_words,
+            "pictures": usage.images,
+            "active": usage.active_words,
+            "picture_words": usage.image_words,
             "postings": {"expected": usage.expected_postings, "counted": usage.postings},
-            "systems": [line._asdict() for line in cost.table(usage, dim=dim)],
+            "systems": [line.to_dict() for line in cost.cost_table(usage, dim=dim)],
         }
         for usage in usages
     ]
@@ -91,7 +91,7 @@ def _to_json(info: "Info", usages: "list[Usage]", dim: int, growth: "Growth") ->
     }
 
 
-def _print_table(out: "Console", usage: "Usage", dim: int, *, is_projected: bool) -> None:
+def _print_table(out: "Console", usage: "WordUsage", dim: int, *, is_projected: bool) -> None:
     from rich.table import Table
 
     from bm25v.research import cost
@@ -100,18 +100,18 @@ def _print_table(out: "Console", usage: "Usage", dim: int, *, is_projected: bool
     table.add_column("system", no_wrap=True)
     for name in ("bytes a vector", "compression", "operations, expected", "counted"):
         table.add_column(name, justify="right", no_wrap=True)
-    for line in cost.table(usage, dim=dim):
+    for line in cost.cost_table(usage, dim=dim):
         table.add_row(
             line.system,
-            f"{line.bytes_a_picture:,.0f}",
+            f"{line.bytes_per_image:,.0f}",
             f"{line.compression:.1f}×",
             f"{line.operations:,.0f}",
             "" if line.counted is None else f"{line.counted:,.0f}",
         )
-    words = f"{usage.active:,.0f} of {usage.vocabulary:,} words"
-    title = f"{usage.pictures:,} pictures, {words} active"
+    words = f"{usage.active_words:,.0f} of {usage.vocabulary:,} words"
+    title = f"{usage.images:,} pictures, {words} active"
     if is_projected:
-        title = f"projected to {usage.pictures:,} pictures, {words} expected to be active"
+        title = f"projected to {usage.images:,} pictures, {words} expected to be active"
     out.print(title, style="bold")
     out.print(table)
     out.print()

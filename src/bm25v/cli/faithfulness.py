@@ -51,27 +51,26 @@ def command(
     are shown in that order.
     """
     from bm25v.cli.progress import stages_bar
-    from bm25v.research import charts, datasets
-    from bm25v.research.faithfulness import measure, plot, tables
-    from bm25v.research.faithfulness.hiding import WAYS
+    from bm25v.research import datasets, faithfulness_results, plots
+    from bm25v.research.faithfulness import measure_faithfulness
     from bm25v.vocabulary import Vocabulary
 
     if output:
-        charts.blank(output, 1, 1)  # refuses before minutes go by
+        plots.check_path(output)  # before minutes go by
     dataset = datasets.load(name, data, split=split)
     with stages_bar() as progress:
-        result = measure(
+        result = measure_faithfulness(
             dataset,
             Vocabulary.load(vocabulary),
             pairs=pairs,
-            ways=tuple(way for way in WAYS if way in ways),
+            masks=tuple(mask for mask in faithfulness_results.MASKS if mask in ways),
             seed=seed,
             cache=cache,
             progress=progress,
         )
     print_notes(result.problems)
     if output:
-        plot.draw(result, output)
+        plots.draw_faithfulness(result, output)
     if json_path:
         text = json.dumps(result.to_dict(), indent=2) + "\n"
         if json_path == "-":
@@ -79,12 +78,12 @@ def command(
             return
         Path(json_path).write_text(text, encoding="utf-8")
     if format_name == "markdown":
-        click.echo(tables.markdown(result), nl=False)
+        click.echo(faithfulness_results.to_markdown(result), nl=False)
         return
     out = console()
-    for line in tables.about(result):
+    for line in faithfulness_results.describe(result):
         out.print(line, style="dim", soft_wrap=True)
-    for part in tables.printed(result):
+    for part in faithfulness_results.terminal_tables(result):
         out.print(part, soft_wrap=True)
     if output:
         click.echo(f"{shown(str(output))}: the curves")

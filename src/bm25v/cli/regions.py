@@ -42,12 +42,13 @@ def command(
     hits is of that picture's class.
     """
     from bm25v.cli.progress import stages_bar
-    from bm25v.research import datasets, regions
+    from bm25v.research import datasets
+    from bm25v.research.region_recall import measure_region_recall
 
     dataset = datasets.load(name, data, split=split)
     print_notes(dataset.problems)
     with stages_bar() as progress:
-        found = regions.measure(
+        found = measure_region_recall(
             dataset,
             vocabulary=vocabulary,
             pairs=pairs,

@@ -50,7 +50,7 @@ def command(
     """
     from bm25v.cli.progress import stages_bar
     from bm25v.research import datasets, report
-    from bm25v.research.bench.evaluated import time_searches
+    from bm25v.research.bench.report import time_searches
     from bm25v.vocabulary import Vocabulary
 
     settings = read_settings(preset, changes)

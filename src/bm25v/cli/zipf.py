@@ -9,7 +9,7 @@ import click
 from bm25v.cli.options import DEFAULT_GALLERY, console, json_option, print_json, shown
 
 if TYPE_CHECKING:
-    from bm25v.research.zipf import Zipf
+    from bm25v.research.zipf import ZipfFit
 
 _PAPER = (
     "the paper's seven sets: α 1.20 to 2.32, R² .917 to .973, head 0.25 to 1.83%, "
@@ -41,16 +41,17 @@ def command(paths: tuple[Path, ...], output: Path | None, as_json: bool) -> None
     Head are words in more than half of the pictures, tail those in less than a tenth, as shares
     of the active words: those in any picture at all.
     """
-    from bm25v.research import charts, galleries
+    from bm25v.research import plots
+    from bm25v.research.zipf import read_frequencies, short_names
 
     paths = tuple(dict.fromkeys(paths))
-    counted = [galleries.count(path) for path in paths]
-    found = dict(zip(galleries.names(paths), (one.zipf for one in counted), strict=True))
+    counted = [read_frequencies(path) for path in paths]
+    found = dict(zip(short_names(paths), (one.fit_zipf() for one in counted), strict=True))
     if output and len(found) == 1:
         ((name, zipf),) = found.items()
-        charts.draw_zipf(zipf, f"In how many pictures words are: {name}", output)
+        plots.draw_zipf(zipf, f"In how many pictures words are: {name}", output)
     elif output:
-        charts.draw_overlay(found, output)
+        plots.draw_zipf_comparison(found, output)
     if as_json:
         lines = zip(counted, found.values(), strict=True)
         print_json([_to_json(one.info.path, one.info.words, zipf) for one, zipf in lines])
@@ -60,21 +61,21 @@ def command(paths: tuple[Path, ...], output: Path | None, as_json: bool) -> None
         click.echo(f"{shown(str(output))}: words by rank")
 
 
-def _to_json(path: str, words: int, zipf: "Zipf") -> dict[str, Any]:
+def _to_json(path: str, words: int, zipf: "ZipfFit") -> dict[str, Any]:
     return {
         "gallery": path,
-        "pictures": zipf.pictures,
+        "pictures": zipf.images,
         "words": words,
-        "active": zipf.active,
+        "active": zipf.active_words,
         "alpha": zipf.alpha,
         "r2": zipf.r2,
         "head": zipf.head,
         "tail": zipf.tail,
-        "idf_above_2": zipf.telling,
+        "idf_above_2": zipf.high_idf,
     }
 
 
-def _print_table(found: "dict[str, Zipf]") -> None:
+def _print_table(found: "dict[str, ZipfFit]") -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -82,8 +83,8 @@ def _print_table(found: "dict[str, Zipf]") -> None:
     for name in ("pictures", "active words", "α", "R²", "head", "tail", "IDF > 2"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, zipf in found.items():
-        counts = (f"{zipf.pictures:,}", f"{zipf.active:,}")
-        shares = (f"{zipf.head:.2%}", f"{zipf.tail:.1%}", f"{zipf.telling:.1%}")
+        counts = (f"{zipf.images:,}", f"{zipf.active_words:,}")
+        shares = (f"{zipf.head:.2%}", f"{zipf.tail:.1%}", f"{zipf.high_idf:.1%}")
         table.add_row(name, *counts, f"{zipf.alpha:.2f}", f"{zipf.r2:.3f}", *shares)
     out = console()
     out.print(table)

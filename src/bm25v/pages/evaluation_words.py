@@ -12,7 +12,7 @@ from bm25v.pages.plots import share
 if TYPE_CHECKING:
     from bm25v.research.cost import Growth
     from bm25v.research.figures import Report
-    from bm25v.research.zipf import Zipf
+    from bm25v.research.zipf import ZipfFit
 
 _TIMED = {
     "first-stage": "BM25-V, first stage",
@@ -22,29 +22,29 @@ _TIMED = {
 }
 
 
-def spread(zipf: "Zipf") -> str:
+def spread(zipf: "ZipfFit") -> str:
     """Return how often words are used, by rank."""
-    ranks = _thinned(zipf.active)
-    first = max(1.0, (zipf.scale / zipf.pictures) ** (1 / zipf.alpha)) if zipf.alpha > 0 else 1.0
+    ranks = _thinned(zipf.active_words)
+    first = max(1.0, (zipf.scale / zipf.images) ** (1 / zipf.alpha)) if zipf.alpha > 0 else 1.0
     lines = [
         plots.Line("words", [(rank, float(zipf.df_r[rank - 1])) for rank in ranks], "s1 dots"),
         plots.Line(
             f"power law, α = {zipf.alpha:.2f}",
-            [(at, zipf.scale * at**-zipf.alpha) for at in (first, float(zipf.active))],
+            [(at, zipf.scale * at**-zipf.alpha) for at in (first, float(zipf.active_words))],
             "s0",
             is_marked=False,
         ),
     ]
-    x = plots.logarithmic("rank of the word", 1, zipf.active)
-    y = plots.logarithmic("pictures with the word", 0.8, zipf.pictures)
+    x = plots.logarithmic("rank of the word", 1, zipf.active_words)
+    y = plots.logarithmic("pictures with the word", 0.8, zipf.images)
     drawn = plot("Pictures with a word", "Words from frequent to rare", lines, x, y)
     rows = [
         ["exponent α", f"{zipf.alpha:.2f}", "1.20 to 2.32"],
         ["R² of the fit", share(zipf.r2), ".917 to .973"],
-        ["words in any picture", f"{zipf.active:,}", "527 to 3,240"],
+        ["words in any picture", f"{zipf.active_words:,}", "527 to 3,240"],
         ["… in over half of the pictures", f"{zipf.head:.2%}", "0.25% to 1.83%"],
         ["… in less than a tenth", f"{zipf.tail:.1%}", ""],
-        ["… with an IDF above 2", f"{zipf.telling:.1%}", "96% to 99.7%"],
+        ["… with an IDF above 2", f"{zipf.high_idf:.1%}", "96% to 99.7%"],
     ]
     figures = table(["", "here", "in the paper's seven sets"], rows)
     about = "Few words are common and most are rare: one that two pictures share says much."
@@ -62,7 +62,7 @@ def costs(report: "Report") -> str:
     rows = [
         [
             text(line.system),
-            f"{line.bytes_a_picture:,.0f}",
+            f"{line.bytes_per_image:,.0f}",
             f"{line.compression:.1f}×",
             f"{line.operations:,.0f}",
             "" if line.counted is None else f"{line.counted:,.0f}",
@@ -111,7 +111,7 @@ def _projections(report: "Report") -> str:
             counted = (compact(column[system].counted or 0) for column in columns)
             rows.append([f"{text(system)}, as counted", *counted])
     rows.append(["words in use, expected", *(f"{n:,.0f}" for n in report.expected_words())])
-    heads = ["operations a query in … pictures", *(compact(u.pictures) for u in report.usages)]
+    heads = ["operations a query in … pictures", *(compact(u.images) for u in report.usages)]
     return (
         "<div><h3>In larger galleries</h3><p>By the paper's formulas; as counted, each word keeps "
         f"its share of the pictures</p>{table(heads, rows)}</div>"
@@ -136,7 +136,7 @@ def speeds(report: "Report") -> str:
     about = (
         f"Milliseconds a query on one thread ({text(found.machine)}, beside whatever else they "
         f"do): {found.queries:,} of the queries, encoded already, to these "
-        f"{report.zipf.pictures:,} pictures. The first stage gives the best "
+        f"{report.zipf.images:,} pictures. The first stage gives the best "
         f"{found.candidates:,} by words. So small a gallery says little of a large one: "
         "<code>bm25v bench search</code> times up to a million pictures."
     )

@@ -1,13 +1,13 @@
-"""What a search takes in bytes and operations: the paper's table, from what was counted.
+"""`bm25v cost`: how many bytes and operations a search takes, the paper's table from real counts.
 
-In: document frequencies and the bags of queries. Out: for each system bytes a picture, compression
-and operations a query, at this size of the gallery or at any other. Not this room's job: seconds.
+In: document frequencies and the words of queries. Out: bytes per image, compression and operations
+per query of each system, for this size of the gallery or another. Not this module's job: time.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,181 +16,195 @@ from bm25v.errors import EvaluationError
 from bm25v.index.bm25 import WeightedWords
 from bm25v.vocabulary.bag import Bag
 
-# The paper's settings of the systems it compares with.
+# The paper's settings of the systems that it compares with.
 HNSW_DEGREE, HNSW_EF = 32, 100
 PQ_PARTS, PQ_BYTES, IVF_LISTS, IVF_PROBES = 48, 1, 100, 1
 CANDIDATES = 200
-ENTRY_BYTES = 6  # a word's number in 4 bytes and its frequency in 2
+ENTRY_BYTES = 6  # 4 bytes for the word id and 2 for its term frequency
 POSTING_OPERATIONS = 5
-"""C, which the paper does not state; its (0.4-2.4) N with 3,240 to 527 active words implies 5."""
+"""The paper's C. It states no value; its (0.4-2.4) N with 3,240 to 527 active words implies 5."""
 
 
 @dataclass(frozen=True)
-class Usage:
-    """How words are used by a gallery and by the queries put to it; means where not whole."""
+class WordUsage:
+    """How many words a gallery and its queries use; numbers of one image or query are means."""
 
-    pictures: int
-    vocabulary: int  # words there are (D_s)
-    active: float  # words in any picture (V_active)
-    picture_words: float  # of one picture (L0)
-    query_words: float
-    postings: float  # that one query reads
+    images: int
+    vocabulary: int  # number of words (the paper's D_s)
+    active_words: float  # words in at least one image (V_active)
+    image_words: float  # words of one image (L0)
+    query_words: float  # words of one query
+    postings: float  # postings that one query reads
 
     @property
     def expected_postings(self) -> float:
-        """What a query would read if all active words were equally frequent.
+        """How many postings a query reads if all active words are equally frequent.
 
-        Queries have frequent words more often than rare ones, so they read more in fact.
+        Real queries read more, because frequent words occur in more queries than rare ones.
         """
-        return self.query_words * self.picture_words * self.pictures / self.active
+        return self.query_words * self.image_words * self.images / self.active_words
 
-    def at(self, pictures: int) -> "Usage":
-        """Project to another size of the gallery: each word keeps its share of the pictures."""
+    def project(self, images: int) -> "WordUsage":
+        """Return the usage in a gallery of another size, if each word keeps its share of images."""
         return replace(
             self,
-            pictures=pictures,
-            active=float(active_words(pictures, self.picture_words, self.vocabulary)),
-            postings=self.postings * pictures / self.pictures,
+            images=images,
+            active_words=float(expected_active_words(images, self.image_words, self.vocabulary)),
+            postings=self.postings * images / self.images,
         )
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the usage as plain values."""
+        return {
+            "pictures": self.images,
+            "vocabulary": self.vocabulary,
+            "active": self.active_words,
+            "picture_words": self.image_words,
+            "query_words": self.query_words,
+            "postings": self.postings,
+            "expected_postings": self.expected_postings,
+        }
 
-class Cost(NamedTuple):
-    """A line of the table."""
+
+class SystemCost(NamedTuple):
+    """One row of the table."""
 
     system: str
-    bytes_a_picture: float
-    compression: float  # against dense vectors
-    operations: float  # a query, by the paper's formula
-    counted: float | None  # the same from the postings that queries read, where there are any
+    bytes_per_image: float
+    compression: float  # compared with dense vectors
+    operations: float  # per query, by the paper's formula
+    counted: float | None  # per query, by the postings that queries read; None without postings
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as plain values."""
+        return {
+            "system": self.system,
+            "bytes_a_picture": self.bytes_per_image,
+            "compression": self.compression,
+            "operations": self.operations,
+            "counted": self.counted,
+        }
 
 
 class Growth(NamedTuple):
-    """How many words are in any picture, while the gallery grows."""
+    """How many words are active as the gallery grows."""
 
     vocabulary: int
-    sizes: list[int]
+    sizes: list[int]  # numbers of images
     measured: list[float]
-    expected: list[float]  # if pictures drew words evenly
+    expected: list[float]  # if each image drew its words uniformly
 
 
-def usage(
-    df_v: NDArray[np.integer], pictures: int, queries: Sequence[Bag | WeightedWords]
-) -> Usage:
-    """Count how a gallery and its queries use words."""
-    active = int((df_v > 0).sum())
-    if not active or not queries:
-        raise EvaluationError(
-            f"{active} words in the gallery and {len(queries)} queries: there is nothing to count"
-        )
-    return Usage(
-        pictures=pictures,
-        vocabulary=len(df_v),
-        active=active,
-        picture_words=float(df_v.sum() / pictures),
-        query_words=float(np.mean([len(bag.words) for bag in queries])),
-        postings=float(np.mean([df_v[bag.words].sum() for bag in queries])),
-    )
+def count_usage(
+    df_v: NDArray[np.integer],
+    images: int,
+    queries: Sequence[Bag | WeightedWords] | None = None,
+) -> WordUsage:
+    """Count how a gallery and its queries use words; by default each image is a query.
 
-
-def own_usage(df_v: NDArray[np.integer], pictures: int) -> Usage:
-    """Count as `usage` does with every picture of the gallery as a query.
-
-    A word is then in as many queries as pictures, so document frequencies say it all.
-
-    >>> found = own_usage(np.array([3, 1, 0]), pictures=3)
-    >>> found.postings, found.active, round(found.query_words, 2)  # (3·3 + 1·1) / 3
+    >>> usage = count_usage(np.array([3, 1, 0]), images=3)
+    >>> usage.postings, usage.active_words, round(usage.query_words, 2)  # (3·3 + 1·1) / 3
     (3.3333333333333335, 2, 1.33)
     """
-    df = df_v.astype(np.float64)
     active = int((df_v > 0).sum())
     if not active:
-        raise EvaluationError(f"{pictures:,} pictures without a word: there is nothing to count")
-    words = float(df.sum() / pictures)
-    return Usage(pictures, len(df_v), active, words, words, float((df * df).sum() / pictures))
+        raise EvaluationError(f"none of the {images:,} images has a word: nothing to count")
+    if queries is not None and not queries:
+        raise EvaluationError("there are no queries to count: give at least 1")
+    image_words = float(df_v.sum() / images)
+    if queries is None:  # a word is then in as many queries as images
+        df = df_v.astype(np.float64)
+        query_words, postings = image_words, float((df * df).sum() / images)
+    else:
+        query_words = float(np.mean([len(query.words) for query in queries]))
+        postings = float(np.mean([df_v[query.words].sum() for query in queries]))
+    return WordUsage(images, len(df_v), active, image_words, query_words, postings)
 
 
-def table(usage: Usage, *, dim: int, entry_bytes: int = ENTRY_BYTES) -> list[Cost]:
-    """Return the paper's table for dense vectors of float32; bm25v's own entries take 4 bytes."""
+def cost_table(usage: WordUsage, *, dim: int, entry_bytes: int = ENTRY_BYTES) -> list[SystemCost]:
+    """Return the paper's table, with dense vectors in float32; bm25v's own entries take 4 bytes."""
     dense = 4.0 * dim
-    sparse = entry_bytes * usage.picture_words
+    sparse = entry_bytes * usage.image_words
     expected = POSTING_OPERATIONS * usage.expected_postings
     counted = POSTING_OPERATIONS * usage.postings
     rerank = CANDIDATES * dim
-    probed = IVF_PROBES / IVF_LISTS * PQ_PARTS * usage.pictures
+    probed = IVF_PROBES / IVF_LISTS * PQ_PARTS * usage.images
 
-    def cost(system: str, size: float, operations: float, counted: float | None = None) -> Cost:
-        return Cost(system, size, dense / size, operations, counted)
+    def row(
+        system: str, size: float, operations: float, counted: float | None = None
+    ) -> SystemCost:
+        return SystemCost(system, size, dense / size, operations, counted)
 
     return [
-        cost("Dense", dense, 2.0 * dim * usage.pictures),
-        cost("HNSW", 4.0 * (dim + 2 * HNSW_DEGREE), 2.0 * dim * HNSW_EF),
-        cost("IVF+PQ", PQ_PARTS * PQ_BYTES, probed),
-        cost("BM25-V", sparse, expected, counted),
-        cost("Two-stage", dense + sparse, expected + rerank, counted + rerank),
+        row("Dense", dense, 2.0 * dim * usage.images),
+        row("HNSW", 4.0 * (dim + 2 * HNSW_DEGREE), 2.0 * dim * HNSW_EF),
+        row("IVF+PQ", PQ_PARTS * PQ_BYTES, probed),
+        row("BM25-V", sparse, expected, counted),
+        row("Two-stage", dense + sparse, expected + rerank, counted + rerank),
     ]
 
 
-def active_words(
-    pictures: float | NDArray[np.integer], picture_words: float, vocabulary: int
+def expected_active_words(
+    images: float | NDArray[np.integer], image_words: float, vocabulary: int
 ) -> NDArray[np.float64]:
-    """Return how many words are in any picture, if pictures drew words evenly (equation 11).
+    """Return how many words are active if each image draws its words uniformly (equation 11).
 
-    Words follow a power law, so real galleries have fewer.
+    Real galleries have fewer active words, because word frequencies follow a power law.
 
-    >>> active_words(np.array([0, 1, 5_994, 10**8]), 16, 18_432).round().tolist()
+    >>> expected_active_words(np.array([0, 1, 5_994, 10**8]), 16, 18_432).round().tolist()
     [0.0, 16.0, 18331.0, 18432.0]
     """
-    unseen = np.asarray(pictures) * np.log1p(-picture_words / vocabulary)
-    return np.asarray(-vocabulary * np.expm1(unseen), dtype=np.float64)
+    log_unused = np.asarray(images) * np.log1p(-image_words / vocabulary)
+    return np.asarray(-vocabulary * np.expm1(log_unused), dtype=np.float64)
 
 
-def measured_words(
-    df_v: NDArray[np.integer], pictures: int, sizes: Sequence[int]
+def mean_active_words(
+    df_v: NDArray[np.integer], images: int, sizes: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Return how many words are in any of the first so many pictures, in a random order.
+    """Return how many words are active in samples of the gallery, for each sample size.
 
-    It is the mean over all orders: a word is missing from n of N pictures in C(N - df, n) of the
-    C(N, n) ways to choose them.
+    It is the exact mean over all samples: a word is in none of n images out of N in C(N - df, n) of
+    the C(N, n) samples.
 
-    >>> measured_words(np.array([2, 1, 0]), pictures=2, sizes=[0, 1, 2]).round(9).tolist()
+    >>> mean_active_words(np.array([2, 1, 0]), images=2, sizes=[0, 1, 2]).round(9).tolist()
     [0.0, 1.5, 2.0]
     """
     frequencies, words = np.unique(df_v[df_v > 0], return_counts=True)
-    found = []
+    means = []
     for size in sizes:
-        if not 0 <= size <= pictures:
-            raise EvaluationError(f"{size:,} pictures cannot be drawn out of {pictures:,}")
-        missing = [_share_without(int(df), pictures, size) for df in frequencies]
-        found.append(float(words @ (1 - np.array(missing))))
-    return np.array(found)
+        if not 0 <= size <= images:
+            raise EvaluationError(f"cannot sample {size:,} of {images:,} images")
+        unused = [_share_without_word(int(df), images, size) for df in frequencies]
+        means.append(float(words @ (1 - np.array(unused))))
+    return np.array(means)
 
 
-def _share_without(df: int, pictures: int, size: int) -> float:
+def _share_without_word(df: int, images: int, size: int) -> float:
     """Return C(N - df, n) / C(N, n)."""
-    left = pictures - df
-    if size > left:
+    others = images - df
+    if size > others:
         return 0.0
-    logarithm = math.lgamma(left + 1) - math.lgamma(left - size + 1)
-    return math.exp(logarithm + math.lgamma(pictures - size + 1) - math.lgamma(pictures + 1))
+    logarithm = math.lgamma(others + 1) - math.lgamma(others - size + 1)
+    return math.exp(logarithm + math.lgamma(images - size + 1) - math.lgamma(images + 1))
 
 
-def growth(df_v: NDArray[np.integer], pictures: int) -> Growth:
-    """Compare how many words are in use with how many the paper's equation 11 expects."""
-    sizes = ladder(pictures)
-    picture_words = float(df_v.sum() / pictures)
+def measure_growth(df_v: NDArray[np.integer], images: int) -> Growth:
+    """Compare the number of active words with the expectation of the paper's equation 11."""
+    sizes = growth_sizes(images)
+    image_words = float(df_v.sum() / images)
     return Growth(
         len(df_v),
         sizes,
-        measured_words(df_v, pictures, sizes).tolist(),
-        active_words(np.array(sizes), picture_words, len(df_v)).tolist(),
+        mean_active_words(df_v, images, sizes).tolist(),
+        expected_active_words(np.array(sizes), image_words, len(df_v)).tolist(),
     )
 
 
-def ladder(pictures: int) -> list[int]:
-    """Return sizes to look at: 1, 2, 5, 10 … and all.
+def growth_sizes(images: int) -> list[int]:
+    """Return the sizes to measure: 1, 2, 5, 10 … and all images.
 
-    >>> ladder(30)
+    >>> growth_sizes(30)
     [1, 2, 5, 10, 20, 30]
     """
-    steps = (digit * 10**power for power in range(len(str(pictures))) for digit in (1, 2, 5))
-    return [step for step in steps if step < pictures] + [pictures]
+    steps = (digit * 10**power for power in range(len(str(images))) for digit in (1, 2, 5))
+    return [step for step in steps if step < images] + [images]

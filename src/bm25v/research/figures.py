@@ -1,14 +1,14 @@
 """Everything that an evaluation report shows, as values; `pages` makes HTML of it."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bm25v.research import cost
 from bm25v.research.ablations import Grid
-from bm25v.research.cost import Cost, Growth, Usage
+from bm25v.research.cost import Growth, SystemCost, WordUsage
 from bm25v.research.result import Result
 from bm25v.research.settings import typed
-from bm25v.research.zipf import Zipf
+from bm25v.research.zipf import ZipfFit
 
 
 class Speed(NamedTuple):
@@ -35,8 +35,8 @@ class Report:
 
     result: Result
     ablations: tuple[Grid, ...]  # of one setting each
-    zipf: Zipf
-    usages: tuple[Usage, ...]  # as it is, then projected
+    zipf: ZipfFit
+    usages: tuple[WordUsage, ...]  # as it is, then projected
     growth: Growth
     dim: int  # of a dense vector
     bag_bytes: int  # of a picture on disk
@@ -45,14 +45,14 @@ class Report:
     commands: tuple[str, ...]  # that give these figures again
     version: str
 
-    def cost_tables(self) -> list[list[Cost]]:
+    def cost_tables(self) -> list[list[SystemCost]]:
         """Return what each system costs, for each of the usages."""
-        return [cost.table(usage, dim=self.dim) for usage in self.usages]
+        return [cost.cost_table(usage, dim=self.dim) for usage in self.usages]
 
     def expected_words(self) -> list[float]:
         """Return how many words are expected in any image, for each of the usages."""
         return [
-            float(cost.active_words(usage.pictures, usage.picture_words, usage.vocabulary))
+            float(cost.expected_active_words(usage.images, usage.image_words, usage.vocabulary))
             for usage in self.usages
         ]
 
@@ -66,20 +66,15 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all figures as plain values; of each query only what it adds to them."""
-        fit = {name: value for name, value in vars(self.zipf).items() if name != "df_r"}
         return {
             "version": self.version,
             **self.result.to_dict(),
             "ablations": {
                 grid.axes[0]: [cell.to_dict() for cell in grid.cells] for grid in self.ablations
             },
-            "zipf": {**fit, "active": self.zipf.active, "df_by_rank": self.zipf.df_r.tolist()},
+            "zipf": self.zipf.to_dict(),
             "cost": [
-                {
-                    **asdict(usage),
-                    "expected_postings": usage.expected_postings,
-                    "systems": [line._asdict() for line in lines],
-                }
+                {**usage.to_dict(), "systems": [line.to_dict() for line in lines]}
                 for usage, lines in zip(self.usages, self.cost_tables(), strict=True)
             ],
             "growth": self.growth._asdict(),

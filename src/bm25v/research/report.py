@@ -53,16 +53,16 @@ def make(
     result = evaluate(pictures, vocabulary, settings=settings, per_class=True, progress=progress)
     searched = _searched(pictures, vocabulary, settings, progress)
     df_v, (n, dim) = searched.words.df_v, searched.dense_ne.shape
-    here = cost.usage(df_v, n, searched.words.queries())
+    here = cost.count_usage(df_v, n, searched.words.queries())
     grids = [ablate(pictures, grid, progress=progress) for grid in tried]
     progress("timing", 0, 1)
     word_bytes = 2 if vocabulary.n_words <= 1 << 16 else 4
     return Report(
         result=result,
         ablations=tuple(grids),
-        zipf=zipf.analyse(df_v, n),
-        usages=(here, *(here.at(size) for size in PROJECTIONS if size > n)),
-        growth=cost.growth(df_v, n),
+        zipf=zipf.fit_zipf(df_v, n),
+        usages=(here, *(here.project(size) for size in PROJECTIONS if size > n)),
+        growth=cost.measure_growth(df_v, n),
         dim=dim,
         bag_bytes=(word_bytes + 2) * searched.words.gallery.words_nk.shape[1],
         dense_bytes=searched.dense_ne.itemsize * dim,

@@ -1,68 +1,127 @@
-"""How words are spread over pictures: the paper's analysis of document frequencies (section 5).
+"""`bm25v zipf`: how word frequencies are distributed, the paper's analysis in section 5.
 
-In: in how many pictures each word is. Out: the exponent of a power law and how well it fits, and
-the shares of words that are everywhere, rare, or telling. Not this room's job: drawing (`charts`).
+In: the document frequency of each word, or a gallery. Out: the exponent of a power law, how well it
+fits, and shares of frequent and rare words. Not this module's job: drawing (`plots`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.errors import EvaluationError
+from bm25v.errors import EvaluationError, WrongUse
+from bm25v.gallery import Gallery
+from bm25v.gallery.results import Info
 from bm25v.index.statistics import Statistics
 
-HEAD, TAIL, TELLING_IDF = 0.5, 0.1, 2.0
+HEAD, TAIL, HIGH_IDF = 0.5, 0.1, 2.0
 
 
 @dataclass(frozen=True)
-class Zipf:
-    """The words that are in any picture at all, frequent ones first."""
+class ZipfFit:
+    """A power law fitted to the active words: those in at least one image."""
 
-    pictures: int
-    df_r: NDArray[np.int64]  # by rank
-    alpha: float  # df falls like rank ** -alpha
+    images: int
+    df_r: NDArray[np.int64]  # document frequencies by rank, the most frequent word first
+    alpha: float  # df is proportional to rank ** -alpha
     scale: float  # the fitted df at rank 1
     r2: float  # of the fit, in logarithms
-    head: float  # share of words in more than half of the pictures
-    tail: float  # … in less than a tenth
-    telling: float  # … with an IDF above 2
+    head: float  # share of the active words that are in more than half of the images
+    tail: float  # … in less than a tenth of the images
+    high_idf: float  # … with an IDF above 2
 
     @property
-    def active(self) -> int:
-        """Words that are in any picture at all."""
+    def active_words(self) -> int:
+        """How many words are in at least one image."""
         return len(self.df_r)
 
     @property
-    def fitted_r(self) -> NDArray[np.float64]:
-        """What the power law says, by rank."""
-        return np.asarray(self.scale * np.arange(1.0, self.active + 1) ** -self.alpha)
+    def fitted_df_r(self) -> NDArray[np.float64]:
+        """The document frequencies of the power law, by rank."""
+        return np.asarray(self.scale * np.arange(1.0, self.active_words + 1) ** -self.alpha)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fit as plain values."""
+        return {
+            "pictures": self.images,
+            "alpha": self.alpha,
+            "scale": self.scale,
+            "r2": self.r2,
+            "head": self.head,
+            "tail": self.tail,
+            "telling": self.high_idf,
+            "active": self.active_words,
+            "df_by_rank": self.df_r.tolist(),
+        }
 
 
-def analyse(df_v: NDArray[np.integer], pictures: int) -> Zipf:
+def fit_zipf(df_v: NDArray[np.integer], images: int) -> ZipfFit:
     """Fit a power law to document frequencies: least squares of log df over log rank.
 
-    >>> found = analyse(np.array([0, 25, 100, 50, 33, 0]), pictures=100)
-    >>> found.active, round(found.alpha, 2), found.head, found.tail, found.telling
+    >>> fit = fit_zipf(np.array([0, 25, 100, 50, 33, 0]), images=100)
+    >>> fit.active_words, round(fit.alpha, 2), fit.head, fit.tail, fit.high_idf
     (4, 1.0, 0.25, 0.0, 0.0)
     """
     df_r = -np.sort(-df_v[df_v > 0].astype(np.int64))
     if len(df_r) < 2:
-        raise EvaluationError(f"{len(df_r)} words are in any picture: a fit needs at least 2")
-    if df_r[0] > pictures:
-        raise EvaluationError(f"a word is in {df_r[0]:,} pictures, but there are {pictures:,}")
+        raise EvaluationError(f"a power law needs at least 2 active words, not {len(df_r)}")
+    if df_r[0] > images:
+        raise EvaluationError(f"a word has df {df_r[0]:,}, but there are only {images:,} images")
     x, y = np.log(np.arange(1, len(df_r) + 1)), np.log(df_r)
     slope = ((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum()
     intercept = y.mean() - slope * x.mean()
-    left, spread = ((y - intercept - slope * x) ** 2).sum(), ((y - y.mean()) ** 2).sum()
-    idf = Statistics(pictures, df_r, 0).idf(np.arange(len(df_r)))
-    return Zipf(
-        pictures=pictures,
+    residual, variance = ((y - intercept - slope * x) ** 2).sum(), ((y - y.mean()) ** 2).sum()
+    idf_r = Statistics(images, df_r, 0).idf(np.arange(len(df_r)))
+    return ZipfFit(
+        images=images,
         df_r=df_r,
         alpha=float(-slope),
         scale=float(np.exp(intercept)),
-        r2=float(1 - left / spread) if df_r[0] > df_r[-1] else 1.0,  # a flat line fits exactly
-        head=float((df_r > HEAD * pictures).mean()),
-        tail=float((df_r < TAIL * pictures).mean()),
-        telling=float((idf > TELLING_IDF).mean()),
+        r2=float(1 - residual / variance) if df_r[0] > df_r[-1] else 1.0,  # a flat line fits
+        head=float((df_r > HEAD * images).mean()),
+        tail=float((df_r < TAIL * images).mean()),
+        high_idf=float((idf_r > HIGH_IDF).mean()),
     )
+
+
+@dataclass(frozen=True)
+class GalleryFrequencies:
+    """A gallery's description and the document frequency of each word."""
+
+    info: Info
+    df_v: NDArray[np.int64]
+    dim: int  # width of a dense vector
+
+    def fit_zipf(self) -> ZipfFit:
+        """Fit a power law; errors name the gallery."""
+        try:
+            return fit_zipf(self.df_v, self.info.pictures)
+        except EvaluationError as error:
+            raise EvaluationError(f"{self.info.path}: {error}") from None
+
+
+def read_frequencies(path: Path) -> GalleryFrequencies:
+    """Read the document frequencies of a gallery."""
+    with Gallery.open(path) as gallery:
+        info, snapshot = gallery.info(), gallery.snapshot()
+    if not info.pictures:
+        raise WrongUse(f"the gallery {path} has no images: index some first")
+    df_v = snapshot.searcher.statistics.df_v
+    if not df_v.any():
+        raise EvaluationError(f"no image of the gallery {path} has a word to count")
+    return GalleryFrequencies(info, df_v, snapshot.dense_ne.shape[1])
+
+
+def short_names(paths: Sequence[Path]) -> list[str]:
+    """Return names of galleries: without folder and extension if that keeps them distinct.
+
+    >>> short_names([Path("/data/pets.bm25v"), Path("dtd.bm25v")])
+    ['pets', 'dtd']
+    >>> short_names([Path("a/pets.bm25v"), Path("b/pets.bm25v")])
+    ['a/pets.bm25v', 'b/pets.bm25v']
+    """
+    stems = [path.stem for path in paths]
+    return stems if len(set(stems)) == len(stems) else [str(path) for path in paths]

@@ -1,5 +1,6 @@
-"""Times the parts of the product on this machine.
+"""Measures the speed of bm25v on this machine, one module per `bm25v bench` command.
 
-In: real pictures, or synthetic ones by the million. Out: seconds, and ratios within one run, which
-are what to trust on a machine that does other things too. Not this room's job: retrieval quality.
+In: real images, or synthetic bags and vectors by the million. Out: times, and ratios of times
+within one run; on a machine that also does other work, trust the ratios. Not this package's job:
+retrieval quality, except for duplicates.
 """

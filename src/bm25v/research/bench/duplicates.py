@@ -1,7 +1,8 @@
-"""How well, and how fast, pictures that were made from one another are told from similar ones.
+"""`bm25v bench duplicates`: are changed copies of images found, and similar images kept apart?
 
-Some pictures of a folder are changed in several ways, and all go into one gallery. Each changed one
-should come into the group of the picture that it was made from, and no two others into one group.
+In: a folder of images. Some of them are changed in several ways, and all go into one gallery. Out:
+how many changed copies are in one group with their original (recall), which groups mix different
+originals, and the time.
 """
 
 import io
@@ -12,132 +13,143 @@ import time
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from PIL import Image, ImageEnhance
 
 from bm25v import images
 from bm25v.errors import WrongUse
 from bm25v.gallery import Gallery
+from bm25v.progress import Progress, no_progress
 
 Change = Callable[[Image.Image], Image.Image]
 
 
-def cropped(share: float) -> Change:
-    """Cut a share of the picture off each side."""
+def crop_by(share: float) -> Change:
+    """Return a change that cuts a share of the image off each side."""
 
-    def change(picture: Image.Image) -> Image.Image:
-        x, y = round(share * picture.width), round(share * picture.height)
-        return picture.crop((x, y, picture.width - x, picture.height - y))
-
-    return change
-
-
-def turned(degrees: float) -> Change:
-    """Turn a picture, and cut off the empty corners."""
-
-    def change(picture: Image.Image) -> Image.Image:
-        angle, (width, height) = math.radians(degrees), picture.size
-        longer = max(width, height) / min(width, height)
-        kept = 1 / (math.cos(angle) + longer * math.sin(angle))
-        return cropped((1 - kept) / 2)(picture.rotate(degrees, Image.Resampling.BICUBIC))
+    def change(image: Image.Image) -> Image.Image:
+        x, y = round(share * image.width), round(share * image.height)
+        return image.crop((x, y, image.width - x, image.height - y))
 
     return change
 
 
-def recompressed(quality: int) -> Change:
-    """Save a picture as a JPEG of that quality and read it again."""
+def rotate_by(degrees: float) -> Change:
+    """Return a change that rotates an image and cuts off the empty corners."""
 
-    def change(picture: Image.Image) -> Image.Image:
+    def change(image: Image.Image) -> Image.Image:
+        angle, (width, height) = math.radians(degrees), image.size
+        aspect = max(width, height) / min(width, height)
+        kept = 1 / (math.cos(angle) + aspect * math.sin(angle))
+        return crop_by((1 - kept) / 2)(image.rotate(degrees, Image.Resampling.BICUBIC))
+
+    return change
+
+
+def recompress_at(quality: int) -> Change:
+    """Return a change that saves an image as JPEG of that quality and reads it again."""
+
+    def change(image: Image.Image) -> Image.Image:
         file = io.BytesIO()
-        picture.save(file, "JPEG", quality=quality)
+        image.save(file, "JPEG", quality=quality)
         return Image.open(file).convert("RGB")
 
     return change
 
 
-def resized(share: float) -> Change:
-    """Make a picture smaller."""
-    return lambda picture: picture.resize(
-        (max(8, round(share * picture.width)), max(8, round(share * picture.height))),
+def resize_by(factor: float) -> Change:
+    """Return a change that multiplies both sides of an image by a factor."""
+    return lambda image: image.resize(
+        (max(8, round(factor * image.width)), max(8, round(factor * image.height))),
         Image.Resampling.BICUBIC,
     )
 
 
-def brightened(factor: float) -> Change:
-    """Make a picture brighter, or darker with a factor below 1."""
-    return lambda picture: ImageEnhance.Brightness(picture).enhance(factor)
+def brighten_by(factor: float) -> Change:
+    """Return a change that multiplies the brightness of an image by a factor."""
+    return lambda image: ImageEnhance.Brightness(image).enhance(factor)
 
 
-def reposted(picture: Image.Image) -> Image.Image:
-    """Crop, shrink, brighten and recompress a picture, each a little."""
-    for change in (cropped(0.04), resized(0.6), brightened(1.15), recompressed(40)):
-        picture = change(picture)
-    return picture
+def combine_changes(image: Image.Image) -> Image.Image:
+    """Crop, shrink, brighten and recompress an image, each a little."""
+    for change in (crop_by(0.04), resize_by(0.6), brighten_by(1.15), recompress_at(40)):
+        image = change(image)
+    return image
 
 
 CHANGES: dict[str, Change] = {
-    "crop 5 %": cropped(0.05),
-    "crop 10 %": cropped(0.10),
-    "turn 2°": turned(2),
-    "turn 5°": turned(5),
-    "JPEG 30": recompressed(30),
-    "half size": resized(0.5),
-    "darker": brightened(0.7),
-    "brighter": brightened(1.3),
-    "JPEG 10": recompressed(10),
-    "quarter size": resized(0.25),
-    "all a little": reposted,
+    "crop 5 %": crop_by(0.05),
+    "crop 10 %": crop_by(0.10),
+    "turn 2°": rotate_by(2),
+    "turn 5°": rotate_by(5),
+    "JPEG 30": recompress_at(30),
+    "half size": resize_by(0.5),
+    "darker": brighten_by(0.7),
+    "brighter": brighten_by(1.3),
+    "JPEG 10": recompress_at(10),
+    "quarter size": resize_by(0.25),
+    "all a little": combine_changes,
 }
 
 
 @dataclass(frozen=True)
-class Told:
-    """What was found of what there is."""
+class DuplicateRecall:
+    """How well changed copies were found."""
 
-    pictures: int  # in the gallery, changed ones among them
-    recall: dict[str, float]  # of each kind of change: in one group with the unchanged picture
+    images: int  # in the gallery, with the changed copies
+    recall: dict[str, float]  # per change: share of copies in one group with their original
     groups: int
-    mixed: tuple[tuple[str, ...], ...]  # pictures of the folder that came into one group
+    mixed: tuple[tuple[str, ...], ...]  # different originals that came into one group
     seconds: float
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as plain values."""
+        values = dict(vars(self))
+        return {"pictures": values.pop("images"), **values}
 
-def tell_apart(
+
+def measure_duplicates(
     folder: Path,
     *,
     vocabulary: str = "default",
     every: int = 4,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Told:
-    """Change every n-th picture of a folder, index all, and look for duplicates."""
-    paths = [os.path.abspath(path) for path in images.find_images(folder)]
-    if len(paths) < 2:
-        raise WrongUse(f"{folder} has {len(paths)} pictures: give a folder with more")
+    progress: Progress = no_progress,
+) -> DuplicateRecall:
+    """Change every n-th image of a folder, index all images, and find duplicates."""
+    originals = [os.path.abspath(path) for path in images.find_images(folder)]
+    if len(originals) < 2:
+        raise WrongUse(f"{folder} has {len(originals)} images: give a folder with at least 2")
     with tempfile.TemporaryDirectory() as scratch:
-        origins = dict(zip(paths, paths, strict=True))
-        kinds: dict[str, str] = {}
-        for number, path in enumerate(paths[::every]):
-            picture = Image.fromarray(images.decode_image(path))
-            for which, (kind, change) in enumerate(CHANGES.items()):
-                made = str(Path(scratch) / f"{number}-{which}.png")
-                change(picture).save(made)
-                origins[made], kinds[made] = path, kind
+        original_of = dict(zip(originals, originals, strict=True))
+        change_of: dict[str, str] = {}
+        for number, path in enumerate(originals[::every]):
+            image = Image.fromarray(images.decode_image(path))
+            for change_number, (name, change) in enumerate(CHANGES.items()):
+                copy = str(Path(scratch) / f"{number}-{change_number}.png")
+                change(image).save(copy)
+                original_of[copy], change_of[copy] = path, name
         with Gallery.create(Path(scratch) / "gallery", vocabulary=vocabulary) as gallery:
-            gallery.add([folder, scratch], progress=progress)
+            gallery.add(
+                [folder, scratch], progress=lambda done, total: progress("indexing", done, total)
+            )
             start = time.perf_counter()
-            groups = gallery.duplicates(progress=progress)
+            groups = gallery.duplicates(
+                progress=lambda done, total: progress("comparing", done, total)
+            )
             seconds = time.perf_counter() - start
-    found = [[one.path for one in group.pictures] for group in groups]
-    beside = {made for group in found for made in group if origins[made] in group}
-    mixed = (sorted({origins[path] for path in group}) for group in found)
-    return Told(
-        pictures=len(origins),
-        recall={kind: _share(kind, kinds, beside) for kind in CHANGES},
+    paths = [[image.path for image in group.pictures] for group in groups]
+    recovered = {copy for group in paths for copy in group if original_of[copy] in group}
+    grouped_originals = (sorted({original_of[path] for path in group}) for group in paths)
+    return DuplicateRecall(
+        images=len(original_of),
+        recall={name: _recall(name, change_of, recovered) for name in CHANGES},
         groups=len(groups),
-        mixed=tuple(tuple(several) for several in mixed if len(several) > 1),
+        mixed=tuple(tuple(group) for group in grouped_originals if len(group) > 1),
         seconds=seconds,
     )
 
 
-def _share(kind: str, kinds: Mapping[str, str], found: Set[str]) -> float:
-    made = [path for path, its_kind in kinds.items() if its_kind == kind]
-    return sum(path in found for path in made) / len(made)
+def _recall(change: str, change_of: Mapping[str, str], recovered: Set[str]) -> float:
+    copies = [path for path, name in change_of.items() if name == change]
+    return sum(path in recovered for path in copies) / len(copies)

@@ -1,31 +1,35 @@
-"""Does indexing run at the backbone's speed? Bare forward passes against the whole way."""
+"""`bm25v bench encode`: is indexing as fast as the backbone?
 
-import os
+In: image files. Out: the time of bare forward passes and the time of indexing the same images.
+"""
+
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from bm25v.errors import ImageError, WrongUse
 from bm25v.gallery import Gallery
+from bm25v.progress import Progress, no_progress
+from bm25v.threads import available_cpus
 from bm25v.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
 class EncodeTimes:
-    """Seconds for the same pictures; overhead 0.1 means that indexing took 10 % longer."""
+    """Total seconds of all rounds over the same images."""
 
-    pictures: int
+    images: int
     rounds: int
     forward_seconds: float
     index_seconds: float
 
     @property
     def overhead(self) -> float:
-        """What decoding, words and storage add to the bare forward passes."""
+        """What decoding, words and storage add: 0.1 means that indexing took 10 % longer."""
         return self.index_seconds / self.forward_seconds - 1
 
 
@@ -34,9 +38,9 @@ def time_encoding(
     *,
     vocabulary: str = "default",
     rounds: int = 3,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = no_progress,
 ) -> EncodeTimes:
-    """Time both ways in turn, over the same pictures and as many threads."""
+    """Time forward passes and indexing in turn, with the same images and number of threads."""
     loaded = Vocabulary.load(vocabulary)
     inputs = []
     readable = []
@@ -47,18 +51,18 @@ def time_encoding(
         except ImageError:
             continue
     if not inputs:
-        raise WrongUse("no readable pictures to time with")
+        raise WrongUse("none of the images can be read: give a folder with readable ones")
     forward = index = 0.0
     loaded.backbone.load()
-    with ThreadPoolExecutor(os.cpu_count()) as pool, tempfile.TemporaryDirectory() as scratch:
+    with ThreadPoolExecutor(available_cpus()) as pool, tempfile.TemporaryDirectory() as scratch:
         gallery_path = Path(scratch) / "gallery"
         for done in range(rounds):
-            progress(done, rounds)
+            progress("timing", done, rounds)
             start = time.perf_counter()
             list(pool.map(loaded.backbone.forward, inputs))
             forward += time.perf_counter() - start
             gallery = Gallery.create(gallery_path, vocabulary=vocabulary)
-            gallery.vocabulary.backbone.load()  # not timed: it is done once a run, not a picture
+            gallery.vocabulary.backbone.load()  # not timed: once per run, not once per image
             start = time.perf_counter()
             gallery.add(readable)
             index += time.perf_counter() - start

@@ -1,4 +1,8 @@
-"""How long does it take to say why? One hit after a search, and the words of a whole gallery."""
+"""`bm25v bench explain`: how long do an explanation and the statistics of words take?
+
+In: image files; a number of synthetic images. Out: milliseconds per hit, and seconds to count the
+words of a gallery.
+"""
 
 import tempfile
 import time
@@ -16,67 +20,76 @@ from bm25v.explain.drawing import draw
 from bm25v.explain.page import page
 from bm25v.gallery import Gallery
 from bm25v.gallery.writer import Writer
-from bm25v.research.bench.filling import file_state, make_gallery
-from bm25v.research.bench.synthetic import K_POST, N_WORDS, World
+from bm25v.progress import Progress, no_progress
+from bm25v.research.bench.workload import (
+    K_POST,
+    N_WORDS,
+    SyntheticImages,
+    synthetic_file,
+    write_gallery,
+)
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.vocabulary import Vocabulary
 
-_MOST = 50  # pictures in the gallery whose hits are explained
-
-Progress = Callable[[int, int], None]
+_MAX_IMAGES = 50  # in the gallery whose hits are explained
 
 
 @dataclass(frozen=True)
 class ExplainTimes:
-    """Milliseconds a hit, medians; the query was encoded by the search."""
+    """Milliseconds per hit, medians; the search has already encoded the query."""
 
     hits: int
     forward_ms: float  # one forward pass of the hit
-    explain_ms: float  # its words, and where they are in both pictures, that pass included
-    page_ms: float  # and all of it as a page
-    sheet_ms: float  # or as a picture
+    explain_ms: float  # its words and their patches in both images, with a forward pass
+    page_ms: float  # the explanation as an HTML page
+    sheet_ms: float  # the explanation as an image
 
     @property
     def added_ms(self) -> float:
-        """What explaining takes beside the forward pass."""
+        """The time of an explanation without its forward pass."""
         return self.explain_ms - self.forward_ms
 
 
 @dataclass(frozen=True)
-class UsageTimes:
-    """Seconds, of a gallery of made-up pictures."""
+class WordCountTimes:
+    """Seconds to count the words of a gallery of synthetic images."""
 
-    pictures: int
+    images: int
     words: int  # in use
-    first_s: float  # all words, counted for the first time
-    again_s: float  # nothing has changed
-    renewed_s: float  # after a picture was added
-    word_s: float  # all about the word in most pictures
+    first_s: float  # all words, for the first time
+    again_s: float  # without a change since
+    renewed_s: float  # after an image was added
+    word_s: float  # the images of the most frequent word
+
+    def to_dict(self) -> dict[str, float]:
+        """Return the times as plain values."""
+        times = dict(vars(self))
+        return {"pictures": times.pop("images"), **times}
 
 
-def time_explaining(
+def time_explanations(
     paths: Sequence[Path],
     *,
     vocabulary: str = "default",
     hits: int = 20,
-    progress: Progress = lambda done, total: None,
+    progress: Progress = no_progress,
 ) -> ExplainTimes:
-    """Search with the first picture among the others, and explain hits in turn."""
+    """Search for the first image among the others, and explain each hit."""
     if len(paths) < 2:
-        raise WrongUse(f"{len(paths)} pictures: give a folder with at least 2")
-    query, *others = paths[: _MOST + 1]
-    ways = ("forward", "explain", "page", "sheet")
-    ms: dict[str, list[float]] = {way: [] for way in ways}
+        raise WrongUse(f"a search needs at least 2 images, not {len(paths)}: give another folder")
+    query, *others = paths[: _MAX_IMAGES + 1]
+    steps = ("forward", "explain", "page", "sheet")
+    ms: dict[str, list[float]] = {step: [] for step in steps}
     with (
         tempfile.TemporaryDirectory() as scratch,
         Gallery.create(Path(scratch) / "gallery", vocabulary=vocabulary) as gallery,
     ):
-        gallery.add(others, progress=progress)
+        gallery.add(others, progress=lambda done, total: progress("indexing", done, total))
         encoding = gallery.vocabulary.encode(query)
-        found = gallery.search_encoding(encoding, k=hits, mode="dense").hits
-        if not found:
-            raise WrongUse("no readable pictures to time with")
-        for hit in [found[0], *found]:  # the first one twice, to warm up
+        results = gallery.search_encoding(encoding, k=hits, mode="dense").hits
+        if not results:
+            raise WrongUse("none of the images can be read: give a folder with readable ones")
+        for hit in [results[0], *results]:  # the first one twice, to warm up
             pixels = gallery.vocabulary.prepare(hit.path)
             moments = [time.perf_counter()]
             gallery.vocabulary.backbone.forward(pixels)
@@ -87,43 +100,48 @@ def time_explaining(
             moments.append(time.perf_counter())
             draw(explanation)
             moments.append(time.perf_counter())
-            for way, seconds in zip(ways, np.diff(moments).tolist(), strict=True):
-                ms[way].append(seconds * 1e3)
-    middle = {f"{way}_ms": median(taken[1:]) for way, taken in ms.items()}
-    return ExplainTimes(len(found), **middle)
+            for step, seconds in zip(steps, np.diff(moments).tolist(), strict=True):
+                ms[step].append(seconds * 1e3)
+    medians = {f"{step}_ms": median(values[1:]) for step, values in ms.items()}
+    return ExplainTimes(len(results), **medians)
 
 
-def time_usage(n: int, *, seed: int = 0) -> UsageTimes:
-    """Count the words of a gallery of made-up pictures."""
+def time_word_counts(n: int, *, seed: int = 0) -> WordCountTimes:
+    """Time counting the words of a gallery of synthetic images."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        vocabulary = _vocabulary(folder / "words.vocab")
-        world = World(vocabulary.backbone.dense_dim, seed)
-        made, other = folder / "gallery", world.queries(1)
-        made.mkdir()
-        source, fingerprint = str(folder / "words.vocab"), vocabulary.fingerprint
-        make_gallery(made, world.pictures(n), vocabulary=source, fingerprint=fingerprint)
-        with Gallery.open(made) as gallery:
+        vocabulary = _synthetic_vocabulary(folder / "words.vocab")
+        synthetic = SyntheticImages(vocabulary.backbone.dense_dim, seed)
+        gallery_path, new_image = folder / "gallery", synthetic.draw_queries(1)
+        gallery_path.mkdir()
+        write_gallery(
+            gallery_path,
+            synthetic.draw_images(n),
+            vocabulary=str(folder / "words.vocab"),
+            fingerprint=vocabulary.fingerprint,
+        )
+        with Gallery.open(gallery_path) as gallery:
             first_s = _seconds(gallery.words)
             again_s = _seconds(gallery.words)
-            with Writer(made) as writer:
-                writer.put(file_state(n), other.bag(0), other.dense_ne[0].astype(np.float32))
+            with Writer(gallery_path) as writer:
+                dense_e = new_image.dense_ne[0].astype(np.float32)
+                writer.put(synthetic_file(n), new_image.bag(0), dense_e)
                 writer.commit()
             renewed_s = _seconds(gallery.words)
             words = gallery.words()
-            common = max(words, key=lambda one: one.df).word
-            word_s = _seconds(lambda: gallery.uses(common))
-    return UsageTimes(n, len(words), first_s, again_s, renewed_s, word_s)
+            most_frequent = max(words, key=lambda word: word.df).word
+            word_s = _seconds(lambda: gallery.uses(most_frequent))
+    return WordCountTimes(n, len(words), first_s, again_s, renewed_s, word_s)
 
 
-def _vocabulary(folder: Path) -> Vocabulary:
-    """Make a vocabulary with as many words as made-up pictures have."""
+def _synthetic_vocabulary(folder: Path) -> Vocabulary:
+    """Save a random vocabulary with as many words as synthetic images have, and load it."""
     backbone = backbones.load("toy")
     shape = (N_WORDS, backbone.patch_dim)
     atoms_vd = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
     zeros_v, zeros_d = np.zeros(N_WORDS, np.float32), np.zeros(backbone.patch_dim, np.float32)
     sae = SparseAutoEncoder(np.ascontiguousarray(atoms_vd.T), zeros_v, atoms_vd, zeros_d, k=8)
-    Vocabulary.build("made up", backbone=backbone, sae=sae, k_post=K_POST).save(folder)
+    Vocabulary.build("synthetic", backbone=backbone, sae=sae, k_post=K_POST).save(folder)
     return Vocabulary.load(folder)
 
 

@@ -1,28 +1,35 @@
-"""How fast is a search? Ours against the paper's way, bm25s and dense search, on one thread.
+"""`bm25v bench search`: how long do searches and changes take, compared with other systems?
 
-Systems take turns, ten queries each, so that what else the machine does hits all alike. Those that
-must agree are compared first. What is not installed is left out.
+In: a collection and queries. Out: times per query of each system on one thread, and times of
+changes to a gallery on disk. The systems take turns of ten queries, so that other work on the
+machine slows all of them alike. Systems with exact results are first checked against each other.
+Systems that are not installed are skipped.
 """
 
+import itertools
+import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from statistics import median
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from bm25v.gallery import Gallery
+from bm25v.gallery.writer import Writer
 from bm25v.index.searcher import Ranked, Searcher
-from bm25v.research.bench import by_vectors, by_words
-from bm25v.research.bench.pictures import BenchQuery, Pictures
-from bm25v.research.bench.system import System, timed
-from bm25v.research.bench.updates import Updates, time_updates
+from bm25v.research.bench import search_systems
+from bm25v.research.bench.search_systems import System, time_build
+from bm25v.research.bench.workload import BenchQuery, Collection, synthetic_file, write_gallery
 
-ANSWERS = 10  # of a search that ends with dense vectors
+DENSE_HITS = 10  # hits of a search that ends with dense vectors
 
-_TURN = 10  # queries
-_CHECKED = 5  # queries
-_EXACT = {  # must agree
+_TURN = 10  # queries of a system before the next system's turn
+_CHECKED = 5  # queries whose results are compared
+_SAME_RESULTS = {
     "scipy": "first-stage",
     "scipy-rows": "first-stage",
     "scipy-columns": "first-stage",
@@ -30,148 +37,162 @@ _EXACT = {  # must agree
     "faiss-flat": "dense",
 }
 _APPROXIMATE = ("hnsw", "ivfpq")
+_SINGLE_CHANGES = 10
+_BATCHES = 3
+_BATCH_IMAGES = 1_000
 
-Say = Callable[[str], None]
+Warn = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Times:
-    """What one system took; milliseconds are those of one query."""
+class SystemTimes:
+    """Times of one system, in milliseconds per query."""
 
     median_ms: float
     p95_ms: float
     build_s: float
     bytes_per_vector: float
-    recall: float | None  # of an approximate one: the share of the exact answers that it finds
+    recall: float | None  # of an approximate system: the share of the exact hits that it finds
+
+
+@dataclass(frozen=True)
+class UpdateTimes:
+    """Times of changes to a gallery on disk, medians."""
+
+    add_ms: float  # add one encoded image, until it is durable and in the next search
+    remove_ms: float  # remove one image, likewise
+    refresh_ms: float  # until a reader sees a batch of 1,000 images that was committed
 
 
 @dataclass(frozen=True)
 class SearchTimes:
-    """All systems over the same pictures."""
+    """Times of all systems over the same images."""
 
     n: int
     k: int
     dim: int
-    systems: dict[str, Times]
-    update: Updates
+    systems: dict[str, SystemTimes]
+    update: UpdateTimes
 
     def ratio(self, slow: str, fast: str) -> float | None:
-        """How many times faster one system is than another, if both were timed."""
+        """Return how many times as fast one system is as another; None if one was skipped."""
         if not {slow, fast} <= self.systems.keys():
             return None
         return self.systems[slow].median_ms / self.systems[fast].median_ms
 
 
 def time_search(
-    pictures: Pictures,
-    queries: Pictures,
+    images: Collection,
+    queries: Collection,
     *,
     k: int,
     ann_limit: int,
     threads: int | None = None,
-    say: Say = lambda text: None,
+    warn: Warn = lambda message: None,
 ) -> SearchTimes:
-    """Time every system that is installed; approximate ones in up to `ann_limit` pictures.
+    """Time changes and every installed system; approximate systems in up to `ann_limit` images.
 
-    `threads` are those of the batch, all cores by default.
+    `threads` is for the batch search only; all CPUs by default.
     """
-    k = min(k, len(pictures))
-    update = time_updates(pictures, queries, k)
+    k = min(k, len(images))
+    update = time_updates(images, queries, k)
     systems = time_systems(
-        pictures, queries.queries(), k=k, ann_limit=ann_limit, threads=threads, say=say
+        images, queries.queries(), k=k, ann_limit=ann_limit, threads=threads, warn=warn
     )
-    return SearchTimes(len(pictures), k, pictures.dim, systems, update)
+    return SearchTimes(len(images), k, images.dim, systems, update)
 
 
 def time_systems(
-    pictures: Pictures,
+    images: Collection,
     queries: Sequence[BenchQuery],
     *,
     k: int,
     ann_limit: int,
-    only: Collection[str] | None = None,
+    only: Sequence[str] | None = None,
     threads: int | None = None,
-    say: Say = lambda text: None,
-) -> dict[str, Times]:
-    """Time searches alone; with `only`, no other systems than these and the first stage."""
-    k = min(k, len(pictures))
+    warn: Warn = lambda message: None,
+) -> dict[str, SystemTimes]:
+    """Time searches alone; with `only`, just these systems and the first stage."""
+    k = min(k, len(images))
     with threadpool_limits(1):
-        searcher, build_s = by_words.make_searcher(pictures)
-        first = by_words.first_stage(searcher, pictures, k, build_s)
-        systems = {"first-stage": first, **_others(first, pictures, k, ann_limit, only, say)}
-        _check(systems, queries[:_CHECKED])
+        searcher, build_s = search_systems.build_searcher(images)
+        first = search_systems.first_stage(searcher, images, k, build_s)
+        others = _build_systems(first, images, k, ann_limit, only, warn)
+        systems = {"first-stage": first, **others}
+        _check_results(systems, queries[:_CHECKED])
         recall = {
             name: _recall(systems[name], systems["dense"], queries)
             for name in _APPROXIMATE
             if name in systems
         }
-        taken = _take_turns(systems, queries, partial(_batch, searcher, queries, k, threads))
+        milliseconds = _take_turns(systems, queries, partial(_batch, searcher, queries, k, threads))
     built = {**systems, "batch": first}
     return {
-        name: Times(
+        name: SystemTimes(
             float(np.median(ms)),
             float(np.percentile(ms, 95)),
             built[name].build_s,
-            built[name].nbytes / len(pictures),
+            built[name].nbytes / len(images),
             recall.get(name),
         )
-        for name, ms in taken.items()
+        for name, ms in milliseconds.items()
     }
 
 
-def _others(
+def _build_systems(
     first: System,
-    pictures: Pictures,
+    images: Collection,
     k: int,
     ann_limit: int,
-    only: Collection[str] | None,
-    say: Say,
+    only: Sequence[str] | None,
+    warn: Warn,
 ) -> dict[str, System]:
-    n, answers = len(pictures), min(ANSWERS, len(pictures))
-    postings, postings_s = timed(lambda: by_words.Postings.of(pictures))
-    floats_ne, floats_s = timed(lambda: pictures.dense_ne.astype(np.float32))
-    makers: dict[str, Callable[[], System]] = {
-        "two-stage": lambda: by_words.two_stage(first, pictures, answers),
-        "scipy": lambda: by_words.by_scipy(postings, k, postings_s),
-        "scipy-rows": lambda: by_words.by_rows(postings, k, postings_s),
-        "scipy-columns": lambda: by_words.by_columns(postings, k, postings_s),
-        "bm25s": lambda: by_words.by_bm25s(postings, k, postings_s),
-        "dense": lambda: by_vectors.by_numpy(floats_ne, answers, floats_s),
-        "faiss-flat": lambda: by_vectors.by_faiss(floats_ne, answers, floats_s),
+    hits = min(DENSE_HITS, len(images))
+    postings, postings_s = time_build(lambda: search_systems.Postings.build(images))
+    floats_ne, floats_s = time_build(lambda: images.dense_ne.astype(np.float32))
+    builders: dict[str, Callable[[], System]] = {
+        "two-stage": lambda: search_systems.two_stage(first, images, hits),
+        "scipy": lambda: search_systems.scipy_csc(postings, k, postings_s),
+        "scipy-rows": lambda: search_systems.scipy_csr(postings, k, postings_s),
+        "scipy-columns": lambda: search_systems.scipy_columns(postings, k, postings_s),
+        "bm25s": lambda: search_systems.bm25s(postings, k, postings_s),
+        "dense": lambda: search_systems.dense_numpy(floats_ne, hits, floats_s),
+        "faiss-flat": lambda: search_systems.dense_faiss(floats_ne, hits, floats_s),
     }
-    if n <= ann_limit:
-        makers["hnsw"] = lambda: by_vectors.by_hnsw(floats_ne, answers)
-        makers["ivfpq"] = lambda: by_vectors.by_ivfpq(floats_ne, answers)
+    if len(images) <= ann_limit:
+        builders["hnsw"] = lambda: search_systems.hnsw(floats_ne, hits)
+        builders["ivfpq"] = lambda: search_systems.ivfpq(floats_ne, hits)
     systems = {}
-    for name, make in makers.items():
+    for name, build in builders.items():
         if only is not None and name not in only:
             continue
         try:
-            systems[name] = make()
+            systems[name] = build()
         except ModuleNotFoundError as error:
-            say(f"{name} is left out: {error.name} is not installed")
+            warn(f"{name} is skipped: {error.name} is not installed")
     return systems
 
 
-def _check(systems: dict[str, System], queries: Sequence[BenchQuery]) -> None:
-    for name, other in _EXACT.items():
+def _check_results(systems: dict[str, System], queries: Sequence[BenchQuery]) -> None:
+    for name, other in _SAME_RESULTS.items():
         for query in queries if name in systems else ():
-            if not agree(systems[name].search(query), systems[other].search(query)):
-                raise RuntimeError(f"{name} and {other} disagree on {query.query.words.tolist()}")
+            if not same_ranking(systems[name].search(query), systems[other].search(query)):
+                words = query.words.words.tolist()
+                raise RuntimeError(f"{name} and {other} return different hits for words {words}")
 
 
 def _recall(system: System, exact: System, queries: Sequence[BenchQuery]) -> float:
     pairs = [(system.search(query).rows, exact.search(query).rows) for query in queries]
-    return float(np.mean([np.isin(wanted, rows).mean() for rows, wanted in pairs]))
+    return float(np.mean([np.isin(expected, rows).mean() for rows, expected in pairs]))
 
 
-def agree(ranked: Ranked, other: Ranked) -> bool:
-    """Say whether two rankings are the same, but for rounding and for the order of ties.
+def same_ranking(ranked: Ranked, other: Ranked) -> bool:
+    """Return whether two rankings are the same, except for rounding and the order of ties.
 
     >>> two = Ranked(np.array([4, 7]), np.array([2.0, 1.0]))
-    >>> agree(two, Ranked(np.array([4, 9]), np.array([2.0, 1.0])))
+    >>> same_ranking(two, Ranked(np.array([4, 9]), np.array([2.0, 1.0])))
     True
-    >>> agree(two, Ranked(np.array([5, 7]), np.array([2.0, 1.0])))
+    >>> same_ranking(two, Ranked(np.array([5, 7]), np.array([2.0, 1.0])))
     False
     """
     if len(ranked.rows) != len(other.rows):
@@ -179,29 +200,68 @@ def agree(ranked: Ranked, other: Ranked) -> bool:
     tolerance = 1e-5 * np.abs(ranked.scores) + 1e-6
     if np.any(np.abs(ranked.scores - other.scores) > tolerance):
         return False
-    is_clear = ranked.scores > ranked.scores[-1:] + 2 * tolerance  # no tie with the last one
+    is_clear = ranked.scores > ranked.scores[-1:] + 2 * tolerance  # not tied with the last row
     return bool(np.isin(ranked.rows[is_clear], other.rows).all())
 
 
 def _take_turns(
     systems: dict[str, System], queries: Sequence[BenchQuery], batch: Callable[[], None]
 ) -> dict[str, list[float]]:
-    """Return each system's milliseconds a query; a batch is all queries at once."""
-    taken: dict[str, list[float]] = {name: [] for name in ("first-stage", "batch", *systems)}
+    """Return the milliseconds of each query and system; a batch runs all queries at once."""
+    milliseconds: dict[str, list[float]] = {name: [] for name in ("first-stage", "batch", *systems)}
     for start in range(0, len(queries), _TURN):
         turn = queries[start : start + _TURN]
         for name, system in systems.items():
-            system.search(turn[-1])  # not timed: caches are full of another system's data
-            taken[name] += [_ms(system.search, query) for query in turn]
-        taken["batch"].append(_ms(batch) / len(queries))
-    return taken
+            system.search(turn[-1])  # not timed: the CPU's caches hold another system's data
+            milliseconds[name] += [_ms(partial(system.search, query)) for query in turn]
+        milliseconds["batch"].append(_ms(batch) / len(queries))
+    return milliseconds
 
 
 def _batch(searcher: Searcher, queries: Sequence[BenchQuery], k: int, threads: int | None) -> None:
-    searcher.search_many([query.query for query in queries], k, threads=threads)
+    searcher.search_many([query.words for query in queries], k, threads=threads)
 
 
-def _ms(action: Callable[..., object], *arguments: object) -> float:
+def time_updates(images: Collection, new_images: Collection, k: int) -> UpdateTimes:
+    """Add new images to a gallery again and again, and remove some of the first ones."""
+    with tempfile.TemporaryDirectory() as scratch:
+        write_gallery(Path(scratch), images)
+        with Gallery.open(scratch) as gallery:
+            return _time_updates(gallery, new_images, k)
+
+
+def _time_updates(gallery: Gallery, new_images: Collection, k: int) -> UpdateTimes:
+    query = new_images.queries()[0].words
+    old_numbers, new_numbers = itertools.count(), itertools.count(len(gallery))
+
+    def search() -> None:
+        gallery.snapshot().searcher.search(query, k)
+
+    def add(n: int = 1) -> None:
+        with Writer(gallery.path) as writer:
+            for number in itertools.islice(new_numbers, n):
+                row = number % len(new_images)
+                dense_e = new_images.dense_ne[row].astype(np.float32)
+                writer.put(synthetic_file(number), new_images.bag(row), dense_e)
+            writer.commit()
+
+    def remove() -> None:
+        gallery.remove(synthetic_file(next(old_numbers)).path)
+
+    gallery.snapshot().searcher.build()
+    search()
+    search_ms = median(_ms(search) for _ in range(_SINGLE_CHANGES))
+    add_ms = median(_ms(add, search) for _ in range(_SINGLE_CHANGES))
+    remove_ms = median(_ms(remove, search) for _ in range(_SINGLE_CHANGES))
+    refresh_ms = []
+    for _ in range(_BATCHES):
+        add(_BATCH_IMAGES)
+        refresh_ms.append(_ms(gallery.snapshot))
+    return UpdateTimes(add_ms - search_ms, remove_ms - search_ms, median(refresh_ms))
+
+
+def _ms(*actions: Callable[[], object]) -> float:
     start = time.perf_counter()
-    action(*arguments)
+    for action in actions:
+        action()
     return (time.perf_counter() - start) * 1e3

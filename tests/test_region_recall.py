@@ -1,4 +1,4 @@
-"""Boxes around one of two pictures are measured against the pair."""
+"""Searches with a region around one of two images, compared with both images."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from PIL import Image
 from bm25v.errors import EvaluationError
 from bm25v.gallery import Gallery
 from bm25v.research.datasets.dataset import Item
-from bm25v.research.regions import held_out, region_recall, side_by_side
+from bm25v.research.region_recall import draw_class_pairs, join_side_by_side, search_pairs
 from tests import test_cli
 from tests.conftest import picture
 from tests.test_cli import Run
@@ -18,46 +18,44 @@ from tests.test_cli import Run
 run = test_cli.run
 
 
-def test_pairs_are_of_different_classes_and_each_picture_is_drawn_once() -> None:
+def test_pairs_have_different_classes_and_each_image_is_drawn_once() -> None:
     items = [Item(Path(f"{n}.png"), "abc"[n % 3]) for n in range(30)]
-    pairs = held_out(items, 12, seed=4)
+    pairs = draw_class_pairs(items, 12, seed=4)
     drawn = [item.path for pair in pairs for item in pair]
     assert len(set(drawn)) == 24
-    assert all(one.label != other.label for one, other in pairs)
-    assert held_out(items, 12, seed=4) == pairs != held_out(items, 12, seed=5)
-    with pytest.raises(
-        EvaluationError, match=r"30 pictures make 1\d pairs of different classes, not 16"
-    ):
-        held_out(items, 16)
-    with pytest.raises(EvaluationError, match="make 0 pairs"):
-        held_out([Item(Path("a"), "x"), Item(Path("b"), "x")], 1)
+    assert all(first.label != second.label for first, second in pairs)
+    assert draw_class_pairs(items, 12, seed=4) == pairs != draw_class_pairs(items, 12, seed=5)
+    with pytest.raises(EvaluationError, match=r"30 images give only 1\d pairs .* not 16: add"):
+        draw_class_pairs(items, 16)
+    with pytest.raises(EvaluationError, match="give only 0 pairs"):
+        draw_class_pairs([Item(Path("a"), "x"), Item(Path("b"), "x")], 1)
 
 
-def test_boxes_are_around_the_pictures() -> None:
+def test_regions_surround_the_joined_images() -> None:
     colours = [(255, 0, 0), (0, 255, 0), (0, 0, 255)]
     shapes = [(30, 60), (80, 40), (50, 50)]
     flat = [np.full((*s, 3), c, dtype=np.uint8) for s, c in zip(shapes, colours, strict=True)]
-    row, boxes = side_by_side(flat)
-    for (x, y, width, height), colour in zip(boxes, colours, strict=True):
+    row, regions = join_side_by_side(flat)
+    for (x, y, width, height), colour in zip(regions, colours, strict=True):
         left, right = round(x * row.shape[1]), round((x + width) * row.shape[1])
         assert (y, height) == (0, 1)
         assert (row[:, left:right] == colour).all()
 
 
-def test_a_box_is_right_where_the_whole_is_not(tmp_path: Path) -> None:
-    """Of two classes as different as can be, a box sees one, and the whole sees something else."""
+def test_a_region_finds_its_class_where_the_joined_image_does_not(tmp_path: Path) -> None:
+    """The classes are very different: a region sees one of them, the joined image a mixture."""
     folder = two_classes(tmp_path / "photos")
     items = [Item(path, path.parent.name) for path in sorted(folder.glob("*/*.png"))]
-    pairs = held_out(items, 4)
+    pairs = draw_class_pairs(items, 4)
     drawn = {item.path for pair in pairs for item in pair}
     with Gallery.create(tmp_path / "g", vocabulary="toy") as gallery:
         gallery.add([item.path for item in items if item.path not in drawn])
-        found = region_recall(gallery, pairs, k=1)
-    assert (found.pairs, found.k, found.mode) == (4, 1, "two-stage")
-    assert found.box.mean == 1
-    assert found.whole.mean <= 0.5, "one hit has one class"
-    assert found.gain.mean == 1 / found.whole.mean >= 2
-    assert 1 < found.gain.low <= found.gain.mean <= found.gain.high
+        recall = search_pairs(gallery, pairs, k=1)
+    assert (recall.pairs, recall.k, recall.mode) == (4, 1, "two-stage")
+    assert recall.box.mean == 1
+    assert recall.whole.mean <= 0.5, "one hit has one class"
+    assert recall.gain.mean == 1 / recall.whole.mean >= 2
+    assert 1 < recall.gain.low <= recall.gain.mean <= recall.gain.high
 
 
 def two_classes(folder: Path) -> Path:
@@ -69,7 +67,7 @@ def two_classes(folder: Path) -> Path:
     return folder
 
 
-def test_measuring_from_the_shell(
+def test_the_command_prints_json_and_text(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two_classes(tmp_path / "photos")
@@ -93,11 +91,11 @@ def test_measuring_from_the_shell(
     assert re.search(r"a box is right \d+\.\d\d \(.* to .*\) times as often", shown.out)
 
 
-def test_wrong_measurements_are_refused(tmp_path: Path, run: Run) -> None:
+def test_the_command_refuses_impossible_measurements(tmp_path: Path, run: Run) -> None:
     data = two_classes(tmp_path / "photos")
     many = run("evaluate", "regions", "--data", data, "--vocabulary", "toy", "--pairs", 50)
     assert (many.code, many.out) == (1, "")
-    assert "24 pictures make 12 pairs of different classes, not 50" in many.err
+    assert "24 images give only 12 pairs of different classes, not 50" in many.err
     assert run("evaluate", "regions").code == 2
     assert "Missing option '--data'" in run("evaluate", "regions").err
     assert "box around either picture" in run("evaluate", "regions", "--help").out
@@ -105,4 +103,4 @@ def test_wrong_measurements_are_refused(tmp_path: Path, run: Run) -> None:
     torn = run("evaluate", "regions", "--data", data, "--vocabulary", "toy", "--pairs", 12)
     assert (torn.code, torn.out) == (1, "")
     assert "dark/0.png: " in torn.err
-    assert "take it out of the data set" in torn.err
+    assert "remove it from the data set" in torn.err

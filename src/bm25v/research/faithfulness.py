@@ -1,0 +1,364 @@
+"""`bm25v evaluate faithfulness`: do scores depend on the patches that explanations show?
+
+In: a data set and a vocabulary. Out: deletion and insertion curves, for the explanation and for
+other orders of patches. Deletion masks the most important patches of a hit first; insertion masks
+the complete hit and reveals them first. A mask changes pixels, and the backbone encodes every
+masked image again. Not this module's job: making explanations (`explain`), areas under curves and
+tables (`faithfulness_results`), drawing (`plots`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageFilter
+from threadpoolctl import threadpool_limits
+
+from bm25v import images
+from bm25v.backbones import Backbone
+from bm25v.errors import EvaluationError
+from bm25v.explain.explanation import spread
+from bm25v.index.bm25 import WeightedWords
+from bm25v.index.contributions import Contribution, contributions, total
+from bm25v.index.searcher import Searcher
+from bm25v.index.statistics import Statistics
+from bm25v.progress import Progress, no_progress
+from bm25v.research.datasets import Dataset
+from bm25v.research.faithfulness_results import (
+    DENSE,
+    EXPLANATION,
+    MASKS,
+    MIDDLE,
+    ORDERS,
+    CurvePair,
+    Curves,
+    Faithfulness,
+    Floats,
+    Mask,
+    MaskResult,
+    WordDeletion,
+)
+from bm25v.research.features import Extracted, extract, workers
+from bm25v.research.result import vocabulary_facts
+from bm25v.research.settings import Settings
+from bm25v.research.words import bags_of, codes_of
+from bm25v.sae.model import Codes
+from bm25v.vocabulary import Vocabulary
+from bm25v.vocabulary.bag import Bag, quantise, word_activations
+
+GREY = 128
+TOP_HITS = 10  # the hit of a pair is one of the best 10
+SHARES = (0.0, 0.1, 0.2, 0.4)  # of the patches that are masked; also 1 minus each of them
+RANDOM_DRAWS = 2  # random orders per pair
+
+Pixels = NDArray[np.uint8]
+
+
+def measure_faithfulness(
+    dataset: Dataset,
+    vocabulary: Vocabulary,
+    *,
+    pairs: int = 200,
+    masks: tuple[Mask, ...] = MASKS,
+    seed: int = 0,
+    cache: Path | None = None,
+    progress: Progress = no_progress,
+) -> Faithfulness:
+    """Mask patches of hits in several orders, and measure how their scores change."""
+    extracted = extract(dataset, vocabulary, cache=cache, progress=progress)
+    vocabulary.backbone.load()
+    drawn, statistics = draw_pairs(extracted, vocabulary, pairs, seed=seed, progress=progress)
+    rows, columns = vocabulary.backbone.grid
+    shares_s = mask_sizes(rows * columns) / (rows * columns)
+    results = {}
+    for mask in masks:
+        score = partial(_score_pair, mask=mask, vocabulary=vocabulary, statistics=statistics)
+        scored: list[_PairScores] = []
+        with threadpool_limits(1, user_api="blas"), workers() as pool:
+            for scores in pool.map(score, drawn, ([seed, i] for i in range(pairs))):
+                scored.append(scores)
+                progress(f"masking ({mask})", len(scored), pairs)
+        results[mask] = _join_pairs(scored, shares_s)
+    return Faithfulness(
+        title=extracted.dataset.title,
+        images=len(extracted.dataset.gallery),
+        pairs=pairs,
+        seed=seed,
+        vocabulary=vocabulary_facts(vocabulary, Settings()),
+        problems=extracted.dataset.problems,
+        masks=results,
+    )
+
+
+def mask_sizes(n_patches: int) -> NDArray[np.int64]:
+    """Return how many patches are masked, or revealed, at each step.
+
+    >>> mask_sizes(49).tolist()
+    [0, 5, 10, 20, 29, 39, 44, 49]
+    """
+    first = [round(share * n_patches) for share in SHARES]
+    return np.unique([*first, *(n_patches - n for n in first)])
+
+
+# Pairs of a query and a hit
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A query and one of its hits, with the contributions to the hit's score."""
+
+    query: WeightedWords
+    query_dense_e: NDArray[np.float32]
+    query_mean_d: NDArray[np.float32]  # mean patch feature of the query
+    hit: Path
+    hit_codes: Codes
+    hit_patches_pd: NDArray[np.float32]
+    contributions: tuple[Contribution, ...]
+
+
+def draw_pairs(
+    extracted: Extracted,
+    vocabulary: Vocabulary,
+    n: int,
+    *,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> tuple[list[Pair], Statistics]:
+    """Draw n queries without repetition, and one of the best BM25 hits of each.
+
+    A copy of the query does not count as a hit. Also returns the statistics of the gallery.
+    """
+    rng = np.random.default_rng(seed)
+    codes_upk = codes_of(extracted, vocabulary, progress)
+    bags = bags_of(codes_upk, Settings(), k_post=vocabulary.k_post)
+    gallery = bags.take(extracted.gallery_n)
+    word_type = np.uint16 if vocabulary.n_words <= 2**16 else np.uint32  # as in a gallery
+    searcher = Searcher(
+        gallery.words_nk.astype(word_type), quantise(gallery.tf_nk), n_words=vocabulary.n_words
+    )
+    means_ud = _mean_patches(extracted)
+
+    def candidates() -> Iterator[Pair]:
+        for number in rng.permutation(len(extracted.queries_q)):
+            own = extracted.queries_q[number]
+            words, tf = bags.row(own)
+            query = WeightedWords.from_bag(Bag(words.astype(np.int32), quantise(tf)))
+            copies = int(np.count_nonzero(extracted.gallery_n == own))
+            rows = searcher.search(query, TOP_HITS + copies).rows
+            rows = rows[extracted.gallery_n[rows] != own][:TOP_HITS]
+            if not len(rows):
+                continue
+            hit = extracted.dataset.gallery[rng.choice(rows)].path
+            features = vocabulary.backbone.forward(vocabulary.prepare(hit))
+            (encoding,) = vocabulary.encode_features([features])
+            parts = contributions(query, encoding.bag, searcher.statistics)
+            if parts:  # cached features have half precision: the only shared word may be lost
+                yield Pair(
+                    query,
+                    extracted.dense_ue[own],
+                    means_ud[own],
+                    hit,
+                    encoding.codes,
+                    features.patches_pd,
+                    tuple(parts),
+                )
+
+    pairs: list[Pair] = []
+    for pair in candidates():
+        pairs.append(pair)
+        progress("drawing pairs", len(pairs), n)
+        if len(pairs) == n:
+            return pairs, searcher.statistics
+    raise EvaluationError(
+        f"{extracted.dataset.folder} has only {len(pairs):,} pairs of a query and a hit, not "
+        f"{n:,}: add images, or lower the number of pairs"
+    )
+
+
+def _mean_patches(extracted: Extracted) -> NDArray[np.float32]:
+    """Return the mean patch feature of each image."""
+    means: dict[int, NDArray[np.float32]] = {}
+    for rows, patches_npd in extracted.patches():
+        mean_nd = patches_npd.mean(axis=1, dtype=np.float32)
+        means.update(zip(rows.tolist(), mean_nd, strict=True))
+    return np.stack([means[row] for row in range(len(extracted))])
+
+
+# Orders of patches
+
+
+def importance_maps(pair: Pair, grid: tuple[int, int]) -> dict[str, NDArray[np.floating]]:
+    """Return the importance of each patch of the hit, by three measures.
+
+    Contributions of the words at the patch; product with the query's mean patch feature; nearness
+    to the centre of the image.
+    """
+    activations = [
+        (part.value, word_activations(pair.hit_codes, part.word)) for part in pair.contributions
+    ]
+    rows, columns = (np.arange(n) - (n - 1) / 2 for n in grid)
+    nearness_p = -np.hypot(rows[:, None] / grid[0], columns / grid[1]).ravel()
+    return {
+        EXPLANATION: spread(activations),
+        DENSE: pair.hit_patches_pd @ pair.query_mean_d,
+        MIDDLE: nearness_p,
+    }
+
+
+def order_patches(
+    importance_p: NDArray[np.floating], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return patches by importance, the most important first; ties are in random order.
+
+    >>> order_patches(np.array([0.5, 2.0, 1.0]), np.random.default_rng(0)).tolist()
+    [1, 2, 0]
+    """
+    shuffled = rng.permutation(len(importance_p))
+    return shuffled[np.argsort(-importance_p[shuffled], kind="stable")]
+
+
+# Masks
+
+
+@dataclass(frozen=True)
+class MaskableImage:
+    """An image at the backbone's input size, and what replaces its masked patches.
+
+    The backbone scales every image to a square of this size; doing it first makes each patch a
+    rectangle of whole pixels.
+    """
+
+    pixels_hwc: Pixels
+    replacement_hwc: Pixels
+    patch_hw: NDArray[np.int64]  # which patch each pixel belongs to
+
+    @classmethod
+    def prepare(cls, pixels_hwc: Pixels, backbone: Backbone, mask: Mask) -> "MaskableImage":
+        """Scale an image to the backbone's square, and grey or blur a copy of it."""
+        side, (rows, columns) = backbone.input_size, backbone.grid
+        square = images.resize_image(pixels_hwc, width=side, height=side)
+        row_h, column_w = (np.arange(side) * n // side for n in (rows, columns))
+        if mask == "grey":
+            replacement = np.full_like(square, GREY)
+        else:
+            blur = ImageFilter.GaussianBlur(side / rows / 2)
+            replacement = np.array(Image.fromarray(square).filter(blur))
+        return cls(square, replacement, row_h[:, None] * columns + column_w)
+
+    def mask_patches(self, is_masked_p: NDArray[np.bool_]) -> Pixels:
+        """Return the image with the flagged patches replaced."""
+        is_masked_hw = is_masked_p[self.patch_hw][..., None]
+        return np.where(is_masked_hw, self.replacement_hwc, self.pixels_hwc)
+
+
+# Scores of masked hits
+
+
+class _MaskedScore(NamedTuple):
+    bm25: float
+    cosine: float
+    by_word: dict[int, float]  # the contribution of each word
+
+
+class _PairScores(NamedTuple):
+    """All scores of one pair: by order, deletion or insertion, and step."""
+
+    bm25_ods: Floats  # relative to the complete hit
+    cosine_ods: Floats
+    word_patches: int  # how many patches have the tested word
+    word_left: float  # the share of its contribution that is left without them
+    word_left_random: float  # … without as many random patches
+
+
+def _score_pair(
+    pair: Pair, seed: list[int], mask: Mask, vocabulary: Vocabulary, statistics: Statistics
+) -> _PairScores:
+    """Score a pair's hit with masks in all orders, at all steps."""
+    backbone, rng = vocabulary.backbone, np.random.default_rng(seed)
+    n_patches = backbone.grid[0] * backbone.grid[1]
+    sizes_s = mask_sizes(n_patches)
+    maps = importance_maps(pair, backbone.grid)
+    orders = [order_patches(importance_p, rng) for importance_p in maps.values()]
+    random_orders = [rng.permutation(n_patches) for _ in range(RANDOM_DRAWS)]
+    deletions = [*orders, *random_orders]
+    # A reversed random order is as random, and gives the same masked images as its deletion.
+    insertions = [*orders, *(order[::-1] for order in random_orders)]
+    masks_odsp = np.array(
+        [
+            (_mask_first(deletion, sizes_s), ~_mask_first(insertion, sizes_s))
+            for deletion, insertion in zip(deletions, insertions, strict=True)
+        ]
+    )
+    tested = pair.contributions[rng.integers(len(pair.contributions))]
+    has_word_p = word_activations(pair.hit_codes, tested.word) > 0
+    random_masks = [rng.permuted(has_word_p) for _ in range(RANDOM_DRAWS)]
+    masks_mp = np.concatenate([masks_odsp.reshape(-1, n_patches), [has_word_p], random_masks])
+    image = MaskableImage.prepare(vocabulary.decode(pair.hit), backbone, mask)
+    scores = _score_masks(masks_mp, image, pair, vocabulary, statistics)
+    curves, word_scores = scores[: -1 - RANDOM_DRAWS], scores[-1 - RANDOM_DRAWS :]
+    left = [score.by_word.get(tested.word, 0.0) / tested.value for score in word_scores]
+    complete, shape = total(pair.contributions), masks_odsp.shape[:3]
+    return _PairScores(
+        _average_random(np.reshape([score.bm25 / complete for score in curves], shape)),
+        _average_random(np.reshape([score.cosine for score in curves], shape)),
+        int(has_word_p.sum()),
+        left[0],
+        float(np.mean(left[1:])),
+    )
+
+
+def _mask_first(order: NDArray[np.int64], sizes_s: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return a mask per size, which covers that many patches from the start of an order."""
+    rank_p = np.argsort(order)
+    return np.asarray(rank_p < sizes_s[:, None])
+
+
+def _score_masks(
+    masks_mp: NDArray[np.bool_],
+    image: MaskableImage,
+    pair: Pair,
+    vocabulary: Vocabulary,
+    statistics: Statistics,
+) -> list[_MaskedScore]:
+    """Encode each distinct masked image once, and score it."""
+    backbone = vocabulary.backbone
+    distinct, inverse = np.unique(masks_mp, axis=0, return_inverse=True)
+    scores = []
+    for start in range(0, len(distinct), backbone.batch):
+        masked = [image.mask_patches(mask_p) for mask_p in distinct[start : start + backbone.batch]]
+        features = backbone.forward_batch([backbone.prepare(pixels) for pixels in masked])
+        for encoding in vocabulary.encode_features(features):
+            parts = contributions(pair.query, encoding.bag, statistics)
+            cosine = float(encoding.dense_e @ pair.query_dense_e)
+            by_word = {part.word: part.value for part in parts}
+            scores.append(_MaskedScore(total(parts), cosine, by_word))
+    return [scores[i] for i in inverse.ravel().tolist()]
+
+
+def _average_random(values_ods: Floats) -> Floats:
+    """Replace the random orders, which are the last ones, by their mean."""
+    random_ds = values_ods[-RANDOM_DRAWS:].mean(axis=0)
+    return np.concatenate([values_ods[:-RANDOM_DRAWS], random_ds[None]])
+
+
+def _join_pairs(scored: list[_PairScores], shares_s: Floats) -> MaskResult:
+    def curves(values_qods: Floats) -> CurvePair:
+        deletion, insertion = (
+            Curves(shares_s, {order: values_qods[:, o, d] for o, order in enumerate(ORDERS)})
+            for d in range(2)
+        )
+        return CurvePair(deletion, insertion)
+
+    return MaskResult(
+        curves(np.stack([scores.bm25_ods for scores in scored])),
+        curves(np.stack([scores.cosine_ods for scores in scored])),
+        WordDeletion(
+            np.array([scores.word_patches for scores in scored], dtype=np.float64),
+            np.array([scores.word_left for scores in scored]),
+            np.array([scores.word_left_random for scores in scored]),
+        ),
+    )

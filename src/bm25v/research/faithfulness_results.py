@@ -1,0 +1,254 @@
+"""Deletion and insertion curves of explanations, the areas under them, and tables of both.
+
+In: the scores of masked hits (`faithfulness` measures them). Out: values for JSON, tables for the
+terminal and in Markdown. Not this module's job: drawing (`plots`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bm25v.research.statistics import Comparison, Interval, compare, interval, intervals, ratio
+from bm25v.research.tables import chance, decimals, markdown_table, rich_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Mask = Literal["grey", "blur"]
+MASKS: tuple[Mask, ...] = get_args(Mask)
+
+# Orders of patches; the explanation's order is compared with the three others.
+EXPLANATION, DENSE, MIDDLE, RANDOM = "explanation", "dense", "middle", "random"
+ORDERS = (EXPLANATION, DENSE, MIDDLE, RANDOM)
+BASELINES = (RANDOM, MIDDLE, DENSE)
+
+_NOTE = (
+    "deletion: the score while the most important patches are masked first, lower is better; "
+    "insertion: the score while they are revealed first, higher is better; both are areas under "
+    "the curve"
+)
+
+Floats = NDArray[np.float64]
+Cells = tuple[list[str], list[list[str]]]  # column names and rows
+
+
+@dataclass(frozen=True)
+class Curves:
+    """A score over the share of patches that are masked, or revealed, by order."""
+
+    shares_s: Floats
+    values_oqs: dict[str, Floats]  # per order, a row per pair
+
+    @property
+    def orders(self) -> list[str]:
+        """The orders that were measured."""
+        return list(self.values_oqs)
+
+    @cached_property
+    def aucs_oq(self) -> dict[str, Floats]:
+        """The area under the curve of each pair: 1 if the score is 1 throughout."""
+        return {
+            order: np.asarray(np.trapezoid(values_qs, self.shares_s, axis=1))
+            for order, values_qs in self.values_oqs.items()
+        }
+
+    def auc(self, order: str) -> Interval:
+        """Return the mean area under the curve of an order."""
+        return interval(self.aucs_oq[order])
+
+    def means(self, order: str) -> list[Interval]:
+        """Return the mean score at each share."""
+        return intervals(self.values_oqs[order])
+
+    def compare(self, order: str) -> Comparison:
+        """Compare the areas of the explanation's order with those of another order."""
+        return compare(self.aucs_oq[EXPLANATION], self.aucs_oq[order])
+
+
+class CurvePair(NamedTuple):
+    """The deletion and the insertion curves of one score."""
+
+    deletion: Curves
+    insertion: Curves
+
+
+class WordDeletion(NamedTuple):
+    """How much of one word's contribution is left after masking, as a share; a value per pair."""
+
+    patches_q: Floats  # how many patches have the word
+    left_q: Floats  # after masking these patches
+    left_random_q: Floats  # after masking as many random patches
+
+
+@dataclass(frozen=True)
+class MaskResult:
+    """The curves of all pairs, with one kind of mask."""
+
+    bm25: CurvePair  # relative to the score of the complete hit
+    cosine: CurvePair
+    word: WordDeletion
+
+    def deletion_ratio(self, baseline: str) -> Interval:
+        """Return a baseline's deletion AUC, divided by the explanation's; above 1 is better."""
+        aucs = self.bm25.deletion.aucs_oq
+        return ratio(aucs[baseline], aucs[EXPLANATION])
+
+    def insertion_ratio(self, baseline: str) -> Interval:
+        """Return the explanation's insertion AUC, divided by a baseline's; above 1 is better."""
+        aucs = self.bm25.insertion.aucs_oq
+        return ratio(aucs[EXPLANATION], aucs[baseline])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as plain values."""
+        word = self.word
+        return {
+            "orders": {order: self._order_to_dict(order) for order in ORDERS},
+            "against": {order: self._ratios_to_dict(order) for order in BASELINES},
+            "one_word": {
+                "patches": interval(word.patches_q)._asdict(),
+                "left": interval(word.left_q)._asdict(),
+                "left_random": interval(word.left_random_q)._asdict(),
+                "p": compare(word.left_q, word.left_random_q).p,
+            },
+        }
+
+    def _order_to_dict(self, order: str) -> dict[str, Any]:
+        return {
+            score: {
+                "deletion": deletion.auc(order)._asdict(),
+                "insertion": insertion.auc(order)._asdict(),
+                "deletion_curve": [point.mean for point in deletion.means(order)],
+                "insertion_curve": [point.mean for point in insertion.means(order)],
+            }
+            for score, (deletion, insertion) in (("bm25", self.bm25), ("cosine", self.cosine))
+        }
+
+    def _ratios_to_dict(self, baseline: str) -> dict[str, Any]:
+        return {
+            "deletion_ratio": self.deletion_ratio(baseline)._asdict(),
+            "deletion_p": self.bm25.deletion.compare(baseline).p,
+            "insertion_ratio": self.insertion_ratio(baseline)._asdict(),
+            "insertion_p": self.bm25.insertion.compare(baseline).p,
+        }
+
+
+@dataclass(frozen=True)
+class Faithfulness:
+    """The results on a data set, by kind of mask."""
+
+    title: str
+    images: int
+    pairs: int
+    seed: int
+    vocabulary: dict[str, Any]
+    problems: list[str]
+    masks: dict[Mask, MaskResult]
+
+    @property
+    def shares(self) -> list[float]:
+        """The shares of patches that were masked, or revealed."""
+        shares: list[float] = next(iter(self.masks.values())).bm25.deletion.shares_s.tolist()
+        return shares
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all results as plain values."""
+        return {
+            "dataset": self.title,
+            "pictures": self.images,
+            "pairs": self.pairs,
+            "seed": self.seed,
+            "shares": self.shares,
+            "ways": {mask: result.to_dict() for mask, result in self.masks.items()},
+            "problems": self.problems,
+            "vocabulary": self.vocabulary,
+        }
+
+
+def describe(result: Faithfulness) -> list[str]:
+    """Return what was measured, in a few lines."""
+    words = result.vocabulary
+    shares = ", ".join(f"{share:.0%}" for share in result.shares)
+    return [
+        f"{result.title}: {result.pairs:,} pairs of a query and a hit, {result.images:,} images to "
+        f"search; seed {result.seed}; {shares} of the patches",
+        f"vocabulary {words['name']}: {words['words']:,} words of {words['backbone']}, "
+        f"k_post {words['k_post']}",
+        _NOTE,
+    ]
+
+
+def terminal_tables(result: Faithfulness) -> "Iterator[str | Table]":
+    """Yield lines and tables for the terminal."""
+    for mask, measured in result.masks.items():
+        yield ""
+        yield rich_table(*_areas(mask, measured))
+        yield ""
+        yield rich_table(*_ratios(measured))
+        yield _describe_word(measured)
+
+
+def to_markdown(result: Faithfulness) -> str:
+    """Return everything in Markdown, with the data set's problems at the end."""
+    parts = describe(result)
+    for mask, measured in result.masks.items():
+        parts += [markdown_table(*_areas(mask, measured)), markdown_table(*_ratios(measured))]
+        parts.append(_describe_word(measured))
+    parts.append("\n".join(f"- {problem}" for problem in result.problems))
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _areas(mask: Mask, measured: MaskResult) -> Cells:
+    (deletion, insertion), cosine = measured.bm25, measured.cosine
+    columns = ["deletion", "95 %", "insertion", "95 %", "cosine deletion", "cosine insertion"]
+    rows = [
+        [
+            order,
+            *_cells(deletion.auc(order)),
+            *_cells(insertion.auc(order)),
+            decimals(cosine.deletion.auc(order).mean),
+            decimals(cosine.insertion.auc(order).mean),
+        ]
+        for order in ORDERS
+    ]
+    return [f"order of patches, mask: {mask}", *columns], rows
+
+
+def _ratios(measured: MaskResult) -> Cells:
+    deletion, insertion = measured.bm25
+    rows = [
+        [
+            baseline,
+            _times(measured.deletion_ratio(baseline)),
+            chance(deletion.compare(baseline).p),
+            _times(measured.insertion_ratio(baseline)),
+            chance(insertion.compare(baseline).p),
+        ]
+        for baseline in BASELINES
+    ]
+    return ["explanation compared with", "deletion", "p", "insertion", "p"], rows
+
+
+def _describe_word(measured: MaskResult) -> str:
+    patches, left, left_random = (interval(values_q) for values_q in measured.word)
+    p = chance(compare(measured.word.left_q, measured.word.left_random_q).p)
+    return (
+        f"one word per explanation: after masking its patches ({patches.mean:.1f} on average), "
+        f"{_with_interval(left)} of its contribution is left; after masking as many random "
+        f"patches, {_with_interval(left_random)} ({p})"
+    )
+
+
+def _cells(area: Interval) -> list[str]:
+    return [decimals(area.mean), f"{decimals(area.low)}–{decimals(area.high)}"]
+
+
+def _with_interval(share: Interval) -> str:
+    return f"{decimals(share.mean)} ({decimals(share.low)}–{decimals(share.high)})"
+
+
+def _times(ratio: Interval) -> str:
+    return f"{ratio.mean:.2f}× ({ratio.low:.2f}–{ratio.high:.2f})"
