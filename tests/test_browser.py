@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from bm25v.explain import Explanation, explain, report, wordpage, words
-from bm25v.explain.explanation import combined
+from bm25v.explain.explanation import combine_maps
 from bm25v.explain.heatmaps import overlay
 from bm25v.explain.page import page
-from bm25v.explain.portrait import portraits
+from bm25v.explain.word_portrait import make_portraits
 from bm25v.gallery import Gallery
 from bm25v.vocabulary import Vocabulary
 from tests.browser import CHROMIUM, Browser, browser
@@ -96,7 +96,7 @@ def test_keys_are_enough(tab: Browser, why: Path, found: Explanation) -> None:
 
 def test_a_page_glows_as_a_sheet_does(tab: Browser, why: Path, found: Explanation) -> None:
     tab.open(why)
-    (in_query,), in_hit = combined(found)
+    (in_query,), in_hit = combine_maps(found)
     assert in_hit is not None
     assert found.hit_image is not None
     for n, (image, grid) in enumerate(
@@ -112,7 +112,7 @@ def test_a_page_glows_as_a_sheet_does(tab: Browser, why: Path, found: Explanatio
 def test_pages_fit_any_screen_and_load_nothing(
     tab: Browser, why: Path, gallery: Gallery, photos: Path, tmp_path: Path, width: int
 ) -> None:
-    (portrait,) = portraits(gallery, [gallery.words()[0].word])
+    (portrait,) = make_portraits(gallery, [gallery.words()[0].word])
     searches = [report.search(gallery, str(photos / f"{n}.png"), k=5) for n in (3, 6)]
     pages = {
         "word.html": wordpage.page(portrait),

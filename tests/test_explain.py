@@ -1,20 +1,26 @@
 """A match is taken apart without a remainder, and what is drawn shows the right place."""
 
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
+from bm25v.cli import explain as cli_explain
 from bm25v.errors import ImageError, WrongUse
-from bm25v.explain import Explanation, Part, explain, heatmaps, report, sums
+from bm25v.explain import Explanation, Part, drawing, explain, heatmaps, report
 from bm25v.explain.drawing import draw
-from bm25v.explain.explanation import combined
+from bm25v.explain.explanation import combine_maps, round_to_sum
 from bm25v.explain.page import page as why_page
 from bm25v.gallery import Gallery, Match, Word
+from bm25v.vocabulary import bag as bags
 from tests.conftest import picture
 
 Pixels = NDArray[np.uint8]
@@ -99,7 +105,7 @@ def test_a_smoothed_grid_peaks_where_the_patch_is(
 ) -> None:
     grid = np.zeros((7, 7), dtype=np.float32)
     grid[row, column] = 3.7
-    share_hw = heatmaps.smooth(grid, width=width, height=height)
+    share_hw = heatmaps.upsample(grid, width=width, height=height)
     assert share_hw.shape == (height, width)
     assert share_hw.min() == 0
     assert 0.9 < share_hw.max() <= 1
@@ -180,13 +186,47 @@ def test_a_sheet_takes_any_name(name: str) -> None:
         assert_margins_are_empty(draw(one, query_name=name))
 
 
-def test_printed_parts_add_up_as_printed() -> None:
+@settings(deadline=None)
+@given(st.lists(st.floats(-50, 50), max_size=20))
+def test_rounded_parts_add_up_and_are_less_than_a_cent_off(values: list[float]) -> None:
+    rounded = round_to_sum(values, sum(values))
+    assert sum(rounded) == pytest.approx(round(sum(values), 2), abs=1e-9)
+    for value, printed in zip(values, rounded, strict=True):
+        assert abs(value - printed) < 0.01 + 1e-9
+        assert printed == pytest.approx(round(printed, 2))
+
+
+def test_terminal_image_and_page_print_the_same_contributions(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     image = gradient(8, 8)
-    explanation = made_up(image, image, 1.005, 1.004, 1.004, 0.004, 0.003)
-    printed = sum(round(part.word.contribution, 2) for part in explanation.parts[:3])
-    rest = sums.remainder(explanation, top=3)
-    assert round(printed + rest, 2) == round(explanation.sparse, 2)
-    assert sums.remainder(explanation, top=5) == 0
+    explanation = made_up(image, image, 1.006, 1.004, 1.004, 0.084, 0.084, 0.084)
+    written: list[str] = []
+    original = drawing._write
+
+    def record(pen: Any, position: Any, text: str, *style: Any, **more: Any) -> None:
+        written.append(text)
+        original(pen, position, text, *style, **more)
+
+    monkeypatch.setattr(drawing, "_write", record)
+    for top in (2, 5, 6):
+        contributions = explanation.rounded_contributions()
+        expected = [*contributions[:top], *([sum(contributions[top:])] if top < 6 else [])]
+        assert sum(expected) == pytest.approx(round(explanation.sparse, 2))
+        in_page = numbers(why_page(explanation, top=top), r"<b>([+−][\d.]+)</b></h3>")
+        written.clear()
+        draw(explanation, top=top)
+        in_image = [float(text) for text in written if re.fullmatch(r"[+-]\d+\.\d\d", text)]
+        cli_explain._print(explanation, top)
+        in_terminal = numbers(capsys.readouterr().out, r"(?m)^ +([\d.]+)  ")
+        assert in_page == in_image == in_terminal == pytest.approx(expected)
+
+
+def test_a_single_word_that_is_left_out_is_not_called_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cli_explain._print(made_up(gradient(8, 8), gradient(8, 8), 3.0, 1.0), 1)
+    assert "   1.00  1 more word\n" in capsys.readouterr().out
 
 
 def test_a_page_shows_every_query_and_hit_and_needs_nothing_else(
@@ -274,7 +314,7 @@ def test_a_steered_explanation_is_that_of_the_steered_search(
             total = sum(part.word.contribution for part in found.parts)
             assert total == pytest.approx(found.sparse, abs=1e-5)
             shared = {part.word.word for part in found.parts}
-            wanted = {one.word for one in found.asked if one.weight > 0}
+            wanted = {one.word for one in found.query_words if one.weight > 0}
             assert {one.word for one in found.missing} == wanted - shared
 
 
@@ -292,7 +332,7 @@ def test_a_word_is_shown_in_the_picture_that_has_most_of_it() -> None:
     little, much = np.eye(7, dtype=np.float32), np.full((7, 7), 2, dtype=np.float32)
     word = Word(3, None, 2.0, 3.0, 4.0, 1.5, 3.0)
     part = Part(word, (little, much), little)
-    assert part.query == 1
+    assert part.best_query == 1
     assert part.in_query is much
     assert Part(word, (), little).in_query is None
 
@@ -303,14 +343,14 @@ def test_what_matched_is_the_sum_of_what_speaks_for_the_hit(gallery: Gallery, ph
     )
     helpful = [part for part in found.parts if part.word.contribution > 0]
     assert len(helpful) < len(found.parts)
-    in_queries, in_hit = combined(found)
+    in_queries, in_hit = combine_maps(found)
     assert in_hit is not None
     assert in_hit.sum() == pytest.approx(sum(p.word.contribution for p in helpful), rel=1e-5)
     for number, grid in enumerate(in_queries):
         there = [p for p in helpful if p.in_queries[number].any()]
         assert grid.sum() == pytest.approx(sum(p.word.contribution for p in there), rel=1e-5)
     only = made_up(gradient(9, 9), gradient(9, 9), 2.0, -1.0)
-    (in_query,), in_hit = combined(only)
+    (in_query,), in_hit = combine_maps(only)
     assert in_hit is not None
     assert in_query[2, 5] == in_hit[2, 5] == in_hit.sum() == 2.0
 
@@ -324,7 +364,7 @@ def test_the_words_of_a_hit_are_explained_without_its_file(gallery: Gallery, pho
     assert all(part.in_hit is None for part in found.parts)
     assert [part.in_query is not None for part in found.parts] == [True] * len(found.parts)
     (note,) = found.notes
-    assert "4.png: does not exist; its words are known, where they are in it is not" in note
+    assert "4.png: does not exist; its words are known, but not where they are in it" in note
     assert_margins_are_empty(draw(found))
     page = Page(why_page(found))
     assert note in page.text
@@ -334,13 +374,26 @@ def test_the_words_of_a_hit_are_explained_without_its_file(gallery: Gallery, pho
         explain(gallery, photos / "4.png", photos / "3.png")
 
 
-def test_a_file_that_has_changed_is_noted(gallery: Gallery, photos: Path) -> None:
-    assert explain(gallery, photos / "3.png", photos / "3.png").notes == ()
-    flat = np.zeros((64, 64, 3), dtype=np.uint8)
+def test_a_file_with_another_content_is_noted_even_if_it_has_the_same_words(
+    gallery: Gallery, photos: Path
+) -> None:
+    assert not gallery.has_changed(str(photos / "3.png"))
     picture(3).save(photos / "copy.png")
-    Image.fromarray(flat).save(photos / "3.png")
+    picture(3).save(photos / "3.png", compress_level=0)
+    assert gallery.has_changed(str(photos / "3.png"))
     (note,) = explain(gallery, photos / "copy.png", photos / "3.png").notes
     assert "3.png has changed since it was indexed" in note
+
+
+def test_an_unchanged_file_is_never_called_changed(
+    gallery: Gallery, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.utime(photos / "3.png")  # another time, the same content
+    monkeypatch.setattr(bags, "word_activations", lambda codes, word: np.zeros(49, np.float32))
+    explanation = explain(gallery, photos / "4.png", photos / "3.png")
+    assert explanation.parts
+    assert not any(part.in_hit is None or part.in_hit.any() for part in explanation.parts)
+    assert explanation.notes == ()
 
 
 def numbers(text: str, pattern: str) -> list[float]:
@@ -426,9 +479,9 @@ def test_the_legend_of_pages_has_the_colours_of_heat_maps() -> None:
 def test_a_glow_covers_what_an_overlay_shows() -> None:
     grid = np.zeros((7, 7), dtype=np.float32)
     grid[1, 5] = 3
-    heat = heatmaps.glow(grid)
+    heat = heatmaps.heat_layer(grid)
     assert heat.shape == (56, 56, 4)
     y, x = np.unravel_index(int(heat[..., 3].argmax()), (56, 56))
     assert (int(y) // 8, int(x) // 8) == (1, 5)
     assert heat[40:, :20, 3].max() == 0
-    assert heatmaps.glow(np.zeros((27, 27))).shape == (81, 81, 4)
+    assert heatmaps.heat_layer(np.zeros((27, 27))).shape == (81, 81, 4)

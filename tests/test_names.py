@@ -373,20 +373,22 @@ def tiny_gallery(folder: Path, photos: Path) -> Gallery:
 
 def test_suggestions_are_the_nearest_prompts(two_towers: TwoTowers, photos: Path) -> None:
     from bm25v.explain import crops, suggest
-    from bm25v.explain.portrait import strongest
+    from bm25v.explain.word_portrait import find_strongest
 
     gallery = tiny_gallery(two_towers.folder, photos)
     words = [one.word for one in gallery.words()][:6]
-    found = suggest.suggestions(gallery, words, PROMPTS)
+    found = suggest.suggest_names(gallery, words, PROMPTS)
     assert [one.word for one in found] == words
     snapshot, backbone = gallery.snapshot(), gallery.vocabulary.backbone
     mean = snapshot.dense_ne.astype(np.float64).mean(axis=0)
     prompts = np.array([two_towers.vector(prompt) for prompt in PROMPTS])
-    for one, (_, sights) in zip(found, strongest(gallery, words, suggest.EXAMPLES), strict=True):
+    for one, (_, sights) in zip(
+        found, find_strongest(gallery, words, suggest.EXAMPLES), strict=True
+    ):
         vectors = []
         for sight in sights:
             assert sight.grid is not None
-            part = crops.most(gallery.vocabulary.decode(sight.path), sight.grid)
+            part = crops.crop_word(gallery.vocabulary.decode(sight.path), sight.grid)
             vector = backbone.forward(backbone.prepare(part)).dense_e
             vectors.append(vector / np.linalg.norm(vector))
         mine = np.mean(vectors, axis=0) - mean
@@ -422,7 +424,7 @@ def test_without_a_text_tower_there_are_no_suggestions(indexed: Any, tmp_path: P
     assert "the backbone toy has no text tower, so it understands no text: take" in told.err
     Path("prompts.txt").write_text("cat\n")
     told = indexed("words", "suggest", "--prompts", "prompts.txt")
-    assert "prompts.txt has 1 prompts: a choice needs at least two" in told.err
+    assert "prompts.txt has 1 prompt: give at least two to choose from" in told.err
 
 
 def test_models_without_texts_or_tokenizers_are_named(tmp_path: Path) -> None:

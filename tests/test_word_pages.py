@@ -15,7 +15,7 @@ from PIL import Image
 
 from bm25v.errors import WrongUse
 from bm25v.explain import charts, crops
-from bm25v.explain.portrait import TOP, nearest, portraits
+from bm25v.explain.word_portrait import MAX_BINS, TOP, make_portraits, nearest_words, tf_bins
 from bm25v.explain.wordpage import overview, page
 from bm25v.gallery import Gallery, usage
 from bm25v.gallery.usage import Companion, Folder
@@ -147,7 +147,7 @@ def test_a_word_that_is_everywhere_has_no_company(put: Put) -> None:
     gallery = put(pictures | {f"/p/{n}.png": {1: 5} for n in range(6, 15)} | {"/p/x.png": {3: 1}})
     (companion,) = gallery.uses(1).companions
     assert companion.lift == pytest.approx(16 / 15)
-    assert [one.companions for one in portraits(gallery, [1, 2])] == [(), ()]
+    assert [one.companions for one in make_portraits(gallery, [1, 2])] == [(), ()]
 
 
 def test_a_word_beyond_the_vocabulary_is_refused(gallery: Gallery) -> None:
@@ -162,7 +162,7 @@ def common_word(gallery: Gallery) -> int:
 
 def test_a_portrait_shows_where_the_word_is(gallery: Gallery) -> None:
     word = common_word(gallery)
-    (portrait,) = portraits(gallery, [word])
+    (portrait,) = make_portraits(gallery, [word])
     uses = portrait.uses.uses
     assert [sight.path for sight in portrait.top] == [use.path for use in uses[:TOP]]
     vocabulary = gallery.vocabulary
@@ -175,9 +175,9 @@ def test_a_portrait_shows_where_the_word_is(gallery: Gallery) -> None:
         np.testing.assert_allclose(sight.grid, grids[sight.path], rtol=1e-4)
         assert sight.grid.sum() == pytest.approx(sight.tf, abs=0.006)
     mean = np.mean([grid / grid.sum() for grid in grids.values()], axis=0)
-    np.testing.assert_allclose(portrait.place, mean, rtol=1e-4, atol=1e-6)
-    assert portrait.placed == len(uses)
-    assert sum(span.pictures for span in portrait.spread) == len(uses)
+    np.testing.assert_allclose(portrait.mean_grid, mean, rtol=1e-4, atol=1e-6)
+    assert portrait.n_averaged == len(uses)
+    assert sum(span.pictures for span in portrait.tf_bins) == len(uses)
     for one in portrait.neighbours:
         direction, other = vocabulary.sae.w_dec_vd[[word, one.facts.word]]
         cosine = direction @ other / np.linalg.norm(direction) / np.linalg.norm(other)
@@ -191,7 +191,7 @@ def test_the_nearest_words_are_those_of_all(gallery: Gallery) -> None:
     cosines = w_dec_vd @ w_dec_vd[5] / np.linalg.norm(w_dec_vd, axis=1)
     expected = [int(word) for word in np.argsort(-cosines) if word not in (5, 7)][:8]
     some = [word for word in range(192) if word != 7]
-    assert [word for word, _ in nearest(gallery.vocabulary, 5, among=some)] == expected
+    assert [word for word, _ in nearest_words(gallery.vocabulary, 5, among=some)] == expected
 
 
 def test_pictures_of_all_strengths_are_shown(tmp_path: Path) -> None:
@@ -201,25 +201,25 @@ def test_pictures_of_all_strengths_are_shown(tmp_path: Path) -> None:
         picture(seed, side=20).save(folder / f"{seed}.png")
     gallery = Gallery.create(tmp_path / "g", vocabulary="toy")
     gallery.add(folder)
-    (portrait,) = portraits(gallery, [common_word(gallery)])
+    (portrait,) = make_portraits(gallery, [common_word(gallery)])
     uses = [use.path for use in portrait.uses.uses]
     shown = [*portrait.top, *portrait.middle, *portrait.random]
     assert len({sight.path for sight in shown}) == len(shown) == 24
     middle = [uses.index(sight.path) for sight in portrait.middle]
     assert middle == list(range(middle[0], middle[0] + 6))
     assert middle[0] <= len(uses) / 2 <= middle[-1] + 1
-    (again,) = portraits(gallery, [portrait.uses.facts.word])
+    (again,) = make_portraits(gallery, [portrait.uses.facts.word])
     assert [sight.path for sight in again.random] == [sight.path for sight in portrait.random]
 
 
 def made(gallery: Gallery, *words: int) -> Iterator[Page]:
-    for portrait in portraits(gallery, words):
+    for portrait in make_portraits(gallery, words):
         yield Page(page(portrait))
 
 
 def test_a_page_stands_alone(gallery: Gallery) -> None:
     word = common_word(gallery)
-    (portrait,) = portraits(gallery, [word])
+    (portrait,) = make_portraits(gallery, [word])
     text = page(portrait)
     assert not re.search(r"https?://|url\(|@import|<script|<link", text)
     parsed = Page(text)
@@ -238,7 +238,7 @@ def test_a_page_stands_alone(gallery: Gallery) -> None:
 def test_pages_lead_to_each_other(gallery: Gallery) -> None:
     words = [one.word for one in gallery.words()]
     links = {word: f"word-{word}.html" for word in words}
-    (first, *_) = found = list(portraits(gallery, words[:3]))
+    (first, *_) = found = list(make_portraits(gallery, words[:3]))
     parsed = Page(page(first, links=links, home="index.html"))
     related = [one.facts.word for one in (*first.companions, *first.neighbours)]
     assert parsed.values("a", "href") == ["index.html", *(links[word] for word in related)]
@@ -269,22 +269,29 @@ def test_files_that_are_gone_or_changed_are_shown_as_such(gallery: Gallery, phot
     first, second, third, *_ = (Path(use.path) for use in gallery.uses(word).uses)
     first.unlink()
     second.write_bytes(b"no picture")
-    Image.new("RGB", (64, 64), "white").save(third)
-    if bags.word_activations(gallery.vocabulary.encode(third).codes, word).any():
-        pytest.skip("white has that word")
-    (portrait,) = portraits(gallery, [word])
+    Image.open(third).save(third, compress_level=0)  # the same words in other bytes
+    (portrait,) = make_portraits(gallery, [word])
     problems = [sight.problem for sight in portrait.top[:4]]
     assert problems[0] == "does not exist"
-    assert "not a picture" in (problems[1] or "")
+    assert "not an image" in (problems[1] or "")
     assert "has changed since it was indexed" in (problems[2] or "")
     assert problems[3] is None
+    assert portrait.top[2].grid is None
     text = Page(page(portrait)).text
     assert f"{first.name}: does not exist" in text
     for path in photos.iterdir():
         path.unlink()
-    (portrait,) = portraits(gallery, [word])
+    (portrait,) = make_portraits(gallery, [word])
     assert "None of its pictures can be read any more" in Page(page(portrait)).text
-    assert portrait.placed == 0
+    assert portrait.n_averaged == 0
+
+
+def test_an_unchanged_file_is_never_called_changed(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bags, "word_activations", lambda codes, word: np.zeros(49, np.float32))
+    (portrait,) = make_portraits(gallery, [common_word(gallery)])
+    assert {image.problem for image in portrait.top} == {"the word is too weak in it to be located"}
 
 
 def test_names_on_pages_are_escaped(gallery: Gallery, photos: Path) -> None:
@@ -303,8 +310,8 @@ def test_names_on_pages_are_escaped(gallery: Gallery, photos: Path) -> None:
 
 def test_a_word_that_is_nowhere_is_refused_before_any_work(gallery: Gallery) -> None:
     unused = next(w for w in range(192) if gallery.uses(w).facts.df == 0)
-    with pytest.raises(WrongUse, match=rf"word {unused} is in none of the 12 pictures of .*lists"):
-        next(portraits(gallery, [common_word(gallery), unused]))
+    with pytest.raises(WrongUse, match=rf"word {unused} is in none of the 12 images of .*lists"):
+        next(make_portraits(gallery, [common_word(gallery), unused]))
 
 
 def test_the_smallest_square_with_most_of_a_word() -> None:
@@ -312,21 +319,21 @@ def test_the_smallest_square_with_most_of_a_word() -> None:
     image[100:120, 150:180] = 255
     grid = np.zeros((7, 7), dtype=np.float32)
     grid[5, 5] = 1.0
-    ear = crops.most(image, grid)
+    ear = crops.crop_word(image, grid)
     assert ear.shape[0] == ear.shape[1] == round(3 * (20 + 30) / 2)
     assert (ear == 255).all(axis=2).sum() == 20 * 30
-    whole = crops.most(image, np.ones((7, 7), dtype=np.float32))
+    whole = crops.crop_word(image, np.ones((7, 7), dtype=np.float32))
     assert whole.shape[0] == whole.shape[1] == 140
     fine = np.zeros((27, 27), dtype=np.float32)
     fine[0, 0] = 1.0
-    assert crops.most(image, fine).shape[0] == round(8 * (140 / 27 + 210 / 27) / 2)
+    assert crops.crop_word(image, fine).shape[0] == round(8 * (140 / 27 + 210 / 27) / 2)
 
 
 @pytest.mark.parametrize("values", [[], [0.01], [655.35], [0.1, 0.1, 0.1], [9.99, 10.0, 120.0]])
 def test_every_picture_is_in_one_span(values: list[float]) -> None:
-    found = charts.spans(values)
+    found = tf_bins(values)
     assert sum(one.pictures for one in found) == len(values)
-    assert len(found) <= charts.SPANS
+    assert len(found) <= MAX_BINS
     for one in found:
         assert one.pictures == sum(one.low <= value + 1e-9 < one.high for value in values)
     assert Page(charts.spread(found)).values("svg", "role") == ["img"]
@@ -375,7 +382,7 @@ def test_an_empty_gallery_has_no_words(run: Any) -> None:
         "no words: there are no pictures in empty.bm25v\n"
     )
     assert run("words", "-g", "empty.bm25v", "--json").json == {"pictures": 0, "words": []}
-    assert "is in none of the 0 pictures" in run("words", "show", 3, "-g", "empty.bm25v").err
+    assert "is in none of the 0 images" in run("words", "show", 3, "-g", "empty.bm25v").err
 
 
 def test_a_word_is_shown(indexed: Any) -> None:
@@ -437,5 +444,5 @@ def test_wrong_wishes_are_named(indexed: Any) -> None:
 
 def test_a_heat_map_keeps_the_shape() -> None:
     image = np.asarray(picture(3, side=90))[:60]
-    heat_map = crops.heat_map(image, np.eye(3, dtype=np.float32), side=45)
+    heat_map = crops.encode_heat_map(image, np.eye(3, dtype=np.float32), side=45)
     assert Image.open(io.BytesIO(heat_map)).size == (45, 30)

@@ -1,12 +1,13 @@
 """`bm25v explain`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from bm25v.cli.options import console, gallery_option, json_option, print_json, shown
 from bm25v.cli.steering import steering_options
+from bm25v.display import count
 
 if TYPE_CHECKING:
     from bm25v.explain import Explanation
@@ -63,7 +64,7 @@ def command(
     if output is not None:
         _write(explanation, output, top, [Path(query).name for query in queries])
     if as_json:
-        print_json(_to_json(explanation))
+        print_json(explanation.to_dict())
         return
     _print(explanation, top or 5)
     if show:
@@ -85,22 +86,6 @@ def _write(explanation: "Explanation", output: Path, top: int | None, names: lis
         sheet.save(output, format="PNG")
 
 
-def _to_json(explanation: "Explanation") -> dict[str, Any]:
-    return {
-        **explanation.match.to_dict(),
-        "words": [
-            {
-                **part.word._asdict(),
-                "in_query": None if part.in_query is None else part.in_query.tolist(),
-                "in_hit": None if part.in_hit is None else part.in_hit.tolist(),
-            }
-            for part in explanation.parts
-        ],
-        "missing": [word._asdict() for word in explanation.missing],
-        "notes": list(explanation.notes),
-    }
-
-
 def _print(explanation: "Explanation", top: int) -> None:
     match = explanation.match
     for note in explanation.notes:
@@ -108,17 +93,18 @@ def _print(explanation: "Explanation", top: int) -> None:
     click.echo(shown(explanation.hit_path))
     cosine = "" if match.dense is None else f"cosine {match.dense:.3f}, "
     click.echo(f"{cosine}coverage {match.coverage:.0%}, BM25 {match.sparse:.2f}, of that:")
-    for part in explanation.parts[:top]:
+    contributions = explanation.rounded_contributions()
+    for part, contribution in zip(explanation.parts[:top], contributions, strict=False):
         word = part.word
         weight = "" if word.weight == 1 else f" × weight {word.weight:.3g}"
         click.echo(
-            f"{word.contribution:7.2f}  {word.label:<12} idf {word.idf:.2f} × saturation "
+            f"{contribution:7.2f}  {word.label:<12} idf {word.idf:.2f} × saturation "
             f"{word.saturation:.2f}{weight}  (tf {word.tf:.2f} here, {word.query_tf:.2f} in the "
             f"query; in {word.df} pictures)"
         )
-    rest = [part.word.contribution for part in explanation.parts[top:]]
+    rest = contributions[top:]
     if rest:
-        click.echo(f"{sum(rest):7.2f}  {len(rest)} more words")
+        click.echo(f"{sum(rest):7.2f}  {count(len(rest), 'more word')}")
     click.echo(
         f"{match.pictures:,} pictures; all tf together are {match.length:.2f} here, "
         f"{match.average_length:.2f} on average"
@@ -128,19 +114,19 @@ def _print(explanation: "Explanation", top: int) -> None:
 def _show(explanation: "Explanation") -> None:
     from rich.table import Table
 
-    from bm25v.explain.explanation import combined
+    from bm25v.explain.explanation import combine_maps
     from bm25v.explain.heatmaps import overlay
-    from bm25v.explain.terminal import half_blocks
+    from bm25v.explain.terminal import draw_half_blocks
 
     out = console()
     if out.color_system is None:
         click.echo("note: there are no colours here to show pictures with: use -o", err=True)
         return
-    in_queries, in_hit = combined(explanation)
+    in_queries, in_hit = combine_maps(explanation)
     maps = list(zip(explanation.query_images, in_queries, strict=True))
     if explanation.hit_image is not None and in_hit is not None:
         maps.append((explanation.hit_image, in_hit))
     columns = min(_WIDEST, (out.width - 2 * len(maps)) // max(1, len(maps)))
     row = Table.grid(padding=(0, 2))
-    row.add_row(*(half_blocks(overlay(image, grid), columns=columns) for image, grid in maps))
+    row.add_row(*(draw_half_blocks(overlay(image, grid), columns=columns) for image, grid in maps))
     out.print(row)

@@ -121,7 +121,7 @@ def suggest(
     Nothing is renamed. The margin says how much better the suggestion fits than the next one.
     """
     from bm25v.cli.progress import progress_bar
-    from bm25v.explain.suggest import read_prompts, suggestions
+    from bm25v.explain.suggest import read_prompts, suggest_names
     from bm25v.gallery import Gallery
     from bm25v.vocabulary import names
 
@@ -132,7 +132,7 @@ def suggest(
             known = sorted(gallery.words(best=1), key=lambda one: -one.df)
             chosen = [one.word for one in known]
         with progress_bar("looking at words") as progress:
-            found = suggestions(gallery, chosen[:limit], choices, progress=progress)
+            found = suggest_names(gallery, chosen[:limit], choices, progress=progress)
         fingerprint = gallery.vocabulary.fingerprint
     if output is not None:
         notes = {one.word: f"margin {one.margin:.3f} to {one.next}" for one in found}

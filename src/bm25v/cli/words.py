@@ -10,7 +10,7 @@ from bm25v.cli import names
 from bm25v.cli.options import console, gallery_option, json_option, print_json, shown
 
 if TYPE_CHECKING:
-    from bm25v.explain.portrait import Portrait, Relative
+    from bm25v.explain.word_portrait import RelatedWord, WordPortrait
     from bm25v.gallery.usage import WordFacts
 
 _LIMIT = 20
@@ -109,7 +109,7 @@ def show(words: tuple[str, ...], gallery_path: Path, output: Path | None, as_jso
     WORD is the number or the name of a word.
     """
     from bm25v.cli.progress import progress_bar
-    from bm25v.explain.portrait import portraits
+    from bm25v.explain.word_portrait import make_portraits
     from bm25v.gallery import Gallery
 
     into_folder = len(words) > 1 or (output is not None and _is_folder(output))
@@ -120,7 +120,7 @@ def show(words: tuple[str, ...], gallery_path: Path, output: Path | None, as_jso
     with Gallery.open(gallery_path) as gallery:
         numbers = [names.number(gallery, word) for word in dict.fromkeys(words)]
         with progress_bar("looking at words") as progress:
-            found = list(portraits(gallery, numbers, progress=progress))
+            found = list(make_portraits(gallery, numbers, progress=progress))
         title = gallery.path.name
     written = [] if output is None else _write(found, output, into_folder, title)
     if as_json:
@@ -137,7 +137,7 @@ def _is_folder(path: Path) -> bool:
     return path.is_dir() or path.suffix.lower() not in (".html", ".htm")
 
 
-def _write(found: "list[Portrait]", output: Path, into_folder: bool, title: str) -> list[Path]:
+def _write(found: "list[WordPortrait]", output: Path, into_folder: bool, title: str) -> list[Path]:
     from bm25v.explain.wordpage import overview, page
 
     if not into_folder:
@@ -153,7 +153,7 @@ def _write(found: "list[Portrait]", output: Path, into_folder: bool, title: str)
     return [output / name for name in pages]
 
 
-def _print(portrait: "Portrait") -> None:
+def _print(portrait: "WordPortrait") -> None:
     uses, facts = portrait.uses, portrait.uses.facts
     number = f" (word {facts.word})" if facts.name else ""
     click.echo(
@@ -170,7 +170,7 @@ def _print(portrait: "Portrait") -> None:
             click.echo(f"  {title:<13}{', '.join(parts)}")
 
 
-def _beside(one: "Relative", value: str) -> str:
+def _beside(one: "RelatedWord", value: str) -> str:
     return f"{one.facts.label} ({value.format(one.value)})"
 
 

@@ -1,11 +1,9 @@
-"""A query and a hit in; why they match, and where, out.
+"""A query and a hit become an explanation; a word becomes a portrait. Values, not pages.
 
-`explanation` takes the score apart and finds each word in both pictures, `heatmaps` colours
-pictures, `drawing` puts an explanation on one sheet (`lettering`), `page` on a page (`glowing`);
-`sums` makes printed parts add up. `report` is a page of several searches, `words` one about a
-vocabulary (from `samples` of its words, with `charts`). `portrait` looks at one word of a gallery,
-`wordpage` makes a page of that, `suggest` finds names. `markup` and `look.css` are what all pages
-share, `crops` the pictures in them. Not this room's job: ranking, and keeping names.
+`explanation` says why an image matches and where; `word_portrait` shows one word of a gallery,
+`samples` holds examples of a vocabulary's words, `suggest` finds names for words. `heatmaps` and
+`crops` make pixels, `drawing` puts an explanation on one image, `terminal` shows an image as text.
+Not this package's job: ranking, and HTML (`bm25v.pages`).
 """
 
 from bm25v.explain.explanation import Explanation, Part, explain

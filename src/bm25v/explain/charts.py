@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.explain.word_portrait import TfBin
+
 POINTS = 300  # a curve has at most; of more steps, neighbours are averaged
-SPANS = 12  # bins of term frequencies at most
 
 _WIDTH, _HEIGHT = 520, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 36, 512, 24, 222  # of the plot
@@ -40,32 +41,7 @@ def density_bins(density_v: NDArray[np.float64]) -> list[Bin]:
     return [Bin(*one) for one in zip(edges, edges[1:], counts, strict=False)]
 
 
-class Span(NamedTuple):
-    """Pictures that have at least so much of a word, and less than so much."""
-
-    low: float
-    high: float
-    pictures: int
-
-
-def spans(frequencies: Sequence[float]) -> list[Span]:
-    """Sort term frequencies into at most `SPANS` bins of one round width, from 0 on.
-
-    >>> [(one.low, one.high, one.pictures) for one in spans([0.4, 1.2, 1.9, 6.0])]
-    [(0.0, 1.0, 1), (1.0, 2.0, 2), (2.0, 3.0, 0), (3.0, 4.0, 0), (4.0, 5.0, 0), (5.0, 6.0, 0),
-     (6.0, 7.0, 1)]
-    """
-    highest = max(frequencies, default=0.0)
-    widths = (step * 10.0**power for power in range(-3, 6) for step in (1, 2, 5))
-    width = next(width for width in widths if highest < width * SPANS)
-    counts = np.bincount([int(value / width + 1e-9) for value in frequencies]).tolist()
-    return [
-        Span(round(place * width, 9), round((place + 1) * width, 9), count)
-        for place, count in enumerate(counts)
-    ]
-
-
-def spread(bins: Sequence[Span]) -> str:
+def spread(bins: Sequence[TfBin]) -> str:
     """Draw how many pictures have how much of a word."""
     most = max((one.pictures for one in bins), default=1)
     slot = (_WIDTH - 16) / max(len(bins), 6)

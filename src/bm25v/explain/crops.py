@@ -1,4 +1,7 @@
-"""Parts of pictures that show a word: cut out where it is strongest, or whole and glowing."""
+"""Small images that show a word: cut out where it is strongest, or whole with a heat map.
+
+In: an image and a word's grid. Out: pixels or a JPEG.
+"""
 
 import io
 
@@ -8,81 +11,81 @@ from PIL import Image
 
 from bm25v import images
 from bm25v.explain.heatmaps import overlay
-from bm25v.explain.samples import Box, Example
+from bm25v.explain.samples import Example, PatchBox
 
 Pixels = NDArray[np.uint8]
 Grid = NDArray[np.float32]
 
 _QUALITY = 78
-_MOST = 0.6  # of a word, summed over the patches
-_LEAST = 0.3  # of the patches in a row
+_MOST = 0.6  # of a word's activation, summed over the patches
+_MIN_SIDE = 0.3  # of the patches in a row
 
 
-def around(image_hwc: Pixels, grid: Grid, *, side: int) -> Example:
-    """Cut out a square around the strongest patch, about three patches wide.
+def crop_strongest_patch(image_hwc: Pixels, grid: Grid, *, side: int) -> Example:
+    """Cut out a square around the patch where the word is strongest, about three patches wide.
 
     >>> white = np.full((70, 70, 3), 255, dtype=np.uint8)
     >>> grid = np.zeros((7, 7), dtype=np.float32)
     >>> grid[3, 3] = 2.0
-    >>> around(white, grid, side=96).patch
-    Box(left=0.333, top=0.333, width=0.334, height=0.334)
+    >>> crop_strongest_patch(white, grid, side=96).patch
+    PatchBox(left=0.333, top=0.333, width=0.334, height=0.334)
     """
     height, width = image_hwc.shape[:2]
-    row, column = (int(place) for place in np.unravel_index(int(grid.argmax()), grid.shape))
+    row, column = (int(index) for index in np.unravel_index(int(grid.argmax()), grid.shape))
     tall, wide = height / grid.shape[0], width / grid.shape[1]
-    square = _square(image_hwc, (column + 0.5) * wide, (row + 0.5) * tall, 1.5 * (tall + wide))
+    square = _fit_square(image_hwc, (column + 0.5) * wide, (row + 0.5) * tall, 1.5 * (tall + wide))
     left, top, length = square
     x, y = column * wide - left, row * tall - top
     box = (np.array([x, y, x + wide, y + tall]) / length).clip(0, 1).round(3)
     x0, y0, x1, y1 = (float(value) for value in box)
-    patch = Box(x0, y0, round(x1 - x0, 3), round(y1 - y0, 3))
+    patch = PatchBox(x0, y0, round(x1 - x0, 3), round(y1 - y0, 3))
     part = images.resize_image(_cut(image_hwc, square), width=side, height=side)
-    return Example(jpeg(part), float(grid.max()), patch)
+    return Example(encode_jpeg(part), float(grid.max()), patch)
 
 
-def most(image_hwc: Pixels, grid: Grid) -> Pixels:
+def crop_word(image_hwc: Pixels, grid: Grid) -> Pixels:
     """Cut out the smallest square that holds most of a word: all of a cat, or only its ear.
 
-    It is at least three patches wide, and three tenths of the picture's short side: with a fine
-    grid, a few patches would show too little to tell what they are of.
+    It is at least three patches wide, and three tenths of the image's short side: with a fine grid,
+    a few patches show too little to recognise anything.
     """
     height, width = image_hwc.shape[:2]
     tall, wide = height / grid.shape[0], width / grid.shape[1]
     finest = min(grid.shape)
-    for size in range(min(finest, max(3, round(_LEAST * finest))), finest + 1):
+    for size in range(min(finest, max(3, round(_MIN_SIDE * finest))), finest + 1):
         windows = np.lib.stride_tricks.sliding_window_view(grid, (size, size)).sum(axis=(2, 3))
         if windows.max() >= _MOST * grid.sum():
             break
-    top, left = (int(place) for place in np.unravel_index(int(windows.argmax()), windows.shape))
+    top, left = (int(index) for index in np.unravel_index(int(windows.argmax()), windows.shape))
     inside = grid[top : top + size, left : left + size]
     total = max(float(inside.sum()), 1e-12)
     x = left + 0.5 + float(inside.sum(axis=0) @ np.arange(size)) / total
     y = top + 0.5 + float(inside.sum(axis=1) @ np.arange(size)) / total
-    return _cut(image_hwc, _square(image_hwc, x * wide, y * tall, size * (tall + wide) / 2))
+    return _cut(image_hwc, _fit_square(image_hwc, x * wide, y * tall, size * (tall + wide) / 2))
 
 
-def heat_map(image_hwc: Pixels, grid: Grid, *, side: int) -> bytes:
-    """Return the whole picture as a JPEG that glows where the word is."""
-    return jpeg(overlay(shrunk(image_hwc, side=side), grid))
+def encode_heat_map(image_hwc: Pixels, grid: Grid, *, side: int) -> bytes:
+    """Return the whole image with a heat map of the word, as a JPEG."""
+    return encode_jpeg(overlay(shrink(image_hwc, side=side), grid))
 
 
-def shrunk(image_hwc: Pixels, *, side: int) -> Pixels:
-    """Return a picture whose longer side is of that length."""
+def shrink(image_hwc: Pixels, *, side: int) -> Pixels:
+    """Resize an image so that its longer side has that length."""
     height, width = image_hwc.shape[:2]
     scale = side / max(width, height)
     width, height = max(8, round(width * scale)), max(8, round(height * scale))
     return images.resize_image(image_hwc, width=width, height=height)
 
 
-def jpeg(image_hwc: Pixels) -> bytes:
-    """Return a picture as the bytes of a small file."""
+def encode_jpeg(image_hwc: Pixels) -> bytes:
+    """Return an image as the bytes of a small JPEG."""
     file = io.BytesIO()
     Image.fromarray(image_hwc).save(file, "JPEG", quality=_QUALITY)
     return file.getvalue()
 
 
-def _square(image_hwc: Pixels, x: float, y: float, length: float) -> tuple[int, int, int]:
-    """Return left, top and side of a square, centred as well as the picture's edges allow."""
+def _fit_square(image_hwc: Pixels, x: float, y: float, length: float) -> tuple[int, int, int]:
+    """Return left, top and side of a square inside the image, its centre as near as possible."""
     height, width = image_hwc.shape[:2]
     side = max(1, min(height, width, round(length)))
     left = min(max(0, round(x - side / 2)), width - side)

@@ -1,28 +1,33 @@
-"""An explanation as one picture: both photos, what matched, then the words that give most."""
+"""An explanation as one image: both images, what matched, then the words that contribute most.
 
+In: an `Explanation`. Out: a Pillow image. Not this module's job: pages, and writing files.
+"""
+
+import unicodedata
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
+from bm25v.display import count
 from bm25v.errors import WrongUse
-from bm25v.explain.explanation import Explanation, Part, combined
-from bm25v.explain.heatmaps import overlay, scale
-from bm25v.explain.lettering import shorten, write
-from bm25v.explain.sums import count, peak, remainder, share
+from bm25v.explain.explanation import Explanation, Part, combine_maps, percent_of
+from bm25v.explain.heatmaps import colour_scale, overlay
 from bm25v.search.regions import Box
 
 Pixels = NDArray[np.uint8]
 Size = tuple[int, int]  # width, height
+Colour = tuple[int, int, int]
 
 _MARGIN, _GAP, _BOX, _COLUMN = 48, 28, 280, 400
 _LEFT = (_MARGIN, _MARGIN + _BOX + _GAP, _MARGIN + 2 * _BOX + 3 * _GAP)  # query, hit, text
 _WIDTH = _LEFT[2] + _COLUMN + _MARGIN
 _CAPTIONS, _FOOTER = 66, 76
-_HEAD_TEXT, _WORD_TEXT = 216, 132  # heights that the text beside the pictures needs
-_THINNEST = 16  # pixels left of the short side of a panorama
+_HEAD_TEXT, _WORD_TEXT = 216, 132  # heights of the text beside the images
+_MIN_SIDE = 16  # pixels of the short side of a panorama
 
 _PAPER, _INK, _QUIET = (251, 250, 248), (30, 28, 26), (116, 111, 104)
 _LINE, _TRACK, _COUNTED, _ACCENT = (228, 224, 217), (235, 231, 225), (207, 200, 190), (208, 84, 36)
@@ -37,12 +42,12 @@ class _Layout(NamedTuple):
 
     @property
     def height(self) -> int:
-        rows = (1 + self.n_words) * (self.word + 2 * _GAP)  # the first is of all words together
+        rows = (1 + self.n_words) * (self.word + 2 * _GAP)  # the first shows all words together
         return _MARGIN + _CAPTIONS + self.head + _GAP + rows + _FOOTER + _MARGIN
 
 
 def draw(explanation: Explanation, *, top: int = 5, query_name: str = "query") -> Image.Image:
-    """Return a sheet that shows where the `top` words are and how all words make up the score.
+    """Return an image that shows where the `top` words are and how all words add up to the score.
 
     >>> from bm25v.gallery import Match, Word
     >>> pixels, grid = np.zeros((40, 60, 3), np.uint8), np.ones((7, 7), np.float32)
@@ -53,35 +58,36 @@ def draw(explanation: Explanation, *, top: int = 5, query_name: str = "query") -
     """
     layout = _layout(explanation, top)
     sheet = Image.new("RGB", (_WIDTH, layout.height), _PAPER)
-    pencil = ImageDraw.Draw(sheet)
-    queries = [_resized(image, layout.query) for image in explanation.query_images]
-    hit = _resized(explanation.hit_image, layout.hit)
-    first = queries[0] if queries else _resized(None, layout.query)
+    pen = ImageDraw.Draw(sheet)
+    queries = [_resize(image, layout.query) for image in explanation.query_images]
+    hit = _resize(explanation.hit_image, layout.hit)
+    first = queries[0] if queries else _resize(None, layout.query)
     n_more = len(queries) - 1
-    _caption(pencil, _LEFT[0], "Query", f"{query_name} + {n_more}" if n_more > 0 else query_name)
-    _caption(pencil, _LEFT[1], "Hit", Path(explanation.hit_path).name)
+    _draw_caption(pen, _LEFT[0], "Query", f"{query_name} + {n_more}" if n_more > 0 else query_name)
+    _draw_caption(pen, _LEFT[1], "Hit", Path(explanation.hit_path).name)
     y = _MARGIN + _CAPTIONS
-    _paste(sheet, y, _framed(first, explanation.region), hit)
-    _head(pencil, y, explanation)
+    _paste(sheet, y, _add_frame(first, explanation.region), hit)
+    _draw_score(pen, y, explanation)
     y += layout.head + _GAP
-    pencil.line((_MARGIN, y, _WIDTH - _MARGIN, y), _LINE)
+    pen.line((_MARGIN, y, _WIDTH - _MARGIN, y), _LINE)
     if explanation.parts:
-        in_queries, in_hit = combined(explanation)
+        in_queries, in_hit = combine_maps(explanation)
         in_first = in_queries[0] if in_queries else None
-        _paste(sheet, y + _GAP, _glowing(first, in_first), _glowing(hit, in_hit))
-        _together(sheet, pencil, y + _GAP)
+        _paste(sheet, y + _GAP, _add_heat(first, in_first), _add_heat(hit, in_hit))
+        _draw_legend(sheet, pen, y + _GAP)
     else:
-        write(pencil, (_MARGIN, y + _GAP), "No shared words", 22, _INK)
+        _write(pen, (_MARGIN, y + _GAP), "No shared words", 22, _INK)
     y += layout.word + 2 * _GAP
+    contributions = explanation.rounded_contributions()
     before = 0.0
-    for part in explanation.parts[:top]:
-        pencil.line((_MARGIN, y, _WIDTH - _MARGIN, y), _LINE)
-        shown = queries[part.query] if queries else first
-        _paste(sheet, y + _GAP, _glowing(shown, part.in_query), _glowing(hit, part.in_hit))
-        _word(pencil, y + _GAP, part, before, explanation)
-        before += part.word.contribution
+    for part, contribution in zip(explanation.parts[:top], contributions, strict=False):
+        pen.line((_MARGIN, y, _WIDTH - _MARGIN, y), _LINE)
+        query = queries[part.best_query] if queries else first
+        _paste(sheet, y + _GAP, _add_heat(query, part.in_query), _add_heat(hit, part.in_hit))
+        _draw_word(pen, y + _GAP, part, contribution, before, explanation)
+        before += contribution
         y += layout.word + 2 * _GAP
-    _footer(pencil, y, explanation, layout.n_words)
+    _draw_footer(pen, y, explanation, layout.n_words)
     return sheet
 
 
@@ -89,7 +95,7 @@ def _layout(explanation: Explanation, top: int) -> _Layout:
     if top < 1:
         raise WrongUse(f"top = {top}: draw at least 1 word")
     images = explanation.query_images
-    # Of several pictures, each is squeezed into the shape of the first.
+    # If there are several query images, all are drawn in the shape of the first.
     query, hit = _fit(images[0] if images else None), _fit(explanation.hit_image)
     tallest = max(query[1], hit[1])
     n_words = min(top, len(explanation.parts))
@@ -98,34 +104,34 @@ def _layout(explanation: Explanation, top: int) -> _Layout:
 
 
 def _fit(image_hwc: Pixels | None) -> Size:
-    """Return the size at which a picture fills its box, in its own shape."""
+    """Return the size at which an image fills its box without changing its shape."""
     if image_hwc is None:
         return _BOX, _BOX * 3 // 4
     height, width = image_hwc.shape[:2]
     scale = _BOX / max(width, height)
-    return max(_THINNEST, round(width * scale)), max(_THINNEST, round(height * scale))
+    return max(_MIN_SIDE, round(width * scale)), max(_MIN_SIDE, round(height * scale))
 
 
-def _resized(image_hwc: Pixels | None, size: Size) -> Pixels:
-    if image_hwc is None:  # an empty place
+def _resize(image_hwc: Pixels | None, size: Size) -> Pixels:
+    if image_hwc is None:  # an empty box
         return np.full((size[1], size[0], 3), _TRACK, dtype=np.uint8)
     return np.array(Image.fromarray(image_hwc).resize(size, Image.Resampling.BICUBIC))
 
 
-def _glowing(pixels: Pixels, grid: NDArray[np.float32] | None) -> Pixels:
+def _add_heat(pixels: Pixels, grid: NDArray[np.float32] | None) -> Pixels:
     return pixels if grid is None else overlay(pixels, grid)
 
 
-def _framed(pixels: Pixels, region: Box | None) -> Pixels:
+def _add_frame(pixels: Pixels, region: Box | None) -> Pixels:
     if region is None:
         return pixels
-    picture = Image.fromarray(pixels)
+    image = Image.fromarray(pixels)
     x, y, width, height = region
     corners = (x, y, x + width, y + height)
-    sides = (picture.width - 1, picture.height - 1) * 2
+    sides = (image.width - 1, image.height - 1) * 2
     frame = [round(corner * side) for corner, side in zip(corners, sides, strict=True)]
-    ImageDraw.Draw(picture).rectangle(frame, outline=_ACCENT, width=3)
-    return np.array(picture)
+    ImageDraw.Draw(image).rectangle(frame, outline=_ACCENT, width=3)
+    return np.array(image)
 
 
 def _paste(sheet: Image.Image, y: int, query: Pixels, hit: Pixels) -> None:
@@ -133,55 +139,60 @@ def _paste(sheet: Image.Image, y: int, query: Pixels, hit: Pixels) -> None:
         sheet.paste(Image.fromarray(pixels), (x, y))
 
 
-def _caption(pencil: ImageDraw.ImageDraw, x: int, role: str, name: str) -> None:
-    write(pencil, (x, _MARGIN - 4), role, 17, _QUIET)
-    write(pencil, (x, _MARGIN + 20), shorten(name, 21, _BOX), 21, _INK)
+def _draw_caption(pen: ImageDraw.ImageDraw, x: int, role: str, name: str) -> None:
+    _write(pen, (x, _MARGIN - 4), role, 17, _QUIET)
+    _write(pen, (x, _MARGIN + 20), _shorten(name, 21, _BOX), 21, _INK)
 
 
-def _head(pencil: ImageDraw.ImageDraw, y: int, explanation: Explanation) -> None:
+def _draw_score(pen: ImageDraw.ImageDraw, y: int, explanation: Explanation) -> None:
     x, n_words = _LEFT[2], len(explanation.parts)
-    write(pencil, (x, y - 4), "BM25 score", 17, _QUIET)
-    write(pencil, (x, y + 18), f"{explanation.sparse:.2f}", 60, _INK)
-    write(pencil, (x, y + 88), f"the sum of {count(n_words, 'shared word')}", 19, _QUIET)
-    coverage = f"{explanation.match.coverage:.0%} of what was asked for, by rarity"
-    write(pencil, (x, y + 112), coverage, 19, _QUIET)
+    _write(pen, (x, y - 4), "BM25 score", 17, _QUIET)
+    _write(pen, (x, y + 18), f"{explanation.sparse:.2f}", 60, _INK)
+    _write(pen, (x, y + 88), f"the sum of {count(n_words, 'shared word')}", 19, _QUIET)
+    coverage = f"{explanation.match.coverage:.0%} of the query, rare words counting more"
+    _write(pen, (x, y + 112), coverage, 19, _QUIET)
     if explanation.dense is not None:
-        write(pencil, (x, y + 152), f"Cosine {explanation.dense:.3f}", 24, _INK)
-        note = "of the dense vectors: stands beside the score"
-        write(pencil, (x, y + 184), note, 17, _QUIET)
+        _write(pen, (x, y + 152), f"Cosine {explanation.dense:.3f}", 24, _INK)
+        note = "overall similarity, not part of the score"
+        _write(pen, (x, y + 184), note, 17, _QUIET)
 
 
-def _together(sheet: Image.Image, pencil: ImageDraw.ImageDraw, y: int) -> None:
+def _draw_legend(sheet: Image.Image, pen: ImageDraw.ImageDraw, y: int) -> None:
     x, right = _LEFT[2], _LEFT[2] + _COLUMN
-    write(pencil, (x, y - 4), "What matched", 24, _INK)
-    write(pencil, (x, y + 32), "All words together, each by what it gives", 19, _QUIET)
-    sheet.paste(Image.fromarray(scale(width=_COLUMN, height=12)), (x, y + 76))
-    write(pencil, (x, y + 94), "faint", 17, _QUIET)
-    write(pencil, (right, y + 94), "strongest", 17, _QUIET, anchor="ra")
+    _write(pen, (x, y - 4), "What matched", 24, _INK)
+    _write(pen, (x, y + 32), "All words together, each by its contribution", 19, _QUIET)
+    sheet.paste(Image.fromarray(colour_scale(width=_COLUMN, height=12)), (x, y + 76))
+    _write(pen, (x, y + 94), "weak", 17, _QUIET)
+    _write(pen, (right, y + 94), "strong", 17, _QUIET, anchor="ra")
 
 
-def _word(
-    pencil: ImageDraw.ImageDraw, y: int, part: Part, before: float, explanation: Explanation
+def _draw_word(
+    pen: ImageDraw.ImageDraw,
+    y: int,
+    part: Part,
+    contribution: float,
+    before: float,
+    explanation: Explanation,
 ) -> None:
-    score, whole = explanation.sparse, peak(explanation)
     word, x, right = part.word, _LEFT[2], _LEFT[2] + _COLUMN
-    write(pencil, (x, y - 4), shorten(word.label, 24, _COLUMN - 130), 24, _INK)
-    write(pencil, (right, y - 6), f"{word.contribution:+.2f}", 28, _ACCENT, anchor="ra")
-    _bar(pencil, y + 40, before, word.contribution, whole)
-    write(pencil, (x, y + 64), f"{share(word.contribution, score)} of the score", 19, _INK)
+    _write(pen, (x, y - 4), _shorten(word.label, 24, _COLUMN - 130), 24, _INK)
+    _write(pen, (right, y - 6), f"{contribution:+.2f}", 28, _ACCENT, anchor="ra")
+    _draw_bar(pen, y + 40, before, contribution, explanation.positive_sum)
+    percent = percent_of(word.contribution, explanation.sparse)
+    _write(pen, (x, y + 64), f"{percent} of the score", 19, _INK)
     weight = "" if word.weight == 1 else f" x weight {word.weight:.3g}"
     factors = f"idf {word.idf:.2f} x saturation {word.saturation:.2f}{weight}"
-    write(pencil, (x, y + 92), factors, 17, _QUIET)
+    _write(pen, (x, y + 92), factors, 17, _QUIET)
     frequencies = f"tf {word.query_tf:.2f} in the query, {word.tf:.2f} in the hit"
-    write(pencil, (x, y + 115), frequencies, 17, _QUIET)
+    _write(pen, (x, y + 115), frequencies, 17, _QUIET)
 
 
-def _bar(pencil: ImageDraw.ImageDraw, y: int, before: float, value: float, whole: float) -> None:
-    """Draw a part of the score where the parts above it end, so that all parts fill the track."""
+def _draw_bar(pen: ImageDraw.ImageDraw, y: int, before: float, value: float, whole: float) -> None:
+    """Draw a part of the score; it starts where the part above it ends."""
 
     def stretch(start: float, end: float, colour: tuple[int, int, int]) -> None:
         left, right = (_LEFT[2] + round(_COLUMN * part / (whole or 1)) for part in (start, end))
-        pencil.rectangle((left, y, max(left, right - 1), y + 11), colour)
+        pen.rectangle((left, y, max(left, right - 1), y + 11), colour)
 
     stretch(0, whole or 1, _TRACK)
     if before > 0:
@@ -190,17 +201,64 @@ def _bar(pencil: ImageDraw.ImageDraw, y: int, before: float, value: float, whole
         stretch(min(before, before + value), max(before, before + value), _ACCENT)
 
 
-def _footer(pencil: ImageDraw.ImageDraw, y: int, explanation: Explanation, n_drawn: int) -> None:
-    pencil.line((_MARGIN, y, _WIDTH - _MARGIN, y), _LINE)
+def _draw_footer(pen: ImageDraw.ImageDraw, y: int, explanation: Explanation, n_drawn: int) -> None:
+    pen.line((_MARGIN, y, _WIDTH - _MARGIN, y), _LINE)
     score, x, right = explanation.sparse, _LEFT[2], _LEFT[2] + _COLUMN
-    n_more, rest = len(explanation.parts) - n_drawn, remainder(explanation, top=n_drawn)
+    contributions = explanation.rounded_contributions()
+    drawn, rest = sum(contributions[:n_drawn]), sum(contributions[n_drawn:])
+    n_more = len(contributions) - n_drawn
     if n_more:
         more = count(n_more, "more word")
-        about = f"{more}: {share(rest, score)} of the score"
-        write(pencil, (x, y + _GAP - 4), about, 19, _INK)
-        write(pencil, (right, y + _GAP - 8), f"{rest:+.2f}", 24, _ACCENT, anchor="ra")
-        _bar(pencil, y + _GAP + 26, score - rest, rest, peak(explanation))
-        summary = f"{score - rest:.2f} above + {rest:.2f} in {more} = {score:.2f}, the BM25 score"
+        about = f"{more}: {percent_of(rest, score)} of the score"
+        _write(pen, (x, y + _GAP - 4), about, 19, _INK)
+        _write(pen, (right, y + _GAP - 8), f"{rest:+.2f}", 24, _ACCENT, anchor="ra")
+        _draw_bar(pen, y + _GAP + 26, drawn, rest, explanation.positive_sum)
+        summary = f"{drawn:.2f} above + {rest:.2f} in {more} = {score:.2f}, the BM25 score"
     else:
         summary = f"All shared words are shown; they add up to {score:.2f}, the BM25 score"
-    write(pencil, (_MARGIN, y + _GAP - 4), summary, 19, _INK)
+    _write(pen, (_MARGIN, y + _GAP - 4), summary, 19, _INK)
+
+
+def _write(
+    pen: ImageDraw.ImageDraw,
+    position: tuple[int, int],
+    text: str,
+    size: int,
+    colour: Colour,
+    anchor: str = "la",
+) -> None:
+    pen.text(position, _to_drawable(text), fill=colour, font=_font(size), anchor=anchor)
+
+
+def _shorten(text: str, size: int, width: int) -> str:
+    """Leave out the middle of a text, so that it fits the width at that font size.
+
+    >>> _shorten("a_very_long_name_of_an_image.jpeg", 20, 160)
+    'a_very_...ge.jpeg'
+    """
+    text = _to_drawable(text)
+    kept = len(text)
+    shortened = text
+    while _font(size).getlength(shortened) > width and kept > 2:
+        kept -= 1
+        shortened = f"{text[: (kept + 1) // 2]}...{text[len(text) - kept // 2 :]}"
+    return shortened
+
+
+@lru_cache
+def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """Return Pillow's own font, which every machine has."""
+    return ImageFont.load_default(size=size)
+
+
+def _to_drawable(text: str) -> str:
+    """Remove accents, and replace what the font cannot draw by `?`."""
+    plain = (c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+    return "".join(c if _is_drawable(c) else "?" for c in plain)
+
+
+@lru_cache(maxsize=4096)
+def _is_drawable(character: str) -> bool:
+    font = _font(20)
+    missing = bytes(font.getmask("\uffff"))
+    return character.isprintable() and bytes(font.getmask(character)) != missing

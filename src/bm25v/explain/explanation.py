@@ -1,9 +1,15 @@
-"""A match taken apart: every word with its share of the score and its place in both pictures."""
+"""Why an image of the gallery matches a query.
 
+In: a gallery, a query and a hit. Out: an `Explanation`, which holds what each word contributes to
+the score and where the word is in both images. Not this module's job: how that is shown (`drawing`,
+`terminal`, `bm25v.pages`).
+"""
+
+import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,51 +19,50 @@ from bm25v.gallery import Gallery, Match, QueryWord, Word
 from bm25v.gallery.gallery import Mode
 from bm25v.gallery.wishes import QueryOptions, several, without_pixels
 from bm25v.sae.model import Codes
-from bm25v.search import EncodedQuery
 from bm25v.search.regions import Box, as_box
 from bm25v.vocabulary import Encoding, ImageInput, Vocabulary
 from bm25v.vocabulary import bag as bags
 
-Grid = NDArray[np.float32]  # (rows, columns): how active a word is at each patch
+Grid = NDArray[np.float32]  # (rows, columns): how active a word is in each patch
 Pixels = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Part:
-    """One word's share of a score, and where the word is."""
+    """One word's contribution to a score, and where the word is."""
 
     word: Word
-    in_queries: tuple[Grid, ...]  # a grid for each picture asked with
+    in_queries: tuple[Grid, ...]  # one grid for each image of the query
     in_hit: Grid | None  # None if the hit's file cannot be read
 
     @property
-    def query(self) -> int:
-        """Which of the pictures asked with has most of the word."""
+    def best_query(self) -> int:
+        """Which image of the query has most of the word; 0 if the query has no image."""
         amounts = [float(grid.sum()) for grid in self.in_queries]
         return amounts.index(max(amounts)) if amounts else 0
 
     @property
     def in_query(self) -> Grid | None:
-        """Where the word is in that picture; None if there is no picture."""
-        return self.in_queries[self.query] if self.in_queries else None
+        """Where the word is in that image; None if the query has no image."""
+        return self.in_queries[self.best_query] if self.in_queries else None
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a picture matches: the parts' contributions sum to `sparse`; `dense` stands beside."""
+    """Why an image matches. The parts' contributions sum to `sparse`; `dense` is not among them."""
 
     query_images: tuple[Pixels, ...]
-    hit_image: Pixels | None  # None if the file cannot be read; `notes` say why
+    hit_image: Pixels | None  # None if the file cannot be read; `notes` have the reason
     match: Match
     parts: tuple[Part, ...]
-    asked: tuple[QueryWord, ...] = ()
-    region: Box | None = None  # what counts of the query, as shares of its sides
+    query_words: tuple[QueryWord, ...] = ()
+    region: Box | None = None  # the part of the first query image that counts, as shares of it
     text: str | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def hit_path(self) -> str:
-        """Where the hit is, or was."""
+        """The path of the hit's file, which may be missing by now."""
         return self.match.path
 
     @property
@@ -67,14 +72,45 @@ class Explanation:
 
     @property
     def dense(self) -> float | None:
-        """The cosine, if what was asked for has a dense vector."""
+        """The cosine of the dense vectors; None if the query has no dense vector."""
         return self.match.dense
 
     @property
+    def positive_sum(self) -> float:
+        """The sum of all positive contributions: the score before negative words are taken off."""
+        return sum(max(0.0, part.word.contribution) for part in self.parts)
+
+    @property
     def missing(self) -> tuple[QueryWord, ...]:
-        """Words that were asked for and that the hit does not have."""
+        """Words of the query that the hit does not have."""
         shared = {part.word.word for part in self.parts}
-        return tuple(one for one in self.asked if one.weight > 0 and one.word not in shared)
+        return tuple(
+            word for word in self.query_words if word.weight > 0 and word.word not in shared
+        )
+
+    def rounded_contributions(self) -> list[float]:
+        """Return the contribution of each part with two decimals; their sum is the rounded score.
+
+        Everything that prints contributions uses these values, so a word has the same value in the
+        terminal, in an image and on a page, however many words are shown.
+        """
+        return round_to_sum([part.word.contribution for part in self.parts], self.sparse)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the explanation as plain values, without the pixels."""
+        return {
+            **self.match.to_dict(),
+            "words": [
+                {
+                    **part.word._asdict(),
+                    "in_query": None if part.in_query is None else part.in_query.tolist(),
+                    "in_hit": None if part.in_hit is None else part.in_hit.tolist(),
+                }
+                for part in self.parts
+            ],
+            "missing": [word._asdict() for word in self.missing],
+            "notes": list(self.notes),
+        }
 
 
 def explain(
@@ -84,63 +120,64 @@ def explain(
     *,
     encoding: Encoding | None = None,
     mode: Mode | None = None,
-    **wanted: Unpack[QueryOptions],
+    **options: Unpack[QueryOptions],
 ) -> Explanation:
-    """Compare a picture, or several, with one of the gallery's: what do they share, and where?
+    """Explain why an image of the gallery matches an image, or several.
 
-    Steered like a search, it explains that search's hit. A picture may be encoded already. Only
-    the words of a text depend on the mode of the search.
+    Give the options of a search to explain a hit of that search. `encoding` saves encoding the
+    query image again. `mode` matters for a text only: it decides which words the text becomes.
     """
     vocabulary = gallery.vocabulary
-    pictures = several(query)
-    region = without_pixels(wanted.get("region"), pictures)
-    wanted["region"] = region
-    images = tuple(_decoded(vocabulary, picture) for picture in pictures)
-    wish = gallery.wish(images if encoding is None else encoding, mode=mode, **wanted)
-    match = gallery.match(wish, hit)
-    notes = list(wish.notes)
+    query_inputs = several(query)
+    region = without_pixels(options.get("region"), query_inputs)
+    options["region"] = region
+    images = tuple(_decode_query(vocabulary, image) for image in query_inputs)
+    encoded = gallery.wish(images if encoding is None else encoding, mode=mode, **options)
+    match = gallery.match(encoded, hit)
+    notes = list(encoded.notes)
     hit_image = hit_codes = None
     try:
         hit_image = vocabulary.decode(match.path)
         hit_codes = vocabulary.encode(hit_image).codes
+        if gallery.has_changed(match.path):
+            notes.append(f"{match.path} has changed since it was indexed: index it again")
     except ImageError as error:
-        notes.append(f"{match.path}: {error}; its words are known, where they are in it is not")
-    parts = tuple(_part(vocabulary, word, wish, hit_codes) for word in match.words)
-    if any(part.in_hit is not None and not part.in_hit.any() for part in parts):
-        notes.append(f"{match.path} has changed since it was indexed: index it again")
+        notes.append(f"{match.path}: {error}; its words are known, but not where they are in it")
     return Explanation(
         images,
         hit_image,
         match,
-        parts,
-        asked=gallery.asked_words(wish),
+        tuple(_locate(vocabulary, word, encoded.codes, hit_codes) for word in match.words),
+        query_words=gallery.asked_words(encoded),
         region=as_box(region),
-        text=wish.text,
+        text=encoded.text,
         notes=tuple(notes),
     )
 
 
-def combined(explanation: Explanation) -> tuple[tuple[Grid, ...], Grid | None]:
-    """Return what matched, in each picture asked with and in the hit.
+def combine_maps(explanation: Explanation) -> tuple[tuple[Grid, ...], Grid | None]:
+    """Return where all matching words are together: in each image of the query, and in the hit.
 
-    Every word that speaks for the hit spreads its contribution over the patches where it is, so
-    the grid of a hit sums to what these words give.
+    Each word with a positive contribution spreads it over the patches where the word is active, so
+    that the hit's grid sums to the positive contributions.
     """
-    helpful = [part for part in explanation.parts if part.word.contribution > 0]
+    positive = [part for part in explanation.parts if part.word.contribution > 0]
     in_queries = tuple(
-        spread([(part.word.contribution, part.in_queries[number]) for part in helpful])
-        for number in range(len(explanation.query_images))
+        spread_contributions([(part.word.contribution, part.in_queries[n]) for part in positive])
+        for n in range(len(explanation.query_images))
     )
     if explanation.hit_image is None:
         return in_queries, None
-    in_hit = [(p.word.contribution, p.in_hit) for p in helpful if p.in_hit is not None]
-    return in_queries, spread(in_hit)
+    in_hit = [(p.word.contribution, p.in_hit) for p in positive if p.in_hit is not None]
+    return in_queries, spread_contributions(in_hit)
 
 
-def spread(grids: Sequence[tuple[float, Grid]]) -> Grid:
-    """Return the sum of contributions, each spread over the patches where its word is.
+def spread_contributions(grids: Sequence[tuple[float, Grid]]) -> Grid:
+    """Return the sum of contributions, each spread over the patches where its word is active.
 
-    >>> spread([(6.0, np.array([[1, 2]], np.float32)), (1.0, np.array([[0, 5]], np.float32))])
+    >>> spread_contributions(
+    ...     [(6.0, np.array([[1, 2]], np.float32)), (1.0, np.array([[0, 5]], np.float32))]
+    ... )
     array([[2., 5.]], dtype=float32)
     """
     if not grids:
@@ -149,19 +186,49 @@ def spread(grids: Sequence[tuple[float, Grid]]) -> Grid:
     return np.asarray(np.sum(shares, axis=0), dtype=np.float32)
 
 
-def _part(vocabulary: Vocabulary, word: Word, wish: EncodedQuery, hit_codes: Codes | None) -> Part:
+def round_to_sum(values: Sequence[float], total: float, digits: int = 2) -> list[float]:
+    """Round values so that they add up to the rounded total.
+
+    All are rounded down first; those that lose most by it then get the units that are left over
+    (the method of the largest remainder).
+
+    >>> round_to_sum([1.004, 1.004, 1.004], 3.012)
+    [1.01, 1.0, 1.0]
+    """
+    unit = 10**digits
+    counts = [math.floor(value * unit) for value in values]
+    left_over = round(round(total, digits) * unit) - sum(counts)
+    by_loss = sorted(range(len(values)), key=lambda n: counts[n] - values[n] * unit)
+    for n in by_loss[: max(0, left_over)]:
+        counts[n] += 1
+    return [count / unit for count in counts]
+
+
+def percent_of(part: float, whole: float) -> str:
+    """Return a part of a score in percent; a small part is not shown as nothing.
+
+    >>> percent_of(2.5, 10), percent_of(0.02, 10), percent_of(0, 0)
+    ('25%', 'under 1%', '0%')
+    """
+    percent = 100 * part / whole if whole else 0.0
+    return "under 1%" if 0 < percent < 1 else f"{percent:.0f}%"
+
+
+def _locate(
+    vocabulary: Vocabulary, word: Word, query_codes: Sequence[Codes], hit_codes: Codes | None
+) -> Part:
     def grid(codes: Codes) -> Grid:
         return bags.word_activations(codes, word.word).reshape(vocabulary.backbone.grid)
 
-    in_queries = tuple(grid(codes) for codes in wish.codes)
+    in_queries = tuple(grid(codes) for codes in query_codes)
     return Part(word, in_queries, None if hit_codes is None else grid(hit_codes))
 
 
-def _decoded(vocabulary: Vocabulary, picture: ImageInput | Encoding) -> Pixels:
-    if isinstance(picture, Encoding):
-        raise WrongUse("an encoding has no pixels to show: give the picture, and encoding=")
+def _decode_query(vocabulary: Vocabulary, image: ImageInput | Encoding) -> Pixels:
+    if isinstance(image, Encoding):
+        raise WrongUse("an encoding has no pixels to show: give the image too, and encoding=")
     try:
-        return vocabulary.decode(picture)
+        return vocabulary.decode(image)
     except ImageError as error:
-        name = os.fspath(picture) if isinstance(picture, str | os.PathLike) else "the query"
+        name = os.fspath(image) if isinstance(image, str | os.PathLike) else "the query"
         raise ImageError(f"{name}: {error}") from error

@@ -9,7 +9,7 @@ from PIL import Image
 
 from bm25v.explain import crops
 from bm25v.explain.explanation import Grid, Pixels
-from bm25v.explain.heatmaps import glow
+from bm25v.explain.heatmaps import heat_layer
 from bm25v.explain.markup import embedded, text
 from bm25v.search.regions import Box
 
@@ -18,14 +18,14 @@ _SIDE = 760  # of a photo, in pixels
 
 def photo(side: str, image: Pixels) -> str:
     """Return a rule of style that shows a photo wherever its `side` of the page is named."""
-    jpeg = crops.jpeg(crops.shrunk(image, side=_SIDE))
+    jpeg = crops.encode_jpeg(crops.shrink(image, side=_SIDE))
     return f".photo.{side}{{background-image:url({embedded(jpeg, 'jpeg')})}}"
 
 
 def heat_map(side: str, image: Pixels, grid: Grid, about: str, region: Box | None = None) -> str:
     """Return a photo that glows where the grid is; a frame around the region that counts."""
     file = io.BytesIO()
-    Image.fromarray(glow(grid)).save(file, "PNG", optimize=True)
+    Image.fromarray(heat_layer(grid)).save(file, "PNG", optimize=True)
     style = f"{shape(image)};--heat:url({embedded(file.getvalue(), 'png')})"
     frame = ""
     if region is not None:

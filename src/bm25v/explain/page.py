@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from bm25v.display import count
 from bm25v.errors import WrongUse
-from bm25v.explain.explanation import Explanation, Grid, Part, Pixels, combined
+from bm25v.explain.explanation import Explanation, Grid, Part, Pixels, combine_maps, percent_of
 from bm25v.explain.glowing import heat_map, photo, shape
 from bm25v.explain.markup import SCALE, bar, breakable, document, facts, text
-from bm25v.explain.sums import count, peak, remainder, share
 from bm25v.gallery import QueryWord
 from bm25v.index.bm25 import K1, B
 from bm25v.search.regions import Box
@@ -62,7 +62,7 @@ def page(
 def _lead(explanation: Explanation) -> str:
     n = sum(part.word.weight > 0 for part in explanation.parts)
     against = len(explanation.parts) - n
-    asked = sum(one.weight > 0 for one in explanation.asked) or n
+    asked = sum(one.weight > 0 for one in explanation.query_words) or n
     if not explanation.parts:
         return f"It has none of the {asked} words asked for: there is nothing to add up."
     but = f", and {against} that speak{'s' * (against == 1)} against it" if against else ""
@@ -78,7 +78,7 @@ def _facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
 
 
 def _stage(explanation: Explanation, sides: dict[str, Pixels], query_names: Sequence[str]) -> str:
-    in_queries, in_hit = combined(explanation)
+    in_queries, in_hit = combine_maps(explanation)
     figures = []
     for number, grid in enumerate(in_queries):
         name = query_names[number] if number < len(query_names) else ""
@@ -108,13 +108,13 @@ def _figure(
 
 def _words(explanation: Explanation, sides: dict[str, Pixels], top: int | None) -> str:
     shown = explanation.parts[:top]
-    rows, before, whole = [], 0.0, peak(explanation)
+    rows, before, whole = [], 0.0, explanation.positive_sum
     for number, part in enumerate(shown):
         rows.append(_word(explanation, sides, number, before))
         before += part.word.contribution
     n_more = len(explanation.parts) - len(shown)
     if n_more:
-        rest = remainder(explanation, top=len(shown))
+        rest = sum(explanation.rounded_contributions()[len(shown) :])
         more, value = count(n_more, "more word"), f"<b>{_signed(rest)}</b>"
         last = bar(explanation.sparse - rest, rest, whole)
         rows.append(f'<li class="rest"><div><h3>{more} {value}</h3>{last}</div></li>')
@@ -142,23 +142,24 @@ def _stack(explanation: Explanation, n_shown: int, whole: float) -> str:
 
 def _word(explanation: Explanation, sides: dict[str, Pixels], number: int, before: float) -> str:
     part = explanation.parts[number]
-    word = part.word
+    word, value = part.word, explanation.rounded_contributions()[number]
     against = " against" if word.contribution < 0 else ""
-    whole = peak(explanation)
+    whole = explanation.positive_sum
     of = "the score" if explanation.parts[-1].word.contribution >= 0 else "what speaks for it"
-    says = "speaks against it" if against else f"{share(word.contribution, whole)} of {of}"
+    says = "speaks against it" if against else f"{percent_of(word.contribution, whole)} of {of}"
     amounts = f"tf {word.query_tf:.2f} in the query, {word.tf:.2f} in the hit"
     return f"""<li class="word{against}" tabindex="0" data-label="{text(word.label)}">
 <div class="maps">{"".join(_places(part, sides))}</div>
-<div><h3>{text(word.label)} <b>{_signed(word.contribution)}</b></h3>
+<div><h3>{text(word.label)} <b>{_signed(value)}</b></h3>
 {bar(before, word.contribution, whole)}
 <p>{says}</p>
-<details class="how"><summary>{_factors(part)}</summary>{_formula(explanation, part)}</details>
+<details class="how"><summary>{_factors(part, value)}</summary>
+{_formula(explanation, part)}</details>
 <small>{amounts} · in {word.df:,} of {explanation.match.pictures:,} pictures</small></div></li>"""
 
 
 def _places(part: Part, sides: dict[str, Pixels]) -> Iterator[str]:
-    label, in_query, side = part.word.label, part.in_query, f"q{part.query}"
+    label, in_query, side = part.word.label, part.in_query, f"q{part.best_query}"
     if in_query is None or not in_query.any():
         yield '<p class="gone">in no picture asked with</p>'
     else:
@@ -167,9 +168,9 @@ def _places(part: Part, sides: dict[str, Pixels]) -> Iterator[str]:
         yield heat_map(_HIT, sides[_HIT], part.in_hit, f"Where {label} is in the hit")
 
 
-def _factors(part: Part) -> str:
+def _factors(part: Part, contribution: float) -> str:
     word = part.word
-    weight, value = _signed(word.weight, ".3g"), _signed(word.contribution, ".2f")
+    weight, value = _signed(word.weight, ".3g"), _signed(contribution, ".2f")
     return f"idf {word.idf:.2f} × saturation {word.saturation:.2f} × weight {weight} = {value}"
 
 

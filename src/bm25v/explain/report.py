@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bm25v import images
+from bm25v.display import count
 from bm25v.errors import ImageError
 from bm25v.explain import crops, markup
-from bm25v.explain.explanation import Explanation, Part, explain
+from bm25v.explain.explanation import Explanation, Part, explain, percent_of
 from bm25v.explain.markup import SCALE, bar, document, picture, text
-from bm25v.explain.sums import count, remainder, share
 from bm25v.gallery import Gallery, Hit, Results
 from bm25v.gallery.gallery import Mode
 from bm25v.vocabulary import Encoding
@@ -151,7 +151,7 @@ def _explanation(rank: int, explanation: Explanation, *, is_open: bool) -> str:
         before += part.word.contribution
     n_words, n_more = len(explanation.parts), len(explanation.parts[TOP:])
     if n_more:
-        rest = remainder(explanation, top=TOP)
+        rest = sum(explanation.rounded_contributions()[TOP:])
         more, value = count(n_more, "more word"), f"<b>+{rest:.2f}</b>"
         last = bar(explanation.sparse - rest, rest, explanation.sparse)
         rows.append(f'<li class="rest"><div><h3>{more} {value}</h3>{last}</div></li>')
@@ -168,12 +168,13 @@ def _explanation(rank: int, explanation: Explanation, *, is_open: bool) -> str:
 def _word(explanation: Explanation, part: Part, before: float) -> str:
     word, score = part.word, explanation.sparse
     places = (
-        (explanation.query_images[part.query], part.in_query, "query"),
+        (explanation.query_images[part.best_query], part.in_query, "query"),
         (explanation.hit_image, part.in_hit, "hit"),
     )
     maps = "".join(
         picture(
-            crops.heat_map(image, grid, side=_HEAT_MAP), f"Where {word.label} is in the {which}"
+            crops.encode_heat_map(image, grid, side=_HEAT_MAP),
+            f"Where {word.label} is in the {which}",
         )
         for image, grid, which in places
         if image is not None and grid is not None
@@ -181,7 +182,7 @@ def _word(explanation: Explanation, part: Part, before: float) -> str:
     return f"""<li><div class="maps">{maps}</div>
 <div><h3>{text(word.label)} <b>+{word.contribution:.2f}</b></h3>
 {bar(before, word.contribution, score)}
-<p>{share(word.contribution, score)} of the score</p>
+<p>{percent_of(word.contribution, score)} of the score</p>
 <small>idf {word.idf:.2f} · tf {word.query_tf:.2f} in the query, {word.tf:.2f} in the hit</small>
 </div></li>"""
 

@@ -1,6 +1,7 @@
-"""How often each word is active, and some words with their best pictures: a vocabulary's samples.
+"""A vocabulary's samples: how often each word is active, and what some of its words look like.
 
-Training leaves them in the vocabulary's folder, as the pictures may be gone later.
+In and out: `words.safetensors` in the vocabulary's folder. Training writes it, because the training
+images may be missing later. Not this module's job: choosing the samples.
 """
 
 import json
@@ -12,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import VocabularyError
+from bm25v.files import replace_file
 
 FORMAT = 1
 FILE_NAME = "words.safetensors"
 
 
-class Box(NamedTuple):
-    """A part of a picture, in shares of its width and height."""
+class PatchBox(NamedTuple):
+    """Where a patch is in an image, as shares of its width and height."""
 
     left: float
     top: float
@@ -27,29 +29,29 @@ class Box(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A part of a picture around the patch where a word is strongest."""
+    """A part of an image around the patch where a word is strongest."""
 
     jpeg: bytes
     activation: float
-    patch: Box  # where the patch is in this part
+    patch: PatchBox  # where the patch is in this part
 
 
 class SampleWord(NamedTuple):
-    """One word with the pictures that it is strongest in, best first."""
+    """One word with the images in which it is strongest, best first."""
 
     word: int
-    pictures: int  # of all that were looked at, those that have the word
-    heat_map: bytes  # the first of them whole, a JPEG that glows where the word is
+    pictures: int  # how many of the sampled images have the word
+    heat_map: bytes  # the best image, whole, with a heat map of the word; a JPEG
     examples: tuple[Example, ...]
 
 
 @dataclass(frozen=True)
 class Samples:
-    """What was seen of a vocabulary's words in some pictures."""
+    """Statistics and examples of a vocabulary's words in some images."""
 
-    pictures: int
-    patches: int
-    counts_v: NDArray[np.uint32]  # patches that activate each word
+    pictures: int  # sampled images
+    patches: int  # in all of them
+    counts_v: NDArray[np.uint32]  # patches in which each word is active
     words: tuple[SampleWord, ...]  # from frequent to rare
 
     def save(self, folder: Path) -> None:
@@ -74,13 +76,13 @@ class Samples:
             }
             for word in self.words
         ]
-        seen = {"pictures": self.pictures, "patches": self.patches, "words": words}
-        content = save(tensors, {"format": str(FORMAT), "samples": json.dumps(seen)})
-        (folder / FILE_NAME).write_bytes(content)
+        description = {"pictures": self.pictures, "patches": self.patches, "words": words}
+        content = save(tensors, {"format": str(FORMAT), "samples": json.dumps(description)})
+        replace_file(folder / FILE_NAME, content)
 
     @classmethod
     def load(cls, folder: Path) -> "Samples | None":
-        """Return the samples in a vocabulary's folder, or None if it has none."""
+        """Read the samples in a vocabulary's folder; None if it has none."""
         from safetensors import SafetensorError, safe_open
 
         path = folder / FILE_NAME
@@ -92,20 +94,22 @@ class Samples:
                 if int(metadata["format"]) > FORMAT:
                     raise VocabularyError(f"{path} was written by a newer bm25v: upgrade bm25v")
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return _read(json.loads(metadata["samples"]), tensors)
+            return _parse(json.loads(metadata["samples"]), tensors)
         except (OSError, KeyError, TypeError, ValueError, StopIteration, SafetensorError) as error:
             raise VocabularyError(f"{path} is damaged: delete it ({error!r})") from error
 
 
-def _read(seen: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Samples:
+def _parse(description: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Samples:
     ends = np.cumsum(tensors["jpeg_sizes"], dtype=np.int64)
     jpegs = (part.tobytes() for part in np.split(tensors["jpegs"], ends))
     words = []
-    for word in seen["words"]:
+    for word in description["words"]:
         heat_map = next(jpegs)
         examples = tuple(
-            Example(next(jpegs), float(e["activation"]), Box(*map(float, e["patch"])))
+            Example(next(jpegs), float(e["activation"]), PatchBox(*map(float, e["patch"])))
             for e in word["examples"]
         )
         words.append(SampleWord(int(word["word"]), int(word["pictures"]), heat_map, examples))
-    return Samples(int(seen["pictures"]), int(seen["patches"]), tensors["counts"], tuple(words))
+    return Samples(
+        int(description["pictures"]), int(description["patches"]), tensors["counts"], tuple(words)
+    )

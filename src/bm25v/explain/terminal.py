@@ -1,4 +1,4 @@
-"""A picture in the terminal: each character is two pixels, one above the other."""
+"""An image in the terminal: each character shows two pixels, one above the other."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +10,10 @@ from bm25v import images
 _UPPER_HALF = "▀"
 
 
-def half_blocks(image_hwc: NDArray[np.uint8], *, columns: int) -> Text:
-    """Return a picture as coloured text of that many columns.
+def draw_half_blocks(image_hwc: NDArray[np.uint8], *, columns: int) -> Text:
+    """Return an image as coloured text with that many columns.
 
-    >>> shown = half_blocks(np.zeros((40, 60, 3), np.uint8), columns=30)
+    >>> shown = draw_half_blocks(np.zeros((40, 60, 3), np.uint8), columns=30)
     >>> lines = shown.plain.splitlines()
     >>> len(lines), set(map(len, lines))
     (10, {30})

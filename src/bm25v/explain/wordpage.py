@@ -8,7 +8,7 @@ from bm25v.errors import ImageError
 from bm25v.explain import charts, crops
 from bm25v.explain.charts import percent
 from bm25v.explain.markup import SCALE, bar, document, facts, picture, text
-from bm25v.explain.portrait import Portrait, Relative, Sight
+from bm25v.explain.word_portrait import RelatedWord, WordInImage, WordPortrait
 
 _CROP, _HEAT_MAP, _CHIP = 240, 260, 112  # pixels a side
 _DECODED = 512  # pixels of the short side
@@ -28,7 +28,7 @@ faint to its strongest place in that picture; grey is where the word is not.</p>
 </footer>"""
 
 
-def page(portrait: Portrait, *, links: Mapping[int, str] | None = None, home: str = "") -> str:
+def page(portrait: WordPortrait, *, links: Mapping[int, str] | None = None, home: str = "") -> str:
     """Return the page of one word; `links` says where other words have theirs."""
     uses, links = portrait.uses, links or {}
     word = uses.facts
@@ -47,7 +47,7 @@ def page(portrait: Portrait, *, links: Mapping[int, str] | None = None, home: st
 {_pictures("Where it is", _WHERE, portrait.top, word.label, False)}
 <section class="charts">
 <div><h2>How much of it</h2><p>Pictures by their term frequency</p>
-{charts.spread(portrait.spread)}</div>
+{charts.spread(portrait.tf_bins)}</div>
 <div><h2>Its place</h2>{_place(portrait)}</div>
 {_folders(portrait)}
 </section>
@@ -85,7 +85,7 @@ def page(portrait: Portrait, *, links: Mapping[int, str] | None = None, home: st
 
 
 def overview(
-    title: str, portraits: Iterable[Portrait], links: Mapping[int, str], *, shown: int = 7
+    title: str, portraits: Iterable[WordPortrait], links: Mapping[int, str], *, shown: int = 7
 ) -> str:
     """Return a page that leads to those of several words."""
     items = []
@@ -103,7 +103,7 @@ def overview(
     return document(f"Words of {title}", body, styles=_STYLES)
 
 
-def _lead(portrait: Portrait) -> str:
+def _lead(portrait: WordPortrait) -> str:
     uses = portrait.uses
     found = f"In {uses.facts.df:,} of {uses.n:,} pictures"
     names = [f"<b>{text(folder.name)}</b>" for folder in uses.folders]
@@ -116,7 +116,7 @@ def _lead(portrait: Portrait) -> str:
     return f"{found}, most often in {', '.join(first[:-1])}{' and ' * (len(first) > 1)}{first[-1]}."
 
 
-def _headlines(portrait: Portrait) -> Iterable[tuple[str, str]]:
+def _headlines(portrait: WordPortrait) -> Iterable[tuple[str, str]]:
     uses = portrait.uses
     yield f"{uses.facts.df:,}", "pictures have it"
     yield percent(uses.facts.df / max(uses.n, 1)), "of the gallery"
@@ -125,7 +125,9 @@ def _headlines(portrait: Portrait) -> Iterable[tuple[str, str]]:
         yield percent(uses.purity), f"of them in {uses.folders[0].name}"
 
 
-def _pictures(title: str, about: str, sights: Sequence[Sight], label: str, with_crops: bool) -> str:
+def _pictures(
+    title: str, about: str, sights: Sequence[WordInImage], label: str, with_crops: bool
+) -> str:
     if not sights:
         return ""
     cards = "".join(
@@ -137,16 +139,16 @@ def _pictures(title: str, about: str, sights: Sequence[Sight], label: str, with_
     return f'<section><h2>{title}</h2><p>{about}</p><ol class="cards">{cards}</ol></section>'
 
 
-def _place(portrait: Portrait) -> str:
-    if not portrait.placed:
+def _place(portrait: WordPortrait) -> str:
+    if not portrait.n_averaged:
         return '<p class="missing">None of its pictures can be read any more.</p>'
-    n, is_all = portrait.placed, portrait.placed == portrait.uses.facts.df
+    n, is_all = portrait.n_averaged, portrait.n_averaged == portrait.uses.facts.df
     chosen = f"its {n} pictures" if is_all else f"{n} random pictures"
     among = f"Mean of {chosen}" if n > 1 else "One picture"
-    return f"<p>{among}, squeezed to a square</p>{charts.place(portrait.place)}"
+    return f"<p>{among}, squeezed to a square</p>{charts.place(portrait.mean_grid)}"
 
 
-def _folders(portrait: Portrait) -> str:
+def _folders(portrait: WordPortrait) -> str:
     uses = portrait.uses
     if not uses.folders:
         return ""
@@ -163,7 +165,7 @@ taken as labels</p><ol class="folders">{rows}</ol>{more}</div>"""
 
 
 def _relatives(
-    title: str, relatives: Sequence[Relative], links: Mapping[int, str], value: str, about: str
+    title: str, relatives: Sequence[RelatedWord], links: Mapping[int, str], value: str, about: str
 ) -> str:
     if not relatives:
         return ""
@@ -171,7 +173,7 @@ def _relatives(
     return f'<section><h2>{title}</h2><p>{about}</p><ol class="chips">{chips}</ol></section>'
 
 
-def _relative(relative: Relative, link: str | None, value: str) -> str:
+def _relative(relative: RelatedWord, link: str | None, value: str) -> str:
     word = relative.facts
     inside = (
         f"{_crop(relative.best, word.label, _CHIP)}<div><h3>{text(word.label)}</h3>"
@@ -181,26 +183,26 @@ def _relative(relative: Relative, link: str | None, value: str) -> str:
     return f'<li><a href="{text(link)}">{inside}</a></li>' if link else f"<li>{inside}</li>"
 
 
-def _crop(sight: Sight, label: str, side: int = _CROP) -> str:
+def _crop(sight: WordInImage, label: str, side: int = _CROP) -> str:
     """Show the part of a picture that has most of a word."""
     seen = _seen(sight, _DECODED)
     if isinstance(seen, str):
         return seen
     pixels, grid = seen
-    part = images.resize_image(crops.most(pixels, grid), width=side, height=side)
-    return picture(crops.jpeg(part), f"{label} in {Path(sight.path).name}")
+    part = images.resize_image(crops.crop_word(pixels, grid), width=side, height=side)
+    return picture(crops.encode_jpeg(part), f"{label} in {Path(sight.path).name}")
 
 
-def _heat_map(sight: Sight, label: str) -> str:
+def _heat_map(sight: WordInImage, label: str) -> str:
     seen = _seen(sight, _HEAT_MAP)
     if isinstance(seen, str):
         return seen
-    heat_map = crops.heat_map(*seen, side=_HEAT_MAP)
+    heat_map = crops.encode_heat_map(*seen, side=_HEAT_MAP)
     where = f"Where {label} is in {Path(sight.path).name}"
     return f'<div class="frame">{picture(heat_map, where)}</div>'
 
 
-def _seen(sight: Sight, short_side: int) -> tuple[crops.Pixels, crops.Grid] | str:
+def _seen(sight: WordInImage, short_side: int) -> tuple[crops.Pixels, crops.Grid] | str:
     """Return a picture and where the word is in it, or what to show instead."""
     problem = sight.problem
     if sight.grid is not None:

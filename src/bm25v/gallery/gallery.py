@@ -14,6 +14,7 @@ from bm25v.gallery import rows as row_files
 from bm25v.gallery.catalog import Catalog, Meta
 from bm25v.gallery.duplicates import Group, find
 from bm25v.gallery.failures import disk_errors
+from bm25v.gallery.reading import is_same_file, read_state
 from bm25v.gallery.results import IndexReport, Info
 from bm25v.gallery.searches import Searches
 from bm25v.gallery.searching import Mode, Settings
@@ -156,6 +157,17 @@ class Gallery(Searches):
             dense_bytes_per_picture=snapshot.dense_ne.nbytes / n,
             catalog_bytes_per_picture=catalog / n,
         )
+
+    def has_changed(self, path: str) -> bool:
+        """Say whether the file of an indexed image has another content than when it was indexed.
+
+        As for indexing, the same size and time mean the same content. A file that cannot be read
+        raises `ImageError`.
+        """
+        record = self._catalog.at_path(path)
+        if record is None or is_same_file(path, record.size, record.mtime_ns):
+            return False
+        return read_state(path).content != record.content
 
     def problems(self) -> list[str]:
         """Check every row and return what is wrong, a line each."""

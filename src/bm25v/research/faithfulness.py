@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 from bm25v import images
 from bm25v.backbones import Backbone
 from bm25v.errors import EvaluationError
-from bm25v.explain.explanation import spread
+from bm25v.explain.explanation import spread_contributions
 from bm25v.index.bm25 import WeightedWords
 from bm25v.index.contributions import Contribution, contributions, total
 from bm25v.index.searcher import Searcher
@@ -203,7 +203,7 @@ def importance_maps(pair: Pair, grid: tuple[int, int]) -> dict[str, NDArray[np.f
     rows, columns = (np.arange(n) - (n - 1) / 2 for n in grid)
     nearness_p = -np.hypot(rows[:, None] / grid[0], columns / grid[1]).ravel()
     return {
-        EXPLANATION: spread(activations),
+        EXPLANATION: spread_contributions(activations),
         DENSE: pair.hit_patches_pd @ pair.query_mean_d,
         MIDDLE: nearness_p,
     }

@@ -102,8 +102,8 @@ def _show(backbone: Backbone, seen: Seen, pictures_v: Counts, word: int) -> Samp
     best = list(_pictures(backbone, [one for one in grids[:EXAMPLES] if one[1].any()]))
     if not best:
         return None
-    examples = tuple(crops.around(*one, side=_EXAMPLE_SIDE) for one in best)
-    heat_map = crops.heat_map(*best[0], side=_HEAT_MAP_SIDE)
+    examples = tuple(crops.crop_strongest_patch(*one, side=_EXAMPLE_SIDE) for one in best)
+    heat_map = crops.encode_heat_map(*best[0], side=_HEAT_MAP_SIDE)
     return SampleWord(word, int(pictures_v[word]), heat_map, examples)
 
 

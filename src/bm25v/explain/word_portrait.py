@@ -1,0 +1,290 @@
+"""What one word of a gallery looks like: images that have it, where it is in them, related words.
+
+In: a gallery and word ids. Out: `WordPortrait` values. A gallery stores term frequencies only; to
+find where a word is in an image, the file is encoded again. Not this module's job: HTML, and
+counting words.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bm25v.errors import ImageError, WrongUse
+from bm25v.gallery import Gallery
+from bm25v.gallery.reading import Read, read_files
+from bm25v.gallery.usage import Use, WordFacts, WordUses
+from bm25v.sae.model import Codes
+from bm25v.vocabulary import Vocabulary, names
+from bm25v.vocabulary import bag as bags
+
+TOP, MIDDLE, RANDOM = 12, 6, 6  # images of each kind in a portrait
+AVERAGED = 32  # random images whose grids are averaged
+NEAREST = 8
+MIN_LIFT = 1.1  # a word that is almost everywhere comes with all others
+MAX_BINS = 12  # of term frequencies
+
+_MAX_CACHED = 2_000  # files whose codes are kept for the next portraits
+
+Grid = NDArray[np.float32]  # (rows, columns): how active a word is in each patch
+
+
+class WordInImage(NamedTuple):
+    """An image that has a word, and where; `problem` is the reason if `grid` is None."""
+
+    path: str
+    tf: float
+    grid: Grid | None
+    problem: str | None = None
+
+
+class RelatedWord(NamedTuple):
+    """A word related to another one; `value` is a lift over chance, or a cosine of directions."""
+
+    facts: WordFacts
+    value: float
+    best: WordInImage
+
+
+class TfBin(NamedTuple):
+    """How many images have a term frequency from `low` to below `high`."""
+
+    low: float
+    high: float
+    pictures: int
+
+
+@dataclass(frozen=True)
+class WordPortrait:
+    """Everything that a word's page shows."""
+
+    uses: WordUses
+    top: tuple[WordInImage, ...]  # the images with most of it
+    middle: tuple[WordInImage, ...]  # those around the median
+    random: tuple[WordInImage, ...]
+    companions: tuple[RelatedWord, ...]  # words in the same images
+    neighbours: tuple[RelatedWord, ...]  # words with similar directions
+    mean_grid: Grid  # where it is in an image, on average
+    n_averaged: int  # images in that average
+
+    @property
+    def tf_bins(self) -> list[TfBin]:
+        """How many images have how much of the word."""
+        return tf_bins([use.tf for use in self.uses.uses])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the portrait as plain values, without the grids of single images."""
+        facts, uses = self.uses.facts, self.uses
+        groups = {"top": self.top, "middle": self.middle, "random": self.random}
+        together = {companion.word: companion.together for companion in uses.companions}
+        return {
+            "word": facts.word,
+            "name": facts.name,
+            "df": facts.df,
+            "pictures": uses.n,
+            "idf": facts.idf,
+            "tf": [tf_bin._asdict() for tf_bin in self.tf_bins],
+            **{
+                kind: [{"path": i.path, "tf": i.tf, "problem": i.problem} for i in images]
+                for kind, images in groups.items()
+            },
+            "companions": [
+                {**_identify(word), "together": together[word.facts.word], "lift": word.value}
+                for word in self.companions
+            ],
+            "neighbours": [{**_identify(word), "cosine": word.value} for word in self.neighbours],
+            "place": self.mean_grid.tolist(),
+            "purity": uses.purity,
+            "folders": [folder._asdict() for folder in uses.folders],
+        }
+
+
+def make_portraits(
+    gallery: Gallery,
+    words: Sequence[int],
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Iterator[WordPortrait]:
+    """Give the portrait of each word; a word that no image has is refused before the first one.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> Image.new("RGB", (64, 64), "red").save(folder / "red.png")
+    >>> gallery = Gallery.create(folder / "g", vocabulary="toy")
+    >>> gallery.add(folder / "red.png").added
+    1
+    >>> (facts, *_) = gallery.words()
+    >>> (portrait,) = make_portraits(gallery, [facts.word])
+    >>> portrait.uses.facts.df, portrait.top[0].grid.shape
+    (1, (7, 7))
+    """
+    finder = _WordFinder(gallery, words, best=1)
+    for done, word in enumerate(words):
+        progress(done, len(words))
+        yield _make_portrait(gallery, finder, word)
+    progress(len(words), len(words))
+
+
+def find_strongest(
+    gallery: Gallery, words: Sequence[int], best: int
+) -> Iterator[tuple[int, list[WordInImage]]]:
+    """Give each word with the `best` images that have most of it."""
+    finder = _WordFinder(gallery, words, best=best)
+    for word in words:
+        uses = finder.facts[word].best
+        finder.encode(use.path for use in uses)
+        yield word, [finder.find(use, word) for use in uses]
+
+
+def _make_portrait(gallery: Gallery, finder: "_WordFinder", word: int) -> WordPortrait:
+    uses = gallery.uses(word)
+    choice = _choose_images(uses.uses, seed=word)
+    companions = [
+        (finder.facts[companion.word], companion.lift)
+        for companion in uses.companions
+        if companion.lift >= MIN_LIFT
+    ]
+    nearest = nearest_words(gallery.vocabulary, word, among=finder.facts)
+    neighbours = [(finder.facts[other], cosine) for other, cosine in nearest]
+    related = [facts.best[0] for facts, _ in (*companions, *neighbours)]
+    finder.encode(use.path for use in (*choice.all, *related))
+    mean_grid, n_averaged = _average(
+        [finder.find(use, word).grid for use in choice.averaged], gallery.vocabulary.backbone.grid
+    )
+
+    def find(uses: Sequence[Use]) -> tuple[WordInImage, ...]:
+        return tuple(finder.find(use, word) for use in uses)
+
+    def relate(facts: WordFacts, value: float) -> RelatedWord:
+        return RelatedWord(facts, value, finder.find(facts.best[0], facts.word))
+
+    return WordPortrait(
+        uses,
+        find(choice.top),
+        find(choice.middle),
+        find(choice.random),
+        tuple(relate(*companion) for companion in companions),
+        tuple(relate(*neighbour) for neighbour in neighbours),
+        mean_grid,
+        n_averaged,
+    )
+
+
+class _WordFinder:
+    """Finds words in a gallery's images; a file that several portraits show is encoded once."""
+
+    def __init__(self, gallery: Gallery, words: Sequence[int], *, best: int) -> None:
+        self._gallery = gallery
+        self._codes: dict[str, Codes | str] = {}  # of each path, or why there are none
+        self.facts = {facts.word: facts for facts in gallery.words(best=best)}
+        for word in words:
+            if names.check_word(word, gallery.vocabulary.n_words) not in self.facts:
+                raise WrongUse(
+                    f"word {word} is in none of the {len(gallery):,} images of {gallery.path}: "
+                    "bm25v words lists the words in use"
+                )
+
+    def encode(self, paths: Iterable[str]) -> None:
+        """Encode files, in parallel, for the calls of `find` that follow."""
+        paths = set(paths)
+        if len(self._codes) > _MAX_CACHED:
+            self._codes.clear()
+        new = sorted(paths - self._codes.keys())
+        for path, outcome in read_files(new, self._gallery.vocabulary, lambda content: False):
+            if isinstance(outcome, Read) and outcome.encoding is not None:
+                self._codes[path] = self._check(path) or outcome.encoding.codes
+            else:
+                self._codes[path] = str(outcome)
+
+    def find(self, use: Use, word: int) -> WordInImage:
+        """Return where a word is in an image whose file was encoded."""
+        codes = self._codes[use.path]
+        if isinstance(codes, str):
+            return WordInImage(*use, None, codes)
+        grid = bags.word_activations(codes, word).reshape(self._gallery.vocabulary.backbone.grid)
+        if not grid.any():  # rounding, or another processor than the one that indexed it
+            return WordInImage(*use, None, "the word is too weak in it to be located")
+        return WordInImage(*use, grid)
+
+    def _check(self, path: str) -> str | None:
+        """Return why a file cannot stand for the image that was indexed; None if it can."""
+        try:
+            changed = self._gallery.has_changed(path)
+        except ImageError as error:
+            return str(error)
+        return "has changed since it was indexed: index it again" if changed else None
+
+
+class _Choice(NamedTuple):
+    top: Sequence[Use]
+    middle: Sequence[Use]
+    random: Sequence[Use]
+    averaged: Sequence[Use]
+
+    @property
+    def all(self) -> list[Use]:
+        return [*self.top, *self.middle, *self.random, *self.averaged]
+
+
+def _choose_images(uses: Sequence[Use], seed: int) -> _Choice:
+    """Choose images with much, medium and any amount; the random ones are the same every time."""
+    middle = range(TOP, len(uses))[max(0, len(uses) // 2 - MIDDLE // 2 - TOP) :][:MIDDLE]
+    order = np.random.default_rng(seed).permutation(len(uses)).tolist()
+    random = [n for n in order if n >= TOP and n not in middle][:RANDOM]
+    return _Choice(
+        uses[:TOP],
+        [uses[n] for n in middle],
+        [uses[n] for n in sorted(random)],
+        [uses[n] for n in order[:AVERAGED]],
+    )
+
+
+def _average(grids: Sequence[Grid | None], shape: tuple[int, int]) -> tuple[Grid, int]:
+    """Return the mean of the grids, each scaled to the sum 1, and how many there are."""
+    scaled = [grid / grid.sum() for grid in grids if grid is not None]
+    if not scaled:
+        return np.zeros(shape, dtype=np.float32), 0
+    return np.mean(scaled, axis=0, dtype=np.float32), len(scaled)
+
+
+def nearest_words(
+    vocabulary: Vocabulary, word: int, among: Iterable[int]
+) -> list[tuple[int, float]]:
+    """Return the words among others whose decoder directions are most similar, with cosines.
+
+    >>> (other, cosine), *_ = nearest_words(Vocabulary.load("toy"), 4, among=range(192))
+    >>> other != 4, 0 < cosine < 1
+    (True, True)
+    """
+    others = np.array(sorted(set(among) - {word}), dtype=np.int64)
+    w_dec_vd = vocabulary.sae.w_dec_vd[[word, *others]]
+    w_dec_vd /= np.maximum(np.linalg.norm(w_dec_vd, axis=1, keepdims=True), 1e-12)
+    cosines = w_dec_vd[1:] @ w_dec_vd[0]
+    best = np.argsort(-cosines, kind="stable")[:NEAREST]
+    return [(int(others[i]), float(cosines[i])) for i in best]
+
+
+def tf_bins(frequencies: Sequence[float]) -> list[TfBin]:
+    """Sort term frequencies into at most `MAX_BINS` bins of one round width, starting at 0.
+
+    >>> [(bin.low, bin.high, bin.pictures) for bin in tf_bins([0.4, 1.2, 1.9, 6.0])]
+    [(0.0, 1.0, 1), (1.0, 2.0, 2), (2.0, 3.0, 0), (3.0, 4.0, 0), (4.0, 5.0, 0), (5.0, 6.0, 0),
+     (6.0, 7.0, 1)]
+    """
+    highest = max(frequencies, default=0.0)
+    widths = (step * 10.0**power for power in range(-3, 6) for step in (1, 2, 5))
+    width = next(width for width in widths if highest < width * MAX_BINS)
+    counts = np.bincount([int(value / width + 1e-9) for value in frequencies]).tolist()
+    return [
+        TfBin(round(n * width, 9), round((n + 1) * width, 9), count)
+        for n, count in enumerate(counts)
+    ]
+
+
+def _identify(related: RelatedWord) -> dict[str, Any]:
+    facts = related.facts
+    return {"word": facts.word, "name": facts.name, "df": facts.df}
