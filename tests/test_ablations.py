@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from bm25v.errors import WrongUse
-from bm25v.research import ablations, datasets
-from bm25v.research.ablations import AXES, Trial, ablate, trials
-from bm25v.research.cells import Cells
-from bm25v.research.run import earn, evaluate
-from bm25v.research.settings import ALL, Settings
-from bm25v.research.systems import Contest
+from bm25v.research import ablate as ablation
+from bm25v.research import datasets
+from bm25v.research.ablate import AXES, Trial, TrialCache, TrialResult, ablate, plan_trials
+from bm25v.research.evaluate import evaluate, score_queries
+from bm25v.research.settings import ALL, RankingSettings
+from bm25v.research.systems import SystemRunner
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.vocabulary import Vocabulary
 from tests import test_cli, test_evaluate
@@ -38,13 +38,13 @@ def dataset(data: Path) -> datasets.Dataset:
 def ranked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which systems were asked for a ranking."""
     asked: list[str] = []
-    original = Contest.rank
+    original = SystemRunner.run
 
-    def counted(self: Contest, name: str) -> Any:
+    def counted(self: SystemRunner, name: str) -> Any:
         asked.append(name)
         return original(self, name)
 
-    monkeypatch.setattr(Contest, "rank", counted)
+    monkeypatch.setattr(SystemRunner, "run", counted)
     return asked
 
 
@@ -56,32 +56,36 @@ def run(data: Path, cache: Path, in_shell: Run) -> Run:
 
 
 def test_a_cell_is_an_evaluation(dataset: datasets.Dataset, cache: Path, toy: Vocabulary) -> None:
-    grid = ablate(dataset, trials({"k_post": ["2", "16"]}, toy, Settings()), cache=cache)
+    grid = ablate(
+        dataset, plan_trials({"k_post": ["2", "16"]}, toy, RankingSettings()), cache=cache
+    )
     names = ["dense", "bm25v", "two-stage", "hybrid"]
-    for cell in grid.cells:
-        settings = Settings(k_post=int(cell.values["k_post"]))
+    for cell in grid.trials:
+        settings = RankingSettings(k_post=int(cell.values["k_post"]))
         result = evaluate(dataset, toy, settings=settings, systems=names, cache=cache)
         for name in ("bm25v", "hybrid"):
-            means = {figure: one.mean for figure, one in result.systems[name].figures.items()}
-            assert cell.figures[name] == pytest.approx(means)
-        means = {figure: one.mean for figure, one in result.systems["dense"].figures.items()}
+            means = {figure: one.mean for figure, one in result.systems[name].metrics.items()}
+            assert cell.metrics[name] == pytest.approx(means)
+        means = {figure: one.mean for figure, one in result.systems["dense"].metrics.items()}
         assert grid.dense == pytest.approx(means)
-    assert [cell.words for cell in grid.cells] == [2, 16]
-    assert grid.cells[0].postings < grid.cells[1].postings
-    assert grid.cells[0].figures["bm25v"] != grid.cells[1].figures["bm25v"]
+    assert [cell.words for cell in grid.trials] == [2, 16]
+    assert grid.trials[0].postings < grid.trials[1].postings
+    assert grid.trials[0].metrics["bm25v"] != grid.trials[1].metrics["bm25v"]
 
 
 def test_what_is_done_is_not_done_again(
     dataset: datasets.Dataset, cache: Path, toy: Vocabulary, ranked: list[str]
 ) -> None:
-    first = ablate(dataset, trials({"query": ["presence", "tf"]}, toy, Settings()), cache=cache)
+    first = ablate(
+        dataset, plan_trials({"query": ["presence", "tf"]}, toy, RankingSettings()), cache=cache
+    )
     assert len(ranked) == 1 + 2 * 3
-    assert [cell.is_new for cell in first.cells] == [True, True]
-    more = trials({"query": ["presence", "tf", "sqrt-tf"]}, toy, Settings())
+    assert [cell.is_new for cell in first.trials] == [True, True]
+    more = plan_trials({"query": ["presence", "tf", "sqrt-tf"]}, toy, RankingSettings())
     second = ablate(dataset, more, cache=cache)
     assert len(ranked) == 1 + 3 * 3
-    assert [cell.is_new for cell in second.cells] == [False, False, True]
-    assert [cell.figures for cell in second.cells[:2]] == [cell.figures for cell in first.cells]
+    assert [cell.is_new for cell in second.trials] == [False, False, True]
+    assert [cell.metrics for cell in second.trials[:2]] == [cell.metrics for cell in first.trials]
 
 
 def test_an_interrupted_grid_goes_on(
@@ -91,81 +95,83 @@ def test_an_interrupted_grid_goes_on(
     ranked: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    wanted = trials({"pooling": []}, toy, Settings())
+    wanted = plan_trials({"pooling": []}, toy, RankingSettings())
 
     def breaks(*arguments: Any) -> Any:
         if len(ranked) > 5:
             raise KeyboardInterrupt
-        return earn(*arguments)
+        return score_queries(*arguments)
 
-    monkeypatch.setattr(ablations, "earn", breaks)
+    monkeypatch.setattr(ablation, "score_queries", breaks)
     with pytest.raises(KeyboardInterrupt):
         ablate(dataset, wanted, cache=cache)
-    monkeypatch.setattr(ablations, "earn", earn)
+    monkeypatch.setattr(ablation, "score_queries", score_queries)
     grid = ablate(dataset, wanted, cache=cache)
-    assert [cell.is_new for cell in grid.cells] == [False, True, True]
+    assert [cell.is_new for cell in grid.trials] == [False, True, True]
 
 
 def test_other_labels_are_another_grid(
     data: Path, cache: Path, toy: Vocabulary, tmp_path: Path
 ) -> None:
-    wanted = trials({"tf": ["none"]}, toy, Settings())
+    wanted = plan_trials({"tf": ["none"]}, toy, RankingSettings())
     split = tmp_path / "split.tsv"
 
-    def measured(label: str) -> ablations.Cell:
+    def measured(label: str) -> TrialResult:
         """Let a picture ask for others of its class, which is called something else."""
         names = [f"{label}/{number}.png" for number in (3, 6, 9)] + ["b/1.png", "c/2.png"]
         split.write_text("".join(f"{name}\tgallery\n" for name in names) + "a/0.png\tquery")
-        return ablate(datasets.load("folder", data, split=split), wanted, cache=cache).cells[0]
+        return ablate(datasets.load("folder", data, split=split), wanted, cache=cache).trials[0]
 
     first = measured("a")
-    assert first.figures["bm25v"]["R@5"] == 1
+    assert first.metrics["bm25v"]["R@5"] == 1
     (data / "d").mkdir()
     for number in (3, 6, 9):
         (data / "a" / f"{number}.png").rename(data / "d" / f"{number}.png")
     second = measured("d")
     assert second.is_new
-    assert second.figures["bm25v"]["R@5"] == 0
+    assert second.metrics["bm25v"]["R@5"] == 0
 
 
 def test_torn_lines_do_not_count(tmp_path: Path) -> None:
     path = tmp_path / "cells.jsonl"
-    Cells(path).add("one", {"R@1": 0.5})
+    TrialCache(path).add("one", {"R@1": 0.5})
     with path.open("ab") as file:
         file.write(b'{"key": "two", "fou')
-    cells = Cells(path)
+    cells = TrialCache(path)
     assert cells.get("two") is None
     cells.add("three", {"R@1": 1.0})
-    assert Cells(path).get("one") == {"R@1": 0.5}
-    assert Cells(path).get("three") == {"R@1": 1.0}
+    assert TrialCache(path).get("one") == {"R@1": 0.5}
+    assert TrialCache(path).get("three") == {"R@1": 1.0}
 
 
 def test_axes_multiply(toy: Vocabulary) -> None:
-    found = trials({"k_post": ["4", "all"], "tf": ["none", "sqrt"]}, toy, Settings(b=0.5))
+    found = plan_trials(
+        {"k_post": ["4", "all"], "tf": ["none", "sqrt"]}, toy, RankingSettings(b=0.5)
+    )
     assert [tuple(trial.values.values()) for trial in found] == [
         ("4", "none"),
         ("4", "sqrt"),
         ("all", "none"),
         ("all", "sqrt"),
     ]
-    assert found[3].settings == Settings(k_post=ALL, tf="sqrt", b=0.5)
+    assert found[3].settings == RankingSettings(k_post=ALL, tf="sqrt", b=0.5)
 
 
 def test_every_axis_has_values_that_settings_take(toy: Vocabulary) -> None:
     for name, axis in AXES.items():
         if axis.values:
-            found = trials({name: []}, toy, Settings())
+            found = plan_trials({name: []}, toy, RankingSettings())
             assert len({(trial.settings, trial.vocabulary.sae.k) for trial in found}) == len(found)
 
 
 def test_k_is_changed_with_the_same_weights(
     dataset: datasets.Dataset, cache: Path, toy: Vocabulary
 ) -> None:
-    found = trials({"k": ["1", "8"]}, toy, Settings(k_post=ALL))
+    found = plan_trials({"k": ["1", "8"]}, toy, RankingSettings(k_post=ALL))
     assert found[1].vocabulary is toy
     assert found[0].vocabulary.sae.w_enc_dv is toy.sae.w_enc_dv
     grid = ablate(dataset, found, cache=cache)
-    one, eight = (cell.words for cell in grid.cells)
+    one, eight = (cell.words for cell in grid.trials)
     assert one <= 49
     assert eight > 2 * one
 
@@ -180,14 +186,14 @@ def wider(toy: Vocabulary) -> Vocabulary:
 
 def test_vocabularies_are_told_by_what_they_were_trained_with(toy: Vocabulary) -> None:
     wide = wider(toy)
-    found = trials({"expansion": []}, toy, Settings(), [toy, wide])
+    found = plan_trials({"expansion": []}, toy, RankingSettings(), [toy, wide])
     assert [trial.values["expansion"] for trial in found] == ["16", "32"]
     assert found[1].vocabulary is wide
-    same = trials({"k": []}, toy, Settings(), [toy, wide])
+    same = plan_trials({"k": []}, toy, RankingSettings(), [toy, wide])
     assert [trial.values["k"] for trial in same] == ["8 (toy)", "8 (wide)"]
     early = replace(toy, backbone_name="owner/model#3")
-    (trial,) = trials({"layer": []}, toy, Settings(), [early])
-    assert trial == Trial({"layer": "3"}, early, Settings())
+    (trial,) = plan_trials({"layer": []}, toy, RankingSettings(), [early])
+    assert trial == Trial({"layer": "3"}, early, RankingSettings())
 
 
 def test_a_table_a_plot_and_json(run: Run, tmp_path: Path) -> None:
@@ -237,12 +243,12 @@ def test_notes_come_with_a_grid(run: Run, data: Path) -> None:
 
 
 def test_wrong_use_is_one_line(run: Run, tmp_path: Path) -> None:
-    failed(run("kpost"), 2, "nothing called 'kpost' can be varied; there are: k, expansion")
+    failed(run("kpost"), 2, "'kpost' cannot be varied; choose from k, expansion")
     failed(run("k_post", "--values", "2,many"), 2, "k_post = 'many'")
     failed(run("k_post", "b", "--values", "2"), 2, "--values is there 1 times for 2 of k_post, b")
-    failed(run("k", "--values", "0"), 2, "k = '0': a number from 1 to 192 is wanted")
+    failed(run("k", "--values", "0"), 2, "k = '0': it must be a number from 1 to 192")
     failed(run("layer"), 2, "another layer needs another SAE", "--vocabularies")
-    failed(run("b", "--vocabularies", "toy"), 2, "--vocabularies are for k, expansion and layer")
+    failed(run("b", "--vocabularies", "toy"), 2, "--vocabularies is for k, expansion and layer")
     failed(run("k", "--values", "4", "--vocabularies", "toy"), 2, "leave out --values")
     failed(run("k", "layer", "--vocabularies", "toy"), 2, "k and layer cannot vary at once")
     plot = tmp_path / "plot.png"
@@ -253,4 +259,4 @@ def test_wrong_use_is_one_line(run: Run, tmp_path: Path) -> None:
 
 def test_an_axis_that_takes_no_values_is_refused(toy: Vocabulary) -> None:
     with pytest.raises(WrongUse, match="another expansion needs another SAE"):
-        trials({"expansion": ["4"]}, toy, Settings())
+        plan_trials({"expansion": ["4"]}, toy, RankingSettings())

@@ -117,12 +117,12 @@ def test_approximate_systems_have_the_settings_of_evaluate(synthetic: SyntheticI
     images, (query, *_) = synthetic.draw_images(300), synthetic.draw_queries(3).queries()
     floats_ne = images.dense_ne.astype(np.float32)
     for build_system, build_index in (
-        (search_systems.hnsw, vectors.hnsw),
-        (search_systems.ivfpq, vectors.ivfpq),
+        (search_systems.hnsw, vectors.build_hnsw),
+        (search_systems.ivfpq, vectors.build_ivfpq),
     ):
         system, index = build_system(floats_ne, 5), build_index(floats_ne)
         assert system.nbytes == faiss.serialize_index(index).nbytes
-        (expected,) = vectors.search(index, query.dense_e[np.newaxis], 5)
+        (expected,) = vectors.search_faiss(index, query.dense_e[np.newaxis], 5)
         assert system.search(query).rows.tolist() == expected.rows.tolist()
 
 

@@ -22,14 +22,21 @@ from bm25v.errors import EvaluationError, MissingExtra, WrongUse
 from bm25v.index import bm25 as reference
 from bm25v.index.bm25 import WeightedWords
 from bm25v.index.searcher import Ranked
-from bm25v.research import datasets, features, revisited, statistics, store
-from bm25v.research.features import Extracted, extract
-from bm25v.research.run import evaluate
-from bm25v.research.settings import PRESETS, Settings
-from bm25v.research.shots import Shot
-from bm25v.research.systems import NAMES, Contest, classical, fusion, resolve, sparse, vectors
-from bm25v.research.systems.sparse import Words
-from bm25v.research.words import Bags, bags_of, codes_of
+from bm25v.research import datasets, features, metrics, significance, store
+from bm25v.research.bags import BagTable, compute_codes, pool_bags
+from bm25v.research.evaluate import evaluate
+from bm25v.research.features import DatasetFeatures, ImagePart, extract_features
+from bm25v.research.settings import PRESETS, RankingSettings
+from bm25v.research.systems import (
+    SYSTEMS,
+    SystemRunner,
+    classical,
+    fusion,
+    resolve_systems,
+    sparse,
+    vectors,
+)
+from bm25v.research.systems.sparse import WordRanker
 from bm25v.sae.model import Codes
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary import bag as bags
@@ -76,8 +83,8 @@ def toy() -> Vocabulary:
 
 
 @pytest.fixture
-def pictures(data: Path, cache: Path, toy: Vocabulary) -> Extracted:
-    return extract(datasets.load("folder", data), toy, cache=cache)
+def pictures(data: Path, cache: Path, toy: Vocabulary) -> DatasetFeatures:
+    return extract_features(datasets.load("folder", data), toy, cache=cache)
 
 
 @pytest.fixture
@@ -105,13 +112,13 @@ def run(data: Path, cache: Path, in_shell: Run) -> Run:
     return call
 
 
-def random_bags(n: int, seed: int, *, n_words: int = 30, most: int = 8) -> Bags:
+def random_bags(n: int, seed: int, *, n_words: int = 30, most: int = 8) -> BagTable:
     rng = np.random.default_rng(seed)
     rows = []
     for size in rng.integers(0, most + 1, n):
         words = np.sort(rng.choice(n_words, size, replace=False))
         rows.append((words, rng.integers(1, 500, size) / 100))
-    return Bags.stack(rows)
+    return BagTable.stack(rows)
 
 
 def as_bag(pooled: tuple[NDArray[Any], NDArray[Any]]) -> Bag:
@@ -136,48 +143,48 @@ def test_a_second_run_makes_no_forward_pass(
 def test_features_follow_the_content_of_pictures(
     data: Path, cache: Path, toy: Vocabulary, forwards: list[int]
 ) -> None:
-    extract(datasets.load("folder", data), toy, cache=cache)
+    extract_features(datasets.load("folder", data), toy, cache=cache)
     (data / "a").rename(data / "moved")
     save(data / "b" / "new.png", 99, 1)
     (data / "c" / "copy.png").write_bytes((data / "c" / "2.png").read_bytes())
-    again = extract(datasets.load("folder", data), toy, cache=cache)
+    again = extract_features(datasets.load("folder", data), toy, cache=cache)
     assert sum(forwards) == 25
     assert len(again.dataset.gallery) == 26
     assert len(again) == 25  # distinct ones
     copies = [row for row, item in enumerate(again.dataset.gallery) if item.path.stem in "2 copy"]
-    assert len({int(again.gallery_n[row]) for row in copies}) == 1
+    assert len({int(again.gallery_index_n[row]) for row in copies}) == 1
 
 
-def test_features_are_those_of_the_backbone(pictures: Extracted, toy: Vocabulary) -> None:
+def test_features_are_those_of_the_backbone(pictures: DatasetFeatures, toy: Vocabulary) -> None:
     found = {
         int(row): patches
         for several, many in pictures.patches()
         for row, patches in zip(several, many, strict=True)
     }
     assert len(found) == 24
-    for item, row in zip(pictures.dataset.gallery, pictures.gallery_n.tolist(), strict=True):
+    for item, row in zip(pictures.dataset.gallery, pictures.gallery_index_n.tolist(), strict=True):
         expected = toy.backbone.forward(toy.prepare(item.path))
         np.testing.assert_array_equal(found[row], expected.patches_pd.astype(np.float16))
         np.testing.assert_allclose(pictures.dense_ue[row], toy.encode(item.path).dense_e, rtol=1e-6)
 
 
 def test_what_was_extracted_is_not_extracted_again(
-    pictures: Extracted, toy: Vocabulary, monkeypatch: pytest.MonkeyPatch
+    pictures: DatasetFeatures, toy: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read: list[Shot] = []
-    monkeypatch.setattr(features, "content", read.append)
-    assert extract(pictures, toy) is pictures
+    read: list[ImagePart] = []
+    monkeypatch.setattr(features, "hash_image", read.append)
+    assert extract_features(pictures, toy) is pictures
     assert evaluate(pictures, toy, systems=["dense"]).dataset is pictures.dataset
     assert not read
     other = replace(toy, backbone_fingerprint="another")
-    with pytest.raises(WrongUse, match="data were extracted by another backbone than toy"):
-        extract(pictures, other)
+    with pytest.raises(WrongUse, match="features of data come from another backbone than toy"):
+        extract_features(pictures, other)
 
 
 def test_an_interrupted_extraction_goes_on(
     data: Path, cache: Path, toy: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setattr(features, "available_cpus", lambda: 1)
     original, seen = ToyBackbone.forward_batch, [0]
 
     def breaks(self: ToyBackbone, batch: list[Any]) -> Any:
@@ -188,9 +195,9 @@ def test_an_interrupted_extraction_goes_on(
 
     monkeypatch.setattr(ToyBackbone, "forward_batch", breaks)
     with pytest.raises(KeyboardInterrupt):
-        extract(datasets.load("folder", data), toy, cache=cache)
+        extract_features(datasets.load("folder", data), toy, cache=cache)
     before, seen[0] = seen[0], 100
-    assert len(extract(datasets.load("folder", data), toy, cache=cache)) == 24
+    assert len(extract_features(datasets.load("folder", data), toy, cache=cache)) == 24
     assert seen[0] - 100 == 24 - 8
     assert before >= 12
 
@@ -218,12 +225,12 @@ def test_a_damaged_cache_is_made_again(
 
 
 def test_a_picture_that_is_lost_with_its_features_is_told(
-    pictures: Extracted, data: Path, cache: Path
+    pictures: DatasetFeatures, data: Path, cache: Path
 ) -> None:
     for path in (cache / "features").rglob("*.npz"):
         path.write_bytes(path.read_bytes()[:-100] + bytes(100))
     (data / "a" / "0.png").unlink()
-    with pytest.raises(EvaluationError, match=r"0\.png cannot be read any more"):
+    with pytest.raises(EvaluationError, match=r"0\.png can no longer be read"):
         list(pictures.patches())
 
 
@@ -242,7 +249,7 @@ def test_bags_are_the_products(seed: int, k_post: int) -> None:
     rng = np.random.default_rng(seed)
     activations = np.maximum(rng.normal(0.3, 0.5, (5, 4, 3)), 0).round(2).astype(np.float32)
     codes_upk = Codes(rng.integers(0, 12, (5, 4, 3), dtype=np.int32), activations)
-    found = bags_of(codes_upk, Settings.paper(), k_post=k_post)
+    found = pool_bags(codes_upk, RankingSettings.paper(), k_post=k_post)
     for row in range(5):
         expected = bags.pool_codes(Codes(codes_upk.words_pk[row], activations[row]), k_post=k_post)
         words, tf = found.row(row)
@@ -255,32 +262,32 @@ def test_pooling_takes_the_largest_or_three_of_them() -> None:
         np.array([[[1], [1], [1], [1], [2]]]), np.array([[[4.0], [1.0], [2.0], [3.0], [5.0]]])
     )
     found = {
-        pooling: bags_of(codes_upk, Settings(pooling=pooling), k_post=9).tf_nk.tolist()
+        pooling: pool_bags(codes_upk, RankingSettings(pooling=pooling), k_post=9).tf_nk.tolist()
         for pooling in ("sum", "top3", "max")
     }
     assert found == {"sum": [[10, 5]], "top3": [[9, 5]], "max": [[4, 5]]}
 
 
-def test_words_are_the_galleries(pictures: Extracted, toy: Vocabulary) -> None:
+def test_words_are_the_galleries(pictures: DatasetFeatures, toy: Vocabulary) -> None:
     """Half precision of the patches changes next to nothing."""
-    found = bags_of(codes_of(pictures, toy), Settings.paper(), k_post=toy.k_post)
+    found = pool_bags(compute_codes(pictures, toy), RankingSettings.paper(), k_post=toy.k_post)
     same = 0
-    for item, row in zip(pictures.dataset.gallery, pictures.gallery_n.tolist(), strict=True):
+    for item, row in zip(pictures.dataset.gallery, pictures.gallery_index_n.tolist(), strict=True):
         same += len(np.intersect1d(found.row(row)[0], toy.bag(item.path).words))
     assert same >= 0.99 * 24 * toy.k_post
 
 
 def test_quantisation_can_be_left_out() -> None:
     codes_upk = Codes(np.array([[[1, 2]]]), np.array([[[1.2345, 0.001]]]))
-    exact = bags_of(codes_upk, Settings(quantised=False), k_post=9)
+    exact = pool_bags(codes_upk, RankingSettings(quantised=False), k_post=9)
     assert exact.tf_nk.tolist() == [[1.2345, 0.001]]
-    assert bags_of(codes_upk, Settings(), k_post=9).tf_nk.tolist() == [[1.23]]
+    assert pool_bags(codes_upk, RankingSettings(), k_post=9).tf_nk.tolist() == [[1.23]]
 
 
 # Ranking by words
 
 
-def reference_search(gallery: Bags, queries: Bags, weigh: Any, k: int) -> list[list[int]]:
+def reference_search(gallery: BagTable, queries: BagTable, weigh: Any, k: int) -> list[list[int]]:
     stored = [as_bag(gallery.row(row)) for row in range(len(gallery.tf_nk))]
     found = []
     for row in range(len(queries.tf_nk)):
@@ -293,8 +300,8 @@ def reference_search(gallery: Bags, queries: Bags, weigh: Any, k: int) -> list[l
 @given(st.integers(0, 2**32 - 1))
 def test_paper_settings_rank_like_the_plain_formula(seed: int) -> None:
     gallery, queries = random_bags(15, seed), random_bags(4, seed + 1)
-    words = Words(gallery, queries, n_words=30, settings=Settings.paper())
-    assert Settings.paper().suits_the_engine
+    words = WordRanker(gallery, queries, n_words=30, settings=RankingSettings.paper())
+    assert RankingSettings.paper().fits_index
     found = [ranked.rows.tolist() for ranked in words.search(6)]
     assert found == reference_search(gallery, queries, np.ones_like, 6)
 
@@ -304,14 +311,14 @@ def test_paper_settings_rank_like_the_plain_formula(seed: int) -> None:
 def test_matrices_rank_like_the_engine(
     query: Any, stop: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = Settings(query=query, stop=stop)
-    words = Words(random_bags(300, 1), random_bags(40, 2), n_words=30, settings=settings)
+    settings = RankingSettings(query=query, stop=stop)
+    words = WordRanker(random_bags(300, 1), random_bags(40, 2), n_words=30, settings=settings)
     by_engine = words.search(50)
-    monkeypatch.setattr(sparse, "_WORTH_AN_INDEX", 0)
+    monkeypatch.setattr(sparse, "_INDEX_FROM", 0)
     for scanned, found in zip(by_engine, words.search(50), strict=True):
         assert scanned.rows.tolist() == found.rows.tolist()
         assert scanned.scores.tolist() == found.scores.tolist()
-    monkeypatch.setattr(Settings, "suits_the_engine", False)
+    monkeypatch.setattr(RankingSettings, "fits_index", False)
     monkeypatch.setattr(sparse, "_BLOCK_SCORES", 2_100)  # seven queries at a time
     by_matrix = words.search(50)
     assert any(len(ranked.rows) == 50 for ranked in by_engine)
@@ -323,10 +330,10 @@ def test_matrices_rank_like_the_engine(
 @pytest.mark.parametrize("scoring", ["bm25", "tfidf", "cosine", "dot", "idf", "binary"])
 def test_scorings_are_what_they_say(scoring: Any) -> None:
     gallery, queries = random_bags(12, 3), random_bags(3, 4)
-    settings = Settings(scoring=scoring, tf="sqrt", k1=2.0, b=0.5)
-    ranked = Words(gallery, queries, n_words=30, settings=settings).search(12)
+    settings = RankingSettings(scoring=scoring, tf="sqrt", k1=2.0, b=0.5)
+    ranked = WordRanker(gallery, queries, n_words=30, settings=settings).search(12)
 
-    def full(side: Bags) -> NDArray[np.float64]:
+    def full(side: BagTable) -> NDArray[np.float64]:
         dense = np.zeros((len(side.tf_nk), 30))
         for row in range(len(dense)):
             words, tf = side.row(row)
@@ -355,23 +362,25 @@ def test_scorings_are_what_they_say(scoring: Any) -> None:
         assert (np.diff(one.scores) <= 1e-12).all()
 
 
-def test_queries_may_have_more_words_than_pictures(pictures: Extracted, toy: Vocabulary) -> None:
+def test_queries_may_have_more_words_than_pictures(
+    pictures: DatasetFeatures, toy: Vocabulary
+) -> None:
     alike, more = contest(pictures, toy, k_post=4), contest(pictures, toy, k_post=4, k_query=12)
-    assert alike.words.words_a_picture == more.words.words_a_picture == 4
-    assert more.words.postings_a_query > alike.words.postings_a_query
-    assert rows(more.rank("bm25v").answers) != rows(alike.rank("bm25v").answers)
+    assert alike.words.words_per_image == more.words.words_per_image == 4
+    assert more.words.postings_per_query > alike.words.postings_per_query
+    assert rows(more.run("bm25v").rankings) != rows(alike.run("bm25v").rankings)
     same = contest(pictures, toy, k_post=4, k_query=4)
-    assert rows(same.rank("bm25v").answers) == rows(alike.rank("bm25v").answers)
+    assert rows(same.run("bm25v").rankings) == rows(alike.run("bm25v").rankings)
 
 
 def test_what_words_cost_is_counted() -> None:
-    gallery = Bags(np.array([[1, 2], [1, 3], [1, 0]]), np.array([[1.0, 1], [1, 1], [1, 0]]))
+    gallery = BagTable(np.array([[1, 2], [1, 3], [1, 0]]), np.array([[1.0, 1], [1, 1], [1, 0]]))
     queries = gallery.take(np.array([0, 2]))
-    words = Words(gallery, queries, n_words=9, settings=Settings())
-    assert words.words_a_picture == pytest.approx(5 / 3)
-    assert words.postings_a_query == (3 + 1 + 3) / 2
-    fewer = Words(gallery, queries, n_words=9, settings=Settings(stop=0.5))
-    assert fewer.postings_a_query == 0.5
+    words = WordRanker(gallery, queries, n_words=9, settings=RankingSettings())
+    assert words.words_per_image == pytest.approx(5 / 3)
+    assert words.postings_per_query == (3 + 1 + 3) / 2
+    fewer = WordRanker(gallery, queries, n_words=9, settings=RankingSettings(stop=0.5))
+    assert fewer.postings_per_query == 0.5
     assert [len(ranked.rows) for ranked in fewer.search(9)] == [1, 0]
 
 
@@ -387,9 +396,9 @@ def some_vectors(n: int, dim: int, queries: int = 5) -> vectors.Vectors:
 
 @pytest.mark.parametrize("worth", [0, 10**9])
 def test_dense_is_brute_force(worth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectors, "_WORTH_COMPILING", worth)
+    monkeypatch.setattr(vectors, "_COMPILE_FROM", worth)
     gallery, queries = some_vectors(50, 24)
-    found = vectors.dense((gallery, queries), 7)
+    found = vectors.rank_dense((gallery, queries), 7)
     exact = gallery.astype(np.float64)
     cosines = queries @ (exact / np.linalg.norm(exact, axis=1, keepdims=True)).T
     for row, ranked in enumerate(found):
@@ -401,15 +410,15 @@ def test_hnsw_has_the_papers_settings() -> None:
     import faiss
 
     both = some_vectors(60, 24)
-    index = vectors.hnsw(vectors.unit(both[0]))
+    index = vectors.build_hnsw(vectors.to_unit_float32(both[0]))
     assert faiss.IndexHNSWFlat in type(index).mro()  # and stays untyped: faiss's types lack parts
     assert index.hnsw.nb_neighbors(1) == 32
     assert index.hnsw.nb_neighbors(0) == 64
     assert index.hnsw.efSearch == 100
     assert index.metric_type == faiss.METRIC_INNER_PRODUCT
     assert index.ntotal == 60
-    exact = [ranked.rows.tolist() for ranked in vectors.dense(both, 5)]
-    assert [ranked.rows.tolist() for ranked in vectors.search(index, both[1], 5)] == exact
+    exact = [ranked.rows.tolist() for ranked in vectors.rank_dense(both, 5)]
+    assert [ranked.rows.tolist() for ranked in vectors.search_faiss(index, both[1], 5)] == exact
 
 
 @pytest.mark.parametrize(("n", "dim", "bits"), [(700, 96, 4), (5_000, 320, 7), (11, 12, 3)])
@@ -417,14 +426,14 @@ def test_ivfpq_has_the_papers_settings(n: int, dim: int, bits: int) -> None:
     import faiss
 
     both = some_vectors(n, dim)
-    index = vectors.ivfpq(vectors.unit(both[0]))
+    index = vectors.build_ivfpq(vectors.to_unit_float32(both[0]))
     assert isinstance(index, faiss.IndexIVFPQ)
     assert (index.pq.M, index.pq.nbits, index.nprobe) == (48, bits, 1)
     assert index.nlist == min(100, n)
     assert index.metric_type == faiss.METRIC_INNER_PRODUCT
     assert index.d == 48 * -(-dim // 48)
     assert index.ntotal == n
-    for ranked in vectors.search(index, both[1], 201):
+    for ranked in vectors.search_faiss(index, both[1], 201):
         assert 1 <= len(ranked.rows) <= n
         assert (ranked.rows >= 0).all()
 
@@ -437,7 +446,7 @@ def test_bits_grow_with_what_there_is_to_learn_from() -> None:
 def test_widened_vectors_have_the_same_products(dim: int) -> None:
     gallery, queries = some_vectors(9, dim)
     floats = gallery.astype(np.float32)
-    wide, asked = vectors.spread(floats), vectors.spread(queries)
+    wide, asked = vectors.pad_to_parts(floats), vectors.pad_to_parts(queries)
     np.testing.assert_allclose(asked @ wide.T, queries @ floats.T, atol=1e-5)
     used = (np.abs(wide).reshape(9, 48, -1).max(axis=0) > 0).sum(axis=1)
     assert used.max() - used.min() <= 1
@@ -446,36 +455,40 @@ def test_widened_vectors_have_the_same_products(dim: int) -> None:
 # Both
 
 
-def contest(pictures: Extracted, toy: Vocabulary, depth: int = 200, **changes: Any) -> Contest:
-    return Contest(pictures, toy, Settings(**changes), depth=depth)
+def contest(
+    pictures: DatasetFeatures, toy: Vocabulary, depth: int = 200, **changes: Any
+) -> SystemRunner:
+    return SystemRunner(pictures, toy, RankingSettings(**changes), depth=depth)
 
 
 def rows(answers: Sequence[Ranked]) -> list[list[int]]:
     return [ranked.rows.tolist() for ranked in answers]
 
 
-def test_candidates_are_counted_without_the_query(pictures: Extracted, toy: Vocabulary) -> None:
-    by_words = rows(contest(pictures, toy).rank("bm25v").answers)
+def test_candidates_are_counted_without_the_query(
+    pictures: DatasetFeatures, toy: Vocabulary
+) -> None:
+    by_words = rows(contest(pictures, toy).run("bm25v").rankings)
     cosines = pictures.dense_ue @ pictures.dense_ue.T
-    found = contest(pictures, toy).rank("two-stage-5").answers
+    found = contest(pictures, toy).run("two-stage-5").rankings
     for own, (first, second) in enumerate(zip(by_words, found, strict=True)):
         others = [row for row in first if row != own][:5]
         assert own in first
         assert len(second.rows) == 5
         assert sorted(second.rows.tolist()) == sorted(others)
-        scores = cosines[pictures.gallery_n[own], pictures.gallery_n[second.rows]]
+        scores = cosines[pictures.gallery_index_n[own], pictures.gallery_index_n[second.rows]]
         np.testing.assert_allclose(second.scores, scores, atol=1e-3)  # kept in half precision
         assert (np.diff(second.scores) <= 0).all()
 
 
-def test_a_short_ranking_begins_a_long_one(pictures: Extracted, toy: Vocabulary) -> None:
+def test_a_short_ranking_begins_a_long_one(pictures: DatasetFeatures, toy: Vocabulary) -> None:
     """Systems share one search, whatever is asked first."""
     shared = contest(pictures, toy, depth=3)
-    small = rows(shared.rank("two-stage-2").answers)
-    large = rows(shared.rank("two-stage-20").answers)
-    assert small == rows(contest(pictures, toy, depth=3).rank("two-stage-2").answers)
-    assert large == rows(contest(pictures, toy, depth=50).rank("two-stage-20").answers)
-    assert {len(row) for row in rows(shared.rank("bm25v").answers)} == {4}
+    small = rows(shared.run("two-stage-2").rankings)
+    large = rows(shared.run("two-stage-20").rankings)
+    assert small == rows(contest(pictures, toy, depth=3).run("two-stage-2").rankings)
+    assert large == rows(contest(pictures, toy, depth=50).run("two-stage-20").rankings)
+    assert {len(row) for row in rows(shared.run("bm25v").rankings)} == {4}
 
 
 def test_fusions_by_hand() -> None:
@@ -484,7 +497,7 @@ def test_fusions_by_hand() -> None:
     found = [Ranked(np.array([2, 1, 0]), np.array([8.0, 6.0, 2.0]))]
     scores = {}
     for kind in ("coverage", "convex", "rrf"):
-        settings = Settings(fusion=kind, weight=0.5)
+        settings = RankingSettings(fusion=kind, weight=0.5)
         (ranked,) = fusion.fuse(found, both, np.array([10.0]), settings)
         scores[kind] = dict(zip(ranked.rows.tolist(), ranked.scores.tolist(), strict=True))
         assert (np.diff(ranked.scores) <= 0).all()
@@ -495,42 +508,46 @@ def test_fusions_by_hand() -> None:
     }
     for kind, values in expected.items():
         assert scores[kind] == pytest.approx(values, abs=1e-3)
-    assert fusion.fuse([Ranked(np.empty(0, int), np.empty(0))], both, np.zeros(1), Settings())
+    assert fusion.fuse(
+        [Ranked(np.empty(0, int), np.empty(0))], both, np.zeros(1), RankingSettings()
+    )
 
 
-def test_no_picture_can_score_more_than_the_most(pictures: Extracted, toy: Vocabulary) -> None:
+def test_no_picture_can_score_more_than_the_most(
+    pictures: DatasetFeatures, toy: Vocabulary
+) -> None:
     one = contest(pictures, toy, query="sqrt-tf")
-    best = np.array([ranked.scores[0] for ranked in one.rank("bm25v").answers])
-    assert (best < one.words.most_q).all()
-    assert (best > 0.2 * one.words.most_q).all()
+    best = np.array([ranked.scores[0] for ranked in one.run("bm25v").rankings])
+    assert (best < one.words.max_score_q).all()
+    assert (best > 0.2 * one.words.max_score_q).all()
 
 
-def test_without_weight_a_fusion_is_two_stage(pictures: Extracted, toy: Vocabulary) -> None:
-    plain = rows(contest(pictures, toy).rank("two-stage-9").answers)
-    assert plain == rows(contest(pictures, toy, candidates=9, weight=0.0).rank("hybrid").answers)
-    assert plain != rows(contest(pictures, toy, candidates=9, weight=5.0).rank("hybrid").answers)
+def test_without_weight_a_fusion_is_two_stage(pictures: DatasetFeatures, toy: Vocabulary) -> None:
+    plain = rows(contest(pictures, toy).run("two-stage-9").rankings)
+    assert plain == rows(contest(pictures, toy, candidates=9, weight=0.0).run("hybrid").rankings)
+    assert plain != rows(contest(pictures, toy, candidates=9, weight=5.0).run("hybrid").rankings)
 
 
-def test_coverage_is_of_bm25(pictures: Extracted, toy: Vocabulary) -> None:
+def test_coverage_is_of_bm25(pictures: DatasetFeatures, toy: Vocabulary) -> None:
     with pytest.raises(WrongUse, match="fusion coverage needs scoring bm25, not dot"):
-        contest(pictures, toy, scoring="dot").rank("hybrid")
-    assert contest(pictures, toy, scoring="dot", fusion="rrf").rank("hybrid").answers
+        contest(pictures, toy, scoring="dot").run("hybrid")
+    assert contest(pictures, toy, scoring="dot", fusion="rrf").run("hybrid").rankings
     with pytest.raises(WrongUse, match="or leave out hybrid"):
-        resolve(["hybrid"], Settings(scoring="dot"))
+        resolve_systems(["hybrid"], RankingSettings(scoring="dot"))
 
 
-def test_dot_is_of_the_same_words(pictures: Extracted, toy: Vocabulary) -> None:
-    dot = rows(contest(pictures, toy).rank("dot").answers)
-    assert dot == rows(contest(pictures, toy, scoring="dot").rank("bm25v").answers)
+def test_dot_is_of_the_same_words(pictures: DatasetFeatures, toy: Vocabulary) -> None:
+    dot = rows(contest(pictures, toy).run("dot").rankings)
+    assert dot == rows(contest(pictures, toy, scoring="dot").run("bm25v").rankings)
 
 
-def test_classical_words_are_scored_by_brute_force(pictures: Extracted) -> None:
-    words_up = classical.words_of(pictures, lambda *_: None)
-    answers, n_words = classical.bovw(pictures, 201)
+def test_classical_words_are_scored_by_brute_force(pictures: DatasetFeatures) -> None:
+    words_up = classical.cluster_patches(pictures)
+    answers, n_words = classical.rank_bovw(pictures, 201)
     assert n_words == 24 * 49 // 8  # few patches make few words
     assert words_up.shape == (24, 49)
     counts = np.stack([np.bincount(words, minlength=n_words) for words in words_up])
-    counts = counts[pictures.gallery_n]
+    counts = counts[pictures.gallery_index_n]
     weighed = counts * np.log(24 / np.maximum((counts > 0).sum(axis=0), 1))
     weighed /= np.linalg.norm(weighed, axis=1, keepdims=True)
     for row, ranked in enumerate(answers):
@@ -539,34 +556,37 @@ def test_classical_words_are_scored_by_brute_force(pictures: Extracted) -> None:
 
 
 def test_systems_have_names() -> None:
-    assert resolve(["two-stage", "dense", "dense"], Settings()) == ["two-stage-200", "dense"]
-    with pytest.raises(WrongUse, match="no system 'bm25'; there are: dense, bm25v"):
-        resolve(["bm25"], Settings())
+    assert resolve_systems(["two-stage", "dense", "dense"], RankingSettings()) == [
+        "two-stage-200",
+        "dense",
+    ]
+    with pytest.raises(WrongUse, match="there is no system 'bm25'; choose from dense, bm25v"):
+        resolve_systems(["bm25"], RankingSettings())
     with pytest.raises(WrongUse, match="no system 'two-stage-0'"):
-        resolve(["two-stage-0"], Settings())
-    with pytest.raises(WrongUse, match="no systems"):
-        resolve([], Settings())
+        resolve_systems(["two-stage-0"], RankingSettings())
+    with pytest.raises(WrongUse, match="no systems are given"):
+        resolve_systems([], RankingSettings())
 
 
-# Settings
+# RankingSettings
 
 
 def test_settings_refuse_nonsense() -> None:
     with pytest.raises(WrongUse, match="pooling = 'mean': choose one of sum, max, top3"):
-        Settings(pooling="mean")  # type: ignore[arg-type]
+        RankingSettings(pooling="mean")  # type: ignore[arg-type]
     with pytest.raises(WrongUse, match=r"b = 1\.5: it must be at most 1"):
-        Settings(b=1.5)
+        RankingSettings(b=1.5)
     with pytest.raises(WrongUse, match="k_post = 0: it must be at least 1"):
-        Settings(k_post=0)
+        RankingSettings(k_post=0)
     with pytest.raises(WrongUse, match="k1 = nan"):
-        Settings(k1=float("nan"))
-    with pytest.raises(WrongUse, match="no setting 'kpost'; there are: k_post"):
-        Settings().changed("kpost", "1")
-    with pytest.raises(WrongUse, match="quantised = 'maybe': on or off is wanted"):
-        Settings().changed("quantised", "maybe")
-    assert Settings().changed("quantised", "off").changed("b", "0.5") == Settings(
-        quantised=False, b=0.5
-    )
+        RankingSettings(k1=float("nan"))
+    with pytest.raises(WrongUse, match="there is no setting 'kpost'; choose one of k_post"):
+        RankingSettings().with_value("kpost", "1")
+    with pytest.raises(WrongUse, match="quantised = 'maybe': it must be on or off"):
+        RankingSettings().with_value("quantised", "maybe")
+    assert RankingSettings().with_value("quantised", "off").with_value(
+        "b", "0.5"
+    ) == RankingSettings(quantised=False, b=0.5)
 
 
 def test_the_paper_is_a_preset() -> None:
@@ -589,24 +609,26 @@ def test_figures_come_with_intervals_and_a_test(data: Path, cache: Path, toy: Vo
         datasets.load("folder", data), toy, systems=["dense", "dot"], cache=cache, per_class=True
     )
     dense, dot = result.systems["dense"], result.systems["dot"]
-    assert list(dense.figures) == [*KS, "mAP"]
+    assert list(dense.metrics) == [*KS, "mAP"]
     for one in (dense, dot):
-        for interval in one.figures.values():
+        for interval in one.metrics.values():
             assert interval.low <= interval.mean <= interval.high
     assert not dense.against_dense
     compared = dot.against_dense["mAP"]
-    assert compared.difference == pytest.approx(dot.figures["mAP"].mean - dense.figures["mAP"].mean)
+    assert compared.difference == pytest.approx(dot.metrics["mAP"].mean - dense.metrics["mAP"].mean)
     assert {label: one["queries"] for label, one in dense.classes.items()} == dict.fromkeys(
         "abcd", 6
     )
     means = [one["R@1"] for one in dense.classes.values()]
-    assert np.mean(means) == pytest.approx(dense.figures["R@1"].mean)
+    assert np.mean(means) == pytest.approx(dense.metrics["R@1"].mean)
 
 
 def test_several_intervals_are_those_of_each() -> None:
     values_qm = np.random.default_rng(0).random((50, 3))
-    for column, found in zip(values_qm.T, statistics.intervals(values_qm), strict=True):
-        assert found == pytest.approx(statistics.interval(column))
+    for column, found in zip(
+        values_qm.T, significance.confidence_intervals(values_qm), strict=True
+    ):
+        assert found == pytest.approx(significance.confidence_interval(column))
 
 
 def test_without_dense_nothing_is_compared_with_it(
@@ -650,21 +672,21 @@ def test_revisited_sets_have_their_own_protocol_and_queries_their_boxes(
 ) -> None:
     landmarks(tmp_path / "r")
     dataset = datasets.load("roxford5k", tmp_path / "r")
-    pictures = extract(dataset, toy, cache=cache)
+    pictures = extract_features(dataset, toy, cache=cache)
     boxed = np.asarray(Image.open(tmp_path / "r/jpg/q0.jpg"))[20:76, 100:156]
     np.testing.assert_allclose(
-        pictures.dense_ue[pictures.queries_q[0]], toy.encode(boxed).dense_e, rtol=1e-5
+        pictures.dense_ue[pictures.query_index_q[0]], toy.encode(boxed).dense_e, rtol=1e-5
     )
     result = evaluate(dataset, toy, systems=["dense", "bm25v"], cache=cache)
-    ranked = vectors.dense(
+    ranked = vectors.rank_dense(
         (
-            pictures.dense_ue[pictures.gallery_n].astype(np.float16),
-            pictures.dense_ue[pictures.queries_q],
+            pictures.dense_ue[pictures.gallery_index_n].astype(np.float16),
+            pictures.dense_ue[pictures.query_index_q],
         ),
         8,
     )
-    expected = revisited.measure(rows(ranked), dataset.gallery, dataset.queries)
-    figures = result.systems["dense"].figures
+    expected = metrics.judge_revisited(rows(ranked), dataset.gallery, dataset.queries)
+    figures = result.systems["dense"].metrics
     assert list(figures)[:3] == ["mAP easy", "mAP medium", "mAP hard"]
     for setup, one in expected.items():
         assert figures[f"mAP {setup}"].mean == pytest.approx(one.mean_ap)
@@ -685,9 +707,7 @@ def test_a_box_outside_its_picture_is_reported(
         datasets.load("roxford5k", tmp_path / "r"), toy, systems=["dense"], cache=cache
     )
     assert len(result.dataset.queries) == 1
-    assert any(
-        "has 200 × 100 pixels, and none of them in the box" in one for one in result.problems
-    )
+    assert any("lies outside the image of 200 × 100 pixels" in one for one in result.problems)
 
 
 # The command
@@ -698,7 +718,7 @@ def test_json_has_the_promised_shape(run: Run) -> None:
     assert code == 0
     found = json.loads(out)
     assert (found["dataset"], found["queries"], found["gallery"]) == ("data", 24, 24)
-    assert tuple(found["systems"]) == NAMES
+    assert tuple(found["systems"]) == SYSTEMS
     for name, system in found["systems"].items():
         assert tuple(system)[:8] == (*KS, "mAP")
         assert all(0 <= system[figure] <= 1 for figure in KS)
@@ -722,8 +742,11 @@ def test_json_goes_to_a_file_beside_the_table(run: Run, tmp_path: Path) -> None:
 
 def test_the_table_says_what_it_is_of(run: Run) -> None:
     _, out, _ = run("--systems", "dense,two-stage,dot", "--per-class", "--set", "k_post=4")
-    assert "data: 24 queries, 24 pictures to search; leave-one-out; 0 cannot be answered" in out
-    assert "vocabulary toy: 192 words of toy, k 8, k_post 4; learnt from: not stated" in out
+    assert (
+        "data: 24 queries, gallery of 24 images; leave-one-out; 0 queries without a possible match"
+        in out
+    )
+    assert "vocabulary toy: 192 words of toy, k 8, k_post 4; trained on: not stated" in out
     assert "settings: k_post 4" in out
     lines = {line.split()[0]: line.split() for line in out.splitlines() if line}
     assert len(lines["two-stage-200"]) > 10
@@ -776,7 +799,7 @@ def test_bad_input_is_counted_and_said(run: Run, data: Path) -> None:
         "queries without another picture of their class in the gallery: 1 (lonely/one.png)",
         "unreadable and left out: 1 (a/torn.png: ",
         "the same content in several classes: 1 (b/twin.png = c/2.png)",
-        "R@50, R@100, R@200 look at the whole gallery: it has but 25 pictures to find",
+        "R@50, R@100, R@200 cover the whole gallery: it has only 25 images to find",
     ):
         assert f"note: {part}" in err
         assert any(part in problem for problem in found["problems"])
@@ -820,7 +843,7 @@ def test_trec_files_of_revisited_sets_are_refused(run: Run, tmp_path: Path) -> N
     landmarks(tmp_path / "r")
     outcome = run("--run", tmp_path / "t", name="roxford5k", folder=tmp_path / "r")
     assert outcome[0] == 2
-    assert "which know no junk" in outcome[2]
+    assert "cannot be written as TREC files" in outcome[2]
 
 
 def test_a_missing_extra_names_the_command(
@@ -835,7 +858,7 @@ def test_a_missing_extra_names_the_command(
     monkeypatch.setitem(sys.modules, "scipy.sparse", None)
     failed(run("--systems", "dot"), 1, "pip install 'bm25v[research]'")
     with pytest.raises(MissingExtra):
-        resolve(["bm25v"], replace(Settings(), tf="sqrt"))
+        resolve_systems(["bm25v"], replace(RankingSettings(), tf="sqrt"))
     assert run("--systems", "bm25v")[0] == 0
 
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import EvaluationError, WrongUse
-from bm25v.research import datasets, statistics
+from bm25v.research import datasets, significance
 from bm25v.research.faithfulness import (
     GREY,
     MaskableImage,
@@ -31,7 +31,7 @@ from bm25v.research.faithfulness_results import (
     Faithfulness,
     Mask,
 )
-from bm25v.research.features import extract
+from bm25v.research.features import extract_features
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.vocabulary import Vocabulary
 from tests import test_cli, test_evaluate
@@ -167,7 +167,7 @@ def test_each_importance_map_is_largest_at_the_planted_patch(
 def pairs_of(
     folder: Path, cache: Path, vocabulary: Vocabulary, n: int, *, seed: int = 0
 ) -> list[Pair]:
-    extracted = extract(datasets.load("folder", folder), vocabulary, cache=cache)
+    extracted = extract_features(datasets.load("folder", folder), vocabulary, cache=cache)
     return draw_pairs(extracted, vocabulary, n, seed=seed)[0]
 
 
@@ -237,7 +237,7 @@ def test_each_distinct_masked_image_takes_one_forward_pass(
     data: Path, cache: Path, toy: Vocabulary, forwards: list[int]
 ) -> None:
     dataset = datasets.load("folder", data)
-    extract(dataset, toy, cache=cache)
+    extract_features(dataset, toy, cache=cache)
     forwards.clear()
     measure_faithfulness(dataset, toy, pairs=2, masks=("grey",), cache=cache)
     # Both ends; six steps of deletion and insertion in three orders; six in two random orders;
@@ -251,17 +251,17 @@ def test_each_distinct_masked_image_takes_one_forward_pass(
 
 def test_the_interval_of_a_ratio_is_a_bootstrap_over_pairs() -> None:
     # Two pairs are drawn from two: the mean of a is 1, 2 or 3, in a quarter, a half and a quarter.
-    assert statistics.ratio(np.array([1.0, 3.0]), np.ones(2)) == (2.0, 1.0, 3.0)
+    assert significance.ratio_interval(np.array([1.0, 3.0]), np.ones(2)) == (2.0, 1.0, 3.0)
     a = np.random.default_rng(0).random(50) + 0.1
-    assert statistics.ratio(3 * a, a) == pytest.approx((3, 3, 3))
-    assert statistics.ratio(3 * a, a[::-1]).high > 3.1
+    assert significance.ratio_interval(3 * a, a) == pytest.approx((3, 3, 3))
+    assert significance.ratio_interval(3 * a, a[::-1]).high > 3.1
 
 
 def test_a_ratio_needs_pairs_and_positive_denominators() -> None:
     with pytest.raises(WrongUse, match="2 and 3 queries cannot be paired"):
-        statistics.ratio(np.ones(2), np.ones(3))
-    with pytest.raises(EvaluationError, match="a value of 0 cannot be divided by"):
-        statistics.ratio(np.ones(2), np.array([1.0, 0.0]))
+        significance.ratio_interval(np.ones(2), np.ones(3))
+    with pytest.raises(EvaluationError, match="a ratio needs values above 0"):
+        significance.ratio_interval(np.ones(2), np.array([1.0, 0.0]))
 
 
 # The command

@@ -11,57 +11,57 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bm25v.errors import EvaluationError, WrongUse
-from bm25v.research import metrics, revisited, statistics
+from bm25v.research import metrics, significance
 from bm25v.research.datasets import Box, Item, Landmark
-from bm25v.research.metrics import Judged, judge
+from bm25v.research.metrics import Judgements, judge_rankings, judge_revisited
 
 GALLERY = ["cat", "cat", "dog", "dog", "emu"]
 
 
-def recall(judged: Judged, *ks: int) -> list[float]:
-    return [float(metrics.successes(judged, k).mean()) for k in ks]
+def recall(judged: Judgements, *ks: int) -> list[float]:
+    return [float(metrics.recall_at(k, judged).mean()) for k in ks]
 
 
 def test_recall_is_one_if_any_of_the_first_k_has_the_class() -> None:
-    judged = judge([[2, 0, 1], [0, 1, 4], [4]], GALLERY, ["cat", "dog", "emu"])
+    judged = judge_rankings([[2, 0, 1], [0, 1, 4], [4]], GALLERY, ["cat", "dog", "emu"])
     assert recall(judged, 1, 2, 3, 200) == [1 / 3, 2 / 3, 2 / 3, 2 / 3]
-    assert metrics.average_precisions(judged).tolist() == pytest.approx([(1 / 2 + 2 / 3) / 2, 0, 1])
+    assert metrics.average_precision(judged).tolist() == pytest.approx([(1 / 2 + 2 / 3) / 2, 0, 1])
 
 
 def test_the_papers_ks_are_measured() -> None:
-    assert metrics.KS == (1, 5, 10, 20, 50, 100, 200)
+    assert metrics.RECALL_KS == (1, 5, 10, 20, 50, 100, 200)
 
 
 def test_the_query_itself_is_no_answer() -> None:
     # Without its own row, query 0 has dog, cat and query 4 has nothing but others.
     own = np.array([0, 4, -1])
-    judged = judge([[0, 2, 1], [4, 0, 1], [2, 3]], GALLERY, ["cat", "emu", "dog"], own)
-    assert judged.hits_qk.tolist() == [
+    judged = judge_rankings([[0, 2, 1], [4, 0, 1], [2, 3]], GALLERY, ["cat", "emu", "dog"], own)
+    assert judged.is_relevant_qk.tolist() == [
         [False, True, False],
         [False, False, False],
         [True, True, False],
     ]
-    assert judged.relevant_q.tolist() == [1, 0, 2]
+    assert judged.n_relevant_q.tolist() == [1, 0, 2]
     assert recall(judged, 1, 2) == [1 / 3, 2 / 3]
 
 
 def test_a_class_the_gallery_does_not_have_is_missed() -> None:
-    judged = judge([[0, 1], [0]], GALLERY, ["yak", "cat"])
-    assert judged.relevant_q.tolist() == [0, 2]
+    judged = judge_rankings([[0, 1], [0]], GALLERY, ["yak", "cat"])
+    assert judged.n_relevant_q.tolist() == [0, 2]
     assert recall(judged, 1) == [0.5]
-    assert metrics.average_precisions(judged).tolist() == [0, 0.5]
+    assert metrics.average_precision(judged).tolist() == [0, 0.5]
 
 
 def test_empty_rankings_and_galleries_find_nothing() -> None:
-    assert recall(judge([[], []], GALLERY, ["cat", "dog"]), 1, 9) == [0, 0]
-    assert metrics.average_precisions(judge([[]], [], ["cat"])).tolist() == [0]
+    assert recall(judge_rankings([[], []], GALLERY, ["cat", "dog"]), 1, 9) == [0, 0]
+    assert metrics.average_precision(judge_rankings([[]], [], ["cat"])).tolist() == [0]
 
 
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(WrongUse, match="1 rankings for 2 queries"):
-        judge([[0]], GALLERY, ["cat", "dog"])
+        judge_rankings([[0]], GALLERY, ["cat", "dog"])
     with pytest.raises(WrongUse, match="k = 0"):
-        metrics.successes(judge([[0]], GALLERY, ["cat"]), 0)
+        metrics.recall_at(0, judge_rankings([[0]], GALLERY, ["cat"]))
 
 
 @given(
@@ -73,13 +73,13 @@ def test_figures_are_those_of_brute_force(labels: list[str], seed: int, k: int) 
     rng = np.random.default_rng(seed)
     n = len(labels)
     rankings = [rng.permutation(n)[: rng.integers(0, n + 1)] for _ in range(n)]
-    judged = judge(rankings, labels, labels, np.arange(n))
-    precisions = metrics.average_precisions(judged)
+    judged = judge_rankings(rankings, labels, labels, np.arange(n))
+    precisions = metrics.average_precision(judged)
     for query in range(n):
         others = [row for row in rankings[query].tolist() if row != query]
         hits = [labels[row] == labels[query] for row in others]
         relevant = labels.count(labels[query]) - 1
-        assert metrics.successes(judged, k)[query] == any(hits[:k])
+        assert metrics.recall_at(k, judged)[query] == any(hits[:k])
         total = sum(sum(hits[: at + 1]) / (at + 1) for at, hit in enumerate(hits) if hit)
         assert precisions[query] == pytest.approx(total / relevant if relevant else 0)
 
@@ -101,7 +101,7 @@ PICTURES = [Item(Path(f"{row}.jpg"), "") for row in range(12)]
 def test_setups_differ_in_what_is_right_and_what_is_junk() -> None:
     # ranking: junk 5, easy 0, wrong 9, hard 2, easy 1
     asked = query(easy=[0, 1], hard=[2], junk=[5])
-    found = revisited.measure([[5, 0, 9, 2, 1]], PICTURES, [asked])
+    found = judge_revisited([[5, 0, 9, 2, 1]], PICTURES, [asked])
     # Easy, without 5 and 2: right, wrong, right
     assert found["easy"].mean_ap == pytest.approx(((1 + 1) / 2 + (1 / 2 + 2 / 3) / 2) / 2)
     # Medium, without 5: right, wrong, right, right
@@ -113,7 +113,7 @@ def test_setups_differ_in_what_is_right_and_what_is_junk() -> None:
 
 def test_precision_stops_at_the_last_right_answer() -> None:
     asked = query(easy=[0, 1], hard=[2], junk=[])
-    found = revisited.measure([[0, 9, 1, 8, 7, 2, 3, 4, 5, 6, 10, 11]], PICTURES, [asked])
+    found = judge_revisited([[0, 9, 1, 8, 7, 2, 3, 4, 5, 6, 10, 11]], PICTURES, [asked])
     # Easy: without 2 the last is third, so beyond that the depth is 3.
     easy, medium = found["easy"].mean_precision, found["medium"].mean_precision
     assert easy == {1: 1, 5: pytest.approx(2 / 3), 10: pytest.approx(2 / 3)}
@@ -122,26 +122,26 @@ def test_precision_stops_at_the_last_right_answer() -> None:
 
 def test_what_a_short_ranking_does_not_reach_is_never_found() -> None:
     asked = query(easy=[0, 1], hard=[], junk=[])
-    found = revisited.measure([[0]], PICTURES, [asked])["easy"]
+    found = judge_revisited([[0]], PICTURES, [asked])["easy"]
     assert found.mean_ap == 0.5
     assert found.mean_precision == {1: 1, 5: 1 / 5, 10: 1 / 10}
-    found = revisited.measure([[]], PICTURES, [asked])["easy"]
+    found = judge_revisited([[]], PICTURES, [asked])["easy"]
     assert (found.mean_ap, found.mean_precision) == (0, {1: 0, 5: 0, 10: 0})
 
 
 def test_right_answers_missing_from_the_gallery_still_count() -> None:
     asked = query(easy=[0, 99], hard=[], junk=[98])
-    assert revisited.measure([[0]], PICTURES, [asked])["easy"].mean_ap == 0.5
+    assert judge_revisited([[0]], PICTURES, [asked])["easy"].mean_ap == 0.5
 
 
 def test_queries_without_right_answers_are_left_out() -> None:
     asked = [query([0], [], []), query([], [1], [0])]
-    found = revisited.measure([[0, 1], [9, 1]], PICTURES, asked)
-    assert [found[setup].queries for setup in revisited.SETUPS] == [1, 2, 1]
+    found = judge_revisited([[0, 1], [9, 1]], PICTURES, asked)
+    assert [found[setup].queries for setup in metrics.SETUPS] == [1, 2, 1]
     assert found["easy"].mean_ap == 1
     assert found["hard"].mean_ap == 0.25
     assert np.isnan(found["easy"].ap_q[1])
-    nobody = revisited.measure([[0]], PICTURES, [query([], [], [])])["medium"]
+    nobody = judge_revisited([[0]], PICTURES, [query([], [], [])])["medium"]
     assert nobody.queries == 0
     assert math.isnan(nobody.mean_ap)
     assert math.isnan(nobody.mean_precision[1])
@@ -151,7 +151,7 @@ def test_queries_without_right_answers_are_left_out() -> None:
 def test_areas_are_those_of_a_drawn_curve(kinds: list[str]) -> None:
     rows = {kind: [row for row, one in enumerate(kinds) if one == kind] for kind in set(kinds)}
     asked = query(*(rows.get(kind, []) for kind in ("easy", "hard", "junk")))
-    found = revisited.measure([range(len(kinds))], PICTURES, [asked])
+    found = judge_revisited([range(len(kinds))], PICTURES, [asked])
     for setup, right, junk in (
         ("easy", {"easy"}, {"hard", "junk"}),
         ("medium", {"easy", "hard"}, {"junk"}),
@@ -168,15 +168,15 @@ def test_areas_are_those_of_a_drawn_curve(kinds: list[str]) -> None:
 
 def test_it_is_not_the_average_precision_of_trec() -> None:
     hits = np.array([[False, True]])
-    assert metrics.average_precisions(Judged(hits, np.array([1]))).tolist() == [0.5]
-    assert revisited.trapezoid_ap(np.array([1]), 1) == 0.25
+    assert metrics.average_precision(Judgements(hits, np.array([1]))).tolist() == [0.5]
+    assert metrics.trapezoid_ap(np.array([1]), 1) == 0.25
 
 
 def test_the_protocol_needs_its_ground_truth() -> None:
     with pytest.raises(EvaluationError, match="no revisited ground truth"):
-        revisited.measure([[0]], PICTURES, [Item(Path("q.jpg"), "cat")])
+        judge_revisited([[0]], PICTURES, [Item(Path("q.jpg"), "cat")])
     with pytest.raises(WrongUse, match="2 rankings for 1 queries"):
-        revisited.measure([[0], [1]], PICTURES, [query([0], [], [])])
+        judge_revisited([[0], [1]], PICTURES, [query([0], [], [])])
 
 
 # How sure
@@ -186,40 +186,40 @@ def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     rng = np.random.default_rng(0)
     covered = 0
     for seed in range(200):
-        low_high = statistics.interval(rng.random(150) < 0.7, samples=400, seed=seed)
+        low_high = significance.confidence_interval(rng.random(150) < 0.7, samples=400, seed=seed)
         covered += low_high.low <= 0.7 <= low_high.high
     assert 0.90 <= covered / 200 <= 0.99
 
 
 def test_an_interval_is_that_of_the_normal_distribution_for_many_queries() -> None:
     values = np.random.default_rng(1).random(4_000)
-    found = statistics.interval(values)
+    found = significance.confidence_interval(values)
     error = 1.96 * values.std() / np.sqrt(len(values))
     assert found.mean == pytest.approx(values.mean())
     assert found.high - found.mean == pytest.approx(error, rel=0.1)
     assert found.mean - found.low == pytest.approx(error, rel=0.1)
-    assert statistics.interval(values) == found
-    assert statistics.interval(values, seed=1) != found
+    assert significance.confidence_interval(values) == found
+    assert significance.confidence_interval(values, seed=1) != found
 
 
 def test_chunks_change_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     values, others = np.random.default_rng(2).random((2, 50))
-    whole = statistics.interval(values), statistics.compare(values, others)
-    monkeypatch.setattr(statistics, "_CHUNK", 64 * 50)
-    assert statistics.interval(values) == whole[0]
-    assert statistics.compare(values, others).p == pytest.approx(whole[1].p, abs=0.02)
+    whole = significance.confidence_interval(values), significance.compare(values, others)
+    monkeypatch.setattr(significance, "_CHUNK", 64 * 50)
+    assert significance.confidence_interval(values) == whole[0]
+    assert significance.compare(values, others).p == pytest.approx(whole[1].p, abs=0.02)
 
 
 def test_without_queries_there_is_no_interval() -> None:
     with pytest.raises(EvaluationError, match="no queries"):
-        statistics.interval(np.array([]))
+        significance.confidence_interval(np.array([]))
 
 
 @pytest.mark.parametrize(("wins", "losses"), [(5, 0), (12, 3), (7, 7), (0, 0), (600, 500), (0, 2)])
 def test_of_hits_and_misses_it_is_mcnemars_test(wins: int, losses: int) -> None:
     a = np.array([True] * wins + [False] * losses + [True] * 30 + [False] * 20)
     b = np.array([False] * wins + [True] * losses + [True] * 30 + [False] * 20)
-    found = statistics.compare(a, b)
+    found = significance.compare(a, b)
     expected = scipy.stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1
     assert found.p == pytest.approx(expected)
     assert (found.wins, found.losses) == (wins, losses)
@@ -234,17 +234,17 @@ def test_of_other_figures_it_is_scipys_permutation_test(seed: int) -> None:
     exact = scipy.stats.permutation_test(
         (a, b), lambda x, y: (x - y).mean(), permutation_type="samples", n_resamples=np.inf
     )
-    found = statistics.compare(a, b)
+    found = significance.compare(a, b)
     assert exact.pvalue > 0.1
     assert found.p == pytest.approx(exact.pvalue, abs=0.02)
-    assert statistics.compare(b, a).difference == -found.difference
+    assert significance.compare(b, a).difference == -found.difference
 
 
 def test_a_clear_difference_is_significant_and_noise_is_not() -> None:
     rng = np.random.default_rng(4)
     a = rng.random(300)
-    assert statistics.compare(a + rng.normal(0.05, 0.1, 300), a).p == 1 / 10_001  # never 0
-    assert statistics.compare(a + rng.normal(0, 0.1, 300), a).p > 0.05
-    assert statistics.compare(a, a).p == 1
+    assert significance.compare(a + rng.normal(0.05, 0.1, 300), a).p == 1 / 10_001  # never 0
+    assert significance.compare(a + rng.normal(0, 0.1, 300), a).p > 0.05
+    assert significance.compare(a, a).p == 1
     with pytest.raises(WrongUse, match="300 and 2 queries cannot be paired"):
-        statistics.compare(a, a[:2])
+        significance.compare(a, a[:2])

@@ -16,12 +16,11 @@ from bm25v.pages import plots
 from bm25v.pages.evaluation_markup import table
 from bm25v.pages.evaluation_page import page
 from bm25v.pages.evaluation_quality import SHOWN, title
-from bm25v.research import cost, datasets, features, report, shots, zipf
-from bm25v.research.bench.report import SYSTEMS, time_searches
-from bm25v.research.figures import Report
-from bm25v.research.settings import Settings
-from bm25v.research.statistics import Comparison, Interval
-from bm25v.research.systems import NAMES
+from bm25v.research import cost, datasets, features, report, zipf
+from bm25v.research.report import Report
+from bm25v.research.settings import RankingSettings
+from bm25v.research.significance import Comparison, Interval
+from bm25v.research.systems import SYSTEMS
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary import bag as bags
 from tests.conftest import picture
@@ -47,7 +46,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def found(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Report:
     cache = tmp_path_factory.mktemp("cache")
     dataset = datasets.load("folder", data)
-    return report.make(dataset, TOY, cache=cache, time=time_searches)
+    return report.measure_report(dataset, TOY, cache=cache)
 
 
 def encode_features(data: Path) -> list[set[int]]:
@@ -71,7 +70,7 @@ def test_figures_are_those_of_the_pictures(found: Report, data: Path) -> None:
 
 def test_ablations_agree_with_the_systems(found: Report) -> None:
     k_post, k_query, scoring = found.ablations
-    assert [cell.values["k_post"] for cell in k_post.cells] == ["8", "16", "32", "64", "128"]
+    assert [cell.values["k_post"] for cell in k_post.trials] == ["8", "16", "32", "64", "128"]
     systems = found.result.systems
     for grid, value, name in (
         (k_post, "16", "bm25v"),
@@ -79,27 +78,27 @@ def test_ablations_agree_with_the_systems(found: Report) -> None:
         (scoring, "bm25", "bm25v"),
         (scoring, "dot", "dot"),
     ):
-        (cell,) = [one for one in grid.cells if one.values[grid.axes[0]] == value]
-        for figure, mean in cell.figures["bm25v"].items():
-            assert mean == pytest.approx(systems[name].figures[figure].mean), (value, figure)
+        (cell,) = [one for one in grid.trials if one.values[grid.axes[0]] == value]
+        for figure, mean in cell.metrics["bm25v"].items():
+            assert mean == pytest.approx(systems[name].metrics[figure].mean), (value, figure)
     chosen = re.findall(r'class="chosen"><th scope="row">(.*?)</th>', page(found))
     assert chosen == ["16", "16", "bm25"]
 
 
 def test_searches_are_timed(found: Report) -> None:
-    assert found.speeds is not None
-    assert found.speeds.queries == 24
-    assert found.speeds.candidates == 24
-    assert [one.system for one in found.speeds.systems] == list(SYSTEMS)
-    assert all(0 < one.median_ms <= one.p95_ms for one in found.speeds.systems)
+    assert found.latencies is not None
+    assert found.latencies.queries == 24
+    assert found.latencies.candidates == 24
+    assert [one.system for one in found.latencies.systems] == list(report.TIMED_SYSTEMS)
+    assert all(0 < one.median_ms <= one.p95_ms for one in found.latencies.systems)
 
 
 def test_the_page_shows_every_system_and_figure(found: Report) -> None:
     text = page(found)
-    for name in NAMES:
+    for name in SYSTEMS:
         system = found.result.systems[name]
         assert title(name) in text
-        for figure, interval in system.figures.items():
+        for figure, interval in system.metrics.items():
             assert f">{figure}<" in text
             assert plots.share(interval.mean) in text
             assert f"{plots.share(interval.low)}–{plots.share(interval.high)}" in text
@@ -135,9 +134,9 @@ def test_the_page_needs_nothing_else_and_is_whole(found: Report) -> None:
 def test_json_has_the_same_figures(found: Report) -> None:
     figures = json.loads(json.dumps(found.to_dict()))
     assert figures["dataset"] == "my pets"
-    assert set(figures["systems"]) == set(NAMES)
+    assert set(figures["systems"]) == set(SYSTEMS)
     for name, system in found.result.systems.items():
-        assert figures["systems"][name]["R@1"] == system.figures["R@1"].mean
+        assert figures["systems"][name]["R@1"] == system.metrics["R@1"].mean
     assert figures["zipf"]["df_by_rank"] == found.zipf.df_r.tolist()
     assert [one["pictures"] for one in figures["cost"]] == [24, 10**6, 10**8]
     assert set(figures["ablations"]) == {"k_post", "k_query", "scoring"}
@@ -180,7 +179,7 @@ def test_landmarks_have_figures_of_their_own(found: Report) -> None:
     systems = {
         name: replace(
             system,
-            figures={one: Interval(0.5, 0.4, 0.6) for one in names},
+            metrics={one: Interval(0.5, 0.4, 0.6) for one in names},
             against_dense={one: Comparison(0.1, 3, 2, 0.6) for one in names},
             classes={},
         )
@@ -220,13 +219,13 @@ def test_settings_and_a_split_go_into_all_of_it(
     names = sorted(str(path.relative_to(data)) for path in data.rglob("[0-7].png"))
     split.write_text("".join(f"{one}\t{'query' if '0' in one else 'gallery'}\n" for one in names))
     read: list[Path] = []
-    original = shots.content
+    original = features.hash_image
 
-    def counted(shot: shots.Shot) -> Any:
-        read.append(shot.path)
-        return original(shot)
+    def counted(part: features.ImagePart) -> Any:
+        read.append(part.path)
+        return original(part)
 
-    monkeypatch.setattr(features, "content", counted)
+    monkeypatch.setattr(features, "hash_image", counted)
     options = ("--data", data, "--vocabulary", "toy", "--cache", tmp_path / "cache")
     changes = ("--preset", "paper", "--set", "k_query=24", "--set", "query=sqrt-tf")
     outcome = run(*options, "--split", split, *changes, "-o", tmp_path / "r", "--json")
@@ -250,9 +249,9 @@ def test_settings_and_a_split_go_into_all_of_it(
 
 def test_only_the_products_own_searches_are_timed(data: Path, tmp_path: Path) -> None:
     dataset = datasets.load("folder", data)
-    settings = Settings(k1=0.9)
-    found = report.make(dataset, TOY, settings=settings, cache=tmp_path, time=time_searches)
-    assert found.speeds is None
+    settings = RankingSettings(k1=0.9)
+    found = report.measure_report(dataset, TOY, settings=settings, cache=tmp_path)
+    assert found.latencies is None
     assert "How long a search takes" not in page(found)
 
 

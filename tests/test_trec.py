@@ -1,113 +1,120 @@
-"""TREC files go out and come back, and an outside tool gets the same figures from them."""
+"""TREC files: ir-measures reads them and computes the same metrics as we do."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import unquote
 
 import ir_measures
 import numpy as np
 import pytest
 from ir_measures import AP, Success
 
-from bm25v.errors import EvaluationError, WrongUse
-from bm25v.research import metrics, trec
+from bm25v.errors import WrongUse
+from bm25v.index.searcher import Ranked
+from bm25v.research import metrics
 from bm25v.research.datasets import Box, Dataset, Item, Landmark
+from bm25v.research.trec import write_trec
 
 ROOT = Path("/data")
 
 
-def make(labels: str, queries: str = "") -> Dataset:
-    gallery = [Item(ROOT / one / f"{row} %20.jpg", one) for row, one in enumerate(labels)]
-    asked = [Item(ROOT / "q" / f"{row}.jpg", one) for row, one in enumerate(queries)]
-    return Dataset("folder", ROOT, "", gallery, asked or gallery, not queries)
+def make_dataset(gallery_labels: str, query_labels: str = "") -> Dataset:
+    gallery = [
+        Item(ROOT / label / f"{row} %20.jpg", label) for row, label in enumerate(gallery_labels)
+    ]
+    queries = [Item(ROOT / "q" / f"{row}.jpg", label) for row, label in enumerate(query_labels)]
+    return Dataset("folder", ROOT, "", gallery, queries or gallery, not query_labels)
 
 
-@pytest.mark.parametrize("queries", ["", "aabbbcxacb"])
-def test_ir_measures_gets_our_figures(tmp_path: Path, queries: str) -> None:
-    rng = np.random.default_rng(len(queries))
-    dataset = make("".join(rng.choice(list("aabbbcd"), 60)), queries)
-    # Few distinct scores: ties must keep our order. Short rankings: not all is found.
+def write_and_read(
+    folder: Path, dataset: Dataset, rankings: Sequence[Ranked], system: str = "dense"
+) -> tuple[list[ir_measures.Qrel], list[ir_measures.ScoredDoc]]:
+    write_trec(folder, dataset, {system: rankings})
+    qrels = ir_measures.read_trec_qrels(str(folder / "qrels.txt"))
+    run = ir_measures.read_trec_run(str(folder / f"{system}.run"))
+    return list(qrels), list(run)
+
+
+@pytest.mark.parametrize("query_labels", ["", "aabbbcxacb"])
+def test_ir_measures_computes_our_metrics(tmp_path: Path, query_labels: str) -> None:
+    rng = np.random.default_rng(len(query_labels))
+    dataset = make_dataset("".join(rng.choice(list("aabbbcd"), 60)), query_labels)
+    # Few distinct scores: ties must keep our order. Short rankings: not everything is found.
     scores = [np.sort(rng.integers(0, 6, rng.integers(5, 50)))[::-1] / 7 for _ in dataset.queries]
-    rankings = [rng.permutation(60)[: len(one)] for one in scores]
-    trec.write_run(tmp_path / "run.txt", trec.run_of(dataset, rankings, scores))
-    trec.write_qrels(tmp_path / "qrels.txt", trec.qrels_of(dataset))
+    rankings = [Ranked(rng.permutation(60)[: len(one)], one) for one in scores]
+    qrels, run = write_and_read(tmp_path, dataset, rankings)
 
-    gallery_labels = [item.label for item in dataset.gallery]
-    query_labels = [item.label for item in dataset.queries]
-    judged = metrics.judge(rankings, gallery_labels, query_labels, dataset.own_rows)
-    ids = [dataset.id_of(item.path) for item in dataset.queries]
-    ours = {"AP": dict(zip(ids, metrics.average_precisions(judged).tolist(), strict=True))}
-    for k in (1, 5, 10, 20):
-        hits = metrics.successes(judged, k).astype(float).tolist()
-        ours[f"Success@{k}"] = dict(zip(ids, hits, strict=True))
-
-    outside = ir_measures.iter_calc(
-        [AP, *(Success @ k for k in (1, 5, 10, 20))],
-        ir_measures.read_trec_qrels(str(tmp_path / "qrels.txt")),
-        ir_measures.read_trec_run(str(tmp_path / "run.txt")),
+    judgements = metrics.judge_rankings(
+        [ranked.rows for ranked in rankings],
+        [item.label for item in dataset.gallery],
+        [item.label for item in dataset.queries],
+        dataset.own_rows,
     )
+    names = [dataset.id_of(item.path) for item in dataset.queries]
+    ours = {"AP": dict(zip(names, metrics.average_precision(judgements).tolist(), strict=True))}
+    for k in (1, 5, 10, 20):
+        recall = metrics.recall_at(k, judgements).astype(float).tolist()
+        ours[f"Success@{k}"] = dict(zip(names, recall, strict=True))
     compared = 0
-    for found in outside:
-        mine = ours[str(found.measure)][found.query_id.replace("%20", " ").replace("%25", "%")]
-        assert found.value == pytest.approx(mine), found
+    for metric in ir_measures.iter_calc([AP, *(Success @ k for k in (1, 5, 10, 20))], qrels, run):
+        expected = ours[str(metric.measure)][unquote(metric.query_id)]
+        assert metric.value == pytest.approx(expected), metric
         compared += 1
-    answerable = int((judged.relevant_q > 0).sum())
+    answerable = int((judgements.n_relevant_q > 0).sum())
     assert compared == 5 * answerable > 0
 
 
-def test_runs_and_qrels_survive_the_disk(tmp_path: Path) -> None:
+def test_names_with_white_space_and_bytes_that_are_no_text_are_written(tmp_path: Path) -> None:
     odd = "a b\t\u00a0%41é\udcff.jpg"
-    run = {"q 1": [(odd, 3.5), ("plain", 3.25)], "q2": [("plain", -1.0)]}
-    trec.write_run(tmp_path / "run", run, tag="my system")
-    assert trec.read_run(tmp_path / "run") == run
-    first = (tmp_path / "run").read_bytes().split(b"\n")[0].split()
-    assert (first[1], first[3:]) == (b"Q0", [b"1", b"3.5", b"my%20system"])
-    qrels = {"q 1": {odd: 1, "plain": 0}, "q2": {"plain": 2}}
-    trec.write_qrels(tmp_path / "qrels", qrels)
-    assert trec.read_qrels(tmp_path / "qrels") == qrels
+    gallery = [Item(ROOT / odd, "cat"), Item(ROOT / "plain.jpg", "cat")]
+    dataset = Dataset("folder", ROOT, "", gallery, gallery, True)
+    rankings = [
+        Ranked(np.array([0, 1]), np.array([4.0, 3.5])),
+        Ranked(np.array([0]), np.array([-1.0])),
+    ]
+    write_trec(tmp_path, dataset, {"my system": rankings})
+    lines = (tmp_path / "my system.run").read_bytes().splitlines()
+    escaped = "a%20b%09%C2%A0%2541é".encode() + b"\xff.jpg"
+    assert lines == [
+        escaped + b" Q0 plain.jpg 1 3.5 my%20system",
+        b"plain.jpg Q0 " + escaped + b" 1 -1.0 my%20system",
+    ]
+    assert (tmp_path / "qrels.txt").read_bytes().splitlines() == [
+        escaped + b" 0 plain.jpg 1",
+        b"plain.jpg 0 " + escaped + b" 1",
+    ]
 
 
 def test_ties_keep_their_order_in_single_precision(tmp_path: Path) -> None:
-    answers = [("b", 1.0), ("c", 1.0), ("a", 1.0 - 1e-12), ("d", 0.5)]
-    trec.write_run(tmp_path / "run", {"q": answers})
-    found = trec.read_run(tmp_path / "run")["q"]
-    assert [name for name, _ in found] == ["b", "c", "a", "d"]
-    assert len({np.float32(score) for _, score in found}) == 4
-    for (_, score), (_, written) in zip(answers, found, strict=True):
-        assert written == pytest.approx(score, abs=1e-6)
+    scores = [1.0, 1.0, 1.0 - 1e-12, 0.5]
+    dataset = make_dataset("abcd", "a")
+    _, run = write_and_read(tmp_path, dataset, [Ranked(np.array([1, 2, 0, 3]), np.array(scores))])
+    assert [line.doc_id[0] for line in run] == ["b", "c", "a", "d"]
+    written = [np.float32(line.score) for line in run]
+    assert (np.diff(written) < 0).all()
+    assert written == pytest.approx(scores, abs=1e-6)
 
 
-def test_foreign_runs_are_ordered_by_score(tmp_path: Path) -> None:
-    (tmp_path / "run").write_text("q Q0 a 1 0.5 x\r\nq Q0 b 2 0.7 x\n\nq Q0 c 3 0.5 x\n")
-    assert trec.read_run(tmp_path / "run") == {"q": [("b", 0.7), ("c", 0.5), ("a", 0.5)]}
+def test_a_query_is_not_in_its_own_ranking(tmp_path: Path) -> None:
+    dataset = make_dataset("aab")
+    rankings = [Ranked(np.array([0, 1, 2]), np.array([3.0, 2.0, 1.0]))] * 3
+    qrels, run = write_and_read(tmp_path, dataset, rankings)
+    documents = [(line.query_id[2], line.doc_id[2], line.score) for line in run]
+    assert documents == [
+        ("0", "1", 2.0),
+        ("0", "2", 1.0),
+        ("1", "0", 3.0),
+        ("1", "2", 1.0),
+        ("2", "0", 3.0),
+        ("2", "1", 2.0),
+    ]
+    assert [(line.query_id[2], line.doc_id[2]) for line in qrels] == [("0", "1"), ("1", "0")]
 
 
-def test_a_query_is_no_answer_to_itself() -> None:
-    dataset = make("aab")
-    rows = [np.array([0, 1, 2])] * 3
-    run = trec.run_of(dataset, rows, [np.array([3.0, 2.0, 1.0])] * 3)
-    assert run["a/0 %20.jpg"] == [("a/1 %20.jpg", 2.0), ("b/2 %20.jpg", 1.0)]
-    assert trec.qrels_of(dataset) == {
-        "a/0 %20.jpg": {"a/1 %20.jpg": 1},
-        "a/1 %20.jpg": {"a/0 %20.jpg": 1},
-        "b/2 %20.jpg": {},
-    }
-
-
-def test_broken_lines_are_named(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("q 0 a 1\nq 0 a\n")
-    with pytest.raises(EvaluationError, match=r"line 2 of .*file has 3 columns, not 4: 'q 0 a'"):
-        trec.read_qrels(file)
-    file.write_text("q 0 a yes\n")
-    with pytest.raises(EvaluationError, match=r"line 1 of .* has 'yes' in place of a number"):
-        trec.read_qrels(file)
-    with pytest.raises(EvaluationError, match="none cannot be read"):
-        trec.read_run(tmp_path / "none")
-
-
-def test_junk_cannot_be_written_as_qrels() -> None:
+def test_revisited_data_sets_cannot_be_written(tmp_path: Path) -> None:
     nothing: frozenset[Path] = frozenset()
-    landmark = Landmark(Box(0, 0, 1, 1), nothing, nothing, nothing)
-    asked = [Item(ROOT / "q.jpg", "", landmark)]
-    dataset = Dataset("roxford5k", ROOT, "", [Item(ROOT / "a.jpg", "")], asked)
-    with pytest.raises(WrongUse, match="roxford5k cannot be written as qrels"):
-        trec.qrels_of(dataset)
+    query = Item(ROOT / "q.jpg", "", Landmark(Box(0, 0, 1, 1), nothing, nothing, nothing))
+    dataset = Dataset("roxford5k", ROOT, "", [Item(ROOT / "a.jpg", "")], [query])
+    with pytest.raises(WrongUse, match="roxford5k cannot be written as TREC files"):
+        write_trec(tmp_path / "new", dataset, {})
+    assert not (tmp_path / "new").exists()

@@ -17,7 +17,7 @@ from bm25v.cli.evaluate import (
 from bm25v.cli.options import console, json_option, print_json, print_notes
 
 if TYPE_CHECKING:
-    from bm25v.research.ablations import Grid
+    from bm25v.research.ablate import AblationResult
 
 
 @click.command("ablate")
@@ -62,7 +62,8 @@ def command(
     """
     from bm25v.cli.progress import stages_bar
     from bm25v.errors import WrongUse
-    from bm25v.research import ablations, datasets, plots, tables
+    from bm25v.research import datasets, plots, tables
+    from bm25v.research.ablate import ablate, plan_trials
     from bm25v.vocabulary import Vocabulary
 
     if len(values) not in (0, len(axes)):
@@ -70,7 +71,7 @@ def command(
             f"--values is there {len(values)} times for {len(axes)} of {', '.join(axes)}"
         )
     chosen = [listed(one) for one in values] or [[] for _ in axes]
-    trials = ablations.trials(
+    trials = plan_trials(
         dict(zip(axes, chosen, strict=True)),
         Vocabulary.load(vocabulary),
         read_settings(preset, changes),
@@ -81,25 +82,25 @@ def command(
         plots.ablation_values([trial.values for trial in trials])
     dataset = datasets.load(name, data, split=split)
     with stages_bar() as progress:
-        grid = ablations.ablate(dataset, trials, cache=cache, progress=progress)
-    print_notes(grid.dataset.problems)
-    known = sum(not cell.is_new for cell in grid.cells)
+        result = ablate(dataset, trials, cache=cache, progress=progress)
+    print_notes(result.dataset.problems)
+    known = sum(not trial.is_new for trial in result.trials)
     if known:
-        click.echo(f"{known} of {len(grid.cells)} were measured before", err=True)
+        click.echo(f"{known} of {len(result.trials)} were measured before", err=True)
     if output:
-        plots.draw_ablation(grid, output)
+        plots.draw_ablation(result, output)
     if as_json:
-        print_json(_json(grid))
+        print_json(_json(result))
     elif format_name == "markdown":
-        click.echo(tables.markdown_table(*tables.grid(grid)))
+        click.echo(tables.markdown_table(*tables.ablation_table(result)))
     else:
-        console().print(tables.rich_table(*tables.grid(grid)))
+        console().print(tables.rich_table(*tables.ablation_table(result)))
 
 
-def _json(grid: "Grid") -> dict[str, object]:
+def _json(result: "AblationResult") -> dict[str, object]:
     return {
-        "dataset": grid.dataset.title,
-        "axes": list(grid.axes),
-        "dense": grid.dense,
-        "cells": [cell.to_dict() for cell in grid.cells],
+        "dataset": result.dataset.title,
+        "axes": list(result.axes),
+        "dense": result.dense,
+        "cells": [trial.to_dict() for trial in result.trials],
     }

@@ -9,8 +9,8 @@ import click
 from bm25v.cli.options import console, print_notes
 
 if TYPE_CHECKING:
-    from bm25v.research.result import Result
-    from bm25v.research.settings import Settings
+    from bm25v.research.evaluate import EvaluationResult
+    from bm25v.research.settings import RankingSettings
 
 _OTHERS = ("faithfulness", "regions")  # a module each
 _ENDINGS = {".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "json"}
@@ -97,13 +97,13 @@ def command(
     bm25v evaluate faithfulness  explanations
     """
     from bm25v.cli.progress import stages_bar
-    from bm25v.research import datasets
-    from bm25v.research.run import evaluate
-    from bm25v.research.systems import NAMES, resolve
+    from bm25v.research import datasets, trec
+    from bm25v.research.evaluate import evaluate
+    from bm25v.research.systems import SYSTEMS, resolve_systems
     from bm25v.vocabulary import Vocabulary
 
     settings = read_settings(preset, changes)
-    wanted = resolve(NAMES if systems is None else listed(systems), settings)
+    wanted = resolve_systems(SYSTEMS if systems is None else listed(systems), settings)
     dataset = datasets.load(name, data, split=split)
     with stages_bar() as progress:
         result = evaluate(
@@ -117,11 +117,12 @@ def command(
         )
     print_notes(result.problems)
     if run_folder:
-        _write_runs(result, run_folder)
+        rankings = {name: system.rankings for name, system in result.systems.items()}
+        trec.write_trec(run_folder, result.dataset, rankings)
     _print(result, format_name, output, json_path)
 
 
-def read_settings(preset: str, changes: tuple[str, ...]) -> "Settings":
+def read_settings(preset: str, changes: tuple[str, ...]) -> "RankingSettings":
     """Return a preset with changes like "k_post=64"."""
     from bm25v.errors import WrongUse
     from bm25v.research.settings import PRESETS
@@ -131,7 +132,7 @@ def read_settings(preset: str, changes: tuple[str, ...]) -> "Settings":
         name, equals, value = change.partition("=")
         if not equals:
             raise WrongUse(f"--set {change}: write it like --set k_post=64")
-        settings = settings.changed(name.strip(), value.strip())
+        settings = settings.with_value(name.strip(), value.strip())
     return settings
 
 
@@ -141,14 +142,14 @@ def listed(text: str) -> list[str]:
 
 
 def _print(
-    result: "Result", format_name: str | None, output: Path | None, json_path: str | None
+    result: "EvaluationResult", format_name: str | None, output: Path | None, json_path: str | None
 ) -> None:
     from bm25v.research import tables
 
     if json_path == "-":
-        click.echo(tables.as_json(result), nl=False)
+        click.echo(tables.to_json(result), nl=False)
     elif json_path:
-        Path(json_path).write_text(tables.as_json(result), encoding="utf-8")
+        Path(json_path).write_text(tables.to_json(result), encoding="utf-8")
     if output:
         chosen = format_name or _ENDINGS.get(output.suffix.lower(), "table")
         output.write_text(tables.FORMATS[chosen](result), encoding="utf-8")
@@ -158,21 +159,8 @@ def _print(
         click.echo(tables.FORMATS[format_name](result), nl=False)
         return
     out = console()
-    for line in tables.about(result):
+    for line in tables.describe(result):
         out.print(line, style="dim", soft_wrap=True)
-    out.print(tables.table(result))
+    out.print(tables.terminal_table(result))
     if any(system.classes for system in result.systems.values()):
-        out.print(tables.classes(result))
-
-
-def _write_runs(result: "Result", folder: Path) -> None:
-    from bm25v.research import trec
-
-    qrels = trec.qrels_of(result.dataset)
-    folder.mkdir(parents=True, exist_ok=True)
-    trec.write_qrels(folder / "qrels.txt", qrels)
-    for name, system in result.systems.items():
-        rows = [answer.rows for answer in system.answers]
-        scores = [answer.scores for answer in system.answers]
-        run = trec.run_of(result.dataset, rows, scores)
-        trec.write_run(folder / f"{name}.run", run, tag=name)
+        out.print(tables.class_table(result))

@@ -11,7 +11,7 @@ from bm25v.cli.options import json_option, print_json, print_notes
 
 if TYPE_CHECKING:
     from bm25v.gallery.gallery import Mode
-    from bm25v.research.statistics import Interval
+    from bm25v.research.significance import Interval
 
 
 @click.command("regions")

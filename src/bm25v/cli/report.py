@@ -50,23 +50,21 @@ def command(
     """
     from bm25v.cli.progress import stages_bar
     from bm25v.research import datasets, report
-    from bm25v.research.bench.report import time_searches
     from bm25v.vocabulary import Vocabulary
 
     settings = read_settings(preset, changes)
     dataset = datasets.load(name, data, split=split)
     with stages_bar() as progress:
-        found = report.make(
+        found = report.measure_report(
             dataset,
             Vocabulary.load(vocabulary),
             settings=settings,
             cache=cache,
-            time=time_searches,
             progress=progress,
         )
-    report.write(found, output)
+    report.write_report(found, output)
     if as_json:
         print_json(found.to_dict())
         return
     click.echo(f"{shown(str(output / report.PAGE))}: a page about {found.result.name}")
-    click.echo(f"{shown(str(output / report.FIGURES))}: its figures")
+    click.echo(f"{shown(str(output / report.NUMBERS))}: its figures")

@@ -13,8 +13,8 @@ from bm25v.pages.evaluation_quality import headline, title
 from bm25v.pages.plots import share
 
 if TYPE_CHECKING:
-    from bm25v.research.figures import Report
-    from bm25v.research.result import Result
+    from bm25v.research.evaluate import EvaluationResult
+    from bm25v.research.report import Report
 
 _HEADLINES = ("two-stage-200", "hybrid", "dense", "bm25v")
 _STYLES = ("words.css", Path(__file__).with_name("evaluation.css"))  # charts, tables
@@ -62,11 +62,11 @@ def page(report: "Report") -> str:
     return document(f"Evaluation: {result.name}", body, styles=_STYLES, kind="evaluation")
 
 
-def _headlines(result: "Result") -> Iterator[tuple[str, str]]:
-    figure = headline(result.figures)
+def _headlines(result: "EvaluationResult") -> Iterator[tuple[str, str]]:
+    figure = headline(result.metrics)
     for name in _HEADLINES:
         if name in result.systems:
-            yield share(result.systems[name].figures[figure].mean), f"{figure}, {title(name)}"
+            yield share(result.systems[name].metrics[figure].mean), f"{figure}, {title(name)}"
 
 
 def _details(report: "Report") -> Iterator[tuple[str, str]]:

@@ -9,8 +9,8 @@ from bm25v.pages.evaluation_markup import plot, section, table
 from bm25v.pages.plots import share
 
 if TYPE_CHECKING:
-    from bm25v.research.result import Measured, Result
-    from bm25v.research.statistics import Comparison, Interval
+    from bm25v.research.evaluate import EvaluationResult, SystemResult
+    from bm25v.research.significance import Comparison, Interval
 
 SHOWN = 5  # best and worst classes
 SIGNIFICANT = 0.05
@@ -29,7 +29,7 @@ _TITLES = {  # in the order of the colours
 }
 _COMPARED = ("bm25v", "two-stage-200", "dense")
 
-Systems = Mapping[str, "Measured"]
+Systems = Mapping[str, "SystemResult"]
 
 
 def title(name: str) -> str:
@@ -50,15 +50,15 @@ def headline(figures: Sequence[str]) -> str:
     return next((one for one in ("R@1", "mAP medium") if one in figures), figures[0])
 
 
-def systems(result: "Result") -> str:
+def systems(result: "EvaluationResult") -> str:
     """Return what each system finds: a plot, intervals, a table, and whether it matters."""
-    found, figure = result.systems, headline(result.figures)
-    recall = _recall(found, [one for one in result.figures if one.startswith("R@")])
+    found, figure = result.systems, headline(result.metrics)
+    recall = _recall(found, [one for one in result.metrics if one.startswith("R@")])
     return section(
         "systems",
         "What is found",
         f'<div class="charts">{recall}{_intervals(found, figure)}</div>',
-        _table(found, result.figures),
+        _table(found, result.metrics),
         _against(found, figure),
     )
 
@@ -70,7 +70,7 @@ def _recall(found: Systems, figures: Sequence[str]) -> str:
     lines = [
         plots.Line(
             title(name),
-            [(place, system.figures[one].mean) for place, one in enumerate(figures)],
+            [(place, system.metrics[one].mean) for place, one in enumerate(figures)],
             kinds[name],
         )
         for name, system in found.items()
@@ -85,7 +85,7 @@ def _recall(found: Systems, figures: Sequence[str]) -> str:
 def _intervals(found: Systems, figure: str) -> str:
     """Return one figure of each system with its interval, as bars."""
     kinds = _kinds(found)
-    values = {name: system.figures[figure] for name, system in found.items()}
+    values = {name: system.metrics[figure] for name, system in found.items()}
     lowest, highest = (
         min(one.low for one in values.values()),
         max(one.high for one in values.values()),
@@ -108,7 +108,7 @@ def _intervals(found: Systems, figure: str) -> str:
 
 def _table(found: Systems, figures: Sequence[str]) -> str:
     best = {
-        one: max(share(system.figures[one].mean) for system in found.values()) for one in figures
+        one: max(share(system.metrics[one].mean) for system in found.values()) for one in figures
     }
 
     def cell(one: str, interval: "Interval") -> str:
@@ -117,11 +117,11 @@ def _table(found: Systems, figures: Sequence[str]) -> str:
         return f"{shown}<small>{_range(interval)}</small>"
 
     rows = [
-        [text(title(name)), *(cell(one, system.figures[one]) for one in figures)]
+        [text(title(name)), *(cell(one, system.metrics[one]) for one in figures)]
         for name, system in found.items()
     ]
     about = "".join(
-        f"<div><dt>{text(title(name))}</dt><dd>{text(system.about)}</dd></div>"
+        f"<div><dt>{text(title(name))}</dt><dd>{text(system.description)}</dd></div>"
         for name, system in found.items()
     )
     how = f'<details><summary>How each system is set up</summary><dl class="about">{about}</dl>'
@@ -150,9 +150,9 @@ def _against(found: Systems, figure: str) -> str:
     return table([f"{figure} against dense", "difference", "queries won", "lost", "p", ""], rows)
 
 
-def classes(result: "Result") -> str:
+def classes(result: "EvaluationResult") -> str:
     """Return the classes that words find best and worst, and all of them on demand."""
-    figure = headline(result.figures)
+    figure = headline(result.metrics)
     by_system = {name: result.systems[name].classes for name in _COMPARED if name in result.systems}
     labels = next(iter(by_system.values()), {})
     if not labels:

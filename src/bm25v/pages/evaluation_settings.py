@@ -9,8 +9,8 @@ from bm25v.pages.evaluation_quality import COLOURS, headline
 from bm25v.pages.plots import share
 
 if TYPE_CHECKING:
-    from bm25v.research.ablations import Grid
-    from bm25v.research.figures import Report
+    from bm25v.research.ablate import AblationResult
+    from bm25v.research.report import Report
 
 _TRIALS = {
     "k_post": "How many words are kept of a picture",
@@ -31,18 +31,18 @@ def ablations(report: "Report") -> str:
     )
 
 
-def _ablation(report: "Report", grid: "Grid") -> str:
+def _ablation(report: "Report", grid: "AblationResult") -> str:
     (axis,) = grid.axes
     figure = headline(list(grid.dense))
     columns = [("bm25v", one) for one in grid.dense if one in _TRIED] + [("two-stage", figure)]
-    values = [cell.values[axis] for cell in grid.cells]
+    values = [cell.values[axis] for cell in grid.trials]
     rows = [
         [
             text(value),
-            *(share(cell.figures[system][one]) for system, one in columns),
+            *(share(cell.metrics[system][one]) for system, one in columns),
             f"{cell.postings:,.0f}",
         ]
-        for value, cell in zip(values, grid.cells, strict=True)
+        for value, cell in zip(values, grid.trials, strict=True)
     ]
     used = report.setting(axis)
     heads = [text(axis), *(one for _, one in columns[:-1]), f"{figure}, two-stage", "postings read"]
@@ -53,7 +53,7 @@ def _ablation(report: "Report", grid: "Grid") -> str:
     lines = [
         plots.Line(
             f"{one}, two-stage" if system == "two-stage" else one,
-            [(int(cell.values[axis]), cell.figures[system][one]) for cell in grid.cells],
+            [(int(cell.values[axis]), cell.metrics[system][one]) for cell in grid.trials],
             f"s{number % COLOURS}",
         )
         for number, (system, one) in enumerate(columns)

@@ -11,7 +11,7 @@ from bm25v.pages.plots import share
 
 if TYPE_CHECKING:
     from bm25v.research.cost import Growth
-    from bm25v.research.figures import Report
+    from bm25v.research.report import Report
     from bm25v.research.zipf import ZipfFit
 
 _TIMED = {
@@ -120,7 +120,7 @@ def _projections(report: "Report") -> str:
 
 def speeds(report: "Report") -> str:
     """Return how long searches take here."""
-    found = report.speeds
+    found = report.latencies
     if found is None:
         return ""
     dense = {one.system: one.median_ms for one in found.systems}.get("dense")

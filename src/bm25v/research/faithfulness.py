@@ -27,7 +27,9 @@ from bm25v.index.contributions import Contribution, contributions, total
 from bm25v.index.searcher import Searcher
 from bm25v.index.statistics import Statistics
 from bm25v.progress import Progress, no_progress
+from bm25v.research.bags import compute_codes, pool_bags
 from bm25v.research.datasets import Dataset
+from bm25v.research.evaluate import describe_vocabulary
 from bm25v.research.faithfulness_results import (
     DENSE,
     EXPLANATION,
@@ -42,10 +44,8 @@ from bm25v.research.faithfulness_results import (
     MaskResult,
     WordDeletion,
 )
-from bm25v.research.features import Extracted, extract, workers
-from bm25v.research.result import vocabulary_facts
-from bm25v.research.settings import Settings
-from bm25v.research.words import bags_of, codes_of
+from bm25v.research.features import DatasetFeatures, extract_features, worker_pool
+from bm25v.research.settings import RankingSettings
 from bm25v.sae.model import Codes
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import Bag, quantise, word_activations
@@ -69,7 +69,7 @@ def measure_faithfulness(
     progress: Progress = no_progress,
 ) -> Faithfulness:
     """Mask patches of hits in several orders, and measure how their scores change."""
-    extracted = extract(dataset, vocabulary, cache=cache, progress=progress)
+    extracted = extract_features(dataset, vocabulary, cache=cache, progress=progress)
     vocabulary.backbone.load()
     drawn, statistics = draw_pairs(extracted, vocabulary, pairs, seed=seed, progress=progress)
     rows, columns = vocabulary.backbone.grid
@@ -78,7 +78,7 @@ def measure_faithfulness(
     for mask in masks:
         score = partial(_score_pair, mask=mask, vocabulary=vocabulary, statistics=statistics)
         scored: list[_PairScores] = []
-        with threadpool_limits(1, user_api="blas"), workers() as pool:
+        with threadpool_limits(1, user_api="blas"), worker_pool() as pool:
             for scores in pool.map(score, drawn, ([seed, i] for i in range(pairs))):
                 scored.append(scores)
                 progress(f"masking ({mask})", len(scored), pairs)
@@ -88,7 +88,7 @@ def measure_faithfulness(
         images=len(extracted.dataset.gallery),
         pairs=pairs,
         seed=seed,
-        vocabulary=vocabulary_facts(vocabulary, Settings()),
+        vocabulary=describe_vocabulary(vocabulary, RankingSettings()),
         problems=extracted.dataset.problems,
         masks=results,
     )
@@ -121,7 +121,7 @@ class Pair:
 
 
 def draw_pairs(
-    extracted: Extracted,
+    extracted: DatasetFeatures,
     vocabulary: Vocabulary,
     n: int,
     *,
@@ -133,9 +133,9 @@ def draw_pairs(
     A copy of the query does not count as a hit. Also returns the statistics of the gallery.
     """
     rng = np.random.default_rng(seed)
-    codes_upk = codes_of(extracted, vocabulary, progress)
-    bags = bags_of(codes_upk, Settings(), k_post=vocabulary.k_post)
-    gallery = bags.take(extracted.gallery_n)
+    codes_upk = compute_codes(extracted, vocabulary, progress)
+    bags = pool_bags(codes_upk, RankingSettings(), k_post=vocabulary.k_post)
+    gallery = bags.take(extracted.gallery_index_n)
     word_type = np.uint16 if vocabulary.n_words <= 2**16 else np.uint32  # as in a gallery
     searcher = Searcher(
         gallery.words_nk.astype(word_type), quantise(gallery.tf_nk), n_words=vocabulary.n_words
@@ -143,13 +143,13 @@ def draw_pairs(
     means_ud = _mean_patches(extracted)
 
     def candidates() -> Iterator[Pair]:
-        for number in rng.permutation(len(extracted.queries_q)):
-            own = extracted.queries_q[number]
+        for number in rng.permutation(len(extracted.query_index_q)):
+            own = extracted.query_index_q[number]
             words, tf = bags.row(own)
             query = WeightedWords.from_bag(Bag(words.astype(np.int32), quantise(tf)))
-            copies = int(np.count_nonzero(extracted.gallery_n == own))
+            copies = int(np.count_nonzero(extracted.gallery_index_n == own))
             rows = searcher.search(query, TOP_HITS + copies).rows
-            rows = rows[extracted.gallery_n[rows] != own][:TOP_HITS]
+            rows = rows[extracted.gallery_index_n[rows] != own][:TOP_HITS]
             if not len(rows):
                 continue
             hit = extracted.dataset.gallery[rng.choice(rows)].path
@@ -179,7 +179,7 @@ def draw_pairs(
     )
 
 
-def _mean_patches(extracted: Extracted) -> NDArray[np.float32]:
+def _mean_patches(extracted: DatasetFeatures) -> NDArray[np.float32]:
     """Return the mean patch feature of each image."""
     means: dict[int, NDArray[np.float32]] = {}
     for rows, patches_npd in extracted.patches():

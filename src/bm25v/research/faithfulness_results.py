@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.research.statistics import Comparison, Interval, compare, interval, intervals, ratio
-from bm25v.research.tables import chance, decimals, markdown_table, rich_table
+from bm25v.research.significance import (
+    Comparison,
+    Interval,
+    compare,
+    confidence_interval,
+    confidence_intervals,
+    ratio_interval,
+)
+from bm25v.research.tables import format_p, format_share, markdown_table, rich_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -58,11 +65,11 @@ class Curves:
 
     def auc(self, order: str) -> Interval:
         """Return the mean area under the curve of an order."""
-        return interval(self.aucs_oq[order])
+        return confidence_interval(self.aucs_oq[order])
 
     def means(self, order: str) -> list[Interval]:
         """Return the mean score at each share."""
-        return intervals(self.values_oqs[order])
+        return confidence_intervals(self.values_oqs[order])
 
     def compare(self, order: str) -> Comparison:
         """Compare the areas of the explanation's order with those of another order."""
@@ -95,12 +102,12 @@ class MaskResult:
     def deletion_ratio(self, baseline: str) -> Interval:
         """Return a baseline's deletion AUC, divided by the explanation's; above 1 is better."""
         aucs = self.bm25.deletion.aucs_oq
-        return ratio(aucs[baseline], aucs[EXPLANATION])
+        return ratio_interval(aucs[baseline], aucs[EXPLANATION])
 
     def insertion_ratio(self, baseline: str) -> Interval:
         """Return the explanation's insertion AUC, divided by a baseline's; above 1 is better."""
         aucs = self.bm25.insertion.aucs_oq
-        return ratio(aucs[EXPLANATION], aucs[baseline])
+        return ratio_interval(aucs[EXPLANATION], aucs[baseline])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain values."""
@@ -109,9 +116,9 @@ class MaskResult:
             "orders": {order: self._order_to_dict(order) for order in ORDERS},
             "against": {order: self._ratios_to_dict(order) for order in BASELINES},
             "one_word": {
-                "patches": interval(word.patches_q)._asdict(),
-                "left": interval(word.left_q)._asdict(),
-                "left_random": interval(word.left_random_q)._asdict(),
+                "patches": confidence_interval(word.patches_q)._asdict(),
+                "left": confidence_interval(word.left_q)._asdict(),
+                "left_random": confidence_interval(word.left_random_q)._asdict(),
                 "p": compare(word.left_q, word.left_random_q).p,
             },
         }
@@ -209,8 +216,8 @@ def _areas(mask: Mask, measured: MaskResult) -> Cells:
             order,
             *_cells(deletion.auc(order)),
             *_cells(insertion.auc(order)),
-            decimals(cosine.deletion.auc(order).mean),
-            decimals(cosine.insertion.auc(order).mean),
+            format_share(cosine.deletion.auc(order).mean),
+            format_share(cosine.insertion.auc(order).mean),
         ]
         for order in ORDERS
     ]
@@ -223,9 +230,9 @@ def _ratios(measured: MaskResult) -> Cells:
         [
             baseline,
             _times(measured.deletion_ratio(baseline)),
-            chance(deletion.compare(baseline).p),
+            format_p(deletion.compare(baseline).p),
             _times(measured.insertion_ratio(baseline)),
-            chance(insertion.compare(baseline).p),
+            format_p(insertion.compare(baseline).p),
         ]
         for baseline in BASELINES
     ]
@@ -233,8 +240,8 @@ def _ratios(measured: MaskResult) -> Cells:
 
 
 def _describe_word(measured: MaskResult) -> str:
-    patches, left, left_random = (interval(values_q) for values_q in measured.word)
-    p = chance(compare(measured.word.left_q, measured.word.left_random_q).p)
+    patches, left, left_random = (confidence_interval(values_q) for values_q in measured.word)
+    p = format_p(compare(measured.word.left_q, measured.word.left_random_q).p)
     return (
         f"one word per explanation: after masking its patches ({patches.mean:.1f} on average), "
         f"{_with_interval(left)} of its contribution is left; after masking as many random "
@@ -243,11 +250,11 @@ def _describe_word(measured: MaskResult) -> str:
 
 
 def _cells(area: Interval) -> list[str]:
-    return [decimals(area.mean), f"{decimals(area.low)}–{decimals(area.high)}"]
+    return [format_share(area.mean), f"{format_share(area.low)}–{format_share(area.high)}"]
 
 
 def _with_interval(share: Interval) -> str:
-    return f"{decimals(share.mean)} ({decimals(share.low)}–{decimals(share.high)})"
+    return f"{format_share(share.mean)} ({format_share(share.low)}–{format_share(share.high)})"
 
 
 def _times(ratio: Interval) -> str:

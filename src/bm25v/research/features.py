@@ -1,207 +1,275 @@
-"""The pictures of a data set become features: once, whatever is then measured.
+"""Features of a data set's images, extracted once, whatever is measured afterwards.
 
-Features are patches in half precision and a dense vector. They are kept by the content of the
-picture and by the backbone, so data sets share them, files may move, and an interrupted run goes
-on. Not this room's job: words, which depend on settings (`words`).
+In: a data set and a vocabulary's backbone. Out: `DatasetFeatures`: patch features in half precision
+and dense vectors. They are cached by the image's content and the backbone, so data sets share them,
+files may be moved, and an interrupted run continues where it stopped. Not this module's job: visual
+words, which depend on settings (`bags`).
 """
 
-import os
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from bm25v import images
 from bm25v.backbones import Backbone, Features
-from bm25v.errors import EvaluationError, WrongUse
-from bm25v.research.datasets import Dataset, Item, sifted
-from bm25v.research.shots import Content, Shot, content, digest_of, prepared
+from bm25v.backbones.protocol import Floats
+from bm25v.errors import EvaluationError, ImageError, WrongUse
+from bm25v.progress import Progress, no_progress
+from bm25v.research.datasets import Box, Dataset, Item, sifted
 from bm25v.research.store import FeatureStore, Shard
+from bm25v.threads import available_cpus
 from bm25v.vocabulary import Vocabulary
 
 _SHARD_BYTES = 64_000_000
-_SHARD_PICTURES = 256  # at most: what a crash may cost
+_SHARD_IMAGES = 256  # at most: a crash loses no more than these
 
-Progress = Callable[[str, int, int], None]
-Patches = tuple[NDArray[np.int64], NDArray[np.float16]]  # which pictures, and their patches_npd
+PatchBatch = tuple[NDArray[np.int64], NDArray[np.float16]]  # images, and their patches_npd
+
+
+class ImagePart(NamedTuple):
+    """An image, or the part of it that is a query."""
+
+    path: Path
+    box: Box | None
+
+    @classmethod
+    def of_item(cls, item: Item) -> "ImagePart":
+        """Return the part of an item's image that is encoded."""
+        return cls(item.path, item.landmark.box if item.landmark else None)
+
+
+class ImageHashes(NamedTuple):
+    """Hashes that identify an image's content."""
+
+    file: bytes
+    part: bytes  # of the file and the box; features are stored under it
 
 
 @dataclass(frozen=True)
-class Extracted:
-    """A data set and the features of its pictures, each distinct one once."""
+class DatasetFeatures:
+    """A data set and the features of its U distinct images; copies share their features."""
 
     dataset: Dataset
     cache: Path
     backbone: str  # its fingerprint
-    key: str  # of all features
-    gallery_n: NDArray[np.int64]  # which features the pictures of the gallery have
-    queries_q: NDArray[np.int64]  # … and the queries
+    key: str  # a hash of everything that decides the features
+    gallery_index_n: NDArray[np.int64]  # which of the U features each image of the gallery has
+    query_index_q: NDArray[np.int64]  # … and each query
     dense_ue: NDArray[np.float32]
-    _patches: Callable[[], Iterator[Patches]] = field(repr=False)
+    _patches: Callable[[], Iterator[PatchBatch]] = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.dense_ue)
 
-    def patches(self) -> Iterator[Patches]:
-        """Give the patches of all distinct pictures, some at a time, in no order."""
+    def patches(self) -> Iterator[PatchBatch]:
+        """Yield the patch features of all distinct images, in batches, in no particular order."""
         return self._patches()
 
 
 def default_cache() -> Path:
-    """Return where features are kept unless told: in the user's cache folder."""
+    """Return where features are cached by default: in the user's cache folder."""
     import platformdirs
 
     return platformdirs.user_cache_path("bm25v") / "evaluation"
 
 
-def extract(
-    dataset: Dataset | Extracted,
+def extract_features(
+    dataset: Dataset | DatasetFeatures,
     vocabulary: Vocabulary,
     *,
     cache: Path | None = None,
-    progress: Progress = lambda what, done, total: None,
-) -> Extracted:
-    """Return the features of a data set's pictures; those that cannot be read are left out.
+    progress: Progress = no_progress,
+) -> DatasetFeatures:
+    """Return the features of a data set's images; unreadable images are left out.
 
-    The backbone sees only pictures whose features are not in the cache. What it has extracted
-    before is returned as it is, and no file is looked at.
+    Only images whose features are not in the cache go through the backbone. `DatasetFeatures` are
+    returned unchanged, without reading a file.
     """
-    if isinstance(dataset, Extracted):
+    if isinstance(dataset, DatasetFeatures):
         if dataset.backbone != vocabulary.backbone_fingerprint:
             raise WrongUse(
-                f"features of {dataset.dataset.title} were extracted by another backbone than "
-                f"{vocabulary.backbone_name}: hand over the data set itself"
+                f"the features of {dataset.dataset.title} come from another backbone than "
+                f"{vocabulary.backbone_name}: pass the data set itself"
             )
         return dataset
     if not dataset.queries:
         raise EvaluationError(
-            f"{dataset.name} has no queries, only pictures to learn from: use it with bm25v train"
+            f"{dataset.name} has no queries, only training images: use it with bm25v train"
         )
     cache = cache or default_cache()
-    shots = list(dict.fromkeys(Shot.of(item) for item in dataset.gallery + dataset.queries))
-    with workers() as pool:
-        contents = dict(zip(shots, pool.map(content, shots), strict=True))
-    keys = {shot: found.key for shot, found in contents.items() if isinstance(found, Content)}
+    parts = list(dict.fromkeys(map(ImagePart.of_item, dataset.gallery + dataset.queries)))
+    with worker_pool() as pool:
+        hashes = dict(zip(parts, pool.map(hash_image, parts), strict=True))
+    keys = {part: found.part for part, found in hashes.items() if isinstance(found, ImageHashes)}
     store = FeatureStore(cache / "features" / vocabulary.backbone_fingerprint, keys.values())
-    errors = _fill(store, keys, vocabulary, progress)
-    left = sifted(dataset, _outcomes(contents, errors))
-    places = {key: place for place, key in enumerate(dict.fromkeys(_keys_of(left, keys)))}
-    known = {keys[shot]: shot for shot in shots if keys.get(shot) in places}
+    errors = _fill_store(store, keys, vocabulary, progress)
+    readable = sifted(dataset, _file_hashes(hashes, errors))
+    gallery_keys = [keys[ImagePart.of_item(item)] for item in readable.gallery]
+    query_keys = [keys[ImagePart.of_item(item)] for item in readable.queries]
+    index = {key: u for u, key in enumerate(dict.fromkeys(gallery_keys + query_keys))}
+    part_of_key = {keys[part]: part for part in parts if keys.get(part) in index}
 
-    def patches() -> Iterator[Patches]:
-        missing = set(places)
-        while missing:  # again where a shard turned out to be damaged
-            lost = _fill(store, {known[key]: key for key in missing}, vocabulary, progress)
-            for key, error in lost.items():
-                raise EvaluationError(f"{known[key].path} cannot be read any more: {error}")
+    def patches() -> Iterator[PatchBatch]:
+        missing = set(index)
+        while missing:  # once more if a shard was damaged
+            wanted = {part_of_key[key]: key for key in missing}
+            for key, error in _fill_store(store, wanted, vocabulary, progress).items():
+                raise EvaluationError(f"{part_of_key[key].path} can no longer be read: {error}")
             for shard in store.shards(missing):
                 rows = [row for row, key in enumerate(shard.keys) if key in missing]
-                found = [shard.keys[row] for row in rows]
-                missing.difference_update(found)
-                yield np.array([places[key] for key in found]), shard.patches_npd[rows]
+                read = [shard.keys[row] for row in rows]
+                missing.difference_update(read)
+                yield np.array([index[key] for key in read]), shard.patches_npd[rows]
 
-    return Extracted(
-        dataset=left,
+    return DatasetFeatures(
+        dataset=readable,
         cache=cache,
         backbone=vocabulary.backbone_fingerprint,
-        key=digest_of(vocabulary.backbone_fingerprint.encode(), *places).hex(),
-        gallery_n=_rows(left.gallery, keys, places),
-        queries_q=_rows(left.queries, keys, places),
-        dense_ue=np.stack([store.dense[key] for key in places]),
+        key=_combine_hashes(vocabulary.backbone_fingerprint.encode(), *index).hex(),
+        gallery_index_n=np.array([index[key] for key in gallery_keys], dtype=np.int64),
+        query_index_q=np.array([index[key] for key in query_keys], dtype=np.int64),
+        dense_ue=np.stack([store.dense[key] for key in index]),
         _patches=patches,
     )
 
 
-def _outcomes(
-    contents: Mapping[Shot, Content | str], errors: Mapping[bytes, str]
+def hash_image(part: ImagePart) -> ImageHashes | str:
+    """Return the hashes of an image, or why it cannot be read."""
+    try:
+        with images.open_stream(part.path) as stream:
+            file_hash = hashlib.blake2b(stream.read(), digest_size=16).digest()
+    except (ImageError, OSError) as error:
+        return str(error)
+    return ImageHashes(file_hash, _part_hash(file_hash, part))
+
+
+def _part_hash(file_hash: bytes, part: ImagePart) -> bytes:
+    if part.box is None:
+        return file_hash
+    return _combine_hashes(file_hash, repr(tuple(part.box)).encode())
+
+
+def _combine_hashes(*parts: bytes) -> bytes:
+    return hashlib.blake2b(b"\0".join(parts), digest_size=16).digest()
+
+
+def _file_hashes(
+    hashes: Mapping[ImagePart, ImageHashes | str], errors: Mapping[bytes, str]
 ) -> dict[Path, bytes | str]:
-    """Return the digest of each file, or why it cannot be used."""
+    """Return the hash of each file, or why it cannot be used."""
     outcomes: dict[Path, bytes | str] = {}
-    for shot, found in contents.items():
-        if isinstance(outcomes.get(shot.path), str):
-            continue  # another part of it cannot be used
-        outcome = found if isinstance(found, str) else errors.get(found.key, found.digest)
-        outcomes[shot.path] = outcome
+    for part, found in hashes.items():
+        if isinstance(outcomes.get(part.path), str):
+            continue  # another part of the same image cannot be used
+        outcomes[part.path] = (
+            found if isinstance(found, str) else errors.get(found.part, found.file)
+        )
     return outcomes
 
 
-def _keys_of(dataset: Dataset, keys: Mapping[Shot, bytes]) -> Iterator[bytes]:
-    return (keys[Shot.of(item)] for item in dataset.gallery + dataset.queries)
-
-
-def _rows(
-    items: Sequence[Item], keys: Mapping[Shot, bytes], places: Mapping[bytes, int]
-) -> NDArray[np.int64]:
-    return np.array([places[keys[Shot.of(item)]] for item in items], dtype=np.int64)
-
-
-def _fill(
-    store: FeatureStore, keys: Mapping[Shot, bytes], vocabulary: Vocabulary, progress: Progress
+def _fill_store(
+    store: FeatureStore,
+    keys: Mapping[ImagePart, bytes],
+    vocabulary: Vocabulary,
+    progress: Progress,
 ) -> dict[bytes, str]:
-    """Put features that are missing into the store; return the reasons where there are none."""
-    unknown = {key: shot for shot, key in keys.items() if key not in store.dense}
+    """Extract the features that the store lacks; return the reasons for those that failed."""
+    unknown = {key: part for part, key in keys.items() if key not in store.dense}
     if not unknown:
         return {}
     backbone = vocabulary.backbone
     backbone.load()
-    size = _shard_size(backbone)
+    shard_size = _shard_size(backbone)
     errors: dict[bytes, str] = {}
     waiting: dict[bytes, Features] = {}
     try:
-        for done, (key, outcome) in enumerate(_described(unknown, backbone), start=1):
+        for done, (key, outcome) in enumerate(_extract(unknown, backbone), start=1):
             progress("features", done, len(unknown))
             if isinstance(outcome, str):
                 errors[key] = outcome
                 continue
             waiting[key] = outcome
-            if len(waiting) == size:
-                store.add(_shard(waiting))
+            if len(waiting) == shard_size:
+                store.add(_make_shard(waiting))
                 waiting = {}
-    finally:  # also of a run that was interrupted
+    finally:  # an interrupted run keeps what it has extracted
         if waiting:
-            store.add(_shard(waiting))
+            store.add(_make_shard(waiting))
     return errors
 
 
 def _shard_size(backbone: Backbone) -> int:
     n_patches = backbone.grid[0] * backbone.grid[1]
-    return max(1, min(_SHARD_PICTURES, _SHARD_BYTES // (2 * n_patches * backbone.patch_dim)))
+    return max(1, min(_SHARD_IMAGES, _SHARD_BYTES // (2 * n_patches * backbone.patch_dim)))
 
 
-def _shard(features: Mapping[bytes, Features]) -> Shard:
-    dense_ne = np.stack([one.dense_e for one in features.values()]).astype(np.float32)
+def _make_shard(features: Mapping[bytes, Features]) -> Shard:
+    dense_ne = np.stack([image.dense_e for image in features.values()]).astype(np.float32)
     dense_ne /= np.maximum(np.linalg.norm(dense_ne, axis=1, keepdims=True), 1e-12)
-    patches_npd = np.stack([one.patches_pd.astype(np.float16) for one in features.values()])
+    patches_npd = np.stack([image.patches_pd.astype(np.float16) for image in features.values()])
     return Shard(list(features), patches_npd, dense_ne)
 
 
-def _described(
-    shots: Mapping[bytes, Shot], backbone: Backbone
+def _extract(
+    parts: Mapping[bytes, ImagePart], backbone: Backbone
 ) -> Iterator[tuple[bytes, Features | str]]:
-    """Give the features of pictures, or why there are none, in order."""
-    listed = list(shots.items())
-    chunks = [listed[i : i + backbone.batch] for i in range(0, len(listed), backbone.batch)]
-    # One thread a picture: threads inside the matrix products would only wait for each other.
-    with threadpool_limits(1, user_api="blas"), workers() as pool:
-        described = pool.map(lambda chunk: _forward(chunk, backbone), chunks)
-        for chunk, found in zip(chunks, described, strict=True):
-            yield from zip((key for key, _ in chunk), found, strict=True)
+    """Yield the features of each image, or why there are none, in order."""
+    items = list(parts.items())
+    batches = [items[i : i + backbone.batch] for i in range(0, len(items), backbone.batch)]
+    # One thread per image: threads inside the matrix products would only wait for each other.
+    with threadpool_limits(1, user_api="blas"), worker_pool() as pool:
+        outcomes = pool.map(lambda batch: _forward(batch, backbone), batches)
+        for batch, features in zip(batches, outcomes, strict=True):
+            yield from zip((key for key, _ in batch), features, strict=True)
 
 
-def _forward(chunk: Iterable[tuple[bytes, Shot]], backbone: Backbone) -> list[Features | str]:
-    ready = [prepared(key, shot, backbone) for key, shot in chunk]
-    features = iter(backbone.forward_batch([one for one in ready if not isinstance(one, str)]))
-    return [one if isinstance(one, str) else next(features) for one in ready]
+def _forward(batch: Iterable[tuple[bytes, ImagePart]], backbone: Backbone) -> list[Features | str]:
+    inputs = [_prepare(key, part, backbone) for key, part in batch]
+    readable: Sequence[Floats] = [pixels for pixels in inputs if not isinstance(pixels, str)]
+    features = iter(backbone.forward_batch(list(readable)))
+    return [error if isinstance(error, str) else next(features) for error in inputs]
+
+
+def _prepare(key: bytes, part: ImagePart, backbone: Backbone) -> Floats | str:
+    """Return the backbone's input for an image, or why there is none."""
+    try:
+        with images.open_stream(part.path) as stream:
+            data = stream.read()
+        if part.box is None:
+            pixels = images.decode_image(data, short_side=2 * backbone.input_size)
+        else:
+            pixels = _crop(images.decode_image(data), part.box)
+    except (ImageError, OSError) as error:
+        return str(error)
+    file_hash = hashlib.blake2b(data, digest_size=16).digest()
+    if key != _part_hash(file_hash, part):
+        return "changed while it was read: run the command again"
+    return backbone.prepare(pixels)
+
+
+def _crop(pixels_hwc: NDArray[np.uint8], box: Box) -> NDArray[np.uint8]:
+    height, width, _ = pixels_hwc.shape
+    left, top = max(0, round(box.left)), max(0, round(box.top))
+    right, bottom = min(width, round(box.right)), min(height, round(box.bottom))
+    if left >= right or top >= bottom:
+        raise ImageError(
+            f"the box {tuple(box)} lies outside the image of {width} × {height} pixels"
+        )
+    return np.ascontiguousarray(pixels_hwc[top:bottom, left:right])
 
 
 @contextmanager
-def workers() -> Iterator[ThreadPoolExecutor]:
-    """Give a thread a core; an interruption does not wait for what has not begun."""
-    pool = ThreadPoolExecutor(os.cpu_count())
+def worker_pool() -> Iterator[ThreadPoolExecutor]:
+    """Give a pool with one thread per CPU; an interruption cancels what has not started."""
+    pool = ThreadPoolExecutor(available_cpus())
     try:
         yield pool
     finally:

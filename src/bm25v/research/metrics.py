@@ -1,62 +1,68 @@
-"""Rankings become figures: R@K as in the paper, and average precision as trec_eval has it.
+"""Rankings → metrics per query: R@K and average precision, and the revisited protocol.
 
-In: for each query the rows of the gallery, best first, and the classes of both. Out: what each
-query earns. A query whose class has no other picture in the gallery cannot be
-answered; it counts as missed, and is counted. Not this room's job: the protocol of the revisited
-benchmarks, whose average precision is another one (`revisited`).
+In: for each query the rows of the gallery, best first, and which images are relevant. Out: one
+value per query and metric. For classes, R@K is the paper's and average precision is trec_eval's; a
+query whose class has no other image in the gallery counts as missed. ROxford5k and RParis6k are
+judged by their own protocol (Radenović et al., 2018), whose average precision is another one. Not
+this module's job: means and confidence intervals (`significance`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.errors import WrongUse
+from bm25v.errors import EvaluationError, WrongUse
+from bm25v.research.datasets import Item
 
-KS = (1, 5, 10, 20, 50, 100, 200)
+RECALL_KS = (1, 5, 10, 20, 50, 100, 200)
+REVISITED_KS = (1, 5, 10)
+SETUPS = ("easy", "medium", "hard")  # of the revisited protocol
 
-
-class Judged(NamedTuple):
-    """What became of each query."""
-
-    hits_qk: NDArray[np.bool_]  # has the picture at this rank the query's class?
-    relevant_q: NDArray[np.int64]  # pictures in the gallery that have it
+Rankings = Sequence[NDArray[np.integer] | Sequence[int]]
 
 
-def judge(
-    rankings: Sequence[NDArray[np.integer] | Sequence[int]],
+class Judgements(NamedTuple):
+    """Which images in the rankings are relevant."""
+
+    is_relevant_qk: NDArray[np.bool_]  # by rank
+    n_relevant_q: NDArray[np.int64]  # relevant images in the whole gallery
+
+
+def judge_rankings(
+    rankings: Rankings,
     gallery_labels: Sequence[str],
     query_labels: Sequence[str],
     own_rows: NDArray[np.int64] | None = None,
-) -> Judged:
+) -> Judgements:
     """Compare the classes of ranked rows with those of the queries.
 
-    `own_rows` says which row each query is in the gallery (-1: none). It is taken out, and the rows
-    behind it move up, so ask for one row more than the largest K.
+    `own_rows` is the row of each query in the gallery (-1: none). That row is removed and the rows
+    behind it move up, so rankings should be one row longer than the largest K.
 
-    >>> judged = judge([[0, 2, 1]], ["cat", "cat", "dog"], ["cat"], np.array([0]))
-    >>> judged.hits_qk.tolist(), judged.relevant_q.tolist()
+    >>> judgements = judge_rankings([[0, 2, 1]], ["cat", "cat", "dog"], ["cat"], np.array([0]))
+    >>> judgements.is_relevant_qk.tolist(), judgements.n_relevant_q.tolist()
     ([[False, True, False]], [1])
     """
     if len(rankings) != len(query_labels):
         raise WrongUse(f"{len(rankings)} rankings for {len(query_labels)} queries")
-    own = np.full(len(rankings), -1) if own_rows is None else own_rows
+    own_q = np.full(len(rankings), -1) if own_rows is None else own_rows
     numbers = {label: number for number, label in enumerate(dict.fromkeys(gallery_labels))}
-    classes_n = np.array([numbers[label] for label in gallery_labels], dtype=np.int64)
-    classes_q = np.array([numbers.get(label, -1) for label in query_labels], dtype=np.int64)
-    counts = np.append(np.bincount(classes_n, minlength=len(numbers)), 0)  # -1: none
-    found_n = np.append(classes_n, -2)  # of row -1, which is no row
-    return Judged(
-        found_n[_rows(rankings, own)] == classes_q[:, None],
-        counts[classes_q] - (found_n[own] == classes_q),
+    class_n = np.array([numbers[label] for label in gallery_labels], dtype=np.int64)
+    class_q = np.array([numbers.get(label, -1) for label in query_labels], dtype=np.int64)
+    counts = np.append(np.bincount(class_n, minlength=len(numbers)), 0)  # 0 for class -1
+    class_of_row = np.append(class_n, -2)  # -2 for row -1, which is no row
+    return Judgements(
+        class_of_row[_align_rankings(rankings, own_q)] == class_q[:, None],
+        counts[class_q] - (class_of_row[own_q] == class_q),
     )
 
 
-def _rows(
-    rankings: Sequence[NDArray[np.integer] | Sequence[int]], own_q: NDArray[np.integer]
-) -> NDArray[np.int64]:
-    """Put rankings side by side, without the queries themselves; -1 where one ends."""
+def _align_rankings(rankings: Rankings, own_q: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return rankings as one array, without the queries themselves; -1 after the end."""
     width = max((len(ranking) for ranking in rankings), default=0)
     rows_qk = np.full((len(rankings), width), -1, dtype=np.int64)
     for number, ranking in enumerate(rankings):
@@ -67,22 +73,114 @@ def _rows(
     return np.take_along_axis(rows_qk, order, axis=1)
 
 
-def successes(judged: Judged, k: int) -> NDArray[np.bool_]:
-    """Return for each query whether one of the first k has its class; beyond the end is nothing."""
+def recall_at(k: int, judgements: Judgements) -> NDArray[np.bool_]:
+    """Return for each query whether one of the first k images is relevant (the paper's R@K)."""
     if k < 1:
-        raise WrongUse(f"k = {k}; it must be at least 1")
-    return np.asarray(judged.hits_qk[:, :k].any(axis=1))
+        raise WrongUse(f"k = {k}: it must be at least 1")
+    return np.asarray(judgements.is_relevant_qk[:, :k].any(axis=1))
 
 
-def average_precisions(judged: Judged) -> NDArray[np.float64]:
-    """Return for each query the mean, over all pictures of its class, of the precision there.
+def average_precision(judgements: Judgements) -> NDArray[np.float64]:
+    """Return for each query the mean of the precisions at its relevant images.
 
-    A picture that the ranking does not reach has precision 0.
+    A relevant image that is not in the ranking has precision 0.
 
-    >>> average_precisions(Judged(np.array([[True, False, True, True]]), np.array([4]))).round(3)
+    >>> judgements = Judgements(np.array([[True, False, True, True]]), np.array([4]))
+    >>> average_precision(judgements).round(3)
     array([0.604])
     """
-    ranks = np.arange(1, judged.hits_qk.shape[1] + 1)
-    precision_qk = np.cumsum(judged.hits_qk, axis=1) / ranks
-    total_q = (precision_qk * judged.hits_qk).sum(axis=1)
-    return np.asarray(total_q / np.maximum(judged.relevant_q, 1), dtype=np.float64)
+    is_relevant_qk, n_relevant_q = judgements
+    ranks = np.arange(1, is_relevant_qk.shape[1] + 1)
+    precision_qk = np.cumsum(is_relevant_qk, axis=1) / ranks
+    total_q = (precision_qk * is_relevant_qk).sum(axis=1)
+    return np.asarray(total_q / np.maximum(n_relevant_q, 1), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class RevisitedScores:
+    """Metrics of one setup of the revisited protocol."""
+
+    ap_q: NDArray[np.float64]  # NaN: the query has no relevant image in this setup
+    precision_qk: NDArray[np.float64]  # at each of REVISITED_KS
+
+    @property
+    def queries(self) -> int:
+        """How many queries count."""
+        return int((~np.isnan(self.ap_q)).sum())
+
+    @property
+    def mean_ap(self) -> float:
+        """The setup's mAP; NaN if no query counts."""
+        return float(self.ap_q[~np.isnan(self.ap_q)].mean()) if self.queries else float("nan")
+
+    @property
+    def mean_precision(self) -> dict[int, float]:
+        """The setup's mP@k, by k."""
+        precision_qk = self.precision_qk[~np.isnan(self.ap_q)]
+        means = precision_qk.mean(axis=0) if self.queries else np.full(len(REVISITED_KS), np.nan)
+        return dict(zip(REVISITED_KS, means.tolist(), strict=True))
+
+
+def judge_revisited(
+    rankings: Rankings, gallery: Sequence[Item], queries: Sequence[Item]
+) -> dict[str, RevisitedScores]:
+    """Judge rankings of gallery rows in the setups easy, medium and hard.
+
+    Each setup has its own relevant images and its own junk, which is removed from a ranking before
+    it is judged. Queries without relevant images in a setup do not count there. Rankings should
+    cover the whole gallery; a relevant image that is not in a ranking counts as never found.
+    """
+    if len(rankings) != len(queries):
+        raise WrongUse(f"{len(rankings)} rankings for {len(queries)} queries")
+    row_of_path = {item.path: row for row, item in enumerate(gallery)}
+
+    def rows(paths: Iterable[Path]) -> list[int]:
+        return [row_of_path[path] for path in paths if path in row_of_path]
+
+    scores = {}
+    for setup in SETUPS:
+        ap_q = np.full(len(queries), np.nan)
+        precision_qk = np.full((len(queries), len(REVISITED_KS)), np.nan)
+        for number, (ranking, query) in enumerate(zip(rankings, queries, strict=True)):
+            relevant, junk = _ground_truth(setup, query)
+            if not relevant:
+                continue
+            kept = np.asarray(ranking)[~np.isin(ranking, rows(junk))]
+            positions = np.flatnonzero(np.isin(kept, rows(relevant)))
+            ap_q[number] = trapezoid_ap(positions, len(relevant))
+            precision_qk[number] = [precision_at(k, positions, len(relevant)) for k in REVISITED_KS]
+        scores[setup] = RevisitedScores(ap_q, precision_qk)
+    return scores
+
+
+def trapezoid_ap(positions: NDArray[np.integer], n_relevant: int) -> float:
+    """Return the area under the precision-recall curve; positions are counted from 0.
+
+    Each relevant image is a step of recall, with the mean of the precisions before and at it.
+
+    >>> round(trapezoid_ap(np.array([0, 2]), 2), 4)  # ((1 + 1) + (1/2 + 2/3)) / 2 / 2
+    0.7917
+    """
+    found = np.arange(len(positions))
+    before = np.where(positions == 0, 1.0, found / np.maximum(positions, 1))
+    at = (found + 1) / (positions + 1)
+    return float((before + at).sum() / 2 / n_relevant)
+
+
+def precision_at(k: int, positions: NDArray[np.integer], n_relevant: int) -> float:
+    """Return the precision of the first k, or up to the last relevant image if it comes earlier."""
+    complete = len(positions) == n_relevant
+    depth = min(k, int(positions[-1]) + 1) if complete else k
+    return float((positions < depth).sum() / depth)
+
+
+def _ground_truth(setup: str, query: Item) -> tuple[frozenset[Path], frozenset[Path]]:
+    """Return the relevant images of a query, and its junk."""
+    if query.landmark is None:
+        raise EvaluationError(f"{query.path} has no revisited ground truth: use R@K and mAP for it")
+    _, easy, hard, junk = query.landmark
+    return {
+        "easy": (easy, hard | junk),
+        "medium": (easy | hard, junk),
+        "hard": (hard, easy | junk),
+    }[setup]

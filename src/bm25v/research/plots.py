@@ -12,13 +12,13 @@ import numpy as np
 
 from bm25v.errors import MissingExtra, WrongUse
 from bm25v.files import replacing_file
-from bm25v.research.tables import decimals
+from bm25v.research.tables import format_share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from bm25v.research.ablations import Grid
+    from bm25v.research.ablate import AblationResult
     from bm25v.research.bench.search import SearchTimes
     from bm25v.research.cost import Growth
     from bm25v.research.faithfulness_results import Faithfulness
@@ -112,15 +112,15 @@ def ablation_values(settings: Sequence[Mapping[str, str]]) -> list[float]:
         raise WrongUse(f"{names[0]} has values that are not numbers: it cannot be drawn") from error
 
 
-def draw_ablation(grid: "Grid", path: Path) -> None:
+def draw_ablation(grid: "AblationResult", path: Path) -> None:
     """Draw the first metric of each system over the varied setting, and bm25v's R@100."""
-    x = ablation_values([cell.values for cell in grid.cells])
+    x = ablation_values([cell.values for cell in grid.trials])
     (setting,) = grid.axes
     first = next(iter(grid.dense))
     figure, axes = _new_plot(path, grid.dataset.title, setting)
     for system, colour in _ABLATED.items():
         for metric, style in ((first, "o-"), ("R@100", "o:")):
-            cells = [cell.figures.get(system, {}) for cell in grid.cells]
+            cells = [cell.metrics.get(system, {}) for cell in grid.trials]
             if metric not in cells[0] or (metric != first and system != "bm25v"):
                 continue
             y = [metrics[metric] for metrics in cells]
@@ -128,7 +128,7 @@ def draw_ablation(grid: "Grid", path: Path) -> None:
     axes.axhline(grid.dense[first], color="grey", linewidth=1, label=f"dense {first}")
     if min(x) > 0 and max(x) / min(x) >= 8:
         axes.set_xscale("log", base=2)
-    axes.set_xticks(x, [cell.values[setting] for cell in grid.cells])
+    axes.set_xticks(x, [cell.values[setting] for cell in grid.trials])
     axes.minorticks_off()
     axes.set_ylabel("share of queries")
     axes.legend(frameon=False)
@@ -143,7 +143,7 @@ def draw_faithfulness(result: "Faithfulness", path: Path) -> None:
         labels = ("hidden", "shown, all others hidden")
         for axes, curves, label in zip(row, measured.bm25, labels, strict=True):
             for order, colour in zip(curves.orders, (*COLOURS[:3], "grey"), strict=True):
-                auc = decimals(curves.auc(order).mean)
+                auc = format_share(curves.auc(order).mean)
                 means, lows, highs = zip(*curves.means(order), strict=True)
                 axes.fill_between(curves.shares_s, lows, highs, color=colour, alpha=0.15, lw=0)
                 axes.plot(

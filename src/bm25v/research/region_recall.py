@@ -21,7 +21,7 @@ from bm25v.gallery import Gallery, Results
 from bm25v.gallery.gallery import Mode
 from bm25v.progress import Progress, no_progress
 from bm25v.research.datasets.dataset import Dataset, Item
-from bm25v.research.statistics import Interval, interval
+from bm25v.research.significance import Interval, confidence_interval
 
 HEIGHT = 400  # of a joined image, in pixels
 
@@ -121,8 +121,8 @@ def search_pairs(
         len(pairs),
         k,
         " and ".join(sorted(modes)),
-        interval(np.array(whole)),
-        interval(np.array(box)),
+        confidence_interval(np.array(whole)),
+        confidence_interval(np.array(box)),
         _ratio(np.reshape(box, (-1, 2)), np.reshape(whole, (-1, 2))),
     )
 

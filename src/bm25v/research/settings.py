@@ -1,4 +1,4 @@
-"""What can be varied between patch features and a ranking, with the paper's values."""
+"""The settings between patch features and a ranking, with their defaults and the paper's values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -8,38 +8,39 @@ from bm25v.errors import WrongUse
 from bm25v.index.bm25 import K1, B
 
 Pooling = Literal["sum", "max", "top3"]
-"""How a word's activations over the patches become one: all, the largest, or three of them."""
+"""How a word's activations over the patches become its term frequency: the sum of all of them, the
+largest, or the sum of the three largest."""
 
 Transform = Literal["none", "sqrt", "log1p"]
-"""What is made of a frequency before it is scored, in pictures and in queries."""
+"""What is applied to term frequencies before scoring, in images and in queries."""
 
 Weighting = Literal["presence", "tf", "sqrt-tf", "saturated"]
-"""How much a word of the query counts in BM25: as much as any other, by its frequency, by the
-square root of it, or by what BM25 would make of it in a picture."""
+"""How a word of the query is weighted in BM25: 1, its term frequency, the square root of it, or the
+saturation that BM25 would give it in an image."""
 
 Scoring = Literal["bm25", "tfidf", "cosine", "dot", "idf", "binary"]
-"""BM25; the cosine of tf · IDF, or of tf; the dot product of tf; the IDF of the words that two
-pictures share, or their number."""
+"""BM25; the cosine of tf · IDF, or of tf; the dot product of tf; the summed IDF of the shared
+words, or their number."""
 
 Fusion = Literal["coverage", "convex", "rrf"]
-"""How words and dense vectors are joined: cosine + weight · the share of the most that the query
-could score; a weighted mean of both, each stretched to 0 … 1; or the sum of 1 / (60 + rank)."""
+"""How word scores and cosines are combined: cosine + weight · the share of the query's highest
+possible score; a weighted mean, each rescaled to 0 … 1; or the sum of 1 / (60 + rank)."""
 
 
 ALL = 10**9
-"""More words, or candidates, than there are."""
+"""More words, or candidates, than there can be."""
 
 
 @dataclass(frozen=True)
-class Settings:
-    """All of them; the defaults are the product's.
+class RankingSettings:
+    """How images are ranked; the defaults are those of `bm25v search`.
 
-    >>> Settings(k_post=64, query="sqrt-tf").changes
+    >>> RankingSettings(k_post=64, query="sqrt-tf").non_default
     {'k_post': 64, 'query': 'sqrt-tf'}
     """
 
-    k_post: int | None = None  # words of a picture; None: the vocabulary's own
-    k_query: int | None = None  # words of a query; None: as many
+    k_post: int | None = None  # words per image; None: the vocabulary's k_post
+    k_query: int | None = None  # words per query; None: the same number
     pooling: Pooling = "sum"
     quantised: bool = True
     tf: Transform = "none"
@@ -47,73 +48,66 @@ class Settings:
     k1: float = K1
     b: float = B
     query: Weighting = "presence"
-    stop: float = 1.0  # words in a larger share of the gallery are not asked for
-    candidates: int = 200  # that words hand to dense vectors
+    stop: float = 1.0  # queries ignore words that are in a larger share of the gallery
+    candidates: int = 200  # of the first stage
     fusion: Fusion = "coverage"
-    weight: float = 0.1  # of the words in a fusion
+    weight: float = 0.1  # of the word scores in a fusion
 
     def __post_init__(self) -> None:
-        kinds = {"pooling": Pooling, "tf": Transform, "scoring": Scoring}
-        kinds |= {"query": Weighting, "fusion": Fusion}
-        for name, kind in kinds.items():
+        choices = {"pooling": Pooling, "tf": Transform, "scoring": Scoring}
+        choices |= {"query": Weighting, "fusion": Fusion}
+        for name, choice in choices.items():
             value = getattr(self, name)
-            if value not in get_args(kind):
-                raise WrongUse(f"{name} = {value!r}: choose one of {', '.join(get_args(kind))}")
-        least = {
-            "k_post": 1,
-            "k_query": 1,
-            "candidates": 1,
-            "k1": 0,
-            "b": 0,
-            "stop": 0,
-            "weight": 0,
-        }
-        for name, smallest in least.items():
+            if value not in get_args(choice):
+                raise WrongUse(f"{name} = {value!r}: choose one of {', '.join(get_args(choice))}")
+        counts = dict.fromkeys(("k_post", "k_query", "candidates"), 1)
+        for name, least in {**counts, "k1": 0, "b": 0, "stop": 0, "weight": 0}.items():
             value = getattr(self, name)
-            if value is not None and not value >= smallest:
-                raise WrongUse(f"{name} = {value}: it must be at least {smallest}")
+            if value is not None and not value >= least:
+                raise WrongUse(f"{name} = {value}: it must be at least {least}")
         for name in ("b", "stop", *(["weight"] if self.fusion == "convex" else [])):
             if getattr(self, name) > 1:
                 raise WrongUse(f"{name} = {getattr(self, name)}: it must be at most 1")
 
     @classmethod
-    def paper(cls) -> "Settings":
+    def paper(cls) -> "RankingSettings":
         """Return the paper's settings (section 4.1)."""
         return cls(k_post=16)
 
-    def changed(self, name: str, text: str) -> "Settings":
-        """Return them with one changed to what a person typed.
+    def with_value(self, name: str, text: str) -> "RankingSettings":
+        """Return a copy with one setting changed; `text` is the value as a person types it.
 
-        >>> Settings().changed("k_post", "all").k_post == ALL
+        >>> RankingSettings().with_value("k_post", "all").k_post == ALL
         True
         """
         names = [field.name for field in fields(self)]
         if name not in names:
-            raise WrongUse(f"no setting {name!r}; there are: {', '.join(names)}")
+            raise WrongUse(f"there is no setting {name!r}; choose one of {', '.join(names)}")
         try:
             value = _READERS.get(name, str)(text)
         except (ValueError, KeyError) as error:
-            raise WrongUse(
-                f"{name} = {text!r}: {_EXPECTED.get(name, 'a number')} is wanted"
-            ) from error
+            expected = _EXPECTED.get(name, "a number")
+            raise WrongUse(f"{name} = {text!r}: it must be {expected}") from error
         return replace(self, **{name: value})
 
     @property
-    def changes(self) -> dict[str, object]:
-        """What differs from the defaults."""
-        return {name: value for name, value in vars(self).items() if value != getattr(_OURS, name)}
+    def non_default(self) -> dict[str, object]:
+        """The settings that differ from the defaults."""
+        return {
+            name: value for name, value in vars(self).items() if value != getattr(_DEFAULTS, name)
+        }
 
     @property
-    def suits_the_engine(self) -> bool:
-        """Whether the product's own index can rank by these settings."""
+    def fits_index(self) -> bool:
+        """Whether `bm25v.index` can rank with these settings."""
         fixed = (self.quantised, self.tf, self.scoring, self.k1, self.b)
         return fixed == (True, "none", "bm25", K1, B)
 
 
-def typed(value: object) -> str:
-    """Return a value as one types it.
+def format_setting(value: object) -> str:
+    """Return a value as a person types it.
 
-    >>> typed(64), typed(ALL), typed(False)
+    >>> format_setting(64), format_setting(ALL), format_setting(False)
     ('64', 'all', 'off')
     """
     if isinstance(value, bool):
@@ -137,10 +131,10 @@ _READERS: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(("k1", "b", "stop", "weight"), float),
 }
 _EXPECTED = {
-    **dict.fromkeys(("k_post", "k_query", "candidates"), "a whole number, or all,"),
+    **dict.fromkeys(("k_post", "k_query", "candidates"), "a whole number or all"),
     "quantised": "on or off",
 }
 
-_OURS = Settings()
+_DEFAULTS = RankingSettings()
 
-PRESETS = {"default": _OURS, "paper": Settings.paper()}
+PRESETS = {"default": _DEFAULTS, "paper": RankingSettings.paper()}

@@ -1,7 +1,8 @@
-"""A result as a table: for the terminal, Markdown, CSV, LaTeX, JSON.
+"""Results as tables: for the terminal, Markdown, CSV, LaTeX, and as JSON.
 
-The columns are the same everywhere: what was measured, with the 95 % interval of the first figure,
-and how the first figure compares with dense vectors.
+In: an `EvaluationResult` or an `AblationResult`. Out: text. The columns of an evaluation are the
+same in all formats: all metrics, the 95 % confidence interval of the first one, and how it compares
+with dense vectors.
 """
 
 import csv
@@ -10,68 +11,71 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from bm25v.research.ablations import Grid
-from bm25v.research.result import Measured, Result
-from bm25v.research.settings import typed
+from bm25v.research.ablate import AblationResult
+from bm25v.research.evaluate import EvaluationResult, SystemResult
+from bm25v.research.settings import format_setting
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_SHOWN_OF_GRIDS = (("R@1", "R@100", "mAP"), ("R@1", "R@10", "R@100", "R@200", "mAP"))
-_WIDE = 1_000  # letters: no table is cut off
+_ABLATION_METRICS = ("R@1", "R@100", "mAP")
+_ABLATION_METRICS_OF_BM25V = ("R@1", "R@10", "R@100", "R@200", "mAP")
+_WIDTH = 1_000  # characters: no table is cut off
 
 
-def table(result: Result) -> "Table":
+def terminal_table(result: EvaluationResult) -> "Table":
     """Return a table for the terminal."""
-    return rich_table(_head(result), _rows(result))
+    return rich_table(_header(result), _rows(result))
 
 
-def text(result: Result) -> str:
-    """Return the terminal's table as plain text, with what it is of above it."""
-    return "\n".join([*about(result), "", _plain(table(result))])
+def to_text(result: EvaluationResult) -> str:
+    """Return the terminal's table as plain text, below a description."""
+    return "\n".join([*describe(result), "", _render(terminal_table(result))])
 
 
-def about(result: Result) -> list[str]:
-    """Return what the figures are of, in a few lines."""
+def describe(result: EvaluationResult) -> list[str]:
+    """Return the data set, the vocabulary and the settings, one line each."""
     words = result.vocabulary
     queries, gallery = len(result.dataset.queries), len(result.dataset.gallery)
-    changes = ", ".join(f"{name} {typed(value)}" for name, value in result.settings.changes.items())
+    changed = result.settings.non_default.items()
+    settings = ", ".join(f"{name} {format_setting(value)}" for name, value in changed)
     return [
-        f"{result.name}: {queries:,} queries, {gallery:,} pictures to search; "
-        f"{result.dataset.protocol}; {result.unanswerable:,} cannot be answered",
+        f"{result.name}: {queries:,} queries, gallery of {gallery:,} images; "
+        f"{result.dataset.protocol}; {result.unanswerable:,} queries without a possible match",
         f"vocabulary {words['name']}: {words['words']:,} words of {words['backbone']}, k "
-        f"{words['k']}, k_post {typed(words['k_post'])}; learnt from: {words['learnt_from']}",
-        f"settings: {changes or 'as they are'}",
+        f"{words['k']}, k_post {format_setting(words['k_post'])}; trained on: "
+        f"{words['learnt_from']}",
+        f"settings: {settings or 'default'}",
     ]
 
 
-def markdown(result: Result) -> str:
-    """Return a Markdown table, with what it is of above it and all problems below."""
-    systems = [f"- {name}: {system.about}" for name, system in result.systems.items()]
+def to_markdown(result: EvaluationResult) -> str:
+    """Return a Markdown table, below a description and above the problems of the data set."""
+    systems = [f"- {name}: {system.description}" for name, system in result.systems.items()]
     problems = [f"- {problem}" for problem in result.problems]
-    found = markdown_table(_head(result), _rows(result))
-    return "\n\n".join([*about(result), found, "\n".join([*systems, *problems])]) + "\n"
+    table = markdown_table(_header(result), _rows(result))
+    return "\n\n".join([*describe(result), table, "\n".join([*systems, *problems])]) + "\n"
 
 
-def comma_separated(result: Result) -> str:
-    """Return one line a system, with the intervals of all figures and full precision."""
+def to_csv(result: EvaluationResult) -> str:
+    """Return one line per system, with the intervals of all metrics, in full precision."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    columns = [f"{figure}{end}" for figure in result.figures for end in ("", " low", " high")]
+    columns = [f"{metric}{end}" for metric in result.metrics for end in ("", " low", " high")]
     writer.writerow(["dataset", "system", *columns, "difference", "p"])
     for name, system in result.systems.items():
-        numbers = [value for interval in system.figures.values() for value in interval]
-        compared = system.against_dense.get(result.figures[0])
-        against = [compared.difference, compared.p] if compared else ["", ""]
-        writer.writerow([result.name, name, *numbers, *against])
+        numbers = [value for interval in system.metrics.values() for value in interval]
+        comparison = system.against_dense.get(result.metrics[0])
+        compared = [comparison.difference, comparison.p] if comparison else ["", ""]
+        writer.writerow([result.name, name, *numbers, *compared])
     return file.getvalue()
 
 
-def latex(result: Result) -> str:
+def to_latex(result: EvaluationResult) -> str:
     """Return a LaTeX table in the paper's style, for the package booktabs."""
-    head, rows = _head(result), _rows(result)
-    lines = [" & ".join(map(_escaped, row)) + r" \\" for row in [head, *rows]]
-    caption = _escaped(" ".join(about(result)[:2]))
+    head, rows = _header(result), _rows(result)
+    lines = [" & ".join(map(_escape_latex, row)) + r" \\" for row in [head, *rows]]
+    caption = _escape_latex(" ".join(describe(result)[:2]))
     return "\n".join(
         [
             r"\begin{table}[tb]",
@@ -90,65 +94,67 @@ def latex(result: Result) -> str:
     )
 
 
-def as_json(result: Result) -> str:
+def to_json(result: EvaluationResult) -> str:
     """Return everything as JSON."""
     return json.dumps(result.to_dict(), indent=2) + "\n"
 
 
-FORMATS: dict[str, Callable[[Result], str]] = {
-    "table": text,
-    "markdown": markdown,
-    "csv": comma_separated,
-    "latex": latex,
-    "json": as_json,
+FORMATS: dict[str, Callable[[EvaluationResult], str]] = {
+    "table": to_text,
+    "markdown": to_markdown,
+    "csv": to_csv,
+    "latex": to_latex,
+    "json": to_json,
 }
 
 
-def classes(result: Result) -> "Table":
-    """Return the first figure of every class and system, classes that do worst first."""
-    first, systems = result.figures[0], result.systems
-    labels = next(iter(systems.values())).classes
-    by_label = {
-        label: [system.classes[label][first] for system in systems.values()] for label in labels
+def class_table(result: EvaluationResult) -> "Table":
+    """Return the first metric of every class and system, the worst classes first."""
+    metric, systems = result.metrics[0], result.systems
+    classes = next(iter(systems.values())).classes
+    values = {
+        label: [system.classes[label][metric] for system in systems.values()] for label in classes
     }
     rows = [
-        [label, f"{labels[label]['queries']:.0f}", *map(decimals, values)]
-        for label, values in sorted(by_label.items(), key=lambda one: sum(one[1]))
+        [label, f"{classes[label]['queries']:.0f}", *map(format_share, values[label])]
+        for label in sorted(classes, key=lambda label: sum(values[label]))
     ]
-    return rich_table([f"{first} by class", "queries", *systems], rows)
+    return rich_table([f"{metric} by class", "queries", *systems], rows)
 
 
-def grid(found: Grid) -> tuple[list[str], list[list[str]]]:
-    """Return the head and the rows of a table of cells, below a row of dense vectors alone."""
-    shown = [
-        (system, figure)
-        for system, figures in found.cells[0].figures.items()
-        for figure in figures
-        if figure in _SHOWN_OF_GRIDS[system == "bm25v"] or "R@1" not in figures
+def ablation_table(ablation: AblationResult) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the rows of a table of trials, below a row for dense vectors."""
+    columns = [
+        (system, metric)
+        for system, metrics in ablation.trials[0].metrics.items()
+        for metric in metrics
+        if "R@1" not in metrics
+        or metric in (_ABLATION_METRICS_OF_BM25V if system == "bm25v" else _ABLATION_METRICS)
     ]
-    head = [*found.axes, "words", "postings", *(f"{system} {figure}" for system, figure in shown)]
-    figures = [decimals(found.dense[figure]) for _, figure in shown]
-    rows = [["dense", *[""] * (len(found.axes) + 1), *figures]]
-    for cell in found.cells:
-        figures = [decimals(cell.figures[system][figure]) for system, figure in shown]
-        sizes = [f"{cell.words:.1f}", f"{cell.postings:,.0f}"]
-        rows.append([*(cell.values[axis] for axis in found.axes), *sizes, *figures])
-    return head, rows
+    names = [f"{system} {metric}" for system, metric in columns]
+    header = [*ablation.axes, "words", "postings", *names]
+    dense = [format_share(ablation.dense[metric]) for _, metric in columns]
+    rows = [["dense", *[""] * (len(ablation.axes) + 1), *dense]]
+    for trial in ablation.trials:
+        metrics = [format_share(trial.metrics[system][metric]) for system, metric in columns]
+        sizes = [f"{trial.words:.1f}", f"{trial.postings:,.0f}"]
+        rows.append([*(trial.values[axis] for axis in ablation.axes), *sizes, *metrics])
+    return header, rows
 
 
-def rich_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> "Table":
+def rich_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> "Table":
     """Return a table for the terminal."""
     from rich.table import Table
 
-    found = Table(box=None, pad_edge=False, header_style="bold")
-    for number, name in enumerate(head):
-        found.add_column(name, justify="right" if number else "left", no_wrap=True)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, name in enumerate(header):
+        table.add_column(name, justify="right" if number else "left", no_wrap=True)
     for cells in rows:
-        found.add_row(*cells)
-    return found
+        table.add_row(*cells)
+    return table
 
 
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table in Markdown.
 
     >>> print(markdown_table(["k", "R@1"], [["a|b", ".5"]]))
@@ -156,16 +162,16 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     | --- | ---: |
     | a\\|b | .5 |
     """
-    ruled = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
     return "\n".join(
-        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in ruled
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in lines
     )
 
 
-def decimals(value: float) -> str:
-    """Return a share as papers print it.
+def format_share(value: float) -> str:
+    """Return a value between -1 and 1 as papers print it.
 
-    >>> decimals(0.8449), decimals(1.0), decimals(-0.012), decimals(float("nan"))
+    >>> format_share(0.8449), format_share(1.0), format_share(-0.012), format_share(float("nan"))
     ('.845', '1.000', '-.012', '–')
     """
     if value != value:
@@ -173,47 +179,48 @@ def decimals(value: float) -> str:
     return f"{value:.3f}".replace("0.", ".", 1) if abs(value) < 0.9995 else f"{value:.3f}"
 
 
-def chance(p: float) -> str:
-    """Return how likely chance alone makes a difference as large.
+def format_p(p: float) -> str:
+    """Return a p-value as papers print it.
 
-    >>> chance(0.0421), chance(0.0001)
+    >>> format_p(0.0421), format_p(0.0001)
     ('p = .042', 'p < .001')
     """
-    return "p < .001" if p < 0.001 else f"p = {decimals(p)}"
+    return "p < .001" if p < 0.001 else f"p = {format_share(p)}"
 
 
-def _head(result: Result) -> list[str]:
-    first, *others = result.figures
-    return ["system", first, "95 %", *others, "against dense"]
+def _header(result: EvaluationResult) -> list[str]:
+    first, *others = result.metrics
+    return ["system", first, "95 % CI", *others, "vs. dense"]
 
 
-def _rows(result: Result) -> list[list[str]]:
+def _rows(result: EvaluationResult) -> list[list[str]]:
     return [[name, *_cells(result, system)] for name, system in result.systems.items()]
 
 
-def _cells(result: Result, system: Measured) -> list[str]:
-    first, *others = system.figures.values()
-    compared = system.against_dense.get(result.figures[0])
-    against = ""
-    if compared:
-        sign = "+" if compared.difference > 0 else ""
-        against = f"{sign}{decimals(compared.difference)} ({chance(compared.p)})"
-    interval = f"{decimals(first.low)}–{decimals(first.high)}"
-    return [decimals(first.mean), interval, *(decimals(one.mean) for one in others), against]
+def _cells(result: EvaluationResult, system: SystemResult) -> list[str]:
+    first, *others = system.metrics.values()
+    comparison = system.against_dense.get(result.metrics[0])
+    compared = ""
+    if comparison:
+        sign = "+" if comparison.difference > 0 else ""
+        compared = f"{sign}{format_share(comparison.difference)} ({format_p(comparison.p)})"
+    interval = f"{format_share(first.low)}–{format_share(first.high)}"
+    means = [format_share(metric.mean) for metric in others]
+    return [format_share(first.mean), interval, *means, compared]
 
 
-def _plain(table: "Table") -> str:
+def _render(table: "Table") -> str:
     from rich.console import Console
 
     file = io.StringIO()
-    Console(file=file, width=_WIDE).print(table)
+    Console(file=file, width=_WIDTH).print(table)
     return "".join(line.rstrip() + "\n" for line in file.getvalue().splitlines())
 
 
-def _escaped(cell: str) -> str:
-    """Return text that LaTeX prints as it is.
+def _escape_latex(cell: str) -> str:
+    """Escape the characters that LaTeX would interpret.
 
-    >>> print(_escaped("a_b, 95 %"))
+    >>> print(_escape_latex("a_b, 95 %"))
     a\\_b, 95 \\%
     """
     return "".join(f"\\{letter}" if letter in "&%$#_{}" else letter for letter in cell)

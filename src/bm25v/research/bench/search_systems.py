@@ -204,12 +204,12 @@ def dense_faiss(floats_ne: Floats, k: int, build_s: float) -> System:
 
 def hnsw(floats_ne: Floats, k: int) -> System:
     """HNSW with the settings of `bm25v evaluate`, which are the paper's."""
-    return _approximate(vectors.hnsw, floats_ne, k)
+    return _approximate(vectors.build_hnsw, floats_ne, k)
 
 
 def ivfpq(floats_ne: Floats, k: int) -> System:
     """IVF-PQ with the settings of `bm25v evaluate`, which are the paper's."""
-    return _approximate(vectors.ivfpq, floats_ne, k)
+    return _approximate(vectors.build_ivfpq, floats_ne, k)
 
 
 def _approximate(build: Callable[[Floats], Any], floats_ne: Floats, k: int) -> System:
@@ -217,7 +217,7 @@ def _approximate(build: Callable[[Floats], Any], floats_ne: Floats, k: int) -> S
     index, build_s = time_build(lambda: build(floats_ne))
 
     def search(query: BenchQuery) -> Ranked:
-        (ranked,) = vectors.search(index, query.dense_e[np.newaxis], k)
+        (ranked,) = vectors.search_faiss(index, query.dense_e[np.newaxis], k)
         return ranked
 
     return System(search, build_s, faiss.serialize_index(index).nbytes)

@@ -1,7 +1,7 @@
-"""The systems of the comparison: features in, rankings out, all from one extraction.
+"""The systems of the comparison: features in, rankings out.
 
-`sparse` ranks by words, `vectors` by dense vectors, `fusion` by both, `classical` by k-means words.
-Words go through the product's own index wherever the settings allow.
+`sparse` ranks by visual words, `vectors` by dense vectors, `fusion` by both, `classical` by k-means
+words. All use the same features. Visual words are ranked by `bm25v.index` if the settings allow it.
 """
 
 import re
@@ -13,16 +13,17 @@ import numpy as np
 
 from bm25v.errors import WrongUse
 from bm25v.index.searcher import Ranked
-from bm25v.research.features import Extracted, Progress
-from bm25v.research.settings import Settings, typed
+from bm25v.progress import Progress, no_progress
+from bm25v.research.bags import compute_codes, pool_bags
+from bm25v.research.features import DatasetFeatures
+from bm25v.research.settings import RankingSettings, format_setting
 from bm25v.research.systems import classical, fusion, vectors
-from bm25v.research.systems.sparse import Words, scipy_sparse
-from bm25v.research.words import bags_of, codes_of
+from bm25v.research.systems.sparse import WordRanker, import_scipy_sparse
 from bm25v.vocabulary import Vocabulary
 
-__all__ = ["NAMES", "Contest", "Ranking", "resolve"]
+__all__ = ["SYSTEMS", "SystemOutput", "SystemRunner", "resolve_systems"]
 
-NAMES = (
+SYSTEMS = (
     "dense",
     "bm25v",
     "two-stage-100",
@@ -36,82 +37,86 @@ NAMES = (
 _TWO_STAGE = re.compile(r"two-stage-([1-9]\d*)")
 
 
-class Ranking(NamedTuple):
-    """A system's answers to every query, best first, and how it was set up."""
+class SystemOutput(NamedTuple):
+    """A system's ranking for each query, and how the system was set up."""
 
-    answers: list[Ranked]
-    about: str
+    rankings: list[Ranked]
+    description: str
 
 
-def resolve(names: Sequence[str], settings: Settings) -> list[str]:
-    """Return systems by their full names, each once; "two-stage" takes the settings' candidates.
+def resolve_systems(names: Sequence[str], settings: RankingSettings) -> list[str]:
+    """Return the full names of systems, without repetitions, or refuse what cannot be run.
 
-    >>> resolve(["dense", "two-stage"], Settings(candidates=50))
+    "two-stage" takes its number of candidates from the settings.
+
+    >>> resolve_systems(["dense", "two-stage"], RankingSettings(candidates=50))
     ['dense', 'two-stage-50']
     """
     full = [f"two-stage-{settings.candidates}" if name == "two-stage" else name for name in names]
+    choices = f"choose from {', '.join(SYSTEMS)} (two-stage with any number)"
     for name in full:
-        if name not in NAMES and not _TWO_STAGE.fullmatch(name):
-            raise WrongUse(
-                f"no system {name!r}; there are: {', '.join(NAMES)} (two-stage with any number)"
-            )
+        if name not in SYSTEMS and not _TWO_STAGE.fullmatch(name):
+            raise WrongUse(f"there is no system {name!r}; {choices}")
     if not full:
-        raise WrongUse(f"there are no systems to compare; there are: {', '.join(NAMES)}")
+        raise WrongUse(f"no systems are given; {choices}")
     if "hybrid" in full:
-        fusion.check(settings)
+        fusion.check_fusion(settings)
     if {"hnsw", "ivfpq", "bovw"} & set(full):
         vectors.import_faiss("comparing with faiss and k-means")
-    if {"dot", "bovw"} & set(full) or not settings.suits_the_engine:
-        scipy_sparse()
+    if {"dot", "bovw"} & set(full) or not settings.fits_index:
+        import_scipy_sparse()
     return list(dict.fromkeys(full))
 
 
-class Contest:
-    """One data set, one vocabulary and some settings, to be ranked by any system.
+class SystemRunner:
+    """Runs any system on one data set, with one vocabulary and one set of settings.
 
-    Each ranking has up to `depth` answers besides the query itself.
+    Each ranking has up to `depth` images besides the query itself.
     """
 
     def __init__(
         self,
-        pictures: Extracted,
+        features: DatasetFeatures,
         vocabulary: Vocabulary,
-        settings: Settings,
+        settings: RankingSettings,
         *,
         depth: int,
-        progress: Progress = lambda what, done, total: None,
+        progress: Progress = no_progress,
     ) -> None:
-        self._pictures = pictures
+        self._features = features
         self._vocabulary = vocabulary
         self._settings = settings
         self._depth = depth
         self._progress = progress
-        self._own_q = pictures.dataset.own_rows
-        dense_ne = pictures.dense_ue[pictures.gallery_n].astype(np.float16)  # as galleries do
-        self._vectors = (dense_ne, pictures.dense_ue[pictures.queries_q])
-        self._first: list[Ranked] = []
-        self._asked = 0
+        self._own_row_q = features.dataset.own_rows
+        dense_ne = features.dense_ue[features.gallery_index_n]
+        self.vectors = (  # half precision, as in galleries
+            dense_ne.astype(np.float16),
+            features.dense_ue[features.query_index_q],
+        )
+        self._first_stage: list[Ranked] = []
+        self._first_stage_k = 0
 
     @cached_property
-    def words(self) -> Words:
+    def words(self) -> WordRanker:
         """The words of the gallery and of the queries."""
-        codes_upk = codes_of(self._pictures, self._vocabulary, self._progress)
+        codes_upk = compute_codes(self._features, self._vocabulary, self._progress)
         k_post = self._settings.k_post or self._vocabulary.k_post
         k_query = self._settings.k_query or k_post
-        bags = {k: bags_of(codes_upk, self._settings, k_post=k) for k in {k_post, k_query}}
-        return Words(
-            bags[k_post].take(self._pictures.gallery_n),
-            bags[k_query].take(self._pictures.queries_q),
+        bags = {k: pool_bags(codes_upk, self._settings, k_post=k) for k in {k_post, k_query}}
+        return WordRanker(
+            bags[k_post].take(self._features.gallery_index_n),
+            bags[k_query].take(self._features.query_index_q),
             n_words=self._vocabulary.n_words,
             settings=self._settings,
         )
 
-    def rank(self, name: str) -> Ranking:
-        """Let a system answer all queries."""
+    def run(self, name: str) -> SystemOutput:
+        """Rank the gallery for all queries with one system."""
         two_stage = _TWO_STAGE.fullmatch(name)
         if two_stage:
             return self._two_stage(int(two_stage[1]))
-        systems: dict[str, Callable[[], Ranking]] = {
+        systems: dict[str, Callable[[], SystemOutput]] = {
             "dense": self._dense,
             "bm25v": self._bm25v,
             "hybrid": self._hybrid,
@@ -122,69 +127,75 @@ class Contest:
         }
         return systems[name]()
 
-    def _by_words(self, k: int) -> list[Ranked]:
-        """Return the k best by words; a shorter list is the beginning of a longer one."""
-        if k > self._asked:
-            self._asked = max(k, self._depth + 1, self._settings.candidates + 1)
-            self._first = self.words.search(self._asked)
-        return [Ranked(found.rows[:k], found.scores[:k]) for found in self._first]
+    def _rank_by_words(self, k: int) -> list[Ranked]:
+        """Return the k best by words; systems share one search, the longest that is needed."""
+        if k > self._first_stage_k:
+            self._first_stage_k = max(k, self._depth + 1, self._settings.candidates + 1)
+            self._first_stage = self.words.search(self._first_stage_k)
+        return [Ranked(ranked.rows[:k], ranked.scores[:k]) for ranked in self._first_stage]
 
     def _candidates(self, k: int) -> list[Ranked]:
         """Return the k best by words besides the query itself."""
-        found = []
-        for own, (rows, scores) in zip(self._own_q, self._by_words(k + 1), strict=True):
-            others = rows != own
-            found.append(Ranked(rows[others][:k], scores[others][:k]))
-        return found
+        candidates = []
+        for own_row, (rows, scores) in zip(
+            self._own_row_q, self._rank_by_words(k + 1), strict=True
+        ):
+            others = rows != own_row
+            candidates.append(Ranked(rows[others][:k], scores[others][:k]))
+        return candidates
 
-    def _dense(self) -> Ranking:
-        return Ranking(vectors.dense(self._vectors, self._depth + 1), "cosine with all pictures")
+    def _dense(self) -> SystemOutput:
+        rankings = vectors.rank_dense(self.vectors, self._depth + 1)
+        return SystemOutput(rankings, "cosine with all images")
 
-    def _bm25v(self) -> Ranking:
+    def _bm25v(self) -> SystemOutput:
         words, settings = self.words, self._settings
-        asked = f", {typed(settings.k_query)} of a query" if settings.k_query else ""
-        about = (
-            f"{settings.scoring} of the {typed(settings.k_post or self._vocabulary.k_post)} "
-            f"strongest words{asked}, {words.postings_a_query:,.0f} postings a query"
+        k_query = f", {format_setting(settings.k_query)} per query" if settings.k_query else ""
+        description = (
+            f"{settings.scoring} of the "
+            f"{format_setting(settings.k_post or self._vocabulary.k_post)} strongest words"
+            f"{k_query}, {words.postings_per_query:,.0f} postings per query"
         )
-        return Ranking(self._by_words(self._depth + 1), about)
+        return SystemOutput(self._rank_by_words(self._depth + 1), description)
 
-    def _two_stage(self, candidates: int) -> Ranking:
-        answers = vectors.rerank(self._vectors, self._candidates(candidates))
-        return Ranking(answers, f"the best {candidates} by words, ordered by cosine")
+    def _two_stage(self, candidates: int) -> SystemOutput:
+        rankings = vectors.rerank_dense(self.vectors, self._candidates(candidates))
+        return SystemOutput(rankings, f"the best {candidates} by words, ordered by cosine")
 
-    def _hybrid(self) -> Ranking:
+    def _hybrid(self) -> SystemOutput:
         settings = self._settings
-        first = self._candidates(settings.candidates)
-        answers = fusion.fuse(first, self._vectors, self.words.most_q, settings)
+        candidates = self._candidates(settings.candidates)
+        rankings = fusion.fuse(candidates, self.vectors, self.words.max_score_q, settings)
         weight = "" if settings.fusion == "rrf" else f", weight {settings.weight:g}"
-        how = f"{settings.fusion}{weight}"
-        first_stage = f"the best {typed(settings.candidates)} by words"
-        return Ranking(answers, f"{first_stage}, ordered by both ({how})")
+        description = (
+            f"the best {format_setting(settings.candidates)} by words, ordered by both "
+            f"({settings.fusion}{weight})"
+        )
+        return SystemOutput(rankings, description)
 
-    def _hnsw(self) -> Ranking:
-        index = vectors.hnsw(vectors.unit(self._vectors[0]))
-        wanted = self._depth + 1
-        answers = vectors.search(index, self._vectors[1], wanted)
+    def _hnsw(self) -> SystemOutput:
+        index = vectors.build_hnsw(vectors.to_unit_float32(self.vectors[0]))
+        k = self._depth + 1
+        rankings = vectors.search_faiss(index, self.vectors[1], k)
         ef, degree = index.hnsw.efSearch, index.hnsw.nb_neighbors(1)
-        wider = f", {wanted} here as so many are asked for" if wanted > ef else ""
-        return Ranking(answers, f"faiss HNSW, M {degree}, ef {ef}{wider}")
+        raised = f", raised to {k} to return {k} images" if k > ef else ""
+        return SystemOutput(rankings, f"faiss HNSW, M {degree}, ef {ef}{raised}")
 
-    def _ivfpq(self) -> Ranking:
-        index = vectors.ivfpq(vectors.unit(self._vectors[0]))
-        answers = vectors.search(index, self._vectors[1], self._depth + 1)
-        pq, dim = index.pq, self._vectors[1].shape[1]
-        wider = f", {dim} values spread over {index.d}" if index.d != dim else ""
-        about = (
+    def _ivfpq(self) -> SystemOutput:
+        index = vectors.build_ivfpq(vectors.to_unit_float32(self.vectors[0]))
+        rankings = vectors.search_faiss(index, self.vectors[1], self._depth + 1)
+        pq, dim = index.pq, self.vectors[1].shape[1]
+        padded = f", {dim} values padded to {index.d}" if index.d != dim else ""
+        description = (
             f"faiss IVF-PQ, m {pq.M}, {pq.nbits} bits, {index.nlist} lists, {index.nprobe} probed"
         )
-        return Ranking(answers, about + wider)
+        return SystemOutput(rankings, description + padded)
 
-    def _dot(self) -> Ranking:
-        words = self.words.scored_by("dot")
-        return Ranking(words.search(self._depth + 1), "dot product of the same words")
+    def _dot(self) -> SystemOutput:
+        words = self.words.with_scoring("dot")
+        return SystemOutput(words.search(self._depth + 1), "dot product of the same words")
 
-    def _bovw(self) -> Ranking:
-        answers, n_words = classical.bovw(self._pictures, self._depth + 1, self._progress)
-        about = f"TF-IDF of {n_words:,} k-means words, learnt from the gallery itself"
-        return Ranking(answers, about)
+    def _bovw(self) -> SystemOutput:
+        rankings, n_words = classical.rank_bovw(self._features, self._depth + 1, self._progress)
+        description = f"TF-IDF of {n_words:,} k-means words, trained on the gallery itself"
+        return SystemOutput(rankings, description)

@@ -1,4 +1,4 @@
-"""Joins words and dense vectors: the candidates that words found, ordered by both."""
+"""Combines word scores and cosines: candidates of the first stage, ordered by both."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,16 +8,16 @@ from numpy.typing import NDArray
 from bm25v import ranking
 from bm25v.errors import WrongUse
 from bm25v.index.searcher import Ranked
-from bm25v.research.settings import Fusion, Settings
+from bm25v.research.settings import Fusion, RankingSettings
 from bm25v.research.systems.vectors import Vectors
 
-_RRF = 60  # of reciprocal rank fusion, as it was published
+_RRF_K = 60  # the constant of reciprocal rank fusion, as published
 
 Floats = NDArray[np.float64]
 
 
-def check(settings: Settings) -> None:
-    """Refuse a fusion that does not go with the scoring."""
+def check_fusion(settings: RankingSettings) -> None:
+    """Refuse a fusion that is not defined for the scoring."""
     if settings.fusion == "coverage" and settings.scoring != "bm25":
         raise WrongUse(
             f"fusion coverage needs scoring bm25, not {settings.scoring}: choose convex or rrf, "
@@ -28,39 +28,39 @@ def check(settings: Settings) -> None:
 def fuse(
     candidates: Sequence[Ranked],
     vectors: Vectors,
-    most_q: Floats,
-    settings: Settings,
+    max_score_q: Floats,
+    settings: RankingSettings,
 ) -> list[Ranked]:
-    """Order each query's candidates, found by words, by words and cosine."""
-    check(settings)
-    join = _FUSIONS[settings.fusion]
+    """Order the candidates of each query by words and cosine."""
+    check_fusion(settings)
+    combine = _FUSIONS[settings.fusion]
     dense_ne, dense_qe = vectors
-    found = []
-    for query_e, most, first in zip(dense_qe, most_q, candidates, strict=True):
-        cosines = ranking.cosines(dense_ne, query_e, first.rows).astype(np.float64)
-        scores = join(cosines, first, float(most), settings.weight)
-        order = ranking.top(first.rows, scores, max(1, len(scores)))
-        found.append(Ranked(first.rows[order], scores[order]))
-    return found
+    rankings = []
+    for query_e, max_score, words in zip(dense_qe, max_score_q, candidates, strict=True):
+        cosines = ranking.cosines(dense_ne, query_e, words.rows).astype(np.float64)
+        scores = combine(cosines, words, float(max_score), settings.weight)
+        order = ranking.top(words.rows, scores, max(1, len(scores)))
+        rankings.append(Ranked(words.rows[order], scores[order]))
+    return rankings
 
 
-def _coverage(cosines: Floats, words: Ranked, most: float, weight: float) -> Floats:
-    return cosines + weight * words.scores / (most or 1.0)
+def _coverage(cosines: Floats, words: Ranked, max_score: float, weight: float) -> Floats:
+    return cosines + weight * words.scores / (max_score or 1.0)
 
 
-def _convex(cosines: Floats, words: Ranked, most: float, weight: float) -> Floats:
-    return (1 - weight) * _stretched(cosines) + weight * _stretched(words.scores)
+def _convex(cosines: Floats, words: Ranked, max_score: float, weight: float) -> Floats:
+    return (1 - weight) * _rescale(cosines) + weight * _rescale(words.scores)
 
 
-def _rrf(cosines: Floats, words: Ranked, most: float, weight: float) -> Floats:
+def _rrf(cosines: Floats, words: Ranked, max_score: float, weight: float) -> Floats:
     by_cosine, by_words = _ranks(words.rows, cosines), _ranks(words.rows, words.scores)
-    return 1 / (_RRF + by_cosine) + 1 / (_RRF + by_words)
+    return 1 / (_RRF_K + by_cosine) + 1 / (_RRF_K + by_words)
 
 
-def _stretched(scores: Floats) -> Floats:
-    """Stretch scores to 0 … 1.
+def _rescale(scores: Floats) -> Floats:
+    """Rescale scores to 0 … 1.
 
-    >>> _stretched(np.array([2.0, 4, 3])).tolist(), _stretched(np.array([2.0])).tolist()
+    >>> _rescale(np.array([2.0, 4, 3])).tolist(), _rescale(np.array([2.0])).tolist()
     ([0.0, 1.0, 0.5], [0.0])
     """
     if not len(scores):
@@ -69,7 +69,7 @@ def _stretched(scores: Floats) -> Floats:
 
 
 def _ranks(rows: NDArray[np.int64], scores: Floats) -> Floats:
-    """Return each score's rank, from 1."""
+    """Return the rank of each score, from 1."""
     ranks = np.empty(len(scores))
     ranks[np.lexsort((rows, -scores))] = np.arange(1, len(scores) + 1)
     return ranks

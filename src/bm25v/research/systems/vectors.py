@@ -1,6 +1,5 @@
-"""Ranks by dense vectors: exactly as the product does, and approximately by faiss."""
+"""Ranks by dense vectors: exactly, as searches with mode "dense" do, and approximately by faiss."""
 
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,124 +13,126 @@ from bm25v import ranking
 from bm25v.errors import MissingExtra
 from bm25v.index.searcher import Ranked
 from bm25v.research.cost import HNSW_DEGREE, HNSW_EF, IVF_LISTS, IVF_PROBES, PQ_PARTS
+from bm25v.threads import available_cpus
 
-PQ_BITS = (4, 8)  # of a part's code: at least and at most, as there are vectors to learn from
-_LEARNT_FROM = 39  # vectors a code, below which faiss warns
-_WORTH_COMPILING = 1_000_000  # cosines
+PQ_BITS = (4, 8)  # of the code of a part: the fewest and the most
+_VECTORS_PER_CODE = 39  # with fewer, faiss warns
+_COMPILE_FROM = 1_000_000  # cosines: fewer are faster without the compiler
 
 Vectors = tuple[NDArray[np.float16], NDArray[np.float32]]  # of the gallery and of the queries
 
 
-def dense(vectors: Vectors, k: int) -> list[Ranked]:
+def rank_dense(vectors: Vectors, k: int) -> list[Ranked]:
     """Rank the whole gallery by cosine.
 
-    >>> found = dense((np.array([[3, 4], [0, 1]], np.float16), np.array([[0, 1]], np.float32)), 2)
-    >>> found[0].rows.tolist()
+    >>> gallery = np.array([[3, 4], [0, 1]], np.float16)
+    >>> rank_dense((gallery, np.array([[0, 1]], np.float32)), 2)[0].rows.tolist()
     [1, 0]
     """
-    rows = np.arange(len(vectors[0]))
-    compiled = len(rows) * len(vectors[1]) > _WORTH_COMPILING
+    dense_ne, dense_qe = vectors
+    rows = np.arange(len(dense_ne))
+    compiled = len(rows) * len(dense_qe) > _COMPILE_FROM
 
-    def one(query_e: NDArray[np.float32]) -> Ranked:
-        cosines = ranking.cosines(vectors[0], query_e, rows, compiled=compiled)
+    def rank(query_e: NDArray[np.float32]) -> Ranked:
+        cosines = ranking.cosines(dense_ne, query_e, rows, compiled=compiled)
         best = ranking.top(rows, cosines, k)
         return Ranked(rows[best], cosines[best].astype(np.float64))
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(one, vectors[1]))
+    with ThreadPoolExecutor(available_cpus()) as pool:
+        return list(pool.map(rank, dense_qe))
 
 
-def rerank(vectors: Vectors, candidates: Sequence[Ranked]) -> list[Ranked]:
-    """Order each query's candidates by cosine instead, as the product does."""
+def rerank_dense(vectors: Vectors, candidates: Sequence[Ranked]) -> list[Ranked]:
+    """Order the candidates of each query by cosine, as the second stage does."""
     dense_ne, dense_qe = vectors
-    found = []
-    for query_e, first in zip(dense_qe, candidates, strict=True):
-        cosines = ranking.cosines(dense_ne, query_e, first.rows)
-        order = ranking.top(first.rows, cosines, max(1, len(cosines)))
-        found.append(Ranked(first.rows[order], cosines[order].astype(np.float64)))
-    return found
+    rankings = []
+    for query_e, (rows, _) in zip(dense_qe, candidates, strict=True):
+        cosines = ranking.cosines(dense_ne, query_e, rows)
+        order = ranking.top(rows, cosines, max(1, len(cosines)))
+        rankings.append(Ranked(rows[order], cosines[order].astype(np.float64)))
+    return rankings
 
 
-def hnsw(floats_ne: NDArray[np.float32]) -> Any:
-    """Build a graph of neighbours with the paper's settings: M 32, ef 100."""
+def build_hnsw(dense_ne: NDArray[np.float32]) -> Any:
+    """Build a neighbour graph with the paper's settings: M 32, ef 100."""
     faiss = import_faiss("HNSW")
-    index = faiss.IndexHNSWFlat(floats_ne.shape[1], HNSW_DEGREE, faiss.METRIC_INNER_PRODUCT)
+    index = faiss.IndexHNSWFlat(dense_ne.shape[1], HNSW_DEGREE, faiss.METRIC_INNER_PRODUCT)
     index.hnsw.efSearch = HNSW_EF
-    with _one_thread(faiss):  # else the graph is another one each time
-        index.add(floats_ne)
+    with _one_thread(faiss):  # several threads would build another graph each time
+        index.add(dense_ne)
     return index
 
 
-def ivfpq(floats_ne: NDArray[np.float32]) -> Any:
-    """Build clusters of squeezed vectors with the paper's settings: m 48, 4 to 8 bits, 1 probe.
+def build_ivfpq(dense_ne: NDArray[np.float32]) -> Any:
+    """Build clusters of quantised vectors with the paper's settings: m 48, 4 to 8 bits, 1 probe.
 
-    The paper calls the bits adaptive: they are as many as there are vectors to learn from, and 100
-    clusters unless there are fewer vectors. Vectors are widened with zeros until 48 parts of one
-    width hold them, which leaves every product as it is.
+    The paper's bits are "adaptive": here they grow with the number of vectors to train on. There
+    are 100 clusters, or as many as vectors if there are fewer. Vectors are padded with zeros so
+    that they divide into 48 parts, which changes no dot product.
     """
     faiss = import_faiss("IVF-PQ")
-    floats_ne = spread(floats_ne)
-    n, dim = floats_ne.shape
+    dense_ne = pad_to_parts(dense_ne)
+    n, dim = dense_ne.shape
     coarse, lists = faiss.IndexFlatIP(dim), min(IVF_LISTS, n)
     index = faiss.IndexIVFPQ(coarse, dim, lists, PQ_PARTS, pq_bits(n), faiss.METRIC_INNER_PRODUCT)
     index.nprobe = IVF_PROBES
     index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1  # no warnings
     with _one_thread(faiss):
-        index.train(floats_ne)
-        index.add(floats_ne)
+        index.train(dense_ne)
+        index.add(dense_ne)
     return index
 
 
 def pq_bits(n: int) -> int:
-    """Return how many bits a part's code has, learnt from so many vectors.
+    """Return how many bits the code of a part has when it is trained on n vectors.
 
     >>> [pq_bits(n) for n in (10, 400, 1_020, 5_994, 75_750)]
     [3, 4, 4, 7, 8]
     """
     least, most = PQ_BITS
-    wanted = int(np.log2(max(1, n / _LEARNT_FROM)))
-    possible = int(np.log2(n))  # faiss needs a vector a code
-    return max(1, min(max(least, wanted), most, possible))
+    preferred = int(np.log2(max(1, n / _VECTORS_PER_CODE)))
+    possible = int(np.log2(n))  # faiss needs a vector per code
+    return max(1, min(max(least, preferred), most, possible))
 
 
-def spread(vectors_ne: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Widen vectors with zeros, spread evenly, so that 48 parts of one width hold them.
+def pad_to_parts(vectors_ne: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Pad vectors with zeros, evenly, so that they divide into 48 parts of the same width.
 
-    >>> spread(np.ones((1, 320), np.float32)).reshape(48, 7).sum(axis=1).tolist()[-2:]
+    >>> pad_to_parts(np.ones((1, 320), np.float32)).reshape(48, 7).sum(axis=1).tolist()[-2:]
     [6.0, 6.0]
     """
     n, dim = vectors_ne.shape
     if dim % PQ_PARTS == 0:
         return vectors_ne
     width = -(-dim // PQ_PARTS)
-    parts_e = np.sort(np.arange(dim) % PQ_PARTS)
-    places_e = parts_e * width + np.arange(dim) - np.searchsorted(parts_e, parts_e)
-    wide_nw = np.zeros((n, PQ_PARTS * width), np.float32)
-    wide_nw[:, places_e] = vectors_ne
-    return wide_nw
+    part_e = np.sort(np.arange(dim) % PQ_PARTS)
+    column_e = part_e * width + np.arange(dim) - np.searchsorted(part_e, part_e)
+    padded = np.zeros((n, PQ_PARTS * width), np.float32)
+    padded[:, column_e] = vectors_ne
+    return padded
 
 
-def search(index: Any, queries_qe: NDArray[np.float32], k: int) -> list[Ranked]:
-    """Return what an index of faiss finds for each query."""
-    if index.d != queries_qe.shape[1]:
-        queries_qe = spread(queries_qe)
-    scores_qk, rows_qk = index.search(queries_qe, min(k, index.ntotal))
+def search_faiss(index: Any, dense_qe: NDArray[np.float32], k: int) -> list[Ranked]:
+    """Return the rankings of a faiss index."""
+    if index.d != dense_qe.shape[1]:
+        dense_qe = pad_to_parts(dense_qe)
+    scores_qk, rows_qk = index.search(dense_qe, min(k, index.ntotal))
     return [
         Ranked(rows[rows >= 0], scores[rows >= 0].astype(np.float64))
         for rows, scores in zip(rows_qk, scores_qk, strict=True)
     ]
 
 
-def import_faiss(what: str) -> Any:
-    """Import faiss, or say how to get it."""
+def import_faiss(feature: str) -> Any:
+    """Import faiss; the error names the extra to install for a feature."""
     try:
         return import_module("faiss")
     except ImportError as error:
-        raise MissingExtra(what, "research") from error
+        raise MissingExtra(feature, "research") from error
 
 
-def unit(dense_ne: NDArray[np.float16]) -> NDArray[np.float32]:
-    """Return vectors of length 1, whose products are cosines, as faiss wants them."""
+def to_unit_float32(dense_ne: NDArray[np.float16]) -> NDArray[np.float32]:
+    """Return vectors of length 1, whose dot products are cosines, in the type that faiss takes."""
     floats_ne = dense_ne.astype(np.float32)
     return np.asarray(floats_ne / np.maximum(np.linalg.norm(floats_ne, axis=1)[:, None], 1e-12))
 

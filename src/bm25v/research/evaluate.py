@@ -1,0 +1,252 @@
+"""Measures systems on a data set: R@K and mAP with confidence intervals, compared with dense.
+
+In: a data set and a vocabulary. Out: an `EvaluationResult`, which `tables` prints.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bm25v.index.searcher import Ranked
+from bm25v.progress import Progress, no_progress
+from bm25v.research.datasets import Dataset
+from bm25v.research.features import DatasetFeatures, extract_features
+from bm25v.research.metrics import (
+    RECALL_KS,
+    REVISITED_KS,
+    Judgements,
+    average_precision,
+    judge_rankings,
+    judge_revisited,
+    recall_at,
+)
+from bm25v.research.settings import RankingSettings
+from bm25v.research.significance import Comparison, Interval, compare, confidence_intervals
+from bm25v.research.systems import SYSTEMS, SystemOutput, SystemRunner, resolve_systems
+from bm25v.vocabulary import Vocabulary
+
+DEPTH = max(RECALL_KS)
+
+
+class QueryScores(NamedTuple):
+    """The metrics of each query; NaN where a query does not count."""
+
+    metrics: dict[str, NDArray[np.float64]]
+    unanswerable: int
+
+
+@dataclass(frozen=True)
+class SystemResult:
+    """The metrics of one system."""
+
+    description: str  # how it was set up
+    metrics: dict[str, Interval]
+    against_dense: dict[str, Comparison]  # by metric; empty for dense itself, and without it
+    classes: dict[str, dict[str, float]]  # empty unless per_class
+    rankings: Sequence[Ranked] = field(repr=False, default=())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values: the means by metric first."""
+        values: dict[str, Any] = {name: metric.mean for name, metric in self.metrics.items()}
+        values["ci"] = {name: [metric.low, metric.high] for name, metric in self.metrics.items()}
+        if self.against_dense:
+            values["against_dense"] = {
+                name: comparison._asdict() for name, comparison in self.against_dense.items()
+            }
+        if self.classes:
+            values["classes"] = self.classes
+        return {**values, "about": self.description}
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """The metrics of several systems on one data set."""
+
+    dataset: Dataset
+    problems: list[str]
+    vocabulary: dict[str, Any]
+    settings: RankingSettings
+    unanswerable: int  # queries without a relevant image in the gallery; they count as missed
+    systems: dict[str, SystemResult]
+
+    @property
+    def name(self) -> str:
+        """The data set's name for people."""
+        return self.dataset.title
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the metrics."""
+        return list(next(iter(self.systems.values())).metrics)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "dataset": self.name,
+            "queries": len(self.dataset.queries),
+            "gallery": len(self.dataset.gallery),
+            "systems": {name: system.to_dict() for name, system in self.systems.items()},
+            "protocol": self.dataset.protocol,
+            "unanswerable": self.unanswerable,
+            "problems": self.problems,
+            "vocabulary": self.vocabulary,
+            "settings": {**vars(self.settings), "k_post": self.vocabulary["k_post"]},
+        }
+
+
+def evaluate(
+    dataset: Dataset | DatasetFeatures,
+    vocabulary: Vocabulary,
+    *,
+    settings: RankingSettings | None = None,
+    systems: Sequence[str] = SYSTEMS,
+    cache: Path | None = None,
+    per_class: bool = False,
+    progress: Progress = no_progress,
+) -> EvaluationResult:
+    """Measure systems on a data set.
+
+    Features are read from the cache, or extracted and cached. ROxford5k and RParis6k are judged by
+    the revisited protocol, all other data sets by R@K and the mAP of the first 200 images.
+    """
+    settings = settings or RankingSettings()
+    names = resolve_systems(systems, settings)
+    features = extract_features(dataset, vocabulary, cache=cache, progress=progress)
+    depth = ranking_depth(features.dataset)
+    runner = SystemRunner(features, vocabulary, settings, depth=depth, progress=progress)
+    outputs: dict[str, SystemOutput] = {}
+    for done, name in enumerate(names):
+        progress(name, done, len(names))
+        outputs[name] = runner.run(name)
+    scores = {name: score_queries(features, output.rankings) for name, output in outputs.items()}
+    intervals = _intervals(scores)
+    return EvaluationResult(
+        dataset=features.dataset,
+        problems=features.dataset.problems + _too_small(features.dataset),
+        vocabulary=describe_vocabulary(vocabulary, settings),
+        settings=settings,
+        unanswerable=next(iter(scores.values())).unanswerable,
+        systems={
+            name: SystemResult(
+                description=output.description,
+                metrics=intervals[name],
+                against_dense=_compare_with_dense(scores, name),
+                classes=_classes(features.dataset, scores[name]) if per_class else {},
+                rankings=output.rankings,
+            )
+            for name, output in outputs.items()
+        },
+    )
+
+
+def ranking_depth(dataset: Dataset) -> int:
+    """Return how many images per query are judged: all of them in the revisited protocol."""
+    return len(dataset.gallery) if is_revisited(dataset) else DEPTH
+
+
+def is_revisited(dataset: Dataset) -> bool:
+    """Return whether a data set is judged by the revisited protocol."""
+    return any(query.landmark for query in dataset.queries)
+
+
+def score_queries(features: DatasetFeatures, rankings: Sequence[Ranked]) -> QueryScores:
+    """Compute the metrics of each query."""
+    dataset = features.dataset
+    rows = [ranked.rows for ranked in rankings]
+    if is_revisited(dataset):
+        return _score_revisited(dataset, rows)
+    judgements = judge_rankings(
+        rows,
+        [item.label for item in dataset.gallery],
+        [item.label for item in dataset.queries],
+        dataset.own_rows,
+    )
+    judgements = Judgements(judgements.is_relevant_qk[:, :DEPTH], judgements.n_relevant_q)
+    metrics = {f"R@{k}": recall_at(k, judgements).astype(np.float64) for k in RECALL_KS}
+    metrics["mAP"] = average_precision(judgements)
+    return QueryScores(metrics, int((judgements.n_relevant_q == 0).sum()))
+
+
+def _score_revisited(dataset: Dataset, rows: Sequence[NDArray[np.int64]]) -> QueryScores:
+    setups = judge_revisited(rows, dataset.gallery, dataset.queries)
+    metrics = {f"mAP {setup}": scores.ap_q for setup, scores in setups.items()}
+    for column, k in enumerate(REVISITED_KS):
+        for setup, scores in setups.items():
+            metrics[f"mP@{k} {setup}"] = scores.precision_qk[:, column]
+    counts_q = np.any([~np.isnan(scores.ap_q) for scores in setups.values()], axis=0)
+    return QueryScores(metrics, int((~counts_q).sum()))
+
+
+def _intervals(scores: Mapping[str, QueryScores]) -> dict[str, dict[str, Interval]]:
+    """Return means and intervals by system and metric, from the same resampled queries."""
+    values = {
+        (system, metric): values_q
+        for system, system_scores in scores.items()
+        for metric, values_q in system_scores.metrics.items()
+    }
+    # Metrics that leave out the same queries are resampled together.
+    groups: dict[bytes, list[tuple[str, str]]] = {}
+    for column, values_q in values.items():
+        groups.setdefault(np.isnan(values_q).tobytes(), []).append(column)
+    intervals: dict[tuple[str, str], Interval] = {}
+    for columns in groups.values():
+        values_qm = np.stack([values[column] for column in columns], axis=1)
+        values_qm = values_qm[~np.isnan(values_qm[:, 0])]
+        none = [Interval(math.nan, math.nan, math.nan)] * len(columns)
+        found = confidence_intervals(values_qm) if len(values_qm) else none
+        intervals.update(zip(columns, found, strict=True))
+    return {
+        system: {metric: intervals[system, metric] for metric in system_scores.metrics}
+        for system, system_scores in scores.items()
+    }
+
+
+def _compare_with_dense(scores: Mapping[str, QueryScores], system: str) -> dict[str, Comparison]:
+    if system == "dense" or "dense" not in scores:
+        return {}
+    comparisons = {}
+    for metric, values_q in scores[system].metrics.items():
+        counts_q = ~np.isnan(values_q)
+        if counts_q.any():
+            dense_q = scores["dense"].metrics[metric]
+            comparisons[metric] = compare(values_q[counts_q], dense_q[counts_q])
+    return comparisons
+
+
+def _classes(dataset: Dataset, scores: QueryScores) -> dict[str, dict[str, float]]:
+    if is_revisited(dataset):
+        return {}
+    labels = np.array([query.label for query in dataset.queries])
+    classes = {}
+    for label in sorted(set(labels.tolist())):
+        mask_q = labels == label
+        means = {name: float(values_q[mask_q].mean()) for name, values_q in scores.metrics.items()}
+        classes[label] = {"queries": int(mask_q.sum()), **means}
+    return classes
+
+
+def _too_small(dataset: Dataset) -> list[str]:
+    """Name the metrics R@K that a gallery is too small for."""
+    others = len(dataset.gallery) - int((dataset.own_rows >= 0).all())
+    metrics = [f"R@{k}" for k in RECALL_KS if k > others]
+    if not metrics or is_revisited(dataset):
+        return []
+    return [f"{', '.join(metrics)} cover the whole gallery: it has only {others:,} images to find"]
+
+
+def describe_vocabulary(vocabulary: Vocabulary, settings: RankingSettings) -> dict[str, Any]:
+    """Return the facts about a vocabulary that decide its results."""
+    return {
+        "name": vocabulary.name,
+        "fingerprint": vocabulary.fingerprint,
+        "backbone": vocabulary.backbone_name,
+        "words": vocabulary.n_words,
+        "k": vocabulary.sae.k,
+        "k_post": settings.k_post or vocabulary.k_post,
+        "learnt_from": vocabulary.report.get("data", {}).get("about") or "not stated",
+    }
