@@ -12,8 +12,7 @@ from bm25v.gallery import Gallery
 from bm25v.gallery.compaction import compact
 from bm25v.gallery.rows import bag_file, dense_file
 from bm25v.gallery.writer import FileState, Writer
-from bm25v.index import bm25 as reference
-from bm25v.index.bm25 import WeightedWords
+from bm25v.index.bm25 import WeightedWords, reference_scores
 from bm25v.sae.model import Codes
 from bm25v.vocabulary import Encoding
 from bm25v.vocabulary.bag import Bag
@@ -144,7 +143,7 @@ def assert_found(gallery: Gallery, model: Model) -> None:
     wish = encoding(len(model) % PICTURES)
     results = gallery.search_encoding(wish, k=len(model) + 1, mode="sparse")
     bags = [encoding(number).bag for number in model.values()]
-    scores = reference.scores(bags, WeightedWords.from_bag(wish.bag))
+    scores = reference_scores(bags, WeightedWords.from_bag(wish.bag))
     expected = {path: s for path, s in zip(model, scores, strict=True) if s is not None}
     assert {hit.path: hit.score for hit in results} == expected
 

@@ -18,8 +18,7 @@ from bm25v.gallery import Gallery
 from bm25v.gallery.gallery import Mode
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.writer import FileState, Writer
-from bm25v.index import bm25 as reference
-from bm25v.index.bm25 import WeightedWords
+from bm25v.index.bm25 import WeightedWords, reference_search
 from tests.children import REFUSED, Report, finish, start
 from tests.histories import (
     PICTURES,
@@ -125,7 +124,7 @@ def check_moment(snapshot: Snapshot, wish: int) -> None:
     assert len(numbers) == len(rows)
     assert {n ^ 1 for n in numbers} == numbers
     wanted = WeightedWords.from_bag(encoding(wish).bag)
-    expected = reference.search([snapshot.bag(row) for row in rows], wanted, 10)
+    expected = reference_search([snapshot.bag(row) for row in rows], wanted, 10)
     found = snapshot.searcher.search(wanted, 10)
     assert list(zip(*map(np.ndarray.tolist, found), strict=True)) == [
         (rows[i], score) for i, score in expected

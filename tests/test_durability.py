@@ -265,7 +265,7 @@ def facts(folder: Path) -> tuple[list[str], Facts]:
         hits = []
         for is_indexed in (False, True):
             if is_indexed:
-                gallery.snapshot().searcher.build()
+                gallery.snapshot().searcher.build_index()
             for mode in test_gallery.MODES:
                 found = gallery.search_encoding(encoding(3), k=100, mode=mode)
                 hits += [(hit.path, hit.sparse) for hit in found]

@@ -19,7 +19,7 @@ from PIL import Image
 
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import EvaluationError, MissingExtra, WrongUse
-from bm25v.index import bm25 as reference
+from bm25v.index import bm25
 from bm25v.index.bm25 import WeightedWords
 from bm25v.index.searcher import Ranked
 from bm25v.research import datasets, features, metrics, significance, store
@@ -292,7 +292,9 @@ def reference_search(gallery: BagTable, queries: BagTable, weigh: Any, k: int) -
     found = []
     for row in range(len(queries.tf_nk)):
         words, tf = queries.row(row)
-        hits = reference.search(stored, WeightedWords(words.astype(np.int32), weigh(tf), tf), k)
+        hits = bm25.reference_search(
+            stored, WeightedWords(words.astype(np.int32), weigh(tf), tf), k
+        )
         found.append([number for number, _ in hits])
     return found
 

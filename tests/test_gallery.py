@@ -280,7 +280,7 @@ def test_an_index_changes_no_result(
 ) -> None:
     """Also not after changes that it was not made for."""
     scanning = Gallery.open(gallery.path)
-    gallery.snapshot().searcher.build()
+    gallery.snapshot().searcher.build_index()
     gallery.remove(photos / "3.png")
     picture(77).save(photos / "new.png")
     gallery.add(photos / "new.png")

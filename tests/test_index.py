@@ -12,12 +12,16 @@ from numpy.typing import NDArray
 
 from bm25v.errors import WrongUse
 from bm25v.index import block
-from bm25v.index import bm25 as reference
 from bm25v.index import searcher as searchers
-from bm25v.index.bm25 import WeightedWords
-from bm25v.index.contributions import contributions
+from bm25v.index.bm25 import (
+    DEFAULT_PARAMETERS,
+    Statistics,
+    WeightedWords,
+    contributions,
+    reference_scores,
+    reference_search,
+)
 from bm25v.index.searcher import Ranked, Searcher
-from bm25v.index.statistics import Statistics
 from bm25v.vocabulary.bag import Bag
 
 N_WORDS = 24
@@ -71,24 +75,24 @@ def test_search_equals_the_reference(
     query = to_query(weights)
     searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
     if built:
-        searcher.build()
-    assert_ranked(searcher.search(query, k), reference.search(bags, query, k))
+        searcher.build_index()
+    assert_ranked(searcher.search(query, k), reference_search(bags, query, k))
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_many_rows_equal_the_reference(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough rows for lists, strips, several tiles and guesses that turn out too high."""
-    monkeypatch.setattr(block, "_STRIP_SHARE", 1e-4 if seed % 2 else 1e-2)
+    monkeypatch.setattr(block, "_ARRAY_SHARE", 1e-4 if seed % 2 else 1e-2)
     monkeypatch.setattr(block, "_TILE_ROWS", 500 if seed % 3 else 4000)
     bags = random_bags(3000, seed)
     searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
-    searcher.build()
+    searcher.build_index()
     rng = np.random.default_rng(seed)
     for k in (1, 10, 200, 5000):
         words = rng.choice(N_WORDS + 3, rng.integers(1, 9), replace=False).tolist()
         weights = {word: float(rng.choice([1.0, 1.0, 0.0, -1.0, 2.5])) for word in words}
         for query in (to_query(dict.fromkeys(words, 1.0)), to_query(weights)):
-            assert_ranked(searcher.search(query, k), reference.search(bags, query, k))
+            assert_ranked(searcher.search(query, k), reference_search(bags, query, k))
 
 
 history_strategy = st.lists(
@@ -112,10 +116,10 @@ def test_any_history_equals_the_reference(
     searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
     query = to_query(weights)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(searchers, "_TAIL_ROWS", 4)
+        patch.setattr(searchers, "_UNINDEXED_ROWS", 4)
         for what, values in history:
             if what == "build":
-                searcher.build()
+                searcher.build_index()
                 continue
             assert values is not None
             removed: list[int] = []
@@ -131,7 +135,7 @@ def test_any_history_equals_the_reference(
                 live |= set(returned)
             searcher = searcher.updated(*to_rows(bags), removed=removed, returned=returned)
             rows = sorted(live)
-            found = reference.search([bags[row] for row in rows], query, k)
+            found = reference_search([bags[row] for row in rows], query, k)
             assert searcher.rows.tolist() == rows
             assert_ranked(searcher.search(query, k), [(rows[i], score) for i, score in found])
 
@@ -142,7 +146,7 @@ def test_a_search_among_some_rows_is_exact(n: int, built: bool) -> None:
     bags = random_bags(3000, seed=9)
     searcher = Searcher(*to_rows(bags), n_words=N_WORDS, removed=[3, 700])
     if built:
-        searcher.build()
+        searcher.build_index()
     among = np.random.default_rng(n).permutation(3000)[:n]
     for bag in bags[:10]:
         everything = searcher.search(WeightedWords.from_bag(bag), 3000)
@@ -164,7 +168,7 @@ def test_sums_are_those_of_the_bags(
     strip_share: float, tile_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scanned, from lists, from both halves of strips, and with rows newer than the index."""
-    monkeypatch.setattr(block, "_STRIP_SHARE", strip_share)
+    monkeypatch.setattr(block, "_ARRAY_SHARE", strip_share)
     monkeypatch.setattr(block, "_TILE_ROWS", tile_rows)
     bags = random_bags(6000, seed=5)
     words, values = np.array([2, 3, 11, 20]), np.array([1.5, -2.0, 0.25, 7.0])
@@ -175,17 +179,17 @@ def test_sums_are_those_of_the_bags(
     np.minimum(rows[1][::3], 1, out=rows[1][::3])  # the smallest codes there are
     scanned = Searcher(*rows, n_words=N_WORDS, removed=[4, 5800])
     indexed = Searcher(*(part[:5500] for part in rows), n_words=N_WORDS, removed=[4])
-    indexed.build()
+    indexed.build_index()
     indexed = indexed.updated(*rows, removed=[5800])
     for searcher in (scanned, indexed):
-        assert searcher.sums(words, values).tolist() == expected
+        assert searcher.sum_values(words, values).tolist() == expected
 
 
 def test_many_searches_at_once_give_what_each_gives() -> None:
     bags = random_bags(3000, seed=10)
     searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
     queries = [WeightedWords.from_bag(bag) for bag in bags[:200]]
-    searcher.build()
+    searcher.build_index()
     for query, ranked in zip(queries, searcher.search_many(queries, 20), strict=True):
         alone = searcher.search(query, 20)
         assert ranked.rows.tolist() == alone.rows.tolist()
@@ -195,7 +199,7 @@ def test_many_searches_at_once_give_what_each_gives() -> None:
 def test_searches_that_add_up_make_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
     bags = random_bags(300, seed=11)
     searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
-    monkeypatch.setattr(searchers, "_WORTH_AN_INDEX", 1000)
+    monkeypatch.setattr(searchers, "_ROWS_WORTH_AN_INDEX", 1000)
     found = [searcher.search(WeightedWords.from_bag(bags[0]), 5).rows.tolist() for _ in range(3)]
     assert not searcher.has_index
     found.append(searcher.search(WeightedWords.from_bag(bags[0]), 5).rows.tolist())
@@ -207,11 +211,11 @@ def test_an_index_stays_right_when_pictures_get_longer() -> None:
     """Codes were made with another average length: they must still bound the scores."""
     bags = random_bags(3000, seed=12)
     searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
-    searcher.build()
+    searcher.build_index()
     longer = [Bag(bag.words, bag.tf * 60) for bag in random_bags(3000, seed=13)]
     searcher = searcher.updated(*to_rows(bags + longer))
     for query in map(WeightedWords.from_bag, bags[:10]):
-        assert_ranked(searcher.search(query, 20), reference.search(bags + longer, query, 20))
+        assert_ranked(searcher.search(query, 20), reference_search(bags + longer, query, 20))
 
 
 @pytest.mark.parametrize("weight", [float("nan"), float("inf")])
@@ -230,8 +234,8 @@ def test_rows_that_do_not_exist_cannot_be_searched() -> None:
 @given(bags=st.lists(bag_strategy, min_size=1, max_size=20), weights=weights_strategy)
 def test_contributions_sum_to_the_score(bags: list[Bag], weights: dict[int, float]) -> None:
     query = to_query(weights)
-    statistics = Statistics.of(*to_rows(bags), N_WORDS)
-    for bag, score in zip(bags, reference.scores(bags, query), strict=True):
+    statistics = Statistics.count(*to_rows(bags), N_WORDS)
+    for bag, score in zip(bags, reference_scores(bags, query), strict=True):
         parts = contributions(query, bag, statistics)
         assert sum(part.value for part in parts) == pytest.approx(score or 0.0, abs=1e-9)
         assert (score is None) == (not parts)
@@ -257,14 +261,16 @@ def test_scores_agree_with_bm25s() -> None:
     # bm25s counts occurrences: a term frequency of 3.00 is a word said three times.
     corpus = [np.repeat(bag.words, bag.tf // 100).tolist() for bag in bags]
     names = {str(word): word for word in range(N_WORDS)}
-    outside = bm25s.BM25(method="lucene", k1=reference.K1, b=reference.B)
+    outside = bm25s.BM25(method="lucene", k1=DEFAULT_PARAMETERS.k1, b=DEFAULT_PARAMETERS.b)
     outside.index(bm25s.tokenization.Tokenized(ids=corpus, vocab=names), show_progress=False)
     searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
     for bag in bags[:20]:
         ours = searcher.search(WeightedWords.from_bag(bag), len(bags))
         theirs = outside.get_scores([str(word) for word in bag.words.tolist()])
         # Their variant leaves out the factor k1 + 1, which changes no order.
-        np.testing.assert_allclose(ours.scores, theirs[ours.rows] * (reference.K1 + 1), rtol=1e-4)
+        np.testing.assert_allclose(
+            ours.scores, theirs[ours.rows] * (DEFAULT_PARAMETERS.k1 + 1), rtol=1e-4
+        )
 
 
 def test_scores_agree_with_a_sparse_matrix_product() -> None:

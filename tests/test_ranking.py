@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bm25v import ranking
+from bm25v.index.searcher import top_positions
+from bm25v.search import ranking
 
 
 def plain(dense: list[list[float]], query: list[float]) -> list[float]:
@@ -49,6 +50,6 @@ def test_equal_vectors_get_equal_scores_wherever_they_stand(compiled: bool) -> N
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.0, -2.0]), max_size=60), st.integers(1, 70))
 def test_the_best_come_first_and_ties_to_the_lower_row(scores: list[float], k: int) -> None:
     rows = np.random.default_rng(len(scores)).permutation(len(scores)) * 3
-    best = ranking.top(rows, np.array(scores, dtype=float), k)
+    best = top_positions(rows, np.array(scores, dtype=float), k)
     expected = sorted(range(len(scores)), key=lambda i: (-scores[i], rows[i]))[:k]
     assert best.tolist() == expected

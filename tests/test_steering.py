@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from bm25v.errors import ImageError, WrongUse
 from bm25v.gallery import Gallery, Hit, Results
 from bm25v.gallery.searching import Mode, having
-from bm25v.index import bm25 as reference
-from bm25v.index.bm25 import WeightedWords
+from bm25v.index.bm25 import WeightedWords, reference_scores
 from bm25v.sae.model import Codes
 from bm25v.vocabulary import Encoding, ImageInput, Vocabulary
 from bm25v.vocabulary.bag import Bag, pool_codes
@@ -93,7 +92,7 @@ class Expected:
         words = np.array(sorted(self.weights), dtype=np.int32)
         weights = np.array([self.weights[word] for word in words.tolist()])
         query = WeightedWords(words, weights, np.ones(len(words)))
-        scores = reference.scores(list(self.bags.values()), query)
+        scores = reference_scores(list(self.bags.values()), query)
         self.scores = dict(zip(self.bags, scores, strict=True))
         self.allowed = {
             path
@@ -233,7 +232,7 @@ def test_parts_make_up_the_score_in_every_mode_and_after_any_history(
             sessions = islice(histories.sessions(seed, {}), 6)
             for number, model in enumerate(states(folder, sessions)):
                 if number == 2:
-                    gallery.snapshot().searcher.build()
+                    gallery.snapshot().searcher.build_index()
                 wish = put_to(model, asked[number % len(asked)])
                 if wish is not None and model:
                     check_wish(gallery, model, wish)
@@ -258,7 +257,7 @@ def test_filters_choose_the_same_rows_with_and_without_an_index(
         with Gallery.open(Path(scratch) / "g") as gallery:
             snapshot = gallery.snapshot()
             if built:
-                snapshot.searcher.build()
+                snapshot.searcher.build_index()
             flags = having(snapshot.searcher, tuple(set(must)), tuple(set(without)))
             rows = np.flatnonzero(flags).tolist()
             found = gallery._catalog.paths_of(rows, snapshot.state.generation)

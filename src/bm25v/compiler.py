@@ -1,6 +1,10 @@
-"""Plain loops in, machine code out. Importing this loads numba, which takes half a second.
+"""numba's `njit` with the compiled code kept on disk. Importing this takes half a second.
 
-Only modules of compiled loops import it, and only large galleries or many searches load those.
+So only modules of compiled loops import it, and only large galleries and long jobs import those.
+
+numba recompiles a function when the file that defines it changes, and at no other time. Compiled
+functions therefore use no constants and call no functions of other files: what is defined elsewhere
+is passed as an argument. A test checks it.
 """
 
 from collections.abc import Callable
@@ -9,18 +13,9 @@ from typing import Any
 import numba
 
 
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile a function when it is first called, and keep the result on disk."""
-    return _compiled(function)
-
-
-def compiled_reordering_sums(function: Callable[..., Any]) -> Any:
-    """The same, but sums of floats may be added up in any order, several at a time."""
-    return _compiled(function, fastmath={"reassoc", "contract"})
-
-
-def _compiled(function: Callable[..., Any], **options: Any) -> Any:
+def jit(function: Callable[..., Any]) -> Any:
+    """Compile a function when it is first called, and keep the compiled code on disk."""
     try:
-        return numba.njit(nogil=True, cache=True, **options)(function)
-    except RuntimeError:  # there is no place where the compiled code could be kept
-        return numba.njit(nogil=True, **options)(function)
+        return numba.njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # numba finds no folder that it may write to
+        return numba.njit(nogil=True)(function)

@@ -66,7 +66,7 @@ def _warm_compiler() -> str:
     one = np.ones((1, 1), dtype=np.uint16)
     query = WeightedWords(np.ones(1, np.int32), np.ones(1), np.ones(1))
     searcher = Searcher(one, one, n_words=2)
-    searcher.build()
+    searcher.build_index()
     searcher.search(query, 1)
     seconds = time.perf_counter() - start
-    return f"warm in {seconds:.1f}s, cache at {kernels.best_rows.stats.cache_path}"
+    return f"warm in {seconds:.1f}s, cache at {kernels.search_block.stats.cache_path}"

@@ -9,8 +9,10 @@ from bm25v.explain.explanation import Explanation, Grid, Part, Pixels, combine_m
 from bm25v.explain.glowing import heat_map, photo, shape
 from bm25v.explain.markup import SCALE, bar, breakable, document, facts, text
 from bm25v.gallery import QueryWord
-from bm25v.index.bm25 import K1, B
+from bm25v.index.bm25 import DEFAULT_PARAMETERS
 from bm25v.search.regions import Box
+
+K1, B = DEFAULT_PARAMETERS.k1, DEFAULT_PARAMETERS.b
 
 _HIT = "hit"
 

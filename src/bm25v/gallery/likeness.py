@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bm25v import ranking
 from bm25v.errors import ImageError
 from bm25v.gallery import layout
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.index.bm25 import WeightedWords
+from bm25v.search import ranking
 from bm25v.vocabulary.bag import Bag
 
 CANDIDATES = 32  # that a search by words gives
@@ -59,7 +59,7 @@ def shortlist(snapshot: Snapshot, rows: list[int], progress: Progress) -> dict[P
     left_out = np.setdiff1d(snapshot.rows, rows)
     if len(left_out):
         searcher = searcher.updated(bags["words"], bags["tf"], removed=left_out)
-    searcher.expect(len(rows))
+    searcher.prepare_for(len(rows))
     found: dict[Pair, Likeness] = {}
     for start in range(0, len(rows), _BLOCK):
         block = rows[start : start + _BLOCK]

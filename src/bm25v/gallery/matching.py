@@ -7,9 +7,13 @@ import numpy as np
 from bm25v.gallery.results import Match, QueryWord, Word, label
 from bm25v.gallery.searching import allowed, coverages, worth
 from bm25v.gallery.snapshot import Snapshot
-from bm25v.index.bm25 import WeightedWords
-from bm25v.index.contributions import Contribution, contributions, total
-from bm25v.index.statistics import Statistics
+from bm25v.index.bm25 import (
+    Contribution,
+    Statistics,
+    WeightedWords,
+    contributions,
+    sum_contributions,
+)
 from bm25v.search import EncodedQuery
 from bm25v.vocabulary.bag import SCALE
 
@@ -30,10 +34,10 @@ class Matcher:
     def match(self, row: int, path: str, dense: float) -> Match:
         """Say what one row's score is made of."""
         bag, statistics = self._snapshot.bag(row), self._statistics
-        parts = contributions(self._wish.query, bag, statistics)
+        parts = contributions(self._wish.query, bag, statistics, self._snapshot.searcher.parameters)
         return Match(
             path=path,
-            sparse=total(parts),
+            sparse=sum_contributions(parts),
             dense=None if self._wish.dense_e is None else dense,
             words=tuple(self._word(part) for part in parts),
             coverage=self._coverage(parts),

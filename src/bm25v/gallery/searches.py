@@ -10,7 +10,6 @@ from typing import Unpack
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from bm25v import ranking
 from bm25v.errors import WrongUse
 from bm25v.gallery import matching, searching, wishes
 from bm25v.gallery.matching import Matcher
@@ -20,7 +19,7 @@ from bm25v.gallery.searching import Mode, Settings
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.texts import Texts
 from bm25v.gallery.wishes import Asked, Example, QueryOptions, Wishes, Words
-from bm25v.search import EncodedQuery, Region
+from bm25v.search import EncodedQuery, Region, ranking
 from bm25v.vocabulary import Encoding, ImageInput
 
 
@@ -192,7 +191,7 @@ class Searches(Reader):
         [1, 1, 1]
         """
         wanted = list(pictures)
-        self.snapshot().searcher.expect(len(wanted))
+        self.snapshot().searcher.prepare_for(len(wanted))
 
         def one(picture: ImageInput | Encoding) -> Results:
             if not isinstance(picture, Encoding):

@@ -11,13 +11,11 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v import ranking
 from bm25v.errors import WrongUse
 from bm25v.gallery.snapshot import Snapshot
-from bm25v.index.bm25 import K1, WeightedWords
-from bm25v.index.searcher import Ranked, Searcher
-from bm25v.index.statistics import Statistics
-from bm25v.search import EncodedQuery
+from bm25v.index.bm25 import Statistics, WeightedWords
+from bm25v.index.searcher import Ranked, Searcher, top_positions
+from bm25v.search import EncodedQuery, ranking
 
 Mode = Literal["two-stage", "sparse", "dense", "hybrid"]
 
@@ -89,9 +87,9 @@ def search(snapshot: Snapshot, wish: EncodedQuery, settings: Settings) -> Found:
     scores: NDArray[np.floating] = by_words if mode == "sparse" else dense
     factor = None
     if mode == "hybrid":
-        factor = HYBRID_WEIGHT / (most(wish.wanted, snapshot.searcher.statistics) or 1.0)
+        factor = HYBRID_WEIGHT / (most(wish.wanted, snapshot.searcher) or 1.0)
         scores = dense + factor * by_words
-    best = ranking.top(rows, scores, settings.k)
+    best = top_positions(rows, scores, settings.k)
     ms = {"sparse": (found - start) * 1e3, "rerank": (time.perf_counter() - found) * 1e3}
     return Found(mode, rows[best], scores[best], dense[best], best + 1, factor, ms)
 
@@ -108,13 +106,13 @@ def allowed(searcher: Searcher, wish: EncodedQuery, min_coverage: float = 0.0) -
 def having(searcher: Searcher, must: tuple[int, ...], without: tuple[int, ...]) -> Flags:
     """Return which rows have all of some words and none of others."""
     values = np.array([1.0] * len(must) + [-1.0] * len(without))
-    return searcher.sums(np.array([*must, *without], dtype=np.int64), values) >= len(must)
+    return searcher.sum_values(np.array([*must, *without], dtype=np.int64), values) >= len(must)
 
 
 def coverages(searcher: Searcher, wanted: WeightedWords) -> NDArray[np.float64]:
     """Return which share of a query's IDF mass each row matches; below 0 if it is left out."""
     values = worth(wanted, searcher.statistics)
-    return searcher.sums(wanted.words, values) / (float(values.sum()) or 1.0)
+    return searcher.sum_values(wanted.words, values) / (float(values.sum()) or 1.0)
 
 
 def worth(wanted: WeightedWords, statistics: Statistics) -> NDArray[np.float64]:
@@ -122,9 +120,10 @@ def worth(wanted: WeightedWords, statistics: Statistics) -> NDArray[np.float64]:
     return wanted.weights * statistics.idf(wanted.words)
 
 
-def most(wanted: WeightedWords, statistics: Statistics) -> float:
+def most(wanted: WeightedWords, searcher: Searcher) -> float:
     """Return what no picture can score more than: every word at full saturation."""
-    return (K1 + 1) * float(worth(wanted, statistics).sum())
+    largest = searcher.parameters.largest_saturation
+    return largest * float(worth(wanted, searcher.statistics).sum())
 
 
 def _by_words(searcher: Searcher, wish: EncodedQuery, k: int, among: Flags | None) -> Ranked:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bm25v.gallery.catalog import Catalog
 from bm25v.gallery.results import label
 from bm25v.gallery.snapshot import Snapshot
-from bm25v.index.statistics import Statistics
+from bm25v.index.bm25 import Statistics
 from bm25v.vocabulary.bag import dequantise
 
 COMPANIONS = 8

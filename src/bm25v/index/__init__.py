@@ -1,7 +1,6 @@
-"""Bags in, ranked rows out: exact Okapi BM25 over an inverted index.
+"""Bags in, ranked rows out: exact top K by Okapi BM25 (never imports torch).
 
-`reference` is the plain formula, the oracle of all else. `statistics` are the live counts, `block`
-the inverted index, `searcher` the exact top-K, `contributions` a score taken apart; the compiled
-loops are in `scoring`, `inverting` and `kernels`. Never imports torch. Not this room's job: files,
-pictures, dense vectors.
+`bm25` holds the formula, its parameters and the plain reference; `searcher` the search; `block` the
+inverted index of a range of rows; `kernels` every compiled loop. Files, images and dense vectors
+are other packages' job. How the index works: docs/engine.md.
 """

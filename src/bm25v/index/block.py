@@ -1,9 +1,12 @@
-"""The inverted index of a stretch of rows, compiled: made once, never changed.
+"""The inverted index of a range of rows: built once from their bags, never changed.
 
-Rows are dealt out to tiles like cards, so that each is a fair sample of all. In each tile a word
-has a list of places with codes, or, if it is in many, a strip: one code for every place. A code is
-the word's saturation in that row, rounded up to a few bits: good enough to rule rows out; those
-that remain are scored from their bags.
+A posting says that a word is in a row. It holds the row's position and an *impact*: the word's
+saturation in that row, rounded up to a few bits. Sums of impacts are upper bounds of scores. They
+rule most rows out; the rows that remain are scored from their bags.
+
+Rows are assigned to *tiles* round-robin, so that each tile is a fair sample of all rows. In each
+tile a word has either a *posting list* (positions and impacts of the rows that have the word) or,
+if many rows have it, an *impact array* (one impact for every position, 0 where the word is absent).
 """
 
 from dataclasses import dataclass
@@ -11,92 +14,117 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.index import inverting, kernels, summing
-from bm25v.index.asked import Asked, Bags, Found
-from bm25v.index.bm25 import K1
-from bm25v.index.statistics import Statistics
+from bm25v.index import kernels
+from bm25v.index.bm25 import Bm25Parameters, Statistics
+from bm25v.vocabulary.bag import SCALE
 
-# A strip costs as much as a list of this share of the tile's rows.
-_STRIP_SHARE = 1 / 24
-_TILE_ROWS = kernels.TILE  # at most
+# An impact array costs as much as a posting list with this share of the tile's rows.
+_ARRAY_SHARE = 1 / 24
+_TILE_ROWS = kernels.TILE_ROWS  # at most
 
 
 @dataclass(frozen=True)
 class Block:
-    """Lists and strips of the rows from `first_row` on."""
+    """Posting lists and impact arrays of `n_rows` rows from `first_row` on."""
 
     first_row: int
     n_rows: int
-    average: float  # the length that the codes were made with
-    starts: NDArray[np.uint32]  # of what each word has in each tile, and the end
-    strips_vt: NDArray[np.int32]  # number of its strip, or -1
-    places: NDArray[np.uint16]  # place p of tile t is row first_row + p · tiles + t
-    codes: NDArray[np.uint8]
-    strips_sb: NDArray[np.uint8]  # two places a byte
+    parameters: Bm25Parameters
+    average_length: float  # that the impacts were computed with
+    starts: NDArray[np.uint32]  # of the posting list of each word in each tile, and the end
+    array_vt: NDArray[np.int32]  # number of the word's impact array in a tile, or -1
+    positions: NDArray[np.uint16]  # position p of tile t is row first_row + p · tiles + t
+    impacts: NDArray[np.uint8]
+    arrays_ab: NDArray[np.uint8]  # impact arrays, two positions per byte; the last one is empty
 
     @classmethod
-    def build(cls, bags: Bags, first_row: int, statistics: Statistics) -> "Block":
+    def build(
+        cls,
+        bags: kernels.Bags,
+        first_row: int,
+        statistics: Statistics,
+        parameters: Bm25Parameters,
+    ) -> "Block":
         """Invert the bags from `first_row` on; a slot with tf 0 is empty."""
         words_nk, tf_nk = (part[first_row:] for part in bags)
         n_tiles = max(1, -(-len(words_nk) // _TILE_ROWS))
-        count_tv = inverting.count_words(words_nk, tf_nk, statistics.n_words, n_tiles)
+        count_tv = kernels.count_postings((words_nk, tf_nk), statistics.n_words, n_tiles)
         lines = -(-len(words_nk) // (n_tiles * kernels.COLUMNS))
         half = max(1, -(-lines // 2)) * kernels.COLUMNS
-        # A word's slots of all tiles lie side by side: a search reads memory forwards.
+        # A word's postings in one tile lie beside those in the next: a search reads forwards.
         count_vt = np.ascontiguousarray(count_tv.T)
-        is_strip_vt = count_vt > _STRIP_SHARE * 2 * half
-        numbers_vt = np.cumsum(is_strip_vt, dtype=np.int32).reshape(count_vt.shape) - 1
-        listed_vt = np.where(is_strip_vt, 0, count_vt)
+        has_array_vt = count_vt > _ARRAY_SHARE * 2 * half
+        number_vt = np.cumsum(has_array_vt, dtype=np.int32).reshape(count_vt.shape) - 1
+        listed_vt = np.where(has_array_vt, 0, count_vt)
         starts = np.zeros(listed_vt.size + 1, dtype=np.uint32)
         np.cumsum(listed_vt, out=starts[1:])
-        n_listed, n_strips = int(starts[-1]), int(is_strip_vt.sum())
+        n_listed, n_arrays = int(starts[-1]), int(has_array_vt.sum())
         block = cls(
             first_row,
             len(words_nk),
-            statistics.usual_length,
+            parameters,
+            statistics.average_or_one,
             starts,
-            np.where(is_strip_vt, numbers_vt, np.int32(-1)),
+            np.where(has_array_vt, number_vt, np.int32(-1)),
             np.empty(n_listed, dtype=np.uint16),
             np.empty(n_listed, dtype=np.uint8),
-            np.zeros((n_strips + 1, half), dtype=np.uint8),
+            np.zeros((n_arrays + 1, half), dtype=np.uint8),
         )
-        inverting.fill_postings(words_nk, tf_nk, block.average, *block._arrays)
+        formula = formula_values(parameters, block.average_length)
+        kernels.fill_postings((words_nk, tf_nk), formula, block._postings)
         return block
 
     @property
     def end(self) -> int:
-        """The first row behind it."""
+        """The row after its last one."""
         return self.first_row + self.n_rows
 
     @property
     def nbytes(self) -> int:
-        """What it holds in memory."""
-        return sum(array.nbytes for array in self._arrays)
+        """Bytes in memory."""
+        return sum(array.nbytes for array in self._postings)
 
-    def best(
+    def search(
         self,
-        bags: Bags,
-        usable_n: NDArray[np.bool_],
-        asked: Asked,
-        average: float,
+        bags: kernels.Bags,
+        words: NDArray[np.int64],
+        terms: kernels.Terms,
+        average_length: float,
         k: int,
-        usable_share: float,
-    ) -> Found:
+        *,
+        allowed_n: NDArray[np.bool_],
+        allowed_share: float,
+    ) -> kernels.RowScores:
         """Return rows and scores that include the k best of those that score above 0."""
-        # Where pictures have become longer since, this block's look shorter and score higher.
-        most = (K1 + 1) * max(1.0, average / self.average)
-        look_up = (usable_n, self.first_row, *bags, average, asked.place_v, asked.gains)
-        found: Found = kernels.best_rows(
-            asked.words, most, *self._arrays, *look_up, k, usable_share
+        # If the average length has grown by a factor since the block was built, length norms have
+        # shrunk by at most that factor, and saturations have grown by at most that factor.
+        growth = max(1.0, average_length / self.average_length)
+        found: kernels.RowScores = kernels.search_block(
+            words,
+            terms,
+            self.parameters.largest_saturation * growth,
+            self._postings,
+            allowed_n,
+            self.first_row,
+            bags,
+            formula_values(self.parameters, average_length),
+            k,
+            allowed_share,
         )
         return found
 
-    def sums(self, words: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return for each of its rows the sum of the values of those words that it has."""
-        lists = (self.starts, self.strips_vt, self.places, self.strips_sb)
-        found: NDArray[np.float64] = summing.sums(words, values, *lists, self.n_rows)
-        return found
+    def sum_values(
+        self, words: NDArray[np.int64], values: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return for each row of the block the sum of the values of those words that it has."""
+        sums: NDArray[np.float64] = kernels.sum_values(words, values, self._postings, self.n_rows)
+        return sums
 
     @property
-    def _arrays(self) -> tuple[NDArray[np.generic], ...]:
-        return self.starts, self.strips_vt, self.places, self.codes, self.strips_sb
+    def _postings(self) -> kernels.Postings:
+        return self.starts, self.array_vt, self.positions, self.impacts, self.arrays_ab
+
+
+def formula_values(parameters: Bm25Parameters, average_length: float) -> kernels.Formula:
+    """Return what compiled code needs to compute a score."""
+    return float(parameters.k1), float(parameters.b), average_length, float(SCALE)

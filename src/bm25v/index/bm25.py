@@ -1,18 +1,51 @@
-"""BM25 as it is written (paper, equations 1 and 2): slow, plain, and right.
+"""BM25: the formula (paper, equations 1 and 2), its parameters, statistics and contributions.
 
-Every faster way must give these scores and this order. Words are summed in ascending order.
+`reference_scores` and `reference_search` are the formula as it is written, slow and plain. Every
+faster path must return their scores, to the last bit, and their order. For this, all paths add up
+the words of a bag in ascending order in float64.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.vocabulary.bag import Bag
+from bm25v.errors import WrongUse
+from bm25v.vocabulary.bag import SCALE, Bag
 
-K1 = 1.5
-B = 0.75
+_LARGEST_K1 = 1e6  # the saturation is linear in tf long before; far larger values overflow
+_CHUNK_ROWS = 16_384  # counted at once: they fit into the cache
+
+
+@dataclass(frozen=True)
+class Bm25Parameters:
+    """k1: how slowly a word's contribution saturates; b: how much the length of a bag counts.
+
+    >>> Bm25Parameters()
+    Bm25Parameters(k1=1.5, b=0.75)
+    >>> Bm25Parameters(b=2)
+    Traceback (most recent call last):
+    bm25v.errors.WrongUse: b = 2: give a number from 0 to 1
+    """
+
+    k1: float = 1.5
+    b: float = 0.75
+
+    def __post_init__(self) -> None:
+        for name, value, largest in (("k1", self.k1, _LARGEST_K1), ("b", self.b, 1)):
+            if not (math.isfinite(value) and 0 <= value <= largest):
+                raise WrongUse(f"{name} = {value}: give a number from 0 to {largest:,.0f}")
+
+    @property
+    def largest_saturation(self) -> float:
+        """k1 + 1: what the saturation of a word approaches as its tf grows."""
+        return self.k1 + 1
+
+
+DEFAULT_PARAMETERS = Bm25Parameters()
 
 
 class WeightedWords(NamedTuple):
@@ -35,30 +68,158 @@ class WeightedWords(NamedTuple):
         return cls(bag.words, np.ones(len(bag.words)), bag.frequencies)
 
 
-def scores(bags: Sequence[Bag], query: WeightedWords) -> list[float | None]:
+def reference_scores(
+    bags: Sequence[Bag], query: WeightedWords, parameters: Bm25Parameters = DEFAULT_PARAMETERS
+) -> list[float | None]:
     """Return each bag's score, or None where it shares no word with the query.
 
     >>> bags = [Bag(np.array([1, 4], np.int32), np.array([100, 300], np.uint16)),
     ...         Bag(np.array([2], np.int32), np.array([200], np.uint16))]
-    >>> wish = WeightedWords(np.array([4], np.int32), np.array([1.0]), np.array([1.0]))
-    >>> [score and round(score, 4) for score in scores(bags, wish)]
+    >>> query = WeightedWords(np.array([4], np.int32), np.array([1.0]), np.array([1.0]))
+    >>> [score and round(score, 4) for score in reference_scores(bags, query)]
     [1.0664, None]
     """
-    n = len(bags)
+    k1, b, n = parameters.k1, parameters.b, len(bags)
     lengths = [float(bag.tf.sum(dtype=np.int64)) / 100 for bag in bags]
     average = float(sum(int(bag.tf.sum(dtype=np.int64)) for bag in bags)) / 100 / max(n, 1)
-    found: list[float | None] = [None] * n
+    scores: list[float | None] = [None] * n
     for word, weight in zip(query.words.tolist(), query.weights.tolist(), strict=True):
         df = sum(word in bag.words for bag in bags)
         idf = float(np.log(1 + (n - df + 0.5) / (df + 0.5)))
         for i, bag in enumerate(bags):
             for tf in bag.frequencies[bag.words == word].tolist():
-                saturation = tf * (K1 + 1) / (tf + K1 * (1 - B + B * lengths[i] / average))
-                found[i] = (found[i] or 0.0) + weight * idf * saturation
-    return found
+                saturation = tf * (k1 + 1) / (tf + k1 * (1 - b + b * lengths[i] / average))
+                scores[i] = (scores[i] or 0.0) + weight * idf * saturation
+    return scores
 
 
-def search(bags: Sequence[Bag], query: WeightedWords, k: int) -> list[tuple[int, float]]:
-    """Return the k best (bag number, score), best first, ties to the lower number."""
-    found = [(i, score) for i, score in enumerate(scores(bags, query)) if score is not None]
-    return sorted(found, key=lambda pair: (-pair[1], pair[0]))[:k]
+def reference_search(
+    bags: Sequence[Bag],
+    query: WeightedWords,
+    k: int,
+    parameters: Bm25Parameters = DEFAULT_PARAMETERS,
+) -> list[tuple[int, float]]:
+    """Return the k best (position in `bags`, score), best first, ties to the lower position."""
+    scores = enumerate(reference_scores(bags, query, parameters))
+    hits = [(i, score) for i, score in scores if score is not None]
+    return sorted(hits, key=lambda hit: (-hit[1], hit[0]))[:k]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What BM25 needs to know about a set of bags: N, document frequencies and total length."""
+
+    n: int
+    df_v: NDArray[np.int64]
+    total_length: int  # sum of the stored tf, a whole number, so that updates do not round
+
+    @classmethod
+    def count(
+        cls, words_nk: NDArray[np.unsignedinteger], tf_nk: NDArray[np.uint16], n_words: int
+    ) -> "Statistics":
+        """Count bags of fixed width; a slot with tf 0 is empty."""
+        df_v = np.zeros(n_words, dtype=np.int64)
+        total_length = 0
+        for start in range(0, len(words_nk), _CHUNK_ROWS):
+            chunk = slice(start, start + _CHUNK_ROWS)
+            words, tf = words_nk[chunk].ravel(), tf_nk[chunk].ravel()
+            df_v += np.bincount(words if tf.all() else words[tf > 0], minlength=n_words)
+            total_length += int(tf.sum(dtype=np.int64))
+        return cls(len(words_nk), df_v, total_length)
+
+    def __add__(self, other: "Statistics") -> "Statistics":
+        return Statistics(
+            self.n + other.n, self.df_v + other.df_v, self.total_length + other.total_length
+        )
+
+    def __sub__(self, other: "Statistics") -> "Statistics":
+        return Statistics(
+            self.n - other.n, self.df_v - other.df_v, self.total_length - other.total_length
+        )
+
+    @property
+    def n_words(self) -> int:
+        """V, the size of the vocabulary."""
+        return len(self.df_v)
+
+    @property
+    def average_length(self) -> float:
+        """The mean |d|; 0 if no bag has a word."""
+        return self.total_length / SCALE / max(self.n, 1)
+
+    @property
+    def average_or_one(self) -> float:
+        """The mean |d|, or 1 where it is 0: a divisor that is never 0."""
+        return self.average_length or 1.0
+
+    def idf(self, words: NDArray[np.integer]) -> NDArray[np.float64]:
+        """Return ln(1 + (N - df + 0.5) / (df + 0.5)) of each word (equation 2)."""
+        df = self.df_v[words]
+        return np.asarray(np.log(1 + (self.n - df + 0.5) / (df + 0.5)), dtype=np.float64)
+
+    def length_norms(
+        self, lengths: NDArray[np.integer], parameters: Bm25Parameters = DEFAULT_PARAMETERS
+    ) -> NDArray[np.float64]:
+        """Return k1 (1 - b + b |d| / average) for sums of stored tf."""
+        k1, b = parameters.k1, parameters.b
+        return k1 * (1 - b + b * (lengths / SCALE) / self.average_or_one)
+
+
+def saturation(
+    frequencies: NDArray[np.float64],
+    norms: NDArray[np.float64],
+    parameters: Bm25Parameters = DEFAULT_PARAMETERS,
+) -> NDArray[np.float64]:
+    """Return tf (k1 + 1) / (tf + norm): the factor of a word's IDF in the score (equation 1)."""
+    return frequencies * (parameters.k1 + 1) / (frequencies + norms)
+
+
+class Contribution(NamedTuple):
+    """What one shared word adds to an image's score: value = weight · idf · saturation."""
+
+    word: int
+    idf: float
+    query_tf: float
+    tf: float
+    saturation: float
+    value: float
+    weight: float
+    df: int
+
+
+def contributions(
+    query: WeightedWords,
+    bag: Bag,
+    statistics: Statistics,
+    parameters: Bm25Parameters = DEFAULT_PARAMETERS,
+) -> list[Contribution]:
+    """Return what each shared word adds to the score, the largest contribution first."""
+    _, in_query, in_bag = np.intersect1d(
+        query.words, bag.words, assume_unique=True, return_indices=True
+    )
+    words = query.words[in_query]
+    idf = statistics.idf(words)
+    frequencies = bag.frequencies[in_bag]
+    norm = statistics.length_norms(bag.tf.sum(dtype=np.int64, keepdims=True), parameters)
+    saturations = saturation(frequencies, norm, parameters)
+    weights = query.weights[in_query]
+    columns = (
+        words,
+        idf,
+        query.frequencies[in_query],
+        frequencies,
+        saturations,
+        weights * idf * saturations,
+        weights,
+        statistics.df_v[words],
+    )
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return sorted((Contribution(*row) for row in rows), key=lambda part: (-part.value, part.word))
+
+
+def sum_contributions(parts: Iterable[Contribution]) -> float:
+    """Return the score that contributions add up to, to the last bit that of the searcher."""
+    score = 0.0  # not `sum`, which compensates rounding errors since Python 3.12
+    for part in sorted(parts, key=lambda part: part.word):
+        score += part.value
+    return score

@@ -1,7 +1,11 @@
-"""Compiled: the search of a block.
+"""Every compiled loop of the index: exact scores, building a block, searching a block.
 
-Sums of codes are never below the score that they stand for: they rule rows out, and decide nothing
-else. How that works is told in docs/engine.md.
+Arrays in, arrays out. Whatever is defined in other files (k1, b, the scale of the stored tf) comes
+as an argument, because numba's cache does not notice when other files change (see `compiler.py`).
+
+Exact scores are the same floats as those of `bm25.reference_scores`: the same operations, words in
+ascending order. Sums of impacts are upper bounds of scores: they rule rows out and decide nothing
+else. docs/engine.md explains the search step by step.
 """
 
 from typing import Any
@@ -9,271 +13,454 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.compiler import compiled
-from bm25v.index.scoring import Counts, Floats, Found, Places, Words, score_far
+from bm25v.compiler import jit
 
-TILE = 65_536  # places in a tile, at most: their numbers fit into two bytes
-COLUMNS = 4_096  # sums are looked through in lines of so many; a tile has an even number of lines
-FULL_CODE = 127  # in a list, for a saturation of k1 + 1, the most there is
-FULL_STRIP_CODE = 15  # in a strip, where two codes share a byte
+TILE_ROWS = 65_536  # rows of a tile, at most: a position in it fits into two bytes
+COLUMNS = 4_096  # a tile's sums are seen as a matrix of so many columns and an even number of lines
+LARGEST_LIST_IMPACT = 127  # stands for a tf far above the length norm
+LARGEST_ARRAY_IMPACT = 15  # the same in an impact array, where two impacts share a byte
 
 _GROUPS = 256  # of columns
 _LARGEST_SUM = 65_535
-_LOW_BITS = 6  # of a sum, which do not matter where one is only needed roughly
-_LATE_SHARE = 0.15  # of the guess: strips that can add no more are looked up where it matters
+_IGNORED_BITS = 6  # of a sum, where a rough threshold is enough
+_NONESSENTIAL_SHARE = 0.15  # of the threshold, that nonessential words may add together
 
+Bags = tuple[NDArray[np.unsignedinteger], NDArray[np.uint16]]  # words_nk and tf_nk
+Formula = tuple[float, float, float, float]  # k1, b, average length, scale of the stored tf
+# For each word of the vocabulary the number of the query term, from 1 on, 0 if the query does not
+# have it; and weight · idf of each term, with a 0 in front.
+Terms = tuple[NDArray[np.uint16], NDArray[np.float64]]
+# The arrays of a `Block`: starts, array_vt, positions, impacts, arrays_ab.
+Postings = tuple[
+    NDArray[np.uint32],
+    NDArray[np.int32],
+    NDArray[np.uint16],
+    NDArray[np.uint8],
+    NDArray[np.uint8],
+]
+RowScores = tuple[NDArray[np.int64], NDArray[np.float64]]
 Flags = NDArray[np.bool_]
+Sums = NDArray[np.uint16]
 
 
-@compiled
-def best_rows(
+# Exact scores
+
+
+@jit
+def length_norm(tf_nk: NDArray[np.uint16], row: int, formula: Formula) -> float:
+    """Return k1 (1 - b + b |d| / average) of a row."""
+    k1, b, average, scale = formula
+    length = 0
+    for slot in range(tf_nk.shape[1]):
+        length += tf_nk[row, slot]
+    return k1 * (1 - b + b * (length / scale) / average)
+
+
+@jit
+def exact_score(bags: Bags, row: int, formula: Formula, terms: Terms) -> float:
+    """Return a row's BM25 score."""
+    words_nk, tf_nk = bags
+    term_v, weights = terms
+    k1, _, _, scale = formula
+    norm = length_norm(tf_nk, row, formula)
+    score = 0.0
+    for slot in range(tf_nk.shape[1]):
+        term = term_v[words_nk[row, slot]]
+        if term > 0 and tf_nk[row, slot] > 0:
+            frequency = tf_nk[row, slot] / scale
+            score += weights[term] * (frequency * (k1 + 1) / (frequency + norm))
+    return score
+
+
+@jit
+def has_term(bags: Bags, row: int, terms: Terms) -> bool:
+    """Return whether a row shares a word with the query; a slot with tf 0 is empty."""
+    words_nk, tf_nk = bags
+    term_v, _ = terms
+    for slot in range(tf_nk.shape[1]):
+        if term_v[words_nk[row, slot]] > 0 and tf_nk[row, slot] > 0:
+            return True
+    return False
+
+
+@jit
+def scan_rows(bags: Bags, rows: NDArray[np.int64], formula: Formula, terms: Terms) -> RowScores:
+    """Return those of the given rows that share a word with the query, and their scores."""
+    hits = np.empty(len(rows), dtype=np.int64)
+    scores = np.empty(len(rows), dtype=np.float64)
+    n = 0
+    for row in rows:
+        if has_term(bags, row, terms):
+            hits[n] = row
+            scores[n] = exact_score(bags, row, formula, terms)
+            n += 1
+    return hits[:n], scores[:n]
+
+
+@jit
+def score_rows(
+    bags: Bags, rows: NDArray[np.int64], formula: Formula, terms: Terms
+) -> NDArray[np.float64]:
+    """Score rows that are far apart in memory: read once in a row, they arrive side by side."""
+    words_nk, tf_nk = bags
+    touched = 0
+    for row in rows:  # a bag may reach into a second cache line
+        touched += words_nk[row, 0] + tf_nk[row, -1]
+    scores = np.empty(len(rows), dtype=np.float64)
+    for i in range(len(rows)):
+        scores[i] = exact_score(bags, rows[i], formula, terms)
+    scores[touched:0] = 0  # changes nothing; without a use, the compiler would drop the first loop
+    return scores
+
+
+# Building a block
+
+
+@jit
+def count_postings(bags: Bags, n_words: int, n_tiles: int) -> NDArray[np.int32]:
+    """Return how many rows of each tile have each word."""
+    words_nk, tf_nk = bags
+    count_tv = np.zeros((n_tiles, n_words), dtype=np.int32)
+    for tile in range(n_tiles):
+        for row in range(tile, len(words_nk), n_tiles):
+            for slot in range(words_nk.shape[1]):
+                if tf_nk[row, slot] > 0:
+                    count_tv[tile, words_nk[row, slot]] += 1
+    return count_tv
+
+
+@jit
+def fill_postings(bags: Bags, formula: Formula, postings: Postings) -> None:
+    """Write every word of every row into its posting list or impact array, rounded up."""
+    words_nk, tf_nk = bags
+    starts, array_vt, positions, impacts, arrays_ab = postings
+    scale = formula[3]
+    n_words, n_tiles = array_vt.shape
+    half = arrays_ab.shape[
+        1
+    ]  # a byte holds the impacts of a position and of the one half a tile on
+    next_v = np.empty(n_words, dtype=np.int64)
+    for tile in range(n_tiles):
+        next_v[:] = starts[tile:-1:n_tiles]
+        for row in range(tile, len(words_nk), n_tiles):
+            norm = length_norm(tf_nk, row, formula)
+            for slot in range(words_nk.shape[1]):
+                if tf_nk[row, slot] == 0:
+                    continue
+                frequency = tf_nk[row, slot] / scale
+                share = frequency / (frequency + norm)
+                word, position = words_nk[row, slot], row // n_tiles
+                array = array_vt[word, tile]
+                if array >= 0:
+                    impact = np.uint8(np.ceil(share * LARGEST_ARRAY_IMPACT))
+                    arrays_ab[array, position % half] |= impact << (4 * (position // half))
+                else:
+                    positions[next_v[word]] = position
+                    impacts[next_v[word]] = np.uint8(np.ceil(share * LARGEST_LIST_IMPACT))
+                    next_v[word] += 1
+
+
+# Sums of values by row: filters and coverage
+
+
+@jit
+def sum_values(
+    words: NDArray[np.int64], values: NDArray[np.float64], postings: Postings, n_rows: int
+) -> NDArray[np.float64]:
+    """Return for each row the sum of the values of those words that it has, in their order."""
+    starts, array_vt, positions, _, arrays_ab = postings
+    n_tiles, half = array_vt.shape[1], arrays_ab.shape[1]
+    sums_n = np.empty(n_rows, dtype=np.float64)
+    tile_sums = np.empty(2 * half, dtype=np.float64)
+    for tile in range(n_tiles):
+        tile_sums[:] = 0
+        for i in range(len(words)):
+            array = array_vt[words[i], tile]
+            if array >= 0:
+                _add_where_present(arrays_ab[array], values[i], tile_sums)
+                continue
+            entry = words[i] * n_tiles + tile
+            for position in positions[starts[entry] : starts[entry + 1]]:
+                tile_sums[position] += values[i]
+        rows_of_tile = sums_n[tile::n_tiles]
+        rows_of_tile[:] = tile_sums[: len(rows_of_tile)]
+    return sums_n
+
+
+@jit
+def _add_where_present(pairs: NDArray[np.uint8], value: float, sums: NDArray[np.float64]) -> None:
+    """Add the value wherever there is an impact; without a branch, the loops are vectorised."""
+    second_half = sums[len(pairs) :]
+    for i in range(len(pairs)):
+        sums[i] += value * ((pairs[i] & 15) > 0)
+    for i in range(len(pairs)):
+        second_half[i] += value * ((pairs[i] >> 4) > 0)
+
+
+# Searching a block
+
+
+@jit
+def search_block(
     words: NDArray[np.int64],
-    most: float,
-    starts: NDArray[np.uint32],
-    strips_vt: NDArray[np.int32],
-    places: NDArray[np.uint16],
-    codes: NDArray[np.uint8],
-    strips_sb: NDArray[np.uint8],
-    usable_n: Flags,
+    terms: Terms,
+    largest_saturation: float,
+    postings: Postings,
+    allowed_n: Flags,
     first_row: int,
-    words_nk: Words,
-    tf_nk: Counts,
-    average: float,
-    place_v: Places,
-    gains: Floats,
+    bags: Bags,
+    formula: Formula,
     k: int,
-    usable_share: float,
-) -> Found:
+    allowed_share: float,
+) -> RowScores:
     """Return rows and scores that include the k best of those that score above 0.
 
-    A word can add `most` times its gain. Steps times codes add up, in units, to at least what a row
-    scores. Rows of high sums are collected, down to a guess. The k highest sums are scored, and
-    their k-th score tells how low sums may be that still matter. If that is below the guess, rows
-    are collected again.
+    A word adds at most `largest_saturation` times its weight. An impact times the word's multiplier
+    is that upper bound in whole units, so that a row's sum is never below its score. Rows whose
+    sums reach an estimated threshold are collected. The k highest sums are scored exactly; rows
+    with sums below their k-th score do not matter. If that is below the estimate, rows are
+    collected again, with the k-th score as threshold.
     """
-    lists = (starts, strips_vt, places, codes, strips_sb)
-    helpful = gains[1:] > 0
-    words = words[helpful]
-    bounds = gains[1:][helpful] * most
-    unit = bounds.sum() / (_LARGEST_SUM - FULL_CODE * len(words))
-    steps = np.ceil(bounds / (unit * FULL_CODE)).astype(np.uint16)
-    strip_steps = np.ceil(bounds / (unit * FULL_STRIP_CODE)).astype(np.uint16)
-    asked = (words, steps, strip_steps)
-    guess = 0
+    _, weights = terms
+    is_positive = weights[1:] > 0
+    words = words[is_positive]
+    bounds = weights[1:][is_positive] * largest_saturation
+    unit = bounds.sum() / (_LARGEST_SUM - LARGEST_LIST_IMPACT * len(words))
+    multipliers = np.ceil(bounds / (unit * LARGEST_LIST_IMPACT)).astype(np.uint16)
+    array_multipliers = np.ceil(bounds / (unit * LARGEST_ARRAY_IMPACT)).astype(np.uint16)
+    query = (words, multipliers, array_multipliers)
+    threshold = 0
     while True:
-        found, sums, guess = _collect(asked, lists, usable_n, first_row, guess, k, usable_share)
-        if len(found) < k and guess > 1:
-            guess = max(1, guess // 2)
+        collected, sums, threshold = _collect_rows(
+            query, postings, allowed_n, first_row, threshold, k, allowed_share
+        )
+        if len(collected) < k and threshold > 1:
+            threshold = max(1, threshold // 2)
             continue
-        low = _reached(sums, k)
-        is_high = sums >= low
-        rows = found[is_high]
-        scores = score_far(rows, words_nk, tf_nk, average, place_v, gains)
-        least = 1
-        if len(found) >= k:
-            threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
-            least = max(1, int(threshold / unit * (1 - 1e-9)))
-        if least >= guess:
+        is_high = sums >= _sum_reached_by(sums, k)
+        rows = collected[is_high]
+        scores = score_rows(bags, rows, formula, terms)
+        needed = 1
+        if len(collected) >= k:
+            kth_score = np.partition(scores, len(scores) - k)[len(scores) - k]
+            needed = max(1, int(kth_score / unit * (1 - 1e-9)))
+        if needed >= threshold:
             break
-        guess = least
-    more = found[~is_high & (sums >= least)]
-    more_scores = score_far(more, words_nk, tf_nk, average, place_v, gains)
+        threshold = needed
+    more = collected[~is_high & (sums >= needed)]
+    more_scores = score_rows(bags, more, formula, terms)
     return np.concatenate((rows, more)), np.concatenate((scores, more_scores))
 
 
-@compiled
-def _collect(
-    asked: Any,
-    lists: Any,
-    usable_n: Flags,
+@jit
+def _collect_rows(
+    query: Any,
+    postings: Postings,
+    allowed_n: Flags,
     first_row: int,
-    guess: int,
+    threshold: int,
     k: int,
-    usable_share: float,
-) -> tuple[NDArray[np.int64], Counts, int]:
-    """Return the usable rows whose sums reach the guess, the sums, and the guess (0: make one).
+    allowed_share: float,
+) -> tuple[NDArray[np.int64], Sums, int]:
+    """Return the allowed rows whose sums reach the threshold, their sums, and the threshold.
 
-    A guess of our own is first made from one tile, then raised by what was found so far.
+    A threshold of 0 means: estimate one from the first tile, then raise it as rows are collected.
     """
-    n_tiles = lists[1].shape[1]
-    is_given = guess > 0
-    tile_sums = np.empty(2 * lists[4].shape[1], dtype=np.uint16)
+    n_tiles, half = postings[1].shape[1], postings[4].shape[1]
+    is_given = threshold > 0
+    tile_sums = np.empty(2 * half, dtype=np.uint16)
     columns = np.empty(COLUMNS, dtype=np.uint16)
     groups = np.empty(_GROUPS, dtype=np.uint16)
     high = np.empty(len(tile_sums), dtype=np.uint16)
-    found = np.empty(1024, dtype=np.int64)
+    rows = np.empty(1024, dtype=np.int64)
     sums = np.empty(1024, dtype=np.uint16)
-    late = np.zeros(len(asked[0]), dtype=np.bool_)
+    is_nonessential = np.zeros(len(query[0]), dtype=np.bool_)
     n = 0
     for tile in range(n_tiles):
-        most_late = _put_off(asked[2], guess, late)
-        _add_up(asked, late, tile, lists, tile_sums)
-        _find_highest(tile_sums, columns)
-        _find_highest(columns, groups)
-        if guess == 0:
-            guess = _reached(columns, int(_expected(k, 1, n_tiles) / usable_share))
-        n_high = _find_high(tile_sums, columns, groups, guess - most_late, high)
-        _add_late(asked, late, tile, lists, high[:n_high], tile_sums)
-        for place in high[:n_high]:
-            row = first_row + place * n_tiles + tile
-            if tile_sums[place] >= guess and usable_n[row]:
-                if n == len(found):
-                    found = np.concatenate((found, np.empty_like(found)))
+        left_out = _choose_nonessential(query[2], threshold, is_nonessential)
+        _add_essential(query, is_nonessential, tile, postings, tile_sums)
+        _find_maxima(tile_sums, columns)
+        _find_maxima(columns, groups)
+        if threshold == 0:
+            threshold = _sum_reached_by(columns, int(_expected_rows(k, 1, n_tiles) / allowed_share))
+        n_high = _find_high(tile_sums, columns, groups, threshold - left_out, high)
+        _add_nonessential(query, is_nonessential, tile, postings, high[:n_high], tile_sums)
+        for position in high[:n_high]:
+            row = first_row + position * n_tiles + tile
+            if tile_sums[position] >= threshold and allowed_n[row]:
+                if n == len(rows):
+                    rows = np.concatenate((rows, np.empty_like(rows)))
                     sums = np.concatenate((sums, np.empty_like(sums)))
-                found[n], sums[n] = row, tile_sums[place]
+                rows[n], sums[n] = row, tile_sums[position]
                 n += 1
         is_time = tile & (tile + 1) == 0  # after 1, 2, 4, 8 … tiles
-        if is_time and not is_given and n > _expected(k, tile + 1, n_tiles):
-            guess = max(guess, _reached(sums[:n], _expected(k, tile + 1, n_tiles)))
-    return found[:n], sums[:n], guess
+        if is_time and not is_given and n > _expected_rows(k, tile + 1, n_tiles):
+            reached = _sum_reached_by(sums[:n], _expected_rows(k, tile + 1, n_tiles))
+            threshold = max(threshold, reached)
+    return rows[:n], sums[:n], threshold
 
 
-@compiled
-def _expected(k: int, tiles: int, n_tiles: int) -> int:
-    """Return how many rows of some tiles may matter for the k best of all; more, for chance."""
+@jit
+def _expected_rows(k: int, tiles: int, n_tiles: int) -> int:
+    """Return how many of the k best rows some tiles have, plus a margin for chance."""
     share = k * tiles / n_tiles
     return int(1.5 * share + 3 * share**0.5 + 3)
 
 
-@compiled
-def _reached(sums: Counts, k: int) -> int:
-    """Return a sum that at least k reach, and not many more; 1 if there are no k above it."""
-    counts = np.zeros((_LARGEST_SUM >> _LOW_BITS) + 1, dtype=np.int32)
+@jit
+def _sum_reached_by(sums: Sums, k: int) -> int:
+    """Return a value that at least k sums reach, and few more; 1 if fewer than k are above it."""
+    counts = np.zeros((_LARGEST_SUM >> _IGNORED_BITS) + 1, dtype=np.int32)
     for value in sums:
-        counts[value >> _LOW_BITS] += 1
+        counts[value >> _IGNORED_BITS] += 1
     at = len(counts)
     n = 0
     while n < k and at > 0:
         at -= 1
         n += counts[at]
-    return max(1, at << _LOW_BITS)
+    return max(1, at << _IGNORED_BITS)
 
 
-@compiled
-def _put_off(strip_steps: Counts, guess: int, late: Flags) -> int:
-    """Choose words that may be added later, to few rows; return the most that they can add."""
-    most = 0
-    late[:] = False
-    for i in np.argsort(strip_steps):
-        if most + strip_steps[i] * FULL_STRIP_CODE > _LATE_SHARE * guess:
+@jit
+def _choose_nonessential(array_multipliers: Sums, threshold: int, is_nonessential: Flags) -> int:
+    """Flag words that together add little; return the upper bound of what they add.
+
+    As in MaxScore: their impact arrays are read only where the other words come near the threshold.
+    """
+    bound = 0
+    is_nonessential[:] = False
+    for i in np.argsort(array_multipliers):
+        more = array_multipliers[i] * LARGEST_ARRAY_IMPACT
+        if bound + more > _NONESSENTIAL_SHARE * threshold:
             break
-        most += strip_steps[i] * FULL_STRIP_CODE
-        late[i] = True
-    return most
+        bound += more
+        is_nonessential[i] = True
+    return bound
 
 
-@compiled
-def _add_late(
-    asked: Any, late: Flags, tile: int, lists: Any, high: NDArray[np.uint16], sums: Counts
+@jit
+def _add_nonessential(
+    query: Any,
+    is_nonessential: Flags,
+    tile: int,
+    postings: Postings,
+    high: NDArray[np.uint16],
+    sums: Sums,
 ) -> None:
-    """Add the words that were put off, each in a loop of its own: memory is waited for once."""
-    words, _, strip_steps = asked
-    strips_vt, strips_sb = lists[1], lists[4]
-    half = strips_sb.shape[1]
-    for i in np.flatnonzero(late):
-        strip = strips_vt[words[i], tile]
-        if strip < 0:
+    """Add nonessential words at some positions; word by word, so that memory is waited for once."""
+    words, _, array_multipliers = query
+    array_vt, arrays_ab = postings[1], postings[4]
+    half = arrays_ab.shape[1]
+    for i in np.flatnonzero(is_nonessential):
+        array = array_vt[words[i], tile]
+        if array < 0:
             continue
-        codes = strips_sb[strip]
-        for place in high:
-            code = (codes[place % half] >> (4 * (place // half))) & FULL_STRIP_CODE
-            sums[place] += np.uint16(code) * strip_steps[i]
+        pairs = arrays_ab[array]
+        for position in high:
+            impact = (pairs[position % half] >> (4 * (position // half))) & LARGEST_ARRAY_IMPACT
+            sums[position] += np.uint16(impact) * array_multipliers[i]
 
 
-@compiled
-def _add_up(asked: Any, late: Flags, tile: int, lists: Any, sums: Counts) -> None:
-    """Add all words of a tile up but those put off. The first strips need nothing to add to."""
-    words, steps, strip_steps = asked
-    starts, strips_vt, places, codes, strips_sb = lists
-    n_tiles = strips_vt.shape[1]
-    strips = np.full(len(words) + 3, len(strips_sb) - 1)  # the last one is empty, for filling up
-    their_steps = np.zeros(len(words) + 3, dtype=np.uint16)
+@jit
+def _add_essential(
+    query: Any, is_nonessential: Flags, tile: int, postings: Postings, sums: Sums
+) -> None:
+    """Set the sums of a tile: impact arrays of essential words, then all posting lists."""
+    words, multipliers, array_multipliers = query
+    starts, array_vt, positions, impacts, arrays_ab = postings
+    n_tiles = array_vt.shape[1]
+    arrays = np.full(len(words) + 3, len(arrays_ab) - 1)  # the last one is empty: it fills up fours
+    factors = np.zeros(len(words) + 3, dtype=np.uint16)
     n = 0
     for i in range(len(words)):
-        strip = strips_vt[words[i], tile]
-        if strip >= 0 and not late[i]:
-            strips[n], their_steps[n] = strip, strip_steps[i]
+        array = array_vt[words[i], tile]
+        if array >= 0 and not is_nonessential[i]:
+            arrays[n], factors[n] = array, array_multipliers[i]
             n += 1
-    _set_four(strips_sb, strips, their_steps, sums)
+    _set_to_four_arrays(arrays_ab, arrays, factors, sums)
     for at in range(4, n, 2):
-        _add_two(strips_sb, strips[at : at + 2], their_steps[at : at + 2], sums)
+        _add_two_arrays(arrays_ab, arrays[at : at + 2], factors[at : at + 2], sums)
     for i in range(len(words)):
-        slot = words[i] * n_tiles + tile
-        start, stop = starts[slot], starts[slot + 1]
-        _add_list(places[start:stop], codes[start:stop], steps[i], sums)
+        entry = words[i] * n_tiles + tile
+        start, stop = starts[entry], starts[entry + 1]
+        _add_list(positions[start:stop], impacts[start:stop], multipliers[i], sums)
 
 
-@compiled
+@jit
 def _add_list(
-    places: NDArray[np.uint16], codes: NDArray[np.uint8], step: np.uint16, sums: Counts
+    positions: NDArray[np.uint16], impacts: NDArray[np.uint8], multiplier: np.uint16, sums: Sums
 ) -> None:
-    for slot in range(len(places)):
-        sums[places[slot]] += np.uint16(codes[slot]) * step
+    for i in range(len(positions)):
+        sums[positions[i]] += np.uint16(impacts[i]) * multiplier
 
 
-@compiled
-def _set_four(
-    strips_sb: NDArray[np.uint8], strips: NDArray[np.int64], steps: Counts, sums: Counts
+@jit
+def _set_to_four_arrays(
+    arrays_ab: NDArray[np.uint8], arrays: NDArray[np.int64], factors: Sums, sums: Sums
 ) -> None:
-    first, second = strips_sb[strips[0]], strips_sb[strips[1]]
-    third, fourth = strips_sb[strips[2]], strips_sb[strips[3]]
-    a, b, c, d = steps[0], steps[1], steps[2], steps[3]
+    """Set the sums to those of four impact arrays, in one pass and without clearing them first."""
+    first, second = arrays_ab[arrays[0]], arrays_ab[arrays[1]]
+    third, fourth = arrays_ab[arrays[2]], arrays_ab[arrays[3]]
+    a, b, c, d = factors[0], factors[1], factors[2], factors[3]
     half = len(first)
-    later = sums[half:]
-    for place in range(half):
-        sums[place] = (
-            np.uint16(first[place] & 15) * a
-            + np.uint16(second[place] & 15) * b
-            + np.uint16(third[place] & 15) * c
-            + np.uint16(fourth[place] & 15) * d
+    second_half = sums[half:]
+    for i in range(half):
+        sums[i] = (
+            np.uint16(first[i] & 15) * a
+            + np.uint16(second[i] & 15) * b
+            + np.uint16(third[i] & 15) * c
+            + np.uint16(fourth[i] & 15) * d
         )
-    for place in range(half):
-        later[place] = (
-            np.uint16(first[place] >> 4) * a
-            + np.uint16(second[place] >> 4) * b
-            + np.uint16(third[place] >> 4) * c
-            + np.uint16(fourth[place] >> 4) * d
+    for i in range(half):
+        second_half[i] = (
+            np.uint16(first[i] >> 4) * a
+            + np.uint16(second[i] >> 4) * b
+            + np.uint16(third[i] >> 4) * c
+            + np.uint16(fourth[i] >> 4) * d
         )
 
 
-@compiled
-def _add_two(
-    strips_sb: NDArray[np.uint8], strips: NDArray[np.int64], steps: Counts, sums: Counts
+@jit
+def _add_two_arrays(
+    arrays_ab: NDArray[np.uint8], arrays: NDArray[np.int64], factors: Sums, sums: Sums
 ) -> None:
-    first, second = strips_sb[strips[0]], strips_sb[strips[1]]
-    a, b = steps[0], steps[1]
+    first, second = arrays_ab[arrays[0]], arrays_ab[arrays[1]]
+    a, b = factors[0], factors[1]
     half = len(first)
-    later = sums[half:]
-    for place in range(half):
-        sums[place] += np.uint16(first[place] & 15) * a + np.uint16(second[place] & 15) * b
-    for place in range(half):
-        later[place] += np.uint16(first[place] >> 4) * a + np.uint16(second[place] >> 4) * b
+    second_half = sums[half:]
+    for i in range(half):
+        sums[i] += np.uint16(first[i] & 15) * a + np.uint16(second[i] & 15) * b
+    for i in range(half):
+        second_half[i] += np.uint16(first[i] >> 4) * a + np.uint16(second[i] >> 4) * b
 
 
-@compiled
-def _find_highest(values: Counts, highest: Counts) -> None:
-    """Find the highest value of each column; written like this, it runs on whole vectors."""
-    values_lc = values.reshape(-1, len(highest))
-    highest[:] = 0
+@jit
+def _find_maxima(values: Sums, maxima: Sums) -> None:
+    """Find the maximum of each column; line by line, so that the inner loop is vectorised."""
+    values_lc = values.reshape(-1, len(maxima))
+    maxima[:] = 0
     for line in range(values_lc.shape[0]):
         for column in range(values_lc.shape[1]):
-            highest[column] = max(highest[column], values_lc[line, column])
+            maxima[column] = max(maxima[column], values_lc[line, column])
 
 
-@compiled
+@jit
 def _find_high(
-    sums: Counts, columns: Counts, groups: Counts, bar: int, high: NDArray[np.uint16]
+    sums: Sums, columns: Sums, groups: Sums, threshold: int, high: NDArray[np.uint16]
 ) -> int:
-    """Write down the places whose sums reach a bar; return how many they are."""
+    """Write the positions whose sums reach the threshold into `high`; return their number.
+
+    Groups of columns, and columns, whose maxima are below the threshold are skipped.
+    """
     n = 0
     for group in range(len(groups)):
-        if groups[group] < bar:
+        if groups[group] < threshold:
             continue
         for column in range(group, len(columns), len(groups)):
-            if columns[column] < bar:
+            if columns[column] < threshold:
                 continue
-            for place in range(column, len(sums), len(columns)):
-                if sums[place] >= bar:
-                    high[n] = place
+            for position in range(column, len(sums), len(columns)):
+                if sums[position] >= threshold:
+                    high[n] = position
                     n += 1
     return n

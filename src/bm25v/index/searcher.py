@@ -1,8 +1,12 @@
-"""Exact top-K by BM25: the same rows, scores and order as `reference`, faster."""
+"""Exact top K by BM25: the rows, scores and order of `bm25.reference_search`, faster.
+
+A `Searcher` first scans the bags in numpy. Once its searches have scanned many rows it builds
+an inverted index (`block`), which needs numba; importing numba and building cost about as much as
+those scans. Both ways return the same floats.
+"""
 
 import copy
 import itertools
-import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,25 +15,35 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v import ranking
 from bm25v.errors import WrongUse
-from bm25v.index import scan
-from bm25v.index.asked import Asked, Bags, Found
-from bm25v.index.bm25 import WeightedWords
-from bm25v.index.statistics import Statistics
+from bm25v.index.bm25 import (
+    DEFAULT_PARAMETERS,
+    Bm25Parameters,
+    Statistics,
+    WeightedWords,
+    saturation,
+)
+from bm25v.threads import available_cpus
+from bm25v.vocabulary.bag import dequantise
 
 if TYPE_CHECKING:
     from bm25v.index.block import Block
 
-# Rows scanned before an index is made: by then, scanning has cost about as much as making it does.
-_WORTH_AN_INDEX = 20_000_000
+# Rows scanned before an index is built: by then scanning has cost about as much as building does.
+_ROWS_WORTH_AN_INDEX = 20_000_000
 
-_TAIL_ROWS = 8_192  # newest rows that are scanned rather than indexed
-_MOST_WORDS = 128  # that the index takes in a query: rounding would swamp the sums of more
-_FEW = 0.05  # of the rows: so few are scanned
+_UNINDEXED_ROWS = 8_192  # newest rows that are scanned rather than indexed
+_SCAN_SHARE = 0.05  # searches among a smaller share of the rows scan them
+_CHUNK_ROWS = 65_536  # scanned at once
+
+# The index takes queries of so many words at most, as rounding up would make the upper bounds of
+# longer ones useless, and with weights in this range, which no sum or quotient leaves.
+_LARGEST_QUERY = 128
+_SMALLEST_WEIGHT, _LARGEST_WEIGHT = 1e-200, 1e200
 
 Rows = Sequence[int] | NDArray[np.int64]
 Flags = NDArray[np.bool_]  # one for each row
+RowScores = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 
 class Ranked(NamedTuple):
@@ -39,16 +53,55 @@ class Ranked(NamedTuple):
     scores: NDArray[np.float64]
 
 
+class QueryTerms(NamedTuple):
+    """The words of a query that the vocabulary has, prepared for looking up words of bags."""
+
+    words: NDArray[np.int64]
+    term_v: NDArray[np.uint16]  # number of each word in the query, from 1 on; 0: not in the query
+    term_weights: NDArray[np.float64]  # weight · idf by number; that of number 0 is 0
+
+    @classmethod
+    def prepare(cls, query: WeightedWords, statistics: Statistics) -> "QueryTerms":
+        """Look up the IDF of a query's words; words that the vocabulary does not have are left out.
+
+        >>> statistics = Statistics(n=2, df_v=np.array([1, 2, 0]), total_length=300)
+        >>> query = WeightedWords(np.array([0, 7]), np.ones(2), np.ones(2))
+        >>> terms = QueryTerms.prepare(query, statistics)
+        >>> terms.words.tolist(), terms.term_v.tolist(), terms.term_weights.round(4).tolist()
+        ([0], [1, 0, 0], [0.0, 0.6931])
+        """
+        if not np.isfinite(query.weights).all():
+            raise WrongUse(f"weights {query.weights.tolist()}: each must be a finite number")
+        words, weights = query.words.astype(np.int64), query.weights
+        if len(words) and words[-1] >= statistics.n_words:  # they ascend
+            is_known = words < statistics.n_words
+            words, weights = words[is_known], weights[is_known]
+        term_weights = np.zeros(len(words) + 1)
+        term_weights[1:] = weights * statistics.idf(words)
+        term_v = np.zeros(statistics.n_words, dtype=np.uint16)
+        term_v[words] = np.arange(1, len(words) + 1)
+        return cls(words, term_v, term_weights)
+
+    @property
+    def is_indexable(self) -> bool:
+        """Whether the index can bound the scores of this query closely and without overflow."""
+        total = float(self.term_weights[self.term_weights > 0].sum())
+        is_in_range = _SMALLEST_WEIGHT < total < _LARGEST_WEIGHT
+        return len(self.words) <= _LARGEST_QUERY and is_in_range
+
+
 class Searcher:
-    """Search bags by BM25, some rows left out. It never changes: `updated` makes another.
+    """Search bags by BM25, except removed rows. A searcher never changes: `updated` makes another.
+
+    All methods may be called from several threads.
 
     >>> words = np.array([[1, 4], [2, 0], [4, 2]], dtype=np.uint16)
     >>> tf = np.array([[100, 300], [200, 0], [50, 100]], dtype=np.uint16)
-    >>> wish = WeightedWords(np.array([4]), np.array([1.0]), np.array([1.0]))
+    >>> query = WeightedWords(np.array([4]), np.array([1.0]), np.array([1.0]))
     >>> searcher = Searcher(words, tf, n_words=8)
-    >>> searcher.search(wish, k=2).rows.tolist()
+    >>> searcher.search(query, k=2).rows.tolist()
     [0, 2]
-    >>> searcher.updated(words, tf, removed=[0]).search(wish, k=2).rows.tolist()
+    >>> searcher.updated(words, tf, removed=[0]).search(query, k=2).rows.tolist()
     [2]
     """
 
@@ -59,29 +112,31 @@ class Searcher:
         *,
         n_words: int,
         removed: Rows = (),
+        parameters: Bm25Parameters = DEFAULT_PARAMETERS,
     ) -> None:
-        self._bags: Bags = (words_nk, tf_nk)
-        self._usable_n = np.ones(len(words_nk), dtype=bool)
-        self._usable_n[np.asarray(removed, dtype=np.int64)] = False
+        self._bags = (words_nk, tf_nk)
+        self._live_n = np.ones(len(words_nk), dtype=bool)
+        self._live_n[np.asarray(removed, dtype=np.int64)] = False
+        self.parameters = parameters
         self.statistics = self._count(slice(None), n_words) - self._count(removed, n_words)
-        self._scanned = 0
+        self._rows_scanned = 0
         self._blocks: tuple[Block, ...] = ()
         self._building = threading.Lock()
 
     @property
     def rows(self) -> NDArray[np.int64]:
         """The rows that are searched, ascending."""
-        return np.flatnonzero(self._usable_n)
+        return np.flatnonzero(self._live_n)
 
     @property
     def nbytes(self) -> int:
-        """What it holds in memory beside the bags."""
-        own = self._usable_n.nbytes + self.statistics.df_v.nbytes
+        """Bytes in memory, without the bags."""
+        own = self._live_n.nbytes + self.statistics.df_v.nbytes
         return own + sum(block.nbytes for block in self._blocks)
 
     @property
     def has_index(self) -> bool:
-        """Whether searches go through an index by now."""
+        """Whether an index has been built."""
         return bool(self._blocks)
 
     def updated(
@@ -92,19 +147,19 @@ class Searcher:
         removed: Rows = (),
         returned: Rows = (),
     ) -> "Searcher":
-        """Return a searcher of the same rows and those behind them, some taken out or put back.
+        """Return a searcher of more rows at the end, and with rows removed or brought back.
 
-        It shares the index: beside the rows that changed, only the flags of all rows are copied.
+        It has the same parameters and shares the index; only one flag per row is copied.
         """
         other = copy.copy(self)
-        n, n_words = len(self._usable_n), self.statistics.n_words
+        n, n_words = len(self._live_n), self.statistics.n_words
         other._bags = (words_nk, tf_nk)
-        other._usable_n = np.ones(len(words_nk), dtype=bool)
-        other._usable_n[:n] = self._usable_n
+        other._live_n = np.ones(len(words_nk), dtype=bool)
+        other._live_n[:n] = self._live_n
         gone, back = np.unique(np.asarray(removed, int)), np.unique(np.asarray(returned, int))
-        gone, back = gone[other._usable_n[gone]], back[~other._usable_n[back]]
-        other._usable_n[gone] = False
-        other._usable_n[back] = True
+        gone, back = gone[other._live_n[gone]], back[~other._live_n[back]]
+        other._live_n[gone] = False
+        other._live_n[back] = True
         other.statistics = (
             self.statistics
             + other._count(slice(n, None), n_words)
@@ -116,131 +171,194 @@ class Searcher:
     def search(self, query: WeightedWords, k: int, *, among: Rows | Flags | None = None) -> Ranked:
         """Return the k best rows that share a word with the query, ties to the lower row.
 
-        With `among`, only those rows, or those flagged, are looked at; the statistics stay those
-        of all.
+        `among` restricts the search to some rows, given as row numbers or as one flag for each row;
+        IDF and average length stay those of all rows.
         """
         if k < 1:
             raise WrongUse(f"k = {k}: ask for at least one result")
-        asked = Asked.of(query, self.statistics)
-        usable_n, n_usable = self._usable_n, self.statistics.n
+        terms = QueryTerms.prepare(query, self.statistics)
+        allowed_n, n_allowed = self._live_n, self.statistics.n
         if among is not None:
-            usable_n = self._only(among)
-            n_usable = int(np.count_nonzero(usable_n))
-        if self._pays_off(n_usable):
-            rows, scores = self._by_index(asked, usable_n, n_usable, k)
+            allowed_n = self._allow(among)
+            n_allowed = int(np.count_nonzero(allowed_n))
+        if self._is_index_worth_it(n_allowed):
+            rows, scores = self._search_index(terms, allowed_n, n_allowed, k)
         else:
-            rows, scores = scan.scan(self._bags, np.flatnonzero(usable_n), self.statistics, asked)
-        best = ranking.top(rows, scores, k)
+            rows, scores = self._scan(np.flatnonzero(allowed_n), terms)
+        best = top_positions(rows, scores, k)
         return Ranked(rows[best], scores[best])
 
     def search_many(
         self, queries: Sequence[WeightedWords], k: int, *, threads: int | None = None
     ) -> list[Ranked]:
-        """Search for many things at once, on all cores; each result is that of `search`."""
-        self.expect(len(queries))
-        threads = threads or os.cpu_count() or 1
+        """Return what `search` returns for each query, computed in several threads."""
+        self.prepare_for(len(queries))
+        threads = threads or available_cpus()
         size = max(1, -(-len(queries) // (4 * threads)))
         parts = [queries[start : start + size] for start in range(0, len(queries), size)]
         with ThreadPoolExecutor(threads) as pool:
-            found = pool.map(lambda part: [self.search(query, k) for query in part], parts)
-            return list(itertools.chain.from_iterable(found))
+            results = pool.map(lambda part: [self.search(query, k) for query in part], parts)
+            return list(itertools.chain.from_iterable(results))
 
-    def sums(self, words: NDArray[np.integer], values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return for each row the sum of the values of those words that it has; -inf if it is out.
+    def sum_values(
+        self, words: NDArray[np.integer], values: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return for each row the sum of the values of those words that it has; -inf if removed.
 
-        Filters are made of it.
+        Filters and coverage are computed with it.
         """
         blocks = self._blocks
         end = blocks[-1].end if blocks else 0
-        words_nk, tf_nk = self._bags
-        newest = (words_nk[end:], tf_nk[end:])
-        parts = [block.sums(words.astype(np.int64), values) for block in blocks]
-        parts.append(scan.sums(newest, words, values, self.statistics.n_words))
-        return np.where(self._usable_n, np.concatenate(parts), -np.inf)
+        sums = [block.sum_values(words.astype(np.int64), values) for block in blocks]
+        values_v = np.zeros(self.statistics.n_words)
+        values_v[words] = values
+        for start in range(end, len(self._live_n), _CHUNK_ROWS):
+            words_ck, tf_ck = (part[start : start + _CHUNK_ROWS] for part in self._bags)
+            sums.append(np.where(tf_ck > 0, values_v[words_ck], 0).sum(axis=1))
+        return np.where(self._live_n, np.concatenate([np.empty(0), *sums]), -np.inf)
 
-    def expect(self, searches: int) -> None:
-        """Make the index now if it pays off for so many searches."""
-        if self._pays_off(searches * self.statistics.n):
-            self._indexed()
+    def prepare_for(self, n_searches: int) -> None:
+        """Build the index now if so many searches are worth it."""
+        if self._is_index_worth_it(n_searches * self.statistics.n):
+            self._up_to_date_blocks()
 
-    def build(self) -> None:
-        """Make the index now, rather than once the searches add up."""
-        self._scanned = _WORTH_AN_INDEX + 1
-        self._indexed()
+    def build_index(self) -> None:
+        """Build the index now, whatever the number of searches."""
+        self._rows_scanned = _ROWS_WORTH_AN_INDEX + 1
+        self._up_to_date_blocks()
 
     def _count(self, rows: slice | Rows, n_words: int) -> Statistics:
         which = rows if isinstance(rows, slice) else np.asarray(rows, dtype=np.int64)
         words_nk, tf_nk = self._bags
-        return Statistics.of(words_nk[which], tf_nk[which], n_words)
+        return Statistics.count(words_nk[which], tf_nk[which], n_words)
 
-    def _only(self, among: Rows | Flags) -> Flags:
+    def _allow(self, among: Rows | Flags) -> Flags:
+        """Return which rows are live and among the given ones."""
         if isinstance(among, np.ndarray) and among.dtype == bool:
-            if among.shape != self._usable_n.shape:
-                raise WrongUse(f"{len(among)} flags for {len(self._usable_n)} rows: give one each")
-            return np.logical_and(self._usable_n, among)
+            if among.shape != self._live_n.shape:
+                raise WrongUse(f"{len(among)} flags for {len(self._live_n)} rows: give one each")
+            return np.logical_and(self._live_n, among)
         rows = np.asarray(among, dtype=np.int64)
-        if np.any((rows < 0) | (rows >= len(self._usable_n))):
-            raise WrongUse(f"rows go from 0 to {len(self._usable_n) - 1}, not beyond")
-        usable_n = np.zeros_like(self._usable_n)
-        usable_n[rows] = self._usable_n[rows]
-        return usable_n
+        if np.any((rows < 0) | (rows >= len(self._live_n))):
+            raise WrongUse(f"rows go from 0 to {len(self._live_n) - 1}, not beyond")
+        allowed_n = np.zeros_like(self._live_n)
+        allowed_n[rows] = self._live_n[rows]
+        return allowed_n
 
-    def _pays_off(self, n_rows: int) -> bool:
-        self._scanned += n_rows
-        return self._scanned > _WORTH_AN_INDEX
+    def _is_index_worth_it(self, n_rows: int) -> bool:
+        """Count rows that a search is about to scan; return whether there have been enough."""
+        self._rows_scanned += n_rows
+        return self._rows_scanned > _ROWS_WORTH_AN_INDEX
 
-    def _indexed(self) -> "tuple[Block, ...]":
-        """Return blocks of all rows but the newest."""
+    def _up_to_date_blocks(self) -> "tuple[Block, ...]":
+        """Return blocks of all rows except the newest."""
         blocks = self._blocks
-        if not blocks or len(self._usable_n) - blocks[-1].end >= _TAIL_ROWS:
-            blocks = self._extended()
+        if not blocks or len(self._live_n) - blocks[-1].end >= _UNINDEXED_ROWS:
+            blocks = self._extend_blocks()
         return blocks
 
-    def _extended(self) -> "tuple[Block, ...]":
+    def _extend_blocks(self) -> "tuple[Block, ...]":
         from bm25v.index.block import Block
-        from bm25v.index.kernels import TILE
+        from bm25v.index.kernels import TILE_ROWS
 
         with self._building:
             blocks = self._blocks
             end = blocks[-1].end if blocks else 0
-            if not blocks or len(self._usable_n) - end >= _TAIL_ROWS:
-                if blocks and blocks[-1].n_rows < TILE:
+            if not blocks or len(self._live_n) - end >= _UNINDEXED_ROWS:
+                if blocks and blocks[-1].n_rows < TILE_ROWS:
                     *kept, last = blocks
                     blocks, end = tuple(kept), last.first_row
-                self._blocks = (*blocks, Block.build(self._bags, end, self.statistics))
+                new = Block.build(self._bags, end, self.statistics, self.parameters)
+                self._blocks = (*blocks, new)
             return self._blocks
 
-    def _by_index(self, asked: Asked, usable_n: NDArray[np.bool_], n_usable: int, k: int) -> Found:
+    def _search_index(
+        self, terms: QueryTerms, allowed_n: Flags, n_allowed: int, k: int
+    ) -> RowScores:
         """Return rows and scores that include the k best."""
-        blocks = self._indexed()
-        average = self.statistics.usual_length
-        share = n_usable / max(1, len(usable_n))
-        if share >= _FEW and len(asked.words) <= _MOST_WORDS:
-            found = []
-            newest = np.flatnonzero(usable_n[blocks[-1].end :])
+        blocks = self._up_to_date_blocks()
+        share = n_allowed / max(1, len(allowed_n))
+        if share >= _SCAN_SHARE and terms.is_indexable:
+            results = []
+            newest = np.flatnonzero(allowed_n[blocks[-1].end :])
             if len(newest):
-                found.append(self._scored(blocks[-1].end + newest, asked))
-            n_helpful = int(np.count_nonzero(asked.gains > 0))
-            if n_helpful:
-                settings = (usable_n, asked, average, k, share)
-                found += [block.best(self._bags, *settings) for block in blocks]
-            rows, scores = _joined(found)
-            # Rows that only have words that count for nothing or less were not looked at.
-            if n_helpful == len(asked.words) or np.count_nonzero(scores > 0) >= k:
+                results.append(self._scan_compiled(blocks[-1].end + newest, terms))
+            average = self.statistics.average_or_one
+            results += [
+                block.search(
+                    self._bags,
+                    terms.words,
+                    terms[1:],
+                    average,
+                    k,
+                    allowed_n=allowed_n,
+                    allowed_share=share,
+                )
+                for block in blocks
+            ]
+            rows, scores = _join(results)
+            # Rows that only have words of weight 0 or less were not looked at.
+            if np.all(terms.term_weights[1:] > 0) or np.count_nonzero(scores > 0) >= k:
                 return rows, scores
-        return self._scored(np.flatnonzero(usable_n), asked)
+        return self._scan_compiled(np.flatnonzero(allowed_n), terms)
 
-    def _scored(self, rows: NDArray[np.int64], asked: Asked) -> Found:
-        """Return those of the rows that have a word that is asked for, and their scores."""
-        from bm25v.index import scoring
+    def _scan_compiled(self, rows: NDArray[np.int64], terms: QueryTerms) -> RowScores:
+        """Return the same as `_scan`, with numba."""
+        from bm25v.index.block import formula_values
+        from bm25v.index.kernels import scan_rows
 
-        average = self.statistics.usual_length
-        found: Found = scoring.scan(*self._bags, rows, average, asked.place_v, asked.gains)
+        formula = formula_values(self.parameters, self.statistics.average_or_one)
+        found: RowScores = scan_rows(self._bags, rows, formula, terms[1:])
         return found
 
+    def _scan(self, rows: NDArray[np.int64], terms: QueryTerms) -> RowScores:
+        """Return those of the given rows that share a word with the query, and their scores."""
+        words_nk, tf_nk = self._bags
+        is_term_v = terms.term_v > 0
+        hits, scores = [np.empty(0, np.int64)], [np.empty(0, np.float64)]
+        for start in range(0, len(rows), _CHUNK_ROWS):
+            chunk = rows[start : start + _CHUNK_ROWS]
+            which = _as_slice(chunk)
+            words_ck, tf_ck = words_nk[which], tf_nk[which]
+            at, slots = np.divmod(np.flatnonzero(is_term_v[words_ck]), words_ck.shape[1])
+            tf = tf_ck[at, slots]
+            if not tf.all():  # a slot with tf 0 is empty
+                at, slots, tf = at[tf > 0], slots[tf > 0], tf[tf > 0]
+            hit_at, number = np.unique(at, return_inverse=True)
+            lengths = tf_ck[hit_at].sum(axis=1, dtype=np.int64)
+            norms = self.statistics.length_norms(lengths, self.parameters)
+            weights = terms.term_weights[terms.term_v[words_ck[at, slots]]]
+            values = weights * saturation(dequantise(tf), norms[number], self.parameters)
+            summed = np.bincount(number, values, minlength=len(hit_at))  # adds in this order
+            hits.append(chunk[hit_at])
+            scores.append(summed.astype(np.float64))
+        return np.concatenate(hits), np.concatenate(scores)
 
-def _joined(found: list[Found]) -> Found:
-    if len(found) == 1:
-        return found[0]
-    rows, scores = zip((np.empty(0, np.int64), np.empty(0)), *found, strict=True)
+
+def top_positions(
+    rows: NDArray[np.int64], scores: NDArray[np.floating], k: int
+) -> NDArray[np.intp]:
+    """Return the positions of the k best scores, best first, ties to the lower row.
+
+    >>> top_positions(np.array([7, 8, 9]), np.array([0.5, 0.9, 0.5]), k=2).tolist()
+    [1, 0]
+    """
+    if len(rows) <= 4 * k:  # sorting few is faster than selecting first
+        return np.lexsort((rows, -scores))[:k]
+    kth_score = np.partition(scores, len(scores) - k)[len(scores) - k]
+    positions = np.flatnonzero(scores >= kth_score)  # with all that tie with the k-th
+    order = np.lexsort((rows[positions], -scores[positions]))[:k]
+    return positions[order]
+
+
+def _as_slice(rows: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+    """Return ascending rows as a slice if none is missing: that saves a copy of their bags."""
+    first, end = int(rows[0]), int(rows[-1]) + 1
+    return slice(first, end) if end - first == len(rows) else rows
+
+
+def _join(results: list[RowScores]) -> RowScores:
+    if len(results) == 1:
+        return results[0]
+    rows, scores = zip((np.empty(0, np.int64), np.empty(0)), *results, strict=True)
     return np.concatenate(rows), np.concatenate(scores)

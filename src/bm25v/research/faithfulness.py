@@ -22,10 +22,14 @@ from bm25v import images
 from bm25v.backbones import Backbone
 from bm25v.errors import EvaluationError
 from bm25v.explain.explanation import spread_contributions
-from bm25v.index.bm25 import WeightedWords
-from bm25v.index.contributions import Contribution, contributions, total
+from bm25v.index.bm25 import (
+    Contribution,
+    Statistics,
+    WeightedWords,
+    contributions,
+    sum_contributions,
+)
 from bm25v.index.searcher import Searcher
-from bm25v.index.statistics import Statistics
 from bm25v.progress import Progress, no_progress
 from bm25v.research.bags import compute_codes, pool_bags
 from bm25v.research.datasets import Dataset
@@ -301,7 +305,7 @@ def _score_pair(
     scores = _score_masks(masks_mp, image, pair, vocabulary, statistics)
     curves, word_scores = scores[: -1 - RANDOM_DRAWS], scores[-1 - RANDOM_DRAWS :]
     left = [score.by_word.get(tested.word, 0.0) / tested.value for score in word_scores]
-    complete, shape = total(pair.contributions), masks_odsp.shape[:3]
+    complete, shape = sum_contributions(pair.contributions), masks_odsp.shape[:3]
     return _PairScores(
         _average_random(np.reshape([score.bm25 / complete for score in curves], shape)),
         _average_random(np.reshape([score.cosine for score in curves], shape)),
@@ -335,7 +339,7 @@ def _score_masks(
             parts = contributions(pair.query, encoding.bag, statistics)
             cosine = float(encoding.dense_e @ pair.query_dense_e)
             by_word = {part.word: part.value for part in parts}
-            scores.append(_MaskedScore(total(parts), cosine, by_word))
+            scores.append(_MaskedScore(sum_contributions(parts), cosine, by_word))
     return [scores[i] for i in inverse.ravel().tolist()]
 
 

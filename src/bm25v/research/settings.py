@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from bm25v.errors import WrongUse
-from bm25v.index.bm25 import K1, B
+from bm25v.index.bm25 import DEFAULT_PARAMETERS
 
 Pooling = Literal["sum", "max", "top3"]
 """How a word's activations over the patches become its term frequency: the sum of all of them, the
@@ -45,8 +45,8 @@ class RankingSettings:
     quantised: bool = True
     tf: Transform = "none"
     scoring: Scoring = "bm25"
-    k1: float = K1
-    b: float = B
+    k1: float = DEFAULT_PARAMETERS.k1
+    b: float = DEFAULT_PARAMETERS.b
     query: Weighting = "presence"
     stop: float = 1.0  # queries ignore words that are in a larger share of the gallery
     candidates: int = 200  # of the first stage
@@ -101,7 +101,7 @@ class RankingSettings:
     def fits_index(self) -> bool:
         """Whether `bm25v.index` can rank with these settings."""
         fixed = (self.quantised, self.tf, self.scoring, self.k1, self.b)
-        return fixed == (True, "none", "bm25", K1, B)
+        return fixed == (True, "none", "bm25", DEFAULT_PARAMETERS.k1, DEFAULT_PARAMETERS.b)
 
 
 def format_setting(value: object) -> str:

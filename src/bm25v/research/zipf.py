@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bm25v.errors import EvaluationError, WrongUse
 from bm25v.gallery import Gallery
 from bm25v.gallery.results import Info
-from bm25v.index.statistics import Statistics
+from bm25v.index.bm25 import Statistics
 
 HEAD, TAIL, HIGH_IDF = 0.5, 0.1, 2.0
 

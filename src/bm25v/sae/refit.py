@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.compiler import compiled
+from bm25v.compiler import jit
 from bm25v.errors import WrongUse
 from bm25v.sae.batches import Patches
 from bm25v.sae.model import Codes, SparseAutoEncoder
@@ -58,7 +58,7 @@ def _with_bias(codes: Codes, n_words: int) -> Codes:
     )
 
 
-@compiled
+@jit
 def _add(
     words_nj: NDArray[np.int32],
     activations_nj: NDArray[np.float32],

@@ -248,7 +248,7 @@ def _time_updates(gallery: Gallery, new_images: Collection, k: int) -> UpdateTim
     def remove() -> None:
         gallery.remove(synthetic_file(next(old_numbers)).path)
 
-    gallery.snapshot().searcher.build()
+    gallery.snapshot().searcher.build_index()
     search()
     search_ms = median(_ms(search) for _ in range(_SINGLE_CHANGES))
     add_ms = median(_ms(add, search) for _ in range(_SINGLE_CHANGES))

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v import ranking
-from bm25v.index.searcher import Ranked, Searcher
-from bm25v.index.statistics import Statistics, saturation
+from bm25v.index.bm25 import Statistics, saturation
+from bm25v.index.searcher import Ranked, Searcher, top_positions
 from bm25v.research.bench.workload import BenchQuery, Collection
 from bm25v.research.systems import vectors
+from bm25v.search import ranking
 from bm25v.vocabulary.bag import dequantise
 
 Floats = NDArray[np.float32]
@@ -52,7 +52,7 @@ def build_searcher(images: Collection) -> tuple[Searcher, float]:
 
 def _build_searcher(images: Collection) -> Searcher:
     searcher = Searcher(images.bags["words"], images.bags["tf"], n_words=images.n_words)
-    searcher.build()
+    searcher.build_index()
     return searcher
 
 
@@ -69,7 +69,7 @@ def two_stage(first: System, images: Collection, k: int) -> System:
     def search(query: BenchQuery) -> Ranked:
         rows = first.search(query).rows
         cosines = ranking.cosines(dense_ne, query.dense_e, rows, compiled=True)
-        top = ranking.top(rows, cosines, k)
+        top = top_positions(rows, cosines, k)
         return Ranked(rows[top], cosines[top].astype(np.float64))
 
     return System(search, first.build_s, first.nbytes + dense_ne.nbytes)
@@ -91,7 +91,7 @@ class Postings:
     def build(cls, images: Collection) -> "Postings":
         """Invert bags, and compute the contribution of each posting for a weight of 1."""
         words_nk, tf_nk = images.bags["words"], images.bags["tf"]
-        statistics = Statistics.of(words_nk, tf_nk, images.n_words)
+        statistics = Statistics.count(words_nk, tf_nk, images.n_words)
         norms = statistics.length_norms(tf_nk.sum(axis=1, dtype=np.int64))
         idf_v = statistics.idf(np.arange(images.n_words))
         impacts_nk = idf_v[words_nk] * saturation(dequantise(tf_nk), norms[:, np.newaxis])

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v import ranking
 from bm25v.errors import WrongUse
-from bm25v.index.searcher import Ranked
+from bm25v.index.searcher import Ranked, top_positions
 from bm25v.research.settings import Fusion, RankingSettings
 from bm25v.research.systems.vectors import Vectors
+from bm25v.search import ranking
 
 _RRF_K = 60  # the constant of reciprocal rank fusion, as published
 
@@ -39,7 +39,7 @@ def fuse(
     for query_e, max_score, words in zip(dense_qe, max_score_q, candidates, strict=True):
         cosines = ranking.cosines(dense_ne, query_e, words.rows).astype(np.float64)
         scores = combine(cosines, words, float(max_score), settings.weight)
-        order = ranking.top(words.rows, scores, max(1, len(scores)))
+        order = top_positions(words.rows, scores, max(1, len(scores)))
         rankings.append(Ranked(words.rows[order], scores[order]))
     return rankings
 

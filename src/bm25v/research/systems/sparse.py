@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v import ranking
 from bm25v.errors import MissingExtra
-from bm25v.index.bm25 import WeightedWords
-from bm25v.index.searcher import Ranked, Searcher
-from bm25v.index.statistics import Statistics
+from bm25v.index.bm25 import Statistics, WeightedWords
+from bm25v.index.searcher import Ranked, Searcher, top_positions
 from bm25v.research.bags import BagTable
 from bm25v.research.settings import RankingSettings, Scoring, Transform, Weighting
 from bm25v.vocabulary.bag import quantise
@@ -104,7 +102,7 @@ class WordRanker:
         searcher = Searcher(unsigned_nk, tf_nk, n_words=len(self.df_v))
         queries = self.queries()
         if len(queries) * len(words_nk) > _INDEX_FROM:
-            searcher.build()
+            searcher.build_index()
         return searcher.search_many(queries, k)
 
     def _query_weights(self, is_stop_v: NDArray[np.bool_]) -> Floats:
@@ -156,7 +154,7 @@ def rank_by_product(queries: Any, gallery: Any, k: int) -> Iterator[Ranked]:
         product = queries[start : start + block] @ columns
         for first, end in zip(product.indptr[:-1], product.indptr[1:], strict=True):
             rows, scores = product.indices[first:end].astype(np.int64), product.data[first:end]
-            best = ranking.top(rows, scores, k)
+            best = top_positions(rows, scores, k)
             yield Ranked(rows[best], scores[best])
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v import ranking
 from bm25v.errors import MissingExtra
-from bm25v.index.searcher import Ranked
+from bm25v.index.searcher import Ranked, top_positions
 from bm25v.research.cost import HNSW_DEGREE, HNSW_EF, IVF_LISTS, IVF_PROBES, PQ_PARTS
+from bm25v.search import ranking
 from bm25v.threads import available_cpus
 
 PQ_BITS = (4, 8)  # of the code of a part: the fewest and the most
@@ -35,7 +35,7 @@ def rank_dense(vectors: Vectors, k: int) -> list[Ranked]:
 
     def rank(query_e: NDArray[np.float32]) -> Ranked:
         cosines = ranking.cosines(dense_ne, query_e, rows, compiled=compiled)
-        best = ranking.top(rows, cosines, k)
+        best = top_positions(rows, cosines, k)
         return Ranked(rows[best], cosines[best].astype(np.float64))
 
     with ThreadPoolExecutor(available_cpus()) as pool:
@@ -48,7 +48,7 @@ def rerank_dense(vectors: Vectors, candidates: Sequence[Ranked]) -> list[Ranked]
     rankings = []
     for query_e, (rows, _) in zip(dense_qe, candidates, strict=True):
         cosines = ranking.cosines(dense_ne, query_e, rows)
-        order = ranking.top(rows, cosines, max(1, len(cosines)))
+        order = top_positions(rows, cosines, max(1, len(cosines)))
         rankings.append(Ranked(rows[order], cosines[order].astype(np.float64)))
     return rankings
 
