@@ -49,16 +49,16 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OnnxBackbone:
         grid=(2, 2),
         patch_dim=5,
         dense_dim=5,
-        hidden="inner/tokens",
-        pooled=lambda mean_d, kernel: mean_d * kernel.size / 240,
-        weights=("kernel",),
+        patch_tensor="inner/tokens",
+        pool_dense=lambda mean_d, kernel: mean_d * kernel.size / 240,
+        pool_weights=("kernel",),
     )
     return OnnxBackbone(spec)
 
 
 def test_inner_tokens_and_dense_vector_come_from_one_pass(tiny: OnnxBackbone) -> None:
     image = np.random.default_rng(1).integers(0, 256, (30, 20, 3), dtype=np.uint8)
-    pixels = tiny.prepare(image)
+    pixels = tiny.prepare_image(image)
     assert pixels.shape == (1, 3, 8, 8)
     features = tiny.forward(pixels)
     assert features.patches_pd.shape == (4, 5)
@@ -71,23 +71,23 @@ def test_inner_tokens_and_dense_vector_come_from_one_pass(tiny: OnnxBackbone) ->
 def test_a_dense_vector_made_of_the_mean_can_be_made_of_any_mean(tiny: OnnxBackbone) -> None:
     """The constants that this takes are read from the model."""
     mean_d = np.arange(5, dtype=np.float32)
-    pooled = tiny.pooled(mean_d)
+    pooled = tiny.pool_dense(mean_d)
     assert pooled is not None
     np.testing.assert_allclose(pooled, mean_d)
-    toy = backbones.load("toy")
-    features = toy.forward(toy.prepare(np.zeros((9, 9, 3), dtype=np.uint8)))
-    pooled = toy.pooled(features.patches_pd.mean(axis=0))
+    toy = backbones.load_backbone("toy")
+    features = toy.forward(toy.prepare_image(np.zeros((9, 9, 3), dtype=np.uint8)))
+    pooled = toy.pool_dense(features.patches_pd.mean(axis=0))
     assert pooled is not None
     np.testing.assert_allclose(pooled, features.dense_e)
-    assert OnnxBackbone(SPECS["dinov2-s"]).pooled(mean_d) is None
+    assert OnnxBackbone(SPECS["dinov2-s"]).pool_dense(mean_d) is None
 
 
 def test_a_batch_gives_the_floats_of_each_picture_alone(tiny: OnnxBackbone) -> None:
     rng = np.random.default_rng(2)
-    toy = backbones.load("toy")
+    toy = backbones.load_backbone("toy")
     for backbone in (tiny, toy):
-        images = rng.integers(0, 256, (backbone.batch + 1, 30, 20, 3), dtype=np.uint8)
-        batch = [backbone.prepare(image) for image in images]
+        images = rng.integers(0, 256, (backbone.batch_size + 1, 30, 20, 3), dtype=np.uint8)
+        batch = [backbone.prepare_image(image) for image in images]
         found = backbone.forward_batch(batch)
         for pixels, features in zip(batch, found, strict=True):
             np.testing.assert_array_equal(features.patches_pd, backbone.forward(pixels).patches_pd)
@@ -98,7 +98,7 @@ def test_a_batch_gives_the_floats_of_each_picture_alone(tiny: OnnxBackbone) -> N
 def test_pixels_are_normalised_like_imagenet(tiny: OnnxBackbone) -> None:
     grey = np.full((8, 8, 3), 128, dtype=np.uint8)
     expected = (128 / 255 - np.array([0.485, 0.456, 0.406])) / np.array([0.229, 0.224, 0.225])
-    np.testing.assert_allclose(tiny.prepare(grey)[0, :, 0, 0], expected, rtol=1e-5)
+    np.testing.assert_allclose(tiny.prepare_image(grey)[0, :, 0, 0], expected, rtol=1e-5)
 
 
 def test_the_fingerprint_follows_what_decides_the_output(tiny: OnnxBackbone) -> None:
@@ -106,7 +106,7 @@ def test_the_fingerprint_follows_what_decides_the_output(tiny: OnnxBackbone) -> 
     same = replace(spec, summary="other words", file=replace(spec.file, origin="elsewhere"))
     assert OnnxBackbone(same).fingerprint == tiny.fingerprint
     for other in (
-        replace(spec, hidden="maps"),
+        replace(spec, patch_tensor="maps"),
         replace(spec, input_size=16),
         replace(spec, file=replace(spec.file, sha256="0" * 64)),
     ):
@@ -114,8 +114,8 @@ def test_the_fingerprint_follows_what_decides_the_output(tiny: OnnxBackbone) -> 
 
 
 def test_an_unknown_name_lists_what_exists() -> None:
-    with pytest.raises(UnknownBackbone, match="'resnet'; there are: tinyvit-5m, mobilenet-v2"):
-        backbones.load("resnet")
+    with pytest.raises(UnknownBackbone, match="'resnet'; known are: tinyvit-5m, mobilenet-v2"):
+        backbones.load_backbone("resnet")
 
 
 def photo() -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
@@ -127,13 +127,13 @@ def photo() -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
 
 @pytest.mark.parametrize("name", ["tinyvit-5m", "mobilenet-v2"])
 def test_a_real_model_gives_what_its_spec_says(name: str) -> None:
-    backbone = backbones.load(name)
-    features = backbone.forward(backbone.prepare(photo()))
+    backbone = backbones.load_backbone(name)
+    features = backbone.forward(backbone.prepare_image(photo()))
     rows, columns = backbone.grid
     assert features.patches_pd.shape == (rows * columns, backbone.patch_dim)
     assert features.dense_e.shape == (backbone.dense_dim,)
     assert features.patches_pd.dtype == features.dense_e.dtype == np.float32
-    pooled = backbone.pooled(features.patches_pd.mean(axis=0))
+    pooled = backbone.pool_dense(features.patches_pd.mean(axis=0))
     assert pooled is not None
     np.testing.assert_allclose(pooled, features.dense_e, rtol=1e-4, atol=1e-5)
     spread = features.patches_pd.std(axis=0)
@@ -144,11 +144,11 @@ def test_declaring_tokens_does_not_change_the_dense_vector() -> None:
     import onnxruntime
 
     backbone = OnnxBackbone(TINYVIT)
-    pixels = backbone.prepare(photo())
+    pixels = backbone.prepare_image(photo())
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     plain = onnxruntime.InferenceSession(
-        downloads.read(TINYVIT.file), options, providers=["CPUExecutionProvider"]
+        downloads.read_file(TINYVIT.file), options, providers=["CPUExecutionProvider"]
     )
     (expected,) = plain.run(["output"], {"input": pixels})
     np.testing.assert_allclose(backbone.forward(pixels).dense_e, expected[0], rtol=1e-4, atol=1e-5)
@@ -156,7 +156,7 @@ def test_declaring_tokens_does_not_change_the_dense_vector() -> None:
 
 def test_class_tokens_are_kept_apart() -> None:
     tokens_btd = np.arange(2 * 5 * 3, dtype=np.float32).reshape(2, 5, 3)[:1]
-    features = SPECS["dinov2-s"].features(tokens_btd)
+    features = SPECS["dinov2-s"].make_features(tokens_btd)
     assert isinstance(features, Features)
     assert features.dense_e.tolist() == [0, 1, 2]
     assert features.patches_pd.tolist() == tokens_btd[0, 1:].tolist()

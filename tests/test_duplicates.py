@@ -294,7 +294,7 @@ def test_an_empty_gallery_has_none(make_gallery: Callable[[str], Gallery]) -> No
 
 
 def test_labelled_pairs_of_real_photos(tmp_path: Path) -> None:
-    demo.unpack(downloads.read(demo.PHOTOS), tmp_path / "all")
+    demo.unpack(downloads.read_file(demo.PHOTOS), tmp_path / "all")
     (tmp_path / "some").mkdir()
     for path in sorted((tmp_path / "all").rglob("*.png"))[:24]:
         shutil.copy(path, tmp_path / "some")

@@ -118,7 +118,7 @@ def test_blur_replaces_exactly_the_pixels_of_masked_patches() -> None:
 def test_an_image_without_a_mask_is_what_the_backbone_sees(mask: Mask) -> None:
     backbone, pixels = ToyBackbone(), noise(90, 120)
     complete = MaskableImage.prepare(pixels, backbone, mask).mask_patches(flags())
-    assert (backbone.prepare(complete) == backbone.prepare(pixels)).all()
+    assert (backbone.prepare_image(complete) == backbone.prepare_image(pixels)).all()
 
 
 def test_patches_may_have_different_sizes_in_pixels() -> None:

@@ -91,7 +91,7 @@ def test_a_second_run_does_without_the_backbone(
 class CountingBackbone(ToyBackbone):
     """A toy that takes five pictures at once and notes how many it was handed."""
 
-    batch = 5
+    batch_size = 5
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -544,7 +544,7 @@ def test_memory_stays_flat_while_indexing(
         time.sleep(0.002)
 
     monkeypatch.setattr(Vocabulary, "prepare", counted)
-    monkeypatch.setattr(ToyBackbone, "batch", 2)
+    monkeypatch.setattr(ToyBackbone, "batch_size", 2)
     make_gallery("g").add(photos, progress=release)
     assert most <= 2 * (2 * (os.cpu_count() or 1) + 2)
 

@@ -14,8 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from bm25v import backbones
-from bm25v.backbones import checkpoint, devices
-from bm25v.backbones.huggingface import HuggingFaceBackbone
+from bm25v.backbones import checkpoint
+from bm25v.backbones.huggingface import HuggingFaceBackbone, find_device
 from bm25v.errors import BackboneError, MissingExtra, ModelUnavailable, UnknownBackbone, WrongUse
 from bm25v.gallery.reading import Read, read_files
 from bm25v.sae.model import SparseAutoEncoder
@@ -163,8 +163,8 @@ def test_features_are_the_models_own(family: str, tmp_path: Path) -> None:
     model, folder = make(family, tmp_path)
     extra = {"siglip": 0, "siglip2": 0, "registers": 1 + 4, "dinov3": 1 + 3}.get(family, 1)
     for layer, index in ((None, 2), (0, 0), (-2, 1)):
-        backbone = backbones.load(str(folder), layer=layer, device="cpu")
-        pixels = backbone.prepare(photo())
+        backbone = backbones.load_backbone(str(folder), layer=layer, device="cpu")
+        pixels = backbone.prepare_image(photo())
         states, dense = directly(family, model, pixels)
         features = backbone.forward(pixels)
         np.testing.assert_allclose(
@@ -181,12 +181,12 @@ def test_features_are_the_models_own(family: str, tmp_path: Path) -> None:
 def test_one_pass_of_the_vision_tower_gives_both(tmp_path: Path) -> None:
     _, folder = make("siglip", tmp_path)
     backbone = HuggingFaceBackbone(str(folder), layer=1)
-    model = backbone.load()
+    model = backbone.load_weights()
     assert not any("text" in name for name, _ in model.named_parameters())
     calls: list[str] = []
     for name, module in model.named_modules():
         module.register_forward_hook(lambda *_, name=name: calls.append(name))
-    backbone.forward(backbone.prepare(photo()))
+    backbone.forward(backbone.prepare_image(photo()))
     assert len(calls) == len(set(calls)) > 20
 
 
@@ -202,8 +202,8 @@ def test_the_papers_geometry(tmp_path: Path) -> None:
     config = transformers.SiglipConfig(text_config=TEXT, vision_config=vision)
     settings = {**SQUARE, "size": {"height": 384, "width": 384}}
     save(transformers.SiglipModel(config), tmp_path, settings)
-    backbone = backbones.load(str(tmp_path))
-    features = backbone.forward(backbone.prepare(photo()))
+    backbone = backbones.load_backbone(str(tmp_path))
+    features = backbone.forward(backbone.prepare_image(photo()))
     assert (backbone.grid, backbone.patch_dim, backbone.dense_dim) == ((27, 27), 1152, 1152)
     assert features.patches_pd.shape == (729, 1152)
     assert features.dense_e.shape == (1152,)
@@ -218,7 +218,7 @@ def test_siglip_pictures_equal_the_librarys(
         size={"height": 32, "width": 32}, resample=resample
     )
     processor.save_pretrained(tmp_path)
-    ours = checkpoint.preparation(tmp_path, image_size=32).pixels(photo(*shape))
+    ours = checkpoint.read_preparation(tmp_path, image_size=32).prepare_image(photo(*shape))
     theirs = processor(photo(*shape), return_tensors="np")["pixel_values"]
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
@@ -230,7 +230,7 @@ def test_square_pictures_equal_the_librarys_where_it_does_not_crop(
     crop = {"size": {"shortest_edge": 32}, "crop_size": 32} if "CLIP" in kind else {"size": 32}
     processor = getattr(transformers, kind)(**crop)
     processor.save_pretrained(tmp_path)
-    ours = checkpoint.preparation(tmp_path, image_size=32).pixels(photo(50, 50))
+    ours = checkpoint.read_preparation(tmp_path, image_size=32).prepare_image(photo(50, 50))
     theirs = processor(photo(50, 50), return_tensors="np")["pixel_values"]
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
@@ -238,7 +238,7 @@ def test_square_pictures_equal_the_librarys_where_it_does_not_crop(
 def test_naflex_pictures_equal_the_librarys_if_square(tmp_path: Path) -> None:
     processor = transformers.Siglip2ImageProcessorPil(patch_size=8, max_num_patches=16)
     processor.save_pretrained(tmp_path)
-    ours = checkpoint.preparation(tmp_path, image_size=24).pixels(photo(50, 50))
+    ours = checkpoint.read_preparation(tmp_path, image_size=24).prepare_image(photo(50, 50))
     theirs = processor(photo(50, 50), return_tensors="np")["pixel_values"]
     np.testing.assert_allclose(naflex_patches(ours)["pixel_values"], theirs, atol=1e-5)
 
@@ -259,72 +259,74 @@ def test_sizes_are_read_in_all_their_spellings(
     plain = {"resample": 3, "do_normalize": False, "do_rescale": False}
     inner = {"image_processor": {**settings, **plain}}
     (tmp_path / "processor_config.json").write_text(json.dumps(inner))
-    preparation = checkpoint.preparation(tmp_path, image_size=24)
+    preparation = checkpoint.read_preparation(tmp_path, image_size=24)
     grey = np.full((10, 10, 3), 77, dtype=np.uint8)
-    np.testing.assert_array_equal(preparation.pixels(grey), np.full((1, 3, side, side), 77.0))
+    np.testing.assert_array_equal(
+        preparation.prepare_image(grey), np.full((1, 3, side, side), 77.0)
+    )
 
 
 def test_another_picture_size_stretches_the_positions(tmp_path: Path) -> None:
     model, folder = make("vit", tmp_path)
     save(model, folder, {**SQUARE, "size": 48})
-    backbone = backbones.load(str(folder))
+    backbone = backbones.load_backbone(str(folder))
     assert backbone.grid == (6, 6)
-    assert backbone.forward(backbone.prepare(photo())).patches_pd.shape == (36, 16)
+    assert backbone.forward(backbone.prepare_image(photo())).patches_pd.shape == (36, 16)
 
 
 def test_the_fingerprint_follows_what_decides_the_output(tmp_path: Path) -> None:
     model, folder = make("siglip", tmp_path / "one")
-    first = backbones.load(str(folder)).fingerprint
-    assert backbones.load(str(folder), layer=-1, device="cpu").fingerprint == first
-    assert backbones.load(str(folder), layer=0).fingerprint != first
+    first = backbones.load_backbone(str(folder)).fingerprint
+    assert backbones.load_backbone(str(folder), layer=-1, device="cpu").fingerprint == first
+    assert backbones.load_backbone(str(folder), layer=0).fingerprint != first
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     described = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({**described, "transformers_version": "9"}))
-    assert backbones.load(str(copy)).fingerprint == first
+    assert backbones.load_backbone(str(copy)).fingerprint == first
     model.save_pretrained(tmp_path / "shards", max_shard_size="8KB")
     shutil.copy(folder / "preprocessor_config.json", tmp_path / "shards")
     assert len([*(tmp_path / "shards").glob("model-*.safetensors")]) > 1
-    assert backbones.load(str(tmp_path / "shards")).fingerprint == first
+    assert backbones.load_backbone(str(tmp_path / "shards")).fingerprint == first
 
     _, other = make("siglip", tmp_path / "other", seed=1)
-    assert backbones.load(str(other)).fingerprint != first
+    assert backbones.load_backbone(str(other)).fingerprint != first
     save(model, copy, {**SQUARE, "resample": 3})
-    assert backbones.load(str(copy)).fingerprint != first
+    assert backbones.load_backbone(str(copy)).fingerprint != first
 
 
 def test_one_moved_tensor_changes_the_fingerprint(tmp_path: Path) -> None:
     model, folder = make("dinov2", tmp_path)
-    first = backbones.load(str(folder)).fingerprint
+    first = backbones.load_backbone(str(folder)).fingerprint
     with torch.no_grad():
         model.encoder.layer[1].mlp.fc1.weight.mul_(1.001)
     model.save_pretrained(folder)
-    assert backbones.load(str(folder)).fingerprint != first
+    assert backbones.load_backbone(str(folder)).fingerprint != first
 
 
 def test_old_weight_files_are_read_too(tmp_path: Path) -> None:
     model, folder = make("vit", tmp_path)
-    backbone = backbones.load(str(folder), device="cpu")
-    pixels = backbone.prepare(photo())
+    backbone = backbones.load_backbone(str(folder), device="cpu")
+    pixels = backbone.prepare_image(photo())
     expected, first = backbone.forward(pixels), backbone.fingerprint
     (folder / "model.safetensors").unlink()
     torch.save(model.state_dict(), folder / "pytorch_model.bin")
-    old = backbones.load(str(folder), device="cpu")
+    old = backbones.load_backbone(str(folder), device="cpu")
     np.testing.assert_array_equal(old.forward(pixels).dense_e, expected.dense_e)
     assert len(old.fingerprint) == len(first)
 
 
 def test_the_name_leads_back_to_the_same_layer(tmp_path: Path) -> None:
     _, folder = make("vit", tmp_path)
-    assert backbones.load(str(folder)).name == str(folder)
-    chosen = backbones.load(str(folder), layer=-2)
+    assert backbones.load_backbone(str(folder)).name == str(folder)
+    chosen = backbones.load_backbone(str(folder), layer=-2)
     assert chosen.name == f"{folder}#1"
-    assert backbones.load(chosen.name).fingerprint == chosen.fingerprint
+    assert backbones.load_backbone(chosen.name).fingerprint == chosen.fingerprint
 
 
 def test_batches_shrink_until_they_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, folder = make("vit", tmp_path)
     backbone = HuggingFaceBackbone(str(folder), device="cpu")
-    batch = [backbone.prepare(photo(height)) for height in range(20, 27)]
+    batch = [backbone.prepare_image(photo(height)) for height in range(20, 27)]
     expected = [backbone.forward(pixels) for pixels in batch]
     run, sizes = backbone._run, []
 
@@ -371,15 +373,15 @@ def test_pictures_are_indexed_and_extracted_where_batches_do_not_fit(
         assert isinstance(outcome, Read)
         assert outcome.encoding is not None
         np.testing.assert_allclose(outcome.encoding.dense_e, alone.dense_e, rtol=1e-4, atol=1e-5)
-    assert set(failures) == {backbone.batch}
+    assert set(failures) == {backbone.batch_size}
 
     failures.clear()
-    backbone._most = 2**31
+    backbone._batch_limit = 2**31
     wish = Extraction(tuple(paths), views=4, patches=None, held_out=0.1, seed=0)
     store = Store(tmp_path / "store", key="", dim=backbone.patch_dim)
     store.folder.mkdir()
     extract(wish, backbone, store, progress=lambda *_: None, on_error=lambda *_: None)
-    assert set(failures) == {backbone.batch}
+    assert set(failures) == {backbone.batch_size}
     for number, (path,) in enumerate(wish.shards(backbone)):
         whole_pd = backbone.forward(vocabulary.prepare(path)).patches_pd
         np.testing.assert_allclose(store.read(number)[:16], whole_pd, rtol=2e-3, atol=2e-3)
@@ -387,8 +389,8 @@ def test_pictures_are_indexed_and_extracted_where_batches_do_not_fit(
 
 def test_threads_do_not_mix_their_pictures(tmp_path: Path) -> None:
     _, folder = make("dinov3", tmp_path)
-    backbone = backbones.load(str(folder), device="cpu")
-    batch = [backbone.prepare(photo(height)) for height in range(20, 36)]
+    backbone = backbones.load_backbone(str(folder), device="cpu")
+    batch = [backbone.prepare_image(photo(height)) for height in range(20, 36)]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(backbone.forward, batch))
     for pixels, features in zip(batch, together, strict=True):
@@ -412,18 +414,18 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_cached_hub_model_works_offline(hub: Path) -> None:
-    backbone = backbones.load("owner/tiny", layer=1)
+    backbone = backbones.load_backbone("owner/tiny", layer=1)
     assert backbone.name == "owner/tiny#1"
-    assert backbone.fingerprint == backbones.load(str(hub), layer=1).fingerprint
-    assert backbone.forward(backbone.prepare(photo())).patches_pd.shape == (16, 16)
+    assert backbone.fingerprint == backbones.load_backbone(str(hub), layer=1).fingerprint
+    assert backbone.forward(backbone.prepare_image(photo())).patches_pd.shape == (16, 16)
 
 
 def test_an_unreachable_model_says_what_to_do(hub: Path) -> None:
     with pytest.raises(ModelUnavailable, match=r"^owner/absent is not on this machine.*HF_HOME"):
-        backbones.load("owner/absent")
+        backbones.load_backbone("owner/absent")
     (hub / "model.safetensors").unlink()
     with pytest.raises(ModelUnavailable, match=r"^owner/tiny is not on this machine"):
-        _ = backbones.load("owner/tiny").fingerprint
+        _ = backbones.load_backbone("owner/tiny").fingerprint
 
 
 def test_a_model_the_hub_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -434,29 +436,29 @@ def test_a_model_the_hub_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
         raise error.__new__(error)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
-    with pytest.raises(ModelUnavailable, match="does not give out owner/secret: check the name"):
-        backbones.load("owner/secret")
+    with pytest.raises(ModelUnavailable, match="has no public model owner/secret: check the name"):
+        backbones.load_backbone("owner/secret")
 
 
 def test_wrong_layers_devices_and_names(tmp_path: Path) -> None:
     _, folder = make("vit", tmp_path)
     for layer in (3, -4):
         with pytest.raises(BackboneError, match=r"no layer -?\d: it has layers 0 to 2"):
-            backbones.load(str(folder), layer=layer)
+            backbones.load_backbone(str(folder), layer=layer)
     with pytest.raises(WrongUse, match=r"no device 'cuda:99' on this machine, only: .*cpu"):
-        backbones.load(str(folder), device="cuda:99")
-    with pytest.raises(WrongUse, match="backbone toy has a layer of its own"):
-        backbones.load("toy", layer=2)
+        backbones.load_backbone(str(folder), device="cuda:99")
+    with pytest.raises(WrongUse, match="backbone toy has a fixed layer"):
+        backbones.load_backbone("toy", layer=2)
     with pytest.raises(UnknownBackbone, match=r"owner/name, or a folder with a config\.json"):
-        backbones.load(str(tmp_path / "nowhere"))
+        backbones.load_backbone(str(tmp_path / "nowhere"))
 
 
 def test_the_fastest_device_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert str(devices.find(torch, None)) == "cuda:0"
-    assert str(devices.find(torch, "cuda:1")) == "cuda:1"
-    assert str(devices.find(torch, "cuda")) == "cuda"
-    assert str(devices.find(torch, "cpu")) == "cpu"
+    assert str(find_device(torch, None)) == "cuda:0"
+    assert str(find_device(torch, "cuda:1")) == "cuda:1"
+    assert str(find_device(torch, "cuda")) == "cuda"
+    assert str(find_device(torch, "cpu")) == "cpu"
 
 
 def test_damaged_folders(tmp_path: Path) -> None:
@@ -465,44 +467,44 @@ def test_damaged_folders(tmp_path: Path) -> None:
     content = weights.read_bytes()
     weights.write_bytes(content[: len(content) // 2])
     with pytest.raises(BackboneError, match="cannot be read: "):
-        backbones.load(str(folder)).load()
+        backbones.load_backbone(str(folder)).load_weights()
     weights.write_bytes(b"not a model")
-    with pytest.raises(BackboneError, match="no safetensors file, or a damaged one"):
-        _ = backbones.load(str(folder)).fingerprint
+    with pytest.raises(BackboneError, match="is not a safetensors file, or it is damaged"):
+        _ = backbones.load_backbone(str(folder)).fingerprint
     weights.unlink()
     with pytest.raises(ModelUnavailable, match=r"holds no weights: model\.safetensors is missing"):
-        _ = backbones.load(str(folder)).fingerprint
+        _ = backbones.load_backbone(str(folder)).fingerprint
     (folder / "preprocessor_config.json").write_text('{"resample": 3}')
     with pytest.raises(BackboneError, match="cannot be used: KeyError\\('image_mean'\\)"):
-        backbones.load(str(folder))
+        backbones.load_backbone(str(folder))
     (folder / "preprocessor_config.json").unlink()
     with pytest.raises(ModelUnavailable, match=r"has no preprocessor_config\.json"):
-        backbones.load(str(folder))
+        backbones.load_backbone(str(folder))
     (folder / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(BackboneError, match="a model of type 'bert'; bm25v reads: siglip, "):
-        backbones.load(str(folder))
+        backbones.load_backbone(str(folder))
     (folder / "config.json").write_text("{")
     with pytest.raises(BackboneError, match="cannot be read as JSON"):
-        backbones.load(str(folder))
+        backbones.load_backbone(str(folder))
 
 
 def test_weights_that_are_missing_are_not_made_up(tmp_path: Path) -> None:
     model, folder = make("clip", tmp_path)
     save(model.vision_model, folder, CENTRE)
-    with pytest.raises(BackboneError, match=r"lacks weights, 1 in all: visual_projection\.weight"):
-        backbones.load(str(folder)).load()
+    with pytest.raises(BackboneError, match=r"lacks 1 of its weights: visual_projection\.weight"):
+        backbones.load_backbone(str(folder)).load_weights()
 
 
 def test_a_missing_extra_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, folder = make("vit", tmp_path)
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingExtra, match=rf"the backbone {folder} .*bm25v\[hf\]"):
-        backbones.load(str(folder))
+        backbones.load_backbone(str(folder))
 
 
 def test_other_backbones_do_without_torch() -> None:
     program = (
-        "import sys; from bm25v import backbones; backbones.load('toy'); "
+        "import sys; from bm25v import backbones; backbones.load_backbone('toy'); "
         "import bm25v.backbones.huggingface; "
         "sys.exit(bool({'torch', 'transformers', 'huggingface_hub'} & sys.modules.keys()))"
     )

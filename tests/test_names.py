@@ -347,12 +347,12 @@ def two_towers(request: pytest.FixtureRequest, tmp_path: Path) -> TwoTowers:
 
 
 def test_text_vectors_are_the_models_own(two_towers: TwoTowers) -> None:
-    vectors = text.load(str(two_towers.folder)).embed([*PROMPTS, "Cat"])
+    vectors = text.load_text_tower(str(two_towers.folder)).embed([*PROMPTS, "Cat"])
     expected = [two_towers.vector(prompt) for prompt in PROMPTS]
     np.testing.assert_allclose(vectors[:4], expected, atol=1e-5)
     np.testing.assert_allclose(vectors[4], vectors[0], atol=1e-6)
     assert np.abs(vectors[0] - vectors[1]).max() > 1e-3
-    again = text.load(f"{two_towers.folder}#1").embed(["dog"])
+    again = text.load_text_tower(f"{two_towers.folder}#1").embed(["dog"])
     np.testing.assert_allclose(again, vectors[1:2], atol=1e-6)
 
 
@@ -389,7 +389,7 @@ def test_suggestions_are_the_nearest_prompts(two_towers: TwoTowers, photos: Path
         for sight in sights:
             assert sight.grid is not None
             part = crops.crop_word(gallery.vocabulary.decode(sight.path), sight.grid)
-            vector = backbone.forward(backbone.prepare(part)).dense_e
+            vector = backbone.forward(backbone.prepare_image(part)).dense_e
             vectors.append(vector / np.linalg.norm(vector))
         mine = np.mean(vectors, axis=0) - mean
         cosines = prompts @ mine / np.linalg.norm(mine)
@@ -421,7 +421,7 @@ def test_without_a_text_tower_there_are_no_suggestions(indexed: Any, tmp_path: P
     Path("prompts.txt").write_text("cat\ndog\n")
     told = indexed("words", "suggest", "--prompts", "prompts.txt")
     assert (told.code, told.out) == (1, "")
-    assert "the backbone toy has no text tower, so it understands no text: take" in told.err
+    assert "the backbone toy has no text tower, so it cannot encode texts: use" in told.err
     Path("prompts.txt").write_text("cat\n")
     told = indexed("words", "suggest", "--prompts", "prompts.txt")
     assert "prompts.txt has 1 prompt: give at least two to choose from" in told.err
@@ -434,7 +434,7 @@ def test_models_without_texts_or_tokenizers_are_named(tmp_path: Path) -> None:
 
     _, folder = make("dinov2", tmp_path / "dino")
     with pytest.raises(BackboneError, match=f"{folder} has no text tower"):
-        text.load(str(folder))
+        text.load_text_tower(str(folder))
     _, folder = make("siglip", tmp_path / "siglip")
     with pytest.raises(BackboneError, match=f"{folder} has no usable tokenizer"):
-        text.load(str(folder))
+        text.load_text_tower(str(folder))

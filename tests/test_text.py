@@ -28,7 +28,7 @@ def by_the_model(towers: TwoTowers, gallery: Gallery, paths: list[str], text: st
 
     found, backbone = [], gallery.vocabulary.backbone
     for path in paths:
-        pixels = backbone.prepare(gallery.vocabulary.decode(path))
+        pixels = backbone.prepare_image(gallery.vocabulary.decode(path))
         _, dense = directly(towers.family, towers.model, pixels)
         found.append(float(towers.vector(text) @ dense / np.linalg.norm(dense)))
     return found

@@ -135,8 +135,8 @@ def test_each_process_has_a_gpu_of_its_own(
 class CountingBackbone(ToyBackbone):
     """A toy that notes how many views it was handed at once."""
 
-    def __init__(self, batch: int) -> None:
-        self.batch = batch
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size = batch_size
         self.sizes: list[int] = []
 
     def forward_batch(self, batch: list[Floats]) -> list[Features]:
@@ -149,7 +149,7 @@ def drawn(options: Extraction, path: Path, seed: tuple[int, ...]) -> NDArray[np.
     toy, rng = ToyBackbone(), np.random.default_rng(seed)
     parts = []
     for view in views(images.decode_image(path, short_side=112), options.views, rng):
-        patches_pd = toy.forward(toy.prepare(np.ascontiguousarray(view))).patches_pd
+        patches_pd = toy.forward(toy.prepare_image(np.ascontiguousarray(view))).patches_pd
         parts.append(patches_pd[np.sort(rng.permutation(49)[: options.patches])])
     return np.concatenate(parts).astype(np.float16)
 

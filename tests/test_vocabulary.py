@@ -82,7 +82,7 @@ def test_an_array_that_is_no_picture_is_refused() -> None:
 def test_an_sae_of_another_width_is_refused() -> None:
     with pytest.raises(VocabularyError, match="patches of 320 values, the SAE takes 12"):
         Vocabulary.build(
-            "wrong", backbone=backbones.load("tinyvit-5m"), sae=Vocabulary.load("toy").sae
+            "wrong", backbone=backbones.load_backbone("tinyvit-5m"), sae=Vocabulary.load("toy").sae
         )
 
 

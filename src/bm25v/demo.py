@@ -28,6 +28,7 @@ PHOTOS = PackagedFile(
     name="flower-photos.zip",
     requirement="clustimage==1.3.0",
     wheel_sha256="0b236d65187f713c9facb3327ca360308c2b2f00f2ec17cf669ac1982b12cb82",
+    download_mb=23,
     member="clustimage/data/flower_images.zip",
     sha256="c4409bec5834b327c0dc8504ebb63ac10b7cd8fa7e269d170b408f7895fa4e06",
     origin="210 labelled photos of flowers, 10 species",
@@ -111,7 +112,7 @@ def run(
     Running it again does only what is left to do.
     """
     folder = Path(os.path.abspath(folder))
-    photos = unpack(downloads.read(PHOTOS) if archive is None else archive, folder)
+    photos = unpack(downloads.read_file(PHOTOS) if archive is None else archive, folder)
     n_species = len(set(photos.species.values()))
     say(f"{len(photos.indexed)} photos of {n_species} species in {folder / 'photos'}")
     with _gallery(folder / "gallery.bm25v", vocabulary) as gallery:

@@ -17,6 +17,15 @@ def printable(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
+def first_line(text: str) -> str:
+    """Return the first line of a long message.
+
+    >>> first_line("no such model\\nTraceback of 40 lines")
+    'no such model'
+    """
+    return printable(text.strip().partition("\n")[0])
+
+
 def display_path(path: str) -> str:
     """Return a path relative to the current folder if it is inside it.
 

@@ -1,7 +1,16 @@
-"""How many threads to use: the CPUs that this process may use, not those of the machine."""
+"""How many threads to use, and attributes that several threads may ask for at once.
+
+The number of CPUs is that of the process, not of the machine: see `available_cpus`.
+"""
 
 import os
+import threading
+from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
+from typing import Any, Self, TypeVar, overload
+
+_T = TypeVar("_T")
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")  # "quota period" or "max period", in microseconds
 
@@ -26,3 +35,32 @@ def _cgroup_cpus() -> int | None:
         return -(-int(quota) // int(period))
     except (OSError, ValueError):
         return None
+
+
+class locked_cached_property(cached_property[_T]):  # noqa: N801 - named like functools' own
+    """`functools.cached_property` that is computed once, though two threads ask for it at once.
+
+    >>> class Model:
+    ...     @locked_cached_property
+    ...     def weights(self) -> str:
+    ...         print("loading")
+    ...         return "the weights"
+    >>> model = Model()
+    >>> model.weights
+    loading
+    'the weights'
+    >>> model.weights
+    'the weights'
+    """
+
+    def __init__(self, compute: Callable[[Any], _T]) -> None:
+        super().__init__(compute)
+        self._once = threading.RLock()  # functools' own is gone since Python 3.12
+
+    @overload
+    def __get__(self, instance: None, owner: type[Any] | None = None) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> _T: ...
+    def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
+        with self._once:
+            return super().__get__(instance, owner)

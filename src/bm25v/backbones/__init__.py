@@ -1,47 +1,51 @@
-"""Frozen vision models: pixels in, patch features and one dense vector out.
+"""Frozen vision models: images in, patch features and one dense vector per image out.
 
-Besides the names below, `load` takes Hugging Face models: `owner/name`, or a folder with one.
-In: an upright RGB array. Out: `Features` (patches (P, D), dense (E,)) from one forward pass.
-Not this room's job: visual words, and reading picture files.
+`load_backbone` takes the names below, or a Hugging Face model: `owner/name`, or a folder with one.
+In: an upright RGB array. Out: `Features` (patches (P, D), dense (E,)) from one forward pass. `text`
+turns texts into vectors that compare with dense vectors. Not this package's job: visual words, and
+reading image files.
 
->>> sorted(names())
+>>> sorted(backbone_names())
 ['dinov2-s', 'mobilenet-v2', 'tinyvit-5m', 'toy']
->>> load("toy").grid
+>>> load_backbone("toy").grid
 (7, 7)
 """
 
 from bm25v.backbones.protocol import Backbone, Features
 from bm25v.errors import UnknownBackbone, WrongUse
 
-__all__ = ["Backbone", "Features", "load", "names"]
+__all__ = ["Backbone", "Features", "backbone_names", "load_backbone"]
 
 
-def names() -> list[str]:
-    """Return the names `load` knows."""
+def backbone_names() -> list[str]:
+    """Return the names of the built-in backbones."""
     from bm25v.backbones.onnx import SPECS
 
     return [*SPECS, "toy"]
 
 
-def load(name: str, *, layer: int | None = None, device: str | None = None) -> Backbone:
-    """Return the backbone of that name; weights are fetched when first used.
+def load_backbone(name: str, *, layer: int | None = None, device: str | None = None) -> Backbone:
+    """Return the backbone of that name; its weights are downloaded and loaded on first use.
 
     `layer` and `device` are for Hugging Face models: the block whose output becomes patch features
-    (the last one by default), and cpu, cuda or mps (the fastest there is by default).
+    (by default the last one), and cpu, cuda or mps (by default the fastest on this machine).
     """
     from bm25v.backbones import checkpoint
     from bm25v.backbones.onnx import SPECS, OnnxBackbone
     from bm25v.backbones.toy import ToyBackbone
 
-    if name in names():
+    if name in backbone_names():
         if layer is not None or device not in (None, "cpu"):
-            raise WrongUse(f"backbone {name} has a layer of its own and runs on the cpu only")
+            raise WrongUse(
+                f"the backbone {name} has a fixed layer and runs on the CPU only: "
+                "leave out the layer and the device"
+            )
         return ToyBackbone() if name == "toy" else OnnxBackbone(SPECS[name])
     if checkpoint.is_model(name):
         from bm25v.backbones.huggingface import HuggingFaceBackbone
 
         return HuggingFaceBackbone(name, layer=layer, device=device)
     raise UnknownBackbone(
-        f"no backbone {name!r}; there are: {', '.join(names())}, and Hugging Face models: "
+        f"no backbone {name!r}; known are: {', '.join(backbone_names())}, and Hugging Face models: "
         "owner/name, or a folder with a config.json"
     )

@@ -1,7 +1,8 @@
-"""A model in the Hugging Face hub's format: its folder, its settings, its weights' hash.
+"""A model in the format of the Hugging Face hub: its files, preprocessing, weights and hash.
 
 In: `owner/name` or a folder. Out: the folder on this machine, a `Preparation`, a hash of the
-weights. Nothing here imports torch or reads a weight file whole.
+weights, one tower (the vision or the text half) with its weights. torch and transformers are
+imported only when a config or a tower is read. Not this module's job: running a model.
 """
 
 import hashlib
@@ -10,15 +11,16 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image as Pillow
+from PIL import Image
 
-from bm25v.backbones.protocol import Image
+from bm25v.backbones.protocol import Floats, ImageArray
+from bm25v.display import first_line
 from bm25v.errors import BackboneError, MissingExtra, ModelUnavailable
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -28,7 +30,7 @@ _DESCRIPTION = ["config.json", _PREPROCESSOR, _PROCESSOR]
 _SAFETENSORS = ["model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"]
 _PICKLES = ["pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"]
 _TOKENIZER = ["tokenizer*", "special_tokens_map.json", "spiece.model", "vocab.json", "merges.txt"]
-_HISTORY = {  # what a configuration says of how it was made, not of the model
+_IRRELEVANT_SETTINGS = {  # they describe how a config was written, not the model
     "_name_or_path",
     "architectures",
     "dtype",
@@ -37,26 +39,26 @@ _HISTORY = {  # what a configuration says of how it was made, not of the model
     "torch_dtype",
     "transformers_version",
 }
-_SLICE = 1024  # bytes
+_SLICE_BYTES = 1024
 
 
 def is_model(name: str) -> bool:
-    """Tell whether a name is a model folder or could be a model on the hub.
+    """Return whether a name is a model folder or could be a model on the hub.
 
     >>> is_model("google/siglip2-so400m-patch14-384"), is_model("tinyvit-5m")
     (True, False)
     """
     source, _ = split_layer(name)
-    return is_folder(source) or _HUB_NAME.fullmatch(source) is not None
+    return is_model_folder(source) or _HUB_NAME.fullmatch(source) is not None
 
 
-def is_folder(source: str) -> bool:
-    """Tell whether a folder holds a model."""
+def is_model_folder(source: str) -> bool:
+    """Return whether a folder holds a model."""
     return (_path(source) / "config.json").is_file()
 
 
 def split_layer(name: str) -> tuple[str, int | None]:
-    """Take the chosen layer off a name.
+    """Split a name into the model and the chosen layer.
 
     >>> split_layer("owner/name#20"), split_layer("owner/name")
     (('owner/name', 20), ('owner/name', None))
@@ -65,22 +67,42 @@ def split_layer(name: str) -> tuple[str, int | None]:
     return (source, int(layer)) if mark and layer.isdecimal() else (name, None)
 
 
-def imported(module: str, name: str) -> Any:
-    """Return a module of the `hf` extra, which the backbone of that name needs."""
+def import_extra(module: str, name: str) -> Any:
+    """Import a module of the `hf` extra, which the backbone of that name needs."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtra(f"the backbone {name}", "hf") from error
 
 
-def find(source: str) -> Path:
-    """Return the folder that describes a model, fetched from the hub unless it is a local one."""
-    if is_folder(source):
+def find_model(source: str) -> Path:
+    """Return the folder that describes a model, downloaded from the hub unless it is local."""
+    if is_model_folder(source):
         return _path(source).resolve()
-    folder = _snapshot(source, _DESCRIPTION)
+    folder = _download(source, _DESCRIPTION)
     if not (folder / "config.json").is_file():
         raise ModelUnavailable(_unreachable(source))
     return folder
+
+
+def find_weight_files(source: str, folder: Path) -> list[Path]:
+    """Return the files of a model's weights, downloaded from the hub unless they are local."""
+    for patterns in (_SAFETENSORS, _PICKLES):
+        if not is_model_folder(source):
+            _download(source, patterns, revision=folder.name)
+        single, _, shards = patterns
+        files = sorted([*folder.glob(single)] or [*folder.glob(shards)])
+        if files:
+            return files
+    if is_model_folder(source):
+        raise ModelUnavailable(f"{folder} holds no weights: model.safetensors is missing")
+    raise ModelUnavailable(_unreachable(source))
+
+
+def fetch_tokenizer_files(source: str, folder: Path) -> None:
+    """Download the files of a model's tokenizer, unless the model is local."""
+    if not is_model_folder(source):
+        _download(source, _TOKENIZER, revision=folder.name)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -94,48 +116,29 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def vision_settings(described: dict[str, Any]) -> str:
-    """Return what a config.json says of the vision tower, in an order of its own.
+def serialize_vision_settings(config: dict[str, Any]) -> str:
+    """Return the settings of a config.json that decide what the vision tower computes.
 
-    >>> vision_settings({"model_type": "vit", "dtype": "float32", "hidden_size": 8})
+    >>> serialize_vision_settings({"model_type": "vit", "dtype": "float32", "hidden_size": 8})
     '{"hidden_size": 8, "model_type": "vit"}'
     """
-    tower = described.get("vision_config", described)
-    return json.dumps({key: tower[key] for key in tower.keys() - _HISTORY}, sort_keys=True)
+    settings = config.get("vision_config", config)
+    relevant = {key: settings[key] for key in settings.keys() - _IRRELEVANT_SETTINGS}
+    return json.dumps(relevant, sort_keys=True)
 
 
-def weight_files(source: str, folder: Path) -> list[Path]:
-    """Return the files of a model's weights, fetched from the hub unless they are here."""
-    for patterns in (_SAFETENSORS, _PICKLES):
-        if not is_folder(source):
-            _snapshot(source, patterns, revision=folder.name)
-        whole, _, shards = patterns
-        files = sorted([*folder.glob(whole)] or [*folder.glob(shards)])
-        if files:
-            return files
-    if is_folder(source):
-        raise ModelUnavailable(f"{folder} holds no weights: model.safetensors is missing")
-    raise ModelUnavailable(_unreachable(source))
+def hash_weights(files: Iterable[Path]) -> str:
+    """Return a hash of a model's weights that reads only a few kilobytes of each tensor.
 
-
-def fetch_tokenizer(source: str, folder: Path) -> None:
-    """Bring the files of a model's tokenizer here, unless it is a local model."""
-    if not is_folder(source):
-        _snapshot(source, _TOKENIZER, revision=folder.name)
-
-
-def weights_hash(files: Iterable[Path]) -> str:
-    """Return a hash of a model's weights that reads a few kilobytes of each tensor.
-
-    Every tensor counts with its name, type, shape and three slices. Training moves next to all
-    numbers of a tensor that it moves at all, so weights that agree in all of this are the same, on
-    any machine, in one file or in several. Only old `.bin` files, which have no table of contents,
-    are hashed whole.
+    It covers the name, type and shape of every tensor and three slices of its values. Training
+    changes nearly all values of a tensor if it changes any, so two models with the same hash have
+    the same weights, on any machine, in one file or in several. Old `.bin` files have no table of
+    contents: they are hashed completely.
     """
     lines: list[str] = []
     for path in files:
         if path.suffix == ".safetensors":
-            lines += _tensor_lines(path)
+            lines += _describe_tensors(path)
         else:
             with path.open("rb") as file:
                 lines.append(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}")
@@ -144,12 +147,12 @@ def weights_hash(files: Iterable[Path]) -> str:
 
 @dataclass(frozen=True)
 class Preparation:
-    """How a model wants its pictures.
+    """How a model's input is made from an image. Its repr is part of the backbone's fingerprint.
 
-    Kernel, scale, mean and deviation are the model's own. The whole picture is squeezed to the
-    model's square, also where the model's authors cut out the centre (CLIP, DINOv2): patches then
-    cover all of it. DINOv3's authors resize floats where Pillow rounds to 8 bits: half a grey
-    level apart.
+    Kernel, scale, mean and deviation are the model's own. The whole image is squeezed to the
+    model's square, also where the model's authors crop the centre (CLIP, DINOv2), so that the
+    patches cover all of it. DINOv3's authors resize floats where Pillow rounds to 8 bits: a
+    difference of at most half a grey level.
     """
 
     side: int
@@ -158,47 +161,93 @@ class Preparation:
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
 
-    def pixels(self, image_hwc: Image) -> NDArray[np.float32]:
-        """Return a picture as a normalised (1, 3, side, side) array."""
-        kernel = Pillow.Resampling(self.resample)
-        small = Pillow.fromarray(image_hwc).resize((self.side, self.side), kernel)
+    def prepare_image(self, image_hwc: ImageArray) -> Floats:
+        """Return an image as a normalised (1, 3, side, side) array."""
+        kernel = Image.Resampling(self.resample)
+        small = Image.fromarray(image_hwc).resize((self.side, self.side), kernel)
         pixels_hwc = np.asarray(small, dtype=np.float32) * np.float32(self.scale)
         pixels_hwc -= np.array(self.mean, dtype=np.float32)
         pixels_hwc /= np.array(self.deviation, dtype=np.float32)
         return np.ascontiguousarray(pixels_hwc.transpose(2, 0, 1)[None])
 
 
-def preparation(folder: Path, *, image_size: int) -> Preparation:
-    """Read how a model wants its pictures; `image_size` counts where the settings name no size."""
+def read_preparation(folder: Path, *, image_size: int) -> Preparation:
+    """Read a model's preprocessing; `image_size` is used if the settings give no size."""
     if (folder / _PREPROCESSOR).is_file():
         settings = read_json(folder / _PREPROCESSOR)
     elif (folder / _PROCESSOR).is_file():
         settings = read_json(folder / _PROCESSOR).get("image_processor", {})
     else:
         raise ModelUnavailable(
-            f"{folder} has no {_PREPROCESSOR}: it says how the model wants its pictures"
+            f"{folder} has no {_PREPROCESSOR}, the file with the size and scale of input images: "
+            "copy it from the model's page"
         )
     try:
-        return _preparation(settings, image_size)
+        return _parse_preparation(settings, image_size)
     except (KeyError, TypeError, ValueError) as error:
         raise BackboneError(f"{_PREPROCESSOR} in {folder} cannot be used: {error!r}") from error
 
 
-def _preparation(settings: dict[str, Any], image_size: int) -> Preparation:
-    normalised = settings.get("do_normalize", True)
-    mean, deviation = (settings["image_mean"], settings["image_std"]) if normalised else (0.0, 1.0)
-    rescaled = settings.get("do_rescale", True)
+def read_config(name: str, folder: Path) -> Any:
+    """Return a model's config.json, checked by transformers."""
+    transformers = import_extra("transformers", name)
+    try:
+        with _quiet(transformers):
+            return transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # each configuration class checks itself in its own way
+        reason = first_line(str(error))
+        raise BackboneError(f"config.json in {folder} cannot be used: {reason}") from error
+
+
+def load_tower(name: str, folder: Path, architecture: str, config: Any, **options: Any) -> Any:
+    """Return one tower of a model with its weights, in single precision; the other is not read."""
+    torch = import_extra("torch", name)
+    transformers = import_extra("transformers", name)
+    try:
+        with _quiet(transformers):
+            model, report = getattr(transformers, architecture).from_pretrained(
+                folder,
+                config=config,
+                dtype=torch.float32,
+                local_files_only=True,
+                output_loading_info=True,
+                **options,
+            )
+    except Exception as error:  # readers of three formats, each with its own errors
+        raise BackboneError(f"{name} cannot be read: {first_line(str(error))}") from error
+    missing = sorted(report["missing_keys"])
+    if missing:  # transformers would fill them with random numbers
+        raise BackboneError(f"{name} lacks {len(missing)} of its weights: {missing[0]} …")
+    return model.eval()
+
+
+def load_tokenizer(name: str, folder: Path) -> Any:
+    """Return the tokenizer of a model's text tower."""
+    transformers = import_extra("transformers", name)
+    try:
+        with _quiet(transformers):
+            return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # files are missing, or their format needs another package
+        reason = first_line(str(error))
+        raise BackboneError(f"{name} has no usable tokenizer: {reason}") from error
+
+
+def _parse_preparation(settings: dict[str, Any], image_size: int) -> Preparation:
+    is_normalised = settings.get("do_normalize", True)
+    is_rescaled = settings.get("do_rescale", True)
+    mean = settings["image_mean"] if is_normalised else 0.0
+    deviation = settings["image_std"] if is_normalised else 1.0
     return Preparation(
-        side=_side(settings, image_size),
-        resample=int(Pillow.Resampling(settings["resample"])),
-        scale=float(settings.get("rescale_factor", 1 / 255)) if rescaled else 1.0,
+        side=_parse_side(settings, image_size),
+        resample=int(Image.Resampling(settings["resample"])),
+        scale=float(settings.get("rescale_factor", 1 / 255)) if is_rescaled else 1.0,
         mean=tuple(np.broadcast_to(mean, 3).astype(float).tolist()),
         deviation=tuple(np.broadcast_to(deviation, 3).astype(float).tolist()),
     )
 
 
-def _side(settings: dict[str, Any], image_size: int) -> int:
-    if "max_num_patches" in settings:  # NaFlex: the largest square of so many patches
+def _parse_side(settings: dict[str, Any], image_size: int) -> int:
+    if "max_num_patches" in settings:  # NaFlex: the largest square with at most so many patches
         return math.isqrt(settings["max_num_patches"]) * int(settings["patch_size"])
     size = settings.get("crop_size" if settings.get("do_center_crop") else "size")
     if size is None or settings.get("do_resize") is False:
@@ -206,7 +255,7 @@ def _side(settings: dict[str, Any], image_size: int) -> int:
     if isinstance(size, dict):
         sides = {size[key] for key in ("height", "width", "shortest_edge") if size.get(key)}
         if len(sides) != 1:
-            raise ValueError(f"pictures of size {size} are no squares")
+            raise ValueError(f"images of size {size} are not square")
         (size,) = sides
     return int(size)
 
@@ -215,27 +264,27 @@ def _path(source: str) -> Path:
     return Path(source).expanduser()
 
 
-def _snapshot(source: str, patterns: list[str], revision: str | None = None) -> Path:
-    hub = imported("huggingface_hub", source)
+def _download(source: str, patterns: list[str], revision: str | None = None) -> Path:
+    hub = import_extra("huggingface_hub", source)
     try:
         return Path(hub.snapshot_download(source, revision=revision, allow_patterns=patterns))
     except hub.errors.RepositoryNotFoundError as error:
         raise ModelUnavailable(
-            f"the Hugging Face hub does not give out {source}: check the name; "
+            f"the Hugging Face hub has no public model {source}: check the name; "
             "if it is right, accept its licence there and run: hf auth login"
         ) from error
-    except Exception as error:  # the client lets its transport's own errors through
+    except Exception as error:  # the client passes on the errors of its transport
         raise ModelUnavailable(_unreachable(source)) from error
 
 
 def _unreachable(source: str) -> str:
     return (
-        f"{source} is not on this machine and could not be fetched from the Hugging Face hub: "
-        "name a folder that holds it, set HF_HOME to a cache that has it, or run once with network"
+        f"{source} is not on this machine and could not be downloaded from the Hugging Face hub: "
+        "give a folder that holds it, set HF_HOME to a cache that has it, or connect to a network"
     )
 
 
-def _tensor_lines(path: Path) -> Iterator[str]:
+def _describe_tensors(path: Path) -> Iterator[str]:
     """Describe each tensor of a safetensors file: a length, a JSON table, then the bytes."""
     try:
         with path.open("rb") as file:
@@ -245,9 +294,24 @@ def _tensor_lines(path: Path) -> Iterator[str]:
             for name, entry in table.items():
                 begin, end = (8 + length + offset for offset in entry["data_offsets"])
                 digest = hashlib.sha256()
-                for start in sorted({begin, (begin + end) // 2, max(begin, end - _SLICE)}):
+                for start in sorted({begin, (begin + end) // 2, max(begin, end - _SLICE_BYTES)}):
                     file.seek(start)
-                    digest.update(file.read(min(_SLICE, end - start)))
+                    digest.update(file.read(min(_SLICE_BYTES, end - start)))
                 yield f"{name} {entry['dtype']} {entry['shape']} {digest.hexdigest()}"
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BackboneError(f"{path} is no safetensors file, or a damaged one") from error
+        raise BackboneError(f"{path} is not a safetensors file, or it is damaged") from error
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Silence transformers, which would warn about the tower that is not read."""
+    logging = transformers.utils.logging
+    verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_bars:
+            logging.enable_progress_bar()

@@ -1,41 +1,45 @@
-"""What every backbone offers."""
+"""What a backbone is: the protocol that every backbone implements.
+
+A backbone is a frozen vision model. In: an upright RGB array. Out: `Features` from one forward
+pass. Not this module's job: any particular model.
+"""
 
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-Image = NDArray[np.uint8]  # (H, W, 3), upright RGB
+ImageArray = NDArray[np.uint8]  # (H, W, 3), upright RGB
 Floats = NDArray[np.float32]
 
-CPU_BATCH = 4  # the passes gain nothing from a batch there, but the words that are made of them do
+CPU_BATCH_SIZE = 4  # a batch makes no forward pass faster on a CPU, but the SAE is faster then
 
 
 class Features(NamedTuple):
-    """What one forward pass says of one picture."""
+    """What one forward pass gives for one image."""
 
-    patches_pd: Floats  # a row a patch, in reading order of the grid
-    dense_e: Floats  # the whole picture
+    patches_pd: Floats  # one row per patch, in reading order of the grid
+    dense_e: Floats  # the whole image
 
 
 class Backbone(Protocol):
-    """A frozen vision model: pictures in, patch features and one dense vector of each out."""
+    """A frozen vision model: images in, patch features and one dense vector per image out."""
 
     @property
     def name(self) -> str:
-        """The name it is loaded by."""
+        """The name that `load_backbone` finds it by."""
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all that decides its output: weights, chosen layer, preprocessing."""
+        """A hash of everything that decides its output: weights, chosen layer, preprocessing."""
 
     @property
     def input_size(self) -> int:
-        """The side of the square, in pixels, that every picture is resized to."""
+        """The side of the square, in pixels, that every image is resized to."""
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Patches in rows and columns; they cover the whole picture."""
+        """The rows and columns of patches; they cover the whole image."""
 
     @property
     def patch_dim(self) -> int:
@@ -46,20 +50,23 @@ class Backbone(Protocol):
         """E, the width of the dense vector."""
 
     @property
-    def batch(self) -> int:
-        """How many pictures are best handed over at once; known before the weights are read."""
+    def batch_size(self) -> int:
+        """The best number of images per batch; known before the weights are loaded."""
 
-    def load(self) -> object:
-        """Read the weights now rather than at the first forward pass."""
+    def load_weights(self) -> object:
+        """Load the weights now rather than at the first forward pass."""
 
-    def prepare(self, image_hwc: Image) -> Floats:
-        """Return a picture, of any size, as the model takes it."""
+    def prepare_image(self, image_hwc: ImageArray) -> Floats:
+        """Return an image of any size as the model's input."""
 
     def forward(self, pixels: Floats) -> Features:
-        """Return what the model says of a prepared picture; safe to call from several threads."""
-
-    def pooled(self, mean_d: Floats) -> Floats | None:
-        """Return the dense vector of patches with this mean; None if it is not made of the mean."""
+        """Return the features of a prepared image; safe to call from several threads."""
 
     def forward_batch(self, batch: list[Floats]) -> list[Features]:
-        """Return what the model says of each prepared picture; safe like `forward`."""
+        """Return the features of each prepared image; safe to call from several threads."""
+
+    def pool_dense(self, mean_d: Floats) -> Floats | None:
+        """Return the dense vector of patches with this mean, or None.
+
+        None means that the model computes its dense vector from something else than the mean.
+        """

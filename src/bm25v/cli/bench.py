@@ -48,7 +48,7 @@ def encode(folder: Path | None, vocabulary: str, limit: int, rounds: int, as_jso
 
     with tempfile.TemporaryDirectory() as scratch, stages_bar() as progress:
         if folder is None:
-            demo.unpack(downloads.read(demo.PHOTOS), Path(scratch))
+            demo.unpack(downloads.read_file(demo.PHOTOS), Path(scratch))
         paths = list(itertools.islice(images.find_images(folder or scratch), limit))
         times = time_encoding(paths, vocabulary=vocabulary, rounds=rounds, progress=progress)
     n = times.images * times.rounds

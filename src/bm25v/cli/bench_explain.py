@@ -30,7 +30,7 @@ def command(folder: Path | None, vocabulary: str, hits: int, n: int, as_json: bo
 
     with tempfile.TemporaryDirectory() as scratch, stages_bar() as progress:
         if folder is None:
-            demo.unpack(downloads.read(demo.PHOTOS), Path(scratch))
+            demo.unpack(downloads.read_file(demo.PHOTOS), Path(scratch))
         paths = list(images.find_images(folder or scratch))
         hit = time_explanations(paths, vocabulary=vocabulary, hits=hits, progress=progress)
     usage = time_word_counts(n)

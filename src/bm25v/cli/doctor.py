@@ -48,7 +48,7 @@ def _facts() -> dict[str, Any]:
         "extras": {name: "installed" if found else "absent" for name, found in extras.items()},
         "models": str(downloads.models_folder()),
         "backbones": {
-            name: here[downloads.local_path(spec.file).is_file()] for name, spec in SPECS.items()
+            name: here[downloads.cached_path(spec.file).is_file()] for name, spec in SPECS.items()
         },
         "vocabularies": {name: Vocabulary.load(name).fingerprint for name in shipped_names()},
         "compiler": _warm_compiler(),

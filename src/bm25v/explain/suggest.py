@@ -69,7 +69,7 @@ def suggest_names(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Suggestion]:
     """Return the prompt that fits each word best; words without a readable image are left out."""
-    tower = text.load(gallery.vocabulary.backbone.name)
+    tower = text.load_text_tower(gallery.vocabulary.backbone.name)
     prompts_te = tower.embed(prompts)
     snapshot = gallery.snapshot()
     mean_e = snapshot.dense_ne[snapshot.rows].astype(np.float32).mean(axis=0)
@@ -93,7 +93,7 @@ def _encode_example(gallery: Gallery, example: WordInImage) -> Floats | None:
     except ImageError:
         return None
     part = crop_word(pixels, example.grid)
-    dense_e = backbone.forward(backbone.prepare(part)).dense_e
+    dense_e = backbone.forward(backbone.prepare_image(part)).dense_e
     return dense_e / np.float32(max(float(np.linalg.norm(dense_e)), 1e-12))
 
 

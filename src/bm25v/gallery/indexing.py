@@ -96,7 +96,7 @@ def _take_in(
     writer: Writer, vocabulary: Vocabulary, todo: list[str], tally: _Tally, progress: Progress
 ) -> None:
     if todo:
-        vocabulary.backbone.load()  # once, before the workers all try
+        vocabulary.backbone.load_weights()  # once, before the workers all try
     done = tally.unchanged
     total = done + len(todo)
     last_commit = time.monotonic()

@@ -72,9 +72,9 @@ class Reader:
     @cached_property
     def text_tower(self) -> TextTower | None:
         """What makes vectors of texts, loaded on first use; None if the backbone has no such."""
-        if not text.has_tower(self.vocabulary.backbone_name):
+        if not text.has_text_tower(self.vocabulary.backbone_name):
             return None
-        return text.load(self.vocabulary.backbone.name)
+        return text.load_text_tower(self.vocabulary.backbone.name)
 
     def _load_vocabulary(self) -> Vocabulary:
         try:

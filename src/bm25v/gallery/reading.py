@@ -40,7 +40,7 @@ def read_files(
     if not paths:
         return  # and the backbone is never asked for
     workers = os.cpu_count() or 1
-    size = vocabulary.backbone.batch
+    size = vocabulary.backbone.batch_size
     chunks = (paths[start : start + size] for start in range(0, len(paths), size))
     ahead: deque[tuple[list[str], Future[list[Outcome]]]] = deque()
     pool = ThreadPoolExecutor(workers)

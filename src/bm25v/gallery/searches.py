@@ -87,7 +87,7 @@ class Searches(Reader):
         start = time.perf_counter()
         pictures, against = wishes.several(picture), wishes.several(negative)
         if not all(isinstance(one, Encoding) for one in (*pictures, *against)):
-            self.vocabulary.backbone.load()
+            self.vocabulary.backbone.load_weights()
         if text is not None and mode != "sparse":
             self.text_tower  # noqa: B018 - loads it
         self.snapshot()
@@ -199,7 +199,7 @@ class Searches(Reader):
             return self.search_encoding(picture, k=k, mode=mode, candidates=candidates)
 
         if not all(isinstance(picture, Encoding) for picture in wanted):
-            self.vocabulary.backbone.load()
+            self.vocabulary.backbone.load_weights()
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(os.cpu_count()) as pool:
             return list(pool.map(one, wanted))
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.backbones.protocol import Floats
-from bm25v.backbones.text import TextTower, has_tower
+from bm25v.backbones.text import TextTower, has_text_tower
 from bm25v.errors import WrongUse
 from bm25v.gallery import searching
 from bm25v.gallery.searching import Mode, Settings
@@ -99,7 +99,7 @@ class Texts:
 
     def _remedy(self) -> str:
         name = "name words with `bm25v words name`"
-        if has_tower(self._backbone):
+        if has_text_tower(self._backbone):
             return f": {name}, or take mode 'dense', which searches by the text's vector"
         return (
             f", and the backbone {self._backbone} has no text tower: {name}, or take a vocabulary "

@@ -205,7 +205,7 @@ class Wishes:
         dense_e = None
         if encoding.patches_pd is not None:
             mean_d = np.average(encoding.patches_pd, axis=0, weights=shares_p)
-            dense_e = backbone.pooled(mean_d.astype(np.float32))
+            dense_e = backbone.pool_dense(mean_d.astype(np.float32))
         reason = f"{backbone.name} gives a dense vector of whole pictures, not of a region"
         return Example(bag, dense_e, no_dense=reason), codes
 

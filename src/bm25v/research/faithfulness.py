@@ -74,7 +74,7 @@ def measure_faithfulness(
 ) -> Faithfulness:
     """Mask patches of hits in several orders, and measure how their scores change."""
     extracted = extract_features(dataset, vocabulary, cache=cache, progress=progress)
-    vocabulary.backbone.load()
+    vocabulary.backbone.load_weights()
     drawn, statistics = draw_pairs(extracted, vocabulary, pairs, seed=seed, progress=progress)
     rows, columns = vocabulary.backbone.grid
     shares_s = mask_sizes(rows * columns) / (rows * columns)
@@ -332,9 +332,11 @@ def _score_masks(
     backbone = vocabulary.backbone
     distinct, inverse = np.unique(masks_mp, axis=0, return_inverse=True)
     scores = []
-    for start in range(0, len(distinct), backbone.batch):
-        masked = [image.mask_patches(mask_p) for mask_p in distinct[start : start + backbone.batch]]
-        features = backbone.forward_batch([backbone.prepare(pixels) for pixels in masked])
+    for start in range(0, len(distinct), backbone.batch_size):
+        masked = [
+            image.mask_patches(mask_p) for mask_p in distinct[start : start + backbone.batch_size]
+        ]
+        features = backbone.forward_batch([backbone.prepare_image(pixels) for pixels in masked])
         for encoding in vocabulary.encode_features(features):
             parts = contributions(pair.query, encoding.bag, statistics)
             cosine = float(encoding.dense_e @ pair.query_dense_e)

@@ -186,7 +186,7 @@ def _fill_store(
     if not unknown:
         return {}
     backbone = vocabulary.backbone
-    backbone.load()
+    backbone.load_weights()
     shard_size = _shard_size(backbone)
     errors: dict[bytes, str] = {}
     waiting: dict[bytes, Features] = {}
@@ -223,7 +223,9 @@ def _extract(
 ) -> Iterator[tuple[bytes, Features | str]]:
     """Yield the features of each image, or why there are none, in order."""
     items = list(parts.items())
-    batches = [items[i : i + backbone.batch] for i in range(0, len(items), backbone.batch)]
+    batches = [
+        items[i : i + backbone.batch_size] for i in range(0, len(items), backbone.batch_size)
+    ]
     # One thread per image: threads inside the matrix products would only wait for each other.
     with threadpool_limits(1, user_api="blas"), worker_pool() as pool:
         outcomes = pool.map(lambda batch: _forward(batch, backbone), batches)
@@ -252,7 +254,7 @@ def _prepare(key: bytes, part: ImagePart, backbone: Backbone) -> Floats | str:
     file_hash = hashlib.blake2b(data, digest_size=16).digest()
     if key != _part_hash(file_hash, part):
         return "changed while it was read: run the command again"
-    return backbone.prepare(pixels)
+    return backbone.prepare_image(pixels)
 
 
 def _crop(pixels_hwc: NDArray[np.uint8], box: Box) -> NDArray[np.uint8]:

@@ -115,9 +115,9 @@ def _shard_parts(
     options: Extraction, backbone: Backbone, number: int, paths: list[Path], on_error: OnError
 ) -> Iterator[Halves]:
     """Give the patches of each picture of a shard; an unreadable one gives none."""
-    backbone.load()
+    backbone.load_weights()
     seeded = [(path, options.random_seed(number, place)) for place, path in enumerate(paths)]
-    size = max(1, backbone.batch // options.views)
+    size = max(1, backbone.batch_size // options.views)
     chunks = [seeded[start : start + size] for start in range(0, len(seeded), size)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = pool.map(lambda chunk: _patches(options, backbone, chunk), chunks)
@@ -210,5 +210,5 @@ def _views(
         rows: slice | NDArray[np.int64] = slice(None)
         if options.patches is not None:
             rows = np.sort(rng.permutation(backbone.grid[0] * backbone.grid[1])[: options.patches])
-        found.append(_View(backbone.prepare(np.ascontiguousarray(view)), rows))
+        found.append(_View(backbone.prepare_image(np.ascontiguousarray(view)), rows))
     return found

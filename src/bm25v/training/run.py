@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from bm25v import backbones
-from bm25v.backbones import Backbone, devices
+from bm25v.backbones import Backbone
+from bm25v.backbones.huggingface import find_device
 from bm25v.errors import ImageError, VocabularyError, WrongUse
 from bm25v.explain.samples import Samples
 from bm25v.sae.batches import Patches, Windows, batches
@@ -79,7 +80,7 @@ def train_vocabulary(options: TrainingOptions, listener: Listener | None = None)
     _refuse_unfinished(options)
     start = time.perf_counter()
     options = replace(options, device=_own(options.device))
-    device = str(devices.find(torch, options.device or "cpu"))
+    device = str(find_device(torch, options.device or "cpu"))
     extraction = _extraction(options)
     with Processes.join(device) as processes:
         backbone = _backbone(options)
@@ -150,8 +151,8 @@ def _refuse_early(
 
 def _backbone(options: TrainingOptions) -> Backbone:
     """Return the backbone on the wanted device; the built-in ones know only the cpu."""
-    device = None if options.backbone in backbones.names() else options.device
-    return backbones.load(options.backbone, layer=options.layer, device=device)
+    device = None if options.backbone in backbones.backbone_names() else options.device
+    return backbones.load_backbone(options.backbone, layer=options.layer, device=device)
 
 
 def _extraction(options: TrainingOptions) -> Extraction:

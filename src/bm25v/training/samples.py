@@ -79,7 +79,7 @@ def _look(backbone: Backbone, sae: SparseAutoEncoder, path: Path) -> Seen:
         image = _picture(backbone, path)
     except ImageError:
         return []
-    return [(path, sae.encode(backbone.forward(backbone.prepare(image)).patches_pd))]
+    return [(path, sae.encode(backbone.forward(backbone.prepare_image(image)).patches_pd))]
 
 
 def _picture(backbone: Backbone, path: Path) -> Pixels:

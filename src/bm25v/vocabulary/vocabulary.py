@@ -163,7 +163,7 @@ class Vocabulary:
     @cached_property
     def backbone(self) -> Backbone:
         """The backbone, loaded on first use."""
-        backbone = backbones.load(self.backbone_name)
+        backbone = backbones.load_backbone(self.backbone_name)
         if backbone.fingerprint != self.backbone_fingerprint:
             raise VocabularyError(
                 f"vocabulary {self.name} was trained on another {self.backbone_name} "
@@ -179,7 +179,7 @@ class Vocabulary:
 
     def prepare(self, picture: ImageInput) -> Floats:
         """Return a picture as the backbone takes it."""
-        return self.backbone.prepare(self.decode(picture))
+        return self.backbone.prepare_image(self.decode(picture))
 
     def encode_features(self, features: Sequence[Features]) -> list[Encoding]:
         """Turn several pictures' features into words at once, which is faster than one by one."""
@@ -300,7 +300,7 @@ def _rounded(sae: SparseAutoEncoder) -> SparseAutoEncoder:
 
 
 def _toy() -> Vocabulary:
-    backbone = backbones.load("toy")
+    backbone = backbones.load_backbone("toy")
     rng = np.random.default_rng(0)
     w_dec_vd = rng.standard_normal((192, backbone.patch_dim)).astype(np.float32)
     w_dec_vd /= np.linalg.norm(w_dec_vd, axis=1, keepdims=True)

@@ -46,14 +46,14 @@ def time_encoding(
     readable = []
     for path in paths:
         try:
-            inputs.append(loaded.backbone.prepare(loaded.decode(path)))
+            inputs.append(loaded.backbone.prepare_image(loaded.decode(path)))
             readable.append(path)
         except ImageError:
             continue
     if not inputs:
         raise WrongUse("none of the images can be read: give a folder with readable ones")
     forward = index = 0.0
-    loaded.backbone.load()
+    loaded.backbone.load_weights()
     with ThreadPoolExecutor(available_cpus()) as pool, tempfile.TemporaryDirectory() as scratch:
         gallery_path = Path(scratch) / "gallery"
         for done in range(rounds):
@@ -62,7 +62,7 @@ def time_encoding(
             list(pool.map(loaded.backbone.forward, inputs))
             forward += time.perf_counter() - start
             gallery = Gallery.create(gallery_path, vocabulary=vocabulary)
-            gallery.vocabulary.backbone.load()  # not timed: once per run, not once per image
+            gallery.vocabulary.backbone.load_weights()  # not timed: once per run, not once per image
             start = time.perf_counter()
             gallery.add(readable)
             index += time.perf_counter() - start

@@ -136,7 +136,7 @@ def time_word_counts(n: int, *, seed: int = 0) -> WordCountTimes:
 
 def _synthetic_vocabulary(folder: Path) -> Vocabulary:
     """Save a random vocabulary with as many words as synthetic images have, and load it."""
-    backbone = backbones.load("toy")
+    backbone = backbones.load_backbone("toy")
     shape = (N_WORDS, backbone.patch_dim)
     atoms_vd = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
     zeros_v, zeros_d = np.zeros(N_WORDS, np.float32), np.zeros(backbone.patch_dim, np.float32)
