@@ -1,6 +1,8 @@
-"""Backbones: the protocol, the registry, ONNX graphs whose inner tensors are wanted."""
+"""Backbones: the registry, and ONNX graphs whose inner tensors become features."""
 
 import hashlib
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +13,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bm25v import backbones
 from bm25v.backbones import downloads
-from bm25v.backbones.onnx import SPECS, TINYVIT, OnnxBackbone
+from bm25v.backbones import onnx as onnx_backbones
+from bm25v.backbones.onnx import SPECS, TINYVIT, OnnxBackbone, OnnxSpec
 from bm25v.backbones.protocol import Features
 from bm25v.errors import UnknownBackbone
 
 
 def tiny_model() -> bytes:
-    """A graph like TinyViT's: tokens (B, 2, 2, 5) inside, a pooled vector (B, 5) outside."""
+    """A graph like TinyViT's: tokens (B, 2, 2, 5) inside, a pooled vector (B, 5) as output."""
     rng = np.random.default_rng(0)
     kernel = numpy_helper.from_array(rng.standard_normal((5, 3, 4, 4)).astype(np.float32), "kernel")
     nodes = [
@@ -37,7 +40,7 @@ def tiny_model() -> bytes:
 
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OnnxBackbone:
-    """A backbone from a model that this test made itself."""
+    """A backbone whose model is made here."""
     content = tiny_model()
     (tmp_path / "tiny.onnx").write_bytes(content)
     monkeypatch.setenv("BM25V_MODELS", str(tmp_path))
@@ -56,7 +59,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OnnxBackbone:
     return OnnxBackbone(spec)
 
 
-def test_inner_tokens_and_dense_vector_come_from_one_pass(tiny: OnnxBackbone) -> None:
+def test_patch_features_and_dense_vector_come_from_one_pass(tiny: OnnxBackbone) -> None:
     image = np.random.default_rng(1).integers(0, 256, (30, 20, 3), dtype=np.uint8)
     pixels = tiny.prepare_image(image)
     assert pixels.shape == (1, 3, 8, 8)
@@ -68,8 +71,8 @@ def test_inner_tokens_and_dense_vector_come_from_one_pass(tiny: OnnxBackbone) ->
     np.testing.assert_allclose(features.patches_pd[0], top_left, rtol=1e-4, atol=1e-5)
 
 
-def test_a_dense_vector_made_of_the_mean_can_be_made_of_any_mean(tiny: OnnxBackbone) -> None:
-    """The constants that this takes are read from the model."""
+def test_pool_dense_gives_the_dense_vector_of_any_mean(tiny: OnnxBackbone) -> None:
+    """The constants that it needs are read from the model."""
     mean_d = np.arange(5, dtype=np.float32)
     pooled = tiny.pool_dense(mean_d)
     assert pooled is not None
@@ -82,14 +85,13 @@ def test_a_dense_vector_made_of_the_mean_can_be_made_of_any_mean(tiny: OnnxBackb
     assert OnnxBackbone(SPECS["dinov2-s"]).pool_dense(mean_d) is None
 
 
-def test_a_batch_gives_the_floats_of_each_picture_alone(tiny: OnnxBackbone) -> None:
+def test_a_batch_gives_the_same_floats_as_single_images(tiny: OnnxBackbone) -> None:
     rng = np.random.default_rng(2)
     toy = backbones.load_backbone("toy")
     for backbone in (tiny, toy):
         images = rng.integers(0, 256, (backbone.batch_size + 1, 30, 20, 3), dtype=np.uint8)
         batch = [backbone.prepare_image(image) for image in images]
-        found = backbone.forward_batch(batch)
-        for pixels, features in zip(batch, found, strict=True):
+        for pixels, features in zip(batch, backbone.forward_batch(batch), strict=True):
             np.testing.assert_array_equal(features.patches_pd, backbone.forward(pixels).patches_pd)
             np.testing.assert_array_equal(features.dense_e, backbone.forward(pixels).dense_e)
         assert backbone.forward_batch([]) == []
@@ -99,6 +101,23 @@ def test_pixels_are_normalised_like_imagenet(tiny: OnnxBackbone) -> None:
     grey = np.full((8, 8, 3), 128, dtype=np.uint8)
     expected = (128 / 255 - np.array([0.485, 0.456, 0.406])) / np.array([0.229, 0.224, 0.225])
     np.testing.assert_allclose(tiny.prepare_image(grey)[0, :, 0, 0], expected, rtol=1e-5)
+
+
+def test_threads_that_start_at_once_load_the_weights_once(
+    tiny: OnnxBackbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, created = onnx_backbones._create_session, []
+
+    def create_slowly(spec: OnnxSpec) -> object:
+        time.sleep(0.05)
+        created.append(spec.name)
+        return create(spec)
+
+    monkeypatch.setattr(onnx_backbones, "_create_session", create_slowly)
+    with ThreadPoolExecutor(4) as pool:
+        sessions = list(pool.map(lambda _: tiny.load_weights(), range(4)))
+    assert len(created) == 1
+    assert all(session is sessions[0] for session in sessions)
 
 
 def test_the_fingerprint_follows_what_decides_the_output(tiny: OnnxBackbone) -> None:
@@ -113,20 +132,20 @@ def test_the_fingerprint_follows_what_decides_the_output(tiny: OnnxBackbone) -> 
         assert OnnxBackbone(other).fingerprint != tiny.fingerprint
 
 
-def test_an_unknown_name_lists_what_exists() -> None:
+def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(UnknownBackbone, match="'resnet'; known are: tinyvit-5m, mobilenet-v2"):
         backbones.load_backbone("resnet")
 
 
 def photo() -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """A smooth picture that is the same everywhere."""
+    """A smooth image, the same on every machine."""
     y, x = np.mgrid[0:240, 0:320]
     channels = [np.sin(x / 17 + y / 31), np.cos(y / 13), np.sin((x * y) / 900)]
     return (127 + 120 * np.stack(channels, axis=2)).astype(np.uint8)
 
 
 @pytest.mark.parametrize("name", ["tinyvit-5m", "mobilenet-v2"])
-def test_a_real_model_gives_what_its_spec_says(name: str) -> None:
+def test_a_real_model_matches_its_specification(name: str) -> None:
     backbone = backbones.load_backbone(name)
     features = backbone.forward(backbone.prepare_image(photo()))
     rows, columns = backbone.grid
@@ -140,7 +159,7 @@ def test_a_real_model_gives_what_its_spec_says(name: str) -> None:
     assert (spread > 0).mean() > 0.5
 
 
-def test_declaring_tokens_does_not_change_the_dense_vector() -> None:
+def test_an_added_output_does_not_change_the_dense_vector() -> None:
     import onnxruntime
 
     backbone = OnnxBackbone(TINYVIT)
@@ -154,7 +173,7 @@ def test_declaring_tokens_does_not_change_the_dense_vector() -> None:
     np.testing.assert_allclose(backbone.forward(pixels).dense_e, expected[0], rtol=1e-4, atol=1e-5)
 
 
-def test_class_tokens_are_kept_apart() -> None:
+def test_the_class_token_is_the_dense_vector_and_no_patch() -> None:
     tokens_btd = np.arange(2 * 5 * 3, dtype=np.float32).reshape(2, 5, 3)[:1]
     features = SPECS["dinov2-s"].make_features(tokens_btd)
     assert isinstance(features, Features)

@@ -142,7 +142,7 @@ def naflex_patches(pixels: NDArray[np.float32]) -> dict[str, Any]:
 
 
 def directly(family: str, model: Any, pixels: NDArray[np.float32]) -> tuple[Any, Any]:
-    """Return all hidden states and the dense vector, by the model's own means."""
+    """Return all hidden states and the dense vector, computed by transformers alone."""
     inputs = {"pixel_values": torch.from_numpy(pixels)}
     if family == "siglip2":
         inputs = naflex_patches(pixels)
@@ -159,7 +159,7 @@ def directly(family: str, model: Any, pixels: NDArray[np.float32]) -> tuple[Any,
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_features_are_the_models_own(family: str, tmp_path: Path) -> None:
+def test_features_equal_those_of_the_model(family: str, tmp_path: Path) -> None:
     model, folder = make(family, tmp_path)
     extra = {"siglip": 0, "siglip2": 0, "registers": 1 + 4, "dinov3": 1 + 3}.get(family, 1)
     for layer, index in ((None, 2), (0, 0), (-2, 1)):
@@ -178,7 +178,7 @@ def test_features_are_the_models_own(family: str, tmp_path: Path) -> None:
     assert backbone.dense_dim == (12 if family == "clip" else 16)
 
 
-def test_one_pass_of_the_vision_tower_gives_both(tmp_path: Path) -> None:
+def test_one_pass_of_the_vision_tower_gives_patches_and_dense_vector(tmp_path: Path) -> None:
     _, folder = make("siglip", tmp_path)
     backbone = HuggingFaceBackbone(str(folder), layer=1)
     model = backbone.load_weights()
@@ -211,7 +211,7 @@ def test_the_papers_geometry(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("resample", [2, 3])
 @pytest.mark.parametrize("shape", [(50, 70), (20, 9), (32, 32)])
-def test_siglip_pictures_equal_the_librarys(
+def test_siglip_inputs_equal_those_of_transformers(
     resample: int, shape: tuple[int, int], tmp_path: Path
 ) -> None:
     processor = transformers.SiglipImageProcessorPil(
@@ -224,7 +224,7 @@ def test_siglip_pictures_equal_the_librarys(
 
 
 @pytest.mark.parametrize("kind", ["CLIPImageProcessorPil", "ViTImageProcessorPil"])
-def test_square_pictures_equal_the_librarys_where_it_does_not_crop(
+def test_square_inputs_equal_those_of_transformers_without_cropping(
     kind: str, tmp_path: Path
 ) -> None:
     crop = {"size": {"shortest_edge": 32}, "crop_size": 32} if "CLIP" in kind else {"size": 32}
@@ -235,7 +235,7 @@ def test_square_pictures_equal_the_librarys_where_it_does_not_crop(
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-def test_naflex_pictures_equal_the_librarys_if_square(tmp_path: Path) -> None:
+def test_square_naflex_inputs_equal_those_of_transformers(tmp_path: Path) -> None:
     processor = transformers.Siglip2ImageProcessorPil(patch_size=8, max_num_patches=16)
     processor.save_pretrained(tmp_path)
     ours = checkpoint.read_preparation(tmp_path, image_size=24).prepare_image(photo(50, 50))
@@ -253,7 +253,7 @@ def test_naflex_pictures_equal_the_librarys_if_square(tmp_path: Path) -> None:
         ({}, 24),
     ],
 )
-def test_sizes_are_read_in_all_their_spellings(
+def test_input_sizes_are_read_in_every_notation(
     settings: dict[str, Any], side: int, tmp_path: Path
 ) -> None:
     plain = {"resample": 3, "do_normalize": False, "do_rescale": False}
@@ -266,7 +266,16 @@ def test_sizes_are_read_in_all_their_spellings(
     )
 
 
-def test_another_picture_size_stretches_the_positions(tmp_path: Path) -> None:
+def test_the_fingerprint_does_not_depend_on_the_code() -> None:
+    """The repr of a preparation is part of it: vocabularies on disk hold such fingerprints."""
+    preparation = checkpoint.Preparation(32, 2, 0.5, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    assert repr(preparation) == (
+        "Preparation(side=32, resample=2, scale=0.5, mean=(0.1, 0.2, 0.3), "
+        "deviation=(0.4, 0.5, 0.6))"
+    )
+
+
+def test_another_input_size_interpolates_the_position_embeddings(tmp_path: Path) -> None:
     model, folder = make("vit", tmp_path)
     save(model, folder, {**SQUARE, "size": 48})
     backbone = backbones.load_backbone(str(folder))
@@ -294,7 +303,7 @@ def test_the_fingerprint_follows_what_decides_the_output(tmp_path: Path) -> None
     assert backbones.load_backbone(str(copy)).fingerprint != first
 
 
-def test_one_moved_tensor_changes_the_fingerprint(tmp_path: Path) -> None:
+def test_one_changed_tensor_changes_the_fingerprint(tmp_path: Path) -> None:
     model, folder = make("dinov2", tmp_path)
     first = backbones.load_backbone(str(folder)).fingerprint
     with torch.no_grad():
@@ -315,7 +324,7 @@ def test_old_weight_files_are_read_too(tmp_path: Path) -> None:
     assert len(old.fingerprint) == len(first)
 
 
-def test_the_name_leads_back_to_the_same_layer(tmp_path: Path) -> None:
+def test_the_name_includes_the_layer(tmp_path: Path) -> None:
     _, folder = make("vit", tmp_path)
     assert backbones.load_backbone(str(folder)).name == str(folder)
     chosen = backbones.load_backbone(str(folder), layer=-2)
@@ -348,7 +357,7 @@ def test_batches_shrink_until_they_fit(tmp_path: Path, monkeypatch: pytest.Monke
         backbone.forward_batch(batch)
 
 
-def test_pictures_are_indexed_and_extracted_where_batches_do_not_fit(
+def test_images_are_indexed_and_extracted_though_batches_do_not_fit(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, folder = make("vit", tmp_path / "model")
@@ -387,7 +396,7 @@ def test_pictures_are_indexed_and_extracted_where_batches_do_not_fit(
         np.testing.assert_allclose(store.read(number)[:16], whole_pd, rtol=2e-3, atol=2e-3)
 
 
-def test_threads_do_not_mix_their_pictures(tmp_path: Path) -> None:
+def test_threads_do_not_mix_their_images(tmp_path: Path) -> None:
     _, folder = make("dinov3", tmp_path)
     backbone = backbones.load_backbone(str(folder), device="cpu")
     batch = [backbone.prepare_image(photo(height)) for height in range(20, 36)]
@@ -428,7 +437,7 @@ def test_an_unreachable_model_says_what_to_do(hub: Path) -> None:
         _ = backbones.load_backbone("owner/tiny").fingerprint
 
 
-def test_a_model_the_hub_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_the_hub_refuses_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
 
     def refuse(*_: object, **__: object) -> None:
@@ -440,7 +449,7 @@ def test_a_model_the_hub_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
         backbones.load_backbone("owner/secret")
 
 
-def test_wrong_layers_devices_and_names(tmp_path: Path) -> None:
+def test_wrong_layers_devices_and_names_are_refused(tmp_path: Path) -> None:
     _, folder = make("vit", tmp_path)
     for layer in (3, -4):
         with pytest.raises(BackboneError, match=r"no layer -?\d: it has layers 0 to 2"):
@@ -461,7 +470,7 @@ def test_the_fastest_device_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(find_device(torch, "cpu")) == "cpu"
 
 
-def test_damaged_folders(tmp_path: Path) -> None:
+def test_damaged_folders_are_reported(tmp_path: Path) -> None:
     _, folder = make("clip", tmp_path)
     weights = folder / "model.safetensors"
     content = weights.read_bytes()
@@ -488,7 +497,7 @@ def test_damaged_folders(tmp_path: Path) -> None:
         backbones.load_backbone(str(folder))
 
 
-def test_weights_that_are_missing_are_not_made_up(tmp_path: Path) -> None:
+def test_missing_weights_are_not_replaced_by_random_ones(tmp_path: Path) -> None:
     model, folder = make("clip", tmp_path)
     save(model.vision_model, folder, CENTRE)
     with pytest.raises(BackboneError, match=r"lacks 1 of its weights: visual_projection\.weight"):
@@ -502,7 +511,7 @@ def test_a_missing_extra_names_the_command(tmp_path: Path, monkeypatch: pytest.M
         backbones.load_backbone(str(folder))
 
 
-def test_other_backbones_do_without_torch() -> None:
+def test_other_backbones_need_no_torch() -> None:
     program = (
         "import sys; from bm25v import backbones; backbones.load_backbone('toy'); "
         "import bm25v.backbones.huggingface; "

@@ -1,6 +1,8 @@
-"""The number of threads follows what the process may use."""
+"""The number of threads follows what the process may use; lazy values are computed once."""
 
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -28,3 +30,20 @@ def test_the_limit_of_a_container_counts(
     monkeypatch.setattr(threads, "_CGROUP_LIMIT", tmp_path / "cpu.max")
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3}, raising=False)
     assert threads.available_cpus() == expected
+
+
+def test_threads_that_ask_at_once_share_one_value() -> None:
+    class Lazy:
+        calls = 0
+
+        @threads.locked_cached_property
+        def value(self) -> object:
+            self.calls += 1
+            time.sleep(0.05)
+            return object()
+
+    lazy, other = Lazy(), Lazy()
+    with ThreadPoolExecutor(4) as pool:
+        values = set(pool.map(lambda _: lazy.value, range(4)))
+    assert (len(values), lazy.calls) == (1, 1)
+    assert other.value is not lazy.value

@@ -4,12 +4,15 @@ import json
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bm25v import backbones
+from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import UnknownVocabulary, VocabularyError, WrongUse
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.vocabulary.vocabulary import Vocabulary, shipped_names
@@ -43,6 +46,35 @@ def test_the_fingerprint_follows_what_decides_a_bag() -> None:
 def test_an_unknown_vocabulary_lists_what_exists(tmp_path: Path) -> None:
     with pytest.raises(UnknownVocabulary, match=r"'birds'.* or one of: default, toy"):
         Vocabulary.load("birds")
+
+
+def test_only_exact_names_lead_to_shipped_vocabularies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Vocabulary.load("toy").save(tmp_path / "default")
+    monkeypatch.chdir(tmp_path / "default")
+    assert Vocabulary.load(".").source == str(tmp_path / "default")
+    assert Vocabulary.load("../default").folder == tmp_path / "default"
+    for path in ("../shipped/default", "default/", Path("default"), "toy/"):
+        with pytest.raises(UnknownVocabulary):
+            Vocabulary.load(path)
+    assert Vocabulary.load("default").source == "default"
+
+
+def test_threads_that_start_at_once_load_one_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[backbones.Backbone] = []
+
+    def load_slowly(name: str) -> backbones.Backbone:
+        time.sleep(0.05)
+        loaded.append(ToyBackbone())
+        return loaded[-1]
+
+    vocabulary = Vocabulary.load("toy")
+    monkeypatch.setattr(backbones, "load_backbone", load_slowly)
+    with ThreadPoolExecutor(4) as pool:
+        used = list(pool.map(lambda _: vocabulary.backbone, range(4)))
+    assert len(loaded) == 1
+    assert all(backbone is loaded[0] for backbone in used)
 
 
 def test_broken_and_newer_folders_are_named(tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
 """Every error a user can meet.
 
 Bm25vError
-├── WrongUse               the call itself makes no sense (exit code 2)
+├── WrongUse               impossible or contradicting options (exit code 2)
 ├── MissingExtra           an optional part is not installed
-├── ImageError             one picture cannot be read
+├── ImageError             an image cannot be read
 ├── BackboneError
 │   ├── UnknownBackbone    no backbone of that name
-│   └── ModelUnavailable   its weights are not here and could not be fetched
+│   └── ModelUnavailable   its weights are not here and could not be downloaded
 ├── VocabularyError        a vocabulary folder cannot be used
 │   └── UnknownVocabulary  no vocabulary of that name or path
 ├── EvaluationError        a data set, a run or a measurement cannot be used
@@ -30,22 +30,22 @@ GalleryNotFound
 
 
 class Bm25vError(Exception):
-    """The root of all errors raised on purpose."""
+    """The parent of every error that bm25v raises on purpose."""
 
 
 class WrongUse(Bm25vError):
-    """The call makes no sense: contradicting or impossible options."""
+    """The options of a call are impossible or contradict each other."""
 
 
 class MissingExtra(Bm25vError):
     """An optional part is not installed."""
 
-    def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs an extra: pip install 'bm25v[{extra}]'")
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f"{feature} needs an extra: pip install 'bm25v[{extra}]'")
 
 
 class ImageError(Bm25vError):
-    """One picture cannot be read; the message is the reason, without the path."""
+    """An image cannot be read; the message is the reason, without the path."""
 
 
 class BackboneError(Bm25vError):
@@ -57,7 +57,7 @@ class UnknownBackbone(BackboneError):
 
 
 class ModelUnavailable(BackboneError):
-    """A backbone's weights are not on this machine and could not be fetched."""
+    """A backbone's weights are not on this machine and could not be downloaded."""
 
 
 class VocabularyError(Bm25vError):

@@ -1,11 +1,12 @@
-"""Just enough of the protocol buffers format to write a few bytes of an ONNX model.
+"""Writes fields in the format of protocol buffers, as far as ONNX graphs need it.
 
-In: field numbers and values. Out: bytes. Not this room's job: reading, or knowing ONNX.
+In: field numbers and values. Out: bytes. Not this module's job: reading, and what ONNX's fields
+mean.
 """
 
 
 def field(number: int, value: bytes | str | int) -> bytes:
-    """Return one field: text, bytes and messages with their length, numbers as they are.
+    """Return one field: a number, or text, bytes or a message after their length.
 
     >>> field(1, 300).hex(" ")
     '08 ac 02'

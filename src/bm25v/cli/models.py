@@ -26,6 +26,7 @@ def list_models(as_json: bool) -> None:
             "origin": spec.file.origin,
             "licence": spec.file.licence,
             "package": spec.file.requirement,
+            "download_mb": spec.file.download_mb,
         }
         for spec in SPECS.values()
     ]
@@ -33,16 +34,16 @@ def list_models(as_json: bool) -> None:
         print_json(models)
         return
     for model in models:
-        here = model["path"] if model["here"] else f"not here: bm25v models get {model['name']}"
+        remedy = f"not here: bm25v models get {model['name']} ({model['download_mb']} MB)"
         click.echo(f"{model['name']:<13} {model['summary']}")
         click.echo(f"{'':<13} {model['origin']}, {model['licence']}")
-        click.echo(f"{'':<13} {here}")
+        click.echo(f"{'':<13} {model['path'] if model['here'] else remedy}")
 
 
 @command.command("get")
 @click.argument("name")
 def get_model(name: str) -> None:
-    """Fetch a backbone's weights, so that it works offline."""
+    """Download a backbone's weights now (else on first use), so that it works offline."""
     from bm25v.backbones import downloads
     from bm25v.backbones.onnx import SPECS
     from bm25v.errors import UnknownBackbone

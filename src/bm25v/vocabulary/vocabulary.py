@@ -25,6 +25,7 @@ from bm25v.backbones.protocol import Floats
 from bm25v.errors import MissingExtra, UnknownVocabulary, VocabularyError, WrongUse
 from bm25v.sae.int8 import Int8Encoder
 from bm25v.sae.model import Codes, SparseAutoEncoder
+from bm25v.threads import locked_cached_property
 from bm25v.vocabulary import bag as bags
 from bm25v.vocabulary import names
 from bm25v.vocabulary.bag import Bag
@@ -81,23 +82,23 @@ class Vocabulary:
 
     @classmethod
     def load(cls, name_or_path: str | os.PathLike[str] = DEFAULT) -> "Vocabulary":
-        """Return a shipped vocabulary by name, one from a folder, or one from the hub.
+        """Return a shipped vocabulary by its exact name, one from a folder, or one from the hub.
 
         The hub is Hugging Face's: "hf://owner/name". The backbone is loaded later.
         """
         if name_or_path == "toy":
             return _toy()
+        if name_or_path in shipped_names():
+            return replace(_read(_SHIPPED / name_or_path), source=str(name_or_path))
         if str(name_or_path).startswith(_HUB):
             return replace(_read(_fetched(str(name_or_path))), source=str(name_or_path))
-        shipped = _SHIPPED / str(name_or_path)
-        is_shipped = shipped.is_dir()
-        folder = shipped if is_shipped else Path(os.path.abspath(name_or_path))
+        folder = Path(os.path.abspath(name_or_path))
         if not (folder / "vocabulary.json").is_file():
             raise UnknownVocabulary(
                 f"no vocabulary {str(name_or_path)!r}: give a folder with a vocabulary.json, "
                 f"{_HUB}owner/name, or one of: {', '.join(shipped_names())}"
             )
-        return replace(_read(folder), source=str(name_or_path) if is_shipped else str(folder))
+        return _read(folder)
 
     @classmethod
     def build(
@@ -160,7 +161,7 @@ class Vocabulary:
         """V, the number of visual words."""
         return self.sae.n_words
 
-    @cached_property
+    @locked_cached_property
     def backbone(self) -> Backbone:
         """The backbone, loaded on first use."""
         backbone = backbones.load_backbone(self.backbone_name)

@@ -62,7 +62,7 @@ def time_encoding(
             list(pool.map(loaded.backbone.forward, inputs))
             forward += time.perf_counter() - start
             gallery = Gallery.create(gallery_path, vocabulary=vocabulary)
-            gallery.vocabulary.backbone.load_weights()  # not timed: once per run, not once per image
+            gallery.vocabulary.backbone.load_weights()  # not timed: once per run, not per image
             start = time.perf_counter()
             gallery.add(readable)
             index += time.perf_counter() - start
