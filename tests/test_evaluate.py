@@ -798,7 +798,7 @@ def test_bad_input_is_counted_and_said(run: Run, data: Path) -> None:
     found = json.loads(out)
     assert (found["gallery"], found["unanswerable"]) == (26, 1)
     for part in (
-        "queries without another picture of their class in the gallery: 1 (lonely/one.png)",
+        "queries without another image of their class in the gallery: 1 (lonely/one.png)",
         "unreadable and left out: 1 (a/torn.png: ",
         "the same content in several classes: 1 (b/twin.png = c/2.png)",
         "R@50, R@100, R@200 cover the whole gallery: it has only 25 images to find",
@@ -831,13 +831,13 @@ def failed(outcome: tuple[int, str, str], code: int, *parts: str) -> None:
 
 
 def test_wrong_use_is_one_line(run: Run, tmp_path: Path) -> None:
-    failed(run(name="pets37"), 2, "no data set 'pets37'", "is a 'folder'")
+    failed(run(name="pets37"), 2, "there is no data set 'pets37'", "'folder' is any folder")
     failed(run("--systems", "bm25"), 2, "no system 'bm25'")
     failed(run("--set", "k_post"), 2, "write it like --set k_post=64")
     failed(run("--set", "query=log"), 2, "query = 'log': choose one of presence, tf")
     failed(run("--preset", "mine"), 2, "mine")
     failed(run(folder=tmp_path / "nowhere"), 1, "there is no such folder")
-    failed(run(name="cub200"), 1, "classes.txt is missing; expected are")
+    failed(run(name="cub200"), 1, "classes.txt is missing; expected: ")
     failed(run("--split", tmp_path / "no.tsv"), 1, "no.tsv cannot be read")
 
 

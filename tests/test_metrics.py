@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bm25v.errors import EvaluationError, WrongUse
 from bm25v.research import metrics, significance
-from bm25v.research.datasets import Box, Item, Landmark
+from bm25v.research.datasets import Item, PixelBox, RevisitedTruth
 from bm25v.research.metrics import Judgements, judge_rankings, judge_revisited
 
 GALLERY = ["cat", "cat", "dog", "dog", "emu"]
@@ -92,7 +92,11 @@ def paths(rows: Sequence[int]) -> frozenset[Path]:
 
 
 def query(easy: Sequence[int], hard: Sequence[int], junk: Sequence[int]) -> Item:
-    return Item(Path("q.jpg"), "", Landmark(Box(0, 0, 1, 1), paths(easy), paths(hard), paths(junk)))
+    return Item(
+        Path("q.jpg"),
+        "",
+        RevisitedTruth(PixelBox(0, 0, 1, 1), paths(easy), paths(hard), paths(junk)),
+    )
 
 
 PICTURES = [Item(Path(f"{row}.jpg"), "") for row in range(12)]

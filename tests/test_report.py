@@ -256,7 +256,7 @@ def test_only_the_products_own_searches_are_timed(data: Path, tmp_path: Path) ->
 
 
 def test_what_cannot_be_reported_is_refused(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(WrongUse, match="no data set 'cats'"):
+    with pytest.raises(WrongUse, match="there is no data set 'cats'"):
         run("cats", "--data", data)
     with pytest.raises(EvaluationError):
         run("--data", tmp_path / "nowhere", "--cache", tmp_path)

@@ -12,7 +12,7 @@ from ir_measures import AP, Success
 from bm25v.errors import WrongUse
 from bm25v.index.searcher import Ranked
 from bm25v.research import metrics
-from bm25v.research.datasets import Box, Dataset, Item, Landmark
+from bm25v.research.datasets import Dataset, Item, PixelBox, RevisitedTruth
 from bm25v.research.trec import write_trec
 
 ROOT = Path("/data")
@@ -113,7 +113,9 @@ def test_a_query_is_not_in_its_own_ranking(tmp_path: Path) -> None:
 
 def test_revisited_data_sets_cannot_be_written(tmp_path: Path) -> None:
     nothing: frozenset[Path] = frozenset()
-    query = Item(ROOT / "q.jpg", "", Landmark(Box(0, 0, 1, 1), nothing, nothing, nothing))
+    query = Item(
+        ROOT / "q.jpg", "", RevisitedTruth(PixelBox(0, 0, 1, 1), nothing, nothing, nothing)
+    )
     dataset = Dataset("roxford5k", ROOT, "", [Item(ROOT / "a.jpg", "")], [query])
     with pytest.raises(WrongUse, match="roxford5k cannot be written as TREC files"):
         write_trec(tmp_path / "new", dataset, {})

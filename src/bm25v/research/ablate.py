@@ -245,7 +245,7 @@ def _trial_key(features: DatasetFeatures, trial: Trial, systems: Sequence[str]) 
     """Return a hash of everything that decides a trial's metrics."""
     dataset = features.dataset
     queries = [
-        (index, row, query.label, [sorted(map(str, part)) for part in (query.landmark or ())[1:]])
+        (index, row, query.label, [sorted(map(str, part)) for part in (query.truth or ())[1:]])
         for index, row, query in zip(
             features.query_index_q.tolist(),
             dataset.own_rows.tolist(),

@@ -151,7 +151,7 @@ def ranking_depth(dataset: Dataset) -> int:
 
 def is_revisited(dataset: Dataset) -> bool:
     """Return whether a data set is judged by the revisited protocol."""
-    return any(query.landmark for query in dataset.queries)
+    return any(query.truth for query in dataset.queries)
 
 
 def score_queries(features: DatasetFeatures, rankings: Sequence[Ranked]) -> QueryScores:

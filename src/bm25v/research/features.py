@@ -23,7 +23,7 @@ from bm25v.backbones import Backbone, Features
 from bm25v.backbones.protocol import Floats
 from bm25v.errors import EvaluationError, ImageError, WrongUse
 from bm25v.progress import Progress, no_progress
-from bm25v.research.datasets import Box, Dataset, Item, sifted
+from bm25v.research.datasets import Dataset, Item, PixelBox, drop_unreadable
 from bm25v.research.store import FeatureStore, Shard
 from bm25v.threads import available_cpus
 from bm25v.vocabulary import Vocabulary
@@ -38,12 +38,12 @@ class ImagePart(NamedTuple):
     """An image, or the part of it that is a query."""
 
     path: Path
-    box: Box | None
+    box: PixelBox | None
 
     @classmethod
     def of_item(cls, item: Item) -> "ImagePart":
         """Return the part of an item's image that is encoded."""
-        return cls(item.path, item.landmark.box if item.landmark else None)
+        return cls(item.path, item.truth.box if item.truth else None)
 
 
 class ImageHashes(NamedTuple):
@@ -106,12 +106,15 @@ def extract_features(
         )
     cache = cache or default_cache()
     parts = list(dict.fromkeys(map(ImagePart.of_item, dataset.gallery + dataset.queries)))
+    hashes: dict[ImagePart, ImageHashes | str] = {}
     with worker_pool() as pool:
-        hashes = dict(zip(parts, pool.map(hash_image, parts), strict=True))
+        for part, outcome in zip(parts, pool.map(hash_image, parts), strict=True):
+            hashes[part] = outcome
+            progress("reading files", len(hashes), len(parts))
     keys = {part: found.part for part, found in hashes.items() if isinstance(found, ImageHashes)}
     store = FeatureStore(cache / "features" / vocabulary.backbone_fingerprint, keys.values())
     errors = _fill_store(store, keys, vocabulary, progress)
-    readable = sifted(dataset, _file_hashes(hashes, errors))
+    readable = drop_unreadable(dataset, _file_hashes(hashes, errors))
     gallery_keys = [keys[ImagePart.of_item(item)] for item in readable.gallery]
     query_keys = [keys[ImagePart.of_item(item)] for item in readable.queries]
     index = {key: u for u, key in enumerate(dict.fromkeys(gallery_keys + query_keys))}
@@ -257,7 +260,7 @@ def _prepare(key: bytes, part: ImagePart, backbone: Backbone) -> Floats | str:
     return backbone.prepare_image(pixels)
 
 
-def _crop(pixels_hwc: NDArray[np.uint8], box: Box) -> NDArray[np.uint8]:
+def _crop(pixels_hwc: NDArray[np.uint8], box: PixelBox) -> NDArray[np.uint8]:
     height, width, _ = pixels_hwc.shape
     left, top = max(0, round(box.left)), max(0, round(box.top))
     right, bottom = min(width, round(box.right)), min(height, round(box.bottom))

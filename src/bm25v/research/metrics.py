@@ -176,9 +176,9 @@ def precision_at(k: int, positions: NDArray[np.integer], n_relevant: int) -> flo
 
 def _ground_truth(setup: str, query: Item) -> tuple[frozenset[Path], frozenset[Path]]:
     """Return the relevant images of a query, and its junk."""
-    if query.landmark is None:
+    if query.truth is None:
         raise EvaluationError(f"{query.path} has no revisited ground truth: use R@K and mAP for it")
-    _, easy, hard, junk = query.landmark
+    _, easy, hard, junk = query.truth
     return {
         "easy": (easy, hard | junk),
         "medium": (easy | hard, junk),

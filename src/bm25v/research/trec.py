@@ -28,7 +28,7 @@ def write_trec(
 
     The revisited benchmarks are refused, as qrels cannot express their junk images.
     """
-    if any(query.landmark for query in dataset.queries):
+    if any(query.truth for query in dataset.queries):
         raise WrongUse(
             f"{dataset.name} cannot be written as TREC files, because qrels cannot mark junk images"
         )

@@ -1,86 +1,75 @@
-"""Published image collections, as they are laid out by their authors, become `Dataset` values.
+"""Reads image collections for evaluation: published data sets and folders of class folders.
 
-In: a name and a folder. Out: gallery, queries, and everything that is wrong with them. `load` reads
-the lists and sees which files are there, `checked` looks into every picture. Nothing is downloaded,
-and no file can run code. Not this room's job: what a model sees in the pictures.
+In: a name and a folder. Out: a `Dataset` with gallery, queries and the problems found. Nothing is
+downloaded, and no file can run code. Not this package's job: reading the images.
 """
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 from bm25v.errors import WrongUse
-from bm25v.research.datasets.aircraft import AIRCRAFT
-from bm25v.research.datasets.birds import BIRDS
-from bm25v.research.datasets.cars import CARS
-from bm25v.research.datasets.contents import checked, sifted
-from bm25v.research.datasets.dataset import Box, Dataset, Item, Landmark, report
-from bm25v.research.datasets.flowers import FLOWERS
-from bm25v.research.datasets.folders import FOLDER, IMAGENET, read_split
-from bm25v.research.datasets.food import FOOD
-from bm25v.research.datasets.landmarks import OXFORD, PARIS
-from bm25v.research.datasets.pets import PETS
-from bm25v.research.datasets.published import Tree
-from bm25v.research.datasets.textures import TEXTURES
+from bm25v.research.datasets.class_folders import CLASS_FOLDERS, read_split
+from bm25v.research.datasets.dataset import (
+    Dataset,
+    Item,
+    PixelBox,
+    RevisitedTruth,
+    drop_unreadable,
+    summarize_problem,
+)
+from bm25v.research.datasets.landmarks import LANDMARKS
+from bm25v.research.datasets.layout import DatasetFolder
+from bm25v.research.datasets.published import PUBLISHED
 
-__all__ = ["SOURCES", "Box", "Dataset", "Item", "Landmark", "checked", "load", "sifted"]
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "Item",
+    "PixelBox",
+    "RevisitedTruth",
+    "drop_unreadable",
+    "load",
+]
 
-SOURCES = {
-    "cub200": BIRDS,
-    "cars196": CARS,
-    "aircraft": AIRCRAFT,
-    "pets": PETS,
-    "flowers102": FLOWERS,
-    "dtd": TEXTURES,
-    "food101": FOOD,
-    "roxford5k": OXFORD,
-    "rparis6k": PARIS,
-    "imagenet": IMAGENET,
-    "folder": FOLDER,
-}
+DATASETS = {**PUBLISHED, **LANDMARKS, **CLASS_FOLDERS}
 
 
 def load(
     name: str, data: str | os.PathLike[str], *, split: str | os.PathLike[str] | None = None
 ) -> Dataset:
-    """Read a data set out of its folder, or out of a folder that holds it under its usual name.
+    """Read a data set from its folder, or from a folder that holds it under its usual name.
 
-    `split` is for "folder": a file with lines "path<TAB>gallery|query". Without one, `train` and
-    `test` folders are the gallery and the queries, and else every picture asks for the others.
+    `split` is for "folder": a file of lines "path<TAB>gallery|query". Without it, the folders
+    `train` and `test` are the gallery and the queries; if there are none, each image is a query for
+    the others of its class.
     """
-    if name not in SOURCES:
+    if name not in DATASETS:
         raise WrongUse(
-            f"no data set {name!r}; there are: {', '.join(SOURCES)}; "
-            "any other folder of class folders is a 'folder'"
+            f"there is no data set {name!r}; choose from {', '.join(DATASETS)}, where 'folder' is "
+            "any folder of class folders"
         )
     if split is not None and name != "folder":
-        raise WrongUse(f"{name} has a split of its own: leave out --split, or name it 'folder'")
-    source = SOURCES[name]
-    tree = Tree(Path(data), source)
-    parts = source.read(tree) if split is None else read_split(tree, Path(split))
-    asking = [] if parts.queries is None else parts.queries
-    named = dict.fromkeys(item.path for item in parts.gallery + asking)
-    missing = [path for path in named if not path.is_file()]
-    gallery = _without(parts.gallery, missing)
-    queries = gallery if parts.leave_one_out else _without(asking, missing)
+        raise WrongUse(f"{name} has its own split: leave out --split, or use 'folder'")
+    layout = DATASETS[name]
+    folder = DatasetFolder(Path(data), layout)
+    parts = layout.read(folder) if split is None else read_split(folder, Path(split))
+    listed = dict.fromkeys(item.path for item in parts.gallery + (parts.queries or []))
+    missing = dict.fromkeys(path for path in listed if not path.is_file())
+    gallery = [item for item in parts.gallery if item.path not in missing]
+    queries = [item for item in parts.queries or [] if item.path not in missing]
     if not gallery or (parts.queries is not None and not queries):
-        tree.refuse(
-            f"there are {len(gallery):,} pictures to search and {len(queries):,} queries, "
-            f"{len(missing):,} more are named but missing"
+        folder.fail(
+            f"the gallery has {len(gallery):,} images, there are {len(queries):,} queries, and "
+            f"{len(missing):,} more images are listed but missing"
         )
-    lost = (path.relative_to(tree.root).as_posix() for path in missing)
+    missing_names = (path.relative_to(folder.root).as_posix() for path in missing)
     return Dataset(
         name=name,
-        folder=tree.root,
+        folder=folder.root,
         protocol=parts.protocol,
         gallery=gallery,
-        queries=queries,
+        queries=gallery if parts.leave_one_out else queries,
         leave_one_out=parts.leave_one_out,
         split=None if split is None else Path(split),
-        findings=[*parts.findings, *report("missing and left out", lost)],
+        notes=[*parts.notes, *summarize_problem("missing and left out", missing_names)],
     )
-
-
-def _without(items: Iterable[Item], missing: Iterable[Path]) -> list[Item]:
-    absent = set(missing)
-    return [item for item in items if item.path not in absent]

@@ -1,17 +1,19 @@
-"""A data set: which pictures are searched, which ones ask, and what is wrong with them."""
+"""A data set: the images of the gallery, the queries, and what is wrong with them."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.errors import EvaluationError
 
-class Box(NamedTuple):
-    """A part of a picture, in pixels."""
+
+class PixelBox(NamedTuple):
+    """A part of an image, in pixels."""
 
     left: float
     top: float
@@ -19,78 +21,120 @@ class Box(NamedTuple):
     bottom: float
 
 
-class Landmark(NamedTuple):
-    """What the revisited benchmarks say of a query: its part of the picture, and its answers."""
+class RevisitedTruth(NamedTuple):
+    """The ground truth of a query in the revisited benchmarks: its box and its relevant images."""
 
-    box: Box
+    box: PixelBox
     easy: frozenset[Path]
     hard: frozenset[Path]
-    junk: frozenset[Path]  # neither right nor wrong
+    junk: frozenset[Path]  # neither relevant nor wrong
 
 
 @dataclass(frozen=True)
 class Item:
-    """One picture and its class."""
+    """An image and its class."""
 
     path: Path
     label: str
-    landmark: Landmark | None = None  # of queries that are judged by it instead of their class
+    truth: RevisitedTruth | None = None  # of queries that are judged by it, not by their class
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A gallery and the queries put to it; with `leave_one_out` they are the same pictures."""
+    """A gallery and queries; with `leave_one_out` each image of the gallery is a query."""
 
     name: str
     folder: Path
-    protocol: str  # which published parts gallery and queries are
+    protocol: str  # which published parts the gallery and the queries are
     gallery: list[Item]
     queries: list[Item]
     leave_one_out: bool = False
-    split: Path | None = None  # the file that says which is which, if it was somebody's own
-    findings: list[str] = field(default_factory=list)  # what reading it brought to light
+    split: Path | None = None  # the user's split file, if there is one
+    notes: list[str] = field(default_factory=list)  # problems that were found while reading
 
     @property
     def title(self) -> str:
-        """What to call it: a folder of somebody's own by its name."""
+        """The name for people: that of the folder if it is not a published data set."""
         return self.folder.resolve().name if self.name == "folder" else self.name
 
     @property
     def problems(self) -> list[str]:
-        """Everything that makes its figures doubtful, counted, a line each."""
-        asked = [query for query in self.queries if query.landmark is None]
-        pictures = {(item.path, item.label) for item in self.gallery}
-        answers = Counter(label for _, label in pictures)
-        hopeless = [
-            query
-            for query in asked
-            if answers[query.label] == ((query.path, query.label) in pictures)
+        """Everything that makes the metrics doubtful, counted, one line each."""
+        images = {(item.path, item.label) for item in self.gallery}
+        class_sizes = Counter(label for _, label in images)
+        unanswerable = [
+            self.id_of(query.path)
+            for query in self.queries
+            if query.truth is None
+            and class_sizes[query.label] == ((query.path, query.label) in images)
         ]
-        what = "queries without another picture of their class in the gallery"
-        return self.findings + report(what, (self.id_of(query.path) for query in hopeless))
+        problem = "queries without another image of their class in the gallery"
+        return self.notes + summarize_problem(problem, unanswerable)
 
     @property
     def own_rows(self) -> NDArray[np.int64]:
-        """The row of each query in the gallery, to be left out of its answers; -1 if in none."""
+        """The row of each query in the gallery, which is not one of its answers; -1: none."""
         rows = {item.path: row for row, item in enumerate(self.gallery)}
         return np.array([rows.get(query.path, -1) for query in self.queries], dtype=np.int64)
 
     def id_of(self, path: Path) -> str:
-        """Return the path of a picture inside the data set."""
+        """Return the path of an image inside the data set."""
         return path.relative_to(self.folder).as_posix()
 
 
-def report(what: str, names: Iterable[str]) -> list[str]:
-    """Return one line that counts and names, or nothing if there is nothing to name.
+def summarize_problem(problem: str, names: Iterable[str]) -> list[str]:
+    """Return one line with the number of names and the first three, or nothing without names.
 
-    >>> report("missing", ["a", "b", "c", "d"]), report("missing", [])
+    >>> summarize_problem("missing", ["a", "b", "c", "d"]), summarize_problem("missing", [])
     (['missing: 4 (a, b, c and 1 more)'], [])
     """
-    listed = list(names)
-    return [f"{what}: {len(listed):,} ({some(listed)})"] if listed else []
-
-
-def some(names: Sequence[str]) -> str:
-    """Return the first three names and how many more there are."""
+    names = list(names)
+    if not names:
+        return []
     more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
+    return [f"{problem}: {len(names):,} ({', '.join(names[:3])}{more})"]
+
+
+def drop_unreadable(dataset: Dataset, hashes: Mapping[Path, bytes | str]) -> Dataset:
+    """Return a data set without its unreadable images, which its notes name.
+
+    `hashes` has the hash of each image's file, or why it cannot be read. Copies stay and are noted.
+    """
+    errors = {path: error for path, error in hashes.items() if isinstance(error, str)}
+    gallery = [item for item in dataset.gallery if item.path not in errors]
+    queries = [item for item in dataset.queries if item.path not in errors]
+    if not gallery or not queries:
+        path, error = next(iter(errors.items()))
+        raise EvaluationError(
+            f"{len(errors):,} of {len(hashes):,} images in {dataset.folder} cannot be read, which "
+            f"leaves {len(gallery):,} in the gallery and {len(queries):,} queries; the first is "
+            f"{dataset.id_of(path)}: {error}"
+        )
+    unreadable = (f"{dataset.id_of(path)}: {error}" for path, error in errors.items())
+    notes = dataset.notes + summarize_problem("unreadable and left out", unreadable)
+    readable = replace(dataset, gallery=gallery, queries=queries)
+    return replace(readable, notes=notes + _find_copies(readable, hashes))
+
+
+def _find_copies(dataset: Dataset, hashes: Mapping[Path, bytes | str]) -> list[str]:
+    def group(items: Iterable[Item]) -> defaultdict[bytes | str, list[Item]]:
+        groups: defaultdict[bytes | str, list[Item]] = defaultdict(list)
+        for item in items:
+            groups[hashes[item.path]].append(item)
+        return groups
+
+    ambiguous = []
+    for copies in group(dataset.gallery + dataset.queries).values():
+        by_label = {item.label: dataset.id_of(item.path) for item in copies}
+        if len(by_label) > 1:
+            ambiguous.append(" = ".join(by_label.values()))
+    in_gallery = group(dataset.gallery)
+    repeated = [
+        dataset.id_of(query.path)
+        for query in dataset.queries
+        if any(item.path != query.path for item in in_gallery[hashes[query.path]])
+    ]
+    return [
+        *summarize_problem("the same content in several classes", ambiguous),
+        *summarize_problem("queries with a copy in the gallery", repeated),
+    ]

@@ -1,84 +1,79 @@
 """ROxford5k and RParis6k: buildings, with the revisited ground truth.
 
-The ground truth is published as a pickle; the same content as JSON is taken as well. Queries are
-not part of the gallery, and only the boxed part of their picture asks.
+The ground truth is published as a pickle; the same content as JSON is read as well. Queries are not
+part of the gallery, and only the boxed part of their image is searched for.
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bm25v.research.datasets.dataset import Box, Item, Landmark
-from bm25v.research.datasets.pickles import Refused, load_plain
-from bm25v.research.datasets.published import Parts, Source, Tree
+from bm25v.research.datasets.dataset import Item, PixelBox, RevisitedTruth
+from bm25v.research.datasets.layout import DatasetFolder, DatasetLayout, DatasetParts
+from bm25v.research.datasets.plain_pickle import PickleRefused, load_plain
 
 
-def _reader(name: str) -> Callable[[Tree], Parts]:
-    def read(tree: Tree) -> Parts:
-        file, content = _ground_truth(tree, f"gnd_{name}")
-        try:
-            gallery = [_picture(tree, name) for name in content["imlist"]]
-            queries = [
-                Item(_picture(tree, name), "", _landmark(truth, gallery))
-                for name, truth in zip(content["qimlist"], content["gnd"], strict=True)
-            ]
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            tree.refuse(f"{file} is not the revisited ground truth ({error!r})")
-        return Parts(
-            "gallery: imlist, queries: the boxes of qimlist",
-            [Item(path, "") for path in gallery],
-            queries,
-        )
-
-    return read
+def _read(folder: DatasetFolder, name: str) -> DatasetParts:
+    file, content = _read_ground_truth(folder, f"gnd_{name}")
+    try:
+        gallery = [_image_path(folder, image) for image in content["imlist"]]
+        queries = [
+            Item(_image_path(folder, image), "", _truth(truth, gallery))
+            for image, truth in zip(content["qimlist"], content["gnd"], strict=True)
+        ]
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        folder.fail(f"{file} is not the revisited ground truth ({error!r})")
+    return DatasetParts(
+        "gallery: imlist, queries: the boxes of qimlist",
+        [Item(path, "") for path in gallery],
+        queries,
+    )
 
 
-def _ground_truth(tree: Tree, stem: str) -> tuple[str, Any]:
-    if (tree.root / f"{stem}.json").is_file():
+def _read_ground_truth(folder: DatasetFolder, stem: str) -> tuple[str, Any]:
+    """Return the name and the content of the ground truth's file."""
+    if (folder.root / f"{stem}.json").is_file():
         file = f"{stem}.json"
         try:
-            return file, json.loads(tree.bytes_of(file))
+            return file, json.loads(folder.read_bytes(file))
         except (ValueError, RecursionError):
-            tree.refuse(f"{file} is no JSON")
+            folder.fail(f"{file} is not JSON")
     file = f"{stem}.pkl"
     try:
-        return file, load_plain(tree.bytes_of(file))
-    except Refused as error:
-        tree.refuse(f"{file} {error}")
+        return file, load_plain(folder.read_bytes(file))
+    except PickleRefused as error:
+        folder.fail(f"{file} {error}")
 
 
-def _picture(tree: Tree, name: Any) -> Path:
+def _image_path(folder: DatasetFolder, name: Any) -> Path:
     if not isinstance(name, str):
-        raise TypeError(f"{name!r} is no name")
-    return tree.root / "jpg" / f"{name}.jpg"
+        raise TypeError(f"{name!r} is not a name")
+    return folder.root / "jpg" / f"{name}.jpg"
 
 
-def _landmark(truth: Any, gallery: list[Path]) -> Landmark:
-    def answers(kind: str) -> frozenset[Path]:
+def _truth(truth: Any, gallery: list[Path]) -> RevisitedTruth:
+    def paths(kind: str) -> frozenset[Path]:
         rows = [int(row) for row in truth[kind]]
         if any(row < 0 for row in rows):
             raise IndexError(f"{kind} has a negative row")
         return frozenset(gallery[row] for row in rows)
 
-    return Landmark(
-        Box(*(float(edge) for edge in truth["bbx"])),
-        answers("easy"),
-        answers("hard"),
-        answers("junk"),
-    )
+    box = PixelBox(*(float(edge) for edge in truth["bbx"]))
+    return RevisitedTruth(box, paths("easy"), paths("hard"), paths("junk"))
 
 
-def _source(title: str, name: str) -> Source:
-    return Source(
+def _layout(title: str, name: str) -> DatasetLayout:
+    return DatasetLayout(
         title=title,
         folder=name,
-        layout=f"gnd_{name}.pkl (or gnd_{name}.json) and all pictures directly in jpg/",
-        home="the page of Revisiting Oxford and Paris (cmp.felk.cvut.cz/revisitop), the pictures "
+        files=f"gnd_{name}.pkl (or gnd_{name}.json) and all images directly in jpg/",
+        homepage="the page of Revisiting Oxford and Paris (cmp.felk.cvut.cz/revisitop), the images "
         "on the Oxford VGG pages of the Oxford and Paris buildings",
-        read=_reader(name),
+        read=lambda folder: _read(folder, name),
     )
 
 
-OXFORD = _source("ROxford5k", "roxford5k")
-PARIS = _source("RParis6k", "rparis6k")
+LANDMARKS = {
+    "roxford5k": _layout("ROxford5k", "roxford5k"),
+    "rparis6k": _layout("RParis6k", "rparis6k"),
+}

@@ -1,0 +1,107 @@
+"""How a published data set is laid out on disk, and how its files are read.
+
+In: a folder and a `DatasetLayout`. Out: the content of its lists. A missing or broken file ends in
+an error that names the expected files and where the data set is published.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from bm25v.errors import EvaluationError, MissingExtra
+from bm25v.research.datasets.dataset import Item
+
+
+class DatasetParts(NamedTuple):
+    """The images that a data set's lists name, whether the files exist or not."""
+
+    protocol: str
+    gallery: list[Item]
+    queries: list[Item] | None  # None: the data set is only for training
+    leave_one_out: bool = False
+    notes: Sequence[str] = ()  # problems for people to know
+
+
+@dataclass(frozen=True)
+class DatasetLayout:
+    """The files of one data set, where it is published, and how it is read."""
+
+    title: str
+    folder: str  # its usual name
+    files: str
+    homepage: str
+    read: Callable[["DatasetFolder"], DatasetParts] = field(repr=False)
+
+
+class DatasetFolder:
+    """The folder of a data set: `data` itself, or the folder in it with the usual name."""
+
+    def __init__(self, data: Path, layout: DatasetLayout) -> None:
+        inner = data / layout.folder
+        self.root = inner if layout.folder and inner.is_dir() else data
+        self._layout = layout
+        if not self.root.is_dir():
+            self.fail("there is no such folder")
+
+    def fail(self, problem: str) -> NoReturn:
+        """Raise an error with the problem, the expected files and where to get them."""
+        homepage = self._layout.homepage
+        published = f"; the data set is published on {homepage}" if homepage else ""
+        raise EvaluationError(
+            f"{self._layout.title} in {self.root}: {problem}; expected: {self._layout.files}"
+            f"{published}"
+        )
+
+    def read_bytes(self, name: str) -> bytes:
+        """Return the content of a file."""
+        try:
+            return (self.root / name).read_bytes()
+        except FileNotFoundError:
+            self.fail(f"{name} is missing")
+        except OSError as error:
+            self.fail(f"{name} cannot be read: {error.strerror}")
+
+    def read_lines(self, name: str) -> list[str]:
+        """Return the lines of a file that are not empty."""
+        try:
+            text = self.read_bytes(name).decode()
+        except UnicodeDecodeError:
+            self.fail(f"{name} is not a text file")
+        return [line.strip() for line in text.splitlines() if line.strip()]
+
+    def read_table(self, name: str, columns: int) -> list[list[str]]:
+        """Return the lines of a file, split at spaces into columns."""
+        rows = [line.split(maxsplit=columns - 1) for line in self.read_lines(name)]
+        for row in rows:
+            if len(row) != columns:
+                line = " ".join(row)
+                self.fail(f"{name} has the line {line!r} with {len(row)} columns, not {columns}")
+        return rows
+
+    def read_mapping(self, name: str) -> dict[str, str]:
+        """Return a file of keys and values."""
+        return {row[0]: row[1] for row in self.read_table(name, 2)}
+
+    def look_up(self, mapping: Mapping[str, str], key: str, name: str) -> str:
+        """Return the value of a key in the mapping that a file holds."""
+        if key not in mapping:
+            self.fail(f"{name} has no entry for {key}")
+        return mapping[key]
+
+    def read_matlab(self, name: str, variable: str) -> Any:
+        """Return a variable of a .mat file as an array."""
+        try:
+            from scipy.io import loadmat
+        except ImportError as error:
+            raise MissingExtra("reading .mat files", "research") from error
+        self.read_bytes(name)
+        try:
+            variables = dict(loadmat(self.root / name, squeeze_me=True))
+        except Exception:  # damaged files raise errors of all kinds
+            self.fail(f"{name} is damaged")
+        if variable not in variables:
+            self.fail(f"{name} has no variable {variable}")
+        return np.atleast_1d(variables[variable])
