@@ -1,4 +1,4 @@
-"""The fast encoder equals the plain formula."""
+"""The encoder equals the plain formula, and treats each patch by itself."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bm25v.sae import model
-from bm25v.sae.model import SparseAutoEncoder
+from bm25v.sae.model import Codes, SparseAutoEncoder
+from bm25v.vocabulary import Vocabulary
 
 
 def random_sae(rng: np.random.Generator, dim: int, words: int, k: int) -> SparseAutoEncoder:
@@ -45,15 +46,94 @@ def test_encode_equals_the_plain_formula(
     assert (np.diff(codes.activations_pk, axis=1) <= 0).all()
 
 
+def assert_same_bits(codes: Codes, expected: Codes) -> None:
+    np.testing.assert_array_equal(codes.words_pk, expected.words_pk)
+    assert codes.activations_pk.tobytes() == expected.activations_pk.tobytes()
+
+
+def exact_codes(sae: SparseAutoEncoder, patches_pd: NDArray[np.float32]) -> Codes:
+    """Score every word at every patch by one dot product, and sort."""
+    columns_vd = np.ascontiguousarray(sae.w_enc_dv.T)
+    values_pv = np.vecdot(columns_vd[None], patches_pd[:, None]) + sae.b_enc_v
+    words_pk = np.argsort(-values_pv, axis=1, kind="stable")[:, : sae.k].astype(np.int32)
+    return Codes(words_pk, np.maximum(np.take_along_axis(values_pv, words_pk, axis=1), 0))
+
+
+def default_patches(n: int) -> tuple[SparseAutoEncoder, NDArray[np.float32]]:
+    """Return the shipped auto-encoder, and patches that are sums of some of its words."""
+    sae = Vocabulary.load().sae
+    rng = np.random.default_rng(4)
+    words_nk = rng.integers(0, sae.n_words, (n, 16))
+    patches_nd = (sae.w_dec_vd[words_nk] * rng.exponential(size=(n, 16, 1))).sum(axis=1)
+    return sae, (patches_nd + sae.b_dec_d).astype(np.float32)
+
+
+@given(
+    patches=st.integers(1, 20),
+    dim=st.integers(1, 40),
+    words=st.integers(1, 300),
+    k=st.integers(1, 20),
+    decimals=st.sampled_from([0, 1, 8]),
+    scale=st.sampled_from([1e-3, 1.0, 1e4]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_no_word_of_the_k_most_active_is_missed(
+    patches: int, dim: int, words: int, k: int, decimals: int, scale: float, seed: int
+) -> None:
+    """Rounded weights make many words equally active, or nearly so."""
+    rng = np.random.default_rng(seed)
+    sae = random_sae(rng, dim, words, min(k, words))
+    for weights in (sae.w_enc_dv, sae.b_enc_v):
+        np.round(weights, decimals, out=weights)
+    patches_pd = np.round(rng.standard_normal((patches, dim)), decimals).astype(np.float32)
+    patches_pd *= np.float32(scale)
+    assert_same_bits(sae.encode(patches_pd), exact_codes(sae, patches_pd))
+
+
+def test_the_default_vocabulary_is_encoded_exactly() -> None:
+    sae, patches_pd = default_patches(100)
+    assert_same_bits(sae.encode(patches_pd), exact_codes(sae, patches_pd))
+
+
+@pytest.mark.parametrize("size", [1, 3, 64])
+def test_codes_do_not_depend_on_the_batch(size: int) -> None:
+    sae, patches_pd = default_patches(200)
+    together = sae.encode(patches_pd)
+    shuffled = np.random.default_rng(size).permutation(len(patches_pd))
+    for start in range(0, len(shuffled), size):
+        rows = shuffled[start : start + size]
+        alone = sae.encode(patches_pd[rows])
+        assert_same_bits(alone, Codes(together.words_pk[rows], together.activations_pk[rows]))
+
+
 def test_blocks_give_what_one_product_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(1)
-    sae = random_sae(rng, 8, 64, 4)
-    patches_pd = rng.standard_normal((50, 8)).astype(np.float32)
+    sae, patches_pd = default_patches(50)
     whole = sae.encode(patches_pd)
-    monkeypatch.setattr(model, "_BLOCK_VALUES", 64 * 7)
-    blocks = sae.encode(patches_pd)
-    np.testing.assert_array_equal(whole.words_pk, blocks.words_pk)
-    np.testing.assert_allclose(whole.activations_pk, blocks.activations_pk, rtol=1e-6)
+    monkeypatch.setattr(model, "_BLOCK_VALUES", 7 * sae.n_words)
+    monkeypatch.setattr(model, "_GATHERED_VALUES", 11 * sae.patch_dim)
+    assert_same_bits(sae.encode(patches_pd), whole)
+
+
+def test_patches_of_zeros_and_words_without_weights() -> None:
+    rng = np.random.default_rng(2)
+    sae = random_sae(rng, 24, 512, 8)
+    sae.w_enc_dv[:, ::3] = 0
+    sae.b_enc_v[1::2] = 0
+    patches_pd = rng.standard_normal((9, 24)).astype(np.float32)
+    patches_pd[:4] = 0
+    assert_same_bits(sae.encode(patches_pd), exact_codes(sae, patches_pd))
+    assert sae.encode(patches_pd[:0]).words_pk.shape == (0, 8)
+
+
+def test_a_patch_that_is_not_finite_spoils_no_other() -> None:
+    sae, patches_pd = default_patches(5)
+    expected = sae.encode(patches_pd)
+    patches_pd[2, 7] = np.nan
+    codes = sae.encode(patches_pd)
+    others = [0, 1, 3, 4]
+    assert_same_bits(
+        *(Codes(c.words_pk[others], c.activations_pk[others]) for c in (codes, expected))
+    )
 
 
 def test_fewer_positive_words_than_k_leave_empty_slots() -> None:

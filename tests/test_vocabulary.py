@@ -6,14 +6,18 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from bm25v import backbones
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import UnknownVocabulary, VocabularyError, WrongUse
+from bm25v.files import replace_file
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.vocabulary.vocabulary import Vocabulary, shipped_names
 from tests.conftest import picture
@@ -31,6 +35,59 @@ def test_a_saved_vocabulary_is_the_same_vocabulary(tmp_path: Path) -> None:
     expected, found = named.bag(image), again.bag(image)
     assert found.words.tolist() == expected.words.tolist()
     assert found.tf.tolist() == expected.tf.tolist()
+
+
+def test_an_image_has_the_same_encoding_alone_and_among_others() -> None:
+    vocabulary = Vocabulary.load()
+    images = [np.asarray(picture(seed, side=230)) for seed in range(5)]
+    features = [vocabulary.backbone.forward(vocabulary.prepare(image)) for image in images]
+    for image, together in zip(images, vocabulary.encode_features(features), strict=True):
+        alone = vocabulary.encode(image)
+        assert [part.tobytes() for part in alone.bag] == [part.tobytes() for part in together.bag]
+        assert [c.tobytes() for c in alone.codes] == [c.tobytes() for c in together.codes]
+
+
+def test_a_save_that_fails_leaves_no_vocabulary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = Vocabulary.load("toy")
+    other = Vocabulary.build("other", backbone=toy.backbone, sae=toy.sae, k_post=3)
+    other = replace(other, word_names={3: "sky"})
+    for fails_at in range(3):
+        toy.save(tmp_path / "v")
+        written = 0
+
+        def fail(path: Path, content: bytes | str, fails_at: int = fails_at) -> None:
+            nonlocal written
+            if written == fails_at:
+                raise OSError(28, "No space left on device")
+            written += 1
+            replace_file(path, content)
+
+        monkeypatch.setattr("bm25v.vocabulary.vocabulary.replace_file", fail)
+        with pytest.raises(OSError, match="No space left"):
+            other.save(tmp_path / "v")
+        monkeypatch.undo()
+        with pytest.raises(UnknownVocabulary):
+            Vocabulary.load(tmp_path / "v")
+    other.save(tmp_path / "v")
+    assert Vocabulary.load(tmp_path / "v").k_post == 3
+
+
+def test_a_vocabulary_that_is_replaced_while_it_is_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = Vocabulary.load("toy")
+    toy.save(tmp_path / "v")
+    load_file = safetensors.numpy.load_file
+
+    def replace_then_load(path: Path) -> dict[str, Any]:
+        replace(toy, k_post=3).save(tmp_path / "v")
+        return load_file(path)
+
+    monkeypatch.setattr(safetensors.numpy, "load_file", replace_then_load)
+    with pytest.raises(VocabularyError, match="was replaced while it was read"):
+        Vocabulary.load(tmp_path / "v")
 
 
 def test_the_fingerprint_follows_what_decides_a_bag() -> None:

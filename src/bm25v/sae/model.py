@@ -1,12 +1,19 @@
-"""The TopK sparse auto-encoder at search time, in numpy."""
+"""The TopK sparse auto-encoder: patch features → codes, and back. numpy only.
+
+Not this module's job: bags, training, the files of a vocabulary.
+"""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-_BLOCK_VALUES = 16_000_000  # activations held at once: 64 MB of float32
+_BLOCK_VALUES = 16_000_000  # estimates held at once: 64 MB of float32
+_GATHERED_VALUES = 500_000  # weights copied at once: 2 MB, which stay in the cache
+
+Floats = NDArray[np.float32]
 
 
 class Codes(NamedTuple):
@@ -27,10 +34,10 @@ class SparseAutoEncoder:
     ([[1, 2]], [[3.0, 2.0]])
     """
 
-    w_enc_dv: NDArray[np.float32]
-    b_enc_v: NDArray[np.float32]
-    w_dec_vd: NDArray[np.float32]
-    b_dec_d: NDArray[np.float32]
+    w_enc_dv: Floats
+    b_enc_v: Floats
+    w_dec_vd: Floats
+    b_dec_d: Floats
     k: int
 
     @property
@@ -43,72 +50,98 @@ class SparseAutoEncoder:
         """D, the width of the patch features it takes."""
         return int(self.w_enc_dv.shape[0])
 
-    def encode(self, patches_pd: NDArray[np.float32]) -> Codes:
-        """Return each patch's k most active words, strongest first."""
+    def encode(self, patches_pd: Floats) -> Codes:
+        """Return each patch's k most active words, strongest first, ties to the lower word.
+
+        A patch has the same codes, to the last bit, whatever other patches are encoded with it.
+        The last bits of a matrix product depend on the number of its rows, so the product only
+        finds the candidates: a word is left out if its error bound proves that it is not among
+        the k most active. The activation of each candidate is one dot product of its own.
+        """
+        patches_pd = np.ascontiguousarray(patches_pd, dtype=np.float32)
+        shape = (len(patches_pd), min(self.k, self.n_words))
+        codes = Codes(np.empty(shape, np.int32), np.empty(shape, np.float32))
         rows = max(1, _BLOCK_VALUES // self.n_words)
-        blocks = [
-            _top_k(self._activations(patches_pd[start : start + rows]), self.k)
-            for start in range(0, len(patches_pd), rows)
-        ]
-        if len(blocks) == 1:
-            return blocks[0]
-        return Codes(
-            np.concatenate([block.words_pk for block in blocks]),
-            np.concatenate([block.activations_pk for block in blocks]),
-        )
+        for start in range(0, len(patches_pd), rows):
+            block = slice(start, start + rows)
+            codes.words_pk[block], codes.activations_pk[block] = self._encode(patches_pd[block])
+        return codes
 
-    def _activations(self, patches_pd: NDArray[np.float32]) -> NDArray[np.float32]:
-        values_pv = patches_pd @ self.w_enc_dv
+    def _encode(self, patches_pd: Floats) -> Codes:
+        k = min(self.k, self.n_words)
+        patch_n, word_n = self._candidates(patches_pd, k)
+        value_n = self._activations(patches_pd, patch_n, word_n)
+        order = np.lexsort((word_n, -value_n, patch_n))
+        first_p = np.searchsorted(patch_n, np.arange(len(patches_pd)))
+        top_pk = order[first_p[:, None] + np.arange(k)]
+        return Codes(word_n[top_pk].astype(np.int32), np.maximum(value_n[top_pk], 0))
+
+    def _candidates(self, patches_pd: Floats, k: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return pairs (patch, word), sorted by patch, that include every patch's k most active.
+
+        Words are in at least k groups. The k-th largest of the groups' maxima is at most the k-th
+        largest of all values, and finding it is cheap. Groups are strided, so that the pass for
+        the maxima runs along memory.
+        """
+        n_patches = len(patches_pd)
+        size = max(1, int(np.sqrt(self.n_words / k)))
+        n_groups = -(-self.n_words // size)
+        values_pc = np.empty((n_patches, size * n_groups), np.float32)
+        values_pc[:, self.n_words :] = -np.inf  # fills the groups
+        values_pv = values_pc[:, : self.n_words]
+        np.matmul(patches_pd, self.w_enc_dv, out=values_pv)
         values_pv += self.b_enc_v
-        return values_pv
+        values_psg = values_pc.reshape(n_patches, size, n_groups)
+        best_pg = values_psg.max(axis=1)
+        kth_p = np.partition(best_pg, n_groups - k, axis=1)[:, n_groups - k]
+        least_p = kth_p - self._error(patches_pd, kth_p)
+        # "not less", as nothing is ruled out by a value that is not a number
+        patch_m, group_m = np.nonzero(~(best_pg < least_p[:, None]))
+        values_ms = values_psg[patch_m, :, group_m]
+        at_n, member_n = np.nonzero(~(values_ms < least_p[patch_m][:, None]))
+        patch_n, word_n = patch_m[at_n], member_n * n_groups + group_m[at_n]
+        is_word_n = word_n < self.n_words
+        return patch_n[is_word_n], word_n[is_word_n]
 
-    def decode(self, codes: Codes) -> NDArray[np.float32]:
+    def _error(self, patches_pd: Floats, kth_p: Floats) -> Floats:
+        """Return by how much the estimate of one of the k most active words may be below `kth_p`.
+
+        In float32 a sum of D products is off by at most about D/2²⁴ ‖z‖ ‖w‖, in whatever order it
+        is computed. The estimate and the activation are two such sums, for the word and for the
+        k-th one. Adding the bias rounds once more, relative to the result.
+        """
+        rounding = np.float32(4 * (self.patch_dim + 16) * 2.0**-24)
+        norm_p = np.linalg.norm(patches_pd, axis=1)
+        error_p: Floats = rounding * (self._largest_norm * norm_p + np.abs(kth_p))
+        return error_p + np.finfo(np.float32).tiny
+
+    @cached_property
+    def _largest_norm(self) -> np.float32:
+        squares_v = np.einsum("dv,dv->v", self.w_enc_dv, self.w_enc_dv)
+        return np.float32(np.sqrt(squares_v.max()))
+
+    def _activations(
+        self, patches_pd: Floats, patch_n: NDArray[np.intp], word_n: NDArray[np.intp]
+    ) -> Floats:
+        """Return the activation of each pair of a patch and a word, before the ReLU."""
+        if len(word_n) < self.n_words // 4:  # to transpose all weights would take longer
+            distinct, at_n = np.unique(word_n, return_inverse=True)
+            columns_vd = np.ascontiguousarray(self.w_enc_dv[:, distinct].T)
+        else:
+            columns_vd, at_n = self._columns_vd, word_n
+        value_n = np.empty(len(word_n), np.float32)
+        step = max(1, _GATHERED_VALUES // self.patch_dim)
+        for start in range(0, len(word_n), step):
+            part = slice(start, start + step)
+            # Each dot product of contiguous vectors is computed by itself.
+            np.vecdot(columns_vd[at_n[part]], patches_pd[patch_n[part]], out=value_n[part])
+        return value_n + self.b_enc_v[word_n]
+
+    @cached_property
+    def _columns_vd(self) -> Floats:
+        return np.ascontiguousarray(self.w_enc_dv.T)
+
+    def decode(self, codes: Codes) -> Floats:
         """Return the patch features that the codes stand for."""
         weighted_pkd = self.w_dec_vd[codes.words_pk] * codes.activations_pk[..., None]
         return np.asarray(weighted_pkd.sum(axis=1) + self.b_dec_d, dtype=np.float32)
-
-
-def _top_k(values_pv: NDArray[np.float32], k: int) -> Codes:
-    """Keep the k largest positive values of each row, largest first."""
-    words_pk = largest(values_pv, min(k, values_pv.shape[1]))
-    return strongest(words_pk, np.take_along_axis(values_pv, words_pk, axis=1), k)
-
-
-def strongest(words_pc: NDArray[np.intp], values_pc: NDArray[np.float32], k: int) -> Codes:
-    """Keep each row's k words of the largest values, largest first; negative values become 0."""
-    top_pk = np.argsort(-values_pc, axis=1)[:, :k]
-    return Codes(
-        np.take_along_axis(words_pc, top_pk, axis=1).astype(np.int32),
-        np.maximum(np.take_along_axis(values_pc, top_pk, axis=1), 0),
-    )
-
-
-def largest(values_pv: NDArray[np.float32], k: int) -> NDArray[np.intp]:
-    """Return where the k largest values of each row are, in no order."""
-    words_pc = _candidates(values_pv, k)
-    top_pk = _partition(np.take_along_axis(values_pv, words_pc, axis=1), k)
-    return np.take_along_axis(words_pc, top_pk, axis=1)
-
-
-def _candidates(values_pv: NDArray[np.float32], k: int) -> NDArray[np.intp]:
-    """Return words of each row that include its k largest.
-
-    The k largest values lie within the k groups of the largest maxima. Taking the maxima is one
-    cheap pass, and only those groups are left to sort. Groups are strided, so that the pass runs
-    along memory.
-    """
-    n_rows, n_words = values_pv.shape
-    size = max(1, int(np.sqrt(n_words / k)))
-    n_groups = n_words // size
-    if n_groups <= k:
-        return np.broadcast_to(np.arange(n_words), (n_rows, n_words))
-    grouped_psg = values_pv[:, : size * n_groups].reshape(n_rows, size, n_groups)
-    best_pk = _partition(grouped_psg.max(axis=1), k)
-    members_pc = (best_pk[:, :, None] + np.arange(size) * n_groups).reshape(n_rows, -1)
-    rest = np.arange(size * n_groups, n_words)
-    return np.concatenate([members_pc, np.broadcast_to(rest, (n_rows, len(rest)))], axis=1)
-
-
-def _partition(values: NDArray[np.float32], k: int) -> NDArray[np.intp]:
-    """Return where the k largest of each row are, in no order."""
-    return np.argpartition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k :]

@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from bm25v import backbones, images
 from bm25v.backbones import Backbone, Features
 from bm25v.backbones.protocol import Floats
 from bm25v.errors import MissingExtra, UnknownVocabulary, VocabularyError, WrongUse
-from bm25v.sae.int8 import Int8Encoder
+from bm25v.files import replace_file
 from bm25v.sae.model import Codes, SparseAutoEncoder
 from bm25v.threads import locked_cached_property
 from bm25v.vocabulary import bag as bags
@@ -129,14 +128,22 @@ class Vocabulary:
         )
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the vocabulary as a folder; weights are stored as float16."""
+        """Write the vocabulary as a folder; weights are stored as float16.
+
+        `vocabulary.json` is written last: until then, there is no vocabulary in the folder.
+        """
         from safetensors.numpy import save
 
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / "vocabulary.json").unlink(missing_ok=True)
         arrays = (self.sae.w_enc_dv, self.sae.b_enc_v, self.sae.w_dec_vd, self.sae.b_dec_d)
         halves = {name: a.astype(np.float16) for name, a in zip(_TENSORS, arrays, strict=True)}
-        (folder / "sae.safetensors").write_bytes(save(halves))
+        replace_file(folder / "sae.safetensors", save(halves))
+        (folder / NAMES).unlink(missing_ok=True)
+        if self.word_names:
+            table = names.format_names(self.word_names, vocabulary=self.fingerprint)
+            replace_file(folder / NAMES, table)
         settings = {
             "format": FORMAT,
             "name": self.name,
@@ -149,12 +156,7 @@ class Vocabulary:
             "report": dict(self.report),
         }
         text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-        (folder / "vocabulary.json").write_text(text, encoding="utf-8")
-        (folder / NAMES).unlink(missing_ok=True)
-        if self.word_names:
-            names.write(
-                folder / NAMES, names.format_names(self.word_names, vocabulary=self.fingerprint)
-            )
+        replace_file(folder / "vocabulary.json", text)
 
     @property
     def n_words(self) -> int:
@@ -183,22 +185,20 @@ class Vocabulary:
         return self.backbone.prepare_image(self.decode(picture))
 
     def encode_features(self, features: Sequence[Features]) -> list[Encoding]:
-        """Turn several pictures' features into words at once, which is faster than one by one."""
+        """Return the encodings of several images.
+
+        Each is what the image gets alone: the codes of a patch do not depend on other patches.
+        """
         if not features:
             return []
         n = len(features)
-        encoder = self.sae if n == 1 else self._int8
-        words, activations = encoder.encode(np.concatenate([f.patches_pd for f in features]))
+        words, activations = self.sae.encode(np.concatenate([f.patches_pd for f in features]))
         return [
             self._encoding(one, Codes(words_pk, activations_pk))
             for one, words_pk, activations_pk in zip(
                 features, np.split(words, n), np.split(activations, n), strict=True
             )
         ]
-
-    @cached_property
-    def _int8(self) -> Int8Encoder:
-        return Int8Encoder(self.sae)
 
     def _encoding(self, features: Features, codes: Codes) -> Encoding:
         dense_e = features.dense_e / max(float(np.linalg.norm(features.dense_e)), 1e-12)
@@ -247,7 +247,8 @@ def _read(folder: Path) -> Vocabulary:
     from safetensors.numpy import load_file
 
     try:
-        settings = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))
+        text = (folder / "vocabulary.json").read_text(encoding="utf-8")
+        settings = json.loads(text)
         if settings["format"] > FORMAT:
             raise VocabularyError(
                 f"{folder} has vocabulary format {settings['format']}, this bm25v reads up to "
@@ -256,6 +257,8 @@ def _read(folder: Path) -> Vocabulary:
         tensors = load_file(folder / "sae.safetensors")
         w_enc, b_enc, w_dec, b_dec = (tensors[name].astype(np.float32) for name in _TENSORS)
         sae = SparseAutoEncoder(w_enc, b_enc, w_dec, b_dec, k=settings["k"])
+        if (folder / "vocabulary.json").read_text(encoding="utf-8") != text:
+            raise VocabularyError(f"{folder} was replaced while it was read: load it again")
         backbone = settings["backbone"]
         fingerprint = _fingerprint(backbone["fingerprint"], sae, settings["k_post"])
         word_names = {int(word): name for word, name in settings["names"].items()}

@@ -13,8 +13,7 @@ import torch.nn.functional as F  # noqa: N812 - the usual name
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from bm25v.sae.int8 import Int8Encoder
-from bm25v.sae.model import Codes, SparseAutoEncoder
+from bm25v.sae.model import SparseAutoEncoder
 from bm25v.sae.recipe import Recipe
 from bm25v.sae.trainer import Trainer
 
@@ -47,13 +46,11 @@ class WordTimes:
     words: int
     numpy: float
     torch: float
-    int8: float
-    agreement: float  # share of the numpy encoder's words that the int8 encoder also finds
 
     @property
     def ratio(self) -> float:
-        """How many times as fast the int8 encoder is as the numpy encoder."""
-        return self.numpy / self.int8
+        """How many times as fast our encoder is."""
+        return self.torch / self.numpy
 
 
 def time_steps(dim: int, *, batch: int = 4096, rounds: int = 5) -> StepTimes:
@@ -74,13 +71,11 @@ def time_steps(dim: int, *, batch: int = 4096, rounds: int = 5) -> StepTimes:
 def time_words(
     patches: int = PATCHES, dim: int = DIM, words: int = WORDS, *, k: int = 16, rounds: int = 5
 ) -> WordTimes:
-    """Time three encoders on one thread: numpy, PyTorch and int8, on the same patches."""
+    """Time our encoder and one in PyTorch, on one thread and the same patches."""
     sae, patches_pd = _synthetic_sae(patches, dim, words, k)
-    int8 = Int8Encoder(sae)
     encoders: dict[str, Callable[[], object]] = {
         "numpy": lambda: sae.encode(patches_pd),
         "torch": _torch_encoder(sae, patches_pd),
-        "int8": lambda: int8.encode(patches_pd),
     }
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -89,8 +84,7 @@ def time_words(
             seconds = _median_seconds(encoders, rounds)
     finally:
         torch.set_num_threads(threads)
-    agreement = _shared_words(sae.encode(patches_pd), int8.encode(patches_pd))
-    return WordTimes(patches, dim, words, **seconds, agreement=agreement)
+    return WordTimes(patches, dim, words, **seconds)
 
 
 def _median_seconds(actions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
@@ -144,8 +138,3 @@ def _torch_encoder(sae: SparseAutoEncoder, patches_pd: Floats) -> Callable[[], o
             return F.linear(x_pd, weights_vd, bias_v).relu().topk(sae.k)
 
     return encode
-
-
-def _shared_words(expected: Codes, actual: Codes) -> float:
-    rows = zip(expected.words_pk, actual.words_pk, strict=True)
-    return float(np.mean([np.isin(*row).mean() for row in rows]))
