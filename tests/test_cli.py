@@ -336,7 +336,7 @@ def test_bad_input_is_one_clear_line(indexed: Run, photos: Path) -> None:
     Path("letter.txt").write_text("Dear Sir or Madam")
     failed(indexed("index", "nowhere"), 2, "nowhere does not exist")
     failed(indexed("index", "empty"), 2, "no pictures in", "empty")
-    failed(indexed("search", "letter.txt"), 1, "letter.txt: not a picture")
+    failed(indexed("search", "letter.txt"), 1, "letter.txt: is not an image")
     failed(indexed("search", "gone.jpg"), 1, "gone.jpg: does not exist")
     failed(indexed("search", photos / "0.png", "-g", "none"), 1, "no gallery at ", "none")
     failed(indexed("index", photos, "--vocabulary", "default"), 1, "was made with vocabulary toy")

@@ -419,9 +419,9 @@ def test_one_bad_picture_of_several_is_named(gallery: Gallery, photos: Path) -> 
     good, bad = photos / "1.png", photos / "letter.txt"
     bad.write_text("Dear Sir or Madam")
     for asked in ({"negative": bad}, {"negative": [good, bad]}):
-        with pytest.raises(ImageError, match=r"letter.txt: not a picture"):
+        with pytest.raises(ImageError, match=r"letter.txt: is not an image"):
             gallery.search(good, **asked)
-    with pytest.raises(ImageError, match=r"letter.txt: not a picture"):
+    with pytest.raises(ImageError, match=r"letter.txt: is not an image"):
         gallery.search([good, bad])
     with pytest.raises(ImageError, match=r"gone.png: does not exist"):
         gallery.search(photos / "gone.png", region=(0, 0, 9, 9))
