@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bm25v.backbones.protocol import Features, Floats
+from bm25v.backbones.protocol import Features, Floats, ImageArray
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import (
     GalleryDamaged,
@@ -34,7 +35,7 @@ from bm25v.errors import (
 from bm25v.gallery import Gallery, catalog, indexing, reading, rows
 from bm25v.gallery.gallery import Mode
 from bm25v.gallery.writer import Writer
-from bm25v.vocabulary import Vocabulary
+from bm25v.vocabulary import Encoding, Vocabulary
 from tests.conftest import picture
 
 MODES: tuple[Mode, ...] = ("two-stage", "sparse", "dense", "hybrid")
@@ -521,32 +522,40 @@ def test_wrong_wishes_are_refused(gallery: Gallery, tmp_path: Path) -> None:
         Gallery.create(gallery.path)
 
 
-def test_memory_stays_flat_while_indexing(
+def test_memory_does_not_grow_with_the_number_of_images(
     tmp_path: Path, make_gallery: Callable[[str], Gallery], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prepared pictures are not kept: at most a few per worker are alive at once."""
+    """Neither prepared nor encoded images pile up, even if writing is slower than encoding."""
+    n = 30 + 15 * (os.cpu_count() or 1)
     photos = tmp_path / "many"
     photos.mkdir()
-    for seed in range(80):
-        picture(seed).save(photos / f"{seed}.png")
-    alive = most = 0
-    prepare = Vocabulary.prepare
+    for seed in range(n):
+        picture(seed, side=16).save(photos / f"{seed}.png")
+    prepare, encode = ToyBackbone.prepare_image, Vocabulary.encode_features
 
-    def counted(self: Vocabulary, source: str) -> object:
-        nonlocal alive, most
-        alive += 1
-        most = max(most, alive)
-        return prepare(self, source)
+    def in_a_megabyte(values: Floats) -> Floats:
+        view = np.empty(250_000, np.float32)[: values.size].reshape(values.shape)
+        view[...] = values
+        return view
 
-    def release(done: int, total: int) -> None:
-        nonlocal alive
-        alive = max(0, alive - 1)
-        time.sleep(0.002)
+    def prepare_large(self: ToyBackbone, image: ImageArray) -> Floats:
+        return in_a_megabyte(prepare(self, image))
 
-    monkeypatch.setattr(Vocabulary, "prepare", counted)
+    def encode_large(self: Vocabulary, features: list[Features]) -> list[Encoding]:
+        return [one._replace(dense_e=in_a_megabyte(one.dense_e)) for one in encode(self, features)]
+
+    monkeypatch.setattr(ToyBackbone, "prepare_image", prepare_large)
     monkeypatch.setattr(ToyBackbone, "batch_size", 2)
-    make_gallery("g").add(photos, progress=release)
-    assert most <= 2 * (2 * (os.cpu_count() or 1) + 2)
+    monkeypatch.setattr(Vocabulary, "encode_features", encode_large)
+    gallery = make_gallery("g")
+    tracemalloc.start()
+    try:
+        gallery.add(photos, progress=lambda done, _: time.sleep(0.5 * (done == 1)))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(gallery) == n
+    assert peak < n / 2 * 1_000_000
 
 
 @pytest.mark.filterwarnings("ignore:.*fork")
