@@ -1,9 +1,7 @@
-"""How good is a search: data sets and vocabularies become figures.
+"""What the paper measured: how good searches are, what they cost, and whether explanations are true.
 
-`datasets` reads published benchmarks, `features` and `words` describe their pictures once,
-`systems` rank them, `run` and `ablations` put that together, `tables` prints it. `metrics` and
-`revisited` judge rankings, `statistics` says how sure the figures are, `trec` exchanges them with
-other tools. `zipf` looks at how words are spread, `cost` at what a search takes, `report` puts all
-of it on one page. In: folders as they are published, vocabularies, galleries. Out: numbers, charts
-and pages. Not this room's job: seconds (`bench`).
+In: data sets, vocabularies, galleries. Out: numbers, tables, plots and reports. Nothing below this
+package imports it; it needs the extra `research`. The order of the modules is that of the data:
+`datasets` → `features` → `bags` → `systems` → `metrics` → `significance`; `evaluate`, `ablate` and
+`report` run them. `bench` measures times.
 """
