@@ -1,4 +1,4 @@
-"""What the paper measured: how good searches are, what they cost, and whether explanations are true.
+"""What the paper measured: how good searches are, what they cost, and if explanations are faithful.
 
 In: data sets, vocabularies, galleries. Out: numbers, tables, plots and reports. Nothing below this
 package imports it; it needs the extra `research`. The order of the modules is that of the data:
