@@ -1,4 +1,4 @@
-"""`bm25v zipf` and `bm25v cost`: the figures of real galleries, as printed, as JSON, as plots."""
+"""`bm25v zipf` and `bm25v cost`: results of real galleries as tables, JSON and plots."""
 
 import json
 import sys
@@ -31,32 +31,32 @@ def run_json(command: click.Command, *arguments: object) -> Any:
     return json.loads(run(command, *arguments, "--json"))
 
 
-def encode_features(gallery: Gallery) -> list[set[int]]:
+def words_of_images(gallery: Gallery) -> list[set[int]]:
     snapshot = gallery.snapshot()
     return [set(snapshot.bag(row).words.tolist()) for row in snapshot.rows]
 
 
 def frequencies(gallery: Gallery) -> NDArray[np.int64]:
-    listed = [word for words in encode_features(gallery) for word in words]
-    return np.bincount(listed, minlength=gallery.info().words)
+    words = [word for image in words_of_images(gallery) for word in image]
+    return np.bincount(words, minlength=gallery.info().words)
 
 
 @pytest.fixture
 def other(gallery: Gallery, tmp_path: Path) -> Gallery:
     """A second, smaller gallery."""
-    made = Gallery.create(tmp_path / "other.bm25v", vocabulary="toy")
+    other = Gallery.create(tmp_path / "other.bm25v", vocabulary="toy")
     for seed in range(100, 105):
         picture(seed).save(tmp_path / f"{seed}.png")
-        made.add(tmp_path / f"{seed}.png")
-    return made
+        other.add(tmp_path / f"{seed}.png")
+    return other
 
 
-def test_zipf_is_that_of_the_bags(gallery: Gallery, photos: Path) -> None:
+def test_zipf_counts_the_words_of_the_bags(gallery: Gallery, photos: Path) -> None:
     gallery.remove(photos / "3.png")
     df_v = frequencies(gallery)
-    (found,) = run_json(zipf_command, "-g", gallery.path)
+    (printed,) = run_json(zipf_command, "-g", gallery.path)
     expected = fit_zipf(df_v, 11)
-    assert found == {
+    assert printed == {
         "gallery": str(gallery.path),
         "pictures": 11,
         "words": 192,
@@ -69,7 +69,7 @@ def test_zipf_is_that_of_the_bags(gallery: Gallery, photos: Path) -> None:
     }
 
 
-def test_zipf_prints_a_line_a_gallery_and_draws(
+def test_zipf_prints_one_row_per_gallery_and_draws(
     gallery: Gallery, other: Gallery, tmp_path: Path
 ) -> None:
     plot = tmp_path / "zipf.png"
@@ -86,7 +86,7 @@ def test_zipf_prints_a_line_a_gallery_and_draws(
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_zipf_takes_the_usual_gallery(
+def test_zipf_uses_the_default_gallery(
     gallery: Gallery, other: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(gallery.path.parent)
@@ -96,15 +96,15 @@ def test_zipf_takes_the_usual_gallery(
     assert run_json(zipf_command)[0]["pictures"] == 5
 
 
-def test_cost_counts_what_queries_read(gallery: Gallery, photos: Path) -> None:
+def test_cost_counts_the_postings_that_queries_read(gallery: Gallery, photos: Path) -> None:
     gallery.remove(photos / "3.png")
     gallery.compact()
-    found = run_json(cost_command, "-g", gallery.path, "--project", 1_000_000)
-    bags, df_v = encode_features(gallery), frequencies(gallery)
+    printed = run_json(cost_command, "-g", gallery.path, "--project", 1_000_000)
+    bags, df_v = words_of_images(gallery), frequencies(gallery)
     read = [sum(len(query & bag) for bag in bags) for query in bags]
     active, length = int((df_v > 0).sum()), df_v.sum() / 11
-    here, projected = found["sizes"]
-    assert (found["words"], found["dim"]) == (192, 12)
+    here, projected = printed["sizes"]
+    assert (printed["words"], printed["dim"]) == (192, 12)
     assert (here["pictures"], here["active"]) == (11, active)
     assert here["picture_words"] == pytest.approx(length)
     assert here["postings"]["counted"] == pytest.approx(np.mean(read))
@@ -123,14 +123,14 @@ def test_cost_counts_what_queries_read(gallery: Gallery, photos: Path) -> None:
     assert projected["pictures"] == 1_000_000
     assert projected["postings"]["counted"] == pytest.approx(np.mean(read) / 11 * 1_000_000)
     assert projected["active"] == pytest.approx(192)
-    growth = found["growth"]
+    growth = printed["growth"]
     assert growth["sizes"] == [1, 2, 5, 10, 11]
     assert growth["measured"][0] == pytest.approx(length)
     assert growth["measured"][-1] == active
     expected = cost.expected_active_words(np.array(growth["sizes"]), length, 192)
     assert growth["expected"] == pytest.approx(expected.tolist())
     size = sum((gallery.path / f"{name}.1.rows").stat().st_size - 64 for name in ("bags", "dense"))
-    on_disk = found["bytes_on_disk"]
+    on_disk = printed["bytes_on_disk"]
     assert (on_disk["bags"] + on_disk["dense"]) * 11 == size
 
 
@@ -149,7 +149,7 @@ def test_cost_prints_tables_and_draws(gallery: Gallery, photos: Path, tmp_path: 
     assert "<svg" in plot.read_text()
 
 
-def test_what_cannot_be_counted_is_refused(tmp_path: Path) -> None:
+def test_an_empty_or_missing_gallery_is_refused(tmp_path: Path) -> None:
     with Gallery.create(tmp_path / "empty", vocabulary="toy") as empty:
         for command in (zipf_command, cost_command):
             with pytest.raises(WrongUse, match=r"empty has no images: index some first"):
@@ -158,7 +158,7 @@ def test_what_cannot_be_counted_is_refused(tmp_path: Path) -> None:
         run(zipf_command, "-g", tmp_path / "nowhere")
 
 
-def test_a_fit_needs_two_words(tmp_path: Path) -> None:
+def test_a_power_law_needs_two_active_words(tmp_path: Path) -> None:
     toy = Vocabulary.load("toy")
     Vocabulary.build("single", backbone=toy.backbone, sae=toy.sae, k_post=1).save(tmp_path / "v")
     picture(1).save(tmp_path / "1.png")
@@ -171,7 +171,7 @@ def test_a_fit_needs_two_words(tmp_path: Path) -> None:
     assert run_json(cost_command, "-g", tmp_path / "g")["sizes"][0]["active"] == 1
 
 
-def test_plots_need_matplotlib_and_an_ending(
+def test_plots_need_matplotlib_and_a_known_suffix(
     gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for command in (zipf_command, cost_command):

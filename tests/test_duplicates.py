@@ -311,7 +311,9 @@ def test_the_bench_counts_what_is_found(folder: Path, run: Any) -> None:
     assert all(result.recall[kind] == 1 for kind in MILD)
     assert result.mixed == ()
     assert 2 <= result.groups <= 6
-    assert json.loads(run("bench", "duplicates", folder, "--vocabulary", "toy", "--json").out)
+    as_json = json.loads(run("bench", "duplicates", folder, "--vocabulary", "toy", "--json").out)
+    assert list(as_json) == ["pictures", "recall", "groups", "mixed", "seconds"]
+    assert (as_json["pictures"], as_json["recall"]) == (result.images, result.recall)
     printed = run("bench", "duplicates", folder, "--vocabulary", "toy").out
     assert " 100.0%  of crop 5 %\n" in printed
     (folder.parent / "empty").mkdir()

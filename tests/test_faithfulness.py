@@ -270,15 +270,15 @@ def test_a_ratio_needs_pairs_and_positive_denominators() -> None:
 def test_the_command_prints_json(run: Run) -> None:
     outcome = run("--pairs", 6, "--json", "-", "--hide", "blur", "--hide", "grey")
     assert outcome.code == 0
-    found = outcome.json
-    assert list(found)[:5] == ["dataset", "pictures", "pairs", "seed", "shares"]
-    assert (found["dataset"], found["pictures"], found["pairs"]) == ("data", 24, 6)
-    assert list(found["ways"]) == ["grey", "blur"]
-    grey = found["ways"]["grey"]
+    printed = outcome.json
+    assert list(printed)[:5] == ["dataset", "pictures", "pairs", "seed", "shares"]
+    assert (printed["dataset"], printed["pictures"], printed["pairs"]) == ("data", 24, 6)
+    assert list(printed["ways"]) == ["grey", "blur"]
+    grey = printed["ways"]["grey"]
     assert list(grey) == ["orders", "against", "one_word"]
     assert set(grey["orders"]) == {"explanation", "dense", "middle", "random"}
     curve = grey["orders"]["explanation"]["bm25"]["deletion_curve"]
-    assert len(curve) == len(found["shares"]) == 8
+    assert len(curve) == len(printed["shares"]) == 8
     assert curve[0] == pytest.approx(1)
     ours, chance = (grey["orders"][name]["bm25"]["deletion"] for name in ("explanation", "random"))
     ratio = grey["against"]["random"]["deletion_ratio"]
@@ -289,14 +289,14 @@ def test_the_command_prints_json(run: Run) -> None:
 
 
 def test_the_command_prints_tables_and_draws(run: Run, tmp_path: Path) -> None:
-    outcome = run("--pairs", 6, "-o", "curves.png", "--json", "found.json")
+    outcome = run("--pairs", 6, "-o", "curves.png", "--json", "result.json")
     assert outcome.code == 0
     assert "data: 6 pairs of a query and a hit, 24 images to search" in outcome.out
     assert "mask: grey" in outcome.out
     assert "mask: blur" not in outcome.out
     assert "one word per explanation: after masking its patches" in outcome.out
     assert outcome.out.endswith("curves.png: the curves\n")
-    assert (tmp_path / "found.json").stat().st_size > 1000
+    assert (tmp_path / "result.json").stat().st_size > 1000
     with Image.open(tmp_path / "curves.png") as plot:
         assert plot.width > 900
         assert len(plot.convert("RGB").getcolors(1 << 20) or ()) > 100

@@ -75,17 +75,17 @@ def test_the_command_prints_json_and_text(
     monkeypatch.chdir(tmp_path / "here")
     data = Path("../photos")
     options = ("evaluate", "regions", "--data", data, "--vocabulary", "toy", "--pairs", 4)
-    found = run(*options, "--k", 1, "--json").json
-    assert {name: found[name] for name in ("pairs", "k", "mode", "seed")} == {
+    printed = run(*options, "--k", 1, "--json").json
+    assert {name: printed[name] for name in ("pairs", "k", "mode", "seed")} == {
         "pairs": 4,
         "k": 1,
         "mode": "two-stage",
         "seed": 0,
     }
-    assert found["box"] == {"mean": 1, "low": 1, "high": 1}
-    assert found["whole"]["mean"] <= 0.5
-    assert found["gain"]["mean"] == pytest.approx(1 / found["whole"]["mean"])
-    assert found == run(*options, "--k", 1, "--json").json
+    assert printed["box"] == {"mean": 1, "low": 1, "high": 1}
+    assert printed["whole"]["mean"] <= 0.5
+    assert printed["gain"]["mean"] == pytest.approx(1 / printed["whole"]["mean"])
+    assert printed == run(*options, "--k", 1, "--json").json
     shown = run(*options, "--k", 1, "--seed", 3, "--mode", "sparse")
     assert "4 pairs, sparse; the right class among the first 1 hits:" in shown.out
     assert re.search(r"a box is right \d+\.\d\d \(.* to .*\) times as often", shown.out)
