@@ -301,7 +301,7 @@ def test_the_command_prints_tables_and_draws(run: Run, tmp_path: Path) -> None:
         assert plot.width > 900
         assert len(plot.convert("RGB").getcolors(1 << 20) or ()) > 100
     printed = run("--pairs", 6, "--format", "markdown").out
-    assert "| explanation compared with | deletion | p |" in printed
+    assert "| explanation, times better than | deletion | p |" in printed
 
 
 def test_wrong_use_gives_one_line(run: Run, in_shell: Run, tmp_path: Path) -> None:

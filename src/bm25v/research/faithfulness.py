@@ -5,6 +5,9 @@ other orders of patches. Deletion masks the most important patches of a hit firs
 the complete hit and reveals them first. A mask changes pixels, and the backbone encodes every
 masked image again. Not this module's job: making explanations (`explain`), areas under curves and
 tables (`faithfulness_results`), drawing (`plots`).
+
+Array letters: o orders of patches, x deletion and insertion, s steps of a curve, m masks, q pairs
+of a query and a hit, u distinct images; the others as in ARCHITECTURE.md.
 """
 
 from collections.abc import Iterator
@@ -271,8 +274,8 @@ class _MaskedScore(NamedTuple):
 class _PairScores(NamedTuple):
     """All scores of one pair: by order, deletion or insertion, and step."""
 
-    bm25_ods: Floats  # relative to the complete hit
-    cosine_ods: Floats
+    bm25_oxs: Floats  # relative to the complete hit
+    cosine_oxs: Floats
     word_patches: int  # how many patches have the tested word
     word_left: float  # the share of its contribution that is left without them
     word_left_random: float  # … without as many random patches
@@ -291,7 +294,7 @@ def _score_pair(
     deletions = [*orders, *random_orders]
     # A reversed random order is as random, and gives the same masked images as its deletion.
     insertions = [*orders, *(order[::-1] for order in random_orders)]
-    masks_odsp = np.array(
+    masks_oxsp = np.array(
         [
             (_mask_first(deletion, sizes_s), ~_mask_first(insertion, sizes_s))
             for deletion, insertion in zip(deletions, insertions, strict=True)
@@ -300,12 +303,12 @@ def _score_pair(
     tested = pair.contributions[rng.integers(len(pair.contributions))]
     has_word_p = word_activations(pair.hit_codes, tested.word) > 0
     random_masks = [rng.permuted(has_word_p) for _ in range(RANDOM_DRAWS)]
-    masks_mp = np.concatenate([masks_odsp.reshape(-1, n_patches), [has_word_p], random_masks])
+    masks_mp = np.concatenate([masks_oxsp.reshape(-1, n_patches), [has_word_p], random_masks])
     image = MaskableImage.prepare(vocabulary.decode(pair.hit), backbone, mask)
     scores = _score_masks(masks_mp, image, pair, vocabulary, statistics)
     curves, word_scores = scores[: -1 - RANDOM_DRAWS], scores[-1 - RANDOM_DRAWS :]
     left = [score.by_word.get(tested.word, 0.0) / tested.value for score in word_scores]
-    complete, shape = sum_contributions(pair.contributions), masks_odsp.shape[:3]
+    complete, shape = sum_contributions(pair.contributions), masks_oxsp.shape[:3]
     return _PairScores(
         _average_random(np.reshape([score.bm25 / complete for score in curves], shape)),
         _average_random(np.reshape([score.cosine for score in curves], shape)),
@@ -345,23 +348,23 @@ def _score_masks(
     return [scores[i] for i in inverse.ravel().tolist()]
 
 
-def _average_random(values_ods: Floats) -> Floats:
+def _average_random(values_oxs: Floats) -> Floats:
     """Replace the random orders, which are the last ones, by their mean."""
-    random_ds = values_ods[-RANDOM_DRAWS:].mean(axis=0)
-    return np.concatenate([values_ods[:-RANDOM_DRAWS], random_ds[None]])
+    random_xs = values_oxs[-RANDOM_DRAWS:].mean(axis=0)
+    return np.concatenate([values_oxs[:-RANDOM_DRAWS], random_xs[None]])
 
 
 def _join_pairs(scored: list[_PairScores], shares_s: Floats) -> MaskResult:
-    def curves(values_qods: Floats) -> CurvePair:
+    def curves(values_qoxs: Floats) -> CurvePair:
         deletion, insertion = (
-            Curves(shares_s, {order: values_qods[:, o, d] for o, order in enumerate(ORDERS)})
+            Curves(shares_s, {order: values_qoxs[:, o, d] for o, order in enumerate(ORDERS)})
             for d in range(2)
         )
         return CurvePair(deletion, insertion)
 
     return MaskResult(
-        curves(np.stack([scores.bm25_ods for scores in scored])),
-        curves(np.stack([scores.cosine_ods for scores in scored])),
+        curves(np.stack([scores.bm25_oxs for scores in scored])),
+        curves(np.stack([scores.cosine_oxs for scores in scored])),
         WordDeletion(
             np.array([scores.word_patches for scores in scored], dtype=np.float64),
             np.array([scores.word_left for scores in scored]),

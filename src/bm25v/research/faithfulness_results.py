@@ -2,6 +2,8 @@
 
 In: the scores of masked hits (`faithfulness` measures them). Out: values for JSON, tables for the
 terminal and in Markdown. Not this module's job: drawing (`plots`).
+
+Array letters: o orders of patches, q pairs of a query and a hit, s steps of a curve.
 """
 
 from collections.abc import Iterator
@@ -236,7 +238,7 @@ def _ratios(measured: MaskResult) -> Cells:
         ]
         for baseline in BASELINES
     ]
-    return ["explanation compared with", "deletion", "p", "insertion", "p"], rows
+    return ["explanation, times better than", "deletion", "p", "insertion", "p"], rows
 
 
 def _describe_word(measured: MaskResult) -> str:

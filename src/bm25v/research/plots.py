@@ -140,7 +140,7 @@ def draw_faithfulness(result: "Faithfulness", path: Path) -> None:
     figure = _new_figure(path, 10, 0.9 + 3.5 * len(result.masks))
     panels = figure.subplots(len(result.masks), 2, sharex=True, sharey=True, squeeze=False)
     for (mask, measured), row in zip(result.masks.items(), panels, strict=True):
-        labels = ("hidden", "shown, all others hidden")
+        labels = ("masked", "revealed, all others masked")
         for axes, curves, label in zip(row, measured.bm25, labels, strict=True):
             for order, colour in zip(curves.orders, (*COLOURS[:3], "grey"), strict=True):
                 auc = format_share(curves.auc(order).mean)
@@ -183,6 +183,7 @@ def draw_search_times(results: "Sequence[SearchTimes]", path: Path) -> None:
     axes.set_ylabel("ms per query, median")
     lines = sorted(axes.get_lines(), key=lambda line: -np.asarray(line.get_ydata())[-1])
     figure.legend(handles=lines, loc="outside right upper", frameon=False)  # slowest first
+    _plain_numbers(axes)
     _save(figure, path, dpi=100)
 
 
