@@ -312,7 +312,7 @@ def test_wrong_use_gives_one_line(run: Run, in_shell: Run, tmp_path: Path) -> No
     failed(in_shell("evaluate", "faithfulness"), 2, "--data")
     failed(run(folder=tmp_path / "nowhere"), 1, "nowhere")
     (tmp_path / "empty").mkdir()
-    failed(run(folder=tmp_path / "empty"), 1, "empty", "0 pictures to search")
+    failed(run(folder=tmp_path / "empty"), 1, "empty", "the gallery has 0 images")
 
 
 def test_the_help_of_evaluate_names_the_command(in_shell: Run) -> None:
