@@ -26,6 +26,20 @@ from bm25v.index.bm25 import WeightedWords
 from bm25v.threads import available_cpus
 from bm25v.vocabulary.bag import Bag, quantise
 
+# Synthetic images have the paper's number of words.
+N_WORDS = 18_432
+K_POST = 16
+
+_BAG = np.dtype([("words", "<u2", (K_POST,)), ("tf", "<u2", (K_POST,))])
+_BLOCK_ROWS = 1_024  # always drawn whole, so that the first images are the same for any n
+_TOPICS = 3_000
+_TOPIC_WORDS = 48
+_DRAWS = 40  # words drawn per image; the first 16 distinct ones are kept
+_ANY_WORD = 0.35  # share of the draws that ignore the image's topics
+_FIRST_TOPIC = 0.65  # share of the other draws that come from the first of an image's two topics
+
+_WordIds = NDArray[np.uint16]
+
 
 class BenchQuery(NamedTuple):
     """An encoded image to search with."""
@@ -89,9 +103,9 @@ def write_gallery(
     """Write images as a gallery; its file of dense vectors is sparse, as no benchmark reads it."""
     k_post = images.bags.dtype["words"].shape[0]
     meta = Meta(vocabulary, fingerprint, "none", images.n_words, k_post, images.dim)
-    bags, dense = (open_(folder, meta, 0) for open_ in (row_files.bag_file, row_files.dense_file))
-    for file in (bags, dense):
-        file.create()
+    bags, dense = row_files.bag_file(folder, meta, 0), row_files.dense_file(folder, meta, 0)
+    bags.create()
+    dense.create()
     with bags.path.open("ab") as appended:
         images.bags.tofile(appended)
     os.truncate(dense.path, row_files.HEADER_BYTES + len(images) * dense.dtype.itemsize)
@@ -107,20 +121,6 @@ def synthetic_file(number: int) -> FileState:
     """Return the catalogue entry of a file that does not exist, a different one per number."""
     content = hashlib.blake2b(number.to_bytes(8, "little"), digest_size=16).digest()
     return FileState(f"/pictures/{number // 1000}/{number}.jpg", content, 0, 0)
-
-
-N_WORDS = 18_432
-K_POST = 16
-
-_BAG = np.dtype([("words", "<u2", (K_POST,)), ("tf", "<u2", (K_POST,))])
-_BLOCK_ROWS = 1_024  # always drawn whole, so that the first images are the same for any n
-_TOPICS = 3_000
-_TOPIC_WORDS = 48
-_DRAWS = 40  # words drawn per image; the first 16 distinct ones are kept
-_ANY_WORD = 0.35  # share of the draws that ignore the image's topics
-_FIRST_TOPIC = 0.65  # share of the other draws that come from the first of an image's two topics
-
-Words = NDArray[np.uint16]
 
 
 class SyntheticImages:
@@ -174,7 +174,7 @@ class SyntheticImages:
 
     def _draw_bags(
         self, rng: np.random.Generator, topics_b2: NDArray[np.intp]
-    ) -> tuple[Words, NDArray[np.uint16]]:
+    ) -> tuple[_WordIds, NDArray[np.uint16]]:
         shape = (len(topics_b2), _DRAWS)
         is_first = rng.random(shape) < _FIRST_TOPIC
         topics = np.where(is_first, topics_b2[:, :1], topics_b2[:, 1:])
@@ -200,7 +200,7 @@ def _cumulative(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(sums / sums[-1], dtype=np.float64)
 
 
-def _first_distinct(words_bd: Words) -> Words:
+def _first_distinct(words_bd: _WordIds) -> _WordIds:
     """Return the first 16 distinct words of each row, in any order.
 
     >>> row = np.array([[5, 3, 5, *range(20, 57)]], dtype=np.uint16)
