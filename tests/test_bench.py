@@ -104,12 +104,14 @@ def test_search_skips_systems_that_are_not_installed(
         run_search("--n", "300", "-o", str(tmp_path / "plot.png"))
 
 
-def test_search_refuses_an_unknown_plot_format_before_it_measures(
+def test_search_refuses_an_impossible_plot_before_it_measures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench, "time_search", pytest.fail)
     with pytest.raises(WrongUse, match=r"plot\.gif: a plot's name must end in \.png"):
         run_search("--n", "300", "-o", str(tmp_path / "plot.gif"))
+    with pytest.raises(WrongUse, match=r"the folder .*missing does not exist: create it first"):
+        run_search("--n", "300", "-o", str(tmp_path / "missing" / "plot.png"))
 
 
 def test_approximate_systems_have_the_settings_of_evaluate(synthetic: SyntheticImages) -> None:

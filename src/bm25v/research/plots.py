@@ -37,6 +37,8 @@ def check_path(path: Path) -> None:
     """Refuse a plot that cannot be drawn; call it before a long measurement."""
     if path.suffix.lower() not in _SUFFIXES:
         raise WrongUse(f"{path}: a plot's name must end in {', '.join(_SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise WrongUse(f"{path}: the folder {path.parent} does not exist: create it first")
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
