@@ -1,4 +1,4 @@
-"""Every path to a score gives what the plain formula gives."""
+"""Every path to a score returns what the plain formula returns, to the last bit."""
 
 from typing import Any
 
@@ -14,12 +14,13 @@ from bm25v.errors import WrongUse
 from bm25v.index import block
 from bm25v.index import searcher as searchers
 from bm25v.index.bm25 import (
-    DEFAULT_PARAMETERS,
+    Bm25Parameters,
     Statistics,
     WeightedWords,
     contributions,
     reference_scores,
     reference_search,
+    sum_contributions,
 )
 from bm25v.index.searcher import Ranked, Searcher
 from bm25v.vocabulary.bag import Bag
@@ -55,6 +56,18 @@ weights_strategy = st.dictionaries(
 )
 
 
+# k1 = 0 ignores tf, b = 0 ignores lengths; a large k1 makes every impact of the index the smallest.
+parameters_strategy = st.builds(
+    Bm25Parameters,
+    k1=st.sampled_from([0, 0.0, 1.5, 2, 1e6]) | st.floats(0, 20),
+    b=st.sampled_from([0, 0.75, 1]) | st.floats(0, 1),
+)
+SOME_PARAMETERS = [
+    Bm25Parameters(k1, b)
+    for k1, b in [(1.5, 0.75), (0, 0.5), (0.02, 1), (1.2, 0), (2, 1), (1e6, 1), (0, 0), (30, 0.4)]
+]
+
+
 def to_query(weights: dict[int, float]) -> WeightedWords:
     words = np.array(sorted(weights), dtype=np.int32)
     return WeightedWords(
@@ -63,36 +76,54 @@ def to_query(weights: dict[int, float]) -> WeightedWords:
 
 
 def assert_ranked(ranked: Ranked, expected: list[tuple[int, float]]) -> None:
-    assert ranked.rows.tolist() == [row for row, _ in expected]
-    np.testing.assert_allclose(ranked.scores, [score for _, score in expected], rtol=1e-12)
+    assert list(zip(ranked.rows.tolist(), ranked.scores.tolist(), strict=True)) == expected
 
 
 @pytest.mark.parametrize("built", [False, True], ids=["scanned", "indexed"])
-@given(bags=st.lists(bag_strategy, max_size=30), weights=weights_strategy, k=st.integers(1, 40))
+@given(
+    bags=st.lists(bag_strategy, max_size=30),
+    weights=weights_strategy,
+    k=st.integers(1, 40),
+    parameters=parameters_strategy,
+)
 def test_search_equals_the_reference(
-    built: bool, bags: list[Bag], weights: dict[int, float], k: int
+    built: bool, bags: list[Bag], weights: dict[int, float], k: int, parameters: Bm25Parameters
 ) -> None:
     query = to_query(weights)
-    searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
+    searcher = Searcher(*to_rows(bags), n_words=N_WORDS, parameters=parameters)
     if built:
         searcher.build_index()
-    assert_ranked(searcher.search(query, k), reference_search(bags, query, k))
+    expected = reference_search(bags, query, k, parameters)
+    assert_ranked(searcher.search(query, k), expected)
+    for ranked in searcher.search_many([query, query], k, threads=2):
+        assert_ranked(ranked, expected)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_many_rows_equal_the_reference(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Enough rows for lists, strips, several tiles and guesses that turn out too high."""
+    """Posting lists, impact arrays, several tiles, and thresholds estimated too high."""
     monkeypatch.setattr(block, "_ARRAY_SHARE", 1e-4 if seed % 2 else 1e-2)
     monkeypatch.setattr(block, "_TILE_ROWS", 500 if seed % 3 else 4000)
-    bags = random_bags(3000, seed)
-    searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
+    bags, parameters = random_bags(3000, seed), SOME_PARAMETERS[seed]
+    searcher = Searcher(*to_rows(bags), n_words=N_WORDS, parameters=parameters)
     searcher.build_index()
     rng = np.random.default_rng(seed)
     for k in (1, 10, 200, 5000):
         words = rng.choice(N_WORDS + 3, rng.integers(1, 9), replace=False).tolist()
         weights = {word: float(rng.choice([1.0, 1.0, 0.0, -1.0, 2.5])) for word in words}
         for query in (to_query(dict.fromkeys(words, 1.0)), to_query(weights)):
-            assert_ranked(searcher.search(query, k), reference_search(bags, query, k))
+            expected = reference_search(bags, query, k, parameters)
+            assert_ranked(searcher.search(query, k), expected)
+
+
+@pytest.mark.parametrize("scale", [5e-324, 1e-310, 1e-200, 1e200, 1e305])
+def test_tiny_and_huge_weights_are_searched_exactly(scale: float) -> None:
+    """Sums of the index count in whole units, which would be 0 or infinite."""
+    bags = random_bags(500, seed=3)
+    searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
+    searcher.build_index()
+    for query in (to_query({1: scale, 4: scale, 9: -scale}), to_query({2: scale, 5: -1.0})):
+        assert_ranked(searcher.search(query, 20), reference_search(bags, query, 20))
 
 
 history_strategy = st.lists(
@@ -106,28 +137,36 @@ history_strategy = st.lists(
 )
 
 
-@given(history=history_strategy, weights=weights_strategy, k=st.integers(1, 40))
+@given(
+    history=history_strategy,
+    weights=weights_strategy,
+    k=st.integers(1, 40),
+    parameters=parameters_strategy,
+)
 def test_any_history_equals_the_reference(
-    history: list[tuple[str, list[Any] | None]], weights: dict[int, float], k: int
+    history: list[tuple[str, list[Any] | None]],
+    weights: dict[int, float],
+    k: int,
+    parameters: Bm25Parameters,
 ) -> None:
-    """Statistics, index and rows after any updates are those of the bags that are left."""
+    """After any updates, results are those of a searcher built from the remaining bags."""
     bags: list[Bag] = []
     live: set[int] = set()
-    searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
+    searcher = Searcher(*to_rows(bags), n_words=N_WORDS, parameters=parameters)
     query = to_query(weights)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searchers, "_UNINDEXED_ROWS", 4)
-        for what, values in history:
-            if what == "build":
+        for change, values in history:
+            if change == "build":
                 searcher.build_index()
                 continue
             assert values is not None
             removed: list[int] = []
             returned: list[int] = []
-            if what == "add":
+            if change == "add":
                 live |= set(range(len(bags), len(bags) + len(values)))
                 bags += values
-            elif what == "remove":
+            elif change == "remove":
                 removed = [row for row in values if row < len(bags)]
                 live -= set(values)
             else:
@@ -135,9 +174,9 @@ def test_any_history_equals_the_reference(
                 live |= set(returned)
             searcher = searcher.updated(*to_rows(bags), removed=removed, returned=returned)
             rows = sorted(live)
-            found = reference_search([bags[row] for row in rows], query, k)
+            hits = reference_search([bags[row] for row in rows], query, k, parameters)
             assert searcher.rows.tolist() == rows
-            assert_ranked(searcher.search(query, k), [(rows[i], score) for i, score in found])
+            assert_ranked(searcher.search(query, k), [(rows[i], score) for i, score in hits])
 
 
 @pytest.mark.parametrize("built", [False, True], ids=["scanned", "indexed"])
@@ -163,20 +202,20 @@ def test_a_search_among_some_rows_is_exact(n: int, built: bool) -> None:
 
 
 @pytest.mark.parametrize("tile_rows", [900, 65_536])
-@pytest.mark.parametrize("strip_share", [1e-4, 0.2, 2.0], ids=["strips", "both", "lists"])
-def test_sums_are_those_of_the_bags(
-    strip_share: float, tile_rows: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("array_share", [1e-4, 0.2, 2.0], ids=["arrays", "both", "lists"])
+def test_sums_of_values_are_those_of_the_bags(
+    array_share: float, tile_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scanned, from lists, from both halves of strips, and with rows newer than the index."""
-    monkeypatch.setattr(block, "_ARRAY_SHARE", strip_share)
+    """Scanned, from posting lists, from both halves of impact arrays, and of unindexed rows."""
+    monkeypatch.setattr(block, "_ARRAY_SHARE", array_share)
     monkeypatch.setattr(block, "_TILE_ROWS", tile_rows)
     bags = random_bags(6000, seed=5)
     words, values = np.array([2, 3, 11, 20]), np.array([1.5, -2.0, 0.25, 7.0])
-    worth = dict(zip(words.tolist(), values.tolist(), strict=True))
-    expected = [sum(worth.get(word, 0.0) for word in bag.words.tolist()) for bag in bags]
+    value_of = dict(zip(words.tolist(), values.tolist(), strict=True))
+    expected = [sum(value_of.get(word, 0.0) for word in bag.words.tolist()) for bag in bags]
     expected[4] = expected[5800] = -np.inf
     rows = to_rows(bags)
-    np.minimum(rows[1][::3], 1, out=rows[1][::3])  # the smallest codes there are
+    np.minimum(rows[1][::3], 1, out=rows[1][::3])  # the smallest impacts there are
     scanned = Searcher(*rows, n_words=N_WORDS, removed=[4, 5800])
     indexed = Searcher(*(part[:5500] for part in rows), n_words=N_WORDS, removed=[4])
     indexed.build_index()
@@ -185,9 +224,9 @@ def test_sums_are_those_of_the_bags(
         assert searcher.sum_values(words, values).tolist() == expected
 
 
-def test_many_searches_at_once_give_what_each_gives() -> None:
+def test_a_batch_of_searches_returns_what_single_searches_return() -> None:
     bags = random_bags(3000, seed=10)
-    searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
+    searcher = Searcher(*to_rows(bags), n_words=N_WORDS, parameters=Bm25Parameters(0.9, 0.4))
     queries = [WeightedWords.from_bag(bag) for bag in bags[:200]]
     searcher.build_index()
     for query, ranked in zip(queries, searcher.search_many(queries, 20), strict=True):
@@ -196,30 +235,33 @@ def test_many_searches_at_once_give_what_each_gives() -> None:
         assert ranked.scores.tolist() == alone.scores.tolist()
 
 
-def test_searches_that_add_up_make_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_is_built_after_enough_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     bags = random_bags(300, seed=11)
     searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
     monkeypatch.setattr(searchers, "_ROWS_WORTH_AN_INDEX", 1000)
-    found = [searcher.search(WeightedWords.from_bag(bags[0]), 5).rows.tolist() for _ in range(3)]
+    query = WeightedWords.from_bag(bags[0])
+    results = [searcher.search(query, 5).rows.tolist() for _ in range(3)]
     assert not searcher.has_index
-    found.append(searcher.search(WeightedWords.from_bag(bags[0]), 5).rows.tolist())
+    results.append(searcher.search(query, 5).rows.tolist())
     assert searcher.has_index
-    assert found == [found[0]] * 4
+    assert results == [results[0]] * 4
 
 
-def test_an_index_stays_right_when_pictures_get_longer() -> None:
-    """Codes were made with another average length: they must still bound the scores."""
-    bags = random_bags(3000, seed=12)
-    searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
+@pytest.mark.parametrize("parameters", SOME_PARAMETERS[:4], ids=str)
+def test_an_index_stays_exact_when_bags_get_longer(parameters: Bm25Parameters) -> None:
+    """Impacts were computed with another average length: sums must still be upper bounds."""
+    bags = random_bags(1500, seed=12)
+    searcher = Searcher(*to_rows(bags), n_words=N_WORDS, parameters=parameters)
     searcher.build_index()
-    longer = [Bag(bag.words, bag.tf * 60) for bag in random_bags(3000, seed=13)]
+    longer = [Bag(bag.words, bag.tf * 60) for bag in random_bags(1500, seed=13)]
     searcher = searcher.updated(*to_rows(bags + longer))
-    for query in map(WeightedWords.from_bag, bags[:10]):
-        assert_ranked(searcher.search(query, 20), reference_search(bags + longer, query, 20))
+    for query in map(WeightedWords.from_bag, bags[:3]):
+        expected = reference_search(bags + longer, query, 20, parameters)
+        assert_ranked(searcher.search(query, 20), expected)
 
 
 @pytest.mark.parametrize("weight", [float("nan"), float("inf")])
-def test_weights_must_be_numbers(weight: float) -> None:
+def test_weights_must_be_finite(weight: float) -> None:
     searcher = Searcher(*to_rows([to_bag({0: 100})]), n_words=2)
     with pytest.raises(WrongUse, match="finite"):
         searcher.search(to_query({0: weight}), 1)
@@ -231,13 +273,28 @@ def test_rows_that_do_not_exist_cannot_be_searched() -> None:
         searcher.search(to_query({0: 1.0}), 1, among=[1])
 
 
-@given(bags=st.lists(bag_strategy, min_size=1, max_size=20), weights=weights_strategy)
-def test_contributions_sum_to_the_score(bags: list[Bag], weights: dict[int, float]) -> None:
+@pytest.mark.parametrize(
+    "wrong", [{"k1": -0.1}, {"k1": float("nan")}, {"k1": float("inf")}, {"b": -0.1}, {"b": 1.01}]
+)
+def test_parameters_are_checked(wrong: dict[str, float]) -> None:
+    (name,) = wrong
+    with pytest.raises(WrongUse, match=f"{name} = .*: give a number from 0 to"):
+        Bm25Parameters(**wrong)
+
+
+@given(
+    bags=st.lists(bag_strategy, min_size=1, max_size=20),
+    weights=weights_strategy,
+    parameters=parameters_strategy,
+)
+def test_contributions_sum_to_the_score(
+    bags: list[Bag], weights: dict[int, float], parameters: Bm25Parameters
+) -> None:
     query = to_query(weights)
     statistics = Statistics.count(*to_rows(bags), N_WORDS)
-    for bag, score in zip(bags, reference_scores(bags, query), strict=True):
-        parts = contributions(query, bag, statistics)
-        assert sum(part.value for part in parts) == pytest.approx(score or 0.0, abs=1e-9)
+    for bag, score in zip(bags, reference_scores(bags, query, parameters), strict=True):
+        parts = contributions(query, bag, statistics, parameters)
+        assert sum_contributions(parts) == (score or 0.0)
         assert (score is None) == (not parts)
         for part in parts:
             weight = weights[part.word]
@@ -258,19 +315,19 @@ def random_bags(n: int, seed: int) -> list[Bag]:
 
 def test_scores_agree_with_bm25s() -> None:
     bags = random_bags(200, seed=5)
-    # bm25s counts occurrences: a term frequency of 3.00 is a word said three times.
+    # bm25s counts occurrences: a term frequency of 3.00 is a word that occurs three times.
     corpus = [np.repeat(bag.words, bag.tf // 100).tolist() for bag in bags]
     names = {str(word): word for word in range(N_WORDS)}
-    outside = bm25s.BM25(method="lucene", k1=DEFAULT_PARAMETERS.k1, b=DEFAULT_PARAMETERS.b)
-    outside.index(bm25s.tokenization.Tokenized(ids=corpus, vocab=names), show_progress=False)
-    searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
+    parameters = Bm25Parameters(k1=0.9, b=0.4)
+    other = bm25s.BM25(method="lucene", k1=parameters.k1, b=parameters.b)
+    other.index(bm25s.tokenization.Tokenized(ids=corpus, vocab=names), show_progress=False)
+    searcher = Searcher(*to_rows(bags), n_words=N_WORDS, parameters=parameters)
     for bag in bags[:20]:
         ours = searcher.search(WeightedWords.from_bag(bag), len(bags))
-        theirs = outside.get_scores([str(word) for word in bag.words.tolist()])
+        theirs = other.get_scores([str(word) for word in bag.words.tolist()])
         # Their variant leaves out the factor k1 + 1, which changes no order.
-        np.testing.assert_allclose(
-            ours.scores, theirs[ours.rows] * (DEFAULT_PARAMETERS.k1 + 1), rtol=1e-4
-        )
+        expected = theirs[ours.rows] * parameters.largest_saturation
+        np.testing.assert_allclose(ours.scores, expected, rtol=1e-4)
 
 
 def test_scores_agree_with_a_sparse_matrix_product() -> None:
@@ -282,19 +339,19 @@ def test_scores_agree_with_a_sparse_matrix_product() -> None:
     lengths = np.asarray(tf.sum(axis=1)).ravel()
     df = np.asarray((tf > 0).sum(axis=0)).ravel()
     idf = np.log(1 + (len(bags) - df + 0.5) / (df + 0.5))
-    found = tf.tocoo()
-    norms = 1.5 * (0.25 + 0.75 * lengths[found.row] / lengths.mean())
-    values = idf[found.col] * found.data * 2.5 / (found.data + norms)
-    baked = scipy.sparse.csr_matrix((values, (found.row, found.col)), shape)
+    entries = tf.tocoo()
+    norms = 1.5 * (0.25 + 0.75 * lengths[entries.row] / lengths.mean())
+    values = idf[entries.col] * entries.data * 2.5 / (entries.data + norms)
+    scores_nv = scipy.sparse.csr_matrix((values, (entries.row, entries.col)), shape)
     searcher = Searcher(words_nk, tf_nk, n_words=N_WORDS)
     for bag in bags[:20]:
         presence = np.zeros(N_WORDS)
         presence[bag.words] = 1
         ours = searcher.search(WeightedWords.from_bag(bag), len(bags))
-        np.testing.assert_allclose(ours.scores, (baked @ presence)[ours.rows], rtol=1e-9)
+        np.testing.assert_allclose(ours.scores, (scores_nv @ presence)[ours.rows], rtol=1e-9)
 
 
-def test_the_papers_formula_by_hand() -> None:
+def test_the_formula_of_the_paper_by_hand() -> None:
     bags = [to_bag({0: 100, 1: 300}), to_bag({1: 200})]
     ranked = Searcher(*to_rows(bags), n_words=2).search(to_query({0: 1.0, 1: 1.0}), 2)
     # N = 2, df = (1, 2), |d| = (4, 2), average 3
@@ -305,7 +362,7 @@ def test_the_papers_formula_by_hand() -> None:
     np.testing.assert_allclose(ranked.scores, [first, second])
 
 
-def test_asking_for_nothing_is_wrong_use() -> None:
+def test_k_must_be_positive() -> None:
     searcher = Searcher(*to_rows([to_bag({0: 100})]), n_words=2)
     with pytest.raises(WrongUse, match="k = 0"):
         searcher.search(to_query({0: 1.0}), 0)

@@ -106,6 +106,7 @@ class Block:
             self._postings,
             allowed_n,
             self.first_row,
+            self.n_rows,
             bags,
             formula_values(self.parameters, average_length),
             k,

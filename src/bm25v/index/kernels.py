@@ -22,6 +22,8 @@ LARGEST_ARRAY_IMPACT = 15  # the same in an impact array, where two impacts shar
 
 _GROUPS = 256  # of columns
 _LARGEST_SUM = 65_535
+# Where the largest possible score is not in this range, units could be 0 or infinite.
+_SMALLEST_SCORE, _LARGEST_SCORE = 1e-200, 1e200
 _IGNORED_BITS = 6  # of a sum, where a rough threshold is enough
 _NONESSENTIAL_SHARE = 0.15  # of the threshold, that nonessential words may add together
 
@@ -208,6 +210,7 @@ def search_block(
     postings: Postings,
     allowed_n: Flags,
     first_row: int,
+    n_rows: int,
     bags: Bags,
     formula: Formula,
     k: int,
@@ -225,7 +228,12 @@ def search_block(
     is_positive = weights[1:] > 0
     words = words[is_positive]
     bounds = weights[1:][is_positive] * largest_saturation
-    unit = bounds.sum() / (_LARGEST_SUM - LARGEST_LIST_IMPACT * len(words))
+    largest_score = bounds.sum()
+    if not _SMALLEST_SCORE < largest_score < _LARGEST_SCORE:
+        rows = first_row + np.flatnonzero(allowed_n[first_row : first_row + n_rows])
+        rows, scores = scan_rows(bags, rows, formula, terms)
+        return rows, scores
+    unit = largest_score / (_LARGEST_SUM - LARGEST_LIST_IMPACT * len(words))
     multipliers = np.ceil(bounds / (unit * LARGEST_LIST_IMPACT)).astype(np.uint16)
     array_multipliers = np.ceil(bounds / (unit * LARGEST_ARRAY_IMPACT)).astype(np.uint16)
     query = (words, multipliers, array_multipliers)

@@ -35,11 +35,7 @@ _ROWS_WORTH_AN_INDEX = 20_000_000
 _UNINDEXED_ROWS = 8_192  # newest rows that are scanned rather than indexed
 _SCAN_SHARE = 0.05  # searches among a smaller share of the rows scan them
 _CHUNK_ROWS = 65_536  # scanned at once
-
-# The index takes queries of so many words at most, as rounding up would make the upper bounds of
-# longer ones useless, and with weights in this range, which no sum or quotient leaves.
-_LARGEST_QUERY = 128
-_SMALLEST_WEIGHT, _LARGEST_WEIGHT = 1e-200, 1e200
+_LARGEST_QUERY = 128  # words; for more, rounding up would make the index's upper bounds useless
 
 Rows = Sequence[int] | NDArray[np.int64]
 Flags = NDArray[np.bool_]  # one for each row
@@ -81,13 +77,6 @@ class QueryTerms(NamedTuple):
         term_v = np.zeros(statistics.n_words, dtype=np.uint16)
         term_v[words] = np.arange(1, len(words) + 1)
         return cls(words, term_v, term_weights)
-
-    @property
-    def is_indexable(self) -> bool:
-        """Whether the index can bound the scores of this query closely and without overflow."""
-        total = float(self.term_weights[self.term_weights > 0].sum())
-        is_in_range = _SMALLEST_WEIGHT < total < _LARGEST_WEIGHT
-        return len(self.words) <= _LARGEST_QUERY and is_in_range
 
 
 class Searcher:
@@ -278,27 +267,20 @@ class Searcher:
         """Return rows and scores that include the k best."""
         blocks = self._up_to_date_blocks()
         share = n_allowed / max(1, len(allowed_n))
-        if share >= _SCAN_SHARE and terms.is_indexable:
+        n_positive = int(np.count_nonzero(terms.term_weights > 0))
+        if share >= _SCAN_SHARE and n_positive > 0 and len(terms.words) <= _LARGEST_QUERY:
             results = []
             newest = np.flatnonzero(allowed_n[blocks[-1].end :])
             if len(newest):
                 results.append(self._scan_compiled(blocks[-1].end + newest, terms))
-            average = self.statistics.average_or_one
+            query = (terms.words, terms[1:], self.statistics.average_or_one, k)
             results += [
-                block.search(
-                    self._bags,
-                    terms.words,
-                    terms[1:],
-                    average,
-                    k,
-                    allowed_n=allowed_n,
-                    allowed_share=share,
-                )
+                block.search(self._bags, *query, allowed_n=allowed_n, allowed_share=share)
                 for block in blocks
             ]
             rows, scores = _join(results)
-            # Rows that only have words of weight 0 or less were not looked at.
-            if np.all(terms.term_weights[1:] > 0) or np.count_nonzero(scores > 0) >= k:
+            # Blocks do not look at rows that only have words of weight 0 or less.
+            if n_positive == len(terms.words) or np.count_nonzero(scores > 0) >= k:
                 return rows, scores
         return self._scan_compiled(np.flatnonzero(allowed_n), terms)
 

@@ -8,7 +8,7 @@ they return the same bits, whatever the machine and wherever a row is stored.
 import numpy as np
 from numpy.typing import NDArray
 
-_CHUNK_ROWS = 2_048  # converted to float32 at once: they fit into the cache
+_CHUNK_ROWS = 256  # converted to float32 at once: they fit into the cache
 _TAIL = 16  # this many sums of a row are added one after the other
 _SHORTEST = np.float32(1e-12)  # length of a vector; shorter ones get a cosine of about 0
 
