@@ -1,4 +1,4 @@
-"""Backbones: the registry, and ONNX graphs whose inner tensors become features."""
+"""Backbones: the registry, ONNX graphs whose inner tensors become features, and text towers."""
 
 import hashlib
 import time
@@ -12,10 +12,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from bm25v import backbones
-from bm25v.backbones import downloads
+from bm25v.backbones import downloads, text
 from bm25v.backbones import onnx as onnx_backbones
 from bm25v.backbones.onnx import SPECS, TINYVIT, OnnxBackbone, OnnxSpec
-from bm25v.backbones.protocol import Features
+from bm25v.backbones.protocol import Features, Floats
 from bm25v.errors import UnknownBackbone
 
 
@@ -174,8 +174,42 @@ def test_an_added_output_does_not_change_the_dense_vector() -> None:
 
 
 def test_the_class_token_is_the_dense_vector_and_no_patch() -> None:
-    tokens_btd = np.arange(2 * 5 * 3, dtype=np.float32).reshape(2, 5, 3)[:1]
-    features = SPECS["dinov2-s"].make_features(tokens_btd)
+    tokens_bpd = np.arange(2 * 5 * 3, dtype=np.float32).reshape(2, 5, 3)[:1]
+    features = SPECS["dinov2-s"].make_features(tokens_bpd)
     assert isinstance(features, Features)
     assert features.dense_e.tolist() == [0, 1, 2]
-    assert features.patches_pd.tolist() == tokens_btd[0, 1:].tolist()
+    assert features.patches_pd.tolist() == tokens_bpd[0, 1:].tolist()
+
+
+class StubTower(text.TextTower):
+    """A tower without a model, which records the texts that it has to compute."""
+
+    def __init__(self) -> None:
+        super().__init__("stub", None, None, text._FAMILIES["clip"], 8)
+        self.computed: list[str] = []
+
+    def _embed_batch(self, texts: list[str]) -> Floats:
+        time.sleep(0.01)
+        self.computed += texts
+        return np.array([[ord(word[0])] for word in texts], dtype=np.float32)
+
+
+def test_vectors_of_texts_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "_CACHE_SIZE", 3)
+    tower = StubTower()
+    tower.embed(["a", "b"])
+    tower.embed(["A", "c", "d", "d"])
+    assert tower.computed == ["a", "b", "c", "d"]
+    tower.embed(["a"])
+    assert tower.computed == ["a", "b", "c", "d"]  # "a" was used more recently than "b"
+    tower.embed(["b"])
+    assert tower.computed == ["a", "b", "c", "d", "b"]
+    assert tower.embed(list("vwxyz"))[:, 0].tolist() == [ord(letter) for letter in "vwxyz"]
+    assert len(tower._cache) == 3
+
+
+def test_threads_compute_the_vector_of_a_text_once() -> None:
+    tower = StubTower()
+    with ThreadPoolExecutor(4) as pool:
+        assert len(list(pool.map(tower.embed, [["cat", "dog"]] * 4))) == 4
+    assert tower.computed == ["cat", "dog"]

@@ -84,7 +84,12 @@ def test_without_network_the_message_names_size_reason_and_remedy(
     ("output", "reason"),
     [
         ("WARNUNG: neuer Versuch\nFEHLER: keine Verbindung\n\n", "(FEHLER: keine Verbindung)"),
-        ("", "(exit code 3, no output)"),
+        (
+            "WARNING: Retrying after connection broken by 'NewConnectionError('<object>: refused')'"
+            "\nERROR: No matching distribution found",
+            "(ERROR: No matching distribution found, after NewConnectionError)",
+        ),
+        ("", "(exit code 3)"),
     ],
 )
 def test_the_reason_is_the_last_line_of_pip_in_any_language(

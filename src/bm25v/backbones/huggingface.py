@@ -2,8 +2,8 @@
 
 In: an upright RGB array. Out: `Features` from one forward pass. Patch features are the output of
 the chosen block, before any final norm and without class and register tokens. The dense vector is
-the model's own pooling. torch is imported when a backbone is created. Not this module's
-job: the files of a model (see `checkpoint`).
+the model's own pooling. torch is imported when a backbone is created. Not this module's job: the
+files of a model (see `checkpoint`).
 """
 
 import hashlib
@@ -71,8 +71,7 @@ class HuggingFaceBackbone:
 
     `layer` is the block whose output becomes patch features: 0 is the first, -1 the last and the
     default. `device` is cpu, cuda, cuda:1, mps …; by default the fastest on this machine. Weights
-    are downloaded and loaded on first use; of a model with two towers only the vision tower is
-    loaded.
+    are downloaded and loaded on first use; of a model with a text tower only the vision tower.
     """
 
     def __init__(self, name: str, *, layer: int | None = None, device: str | None = None) -> None:
@@ -86,7 +85,7 @@ class HuggingFaceBackbone:
         self._config = _read_vision_config(name, self._folder)
         blocks = self._config.num_hidden_layers
         self._layer = _check_layer(name, named_layer if layer is None else layer, blocks)
-        self._image_size = _image_size(self._config)
+        self._image_size = _read_image_size(self._config)
         self._preparation = checkpoint.read_preparation(self._folder, image_size=self._image_size)
         source = str(self._folder) if checkpoint.is_model_folder(self._source) else self._source
         self.name = source if self._layer == blocks - 1 else f"{source}#{self._layer}"
@@ -160,8 +159,8 @@ class HuggingFaceBackbone:
     def _run(self, pixels_bchw: Floats) -> list[Features]:
         torch = self._torch
         block_outputs: list[Any] = []
-        with self._lock, torch.inference_mode(), self._precision():
-            inputs = self._inputs(torch.from_numpy(pixels_bchw).to(self._device))
+        with self._lock, torch.inference_mode(), self._autocast():
+            inputs = self._make_inputs(torch.from_numpy(pixels_bchw).to(self._device))
             block = _find_blocks(torch, self._model, self._config.num_hidden_layers)[self._layer]
             hook = block.register_forward_hook(
                 lambda _block, _inputs, output: block_outputs.append(output)
@@ -170,7 +169,7 @@ class HuggingFaceBackbone:
                 outputs = self._model(**inputs)
             finally:
                 hook.remove()
-            (tokens,) = block_outputs
+            tokens = block_outputs[0]
             if isinstance(tokens, tuple):  # in older versions of transformers
                 tokens = tokens[0]
             # Class and register tokens come first in every family.
@@ -178,7 +177,7 @@ class HuggingFaceBackbone:
             dense_be = self._family.take_dense(outputs).float().cpu().numpy()
         return [Features(*pair) for pair in zip(patches_bpd, dense_be, strict=True)]
 
-    def _inputs(self, pixels_bchw: Any) -> dict[str, Any]:
+    def _make_inputs(self, pixels_bchw: Any) -> dict[str, Any]:
         if self._family.takes_patches:
             return _cut_into_patches(self._torch, pixels_bchw, self.grid, self._config.patch_size)
         inputs = {"pixel_values": pixels_bchw}
@@ -186,7 +185,7 @@ class HuggingFaceBackbone:
             inputs["interpolate_pos_encoding"] = True
         return inputs
 
-    def _precision(self) -> Any:
+    def _autocast(self) -> Any:
         torch, device = self._torch, self._device.type
         has_bfloat16 = device != "mps" and (device != "cuda" or torch.cuda.is_bf16_supported())
         dtype = torch.bfloat16 if has_bfloat16 else torch.float16
@@ -226,14 +225,14 @@ def _read_vision_config(name: str, folder: Path) -> Any:
     return vision
 
 
-def _image_size(config: Any) -> int:
+def _read_image_size(config: Any) -> int:
     if hasattr(config, "image_size"):
         return int(config.image_size)
     return math.isqrt(config.num_patches) * int(config.patch_size)  # NaFlex
 
 
 def _check_layer(name: str, layer: int | None, blocks: int) -> int:
-    """Return the number of a layer, counted from the first; the last one if it is None."""
+    """Return a layer's number, counted from the first layer; None is the last layer."""
     chosen = blocks - 1 if layer is None else layer
     if not -blocks <= chosen < blocks:
         raise BackboneError(

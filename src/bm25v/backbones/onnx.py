@@ -144,8 +144,8 @@ def _apply_layer_norm(mean_d: Floats, weight_d: Floats, bias_d: Floats) -> Float
     return np.asarray(normal_d * weight_d + bias_d, dtype=np.float32)
 
 
-def _vit_features(tokens_btd: Floats) -> Features:
-    return Features(tokens_btd[0, 1:], tokens_btd[0, 0])
+def _vit_features(tokens_bpd: Floats) -> Features:
+    return Features(tokens_bpd[0, 1:], tokens_bpd[0, 0])  # the class token comes first
 
 
 def _convolutional_features(maps_bdyx: Floats) -> Features:

@@ -35,7 +35,7 @@ _FAMILIES = {
 
 
 class TextTower:
-    """The text half of a model; it keeps the vectors of recent texts. Safe to share by threads."""
+    """The text half of a model; it keeps the vectors of recent texts. Threads may share it."""
 
     def __init__(
         self, name: str, model: Any, tokenizer: Any, family: _Family, max_tokens: int

@@ -119,11 +119,11 @@ def read_size(source: Source) -> tuple[int, int]:
     """
     with _open_image(source) as (stream, image_format):
         stream.seek(0)
-        image: Image.Image = _plugin(image_format)(stream, "")
+        image: Image.Image = _import_plugin(image_format)(stream, "")
         if image_format in ("HEIC", "TIFF"):  # size and orientation are final only after loading
             image.load()
         width, height = image.size
-        is_sideways = _turn(image) in _SIDEWAYS
+        is_sideways = _read_turn(image) in _SIDEWAYS
     return (height, width) if is_sideways else (width, height)
 
 
@@ -210,7 +210,7 @@ def _decoding_reason(image_format: str, error: Exception) -> str:
 def _decode_rgb(stream: Stream, image_format: str, short_side: int | None) -> Image.Image:
     stream.seek(0)
     # Not Image.open: its pixel limit is global, and it hides why it failed.
-    image: Image.Image = _plugin(image_format)(stream, "")
+    image: Image.Image = _import_plugin(image_format)(stream, "")
     _check_size(image)
     if image_format == "JPEG" and short_side is not None:
         image.draft(None, (short_side, short_side))
@@ -218,11 +218,11 @@ def _decode_rgb(stream: Stream, image_format: str, short_side: int | None) -> Im
     with _large_image_lock if is_large else nullcontext():
         image.load()
         _check_size(image)  # a HEIC file may give its true size only now
-        turn, rgb = _turn(image), _convert_to_rgb(_reduce(image, short_side))
+        turn, rgb = _read_turn(image), _convert_to_rgb(_reduce(image, short_side))
         return rgb if turn is None else rgb.transpose(turn)
 
 
-def _plugin(image_format: str) -> Any:
+def _import_plugin(image_format: str) -> Any:
     module, name = _PLUGINS[image_format]
     try:
         return getattr(import_module(module), name)
@@ -236,7 +236,7 @@ def _check_size(image: Image.Image) -> None:
         raise ImageError(f"too large: {width} × {height} pixels; the limit is {MAX_PIXELS:,}")
 
 
-def _turn(image: Image.Image) -> Image.Transpose | None:
+def _read_turn(image: Image.Image) -> Image.Transpose | None:
     """Return what makes the image upright."""
     try:
         return _TURNS.get(image.getexif().get(_ORIENTATION, 1))
