@@ -7,22 +7,26 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bm25v.explain import Explanation, explain, report, wordpage, words
+from bm25v.demo import search_and_explain
+from bm25v.explain import Explanation, explain
 from bm25v.explain.explanation import combine_maps
 from bm25v.explain.heatmaps import overlay
-from bm25v.explain.page import page
 from bm25v.explain.word_portrait import make_portraits
 from bm25v.gallery import Gallery
+from bm25v.pages.explanation_page import render_explanation
+from bm25v.pages.searches_page import render_searches
+from bm25v.pages.vocabulary_page import render_vocabulary
+from bm25v.pages.word_page import render_word, render_words_overview
 from bm25v.vocabulary import Vocabulary
 from tests.browser import CHROMIUM, Browser, browser
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 
-HEATS = """[...document.querySelectorAll(".pictures .map")]
+HEATS = """[...document.querySelectorAll(".images .map")]
   .map((map) => map.style.getPropertyValue("--heat"))"""
 ROW_HEATS = """[...document.querySelectorAll(".word")[{row}].querySelectorAll(".map")]
   .map((map) => map.style.getPropertyValue("--heat"))"""
-SAYS = 'document.querySelector(".says").textContent'
+STATUS = 'document.querySelector(".status").textContent'
 FOCUSED = '[...document.querySelectorAll(".word")].indexOf(document.activeElement)'
 BOX = """(() => {{ const box = document.querySelectorAll("{what}")[{n}].getBoundingClientRect();
   return [box.x, box.y, box.width, box.height]; }})()"""
@@ -44,7 +48,9 @@ def why(found: Explanation, tmp_path: Path) -> Path:
     assert len(found.parts) > 2
     file = tmp_path / "why.html"
     file.write_text(
-        page(found, query_names=["a_name_that_is_long_enough_to_fill_a_line_or_two.png"])
+        render_explanation(
+            found, query_names=["a_name_that_is_long_enough_to_fill_a_line_or_two.png"]
+        )
     )
     return file
 
@@ -58,17 +64,17 @@ def test_pointing_at_a_word_shows_it_alone_in_both_pictures(
     tab: Browser, why: Path, found: Explanation
 ) -> None:
     tab.open(why, height=2400)
-    everything, nothing_said = tab.value(HEATS), tab.value(SAYS)
+    everything, nothing_said = tab.value(HEATS), tab.value(STATUS)
     assert len(set(everything)) == 2
     for row in (1, 0):
         tab.point_at(*centre(tab, ".word h3", row))
         assert tab.value(HEATS) == tab.value(ROW_HEATS.format(row=row)) != everything
-        assert tab.value(SAYS) == f"Only {found.parts[row].word.label}"
+        assert tab.value(STATUS) == f"Only {found.parts[row].word.label}"
         assert tab.value('document.querySelectorAll(".on").length') == 2
     tab.point_at(*centre(tab, ".stack i", 2))
-    assert tab.value(SAYS) == f"Only {found.parts[2].word.label}"
+    assert tab.value(STATUS) == f"Only {found.parts[2].word.label}"
     tab.point_at(1, 1)
-    assert (tab.value(HEATS), tab.value(SAYS)) == (everything, nothing_said)
+    assert (tab.value(HEATS), tab.value(STATUS)) == (everything, nothing_said)
     assert tab.errors == []
 
 
@@ -102,7 +108,7 @@ def test_a_page_glows_as_a_sheet_does(tab: Browser, why: Path, found: Explanatio
     for n, (image, grid) in enumerate(
         ((found.query_images[0], in_query), (found.hit_image, in_hit))
     ):
-        shot = tab.picture(tab.value(BOX.format(what=".pictures .map", n=n)))
+        shot = tab.picture(tab.value(BOX.format(what=".images .map", n=n)))
         expected = overlay(np.array(Image.fromarray(image).resize(shot.size)), grid)
         difference = np.abs(np.asarray(shot, dtype=float) - expected)
         assert difference[8:-8, 8:-8].mean() < 8
@@ -113,12 +119,14 @@ def test_pages_fit_any_screen_and_load_nothing(
     tab: Browser, why: Path, gallery: Gallery, photos: Path, tmp_path: Path, width: int
 ) -> None:
     (portrait,) = make_portraits(gallery, [gallery.words()[0].word])
-    searches = [report.search(gallery, str(photos / f"{n}.png"), k=5) for n in (3, 6)]
+    searches = [search_and_explain(gallery, str(photos / f"{n}.png"), k=5) for n in (3, 6)]
     pages = {
-        "word.html": wordpage.page(portrait),
-        "index.html": wordpage.overview("Twelve", [portrait], {portrait.uses.facts.word: "x.html"}),
-        "report.html": report.page("Twelve pictures", searches),
-        "words.html": words.page(Vocabulary.load("toy")),
+        "word.html": render_word(portrait),
+        "index.html": render_words_overview(
+            "Twelve", [portrait], {portrait.uses.facts.word: "x.html"}
+        ),
+        "report.html": render_searches("Twelve images", searches),
+        "words.html": render_vocabulary(Vocabulary.load("toy")),
     }
     for name, text in pages.items():
         (tmp_path / name).write_text(text)

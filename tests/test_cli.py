@@ -346,7 +346,8 @@ def test_bad_input_is_one_clear_line(indexed: Run, photos: Path) -> None:
 
 def test_places_that_cannot_be_written_are_one_clear_line(indexed: Run, photos: Path) -> None:
     pair = (photos / "0.png", photos / "1.png")
-    failed(indexed("explain", *pair, "-o", "no/such/folder.png"), 1, "no/such/folder.png")
+    missing = "no/such/why.png: the folder no/such does not exist: create it first"
+    failed(indexed("explain", *pair, "-o", "no/such/why.png"), 2, missing)
     failed(
         indexed("index", photos, "-g", photos / "0.png" / "g", "--vocabulary", "toy"), 1, "0.png"
     )

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from bm25v import demo
 from bm25v.errors import VocabularyMismatch, WrongUse
-from bm25v.explain import report
+from bm25v.pages.searches_page import LabelledSearch
 from bm25v.vocabulary import Vocabulary
 from tests.conftest import picture
 
@@ -42,7 +42,7 @@ def test_the_demo_runs_twice_and_does_the_work_once(tmp_path: Path) -> None:
         vocabulary="toy",
         archive=archive,
         say=lines.append,
-        progress=lambda done, total: steps.append((done, total)),
+        progress=lambda stage, done, total: steps.append((done, total)),
     )
     assert (first.index.added, first.index.unchanged) == (15, 0)
     assert len(first.searches) == len(first.by_words) == 6
@@ -62,7 +62,7 @@ def test_agreement_is_counted_from_the_labels(tmp_path: Path) -> None:
     outcome = demo.run(tmp_path, vocabulary="toy", archive=flowers())
     species = {f"{n:04}.png": f"species {n % 3}" for n in range(15)}
 
-    def same(one: report.Search) -> list[bool]:
+    def same(one: LabelledSearch) -> list[bool]:
         return [species[Path(h.path).name] == species[Path(one.query).name] for h in one.results]
 
     marks = [same(one) for one in outcome.searches]

@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bm25v.cli import explain as cli_explain
-from bm25v.errors import ImageError, WrongUse
-from bm25v.explain import Explanation, Part, drawing, explain, heatmaps, report
+from bm25v.demo import search_and_explain
+from bm25v.errors import Bm25vError, ImageError, WrongUse
+from bm25v.explain import Explanation, Part, drawing, explain, heatmaps
 from bm25v.explain.drawing import draw
 from bm25v.explain.explanation import combine_maps, round_to_sum
-from bm25v.explain.page import page as why_page
 from bm25v.gallery import Gallery, Match, Word
+from bm25v.pages.explanation_page import render_explanation, write_explanation
+from bm25v.pages.searches_page import LabelledSearch, render_searches
 from bm25v.vocabulary import bag as bags
 from tests.conftest import picture
 
@@ -213,7 +215,7 @@ def test_terminal_image_and_page_print_the_same_contributions(
         contributions = explanation.rounded_contributions()
         expected = [*contributions[:top], *([sum(contributions[top:])] if top < 6 else [])]
         assert sum(expected) == pytest.approx(round(explanation.sparse, 2))
-        in_page = numbers(why_page(explanation, top=top), r"<b>([+−][\d.]+)</b></h3>")
+        in_page = numbers(render_explanation(explanation, top=top), r"<b>([+−][\d.]+)</b></h3>")
         written.clear()
         draw(explanation, top=top)
         in_image = [float(text) for text in written if re.fullmatch(r"[+-]\d+\.\d\d", text)]
@@ -234,10 +236,10 @@ def test_a_page_shows_every_query_and_hit_and_needs_nothing_else(
 ) -> None:
     labels = {str(photos / f"{n}.png"): "even" if n % 2 == 0 else "odd" for n in range(12)}
     searches = [
-        report.search(gallery, str(photos / name), k=4, explained=2, labels=labels)
+        search_and_explain(gallery, str(photos / name), k=4, explained=2, labels=labels)
         for name in ("3.png", "6.png")
     ]
-    text = report.page("Twelve", searches, lead="A lead.", facts=[("2", "queries")])
+    text = render_searches("Twelve", searches, lead="A lead.", facts=[("2", "queries")])
     page = Page(text)
     for search in searches:
         assert Path(search.query).name in page.text
@@ -257,7 +259,7 @@ def test_a_page_shows_every_query_and_hit_and_needs_nothing_else(
 
 
 def test_a_pages_bars_fill_the_score(gallery: Gallery, photos: Path) -> None:
-    text = report.page("One", [report.search(gallery, str(photos / "3.png"), k=1)])
+    text = render_searches("One", [search_and_explain(gallery, str(photos / "3.png"), k=1)])
     bars = re.findall(r"--start:([\d.]+)%;--size:([\d.]+)%", text)
     ends = [float(start) + float(size) for start, size in bars]
     assert float(bars[0][0]) == 0
@@ -271,7 +273,9 @@ def test_names_and_labels_are_escaped(gallery: Gallery, photos: Path) -> None:
     picture(50).save(evil)
     gallery.add(evil)
     labels = {str(evil): '"><b onclick=x>'}
-    text = report.page("<i>", [report.search(gallery, str(evil), k=2, labels=labels)], lead="<u>")
+    text = render_searches(
+        "<i>", [search_and_explain(gallery, str(evil), k=2, labels=labels)], lead="<u>"
+    )
     page = Page(text)
     assert evil.name in page.text
     assert {"script", "i", "u"} & {tag for tag, _ in page.tags} <= {"i"}
@@ -282,17 +286,17 @@ def test_names_and_labels_are_escaped(gallery: Gallery, photos: Path) -> None:
 def test_a_page_survives_pictures_that_are_gone_and_searches_without_hits(
     gallery: Gallery, photos: Path, tmp_path: Path
 ) -> None:
-    found = report.search(gallery, str(photos / "3.png"), k=3, explained=0)
+    found = search_and_explain(gallery, str(photos / "3.png"), k=3, explained=0)
     gone = Path(found.results[1].path)
     gone.unlink()
-    assert "does not exist" in Page(report.page("Gone", [found])).text
+    assert "does not exist" in Page(render_searches("Gone", [found])).text
     with Gallery.create(tmp_path / "empty.bm25v", vocabulary="toy") as empty:
-        nothing = report.search(empty, str(photos / "3.png"))
-    page = Page(report.page("None", [nothing]))
-    assert "No picture shares a word" in page.text
+        nothing = search_and_explain(empty, str(photos / "3.png"))
+    page = Page(render_searches("None", [nothing]))
+    assert "No image shares a word" in page.text
     image = gradient(9, 9)
-    alone = report.Search(str(photos / "3.png"), 8, nothing.results, (made_up(image, image),))
-    assert "No shared words" in Page(report.page("Alone", [alone])).text
+    alone = LabelledSearch(str(photos / "3.png"), 8, nothing.results, (made_up(image, image),))
+    assert "No shared words" in Page(render_searches("Alone", [alone])).text
 
 
 def test_a_steered_explanation_is_that_of_the_steered_search(
@@ -366,7 +370,7 @@ def test_the_words_of_a_hit_are_explained_without_its_file(gallery: Gallery, pho
     (note,) = found.notes
     assert "4.png: does not exist; its words are known, but not where they are in it" in note
     assert_margins_are_empty(draw(found))
-    page = Page(why_page(found))
+    page = Page(render_explanation(found))
     assert note in page.text
     assert "The file cannot be read" in page.text
     assert f"{found.sparse:.2f}" in page.text
@@ -404,7 +408,7 @@ def test_the_page_of_a_hit_shows_every_word_and_needs_nothing_else(
     gallery: Gallery, photos: Path
 ) -> None:
     found = explain(gallery, photos / "3.png", photos / "4.png", boost={5: 2.5}, must=[])
-    text = why_page(found, query_names=["3.png"])
+    text = render_explanation(found, query_names=["3.png"])
     page = Page(text)
     assert not re.search(r"https?://|@import|<link|url\((?!data:)", text)
     assert all(source.startswith("data:") for source in page.values("img", "src"))
@@ -420,7 +424,7 @@ def test_the_page_of_a_hit_shows_every_word_and_needs_nothing_else(
     for part in found.parts:
         word = part.word
         assert f"idf {word.idf:.2f} × saturation {word.saturation:.2f} × weight" in page.text
-        assert f"in {word.df} of {found.match.pictures} pictures" in page.text
+        assert f"in {word.df} of {found.match.pictures} images" in page.text
     assert f"{found.match.length:.2f}" in page.text
     assert f"{found.match.average_length:.2f}" in page.text
     assert f"{found.match.coverage:.0%}" in page.text
@@ -435,7 +439,7 @@ def test_the_bars_of_a_page_add_up_to_the_score(
 ) -> None:
     image = gradient(40, 60)
     found = made_up(image, image, *contributions)
-    text = why_page(found, top=top)
+    text = render_explanation(found, top=top)
     bars = re.findall(r'class="bar" style="--start:([\d.]+)%;--size:([\d.]+)%"', text)
     whole = sum(value for value in contributions if value > 0)
     assert len(bars) == len(contributions[:top]) + (len(contributions) > len(contributions[:top]))
@@ -458,17 +462,54 @@ def test_a_page_takes_any_name_any_shape_and_no_words() -> None:
         named = found.parts[0].word._replace(name=evil)
         part = Part(named, (), found.parts[0].in_hit)
         for one in (found, Explanation((), hit, match("x", named), (part,))):
-            page = Page(why_page(one, query_names=[evil]))
+            page = Page(render_explanation(one, query_names=[evil]))
             assert sum(tag == "script" for tag, _ in page.tags) == 1
     none = Explanation((gradient(9, 9),), gradient(9, 9), match("x.jpg"), ())
-    assert "there is nothing to add up" in Page(why_page(none)).text
+    assert "there is nothing to add up" in Page(render_explanation(none)).text
     with pytest.raises(WrongUse, match="at least 1"):
-        why_page(none, top=0)
+        render_explanation(none, top=0)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "kind"),
+    [(".png", "PNG"), (".JPG", "JPEG"), (".jpeg", "JPEG"), (".webp", "WEBP")],
+)
+def test_an_image_is_written_in_the_format_of_its_suffix(
+    tmp_path: Path, suffix: str, kind: str
+) -> None:
+    explanation = made_up(gradient(9, 9), gradient(9, 9), 2.0, 1.0)
+    path = tmp_path / f"why{suffix}"
+    write_explanation(explanation, path)
+    with Image.open(path) as image:
+        assert image.format == kind
+        assert image.size == draw(explanation).size
+
+
+def test_an_explanation_is_written_as_pdf_or_page(tmp_path: Path) -> None:
+    explanation = made_up(gradient(9, 9), gradient(9, 9), 2.0, 1.0)
+    write_explanation(explanation, tmp_path / "why.pdf")
+    assert (tmp_path / "why.pdf").read_bytes().startswith(b"%PDF")
+    write_explanation(explanation, tmp_path / "why.htm", top=1, query_names=["cat.png"])
+    page = (tmp_path / "why.htm").read_text(encoding="utf-8")
+    assert page == render_explanation(explanation, top=1, query_names=["cat.png"])
+
+
+def test_an_explanation_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    explanation = made_up(gradient(9, 9), gradient(9, 9), 1.0)
+    for name in ("why.gif", "why"):
+        with pytest.raises(WrongUse, match=r"ends in \.html, .*\.png, .*\.pdf"):
+            write_explanation(explanation, tmp_path / name)
+    with pytest.raises(WrongUse, match=r"nope/why\.html: the folder .*nope does not exist"):
+        write_explanation(explanation, tmp_path / "nope" / "why.html")
+    (tmp_path / "why.html").mkdir()
+    with pytest.raises(Bm25vError, match=r"why\.html cannot be written: Is a directory"):
+        write_explanation(explanation, tmp_path / "why.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["why.html"]
 
 
 def test_the_legend_of_pages_has_the_colours_of_heat_maps() -> None:
-    style = why_page(made_up(gradient(9, 9), gradient(9, 9), 1.0))
-    (legend,) = re.findall(r"\.glow {[^}]*linear-gradient\(to right, ([^)]*)\)", style)
+    style = render_explanation(made_up(gradient(9, 9), gradient(9, 9), 1.0))
+    (legend,) = re.findall(r"\.heat-scale {[^}]*linear-gradient\(to right, ([^)]*)\)", style)
     shown = [[int(one[i : i + 2], 16) for i in (1, 3, 5)] for one in legend.split(", ")[1:]]
     white = np.full((1, 400, 3), 255, dtype=np.uint8)
     heat = heatmaps.overlay(white, np.linspace(0, 1, 400)[None])[0]

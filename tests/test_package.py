@@ -57,9 +57,10 @@ def test_a_wheel_holds_all_that_search_needs(tmp_path: Path) -> None:
         members = set(archive.namelist())
     assert {
         "bm25v/py.typed",
-        "bm25v/pages/evaluation.css",
-        "bm25v/explain/look.css",
-        "bm25v/explain/page.js",
+        "bm25v/pages/static/explanation.js",
+        "bm25v/pages/static/style.css",
+        "bm25v/pages/templates/base.html",
+        "bm25v/pages/templates/explanation.html",
         "bm25v/vocabulary/shipped/default/sae.safetensors",
         "bm25v/vocabulary/shipped/default/vocabulary.json",
     } <= members

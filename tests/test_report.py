@@ -12,10 +12,8 @@ from click.testing import CliRunner
 
 from bm25v.cli.report import command
 from bm25v.errors import EvaluationError, WrongUse
-from bm25v.pages import plots
-from bm25v.pages.evaluation_markup import table
-from bm25v.pages.evaluation_page import page
-from bm25v.pages.evaluation_quality import SHOWN, title
+from bm25v.pages.charts import format_share, log_axis, share_axis
+from bm25v.pages.evaluation_page import N_CLASSES, render_evaluation, system_title
 from bm25v.research import cost, datasets, features, report, zipf
 from bm25v.research.report import Report
 from bm25v.research.settings import RankingSettings
@@ -81,7 +79,7 @@ def test_ablations_agree_with_the_systems(found: Report) -> None:
         (cell,) = [one for one in grid.trials if one.values[grid.axes[0]] == value]
         for figure, mean in cell.metrics["bm25v"].items():
             assert mean == pytest.approx(systems[name].metrics[figure].mean), (value, figure)
-    chosen = re.findall(r'class="chosen"><th scope="row">(.*?)</th>', page(found))
+    chosen = re.findall(r'class="chosen"><th scope="row">(.*?)</th>', render_evaluation(found))
     assert chosen == ["16", "16", "bm25"]
 
 
@@ -94,14 +92,14 @@ def test_searches_are_timed(found: Report) -> None:
 
 
 def test_the_page_shows_every_system_and_figure(found: Report) -> None:
-    text = page(found)
+    text = render_evaluation(found)
     for name in SYSTEMS:
         system = found.result.systems[name]
-        assert title(name) in text
+        assert system_title(name) in text
         for figure, interval in system.metrics.items():
             assert f">{figure}<" in text
-            assert plots.share(interval.mean) in text
-            assert f"{plots.share(interval.low)}–{plots.share(interval.high)}" in text
+            assert format_share(interval.mean) in text
+            assert f"{format_share(interval.low)}–{format_share(interval.high)}" in text
     for what in (
         f"{found.zipf.alpha:.2f}",
         f"{found.zipf.active_words:,}",
@@ -117,14 +115,14 @@ def test_the_page_shows_every_system_and_figure(found: Report) -> None:
 
 
 def test_names_are_escaped(found: Report) -> None:
-    text = page(found)
+    text = render_evaluation(found)
     assert "cats &amp; &lt;dogs&gt;" in text
     assert "<dogs>" not in text
-    assert "--data &#x27;" in text  # a path with a space is quoted for the shell
+    assert "--data &#39;" in text  # a path with a space is quoted for the shell
 
 
 def test_the_page_needs_nothing_else_and_is_whole(found: Report) -> None:
-    text = page(found)
+    text = render_evaluation(found)
     assert not re.findall(r"https?://|<script|<link|<img|url\(|@import", text)
     Page(text)
     assert "nan" not in text.lower().replace("nano", "")
@@ -155,7 +153,7 @@ def test_the_verdict_follows_p(found: Report) -> None:
         systems = dict(found.result.systems)
         systems["bm25v"] = replace(systems["bm25v"], against_dense={"R@1": comparison})
         only = {name: systems[name] for name in ("dense", "bm25v")}
-        text = page(replace(found, result=replace(found.result, systems=only)))
+        text = render_evaluation(replace(found, result=replace(found.result, systems=only)))
         for part in expected:
             assert part in text
 
@@ -166,10 +164,14 @@ def test_best_and_worst_classes_are_chosen_by_words(found: Report) -> None:
     systems = {
         name: replace(system, classes=labels) for name, system in found.result.systems.items()
     }
-    text = page(replace(found, result=replace(found.result, systems=systems)))
+    text = render_evaluation(replace(found, result=replace(found.result, systems=systems)))
     best, worst, everything = text.split('id="classes"')[1].split("R@1 by class")[1:]
-    assert re.findall(r"class \d\d", best) == [f"class {n:02d}" for n in range(36, 36 - SHOWN, -1)]
-    assert re.findall(r"class \d\d", worst)[:SHOWN] == [f"class {n:02d}" for n in range(SHOWN)]
+    assert re.findall(r"class \d\d", best) == [
+        f"class {n:02d}" for n in range(36, 36 - N_CLASSES, -1)
+    ]
+    assert re.findall(r"class \d\d", worst)[:N_CLASSES] == [
+        f"class {n:02d}" for n in range(N_CLASSES)
+    ]
     assert "All 37 classes" in worst
     assert len(set(re.findall(r"class \d\d", everything))) == 37
 
@@ -185,8 +187,10 @@ def test_landmarks_have_figures_of_their_own(found: Report) -> None:
         )
         for name, system in found.result.systems.items()
     }
-    text = page(replace(found, result=replace(found.result, systems=systems), ablations=()))
-    assert "mAP medium and how sure it is" in text
+    text = render_evaluation(
+        replace(found, result=replace(found.result, systems=systems), ablations=())
+    )
+    assert "mAP medium and its uncertainty" in text
     assert "mAP medium against dense" in text
     assert "Recall at K" not in text
     assert "classes" not in text.split("<main>")[1].split("</main>")[0].lower()
@@ -252,7 +256,7 @@ def test_only_the_products_own_searches_are_timed(data: Path, tmp_path: Path) ->
     settings = RankingSettings(k1=0.9)
     found = report.measure_report(dataset, TOY, settings=settings, cache=tmp_path)
     assert found.latencies is None
-    assert "How long a search takes" not in page(found)
+    assert "How long a search takes" not in render_evaluation(found)
 
 
 def test_what_cannot_be_reported_is_refused(data: Path, tmp_path: Path) -> None:
@@ -263,17 +267,11 @@ def test_what_cannot_be_reported_is_refused(data: Path, tmp_path: Path) -> None:
 
 
 def test_axes_hold_their_values() -> None:
-    axis = plots.logarithmic("pictures", 1, 100)
+    axis = log_axis("pictures", 1, 100)
     assert [axis.share(value) for value in (1, 10, 100)] == pytest.approx([0, 0.5, 1])
     for low, high in ((0.0, 1.0), (0.985, 1.0), (0.5, 0.5), (0.123, 0.987), (1.0, 1.0)):
-        axis = plots.linear("recall", low, high)
+        axis = share_axis("recall", low, high)
         assert axis.low <= low + 1e-9
         assert axis.high >= high - 1e-9
         assert 2 <= len(axis.ticks) <= 8
         assert all(0 <= axis.share(value) <= 1 + 1e-9 for value in (low, high))
-
-
-def test_tables_keep_their_order() -> None:
-    text = table(["system", "R@1"], [["dense", ".892"], ["bm25v", ".766"]], chosen=1)
-    assert Page(text).text == "systemR@1dense.892bm25v.766"
-    assert text.index('class="chosen"') > text.index("dense")

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from bm25v.errors import WrongUse
 from bm25v.explain import explain
-from bm25v.explain.page import page
 from bm25v.gallery import Gallery, Results
 from bm25v.gallery.texts import NEAREST
+from bm25v.pages.explanation_page import render_explanation
 from bm25v.vocabulary import names
 from tests import test_cli, test_names
 from tests.test_explain import Page
@@ -82,7 +82,7 @@ def test_a_text_is_explained_by_what_its_nearest_pictures_share(
         assert found.sparse == hit.sparse
         assert found.dense == pytest.approx(hit.dense)
         assert found.notes == (note,)
-    assert "No picture: “dog”." in Page(page(found)).text
+    assert "The query is a text: “dog”." in Page(render_explanation(found)).text
     assert NEAREST == 10
 
 

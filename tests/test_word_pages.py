@@ -14,12 +14,13 @@ import pytest
 from PIL import Image
 
 from bm25v.errors import WrongUse
-from bm25v.explain import charts, crops
+from bm25v.explain import crops
 from bm25v.explain.word_portrait import MAX_BINS, TOP, make_portraits, nearest_words, tf_bins
-from bm25v.explain.wordpage import overview, page
 from bm25v.gallery import Gallery, usage
 from bm25v.gallery.usage import Companion, Folder
 from bm25v.gallery.writer import FileState, Writer
+from bm25v.pages.charts import draw_position_map, draw_tf_histogram
+from bm25v.pages.word_page import render_word, render_words_overview
 from bm25v.vocabulary import bag as bags
 from bm25v.vocabulary.bag import Bag
 from tests import test_cli
@@ -214,21 +215,21 @@ def test_pictures_of_all_strengths_are_shown(tmp_path: Path) -> None:
 
 def made(gallery: Gallery, *words: int) -> Iterator[Page]:
     for portrait in make_portraits(gallery, words):
-        yield Page(page(portrait))
+        yield Page(render_word(portrait))
 
 
 def test_a_page_stands_alone(gallery: Gallery) -> None:
     word = common_word(gallery)
     (portrait,) = make_portraits(gallery, [word])
-    text = page(portrait)
+    text = render_word(portrait)
     assert not re.search(r"https?://|url\(|@import|<script|<link", text)
     parsed = Page(text)
     assert all(src.startswith("data:image/jpeg;base64,") for src in parsed.values("img", "src"))
     assert all(parsed.values("img", "alt"))
     assert parsed.values("a", "href") == []
     df = portrait.uses.facts.df
-    assert f"In {df} of 12 pictures." in parsed.text
-    bars = [int(n) for n in parsed.values("rect", "data-pictures") if n]
+    assert f"In {df} of 12 images." in parsed.text
+    bars = [int(n) for n in parsed.values("rect", "data-count") if n]
     assert sum(bars) == df
     n_pictures = 2 * len(portrait.top) + len(portrait.companions) + len(portrait.neighbours)
     assert len(parsed.values("img", "src")) == n_pictures
@@ -239,10 +240,10 @@ def test_pages_lead_to_each_other(gallery: Gallery) -> None:
     words = [one.word for one in gallery.words()]
     links = {word: f"word-{word}.html" for word in words}
     (first, *_) = found = list(make_portraits(gallery, words[:3]))
-    parsed = Page(page(first, links=links, home="index.html"))
+    parsed = Page(render_word(first, links=links, home="index.html"))
     related = [one.facts.word for one in (*first.companions, *first.neighbours)]
     assert parsed.values("a", "href") == ["index.html", *(links[word] for word in related)]
-    home = Page(overview("pets & co", found, links))
+    home = Page(render_words_overview("pets & co", found, links))
     assert home.values("a", "href") == [links[word] for word in words[:3]]
     assert "pets & co" in home.text
 
@@ -259,7 +260,7 @@ def test_folders_are_shown_as_labels(photos: Path, tmp_path: Path) -> None:
     word = common_word(gallery)
     (parsed,) = made(gallery, word)
     counted = Counter(Path(use.path).parent.name for use in gallery.uses(word).uses)
-    assert "names of their folders" in parsed.text.replace("\n", " ")
+    assert "name of their folder" in parsed.text.replace("\n", " ")
     for name, count in counted.items():
         assert f"{name}{count}of" in parsed.text
 
@@ -277,12 +278,12 @@ def test_files_that_are_gone_or_changed_are_shown_as_such(gallery: Gallery, phot
     assert "has changed since it was indexed" in (problems[2] or "")
     assert problems[3] is None
     assert portrait.top[2].grid is None
-    text = Page(page(portrait)).text
+    text = Page(render_word(portrait)).text
     assert f"{first.name}: does not exist" in text
     for path in photos.iterdir():
         path.unlink()
     (portrait,) = make_portraits(gallery, [word])
-    assert "None of its pictures can be read any more" in Page(page(portrait)).text
+    assert "None of its images can be read any more" in Page(render_word(portrait)).text
     assert portrait.n_averaged == 0
 
 
@@ -336,12 +337,12 @@ def test_every_picture_is_in_one_span(values: list[float]) -> None:
     assert len(found) <= MAX_BINS
     for one in found:
         assert one.pictures == sum(one.low <= value + 1e-9 < one.high for value in values)
-    assert Page(charts.spread(found)).values("svg", "role") == ["img"]
+    assert Page(draw_tf_histogram(found)).values("svg", "role") == ["img"]
 
 
 def test_a_map_of_places_is_as_strong_as_the_grid() -> None:
     grid = np.array([[0.0, 1.0], [0.5, 0.001]], dtype=np.float32)
-    parsed = Page(charts.place(grid))
+    parsed = Page(draw_position_map(grid))
     places = zip(*(parsed.values("rect", name) for name in ("x", "y", "opacity")), strict=True)
     assert list(places) == [("1", "0", "1.00"), ("0", "1", "0.50")]
 

@@ -16,9 +16,9 @@ from PIL import Image
 from bm25v import images
 from bm25v.cli.words import command
 from bm25v.errors import UnknownVocabulary, VocabularyError
-from bm25v.explain import charts
 from bm25v.explain.samples import FILE_NAME, Samples
-from bm25v.explain.words import LOG_NAME, page, read_log
+from bm25v.pages import charts
+from bm25v.pages.vocabulary_page import LOG_NAME, read_log, render_vocabulary
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary import bag as bags
 from bm25v.vocabulary import vocabulary as vocabularies
@@ -134,7 +134,7 @@ def test_training_leaves_samples(photos: Path, tmp_path: Path) -> None:
     assert samples.pictures == 12
     assert len(samples.counts_v) == trained.n_words
     assert (options.output / FILE_NAME).stat().st_size < 600_000
-    text = page(Vocabulary.load(options.output))
+    text = render_vocabulary(Vocabulary.load(options.output))
     steps = trained.report["training"]["steps"]
     assert len(polyline(text)) == steps
     assert f"held out {trained.report['training']['fvu']:.3f}" in text
@@ -147,7 +147,7 @@ def polyline(text: str) -> list[str]:
 
 
 def test_the_page_stands_alone_and_shows_what_there_is(toy_folder: Path) -> None:
-    text = page(Vocabulary.load(toy_folder))
+    text = render_vocabulary(Vocabulary.load(toy_folder))
     parsed = Page(text)
     assert not re.search(r"https?://|url\(|@import|<script|<link", text)
     assert all(src.startswith("data:image/jpeg;base64,") for src in parsed.values("img", "src"))
@@ -161,11 +161,11 @@ def test_the_page_stands_alone_and_shows_what_there_is(toy_folder: Path) -> None
 
 
 def test_every_word_is_in_one_bar(toy_folder: Path) -> None:
-    parsed = Page(page(Vocabulary.load(toy_folder)))
+    parsed = Page(render_vocabulary(Vocabulary.load(toy_folder)))
     samples = Samples.load(toy_folder)
     assert samples is not None
     bins = charts.density_bins(samples.counts_v / samples.patches)
-    bars = [int(n) for n in parsed.values("rect", "data-words")]
+    bars = [int(n) for n in parsed.values("rect", "data-count")]
     assert bars == [int((samples.counts_v == 0).sum()), *(one.words for one in bins)]
     assert sum(bars) == TOY.n_words
 
@@ -173,7 +173,7 @@ def test_every_word_is_in_one_bar(toy_folder: Path) -> None:
 @pytest.mark.parametrize("densities", [[0, 0], [1, 1], [0.1, 0.01, 0.001], [0, 3e-7, 0.9999]])
 def test_extreme_densities_are_counted(densities: list[float]) -> None:
     density_v = np.array(densities, dtype=np.float64)
-    bars = Page(charts.histogram(density_v)).values("rect", "data-words")
+    bars = Page(charts.draw_density_histogram(density_v)).values("rect", "data-count")
     assert sum(map(int, bars)) == len(densities)
     for one in charts.density_bins(density_v):
         inside = (density_v >= one.low * (1 - 1e-6)) & (density_v < one.high * (1 - 1e-6))
@@ -192,19 +192,19 @@ def test_names_are_escaped(toy_folder: Path) -> None:
         word_names={word: evil},
         report={"data": {"about": evil, "pictures": evil}, "training": [evil]},
     )
-    parsed = Page(page(vocabulary))
+    parsed = Page(render_vocabulary(vocabulary))
     assert "onerror" not in {name for _, attributes in parsed.tags for name in attributes}
     assert parsed.text.count("<img src=x") >= 3
 
 
 def test_without_samples_the_page_says_what_is_missing(toy_folder: Path) -> None:
     (toy_folder / FILE_NAME).unlink()
-    text = page(Vocabulary.load(toy_folder))
+    text = render_vocabulary(Vocabulary.load(toy_folder))
     assert "No densities" in text
     assert "No sample words" in text
     assert "No curve" not in text
     (toy_folder / "training.jsonl").unlink()
-    assert "No curve" in Page(page(Vocabulary.load(toy_folder))).text
+    assert "No curve" in Page(render_vocabulary(Vocabulary.load(toy_folder))).text
 
 
 def test_samples_of_another_vocabulary_are_refused(toy_folder: Path) -> None:
@@ -212,7 +212,7 @@ def test_samples_of_another_vocabulary_are_refused(toy_folder: Path) -> None:
     assert samples is not None
     replace(samples, counts_v=samples.counts_v[:9]).save(toy_folder)
     with pytest.raises(VocabularyError, match="another vocabulary"):
-        page(Vocabulary.load(toy_folder))
+        render_vocabulary(Vocabulary.load(toy_folder))
 
 
 def test_a_log_with_torn_and_repeated_lines_is_read(tmp_path: Path) -> None:
@@ -224,9 +224,9 @@ def test_a_log_with_torn_and_repeated_lines_is_read(tmp_path: Path) -> None:
 
 
 def test_long_curves_are_thinned() -> None:
-    svg = charts.curve([(step, 1 / step) for step in range(1, 5001)], None)
-    assert len(polyline(svg)) == charts.POINTS
-    assert len(polyline(charts.curve([(1, 3.0)], 0.2))) == 1
+    svg = charts.draw_training_curve([(step, 1 / step) for step in range(1, 5001)], None)
+    assert len(polyline(svg)) == charts.MAX_POINTS
+    assert len(polyline(charts.draw_training_curve([(1, 3.0)], 0.2))) == 1
 
 
 @pytest.mark.parametrize("name", ["toy", "default"])
@@ -261,6 +261,6 @@ def test_a_page_of_a_vocabulary_on_the_hub(
     output = tmp_path / "words.html"
     done = CliRunner().invoke(command, ["report", "hf://somebody/pets", "-o", str(output)])
     assert done.exit_code == 0, done.output
-    assert output.read_text(encoding="utf-8") == page(Vocabulary.load(toy_folder))
+    assert output.read_text(encoding="utf-8") == render_vocabulary(Vocabulary.load(toy_folder))
     assert len(polyline(output.read_text(encoding="utf-8"))) == 40
     assert {FILE_NAME, LOG_NAME} <= set(vocabularies.FETCHED)

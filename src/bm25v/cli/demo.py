@@ -9,7 +9,7 @@ from bm25v.cli.options import console, json_option, print_json, shown
 
 if TYPE_CHECKING:
     from bm25v.demo import DemoReport
-    from bm25v.explain.report import Search
+    from bm25v.pages.searches_page import LabelledSearch
 
 
 @click.command("demo")
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 def command(folder: Path, as_json: bool) -> None:
     """Index 190 real photos, search with 20 more, and write a page that says why."""
     from bm25v import demo
-    from bm25v.cli.progress import progress_bar
+    from bm25v.cli.progress import stages_bar
 
-    with progress_bar("indexing and searching") as progress:
+    with stages_bar() as progress:
         report = demo.run(folder, progress=progress, say=lambda line: click.echo(line, err=True))
     if as_json:
         print_json(report.to_dict())
@@ -56,7 +56,7 @@ def _print(report: "DemoReport") -> None:
         click.echo(f"one match, drawn: {shown(str(report.drawing))}")
 
 
-def _row(one: "Search") -> tuple[str, ...]:
+def _row(one: "LabelledSearch") -> tuple[str, ...]:
     query = (Path(one.query).name, one.labels.get(one.query, ""))
     if not one.results.hits:
         return (*query, "none", "", "", "", "0 of 0")

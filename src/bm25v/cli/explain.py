@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from bm25v.gallery.gallery import Mode
     from bm25v.gallery.wishes import QueryOptions
 
-_PAGES = (".html", ".htm")
 _WIDEST = 60  # columns of a picture in the terminal
 
 
@@ -26,7 +25,8 @@ _WIDEST = 60  # columns of a picture in the terminal
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Show both pictures with a heat map of each word: a page if it ends in .html, else a PNG.",
+    help="Write both images with a heat map of each word: a page (.html), or an image of the first "
+    "words (.png, .jpg, .webp, .pdf).",
 )
 @click.option(
     "--top",
@@ -58,11 +58,15 @@ def command(
     """
     from bm25v.explain import explain
     from bm25v.gallery import Gallery
+    from bm25v.pages.explanation_page import check_output, write_explanation
 
+    if output is not None:
+        check_output(output)  # before the work
     with Gallery.open(gallery_path) as gallery:
         explanation = explain(gallery, queries, hit, mode=mode, **wanted)
     if output is not None:
-        _write(explanation, output, top, [Path(query).name for query in queries])
+        names = [Path(query).name for query in queries]
+        write_explanation(explanation, output, top=top, query_names=names)
     if as_json:
         print_json(explanation.to_dict())
         return
@@ -71,19 +75,6 @@ def command(
         _show(explanation)
     if output is not None:
         click.echo(f"drawn: {output}")
-
-
-def _write(explanation: "Explanation", output: Path, top: int | None, names: list[str]) -> None:
-    if output.suffix.lower() in _PAGES:
-        from bm25v.explain.page import page
-
-        output.write_text(page(explanation, top=top, query_names=names), encoding="utf-8")
-    else:
-        from bm25v.explain.drawing import draw
-
-        query_name = names[0] if names else explanation.text or "words"
-        sheet = draw(explanation, top=top or 5, query_name=query_name)
-        sheet.save(output, format="PNG")
 
 
 def _print(explanation: "Explanation", top: int) -> None:

@@ -138,16 +138,16 @@ def _is_folder(path: Path) -> bool:
 
 
 def _write(found: "list[WordPortrait]", output: Path, into_folder: bool, title: str) -> list[Path]:
-    from bm25v.explain.wordpage import overview, page
+    from bm25v.pages.word_page import render_word, render_words_overview
 
     if not into_folder:
-        output.write_text(page(found[0]), encoding="utf-8")
+        output.write_text(render_word(found[0]), encoding="utf-8")
         return [output]
     output.mkdir(parents=True, exist_ok=True)
     links = {one.uses.facts.word: f"word-{one.uses.facts.word}.html" for one in found}
-    pages = {"index.html": overview(title, found, links)}
+    pages = {"index.html": render_words_overview(title, found, links)}
     for one in found:
-        pages[links[one.uses.facts.word]] = page(one, links=links, home="index.html")
+        pages[links[one.uses.facts.word]] = render_word(one, links=links, home="index.html")
     for name, text in pages.items():
         (output / name).write_text(text, encoding="utf-8")
     return [output / name for name in pages]
@@ -194,11 +194,11 @@ def report(vocabulary: str, output: Path, as_json: bool) -> None:
 
     VOCAB is a folder, a shipped name or hf://owner/name.
     """
-    from bm25v.explain.words import page
+    from bm25v.pages.vocabulary_page import render_vocabulary
     from bm25v.vocabulary import Vocabulary
 
     loaded = Vocabulary.load(vocabulary)
-    output.write_text(page(loaded), encoding="utf-8")
+    output.write_text(render_vocabulary(loaded), encoding="utf-8")
     if as_json:
         print_json({"output": str(output), "vocabulary": loaded.name, "words": loaded.n_words})
     else:

@@ -16,7 +16,7 @@ import numpy as np
 from bm25v import __version__
 from bm25v.files import replace_file
 from bm25v.gallery.rows import Rows
-from bm25v.pages.evaluation_page import page
+from bm25v.pages.evaluation_page import render_evaluation
 from bm25v.progress import Progress, no_progress
 from bm25v.research import cost, zipf
 from bm25v.research.ablate import AblationResult, ablate, plan_trials
@@ -169,7 +169,7 @@ def measure_report(
 def write_report(report: Report, folder: Path) -> None:
     """Write the page and its numbers into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / PAGE, page(report))
+    replace_file(folder / PAGE, render_evaluation(report))
     replace_file(folder / NUMBERS, json.dumps(report.to_dict(), indent=2) + "\n")
 
 

@@ -17,9 +17,9 @@ from bm25v import backbones
 from bm25v.errors import WrongUse
 from bm25v.explain import explain
 from bm25v.explain.drawing import draw
-from bm25v.explain.page import page
 from bm25v.gallery import Gallery
 from bm25v.gallery.writer import Writer
+from bm25v.pages.explanation_page import render_explanation
 from bm25v.progress import Progress, no_progress
 from bm25v.research.bench.workload import (
     K_POST,
@@ -96,7 +96,7 @@ def time_explanations(
             moments.append(time.perf_counter())
             explanation = explain(gallery, query, hit.path, encoding=encoding)
             moments.append(time.perf_counter())
-            page(explanation)
+            render_explanation(explanation)
             moments.append(time.perf_counter())
             draw(explanation)
             moments.append(time.perf_counter())

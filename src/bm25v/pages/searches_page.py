@@ -1,0 +1,149 @@
+"""Several searches become one page: each query, its hits, and why the first ones match.
+
+In: searches that were run already. Out: HTML. Not this module's job: searching.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from bm25v import images
+from bm25v.errors import ImageError
+from bm25v.explain.crops import encode_heat_map
+from bm25v.explain.explanation import Explanation, Part, percent_of
+from bm25v.gallery import Hit, Results, Word
+from bm25v.pages.render import Picture, render
+
+TOP = 5  # words of an explanation that are shown
+_ORDERS = {
+    "two-stage": "The best candidates by words (BM25), sorted by similarity (cosine)",
+    "sparse": "Sorted by words (BM25)",
+    "dense": "All images, sorted by similarity (cosine)",
+    "hybrid": "The best candidates by words (BM25), sorted by similarity and words",
+}
+_ICON_SIDE, _QUERY_SIDE, _HIT_SIDE, _MAP_SIDE = 96, 440, 320, 220  # pixels
+
+
+@dataclass(frozen=True)
+class LabelledSearch:
+    """One search; `labels` has what the image at a path shows, where that is known."""
+
+    query: str
+    n_words: int  # of the query
+    results: Results
+    explanations: tuple[Explanation, ...] = ()  # of the first hits
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def agrees(self, hit: Hit) -> bool | None:
+        """Say whether a hit has the query's label; None if one of the labels is not known."""
+        query_label, hit_label = self.labels.get(self.query), self.labels.get(hit.path)
+        return None if query_label is None or hit_label is None else query_label == hit_label
+
+
+def render_searches(
+    title: str,
+    searches: Sequence[LabelledSearch],
+    *,
+    lead: str = "",
+    facts: Iterable[tuple[str, str]] = (),
+) -> str:
+    """Return the page: a title, a sentence, facts as (value, label), and the searches.
+
+    >>> page = render_searches("Roses & more", [], facts=[("17 of 20", "first hits agree")])
+    >>> "<h1>Roses &amp; more</h1>" in page, "<dd>17 of 20</dd>" in page
+    (True, True)
+    """
+    return render(
+        "searches.html",
+        title=title,
+        lead=lead,
+        facts=list(facts),
+        searches=[_describe_search(n, search) for n, search in enumerate(searches, start=1)],
+    )
+
+
+class _Row(NamedTuple):
+    word: Word
+    contribution: float
+    before: float  # the sum of the contributions above
+    percent: str
+    maps: list[Picture]
+
+
+def _describe_search(number: int, search: LabelledSearch) -> dict[str, object]:
+    name = Path(search.query).name
+    marks = [mark for hit in search.results if (mark := search.agrees(hit)) is not None]
+    return {
+        "name": name,
+        "label": search.labels.get(search.query),
+        "icon": _make_thumbnail(search.query, _ICON_SIDE, f"Query {number}, {name}"),
+        "image": _make_thumbnail(search.query, _QUERY_SIDE, f"The query, {name}"),
+        "marks": marks,
+        "order": _ORDERS.get(search.results.mode, "Hits, best first"),
+        "n_words": search.n_words,
+        "hits": [_describe_hit(search, hit) for hit in search.results],
+        "explanations": [_describe_explanation(one) for one in search.explanations],
+    }
+
+
+def _describe_hit(search: LabelledSearch, hit: Hit) -> dict[str, object]:
+    name = Path(hit.path).name
+    return {
+        "rank": hit.rank,
+        "name": name,
+        "image": _make_thumbnail(hit.path, _HIT_SIDE, f"Hit {hit.rank}, {name}"),
+        "label": search.labels.get(hit.path),
+        "agrees": search.agrees(hit),
+        "cosine": _format_cosine(hit.dense),
+        "bm25": hit.sparse,
+        "n_words": len(hit.words),
+    }
+
+
+def _describe_explanation(explanation: Explanation) -> dict[str, object]:
+    contributions = explanation.rounded_contributions()
+    rows = [
+        _Row(
+            part.word,
+            contributions[n],
+            sum(contributions[:n]),
+            percent_of(part.word.contribution, explanation.sparse),
+            _make_maps(explanation, part),
+        )
+        for n, part in enumerate(explanation.parts[:TOP])
+    ]
+    return {
+        "name": Path(explanation.hit_path).name,
+        "score": explanation.sparse,
+        "cosine": _format_cosine(explanation.dense),
+        "n_words": len(contributions),
+        "rows": rows,
+        "n_more": len(contributions[TOP:]),
+        "shown_sum": sum(contributions[:TOP]),
+        "rest": sum(contributions[TOP:]),
+    }
+
+
+def _make_maps(explanation: Explanation, part: Part) -> list[Picture]:
+    query = explanation.query_images[part.best_query] if explanation.query_images else None
+    pairs = ((query, part.in_query, "query"), (explanation.hit_image, part.in_hit, "hit"))
+    return [
+        Picture(
+            encode_heat_map(image, grid, side=_MAP_SIDE),
+            f"Where {part.word.label} is in the {role}",
+        )
+        for image, grid, role in pairs
+        if image is not None and grid is not None
+    ]
+
+
+def _format_cosine(cosine: float | None) -> str:
+    return "none" if cosine is None else f"{cosine:.3f}"
+
+
+def _make_thumbnail(path: str, side: int, alt: str) -> Picture:
+    try:
+        return Picture(images.make_thumbnail(path, side=side), alt)
+    except ImageError as error:
+        return Picture(None, alt, str(error))

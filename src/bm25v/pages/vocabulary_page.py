@@ -1,0 +1,138 @@
+"""A vocabulary becomes a page: numbers of its training, charts, sample words.
+
+In: a `Vocabulary`, with what training wrote into its folder. Out: HTML. Not this module's job:
+choosing sample words.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from bm25v.display import word_label
+from bm25v.errors import VocabularyError
+from bm25v.explain.samples import FILE_NAME, Samples
+from bm25v.pages.charts import draw_density_histogram, draw_training_curve
+from bm25v.pages.render import render
+from bm25v.vocabulary import Vocabulary
+
+LOG_NAME = "training.jsonl"
+
+_MAX_SILENT = 2000  # silent words that are listed
+
+
+def render_vocabulary(vocabulary: Vocabulary) -> str:
+    """Return the page; where a file is missing in the folder, the page names it.
+
+    >>> page = render_vocabulary(Vocabulary.load("toy"))
+    >>> "<dd>192</dd>" in page, "No curve" in page, "No densities" in page
+    (True, True, True)
+    """
+    folder = vocabulary.folder
+    samples = _load_samples(vocabulary, folder) if folder else None
+    points = read_log(folder / LOG_NAME) if folder else []
+    training, data = (_section(vocabulary.report, name) for name in ("training", "data"))
+    final = training.get("fvu")
+    return render(
+        "vocabulary.html",
+        name=vocabulary.name,
+        n_words=vocabulary.n_words,
+        backbone=vocabulary.backbone_name,
+        data=str(data.get("about") or "").rstrip("."),
+        facts=list(_facts(vocabulary, training, data)),
+        details=list(_details(vocabulary, training, data)),
+        curve=draw_training_curve(points, final if _is_number(final) else None) if points else None,
+        log_name=LOG_NAME,
+        samples=samples,
+        samples_name=FILE_NAME,
+        max_silent=_MAX_SILENT,
+        **({} if samples is None else _describe_samples(vocabulary, samples)),
+    )
+
+
+def read_log(path: Path) -> list[tuple[int, float]]:
+    """Return the unexplained share of the variance at each step of a training run.
+
+    A run that was resumed may have logged a step twice; the last value counts.
+    """
+    fvu_by_step: dict[int, float] = {}
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    for line in text.splitlines():
+        try:
+            entry = json.loads(line)
+            step, fvu = int(entry["step"]), float(entry["fvu"])
+        except (KeyError, TypeError, ValueError):  # a line cut off when a run was killed
+            continue
+        if math.isfinite(fvu):
+            fvu_by_step[step] = fvu
+    return sorted(fvu_by_step.items())
+
+
+def _load_samples(vocabulary: Vocabulary, folder: Path) -> Samples | None:
+    samples = Samples.load(folder)
+    if samples is not None and len(samples.counts_v) != vocabulary.n_words:
+        raise VocabularyError(f"{folder / FILE_NAME} belongs to another vocabulary: delete it")
+    return samples
+
+
+def _describe_samples(vocabulary: Vocabulary, samples: Samples) -> dict[str, Any]:
+    n_patches = max(samples.patches, 1)
+    return {
+        "histogram": draw_density_histogram(samples.counts_v / n_patches),
+        "silent": np.flatnonzero(samples.counts_v == 0).tolist(),
+        "n_examples": max((len(word.examples) for word in samples.words), default=0),
+        "words": [
+            {
+                "label": word_label(word.word, vocabulary.word_names.get(word.word)),
+                "share": int(samples.counts_v[word.word]) / n_patches,
+                "n_images": word.pictures,
+                "heat_map": word.heat_map,
+                "examples": word.examples,
+            }
+            for word in samples.words
+        ],
+    }
+
+
+def _facts(
+    vocabulary: Vocabulary, training: Mapping[str, Any], data: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    fvu, dead, n_images = training.get("fvu"), training.get("dead_share"), data.get("pictures")
+    yield f"{vocabulary.n_words:,}", "words"
+    if _is_number(fvu):
+        yield f"{1 - fvu:.1%}", "of the variance explained"
+    if _is_number(dead):
+        yield f"{dead:.1%}", "dead words"
+    if _is_number(n_images):
+        yield f"{n_images:,}", "training images"
+
+
+def _details(
+    vocabulary: Vocabulary, training: Mapping[str, Any], data: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    yield vocabulary.backbone_name, "backbone"
+    yield str(vocabulary.sae.k), "words per patch (k)"
+    yield str(vocabulary.k_post), "words per image (k_post)"
+    for section, key, label, form in (
+        (data, "patches", "patches", "{:,}"),
+        (training, "held_out_patches", "held-out patches", "{:,}"),
+        (training, "l0", "active words per patch (L0)", "{:.1f}"),
+        (training, "silent_share", "silent words", "{:.1%}"),
+        (training, "dense_share", "dense words", "{:.1%}"),
+        (training, "coherence", "coherence", "{:.2f}"),
+    ):
+        if _is_number(section.get(key)):
+            yield form.format(section[key]), label
+    yield vocabulary.fingerprint, "fingerprint"
+
+
+def _section(report: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = report.get(name)
+    return section if isinstance(section, Mapping) else {}
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and math.isfinite(value)
