@@ -1,4 +1,4 @@
-"""A real browser without a window: Chromium, spoken to through a pipe (DevTools protocol)."""
+"""Controls a real browser without a window: Chromium, through a pipe (DevTools protocol)."""
 
 import base64
 import io
@@ -20,7 +20,7 @@ CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))),
     None,
 )
-_PATIENCE = 60.0  # seconds for an answer
+_TIMEOUT = 60.0  # seconds for an answer
 # Chromium reads commands from file 3 and writes answers to file 4.
 _LAUNCH = """import os, sys
 commands, answers = (os.dup(int(number)) for number in sys.argv[1:3])
@@ -31,7 +31,7 @@ _KEYS = {"Tab": ("\t", 9), " ": (" ", 32)}
 
 
 class Browser:
-    """One tab. `addresses` are all that it asked for: pages, and what they load."""
+    """One tab. `addresses` are the URLs that it requested: pages, and what they load."""
 
     def __init__(self, commands: int, answers: int) -> None:
         self._commands, self._answers = commands, answers
@@ -47,12 +47,12 @@ class Browser:
 
     @property
     def addresses(self) -> list[str]:
-        sent = (one for one in self._events if one["method"] == "Network.requestWillBeSent")
-        return [one["params"]["request"]["url"] for one in sent]
+        sent = (event for event in self._events if event["method"] == "Network.requestWillBeSent")
+        return [event["params"]["request"]["url"] for event in sent]
 
     @property
     def errors(self) -> list[dict[str, Any]]:
-        return [one for one in self._events if one["method"] == "Runtime.exceptionThrown"]
+        return [event for event in self._events if event["method"] == "Runtime.exceptionThrown"]
 
     def open(self, page: Path, *, width: int = 1200, height: int = 900, dark: bool = False) -> None:
         self.call(
@@ -66,28 +66,28 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self._events.clear()
         self.call("Page.navigate", url=page.as_uri())
-        while not any(one["method"] == "Page.loadEventFired" for one in self._events):
+        while not any(event["method"] == "Page.loadEventFired" for event in self._events):
             self._receive()
 
     def value(self, expression: str) -> Any:
-        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
-        assert "exceptionDetails" not in found, found
-        return found["result"].get("value")
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
 
     def point_at(self, x: float, y: float) -> None:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def press(self, key: str) -> None:
         text, code = _KEYS[key]
-        about = {"key": key, "code": "Space" if key == " " else key, "windowsVirtualKeyCode": code}
-        self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **about)
-        self.call("Input.dispatchKeyEvent", type="keyUp", **about)
+        event = {"key": key, "code": "Space" if key == " " else key, "windowsVirtualKeyCode": code}
+        self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **event)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **event)
 
-    def picture(self, box: list[float]) -> Image.Image:
+    def capture(self, box: list[float]) -> Image.Image:
         x, y, width, height = box
         clip = {"x": x, "y": y, "width": width, "height": height, "scale": 1}
-        shot = self.call("Page.captureScreenshot", clip=clip)
-        return Image.open(io.BytesIO(base64.b64decode(shot["data"]))).convert("RGB")
+        answer = self.call("Page.captureScreenshot", clip=clip)
+        return Image.open(io.BytesIO(base64.b64decode(answer["data"]))).convert("RGB")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._sent += 1
@@ -101,7 +101,7 @@ class Browser:
                 return result
 
     def _receive(self) -> dict[str, Any]:
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         while b"\0" not in self._waiting:
             ready, _, _ = select.select([self._answers], [], [], deadline - time.monotonic())
             assert ready, "the browser does not answer"
@@ -109,10 +109,10 @@ class Browser:
             assert part, "the browser has ended"
             self._waiting += part
         message, _, self._waiting = self._waiting.partition(b"\0")
-        found: dict[str, Any] = json.loads(message)
-        if "method" in found:
-            self._events.append(found)
-        return found
+        received: dict[str, Any] = json.loads(message)
+        if "method" in received:
+            self._events.append(received)
+        return received
 
 
 @contextmanager
@@ -132,10 +132,10 @@ def browser(profile: Path) -> Iterator[Browser]:
     try:
         yield Browser(commands, answers)
     finally:
-        os.close(commands)  # it ends when nobody can tell it anything any more
+        os.close(commands)  # the browser ends when its pipe is closed
         os.close(answers)
         try:
-            process.wait(timeout=_PATIENCE)
+            process.wait(timeout=_TIMEOUT)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

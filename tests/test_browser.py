@@ -108,7 +108,7 @@ def test_a_page_glows_as_a_sheet_does(tab: Browser, why: Path, found: Explanatio
     for n, (image, grid) in enumerate(
         ((found.query_images[0], in_query), (found.hit_image, in_hit))
     ):
-        shot = tab.picture(tab.value(BOX.format(what=".images .map", n=n)))
+        shot = tab.capture(tab.value(BOX.format(what=".images .map", n=n)))
         expected = overlay(np.array(Image.fromarray(image).resize(shot.size)), grid)
         difference = np.abs(np.asarray(shot, dtype=float) - expected)
         assert difference[8:-8, 8:-8].mean() < 8

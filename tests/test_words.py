@@ -1,4 +1,4 @@
-"""The page about a vocabulary's words, and the samples that training leaves for it."""
+"""The page about a vocabulary, and the samples of its words that training writes."""
 
 import io
 import json
@@ -41,25 +41,25 @@ def toy_folder(photos: Path, tmp_path: Path) -> Path:
     TOY.save(folder)
     gather(TOY.backbone, TOY.sae, sorted(photos.iterdir())).save(folder)
     log = [{"step": step, "fvu": 0.9 / step, "l0": 8, "dead_share": 0} for step in range(1, 41)]
-    (folder / "training.jsonl").write_text("".join(json.dumps(one) + "\n" for one in log))
+    (folder / "training.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in log))
     return folder
 
 
 def peaks(photos: Path, word: int) -> list[tuple[float, Path]]:
-    """Return the pictures with a word and its highest activation there, strongest first."""
-    found = [
+    """Return the images with a word and its highest activation there, strongest first."""
+    maxima = [
         (float(bags.word_activations(TOY.encode(path).codes, word).max()), path)
         for path in photos.iterdir()
     ]
-    return sorted(((value, path) for value, path in found if value > 0), reverse=True)
+    return sorted(((value, path) for value, path in maxima if value > 0), reverse=True)
 
 
 def difference(jpeg: bytes, pixels: NDArray[np.uint8]) -> float:
-    shown = np.asarray(Image.open(io.BytesIO(jpeg)), dtype=np.float32)
-    return float(np.abs(shown - images.resize_image(pixels, width=96, height=96)).mean())
+    example = np.asarray(Image.open(io.BytesIO(jpeg)), dtype=np.float32)
+    return float(np.abs(example - images.resize_image(pixels, width=96, height=96)).mean())
 
 
-def test_counts_are_those_of_brute_force(photos: Path) -> None:
+def test_counts_equal_those_of_a_plain_loop(photos: Path) -> None:
     samples = gather(TOY.backbone, TOY.sae, sorted(photos.iterdir()))
     counts = np.zeros(TOY.n_words, dtype=int)
     for path in photos.iterdir():
@@ -74,7 +74,7 @@ def test_counts_are_those_of_brute_force(photos: Path) -> None:
     assert chosen[0] == counts.max()
 
 
-def test_examples_are_the_places_of_highest_activation(photos: Path) -> None:
+def test_examples_are_the_patches_of_highest_activation(photos: Path) -> None:
     samples = gather(TOY.backbone, TOY.sae, sorted(photos.iterdir()))
     for word in samples.words:
         expected = peaks(photos, word.word)
@@ -95,10 +95,10 @@ def test_examples_are_the_places_of_highest_activation(photos: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 900), (900, 3), (200, 90)])
-def test_pictures_of_any_shape_can_be_examples(tmp_path: Path, size: tuple[int, int]) -> None:
-    Image.effect_noise(size, 80).convert("RGB").save(tmp_path / "one.png")
-    (tmp_path / "torn.png").write_bytes(b"no picture")
-    samples = gather(TOY.backbone, TOY.sae, [tmp_path / "one.png", tmp_path / "torn.png"])
+def test_images_of_any_shape_can_be_examples(tmp_path: Path, size: tuple[int, int]) -> None:
+    Image.effect_noise(size, 80).convert("RGB").save(tmp_path / "noise.png")
+    (tmp_path / "torn.png").write_bytes(b"no image")
+    samples = gather(TOY.backbone, TOY.sae, [tmp_path / "noise.png", tmp_path / "torn.png"])
     assert samples.pictures == 1
     for word in samples.words:
         box = word.examples[0].patch
@@ -106,14 +106,14 @@ def test_pictures_of_any_shape_can_be_examples(tmp_path: Path, size: tuple[int, 
         assert 0 <= box.top < box.top + box.height <= 1.001
 
 
-def test_samples_survive_the_disk(photos: Path, tmp_path: Path) -> None:
+def test_samples_are_read_as_they_were_written(photos: Path, tmp_path: Path) -> None:
     samples = gather(TOY.backbone, TOY.sae, sorted(photos.iterdir()))
     samples.save(tmp_path)
-    again = Samples.load(tmp_path)
-    assert again is not None
-    assert again.words == samples.words
-    assert again.counts_v.tolist() == samples.counts_v.tolist()
-    assert (again.pictures, again.patches) == (samples.pictures, samples.patches)
+    loaded = Samples.load(tmp_path)
+    assert loaded is not None
+    assert loaded.words == samples.words
+    assert loaded.counts_v.tolist() == samples.counts_v.tolist()
+    assert (loaded.pictures, loaded.patches) == (samples.pictures, samples.patches)
     content = (tmp_path / FILE_NAME).read_bytes()
     (tmp_path / FILE_NAME).write_bytes(content.replace(b'"format":"1"', b'"format":"2"'))
     with pytest.raises(VocabularyError, match="newer bm25v: upgrade"):
@@ -124,7 +124,7 @@ def test_samples_survive_the_disk(photos: Path, tmp_path: Path) -> None:
             Samples.load(tmp_path)
 
 
-def test_training_leaves_samples(photos: Path, tmp_path: Path) -> None:
+def test_training_writes_samples(photos: Path, tmp_path: Path) -> None:
     recipe = Recipe(expansion=4, k=4, batch=128, epochs=2)
     options = TrainingOptions(photos, tmp_path / "mine.vocab", backbone="toy", recipe=recipe)
     trained = train_vocabulary(options)
@@ -146,7 +146,7 @@ def polyline(text: str) -> list[str]:
     return points.split()
 
 
-def test_the_page_stands_alone_and_shows_what_there_is(toy_folder: Path) -> None:
+def test_the_page_is_self_contained_and_shows_all_samples(toy_folder: Path) -> None:
     text = render_vocabulary(Vocabulary.load(toy_folder))
     parsed = Page(text)
     assert not re.search(r"https?://|url\(|@import|<script|<link", text)
@@ -154,8 +154,8 @@ def test_the_page_stands_alone_and_shows_what_there_is(toy_folder: Path) -> None
     assert all(parsed.values("img", "alt"))
     samples = Samples.load(toy_folder)
     assert samples is not None
-    n_pictures = sum(1 + len(word.examples) for word in samples.words)
-    assert len(parsed.values("img", "src")) == n_pictures
+    n_images = sum(1 + len(word.examples) for word in samples.words)
+    assert len(parsed.values("img", "src")) == n_images
     assert len(polyline(text)) == 40
     assert "missing" not in " ".join(parsed.values("p", "class"))
 
@@ -166,7 +166,10 @@ def test_every_word_is_in_one_bar(toy_folder: Path) -> None:
     assert samples is not None
     bins = charts.density_bins(samples.counts_v / samples.patches)
     bars = [int(n) for n in parsed.values("rect", "data-count")]
-    assert bars == [int((samples.counts_v == 0).sum()), *(one.words for one in bins)]
+    assert bars == [
+        int((samples.counts_v == 0).sum()),
+        *(density_bin.words for density_bin in bins),
+    ]
     assert sum(bars) == TOY.n_words
 
 
@@ -175,29 +178,29 @@ def test_extreme_densities_are_counted(densities: list[float]) -> None:
     density_v = np.array(densities, dtype=np.float64)
     bars = Page(charts.draw_density_histogram(density_v)).values("rect", "data-count")
     assert sum(map(int, bars)) == len(densities)
-    for one in charts.density_bins(density_v):
-        inside = (density_v >= one.low * (1 - 1e-6)) & (density_v < one.high * (1 - 1e-6))
-        assert one.words == inside.sum() + (density_v == 1).sum() * (one.high > 0.99)
+    for low, high, words in charts.density_bins(density_v):
+        inside = (density_v >= low * (1 - 1e-6)) & (density_v < high * (1 - 1e-6))
+        assert words == inside.sum() + (density_v == 1).sum() * (high > 0.99)
 
 
 def test_names_are_escaped(toy_folder: Path) -> None:
     samples = Samples.load(toy_folder)
     assert samples is not None
     word = samples.words[0].word
-    evil = '<img src=x onerror="alert(1)"> & \udcff'
+    hostile = '<img src=x onerror="alert(1)"> & \udcff'
     vocabulary = replace(
         Vocabulary.load(toy_folder),
-        name=evil,
-        backbone_name=evil,
-        word_names={word: evil},
-        report={"data": {"about": evil, "pictures": evil}, "training": [evil]},
+        name=hostile,
+        backbone_name=hostile,
+        word_names={word: hostile},
+        report={"data": {"about": hostile, "pictures": hostile}, "training": [hostile]},
     )
     parsed = Page(render_vocabulary(vocabulary))
     assert "onerror" not in {name for _, attributes in parsed.tags for name in attributes}
     assert parsed.text.count("<img src=x") >= 3
 
 
-def test_without_samples_the_page_says_what_is_missing(toy_folder: Path) -> None:
+def test_the_page_names_the_files_that_are_missing(toy_folder: Path) -> None:
     (toy_folder / FILE_NAME).unlink()
     text = render_vocabulary(Vocabulary.load(toy_folder))
     assert "No densities" in text
@@ -207,7 +210,7 @@ def test_without_samples_the_page_says_what_is_missing(toy_folder: Path) -> None
     assert "No curve" in Page(render_vocabulary(Vocabulary.load(toy_folder))).text
 
 
-def test_samples_of_another_vocabulary_are_refused(toy_folder: Path) -> None:
+def test_samples_of_another_vocabulary_are_an_error(toy_folder: Path) -> None:
     samples = Samples.load(toy_folder)
     assert samples is not None
     replace(samples, counts_v=samples.counts_v[:9]).save(toy_folder)
@@ -223,23 +226,23 @@ def test_a_log_with_torn_and_repeated_lines_is_read(tmp_path: Path) -> None:
     assert read_log(tmp_path / "none") == []
 
 
-def test_long_curves_are_thinned() -> None:
+def test_long_curves_have_fewer_points() -> None:
     svg = charts.draw_training_curve([(step, 1 / step) for step in range(1, 5001)], None)
     assert len(polyline(svg)) == charts.MAX_POINTS
     assert len(polyline(charts.draw_training_curve([(1, 3.0)], 0.2))) == 1
 
 
 @pytest.mark.parametrize("name", ["toy", "default"])
-def test_a_page_by_name(name: str, tmp_path: Path) -> None:
+def test_a_page_of_a_shipped_vocabulary(name: str, tmp_path: Path) -> None:
     output = tmp_path / "words.html"
     done = CliRunner().invoke(command, ["report", name, "-o", str(output), "--json"])
     assert done.exit_code == 0, done.output
-    told = json.loads(done.output)
-    assert told["output"] == str(output)
-    assert f"<dd>{told['words']:,}</dd>" in output.read_text(encoding="utf-8")
+    printed = json.loads(done.output)
+    assert printed["output"] == str(output)
+    assert f"<dd>{printed['words']:,}</dd>" in output.read_text(encoding="utf-8")
 
 
-def test_a_page_by_path(toy_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_of_a_folder(toy_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(toy_folder.parent)
     done = CliRunner().invoke(command, ["report", "pets.vocab"])
     assert done.output == "words.html: a page about toy, 192 words\n"
