@@ -425,7 +425,7 @@ def contents() -> dict[Path, bytes]:
 
 def told(outcome: Outcome) -> Outcome:
     """Leave out what training says before it fails."""
-    return outcome._replace(err=outcome.err.removeprefix("12 pictures, 0.00 GB of patches\n"))
+    return outcome._replace(err=outcome.err.removeprefix("12 images, 0.00 GB of patches\n"))
 
 
 def test_bad_pictures_and_settings_for_training_are_one_clear_line(run: Run, photos: Path) -> None:
@@ -436,11 +436,11 @@ def test_bad_pictures_and_settings_for_training_are_one_clear_line(run: Run, pho
     def train(folder: object, *more: object) -> Outcome:
         return run("train", folder, "-o", "mine.vocab", *TINY, *more)
 
-    failed(train("empty"), 2, "no pictures in empty")
+    failed(train("empty"), 2, "no images in empty")
     failed(train("nowhere"), 1, "nowhere: does not exist")
-    failed(train(photos, "--expansion", 99), 2, "588 patches are fewer than the 1,188 words")
+    failed(train(photos, "--expansion", 99), 2, "588 patches are too few to learn 1,188 words")
     failed(train(photos, "--device", "cuda:99"), 2, "no device 'cuda:99' on this machine")
-    failed(train(photos, "--resume"), 2, "no run to go on with", "leave out --resume")
+    failed(train(photos, "--resume"), 2, "has no run to resume", "run without --resume")
     failed(train(photos, "-o", photos / "0.png"), 1, "0.png exists already")
     assert contents() == before
 
@@ -448,7 +448,7 @@ def test_bad_pictures_and_settings_for_training_are_one_clear_line(run: Run, pho
 def test_training_that_breaks_down_is_one_clear_line(run: Run, photos: Path) -> None:
     pytest.importorskip("torch")
     broken = run("train", photos, "-o", "mine.vocab", *TINY, "--learning-rate", 1e30)
-    failed(told(broken), 2, "training broke down at step", "learning rate 1e+30 is too high")
+    failed(told(broken), 2, "training diverged at step", "learning rate 1e+30 is too high")
     assert not Path("mine.vocab").exists()
 
 
@@ -457,12 +457,12 @@ def test_damaged_patches_are_one_clear_line(run: Run, photos: Path) -> None:
     options = (*TINY, "--activations", "kept")
     assert run("train", photos, "-o", "first.vocab", *options).code == 0
     for number in (0, 11):  # held out, learnt from
-        shard = Path(f"kept/shard-{number:05d}.f16")
+        shard = Path(f"kept/shard-{number:05d}.npz")
         content = shard.read_bytes()
-        shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        shard.write_bytes(content[:500] + bytes([content[500] ^ 1]) + content[501:])
         before = contents()
         outcome = run("train", photos, "-o", "mine.vocab", *options)
-        failed(told(outcome), 1, f"{shard} is damaged: delete kept and start again")
+        failed(told(outcome), 1, f"{shard} is damaged or missing: delete kept and start again")
         assert before.items() <= contents().items()
         assert not Path("mine.vocab").exists()
         shard.write_bytes(content)
@@ -471,11 +471,11 @@ def test_damaged_patches_are_one_clear_line(run: Run, photos: Path) -> None:
 def test_an_unfinished_run_of_other_settings_is_one_clear_line(run: Run, photos: Path) -> None:
     checkpoints = pytest.importorskip("bm25v.training.checkpoints")
     Path("mine.vocab.work").mkdir()
-    checkpoints.save(Path("mine.vocab.work"), {}, key="another run's")
+    checkpoints.save_checkpoint(Path("mine.vocab.work"), {}, key="another run's")
     before = contents()
     words = ("train", photos, "-o", "mine.vocab", *TINY)
-    failed(run(*words), 2, "an unfinished run is in mine.vocab.work", "--resume")
-    failed(run(*words, "--resume"), 2, "checkpoint.safetensors is of a run with other pictures")
+    failed(run(*words), 2, "mine.vocab.work has an unfinished run", "--resume")
+    failed(run(*words, "--resume"), 2, "checkpoint.safetensors belongs to a run with other images")
     assert contents() == before
 
 
@@ -519,30 +519,28 @@ def test_bad_auto_encoders_are_one_clear_line(run: Run) -> None:
 
 
 def spoken(line: str) -> float:
-    found = re.search(r"([\d,.]+) pictures/s", line)
+    found = re.search(r"([\d,.]+) (?:images|steps)/s", line)
     assert found is not None
     return float(found[1].replace(",", ""))
 
 
-def test_speed_is_in_pictures_and_what_was_there_before_does_not_count(
+def test_speed_does_not_count_what_was_done_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
     file = io.StringIO()
     with progress.live_line(Console(file=file)) as show:
         for done in (5001, 5002, 5003):
-            show("patches", done, 6000, 1.0)
+            show("patches", done, 6000, "images")
             time.sleep(0.1)
         for done in (1, 2, 3):
-            show("step", done, 6000, 1.0)
+            show("step", done, 6000, "steps")
             time.sleep(0.1)
-        show("step", 3, 6000, 3.0)
     patches, steps = file.getvalue().splitlines()[:3], file.getvalue().splitlines()[3:]
     assert patches[0] == "patches"
     assert 0 < spoken(patches[2]) <= 10
     assert steps[0] == "step"
     assert 0 < spoken(steps[2]) <= 10
-    assert spoken(steps[3]) == pytest.approx(3 * spoken(steps[2]), abs=0.2)
 
 
 def test_on_a_terminal_the_line_fits_and_is_wiped() -> None:
@@ -550,11 +548,11 @@ def test_on_a_terminal_the_line_fits_and_is_wiped() -> None:
     label = "step 11,980 of 21,980  FVU 0.123  L0 16.0  dead 0.0%"
     with progress.live_line(Console(file=file, force_terminal=True, width=82)) as show:
         for done in (11_979, 11_980):
-            show(label, done, 21_980, 80.0)
+            show(label, done, 21_980, "steps")
             time.sleep(0.3)
     shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", file.getvalue())
     lines = re.split(r"[\r\n]+", shown)
-    assert any(re.match(rf"{label} [\d,.]+ pictures/s .*\d:\d\d$", line) for line in lines)
+    assert any(re.match(rf"{label} [\d,.]+ steps/s .*\d:\d\d$", line) for line in lines)
     assert all(len(line) <= 82 for line in lines)
     assert file.getvalue().rstrip().endswith("\x1b[2K")
 

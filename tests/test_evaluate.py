@@ -22,7 +22,7 @@ from bm25v.errors import EvaluationError, MissingExtra, WrongUse
 from bm25v.index import bm25
 from bm25v.index.bm25 import WeightedWords
 from bm25v.index.searcher import Ranked
-from bm25v.research import datasets, features, metrics, significance, store
+from bm25v.research import datasets, features, metrics, significance
 from bm25v.research.bags import BagTable, compute_codes, pool_bags
 from bm25v.research.evaluate import evaluate
 from bm25v.research.features import DatasetFeatures, ImagePart, extract_features
@@ -38,6 +38,7 @@ from bm25v.research.systems import (
 )
 from bm25v.research.systems.sparse import WordRanker
 from bm25v.sae.model import Codes
+from bm25v.training.feature_store import ImageFeatures, ImageFeatureStore
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary import bag as bags
 from bm25v.vocabulary.bag import Bag
@@ -865,12 +866,12 @@ def test_a_missing_extra_names_the_command(
 
 
 def test_stores_of_two_processes_add_up(cache: Path) -> None:
-    def shard(key: bytes) -> store.Shard:
-        return store.Shard([key], np.zeros((1, 2, 3), np.float16), np.ones((1, 3), np.float32))
+    def shard(key: bytes) -> ImageFeatures:
+        return ImageFeatures([key], np.zeros((1, 2, 3), np.float16), np.ones((1, 3), np.float32))
 
     keys = {b"1" * 16, b"2" * 16}
-    one, other = store.FeatureStore(cache, keys), store.FeatureStore(cache, keys)
+    one, other = ImageFeatureStore(cache, keys), ImageFeatureStore(cache, keys)
     for store_of, key in zip((one, other), sorted(keys), strict=True):
         store_of.add(shard(key))
-    assert set(store.FeatureStore(cache, keys).dense) == keys
-    assert set(store.FeatureStore(cache, {b"1" * 16, b"3" * 16}).dense) == {b"1" * 16}
+    assert set(ImageFeatureStore(cache, keys).dense) == keys
+    assert set(ImageFeatureStore(cache, {b"1" * 16, b"3" * 16}).dense) == {b"1" * 16}

@@ -24,8 +24,8 @@ from bm25v.vocabulary import Vocabulary
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
 
-from bm25v.training.extraction import Extraction, extract  # noqa: E402 - needs torch
-from bm25v.training.store import Store  # noqa: E402
+from bm25v.training.extraction import Extraction, extract_patches  # noqa: E402 - needs torch
+from bm25v.training.feature_store import PatchStore  # noqa: E402
 
 SIZES = {
     "hidden_size": 16,
@@ -387,9 +387,9 @@ def test_images_are_indexed_and_extracted_though_batches_do_not_fit(
     failures.clear()
     backbone._batch_limit = 2**31
     wish = Extraction(tuple(paths), views=4, patches=None, held_out=0.1, seed=0)
-    store = Store(tmp_path / "store", key="", dim=backbone.patch_dim)
+    store = PatchStore(tmp_path / "store", key="", dim=backbone.patch_dim)
     store.folder.mkdir()
-    extract(wish, backbone, store, progress=lambda *_: None, on_error=lambda *_: None)
+    extract_patches(wish, backbone, store, progress=lambda *_: None, on_error=lambda *_: None)
     assert set(failures) == {backbone.batch_size}
     for number, (path,) in enumerate(wish.shards(backbone)):
         whole_pd = backbone.forward(vocabulary.prepare(path)).patches_pd

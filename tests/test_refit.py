@@ -14,14 +14,18 @@ torch = pytest.importorskip("torch")
 from bm25v.backbones.toy import ToyBackbone  # noqa: E402
 from bm25v.cli.vocabulary import command  # noqa: E402
 from bm25v.errors import ImageError, VocabularyError, WrongUse  # noqa: E402
-from bm25v.sae import refit as least_squares  # noqa: E402
-from bm25v.sae.measure import measure  # noqa: E402
 from bm25v.sae.model import SparseAutoEncoder  # noqa: E402
-from bm25v.sae.recipe import Recipe  # noqa: E402
-from bm25v.sae.refit import refit  # noqa: E402
-from bm25v.training import TrainingOptions, refit_vocabulary, train_vocabulary  # noqa: E402
-from bm25v.training.extraction import Extraction, Streamed, streamed  # noqa: E402
-from bm25v.training.run import Listener  # noqa: E402
+from bm25v.training import (  # noqa: E402
+    Listener,
+    TrainingOptions,
+    refit_vocabulary,
+    train_vocabulary,
+)
+from bm25v.training import refit as refit_module  # noqa: E402
+from bm25v.training.extraction import Extraction, StreamedPatches, stream_patches  # noqa: E402
+from bm25v.training.quality import measure_quality  # noqa: E402
+from bm25v.training.recipe import Recipe  # noqa: E402
+from bm25v.training.refit import refit_decoder  # noqa: E402
 from bm25v.vocabulary import Vocabulary  # noqa: E402
 from tests.conftest import picture  # noqa: E402
 
@@ -50,13 +54,13 @@ def with_noise(sae: SparseAutoEncoder) -> SparseAutoEncoder:
 
 
 def explained(sae: SparseAutoEncoder, patches: Floats) -> float:
-    return 1 - measure(sae, [patches]).fvu
+    return 1 - measure_quality(sae, [patches]).fvu
 
 
-def test_the_decoder_is_the_one_of_dense_least_squares(
+def test_the_decoder_is_the_one_of_dense_refit_module(
     sae: SparseAutoEncoder, patches: Floats
 ) -> None:
-    fitted = refit(sae, [patches[:4200], patches[4200:]])
+    fitted = refit_decoder(sae, [patches[:4200], patches[4200:]])
     codes = sae.encode(patches)
     dense_nw = np.zeros((len(patches), 25))
     np.put_along_axis(dense_nw, codes.words_pk, codes.activations_pk.astype(float), axis=1)
@@ -73,7 +77,7 @@ def test_the_decoder_is_the_one_of_dense_least_squares(
 def test_the_encoder_stays_and_so_do_rows_of_words_never_active(
     sae: SparseAutoEncoder, patches: Floats
 ) -> None:
-    fitted = refit(sae, [patches])
+    fitted = refit_decoder(sae, [patches])
     assert fitted.w_enc_dv.tobytes() == sae.w_enc_dv.tobytes()
     assert fitted.b_enc_v.tobytes() == sae.b_enc_v.tobytes()
     for before, after in zip(sae.encode(patches), fitted.encode(patches), strict=True):
@@ -83,28 +87,28 @@ def test_the_encoder_stays_and_so_do_rows_of_words_never_active(
 
 
 def test_a_spoilt_decoder_is_mended(sae: SparseAutoEncoder, patches: Floats) -> None:
-    good = refit(sae, [patches])
+    good = refit_decoder(sae, [patches])
     spoilt = with_noise(good)
     best = explained(good, patches)
     lost = best - explained(spoilt, patches)
     assert lost > 1
-    assert best - explained(refit(spoilt, [patches]), patches) < lost / 10
+    assert best - explained(refit_decoder(spoilt, [patches]), patches) < lost / 10
 
 
 def test_half_precision_patches_are_taken_as_they_are(
     sae: SparseAutoEncoder, patches: Floats
 ) -> None:
     halves = patches.astype(np.float16)
-    exact = refit(sae, [halves.astype(np.float32)])
-    np.testing.assert_array_equal(refit(sae, [halves]).w_dec_vd, exact.w_dec_vd)
+    exact = refit_decoder(sae, [halves.astype(np.float32)])
+    np.testing.assert_array_equal(refit_decoder(sae, [halves]).w_dec_vd, exact.w_dec_vd)
 
 
 def test_too_many_words_are_refused(
     sae: SparseAutoEncoder, patches: Floats, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(least_squares, "MOST_WORDS", 23)
-    with pytest.raises(WrongUse, match=r"24 words is too large .* 23 are the most"):
-        refit(sae, [patches])
+    monkeypatch.setattr(refit_module, "MAX_WORDS", 23)
+    with pytest.raises(WrongUse, match=r"24 words is too large .* the limit is 23"):
+        refit_decoder(sae, [patches])
 
 
 @pytest.fixture
@@ -139,12 +143,12 @@ def test_a_vocabulary_gets_a_better_decoder_and_keeps_all_else(
     }
 
     paths = tuple(sorted(pictures.iterdir()))
-    _, held_out = streamed(Extraction(paths, 1, None, 0.1, 3), ToyBackbone(), lambda *_: None)
-    figures = measure(new.sae, held_out)
+    _, held_out = stream_patches(Extraction(paths, 1, None, 0.1, 3), ToyBackbone(), lambda *_: None)
+    figures = measure_quality(new.sae, held_out)
     facts, training = new.report["refit"], new.report["training"]
     assert facts["held_out"] == "as in training"
     assert facts["patches"] == 2 * 36 * 4 * 49
-    assert facts["explained_variance_before"] == 1 - measure(trained.sae, held_out).fvu
+    assert facts["explained_variance_before"] == 1 - measure_quality(trained.sae, held_out).fvu
     assert facts["explained_variance"] == training["explained_variance"] == 1 - figures.fvu
     assert facts["explained_variance"] > facts["explained_variance_before"] + 0.1
     assert training["coherence"] == figures.coherence
@@ -156,7 +160,7 @@ def test_a_vocabulary_gets_a_better_decoder_and_keeps_all_else(
 def test_a_decoder_that_is_not_better_is_not_written(
     trained: Vocabulary, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(least_squares, "PULL", 1e12)
+    monkeypatch.setattr(refit_module, "PULL", 1e12)
     with pytest.raises(VocabularyError, match=r"explains (\S+)% .* the old one \1%: nothing"):
         refit_vocabulary(trained, pictures, tmp_path / "better.vocab", draws=1)
     assert not (tmp_path / "better.vocab").exists()
@@ -172,13 +176,13 @@ def test_held_out_pictures_are_never_learnt_from(
     held_out = {path for shard in shards[: split.n_held_out(len(shards))] for path in shard}
     assert len(held_out) == 4
     seen: list[Extraction] = []
-    start = Streamed.__init__
+    start = StreamedPatches.__init__
 
-    def note(self: Streamed, options: Extraction, *rest: object) -> None:
+    def note(self: StreamedPatches, options: Extraction, *rest: object) -> None:
         seen.append(options)
         start(self, options, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Streamed, "__init__", note)
+    monkeypatch.setattr(StreamedPatches, "__init__", note)
     refit_vocabulary(trained, pictures, tmp_path / "better.vocab", draws=2)
     drawn = {options.draw: set(options.paths) for options in seen}
     assert drawn == {0: set(split.paths), 1: drawn[0] - held_out, 2: drawn[1]}
@@ -190,16 +194,16 @@ def test_other_pictures_than_in_training_are_split_anew_and_that_is_said(
     for seed in range(40, 80):
         picture(seed).save(pictures / f"{seed}.png")
     (pictures / "1.png").write_bytes(b"no picture")
-    said: list[str] = []
+    messages: list[str] = []
     torn: list[str] = []
 
     def on_error(path: Path, error: ImageError) -> None:
         torn.append(path.name)
 
-    listener = Listener(say=said.append, on_error=on_error)
+    listener = Listener(on_message=messages.append, on_error=on_error)
     new = refit_vocabulary(trained, pictures, tmp_path / "better.vocab", draws=2, listener=listener)
     assert new.report["refit"]["held_out"] == "chosen anew"
-    assert said == ["other pictures than the vocabulary was trained on: choosing some to hold out"]
+    assert messages == ["these are not the training images: choosing other ones to hold out"]
     assert torn == ["1.png"]
 
 
@@ -220,12 +224,12 @@ def test_a_draw_changes_random_parts_alone(pictures: Path) -> None:
     assert first.key(toy) != other.key(toy) != replace(first, draw=2).key(toy)
 
     def parts(options: Extraction) -> NDArray[np.float16]:
-        return Streamed(options, toy, [0], lambda *_: None).read(0).reshape(-1, 4, 49, 12)
+        return StreamedPatches(options, toy, [0], lambda *_: None).read(0).reshape(-1, 4, 49, 12)
 
     np.testing.assert_array_equal(parts(first)[:, :2], parts(other)[:, :2])
-    for place in range(len(parts(first))):
+    for position in range(len(parts(first))):
         for view in (2, 3):
-            assert not np.array_equal(parts(first)[place, view], parts(other)[place, view])
+            assert not np.array_equal(parts(first)[position, view], parts(other)[position, view])
 
 
 def test_stores_of_the_first_draw_stay_valid() -> None:

@@ -15,10 +15,10 @@ from bm25v.errors import MissingExtra, WrongUse
 
 torch = pytest.importorskip("torch")
 
-from bm25v.sae import trainer  # noqa: E402 - needs torch
-from bm25v.sae.measure import measure  # noqa: E402
-from bm25v.sae.recipe import Recipe  # noqa: E402
-from bm25v.sae.train import Trained, train  # noqa: E402
+from bm25v.training import trainer  # noqa: E402 - needs torch
+from bm25v.training.quality import measure_quality  # noqa: E402
+from bm25v.training.recipe import Recipe  # noqa: E402
+from bm25v.training.trainer import TrainedSae, train_sae  # noqa: E402
 
 RECIPE = Recipe(expansion=4, k=4, batch=512, steps=150, learning_rate=1e-2, mean_activation=2.0)
 FAR_AWAY = 50.0  # an offset far larger than the spread: only centred training survives it
@@ -46,8 +46,8 @@ def planted(n: int = 8000, dimensions: int = 24, atoms: int = 48) -> NDArray[np.
 
 
 @cache
-def trained() -> Trained:
-    return train(planted(), RECIPE)
+def trained() -> TrainedSae:
+    return train_sae(planted(), RECIPE)
 
 
 def test_planted_dictionary_is_reconstructed() -> None:
@@ -69,14 +69,14 @@ def test_report_counts_every_patch_once() -> None:
 
 def test_folded_weights_give_the_codes_of_training_on_raw_features() -> None:
     raw_nd = planted()[:500]
-    standard = trainer._standard(planted())
-    model = trainer._initialise(standard.apply(planted()), RECIPE, np.random.default_rng(0))
+    scaling = trainer._fit_scaling(planted())
+    model = trainer._initialise(scaling.apply(planted()), RECIPE, np.random.default_rng(0))
     with torch.no_grad():
         model.bias_v += torch.linspace(-1, 1, 96)
         model.bias_d += 1
-        acts_nk, words_nk = model.encode(standard.apply(raw_nd), RECIPE.k)
-        decoded_nd = model.decode(acts_nk, words_nk).numpy() * standard.scale + standard.mean_d
-    sae = trainer._fold(model, standard, 7.0, RECIPE.k)
+        acts_nk, words_nk = model.encode(scaling.apply(raw_nd), RECIPE.k)
+        decoded_nd = model.decode(acts_nk, words_nk).numpy() * scaling.scale + scaling.mean_d
+    sae = trainer._fold_scaling(model, scaling, 7.0, RECIPE.k)
     codes = sae.encode(raw_nd)
     expected_nv, folded_nv = np.zeros((2, 500, 96), dtype=np.float32)
     np.put_along_axis(expected_nv, words_nk.numpy(), 7 * acts_nk.numpy(), axis=1)
@@ -94,8 +94,8 @@ def test_decoder_rows_share_one_length_and_activations_the_asked_mean() -> None:
 
 def test_scale_changes_activations_but_not_reconstructions() -> None:
     few = replace(RECIPE, steps=5)
-    small = train(planted(), few).sae
-    large = train(planted(), replace(few, mean_activation=20.0)).sae
+    small = train_sae(planted(), few).sae
+    large = train_sae(planted(), replace(few, mean_activation=20.0)).sae
     patches = planted()[:200]
     codes_small, codes_large = small.encode(patches), large.encode(patches)
     np.testing.assert_array_equal(codes_small.words_pk, codes_large.words_pk)
@@ -107,7 +107,7 @@ def test_scale_changes_activations_but_not_reconstructions() -> None:
 
 def test_same_seed_same_weights_other_seed_other_weights() -> None:
     few = replace(RECIPE, steps=8)
-    first, again, other = (train(planted(), replace(few, seed=seed)) for seed in (3, 3, 4))
+    first, again, other = (train_sae(planted(), replace(few, seed=seed)) for seed in (3, 3, 4))
     for name in ("w_enc_dv", "b_enc_v", "w_dec_vd", "b_dec_d"):
         np.testing.assert_array_equal(getattr(first.sae, name), getattr(again.sae, name))
     assert not np.array_equal(first.sae.w_enc_dv, other.sae.w_enc_dv)
@@ -124,14 +124,14 @@ def test_aux_loss_revives_dead_words(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(trainer, "_initialise", half_dead)
     recipe = replace(RECIPE, steps=100, dead_after=2048)
-    without = train(planted(), replace(recipe, aux_weight=0.0)).report
-    revived = train(planted(), recipe).report
+    without = train_sae(planted(), replace(recipe, aux_weight=0.0)).report
+    revived = train_sae(planted(), recipe).report
     assert without["dead_share"] > 0.45
     assert revived["dead_share"] < 0.25
 
 
 def test_aux_loss_reaches_only_the_dead_words() -> None:
-    x_bd = trainer._standard(planted()).apply(planted()[:64])
+    x_bd = trainer._fit_scaling(planted()).apply(planted()[:64])
     model = trainer._initialise(x_bd, RECIPE, np.random.default_rng(0))
     error_bd = model.decode(*model.encode(x_bd, RECIPE.k)) - x_bd
     dead = torch.tensor([1, 5])
@@ -144,24 +144,26 @@ def test_aux_loss_reaches_only_the_dead_words() -> None:
 def test_memory_mapped_half_precision_patches(tmp_path: Any) -> None:
     np.save(tmp_path / "patches.npy", (planted() - FAR_AWAY).astype(np.float16))
     patches = np.load(tmp_path / "patches.npy", mmap_mode="r")
-    assert train(patches, replace(RECIPE, steps=20)).report["fvu"] < 0.6
+    assert train_sae(patches, replace(RECIPE, steps=20)).report["fvu"] < 0.6
 
 
 def test_progress_is_told_every_step() -> None:
     seen: list[tuple[int, int]] = []
-    train(planted(), replace(RECIPE, steps=3), lambda f, steps: seen.append((f.step, steps)))
+    train_sae(
+        planted(), replace(RECIPE, steps=3), on_step=lambda f, steps: seen.append((f.step, steps))
+    )
     assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_epochs_set_the_number_of_steps() -> None:
-    report = train(planted(), replace(RECIPE, steps=None, epochs=2)).report
+    report = train_sae(planted(), replace(RECIPE, steps=None, epochs=2)).report
     assert report["steps"] == 2 * -(-report["patches"] // RECIPE.batch)
 
 
 def test_fvu_of_the_mean_is_one() -> None:
     sae = trained().sae
     silent = replace(sae, b_enc_v=np.full_like(sae.b_enc_v, -1e9), b_dec_d=planted().mean(axis=0))
-    figures = measure(silent, [planted()])
+    figures = measure_quality(silent, [planted()])
     assert figures.fvu == pytest.approx(1, abs=1e-5)
     assert (figures.l0, figures.silent_share) == (0, 1)
 
@@ -169,29 +171,29 @@ def test_fvu_of_the_mean_is_one() -> None:
 @pytest.mark.parametrize(
     ("patches", "message"),
     [
-        (np.zeros((5, 4), dtype=np.float32), "5 patches are fewer than the 16 words"),
+        (np.zeros((5, 4), dtype=np.float32), "5 patches are too few to learn 16 words"),
         (np.zeros(500, dtype=np.float32), "must be an array"),
-        (np.zeros((500, 4), dtype=np.float32), "all alike"),
-        (np.full((500, 4), np.nan, dtype=np.float32), "not finite"),
+        (np.zeros((500, 4), dtype=np.float32), "all equal"),
+        (np.full((500, 4), np.nan, dtype=np.float32), "NaN or infinite"),
     ],
 )
 def test_impossible_patches_are_refused(patches: NDArray[np.float32], message: str) -> None:
     with pytest.raises(WrongUse, match=message):
-        train(patches, RECIPE)
+        train_sae(patches, RECIPE)
 
 
 def test_a_run_that_breaks_down_says_so() -> None:
     with pytest.raises(WrongUse, match=r"learning rate 1e\+30 is too high"):
-        train(planted(), replace(RECIPE, learning_rate=1e30))
+        train_sae(planted(), replace(RECIPE, learning_rate=1e30))
 
 
 def test_impossible_k_is_refused() -> None:
     with pytest.raises(WrongUse, match="between 1 and"):
-        train(planted(), replace(RECIPE, k=97))
+        train_sae(planted(), replace(RECIPE, k=97))
 
 
 def test_without_torch_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.delitem(sys.modules, "bm25v.sae.trainer")
+    monkeypatch.delitem(sys.modules, "bm25v.training.trainer")
     with pytest.raises(MissingExtra, match=r"bm25v\[train\]"):
-        importlib.import_module("bm25v.sae.trainer")
+        importlib.import_module("bm25v.training.trainer")

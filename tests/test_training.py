@@ -25,14 +25,16 @@ from bm25v.cli import progress  # noqa: E402
 from bm25v.cli.train import command  # noqa: E402
 from bm25v.errors import VocabularyError, WrongUse  # noqa: E402
 from bm25v.gallery import Gallery  # noqa: E402
-from bm25v.sae.batches import batches, n_steps, sample  # noqa: E402
-from bm25v.sae.recipe import Recipe  # noqa: E402
-from bm25v.sae.trainer import StepFigures, Trainer  # noqa: E402
-from bm25v.training import TrainingOptions, run, train_vocabulary  # noqa: E402
-from bm25v.training.extraction import Extraction, extract  # noqa: E402
-from bm25v.training.run import Listener  # noqa: E402
-from bm25v.training.store import Store, StoreWindows  # noqa: E402
-from bm25v.training.views import views  # noqa: E402
+from bm25v.training import Listener, TrainingOptions, run, train_vocabulary  # noqa: E402
+from bm25v.training.extraction import Extraction, extract_patches, image_views  # noqa: E402
+from bm25v.training.feature_store import PatchStore, PatchWindows  # noqa: E402
+from bm25v.training.recipe import (  # noqa: E402
+    Recipe,
+    count_steps,
+    iterate_batches,
+    sample_patches,
+)
+from bm25v.training.trainer import StepFigures, Trainer  # noqa: E402
 from bm25v.vocabulary import Vocabulary  # noqa: E402
 
 RECIPE = Recipe(expansion=4, k=4, batch=128, epochs=2, seed=3)
@@ -100,16 +102,16 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(options: TrainingOptions
 def test_interrupted_extraction_goes_on(options: TrainingOptions, tmp_path: Path) -> None:
     kept = replace(options, activations=tmp_path / "kept")
 
-    def stop(done: int, total: int) -> None:
+    def stop(stage: str, done: int, total: int) -> None:
         if done == 20:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_vocabulary(kept, Listener(on_extract=stop))
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").glob("*.f16")}
+        train_vocabulary(kept, Listener(progress=stop))
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").glob("*.npz")}
     assert 5 <= len(before) < 20
     train_vocabulary(kept)
-    assert len(list((tmp_path / "kept").glob("*.f16"))) == 20
+    assert len(list((tmp_path / "kept").glob("*.npz"))) == 20
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
@@ -119,7 +121,7 @@ def test_patches_of_other_settings_are_not_overwritten(
     kept = replace(options, activations=tmp_path / "kept")
     train_vocabulary(kept)
     before = {path: path.read_bytes() for path in (tmp_path / "kept").iterdir()}
-    with pytest.raises(WrongUse, match="holds patches of other pictures or settings"):
+    with pytest.raises(WrongUse, match="has patches of other images or settings"):
         train_vocabulary(replace(kept, views=2, output=tmp_path / "other.vocab"))
     assert {path: path.read_bytes() for path in (tmp_path / "kept").iterdir()} == before
 
@@ -148,7 +150,7 @@ def drawn(options: Extraction, path: Path, seed: tuple[int, ...]) -> NDArray[np.
     """Return the patches of one picture, a view after the other."""
     toy, rng = ToyBackbone(), np.random.default_rng(seed)
     parts = []
-    for view in views(images.decode_image(path, short_side=112), options.views, rng):
+    for view in image_views(images.decode_image(path, short_side=112), options.views, rng):
         patches_pd = toy.forward(toy.prepare_image(np.ascontiguousarray(view))).patches_pd
         parts.append(patches_pd[np.sort(rng.permutation(49)[: options.patches])])
     return np.concatenate(parts).astype(np.float16)
@@ -163,9 +165,9 @@ def test_the_views_of_several_pictures_go_through_the_backbone_at_once(
     for batch, pictures_at_once in ((7, 2), (3, 1), (1, 1)):
         backbone = CountingBackbone(batch)
         torn: list[str] = []
-        store = Store(tmp_path / f"of {batch}", key="", dim=12)
+        store = PatchStore(tmp_path / f"of {batch}", key="", dim=12)
         store.folder.mkdir()
-        extract(
+        extract_patches(
             options,
             backbone,
             store,
@@ -193,7 +195,7 @@ def test_a_vocabulary_is_measured_on_whole_pictures(pictures: Path) -> None:
         for wanted in (replace(options, views=1), options)
     )
     shard = np.concatenate(all_views)
-    measured = options.of_whole_pictures(shard, backbone)
+    measured = options.whole_images(shard, backbone)
     np.testing.assert_array_equal(measured, np.concatenate(whole))
 
 
@@ -216,7 +218,7 @@ def test_other_settings_do_not_go_on(options: TrainingOptions) -> None:
         train_vocabulary(options, Listener(on_step=stop))
     before = contents(options.work)
     for other in (replace(options, recipe=replace(RECIPE, k=3)), replace(options, views=2)):
-        with pytest.raises(WrongUse, match="other pictures or settings"):
+        with pytest.raises(WrongUse, match="other images or settings"):
             train_vocabulary(replace(other, resume=True))
     assert contents(options.work) == before
     (options.work / "checkpoint.safetensors").write_bytes(b"torn")
@@ -225,10 +227,10 @@ def test_other_settings_do_not_go_on(options: TrainingOptions) -> None:
 
 
 def test_wrong_wishes_are_refused(options: TrainingOptions, tmp_path: Path) -> None:
-    with pytest.raises(WrongUse, match="no run to go on with"):
+    with pytest.raises(WrongUse, match="no run to resume"):
         train_vocabulary(replace(options, resume=True))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(WrongUse, match="no pictures in"):
+    with pytest.raises(WrongUse, match="no images in"):
         train_vocabulary(replace(options, folder=tmp_path / "empty"))
     train_vocabulary(options)
     with pytest.raises(VocabularyError, match="exists already"):
@@ -259,8 +261,8 @@ def test_a_small_disk_is_refused_before_anything_is_written(
     assert not list((options.work / "activations").iterdir())
 
 
-def filled(folder: Path, sizes: list[int]) -> Store:
-    store = Store(folder, key="a", dim=3)
+def filled(folder: Path, sizes: list[int]) -> PatchStore:
+    store = PatchStore(folder, key="a", dim=3)
     folder.mkdir()
     for number, size in enumerate(sizes):
         store.write(number, np.full((size, 3), number, dtype=np.float16))
@@ -269,30 +271,84 @@ def filled(folder: Path, sizes: list[int]) -> Store:
 
 def test_a_store_keeps_what_is_whole_and_names_what_is_damaged(tmp_path: Path) -> None:
     filled(tmp_path / "s", [5, 7])
-    again = Store(tmp_path / "s", key="a", dim=3)
+    again = PatchStore(tmp_path / "s", key="a", dim=3)
     assert [shard.patches for shard in again.shards.values()] == [5, 7]
     assert again.read(1).tolist() == [[1, 1, 1]] * 7
-    assert Store(tmp_path / "s", key="other", dim=3).shards == {}
-    (tmp_path / "s" / "shard-00001.f16").write_bytes(b"torn")
-    with pytest.raises(VocabularyError, match=r"shard-00001\.f16 is damaged"):
+    assert PatchStore(tmp_path / "s", key="other", dim=3).shards == {}
+    (tmp_path / "s" / "shard-00001.npz").write_bytes(b"torn")
+    with pytest.raises(VocabularyError, match=r"shard-00001\.npz is damaged"):
         again.read(1)
+
+
+def write_older_format(folder: Path, store: PatchStore) -> None:
+    """Turn a store into one of format 1: raw shards with a checksum in the index."""
+    shards = {}
+    for number in store.shards:
+        content = store.read(number).tobytes()
+        name = f"shard-{number:05d}.f16"
+        (folder / name).write_bytes(content)
+        (folder / f"shard-{number:05d}.npz").unlink()
+        shards[str(number)] = {"file": name, "patches": len(content) // 24, "crc32": 0}
+    index = json.loads((folder / "activations.json").read_text())
+    index |= {"format": 1, "shards": shards}
+    (folder / "activations.json").write_text(json.dumps(index))
+
+
+def test_a_run_resumes_over_patches_of_an_older_format(
+    options: TrainingOptions, tmp_path: Path
+) -> None:
+    whole = train_vocabulary(replace(options, output=tmp_path / "whole.vocab"))
+
+    def stop(figures: StepFigures, steps: int) -> None:
+        if figures.step == 9:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_vocabulary(options, Listener(on_step=stop))
+    folder = options.work / "activations"
+    key = json.loads((folder / "activations.json").read_text())["key"]
+    write_older_format(folder, PatchStore(folder, key=key, dim=12))
+    shutil.copytree(folder, tmp_path / "kept")
+    left: list[int] = []
+    listener = Listener(on_step=lambda *_: left.append(len(list(folder.glob("*.f16")))))
+    resumed = train_vocabulary(replace(options, resume=True), listener)
+    assert weights(resumed) == weights(whole)
+    assert set(left) == {0}
+
+    kept = replace(options, output=tmp_path / "kept.vocab", activations=tmp_path / "kept")
+    before = contents(tmp_path / "kept")
+    with pytest.raises(WrongUse, match=r"or of an older bm25v: name another folder"):
+        train_vocabulary(kept)
+    assert contents(tmp_path / "kept") == before
+
+
+def test_patches_of_a_newer_format_are_refused(tmp_path: Path) -> None:
+    filled(tmp_path / "s", [5])
+    index = json.loads((tmp_path / "s" / "activations.json").read_text())
+    (tmp_path / "s" / "activations.json").write_text(json.dumps({**index, "format": 99}))
+    with pytest.raises(VocabularyError, match="newer bm25v: upgrade"):
+        PatchStore(tmp_path / "s", key="a", dim=3)
 
 
 def test_batches_visit_every_patch_once_an_epoch_and_can_be_entered_anywhere(
     tmp_path: Path,
 ) -> None:
     store = filled(tmp_path / "s", [50, 20, 30, 1])
-    windows = StoreWindows(store, [0, 1, 2, 3], window_bytes=60 * 6)
+    windows = PatchWindows(store, [0, 1, 2, 3], window_bytes=60 * 6)
     assert len(windows) == 2
     recipe = Recipe(batch=16, epochs=3)
-    steps = n_steps(windows, recipe)
-    whole = [batch for batch, _ in zip(batches(windows, recipe), range(steps), strict=False)]
+    steps = count_steps(windows, recipe)
+    whole = [
+        batch for batch, _ in zip(iterate_batches(windows, recipe), range(steps), strict=False)
+    ]
     for epoch in range(3):
         rows = np.concatenate(whole[epoch * steps // 3 : (epoch + 1) * steps // 3])
         assert np.bincount(rows[:, 0].astype(int)).tolist() == [50, 20, 30, 1]
     for start in range(steps):
-        np.testing.assert_array_equal(next(batches(windows, recipe, start=start)), whole[start])
-    assert sample(windows, 40, seed=0).shape == (40, 3)
+        np.testing.assert_array_equal(
+            next(iterate_batches(windows, recipe, start=start)), whole[start]
+        )
+    assert sample_patches(windows, 40, seed=0).shape == (40, 3)
 
 
 def test_gradients_equal_those_of_the_dense_step() -> None:
@@ -327,7 +383,7 @@ def test_two_processes_train_like_one(options: TrainingOptions, tmp_path: Path) 
     script = tmp_path / "two.py"
     script.write_text(
         "import sys\nfrom pathlib import Path\n"
-        "from bm25v.sae.recipe import Recipe\n"
+        "from bm25v.training.recipe import Recipe\n"
         "from bm25v.training import TrainingOptions, train_vocabulary\n"
         f"recipe = Recipe(expansion=4, k=4, batch={RECIPE.batch}, epochs=2, seed=3)\n"
         "folder, output = Path(sys.argv[1]), Path(sys.argv[2])\n"
@@ -361,7 +417,7 @@ def test_the_command_trains(pictures: Path, tmp_path: Path) -> None:
     command += ["--backbone", "toy", "--expansion", "4", "--k", "4", "--batch", "128", "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "40 pictures" in done.stderr
+    assert "40 images" in done.stderr
     printed = json.loads(done.stdout)
     assert printed["fingerprint"] == Vocabulary.load(tmp_path / "own.vocab").fingerprint
     assert printed["recipe"]["expansion"] == 4
@@ -374,7 +430,7 @@ def test_streaming_keeps_nothing_and_learns_the_same(
     seen: list[int] = []
     streamed = train_vocabulary(
         replace(options, output=tmp_path / "streamed.vocab", stream=True),
-        Listener(on_step=lambda figures, _: seen.append(len(list(tmp_path.rglob("*.f16"))))),
+        Listener(on_step=lambda figures, _: seen.append(len(list(tmp_path.rglob("*.npz"))))),
     )
     assert set(seen) == {0}
     assert streamed.report["data"]["patches"] == whole.report["data"]["patches"]
@@ -407,7 +463,7 @@ def test_a_device_that_is_not_here_is_refused(options: TrainingOptions) -> None:
 
 
 def test_too_few_patches_are_refused_before_they_are_made(options: TrainingOptions) -> None:
-    with pytest.raises(WrongUse, match="1,960 patches are fewer than the 2,400 words"):
+    with pytest.raises(WrongUse, match="1,960 patches are too few to learn 2,400 words"):
         train_vocabulary(replace(options, recipe=replace(RECIPE, expansion=200)))
     assert not options.work.exists()
 
@@ -425,7 +481,7 @@ def test_patches_that_turn_out_too_few_are_refused(
     _, *learnt = shards(pictures)
     for path in itertools.chain(*learnt[:-1]):
         path.write_bytes(b"no picture")
-    with pytest.raises(WrongUse, match="98 patches are fewer than the 144 words"):
+    with pytest.raises(WrongUse, match="98 patches are too few to learn 144 words"):
         train_vocabulary(replace(options, recipe=replace(RECIPE, expansion=12)))
     assert not options.output.exists()
 
@@ -512,15 +568,6 @@ def test_nothing_changes_without_tensorboard(
     assert logged(options.output)["fvu"] == logged(options.output.with_name("with.vocab"))["fvu"]
 
 
-def test_a_run_says_how_many_pictures_a_step_sees(options: TrainingOptions) -> None:
-    told: list[float] = []
-    train_vocabulary(
-        replace(options, views=2, patches=8),
-        Listener(on_start=lambda pictures: told.append(pictures)),
-    )
-    assert told == [RECIPE.batch / 16]
-
-
 @pytest.mark.parametrize("seconds", [0.0, 1e9])
 def test_a_log_file_shows_progress_now_and_then(
     pictures: Path, tmp_path: Path, seconds: float, monkeypatch: pytest.MonkeyPatch
@@ -530,15 +577,21 @@ def test_a_log_file_shows_progress_now_and_then(
     done = CliRunner().invoke(command, [*map(str, words), "--k", "4", "--batch", "128"])
     assert done.exit_code == 0, done.output
     lines = done.stderr.splitlines()
-    assert lines[0] == "40 pictures, 0.00 GB of patches"
+    assert lines[0] == "40 images, 0.00 GB of patches"
     if seconds:
         assert len(lines) == 1
         return
-    speed = r"[\d,.]+ pictures/s"
-    extracting = [line for line in lines if re.match(r"patches of picture \d+ of 40", line)]
+    speed = r"[\d,.]+ (images|steps)/s"
+    extracting = [
+        line
+        for line in lines
+        if re.match(r"(extracting patches|collecting samples of words): image \d+ of 40", line)
+    ]
     training = [line for line in lines if line.startswith("step ")]
     assert len(lines) == 1 + len(extracting) + len(training)
-    assert re.fullmatch(rf"patches of picture 39 of 40  {speed}  0:00:\d\d left", extracting[38])
+    assert re.fullmatch(
+        rf"extracting patches: image 39 of 40  {speed}  0:00:\d\d left", extracting[38]
+    )
     assert re.fullmatch(
         rf"step 5 of 75  FVU 0\.\d+  L0 4\.0  dead \d+\.\d%  {speed}  0:\d\d:\d\d left", training[4]
     )

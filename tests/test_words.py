@@ -26,10 +26,9 @@ from tests.test_explain import Page
 
 pytest.importorskip("torch")
 
-from bm25v.sae.recipe import Recipe
-from bm25v.training import TrainingOptions, train_vocabulary
-from bm25v.training import samples as gathering
-from bm25v.training.samples import gather
+from bm25v.training import TrainingOptions, train_vocabulary, word_samples
+from bm25v.training.recipe import Recipe
+from bm25v.training.word_samples import gather_samples
 
 TOY = Vocabulary.load("toy")
 
@@ -39,7 +38,7 @@ def toy_folder(photos: Path, tmp_path: Path) -> Path:
     """The toy vocabulary as a folder with samples and a log."""
     folder = tmp_path / "pets.vocab"
     TOY.save(folder)
-    gather(TOY.backbone, TOY.sae, sorted(photos.iterdir())).save(folder)
+    gather_samples(TOY.backbone, TOY.sae, sorted(photos.iterdir())).save(folder)
     log = [{"step": step, "fvu": 0.9 / step, "l0": 8, "dead_share": 0} for step in range(1, 41)]
     (folder / "training.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in log))
     return folder
@@ -60,7 +59,7 @@ def difference(jpeg: bytes, pixels: NDArray[np.uint8]) -> float:
 
 
 def test_counts_equal_those_of_a_plain_loop(photos: Path) -> None:
-    samples = gather(TOY.backbone, TOY.sae, sorted(photos.iterdir()))
+    samples = gather_samples(TOY.backbone, TOY.sae, sorted(photos.iterdir()))
     counts = np.zeros(TOY.n_words, dtype=int)
     for path in photos.iterdir():
         codes = TOY.encode(path).codes
@@ -68,18 +67,18 @@ def test_counts_equal_those_of_a_plain_loop(photos: Path) -> None:
             counts[word] += (bags.word_activations(codes, word) > 0).sum()
     assert samples.counts_v.tolist() == counts.tolist()
     assert (samples.pictures, samples.patches) == (12, 12 * 49)
-    assert len(samples.words) == gathering.WORDS
+    assert len(samples.words) == word_samples.WORDS
     chosen = [int(samples.counts_v[word.word]) for word in samples.words]
     assert chosen == sorted(chosen, reverse=True)
     assert chosen[0] == counts.max()
 
 
 def test_examples_are_the_patches_of_highest_activation(photos: Path) -> None:
-    samples = gather(TOY.backbone, TOY.sae, sorted(photos.iterdir()))
+    samples = gather_samples(TOY.backbone, TOY.sae, sorted(photos.iterdir()))
     for word in samples.words:
         expected = peaks(photos, word.word)
         assert word.pictures == len(expected)
-        assert len(word.examples) == min(gathering.EXAMPLES, len(expected))
+        assert len(word.examples) == min(word_samples.EXAMPLES, len(expected))
         for example, (value, path) in zip(word.examples, expected, strict=False):
             assert example.activation == pytest.approx(value, abs=1e-6)
             grid = bags.word_activations(TOY.encode(path).codes, word.word).reshape(7, 7)
@@ -98,7 +97,7 @@ def test_examples_are_the_patches_of_highest_activation(photos: Path) -> None:
 def test_images_of_any_shape_can_be_examples(tmp_path: Path, size: tuple[int, int]) -> None:
     Image.effect_noise(size, 80).convert("RGB").save(tmp_path / "noise.png")
     (tmp_path / "torn.png").write_bytes(b"no image")
-    samples = gather(TOY.backbone, TOY.sae, [tmp_path / "noise.png", tmp_path / "torn.png"])
+    samples = gather_samples(TOY.backbone, TOY.sae, [tmp_path / "noise.png", tmp_path / "torn.png"])
     assert samples.pictures == 1
     for word in samples.words:
         box = word.examples[0].patch
@@ -107,7 +106,7 @@ def test_images_of_any_shape_can_be_examples(tmp_path: Path, size: tuple[int, in
 
 
 def test_samples_are_read_as_they_were_written(photos: Path, tmp_path: Path) -> None:
-    samples = gather(TOY.backbone, TOY.sae, sorted(photos.iterdir()))
+    samples = gather_samples(TOY.backbone, TOY.sae, sorted(photos.iterdir()))
     samples.save(tmp_path)
     loaded = Samples.load(tmp_path)
     assert loaded is not None

@@ -68,7 +68,7 @@ def encode(folder: Path | None, vocabulary: str, limit: int, rounds: int, as_jso
 @json_option
 def train(dims: tuple[int, ...], rounds: int, as_json: bool) -> None:
     """Time a training step against the same step written densely, and patches becoming words."""
-    from bm25v.sae import trainer as _needs_torch  # noqa: F401, I001 - says so in one line
+    from bm25v.training import trainer as _needs_torch  # noqa: F401, I001 - says so in one line
     from bm25v.research.bench.train import time_steps, time_words
     from bm25v.cli.progress import stages_bar
 

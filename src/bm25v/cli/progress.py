@@ -24,8 +24,8 @@ from bm25v.cli.options import shown
 
 if TYPE_CHECKING:
     from bm25v.errors import ImageError
-    from bm25v.sae.trainer import StepFigures
-    from bm25v.training.run import Listener
+    from bm25v.training import Listener
+    from bm25v.training.trainer import StepFigures
 
 LOG_SECONDS = 10.0  # between two lines in a file
 
@@ -67,8 +67,8 @@ def stages_bar() -> Iterator[Callable[[str, int, int], None]]:
 
 
 @contextmanager
-def live_line(console: Console) -> Iterator[Callable[[str, int, int, float], None]]:
-    """Give a function (label, done, total, pictures each) that says what goes on and how fast.
+def live_line(console: Console) -> Iterator[Callable[[str, int, int, str], None]]:
+    """Give a function (label, done, total, unit) that shows what is done and how fast.
 
     On a terminal the line is live; into a file, one is written now and then.
     """
@@ -82,15 +82,15 @@ def live_line(console: Console) -> Iterator[Callable[[str, int, int, float], Non
         disable=console.quiet or not console.is_terminal,
         speed_estimate_period=_SPEED_SECONDS,
     ) as bar:
-        task_id = bar.add_task("", total=None, pictures=1.0)
+        task_id = bar.add_task("", total=None, unit="")
         (task,) = bar.tasks
         last = time.monotonic()
 
-        def show(label: str, done: int, total: int, pictures: float) -> None:
+        def show(label: str, done: int, total: int, unit: str) -> None:
             nonlocal last
             if done < task.completed:  # something else is counted now
                 bar.reset(task_id, description=label, total=total)
-            bar.update(task_id, description=label, completed=done, total=total, pictures=pictures)
+            bar.update(task_id, description=label, completed=done, total=total, unit=unit)
             if not console.is_terminal and time.monotonic() - last >= LOG_SECONDS:
                 last = time.monotonic()
                 console.print(_plain(task), soft_wrap=True)
@@ -101,36 +101,28 @@ def live_line(console: Console) -> Iterator[Callable[[str, int, int, float], Non
 @contextmanager
 def training_display(*, is_silent: bool = False) -> "Iterator[Listener]":
     """Give a training run somebody who shows what it tells."""
-    from bm25v.training.run import Listener
+    from bm25v.training import Listener
 
     console = Console(stderr=True, highlight=False, markup=False, quiet=is_silent)
-    pictures = 1.0  # a step
-
-    def on_start(pictures_a_step: float) -> None:
-        nonlocal pictures
-        pictures = pictures_a_step
-
     with live_line(console) as show:
 
-        def on_extract(done: int, total: int) -> None:
-            show(f"patches of picture {done:,} of {total:,}", done, total, 1.0)
+        def progress(stage: str, done: int, total: int) -> None:
+            show(f"{stage}: image {done:,} of {total:,}", done, total, "images")
 
         def on_step(figures: "StepFigures", steps: int) -> None:
             label = (
                 f"step {figures.step:,} of {steps:,}  FVU {figures.fvu:.3f}  "
                 f"L0 {figures.l0:.1f}  dead {figures.dead_share:.1%}"
             )
-            show(label, figures.step, steps, pictures)
+            show(label, figures.step, steps, "steps")
 
-        def say(text: str) -> None:
-            console.print(text, soft_wrap=True)
+        def on_message(line: str) -> None:
+            console.print(line, soft_wrap=True)
 
         def on_error(path: Path, error: "ImageError") -> None:
-            say(f"left out: {shown(str(path))}: {error}")
+            on_message(f"left out: {shown(str(path))}: {error}")
 
-        yield Listener(
-            on_extract=on_extract, on_start=on_start, on_step=on_step, on_error=on_error, say=say
-        )
+        yield Listener(progress=progress, on_step=on_step, on_error=on_error, on_message=on_message)
 
 
 class _SpeedColumn(ProgressColumn):
@@ -144,5 +136,5 @@ def _plain(task: Task) -> str:
 
 
 def _speed(task: Task) -> str:
-    speed = (task.speed or 0) * task.fields["pictures"]
-    return f"{speed:,.{1 if speed < 100 else 0}f} pictures/s" if speed else ""
+    speed = task.speed or 0
+    return f"{speed:,.{1 if speed < 100 else 0}f} {task.fields['unit']}/s" if speed else ""

@@ -81,8 +81,8 @@ def command(
     OUTPUT/tensorboard.
     """
     from bm25v.cli.progress import training_display
-    from bm25v.sae.recipe import Recipe
     from bm25v.training import TrainingOptions, train_vocabulary
+    from bm25v.training.recipe import Recipe
 
     recipe = Recipe.paper() if recipe_name == "paper" else Recipe()
     recipe = replace(recipe, **{name: v for name, v in settings.items() if v is not None})

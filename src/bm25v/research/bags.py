@@ -16,9 +16,9 @@ from bm25v.backbones import Features
 from bm25v.progress import Progress, no_progress
 from bm25v.research.features import DatasetFeatures
 from bm25v.research.settings import Pooling, RankingSettings
-from bm25v.research.store import Arrays, cached
 from bm25v.sae.model import Codes
 from bm25v.threads import available_cpus
+from bm25v.training.feature_store import Arrays, load_or_compute
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import dequantise, quantise
 
@@ -65,7 +65,9 @@ def compute_codes(
 ) -> Codes:
     """Return the codes of all distinct images, with shape (U, P, k), from the cache if possible."""
     path = features.cache / "words" / f"{features.key}-{vocabulary.fingerprint}.npz"
-    codes = cached(path, ("words", "activations"), lambda: _encode(features, vocabulary, progress))
+    codes = load_or_compute(
+        path, ("words", "activations"), lambda: _encode(features, vocabulary, progress)
+    )
     return Codes(codes["words"], codes["activations"])
 
 

@@ -24,8 +24,8 @@ from bm25v.backbones.protocol import Floats
 from bm25v.errors import EvaluationError, ImageError, WrongUse
 from bm25v.progress import Progress, no_progress
 from bm25v.research.datasets import Dataset, Item, PixelBox, drop_unreadable
-from bm25v.research.store import FeatureStore, Shard
 from bm25v.threads import available_cpus
+from bm25v.training.feature_store import ImageFeatures, ImageFeatureStore
 from bm25v.vocabulary import Vocabulary
 
 _SHARD_BYTES = 64_000_000
@@ -112,7 +112,7 @@ def extract_features(
             hashes[part] = outcome
             progress("reading files", len(hashes), len(parts))
     keys = {part: found.part for part, found in hashes.items() if isinstance(found, ImageHashes)}
-    store = FeatureStore(cache / "features" / vocabulary.backbone_fingerprint, keys.values())
+    store = ImageFeatureStore(cache / "features" / vocabulary.backbone_fingerprint, keys.values())
     errors = _fill_store(store, keys, vocabulary, progress)
     readable = drop_unreadable(dataset, _file_hashes(hashes, errors))
     gallery_keys = [keys[ImagePart.of_item(item)] for item in readable.gallery]
@@ -179,7 +179,7 @@ def _file_hashes(
 
 
 def _fill_store(
-    store: FeatureStore,
+    store: ImageFeatureStore,
     keys: Mapping[ImagePart, bytes],
     vocabulary: Vocabulary,
     progress: Progress,
@@ -214,11 +214,11 @@ def _shard_size(backbone: Backbone) -> int:
     return max(1, min(_SHARD_IMAGES, _SHARD_BYTES // (2 * n_patches * backbone.patch_dim)))
 
 
-def _make_shard(features: Mapping[bytes, Features]) -> Shard:
+def _make_shard(features: Mapping[bytes, Features]) -> ImageFeatures:
     dense_ne = np.stack([image.dense_e for image in features.values()]).astype(np.float32)
     dense_ne /= np.maximum(np.linalg.norm(dense_ne, axis=1, keepdims=True), 1e-12)
     patches_npd = np.stack([image.patches_pd.astype(np.float16) for image in features.values()])
-    return Shard(list(features), patches_npd, dense_ne)
+    return ImageFeatures(list(features), patches_npd, dense_ne)
 
 
 def _extract(

@@ -1,6 +1,5 @@
-"""Sparse auto-encoders: patch features in, a few active visual words a patch out.
+"""Sparse auto-encoders: patch features → codes, the few active visual words of each patch.
 
-`model` is the encoder that search uses, numpy only. `trainer` makes new ones and needs torch,
-`formats` reads those of other tools.
-Not this room's job: pictures, bags, files of a vocabulary.
+`model` encodes, with numpy only. `formats` reads auto-encoders that other projects trained. Not
+this package's job: training (`bm25v.training`), bags and vocabulary folders (`bm25v.vocabulary`).
 """

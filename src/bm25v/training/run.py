@@ -1,4 +1,9 @@
-"""One training run, from pictures to a vocabulary folder; interrupted, it goes on."""
+"""One training run: a folder of images → a vocabulary folder.
+
+An interrupted run can resume: it ends with the same weights as one that was never interrupted.
+Several processes that `torchrun` started train together. Not this module's job: the mathematics of
+a step (`trainer`).
+"""
 
 import hashlib
 import itertools
@@ -15,91 +20,132 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import distributed
 
 from bm25v import backbones
 from bm25v.backbones import Backbone
 from bm25v.backbones.huggingface import find_device
 from bm25v.errors import ImageError, VocabularyError, WrongUse
 from bm25v.explain.samples import Samples
-from bm25v.sae.batches import Patches, Windows, batches
-from bm25v.sae.recipe import Recipe
-from bm25v.sae.train import check, describe, start_run
-from bm25v.sae.trainer import StepFigures, Trainer
-from bm25v.training import checkpoints, curves
-from bm25v.training.extraction import Extraction, extract, pictures_in, streamed
-from bm25v.training.processes import Processes
-from bm25v.training.samples import gather
-from bm25v.training.store import Store, StoreWindows
-from bm25v.training.views import ABOUT
+from bm25v.progress import Progress, no_progress
+from bm25v.training import checkpoints
+from bm25v.training.extraction import (
+    VIEWS_ABOUT,
+    Extraction,
+    extract_patches,
+    find_training_images,
+    stream_patches,
+)
+from bm25v.training.feature_store import PatchStore, PatchWindows
+from bm25v.training.recipe import Patches, Recipe, Windows, iterate_batches
+from bm25v.training.trainer import (
+    StepFigures,
+    Trainer,
+    check_patches,
+    describe_run,
+    start_trainer,
+)
+from bm25v.training.word_samples import gather_samples
 from bm25v.vocabulary import Vocabulary
 
 CHECKPOINT_SECONDS = 60.0
 
-_LOG = "training.jsonl"
-
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """What is to be trained, from what, and where it goes."""
+    """What to train on, how, and where the vocabulary is written."""
 
     folder: Path
     output: Path
     backbone: str = "tinyvit-5m"
     layer: int | None = None  # None: the last
-    device: str | None = None  # None: the best there is for the backbone, the cpu for training
+    device: str | None = None  # None: the best one for the backbone, the CPU for training
     recipe: Recipe = field(default_factory=Recipe)
     k_post: int = 16
     views: int = 1
-    patches: int | None = None  # a view; None keeps all
-    about: str = ""  # the pictures, in a sentence, for the report
+    patches: int | None = None  # per view; None keeps all
+    about: str = ""  # describes the images in the report
     resume: bool = False
-    activations: Path | None = None  # None: beside the output, until it is done
-    stream: bool = False  # make patches anew each time rather than keep them
+    activations: Path | None = None  # keeps the patches; None: a folder that is deleted at the end
+    stream: bool = False  # extract patches in every epoch instead of keeping them
 
     @property
     def work(self) -> Path:
-        """Where an unfinished run is kept."""
+        """The folder of the unfinished run."""
         return self.output.with_name(self.output.name + ".work")
 
 
 @dataclass(frozen=True)
 class Listener:
-    """What a run tells while it goes."""
+    """Functions that a run calls to report what it does."""
 
-    on_extract: Callable[[int, int], None] = lambda done, total: None
-    on_start: Callable[[float], None] = lambda pictures_a_step: None
+    progress: Progress = no_progress  # while images are read
     on_step: Callable[[StepFigures, int], None] = lambda figures, steps: None
-    on_error: Callable[[Path, ImageError], None] = lambda path, error: None
-    say: Callable[[str], None] = lambda line: None
+    on_error: Callable[[Path, ImageError], None] = lambda path, error: None  # an unreadable image
+    on_message: Callable[[str], None] = lambda line: None
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes that train together: those that `torchrun` started, or this one alone."""
+
+    rank: int = 0  # of this process
+    n: int = 1
+
+    @classmethod
+    @contextmanager
+    def join(cls, device: str) -> Iterator["Processes"]:
+        """Connect with the other processes, if `torchrun` started any."""
+        n = int(os.environ.get("WORLD_SIZE", "1"))
+        if n == 1:
+            yield cls()
+            return
+        distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+        try:
+            yield cls(distributed.get_rank(), n)
+        finally:
+            distributed.destroy_process_group()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes files."""
+        return self.rank == 0
+
+    def part(self, batch_nd: Patches) -> Patches:
+        """Return this process's part of a batch."""
+        return batch_nd[self.rank :: self.n]
+
+    def wait(self) -> None:
+        """Wait until all processes have called this."""
+        if self.n > 1:
+            distributed.barrier()
 
 
 def train_vocabulary(options: TrainingOptions, listener: Listener | None = None) -> Vocabulary:
-    """Train a vocabulary on a folder of pictures and save it."""
+    """Train a vocabulary on a folder of images and save it."""
     listener = listener or Listener()
-    refuse_overwriting(options.output)
-    _refuse_unfinished(options)
+    check_output(options.output)
+    _check_unfinished(options)
     start = time.perf_counter()
-    options = replace(options, device=_own(options.device))
+    options = replace(options, device=_device_of_process(options.device))
     device = str(find_device(torch, options.device or "cpu"))
     extraction = _extraction(options)
     with Processes.join(device) as processes:
-        backbone = _backbone(options)
+        backbone = _load_backbone(options)
         key = _run_key(options, extraction.key(backbone))
-        _refuse_early(options, extraction, backbone, key)
-        windows, held_out = _patches(options, extraction, backbone, processes, listener)
+        _check_run(options, extraction, backbone, key)
+        windows, held_out = _read_patches(options, extraction, backbone, processes, listener)
         n_patches = sum(map(windows.n_patches, range(len(windows))))
-        check((n_patches, backbone.patch_dim), options.recipe)
-        trainer = start_run(windows, options.recipe, device=device)
+        check_patches((n_patches, backbone.patch_dim), options.recipe)
+        trainer = start_trainer(windows, options.recipe, device=device)
         if options.resume:
-            trainer.restore(checkpoints.load(options.work))
-        batch = min(options.recipe.batch, n_patches)
-        listener.on_start(batch / extraction.patches_per_picture(backbone))
+            trainer.restore(checkpoints.load_checkpoint(options.work))
         _train(options, trainer, windows, key, processes, listener)
         sae = trainer.autoencoder()
         report = {
             "data": _data_report(options, extraction, n_patches),
             "training": {
-                **describe(trainer, sae, held_out),
+                **describe_run(trainer, sae, held_out),
                 "processes": processes.n,
                 "seconds": round(time.perf_counter() - start, 1),
             },
@@ -107,115 +153,116 @@ def train_vocabulary(options: TrainingOptions, listener: Listener | None = None)
         vocabulary = Vocabulary.build(
             options.output.stem, backbone=backbone, sae=sae, k_post=options.k_post, report=report
         )
-        processes.wait()  # the others may still be reading what is about to be removed
+        processes.wait()  # others may still read files that are deleted next
         if processes.is_first:
-            samples = gather(
+            samples = gather_samples(
                 backbone,
                 vocabulary.sae,
                 extraction.paths,
                 seed=options.recipe.seed,
-                progress=listener.on_extract,
+                progress=listener.progress,
             )
             _finish(options, vocabulary, samples)
         processes.wait()
     return vocabulary
 
 
-def _own(device: str | None) -> str | None:
-    """Return this process's GPU where `torchrun` started one process for each."""
+def _device_of_process(device: str | None) -> str | None:
+    """Return this process's GPU, as `torchrun` starts one process for each."""
     return f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if device == "cuda" else device
 
 
-def refuse_overwriting(output: Path) -> None:
-    """Refuse a place where a vocabulary, or a file, is already."""
+def check_output(output: Path) -> None:
+    """Raise an error if there is a vocabulary, or a file, at the output path."""
     if output.is_file() or (output / "vocabulary.json").exists():
-        raise VocabularyError(f"{output} exists already: give another place, or delete it")
+        raise VocabularyError(f"{output} exists already: give another path, or delete it")
 
 
-def _refuse_unfinished(options: TrainingOptions) -> None:
+def _check_unfinished(options: TrainingOptions) -> None:
     if not options.resume and (options.work / checkpoints.FILE_NAME).exists():
         raise WrongUse(
-            f"an unfinished run is in {options.work}: continue it with --resume, or delete it"
+            f"{options.work} has an unfinished run: continue it with --resume, or delete the folder"
         )
 
 
-def _refuse_early(
+def _check_run(
     options: TrainingOptions, extraction: Extraction, backbone: Backbone, key: str
 ) -> None:
-    """Refuse what cannot end well, before hours go into patches."""
-    n_patches = len(extraction.paths) * extraction.patches_per_picture(backbone)
-    check((n_patches, backbone.patch_dim), options.recipe)
+    """Raise the errors that can be known before hours are spent on extraction."""
+    n_patches = len(extraction.paths) * extraction.patches_per_image(backbone)
+    check_patches((n_patches, backbone.patch_dim), options.recipe)
     if options.resume:
-        checkpoints.check(options.work, key=key)
+        checkpoints.check_checkpoint(options.work, key=key)
 
 
-def _backbone(options: TrainingOptions) -> Backbone:
-    """Return the backbone on the wanted device; the built-in ones know only the cpu."""
+def _load_backbone(options: TrainingOptions) -> Backbone:
+    """Return the backbone on its device; the built-in ones run on the CPU only."""
     device = None if options.backbone in backbones.backbone_names() else options.device
     return backbones.load_backbone(options.backbone, layer=options.layer, device=device)
 
 
 def _extraction(options: TrainingOptions) -> Extraction:
-    paths, recipe = pictures_in(options.folder), options.recipe
+    paths, recipe = find_training_images(options.folder), options.recipe
     return Extraction(paths, options.views, options.patches, recipe.held_out, recipe.seed)
 
 
-def _patches(
+def _read_patches(
     options: TrainingOptions,
     extraction: Extraction,
     backbone: Backbone,
     processes: Processes,
     listener: Listener,
 ) -> tuple[Windows, list[Patches]]:
-    """Return patches to train on and those of held-out pictures, from a store or as a stream."""
+    """Return patches to train on and those of held-out images, from a store or as a stream."""
     if options.stream:
-        training, whole = streamed(extraction, backbone, listener.on_error)
+        training, whole = stream_patches(extraction, backbone, listener.on_error)
         return training, [*whole]
     numbers = list(range(len(extraction.shards(backbone))))
     n_held_out = extraction.n_held_out(len(numbers))
-    store = _filled_store(options, extraction, backbone, processes, listener)
+    store = _fill_store(options, extraction, backbone, processes, listener)
     held_out: list[Patches] = [
-        extraction.of_whole_pictures(store.read(number), backbone)
-        for number in numbers[:n_held_out]
+        extraction.whole_images(store.read(number), backbone) for number in numbers[:n_held_out]
     ]
     if not any(map(len, held_out)):
         raise WrongUse(
-            "none of the pictures held out for measuring can be read: "
-            "take out what is unreadable, or give another --seed"
+            "none of the images held out for measuring can be read: "
+            "remove unreadable images, or give another --seed"
         )
-    return StoreWindows(store, numbers[n_held_out:]), held_out
+    return PatchWindows(store, numbers[n_held_out:]), held_out
 
 
-def _filled_store(
+def _fill_store(
     options: TrainingOptions,
     extraction: Extraction,
     backbone: Backbone,
     processes: Processes,
     listener: Listener,
-) -> Store:
+) -> PatchStore:
     folder = options.activations or options.work / "activations"
     key = extraction.key(backbone)
     if processes.is_first:
-        store = Store(folder, key=key, dim=backbone.patch_dim)
-        if options.activations and store.is_of_another_run:
+        store = PatchStore(folder, key=key, dim=backbone.patch_dim)
+        if store.has_other_patches and options.activations:
             raise WrongUse(
-                f"{folder} holds patches of other pictures or settings: "
+                f"{folder} has patches of other images or settings, or of an older bm25v: "
                 "name another folder, or delete it"
             )
-        per_picture = extraction.patches_per_picture(backbone) * backbone.patch_dim * 2
-        n_bytes = per_picture * len(extraction.paths)
-        listener.say(f"{len(extraction.paths):,} pictures, {n_bytes / 1e9:.2f} GB of patches")
-        have = sum(shard.patches for shard in store.shards.values()) * store.dim * 2
-        store.refuse_small_disk(n_bytes - have)
-        extract(
+        if store.has_other_patches:
+            store.clear()
+        per_image = extraction.patches_per_image(backbone) * backbone.patch_dim * 2
+        n_bytes = per_image * len(extraction.paths)
+        listener.on_message(f"{len(extraction.paths):,} images, {n_bytes / 1e9:.2f} GB of patches")
+        stored = sum(shard.patches for shard in store.shards.values()) * store.dim * 2
+        store.check_disk_space(n_bytes - stored)
+        extract_patches(
             extraction,
             backbone,
             store,
-            progress=listener.on_extract,
+            progress=listener.progress,
             on_error=listener.on_error,
         )
     processes.wait()
-    return Store(folder, key=key, dim=backbone.patch_dim)
+    return PatchStore(folder, key=key, dim=backbone.patch_dim)
 
 
 def _run_key(options: TrainingOptions, data_key: str) -> str:
@@ -233,17 +280,17 @@ def _train(
 ) -> None:
     def save() -> None:
         if processes.is_first:
-            checkpoints.save(options.work, trainer.state(), key=key)
+            checkpoints.save_checkpoint(options.work, trainer.state(), key=key)
 
     last = time.monotonic()
-    with _log(options, trainer.step_number, processes) as write, _late_interrupt() as stop:
+    with _open_log(options, trainer.step_number, processes) as write, _defer_interrupt() as stop:
         try:
-            left = trainer.steps - trainer.step_number
-            order = batches(windows, trainer.recipe, start=trainer.step_number)
-            for batch in itertools.islice(order, left):
+            remaining = trainer.steps - trainer.step_number
+            batches = iterate_batches(windows, trainer.recipe, start=trainer.step_number)
+            for batch_nd in itertools.islice(batches, remaining):
                 if stop.is_set():
                     raise KeyboardInterrupt
-                figures = trainer.step(processes.part(batch))
+                figures = trainer.step(processes.part(batch_nd))
                 write(figures)
                 listener.on_step(figures, trainer.steps)
                 if time.monotonic() - last > CHECKPOINT_SECONDS:
@@ -255,29 +302,20 @@ def _train(
 
 
 @contextmanager
-def _log(
+def _open_log(
     options: TrainingOptions, after: int, processes: Processes
 ) -> Iterator[Callable[[StepFigures], None]]:
-    """Give a function that writes down the figures of the steps after some step."""
+    """Yield a function that logs a step; only the first process writes."""
     if not processes.is_first:
         yield lambda figures: None
         return
-    options.work.mkdir(parents=True, exist_ok=True)
-    with (
-        (options.work / _LOG).open("a" if options.resume else "w") as log,
-        curves.curves(options.work, after=after) as draw,
-    ):
-
-        def write(figures: StepFigures) -> None:
-            log.write(json.dumps(figures._asdict()) + "\n")
-            draw(figures)
-
+    with checkpoints.open_log(options.work, after=after) as write:
         yield write
 
 
 @contextmanager
-def _late_interrupt() -> Iterator[threading.Event]:
-    """Turn Ctrl-C into an event, so that it takes effect between two steps, never within one."""
+def _defer_interrupt() -> Iterator[threading.Event]:
+    """Turn Ctrl-C into an event, so that it takes effect between two steps."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -295,15 +333,15 @@ def _data_report(
     return {
         "about": options.about or os.path.basename(os.path.abspath(options.folder)),
         "pictures": len(extraction.paths),
-        "views": f"{options.views}: {ABOUT}",
+        "views": f"{options.views}: {VIEWS_ABOUT}",
         "patches_a_view": options.patches,
         "patches": n_patches,
     }
 
 
 def _finish(options: TrainingOptions, vocabulary: Vocabulary, samples: Samples) -> None:
-    vocabulary.save(options.output)
+    options.output.mkdir(parents=True, exist_ok=True)
     samples.save(options.output)
-    shutil.copy(options.work / _LOG, options.output / _LOG)
-    curves.keep(options.work, options.output)
+    checkpoints.copy_log(options.work, options.output)
+    vocabulary.save(options.output)  # last, so that a vocabulary that exists is complete
     shutil.rmtree(options.work)

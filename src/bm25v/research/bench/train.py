@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from bm25v.sae.model import SparseAutoEncoder
-from bm25v.sae.recipe import Recipe
-from bm25v.sae.trainer import Trainer
+from bm25v.training.recipe import Recipe
+from bm25v.training.trainer import Trainer
 
 PATCHES, DIM, WORDS = 729, 1152, 18_432  # SigLIP2-SO400M, as in the paper
 

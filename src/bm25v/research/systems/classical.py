@@ -13,9 +13,9 @@ from bm25v.index.searcher import Ranked
 from bm25v.progress import Progress, no_progress
 from bm25v.research.bags import BagTable
 from bm25v.research.features import DatasetFeatures
-from bm25v.research.store import Arrays, cached
 from bm25v.research.systems.sparse import rank_by_product, sparse_matrix, unit_rows
 from bm25v.research.systems.vectors import import_faiss
+from bm25v.training.feature_store import Arrays, load_or_compute
 
 N_WORDS = 1_024
 _MAX_PATCHES_PER_WORD = 64  # limits the training time
@@ -51,7 +51,7 @@ def cluster_patches(
     def train() -> Arrays:
         return {"words": _train_clusters(features, gallery, progress)}
 
-    return np.asarray(cached(path, ("words",), train)["words"])
+    return np.asarray(load_or_compute(path, ("words",), train)["words"])
 
 
 def _train_clusters(

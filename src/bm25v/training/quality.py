@@ -1,4 +1,4 @@
-"""How good an auto-encoder is, measured on patches it has not seen."""
+"""How well a sparse auto-encoder explains patches that it has not seen. numpy only."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -6,27 +6,27 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.sae.batches import Patches
 from bm25v.sae.model import SparseAutoEncoder
+from bm25v.training.recipe import Patches
 
-DENSE_WORD = 0.1  # active in more than a tenth of the patches
+DENSE_WORD = 0.1  # a word active in a larger share of the patches is dense
 
 _BLOCK_ROWS = 4096
 
 
-class Figures(NamedTuple):
-    """What was measured; shares are between 0 and 1."""
+class Quality(NamedTuple):
+    """Measurements on held-out patches; shares are between 0 and 1."""
 
     patches: int
-    fvu: float  # share of the variance left unexplained
-    l0: float  # active words a patch
-    silent_share: float  # words that none of the patches activates
-    dense_share: float  # words that more than a tenth of the patches activate
-    coherence: float  # mean cosine of each decoder row with the one most like it
-    density_v: NDArray[np.float64]  # share of the patches that activate each word
+    fvu: float  # fraction of variance unexplained
+    l0: float  # active words per patch
+    silent_share: float  # share of words that are active in none of the patches
+    dense_share: float  # share of words that are active in more than a tenth of the patches
+    coherence: float  # mean cosine of each decoder row with the most similar other row
+    density_v: NDArray[np.float64]  # share of the patches in which each word is active
 
     def report(self) -> dict[str, float]:
-        """Return what a vocabulary's report says of them."""
+        """Return the entries of a vocabulary's report."""
         return {
             "held_out_patches": self.patches,
             "fvu": self.fvu,
@@ -38,16 +38,16 @@ class Figures(NamedTuple):
         }
 
 
-def measure(sae: SparseAutoEncoder, blocks: Iterable[Patches]) -> Figures:
+def measure_quality(sae: SparseAutoEncoder, blocks: Iterable[Patches]) -> Quality:
     """Measure on patches that come in blocks; sums are kept in float64.
 
     >>> eye, zeros = np.eye(2, dtype=np.float32), np.zeros(2, dtype=np.float32)
-    >>> figures = measure(SparseAutoEncoder(eye, zeros, eye, zeros, k=1), [3 * eye])
-    >>> figures.fvu, figures.l0, figures.silent_share
+    >>> quality = measure_quality(SparseAutoEncoder(eye, zeros, eye, zeros, k=1), [3 * eye])
+    >>> quality.fvu, quality.l0, quality.silent_share
     (0.0, 1.0, 0.0)
     """
     n = 0
-    left = 0.0
+    unexplained = 0.0
     sum_d = np.zeros(sae.patch_dim)
     squares = 0.0
     active_v = np.zeros(sae.n_words)
@@ -56,17 +56,17 @@ def measure(sae: SparseAutoEncoder, blocks: Iterable[Patches]) -> Figures:
             z_nd = np.asarray(block[start : start + _BLOCK_ROWS], dtype=np.float32)
             codes = sae.encode(z_nd)
             exact_nd = z_nd.astype(np.float64)
-            left += float(((exact_nd - sae.decode(codes)) ** 2).sum())
+            unexplained += float(((exact_nd - sae.decode(codes)) ** 2).sum())
             squares += float((exact_nd**2).sum())
             sum_d += exact_nd.sum(axis=0)
             words = codes.words_pk[codes.activations_pk > 0]
             active_v += np.bincount(words, minlength=sae.n_words)
             n += len(z_nd)
-    spread = squares - float((sum_d**2).sum()) / n
+    variance = squares - float((sum_d**2).sum()) / n
     density_v = active_v / n
-    return Figures(
+    return Quality(
         patches=n,
-        fvu=left / spread,
+        fvu=unexplained / variance,
         l0=float(active_v.sum() / n),
         silent_share=float((active_v == 0).mean()),
         dense_share=float((density_v > DENSE_WORD).mean()),
@@ -76,8 +76,8 @@ def measure(sae: SparseAutoEncoder, blocks: Iterable[Patches]) -> Figures:
 
 
 def _coherence(w_dec_vd: NDArray[np.float32]) -> float:
-    lengths = np.maximum(np.linalg.norm(w_dec_vd, axis=1, keepdims=True), 1e-12)
-    unit_vd = w_dec_vd / lengths
+    norms_v1 = np.maximum(np.linalg.norm(w_dec_vd, axis=1, keepdims=True), 1e-12)
+    unit_vd = w_dec_vd / norms_v1
     best = []
     for start in range(0, len(unit_vd), 1024):
         cosines = unit_vd[start : start + 1024] @ unit_vd.T
