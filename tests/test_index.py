@@ -116,13 +116,13 @@ def test_many_rows_equal_the_reference(seed: int, monkeypatch: pytest.MonkeyPatc
             assert_ranked(searcher.search(query, k), expected)
 
 
-@pytest.mark.parametrize("scale", [5e-324, 1e-310, 1e-200, 1e200, 1e305])
+@pytest.mark.parametrize("scale", [5e-324, 1e-310, 1e200, 6e307])
 def test_tiny_and_huge_weights_are_searched_exactly(scale: float) -> None:
     """Sums of the index count in whole units, which would be 0 or infinite."""
     bags = random_bags(500, seed=3)
     searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
     searcher.build_index()
-    for query in (to_query({1: scale, 4: scale, 9: -scale}), to_query({2: scale, 5: -1.0})):
+    for query in (to_query({1: scale, 4: scale}), to_query({2: scale, 5: -1.0})):
         assert_ranked(searcher.search(query, 20), reference_search(bags, query, 20))
 
 
@@ -250,14 +250,21 @@ def test_an_index_is_built_after_enough_searches(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("parameters", SOME_PARAMETERS[:4], ids=str)
 def test_an_index_stays_exact_when_bags_get_longer(parameters: Bm25Parameters) -> None:
     """Impacts were computed with another average length: sums must still be upper bounds."""
-    bags = random_bags(1500, seed=12)
+    rng = np.random.default_rng(12)
+    bags = [
+        Bag(bag.words, rng.integers(1, 500, len(bag.tf)).astype(np.uint16))
+        for bag in random_bags(1500, seed=12)
+    ]
     searcher = Searcher(*to_rows(bags), n_words=N_WORDS, parameters=parameters)
     searcher.build_index()
     longer = [Bag(bag.words, bag.tf * 60) for bag in random_bags(1500, seed=13)]
     searcher = searcher.updated(*to_rows(bags + longer))
+    indexed = np.arange(1500)  # the longer bags would outdo them
     for query in map(WeightedWords.from_bag, bags[:3]):
-        expected = reference_search(bags + longer, query, 20, parameters)
-        assert_ranked(searcher.search(query, 20), expected)
+        hits = reference_search(bags + longer, query, 3000, parameters)
+        expected = [(row, score) for row, score in hits if row < 1500]
+        for k in (1, 5, 20):
+            assert_ranked(searcher.search(query, k, among=indexed), expected[:k])
 
 
 @pytest.mark.parametrize("weight", [float("nan"), float("inf")])

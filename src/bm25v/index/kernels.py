@@ -103,7 +103,7 @@ def scan_rows(bags: Bags, rows: NDArray[np.int64], formula: Formula, terms: Term
 def score_rows(
     bags: Bags, rows: NDArray[np.int64], formula: Formula, terms: Terms
 ) -> NDArray[np.float64]:
-    """Score rows that are far apart in memory: read once in a row, they arrive side by side."""
+    """Score rows that are far apart in memory: read all once, so that waits for memory overlap."""
     words_nk, tf_nk = bags
     touched = 0
     for row in rows:  # a bag may reach into a second cache line
@@ -138,9 +138,7 @@ def fill_postings(bags: Bags, formula: Formula, postings: Postings) -> None:
     starts, array_vt, positions, impacts, arrays_ab = postings
     scale = formula[3]
     n_words, n_tiles = array_vt.shape
-    half = arrays_ab.shape[
-        1
-    ]  # a byte holds the impacts of a position and of the one half a tile on
+    half = arrays_ab.shape[1]  # a byte holds the impacts of positions p and p + half
     next_v = np.empty(n_words, dtype=np.int64)
     for tile in range(n_tiles):
         next_v[:] = starts[tile:-1:n_tiles]
@@ -310,7 +308,7 @@ def _collect_rows(
 
 @jit
 def _expected_rows(k: int, tiles: int, n_tiles: int) -> int:
-    """Return how many of the k best rows some tiles have, plus a margin for chance."""
+    """Return how many of the k best rows to expect in some tiles, plus a margin for chance."""
     share = k * tiles / n_tiles
     return int(1.5 * share + 3 * share**0.5 + 3)
 
@@ -355,7 +353,7 @@ def _add_nonessential(
     high: NDArray[np.uint16],
     sums: Sums,
 ) -> None:
-    """Add nonessential words at some positions; word by word, so that memory is waited for once."""
+    """Add nonessential words at some positions: word by word, so that waits for memory overlap."""
     words, _, array_multipliers = query
     array_vt, arrays_ab = postings[1], postings[4]
     half = arrays_ab.shape[1]
@@ -377,7 +375,7 @@ def _add_essential(
     words, multipliers, array_multipliers = query
     starts, array_vt, positions, impacts, arrays_ab = postings
     n_tiles = array_vt.shape[1]
-    arrays = np.full(len(words) + 3, len(arrays_ab) - 1)  # the last one is empty: it fills up fours
+    arrays = np.full(len(words) + 3, len(arrays_ab) - 1)  # the last one is empty: padding
     factors = np.zeros(len(words) + 3, dtype=np.uint16)
     n = 0
     for i in range(len(words)):

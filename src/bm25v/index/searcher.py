@@ -82,7 +82,7 @@ class QueryTerms(NamedTuple):
 class Searcher:
     """Search bags by BM25, except removed rows. A searcher never changes: `updated` makes another.
 
-    All methods may be called from several threads.
+    `parameters` are k1 and b. All methods may be called from several threads.
 
     >>> words = np.array([[1, 4], [2, 0], [4, 2]], dtype=np.uint16)
     >>> tf = np.array([[100, 300], [200, 0], [50, 100]], dtype=np.uint16)

@@ -8,7 +8,7 @@ they return the same bits, whatever the machine and wherever a row is stored.
 import numpy as np
 from numpy.typing import NDArray
 
-_CHUNK_ROWS = 256  # converted to float32 at once: they fit into the cache
+_CHUNK_ROWS = 128  # converted to float32 at once: they fit into the cache
 _TAIL = 16  # this many sums of a row are added one after the other
 _SHORTEST = np.float32(1e-12)  # length of a vector; shorter ones get a cosine of about 0
 
@@ -48,20 +48,24 @@ def cosines(
 
 
 def _sum_rows(values_ne: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the sum of each row, added in the order of `ranking_kernels.cosines`.
+    """Return the sum of each row, added in the order of `ranking_kernels.cosines`; overwrites them.
 
-    Four quarters of a row are added to each other, then halves until `_TAIL` sums are left, then
-    those from left to right. numpy's own sums have an order that depends on the machine.
+    The four quarters of a row are added to each other, then halves until `_TAIL` sums are left,
+    then those from left to right. numpy's own sums have an order that depends on the machine.
     """
-    quarter = values_ne.shape[1] // 4
-    first, second, third, fourth = (values_ne[:, i * quarter : (i + 1) * quarter] for i in range(4))
-    sums_ne = np.hstack([(first + second) + (third + fourth), values_ne[:, 4 * quarter :]])
-    width = sums_ne.shape[1]
-    while width > _TAIL:
-        half = (width + 1) // 2
-        sums_ne[:, : width - half] += sums_ne[:, half:width]
-        width = half
+    n = values_ne.shape[1] // 4
+    first, second, third, fourth = (values_ne[:, i * n : (i + 1) * n] for i in range(4))
+    first += second
+    third += fourth
+    first += third
+    rest = values_ne[:, 4 * n :]  # of a width that is no multiple of 4
+    sums_ne = np.hstack([first, rest]) if rest.size else first
+    left = sums_ne.shape[1]
+    while left > _TAIL:
+        half = (left + 1) // 2
+        sums_ne[:, : left - half] += sums_ne[:, half:left]
+        left = half
     sums_n = np.zeros(len(values_ne), dtype=np.float32)
-    for column in range(width):
+    for column in range(left):
         sums_n += sums_ne[:, column]
     return sums_n
