@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import settings
 from PIL import Image
 
-from bm25v.gallery import Gallery
+from bm25v.api import Gallery
+from bm25v.search.encode import EncodedQuery, encode_query
+from bm25v.search.query import Query
 
 settings.register_profile("bm25v", deadline=None)  # the machines tests run on have other work too
 settings.load_profile("bm25v")
@@ -51,3 +54,9 @@ def gallery(photos: Path, make_gallery: Callable[[str], Gallery]) -> Gallery:
     made = make_gallery("gallery.bm25v")
     made.add(photos)
     return made
+
+
+def encode(gallery: Gallery, image: Any = None, **options: Any) -> EncodedQuery:
+    """Return what the options of a search become in a gallery."""
+    query = Query.of(image, **options)
+    return encode_query(query, gallery.store, gallery.store.snapshot())

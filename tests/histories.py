@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bm25v.gallery import Gallery
-from bm25v.gallery.compaction import compact
+from bm25v.api import Gallery
 from bm25v.gallery.rows import bag_file, dense_file
 from bm25v.gallery.writer import FileState, Writer
 from bm25v.index.bm25 import WeightedWords, reference_scores
@@ -76,7 +75,7 @@ def write(writer: Writer, after: Model) -> None:
             writer.put_copy(file, same.row)
         else:  # it has moved, or comes back
             writer.move(same.row, file)
-    for picture in list(writer.catalog.pictures()):
+    for picture in list(writer.catalog.images()):
         if picture.path not in after:
             writer.remove(picture.row)
 
@@ -85,7 +84,7 @@ def committed(folder: Path, commits: list[Model]) -> Iterator[Model]:
     """Be one writer: commit these, or compact; give back each after its commit."""
     with Writer(folder) as writer:
         if not commits:
-            compact(folder, writer)
+            writer.compact()
         for model in commits:
             write(writer, model)
             writer.n_pending += 1  # commit even where nothing has changed
@@ -115,9 +114,9 @@ def _bits(found: Encoding) -> tuple[bytes, bytes, bytes]:
 
 def stored_bits(gallery: Gallery) -> Bits:
     """Return the same as it is in a gallery that nobody writes to."""
-    snapshot = gallery.snapshot()
+    snapshot = gallery.store.snapshot()
     rows = snapshot.rows.tolist()
-    paths = gallery._catalog.paths_of(rows, snapshot.state.generation)
+    paths = gallery.store.catalog.paths_of(rows, snapshot.state.generation)
     assert paths is not None
     found = {}
     for row, path in zip(rows, paths, strict=True):
@@ -141,7 +140,7 @@ def held(folder: Path, *models: Model) -> Model:
 def assert_found(gallery: Gallery, model: Model) -> None:
     """Expect a search to give the plain formula's scores."""
     wish = encoding(len(model) % PICTURES)
-    results = gallery.search_encoding(wish, k=len(model) + 1, mode="sparse")
+    results = gallery.search(wish, k=len(model) + 1, mode="sparse")
     bags = [encoding(number).bag for number in model.values()]
     scores = reference_scores(bags, WeightedWords.from_bag(wish.bag))
     expected = {path: s for path, s in zip(model, scores, strict=True) if s is not None}
@@ -151,7 +150,7 @@ def assert_found(gallery: Gallery, model: Model) -> None:
 def assert_tidy(folder: Path) -> None:
     """Expect no row files but those that count."""
     with Gallery.open(folder) as gallery:
-        generation = gallery.snapshot().state.generation
-        meta = gallery._catalog.meta
+        generation = gallery.store.snapshot().state.generation
+        meta = gallery.store.catalog.meta
     current = {make(folder, meta, generation).path for make in (bag_file, dense_file)}
     assert set(folder.glob("*.rows")) == current

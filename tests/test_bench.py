@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from bm25v.api import Gallery
 from bm25v.cli.bench import command
 from bm25v.errors import MissingExtra, WrongUse
-from bm25v.gallery import Gallery
 from bm25v.research.bench import search as bench
 from bm25v.research.bench import search_systems
 from bm25v.research.bench.encode import time_encoding

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bm25v.api import Gallery
 from bm25v.demo import search_and_explain
-from bm25v.explain import Explanation, explain
+from bm25v.explain import Explanation
 from bm25v.explain.explanation import combine_maps
 from bm25v.explain.heatmaps import overlay
 from bm25v.explain.word_portrait import make_portraits
-from bm25v.gallery import Gallery
 from bm25v.pages.explanation_page import render_explanation
 from bm25v.pages.searches_page import render_searches
 from bm25v.pages.vocabulary_page import render_vocabulary
@@ -40,7 +40,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def found(gallery: Gallery, photos: Path) -> Explanation:
-    return explain(gallery, photos / "3.png", photos / "4.png")
+    return gallery.explain(photos / "3.png", photos / "4.png")
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_page_glows_as_a_sheet_does(tab: Browser, why: Path, found: Explanatio
 def test_pages_fit_any_screen_and_load_nothing(
     tab: Browser, why: Path, gallery: Gallery, photos: Path, tmp_path: Path, width: int
 ) -> None:
-    (portrait,) = make_portraits(gallery, [gallery.words()[0].word])
+    (portrait,) = make_portraits(gallery.store, [gallery.words()[0].word])
     searches = [search_and_explain(gallery, str(photos / f"{n}.png"), k=5) for n in (3, 6)]
     pages = {
         "word.html": render_word(portrait),

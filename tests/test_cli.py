@@ -199,18 +199,16 @@ def test_no_match_is_said_with_its_reason(indexed: Run, photos: Path) -> None:
     indexed("remove", photos / "3.png")
     said = indexed("search", photos / "3.png", "--min-coverage", 1)
     assert said.code == 0
-    assert re.match(
-        r"no match: no picture .*coverage of 1 \(the best has 0\.\d\d: /.*png\)", said.out
-    )
+    assert re.match(r"no match: no image .*coverage of 1 \(the best has 0\.\d\d: .*png\)", said.out)
     silent = next(
         word
         for word in range(192)
         if not indexed("search", "--boost", f"{word}=1", "--json").json["hits"]
     )
     none = indexed("search", photos / "3.png", "--must", silent)
-    assert none.out == f"no match: no picture has word {silent}\n"
+    assert none.out == f"no match: no image has word {silent}\n"
     noted = indexed("search", photos / "3.png", "--without", silent)
-    assert noted.err == f"note: no picture has word {silent}: leaving it out changes nothing\n"
+    assert noted.err == f"note: no image has word {silent}: excluding it changes nothing\n"
     assert noted.code == 0
 
 
@@ -219,10 +217,10 @@ def test_wrong_steering_is_one_clear_line(indexed: Run, photos: Path) -> None:
         return indexed("search", photos / "3.png", *words)
 
     failed(search("--region", "1,2,3"), 2, "--region 1,2,3: give x,y,width,height")
-    failed(search("--region", "0,0,90,9"), 2, "which has 64 × 64 pixels")
+    failed(search("--region", "0,0,90,9"), 2, "the image of 64 × 64 pixels")
     failed(search("--region", "0,0,9,0"), 2, "has no area")
-    failed(search(photos / "4.png", "--region", "0,0,9,9"), 2, "a region with 2 pictures")
-    failed(search("--must", 5, "--without", 5), 2, "cannot both have it")
+    failed(search(photos / "4.png", "--region", "0,0,9,9"), 2, "a region with 2 images")
+    failed(search("--must", 5, "--without", 5), 2, "both required (must) and excluded")
     failed(search("--must", 192), 2, "no word 192", "0 to 191")
     failed(search("--must", "zebra"), 2, "no word is named 'zebra'")
     failed(search("--boost", "19"), 2, "--boost 19: give each word once, with a factor")
@@ -233,7 +231,7 @@ def test_wrong_steering_is_one_clear_line(indexed: Run, photos: Path) -> None:
     failed(search("--min-coverage", "7"), 2)
     failed(indexed("search", "--must", 5, "--mode", "dense"), 2, "words have no dense vector")
     failed(indexed("search"), 2, "nothing to look for: give a PICTURE")
-    failed(indexed("search", "--without", 5), 2, "nothing to look for")
+    failed(indexed("search", "--without", 5), 2, "an empty query")
 
 
 def test_remove_and_info_and_verify(indexed: Run, photos: Path) -> None:
@@ -335,7 +333,7 @@ def test_bad_input_is_one_clear_line(indexed: Run, photos: Path) -> None:
     Path("empty").mkdir()
     Path("letter.txt").write_text("Dear Sir or Madam")
     failed(indexed("index", "nowhere"), 2, "nowhere does not exist")
-    failed(indexed("index", "empty"), 2, "no pictures in", "empty")
+    failed(indexed("index", "empty"), 2, "no images in", "empty")
     failed(indexed("search", "letter.txt"), 1, "letter.txt: is not an image")
     failed(indexed("search", "gone.jpg"), 1, "gone.jpg: does not exist")
     failed(indexed("search", photos / "0.png", "-g", "none"), 1, "no gallery at ", "none")
@@ -396,9 +394,9 @@ def test_names_are_printed_as_they_are(run: Run) -> None:
 def test_an_empty_folder_becomes_a_gallery_and_another_does_not(run: Run, photos: Path) -> None:
     Path("g").mkdir()
     assert run("index", photos, "-g", "g", "--vocabulary", "toy").code == 0
-    failed(run("index", photos, "-g", photos, "--vocabulary", "toy"), 1, "exists already")
+    failed(run("index", photos, "-g", photos, "--vocabulary", "toy"), 1, "already exists")
     assert run("remove", photos, "-g", "g").code == 0
-    assert "there are no pictures in g" in run("search", photos / "0.png", "-g", "g").out
+    assert "the gallery g has no images" in run("search", photos / "0.png", "-g", "g").out
 
 
 def test_a_folder_named_like_a_vocabulary_is_not_it(run: Run, photos: Path) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from bm25v.api import Gallery
 from bm25v.errors import GalleryError, StorageFull
-from bm25v.gallery import Gallery, catalog
+from bm25v.gallery import catalog
 from bm25v.gallery.catalog import Catalog
-from bm25v.gallery.compaction import compact
 from bm25v.gallery.rows import HEADER_BYTES, RowFile
 from bm25v.gallery.writer import Writer
 from bm25v.index.bm25 import WeightedWords
@@ -42,12 +42,12 @@ MODES = test_gallery.MODES
 
 def compacted(folder: Path) -> int:
     with Writer(folder) as writer:
-        return compact(folder, writer)
+        return writer.compact()
 
 
 def all_hits(gallery: Gallery) -> list[Any]:
     return [
-        gallery.search_encoding(encoding(number), k=k, mode=mode).hits
+        gallery.search(encoding(number), k=k, mode=mode).hits
         for number in range(0, PICTURES, 5)
         for mode in MODES
         for k in (5, 2 * PICTURES)
@@ -70,7 +70,7 @@ def test_results_stay_and_space_is_given_back(tmp_path: Path, seed: int) -> None
     assert all_hits(Gallery.open(gallery.path)) == before
     assert (gallery.info().removed_rows, len(gallery)) == (0, len(model))
     assert gallery.compact() == 0
-    assert gallery.snapshot().state.generation == 1
+    assert gallery.store.snapshot().state.generation == 1
     gallery.close()
     assert_tidy(gallery.path)
     held(gallery.path, model)
@@ -82,7 +82,7 @@ def test_histories_go_on_after_a_compaction(tmp_path: Path) -> None:
     for commits in islice(sessions(1, model), 30):
         for model in committed(tmp_path / "g", commits):
             assert stored_bits(reader) == bits(model)
-    assert reader.snapshot().state.generation > 3
+    assert reader.store.snapshot().state.generation > 3
     reader.close()
     held(tmp_path / "g", model)
 
@@ -134,7 +134,7 @@ def test_the_catalogue_shrinks_too(tmp_path: Path) -> None:
 def test_a_reader_keeps_its_snapshot_and_goes_on_with_the_next(tmp_path: Path) -> None:
     filled(tmp_path / "g")
     reader, writer = Gallery.open(tmp_path / "g"), Gallery.open(tmp_path / "g")
-    old, hits = reader.snapshot(), all_hits(reader)
+    old, hits = reader.store.snapshot(), all_hits(reader)
     wish = WeightedWords.from_bag(encoding(1).bag)
     found = old.searcher.search(wish, 50)
     bags = [old.bag(row) for row in old.rows.tolist()]
@@ -142,7 +142,7 @@ def test_a_reader_keeps_its_snapshot_and_goes_on_with_the_next(tmp_path: Path) -
     again = old.searcher.search(wish, 50)
     assert again.rows.tolist() == found.rows.tolist()
     assert again.scores.tolist() == found.scores.tolist()
-    new = reader.snapshot()
+    new = reader.store.snapshot()
     assert (old.state.generation, new.state.generation) == (0, 1)
     assert new.rows.tolist() == list(range(len(old.rows)))
     for row, bag in enumerate(bags):
@@ -154,7 +154,7 @@ def test_a_reader_keeps_its_snapshot_and_goes_on_with_the_next(tmp_path: Path) -
     ("where", "moment"),
     [
         *(((RowFile, "open"), n) for n in range(2)),
-        *(((Catalog, name), n) for name in ("reading", "state") for n in range(6)),
+        *(((Catalog, name), n) for name in ("transaction", "state") for n in range(6)),
     ],
 )
 def test_a_compaction_in_the_middle_of_a_search_or_a_check_is_not_noticed(
@@ -225,13 +225,13 @@ def test_no_hit_has_a_wrong_path_while_another_process_compacts(tmp_path: Path) 
         searches, generations = 0, set()
         while time.monotonic() < end:
             wish = encoding(rng.randrange(PICTURES))
-            for hit in gallery.search_encoding(wish, k=PICTURES):
+            for hit in gallery.search(wish, k=PICTURES):
                 found = encoding(number_at(hit.path))
                 assert {w.word for w in hit.words} == set(found.bag.words) & set(wish.bag.words)
             path = rng.choice(list(kept))
             words = {word.word for word in gallery.match(wish, path).words}
             assert words == set(encoding(kept[path]).bag.words) & set(wish.bag.words)
-            generations.add(gallery.snapshot().state.generation)
+            generations.add(gallery.store.snapshot().state.generation)
             searches += 1
     code, rounds = finish(*child)
     assert code == 0
@@ -284,7 +284,7 @@ def test_a_compaction_on_a_full_disk_leaves_all_as_it_was(small_disk: Path) -> N
         except StorageFull:
             outcomes.append("full")
         except GalleryError as error:
-            assert "cannot be read or written" in str(error)
+            assert "cannot read or write" in str(error)
             outcomes.append("full")
         ballast.unlink()
         held(folder, model)
@@ -297,34 +297,38 @@ def test_a_compaction_on_a_full_disk_leaves_all_as_it_was(small_disk: Path) -> N
 def test_an_interrupted_compaction_leaves_no_files(tmp_path: Path) -> None:
     model = filled(tmp_path / "g")
     size = file_sizes(tmp_path / "g")
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[str, int, int]] = []
 
-    def stop(done: int, total: int) -> None:
-        told.append((done, total))
-        if done == total:
+    def stop(stage: str, done: int, total: int) -> None:
+        reported.append((stage, done, total))
+        if len(reported) == 2:
             raise KeyboardInterrupt
 
     with Gallery.open(tmp_path / "g") as gallery:
         with pytest.raises(KeyboardInterrupt):
             gallery.compact(progress=stop)
         assert file_sizes(gallery.path) == size
-        assert told == [(len(model), 2 * len(model)), (2 * len(model), 2 * len(model))]
+        n = len(model)
+        assert reported == [
+            ("compacting bags", n, n),
+            ("compacting dense vectors", n, n),
+        ]
     held(tmp_path / "g", model)
 
 
 def test_old_changes_are_forgotten_and_slow_readers_read_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog, "_KEPT_CHANGES", 6)
+    monkeypatch.setattr(catalog, "_CHANGES_KEPT", 6)
     model = filled(tmp_path / "g")
     quick, slow = Gallery.open(tmp_path / "g"), Gallery.open(tmp_path / "g")
-    slow.snapshot()
+    slow.store.snapshot()
     for number, commits in enumerate(islice(sessions(3, model), 30)):
         for model in committed(tmp_path / "g", commits):
             assert stored_bits(quick) == bits(model)
         if number % 7 == 0:
             assert stored_bits(slow) == bits(model)
-        state = quick.snapshot().state
+        state = quick.store.snapshot().state
         last = state.last_change or 0
         assert last - state.forgotten <= 6
     assert last > 30
@@ -354,4 +358,4 @@ def test_a_failing_disk_is_one_line_of_the_command(
 
     monkeypatch.setattr(os, "fsync", fail)
     for words in (["compact"], ["remove", photos / "4.png"]):
-        test_cli.failed(indexed(*words), 1, "gallery.bm25v cannot be written: Input/output error;")
+        test_cli.failed(indexed(*words), 1, "gallery.bm25v: Input/output error;")

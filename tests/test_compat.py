@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bm25v.gallery import Gallery, catalog, schema
+from bm25v.api import Gallery
+from bm25v.gallery import catalog
 from bm25v.gallery.writer import FileState, Writer
 from bm25v.vocabulary import Vocabulary
 from tests.conftest import picture
@@ -36,8 +37,12 @@ def test_a_vocabulary_of_an_old_format_is_read(folder: Path) -> None:
 
 
 def test_there_are_golden_files() -> None:
-    assert {path.name for path in COMPAT.glob("*-?")} == {"gallery-1", "gallery-2", "vocabulary-1"}
-    assert f"gallery-{schema.FORMAT}" in {path.name for path in COMPAT.iterdir()}
+    assert {path.name for path in COMPAT.glob("*-?")} == {
+        "gallery-1",
+        "gallery-2",
+        "gallery-3",
+        "vocabulary-1",
+    }
 
 
 def put_another(folder: Path, seed: int = 7) -> None:
@@ -82,7 +87,7 @@ def test_a_gallery_of_an_old_format_is_written_on_while_it_is_read(
     folder = tmp_path / "g"
     shutil.copytree(golden, folder)
     reader = Gallery.open(folder)
-    old = reader.snapshot()
+    old = reader.store.snapshot()
     assert seen(reader) == {f"/photos/{seed}.png" for seed in (0, 1, 2, 4)}
     change(folder)
     assert seen(reader) == {f"/photos/{seed}.png" for seed in left}
@@ -91,7 +96,9 @@ def test_a_gallery_of_an_old_format_is_written_on_while_it_is_read(
     assert seen(reader) == {f"/photos/{seed}.png" for seed in {*left, 8}}
     reader.close()
     with sqlite3.connect(folder / catalog.FILE_NAME) as db:
-        assert db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == (2,)
+        assert db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == (
+            catalog.FORMAT,
+        )
     db.close()
     with Gallery.open(folder) as gallery:
         assert gallery.problems() == []

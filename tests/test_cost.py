@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
 
+from bm25v.api import Gallery
 from bm25v.cli.cost import command as cost_command
 from bm25v.cli.zipf import command as zipf_command
 from bm25v.errors import EvaluationError, GalleryNotFound, MissingExtra, WrongUse
-from bm25v.gallery import Gallery
 from bm25v.research import cost
 from bm25v.research.zipf import fit_zipf
 from bm25v.vocabulary import Vocabulary
@@ -32,7 +32,7 @@ def run_json(command: click.Command, *arguments: object) -> Any:
 
 
 def words_of_images(gallery: Gallery) -> list[set[int]]:
-    snapshot = gallery.snapshot()
+    snapshot = gallery.store.snapshot()
     return [set(snapshot.bag(row).words.tolist()) for row in snapshot.rows]
 
 

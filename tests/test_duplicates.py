@@ -14,12 +14,20 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from bm25v import demo
+from bm25v.api import Gallery
 from bm25v.backbones import downloads
+from bm25v.duplicates import DuplicateGroup
+from bm25v.duplicates import similarity as similarities
+from bm25v.duplicates.groups import group_around_centres
+from bm25v.duplicates.similarity import (
+    Similarity,
+    compare_layouts,
+    compare_words,
+    find_candidate_pairs,
+    find_near_pairs,
+)
 from bm25v.errors import WrongUse
-from bm25v.gallery import Gallery, layout
-from bm25v.gallery.duplicates import Group
-from bm25v.gallery.likeness import Likeness, compare_files, near_pairs, shared_words, shortlist
-from bm25v.gallery.stars import stars
+from bm25v.progress import no_progress
 from bm25v.research.bench.duplicates import CHANGES, measure_duplicates
 from bm25v.vocabulary.bag import Bag
 from tests import test_cli
@@ -52,8 +60,8 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def names(group: Group) -> list[str]:
-    return [Path(one.path).name for one in group.pictures]
+def names(group: DuplicateGroup) -> list[str]:
+    return [Path(one.path).name for one in group.images]
 
 
 def test_the_same_content_is_found_by_its_hash(
@@ -67,9 +75,9 @@ def test_the_same_content_is_found_by_its_hash(
         (group,) = gallery.duplicates(near=near)
         assert group.kind == "exact"
         assert sorted(names(group)) == ["3.png", "again.png", "copy.png"]
-        assert [one.is_copy for one in group.pictures] == [False, True, True]
-        assert {one.size for one in group.pictures} == {(folder / "3.png").stat().st_size}
-        assert {one.likeness for one in group.pictures} == {Likeness(1, 1, 1)}
+        assert [one.is_copy for one in group.images] == [False, True, True]
+        assert {one.size for one in group.images} == {(folder / "3.png").stat().st_size}
+        assert {one.similarity for one in group.images} == {Similarity(1, 1, 1)}
     gallery.remove(folder / "3.png")
     (group,) = gallery.duplicates()
     assert sorted(names(group)) == ["again.png", "copy.png"]
@@ -94,9 +102,9 @@ def test_changed_pictures_are_found(
     }
     assert {group.kind for group in groups} == {"near"}
     for group in groups:
-        first, second = group.pictures
+        first, second = group.images
         assert (first.is_copy, second.is_copy) == (False, False)
-        assert second.likeness.is_near
+        assert second.similarity.is_near
     assert gallery.duplicates(near=False) == []
 
 
@@ -107,13 +115,13 @@ def test_similar_pictures_are_told_apart_by_where_things_are(
     Image.fromarray(pixels[::-1]).save(folder / "upside-down.png")  # the same colours, elsewhere
     gallery = make_gallery("g")
     gallery.add(folder)
-    snapshot = gallery.snapshot()
-    paths = gallery._catalog.all_paths(snapshot.state.generation)
+    snapshot = gallery.store.snapshot()
+    paths = gallery.store.catalog.all_paths(snapshot.state.generation)
     assert paths is not None
-    silent = shortlist(snapshot, sorted(paths), lambda done, total: None)
+    silent = find_candidate_pairs(snapshot, sorted(paths), no_progress)
     alike = {frozenset(Path(paths[row]).name for row in pair) for pair in silent}
     assert frozenset({"2.png", "upside-down.png"}) in alike
-    assert near_pairs(snapshot, paths, lambda done, total: None) == {}
+    assert find_near_pairs(snapshot, paths, no_progress) == {}
     assert gallery.duplicates() == []
 
 
@@ -128,30 +136,30 @@ def test_where_files_are_gone_only_what_is_stored_counts(
     shutil.rmtree(folder)
     (unseen,) = gallery.duplicates()
     assert names(unseen) == names(group)
-    assert unseen.pictures[1].likeness == group.pictures[1].likeness._replace(layout=None)
+    assert unseen.images[1].similarity == group.images[1].similarity._replace(layout=None)
 
 
 @pytest.mark.parametrize(
-    ("likeness", "is_near"),
+    ("similarity", "is_near"),
     [
-        (Likeness(0.75, 0.2, 0.9), True),
-        (Likeness(0.74, 0.9, 0.99), False),
-        (Likeness(0.99, 0.19, 0.99), False),
-        (Likeness(0.99, 0.9, 0.89), False),
-        (Likeness(0.94, 0.9, None), False),
-        (Likeness(0.99, 0.59, None), False),
-        (Likeness(0.95, 0.6, None), True),
+        (Similarity(0.75, 0.2, 0.9), True),
+        (Similarity(0.74, 0.9, 0.99), False),
+        (Similarity(0.99, 0.19, 0.99), False),
+        (Similarity(0.99, 0.9, 0.89), False),
+        (Similarity(0.94, 0.9, None), False),
+        (Similarity(0.99, 0.59, None), False),
+        (Similarity(0.95, 0.6, None), True),
     ],
 )
-def test_thresholds(likeness: Likeness, is_near: bool) -> None:
-    assert likeness.is_near == is_near
+def test_thresholds(similarity: Similarity, is_near: bool) -> None:
+    assert similarity.is_near == is_near
 
 
 def likeness_of(one: Image.Image, other: Image.Image, tmp_path: Path) -> float | None:
     paths = {0: str(tmp_path / "one.png"), 1: str(tmp_path / "other.png")}
     for path, image in zip(paths.values(), (one, other), strict=True):
         image.save(path)
-    return compare_files([(0, 1)], paths, lambda done, total: None).get((0, 1))
+    return compare_layouts([(0, 1)], paths, no_progress).get((0, 1))
 
 
 def test_layouts(tmp_path: Path) -> None:
@@ -168,12 +176,12 @@ def test_layouts(tmp_path: Path) -> None:
     assert likeness_of(white, photo(1), tmp_path) == 0.0
     (tmp_path / "torn.png").write_bytes(b"no picture")
     paths = {0: str(tmp_path / "one.png"), 1: str(tmp_path / "torn.png"), 2: "/nowhere.png"}
-    assert compare_files([(0, 1), (0, 2)], paths, lambda done, total: None) == {}
+    assert compare_layouts([(0, 1), (0, 2)], paths, no_progress) == {}
 
 
 def test_a_tiny_picture_has_a_layout(tmp_path: Path) -> None:
     Image.fromarray(np.array([[[0] * 3, [255] * 3]], dtype=np.uint8)).save(tmp_path / "two.png")
-    assert layout.whole(layout.small(tmp_path / "two.png")) is not None
+    assert similarities.view_whole(similarities.make_thumbnail(tmp_path / "two.png")) is not None
 
 
 Bags = st.dictionaries(st.integers(0, 30), st.integers(1, 65535), max_size=16)
@@ -189,21 +197,21 @@ def test_shared_words_are_those_of_a_plain_sum(one: dict[int, int], other: dict[
     words = one.keys() | other.keys()
     least = sum(min(one.get(word, 0), other.get(word, 0)) for word in words)
     most = sum(max(one.get(word, 0), other.get(word, 0)) for word in words)
-    assert shared_words(bag(one), bag(other)) == pytest.approx(least / most if most else 0)
+    assert compare_words(bag(one), bag(other)) == pytest.approx(least / most if most else 0)
 
 
 def graph(pairs: list[tuple[int, int]]) -> dict[int, dict[int, float]]:
     near: dict[int, dict[int, float]] = {}
     for one, other in pairs:
-        likeness = 0.9 - 0.001 * ((one + other) % 7)
-        near.setdefault(one, {})[other] = likeness
-        near.setdefault(other, {})[one] = likeness
+        similarity = 0.9 - 0.001 * ((one + other) % 7)
+        near.setdefault(one, {})[other] = similarity
+        near.setdefault(other, {})[one] = similarity
     return near
 
 
 def test_neighbours_of_neighbours_are_not_one_group() -> None:
-    assert stars(graph([(1, 2), (2, 3)])) == [[2, 1, 3]]  # 1 and 3 are beside 2, which comes first
-    chain = stars(graph([(n, n + 1) for n in range(100)]))
+    assert group_around_centres(graph([(1, 2), (2, 3)])) == [[2, 1, 3]]
+    chain = group_around_centres(graph([(n, n + 1) for n in range(100)]))
     assert max(map(len, chain)) == 3
     assert sorted(one for group in chain for one in group) == list(range(101))
 
@@ -211,7 +219,7 @@ def test_neighbours_of_neighbours_are_not_one_group() -> None:
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)).filter(lambda p: p[0] != p[1])))
 def test_each_one_is_in_one_group_and_near_its_first(pairs: list[tuple[int, int]]) -> None:
     near = graph(pairs)
-    groups = stars(near)
+    groups = group_around_centres(near)
     assert sorted(one for group in groups for one in group) == sorted(near)
     for first, *others in groups:
         assert others
@@ -229,7 +237,7 @@ def test_copies_of_changed_pictures_stay_together(
     gallery.add(folder)
     (group,) = gallery.duplicates()
     assert group.kind == "near"
-    copies = {Path(one.path).name: one.is_copy for one in group.pictures}
+    copies = {Path(one.path).name: one.is_copy for one in group.images}
     assert sorted(copies.values()) == [False, False, True, True]
     assert set(copies) == {"2.png", "changed.png", "copy of 2.png", "copy of changed.png"}
     exact = gallery.duplicates(near=False)
@@ -246,7 +254,7 @@ def test_rows_that_are_equal_are_one_group_however_many(
     gallery = make_gallery("g")
     gallery.add(tmp_path / "p")
     (group,) = gallery.duplicates()
-    assert (len(group.pictures), group.kind) == (70, "near")
+    assert (len(group.images), group.kind) == (70, "near")
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -261,7 +269,7 @@ def test_after_any_history_copies_are_those_that_there_are(tmp_path: Path, seed:
         with Gallery.open(tmp_path / "g") as gallery:
             for near in (False, True):
                 groups = gallery.duplicates(near=near)
-                found = {frozenset(one.path for one in group.pictures) for group in groups}
+                found = {frozenset(one.path for one in group.images) for group in groups}
                 assert found == copies
                 assert all(group.kind == "exact" for group in groups)
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from bm25v.api import Gallery
 from bm25v.errors import Bm25vError, GalleryError, StorageFull
-from bm25v.gallery import Gallery
 from bm25v.gallery.catalog import FILE_NAME, Catalog
 from bm25v.gallery.writer import Writer
 from tests import test_gallery
@@ -110,8 +110,7 @@ def test_a_failing_sync_is_said_and_changes_nothing(
                 break
             except GalleryError as error:
                 assert str(error) == (
-                    f"{folder} cannot be written: Input/output error; "
-                    "all that was committed before is kept"
+                    f"cannot write to {folder}: Input/output error; everything committed is kept"
                 )
         assert_tidy(folder)
         held(folder, model)
@@ -265,13 +264,13 @@ def facts(folder: Path) -> tuple[list[str], Facts]:
         hits = []
         for is_indexed in (False, True):
             if is_indexed:
-                gallery.snapshot().searcher.build_index()
+                gallery.store.snapshot().searcher.build_index()
             for mode in test_gallery.MODES:
-                found = gallery.search_encoding(encoding(3), k=100, mode=mode)
+                found = gallery.search(encoding(3), k=100, mode=mode)
                 hits += [(hit.path, hit.sparse) for hit in found]
         entries = [
             (entry.row, entry.live, entry.content, entry.checksum, entry.live and entry.path)
-            for entry in gallery._catalog.entries()
+            for entry in gallery.store.catalog.records()
         ]
         return gallery.problems(), (entries, sorted(hits))
 

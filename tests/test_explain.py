@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
+from bm25v.api import Gallery
 from bm25v.cli import explain as cli_explain
 from bm25v.demo import search_and_explain
 from bm25v.errors import Bm25vError, ImageError, WrongUse
-from bm25v.explain import Explanation, Part, drawing, explain, heatmaps
+from bm25v.explain import Explanation, Part, drawing, heatmaps
 from bm25v.explain.drawing import draw
 from bm25v.explain.explanation import combine_maps, round_to_sum
-from bm25v.gallery import Gallery, Match, Word
 from bm25v.pages.explanation_page import render_explanation, write_explanation
 from bm25v.pages.searches_page import LabelledSearch, render_searches
+from bm25v.search import Match, WordContribution
 from bm25v.vocabulary import bag as bags
 from tests.conftest import picture
 
@@ -41,13 +42,14 @@ def made_up(
     grid = np.zeros((7, 7), dtype=np.float32)
     grid[2, 5] = 1.5
     words = [
-        Word(i, None, 2.0, 3.0, 4.0, value / 2, value) for i, value in enumerate(contributions)
+        WordContribution(i, None, 2.0, 3.0, 4.0, value / 2, value)
+        for i, value in enumerate(contributions)
     ]
     parts = tuple(Part(word, (grid,), grid) for word in words)
     return Explanation((query,), hit, match(path, *words), parts)
 
 
-def match(path: str, *words: Word) -> Match:
+def match(path: str, *words: WordContribution) -> Match:
     score = sum(word.contribution for word in words)
     return Match(path, score, 0.5, words, 0.5, length=9.0, average_length=8.0, pictures=20)
 
@@ -84,7 +86,7 @@ def test_parts_sum_to_the_score_and_grids_to_the_frequencies(
     gallery: Gallery, photos: Path
 ) -> None:
     for hit in gallery.search(photos / "4.png", k=12):
-        explanation = explain(gallery, photos / "4.png", hit.path)
+        explanation = gallery.explain(photos / "4.png", hit.path)
         parts = explanation.parts
         assert sum(part.word.contribution for part in parts) == pytest.approx(
             explanation.sparse, abs=1e-5
@@ -311,7 +313,7 @@ def test_a_steered_explanation_is_that_of_the_steered_search(
         (None, {"must": [word]}),
     ):
         for hit in gallery.search(pictures, **asked, k=12):
-            found = explain(gallery, pictures, hit.path, **asked)
+            found = gallery.explain(pictures, hit.path, **asked)
             assert found.match.words == hit.words
             assert found.sparse == hit.sparse
             assert found.match.coverage == hit.coverage
@@ -323,7 +325,7 @@ def test_a_steered_explanation_is_that_of_the_steered_search(
 
 
 def test_only_the_region_is_shown_of_the_query(gallery: Gallery, photos: Path) -> None:
-    found = explain(gallery, photos / "4.png", photos / "4.png", region=(0, 0, 3 / 7, 1))
+    found = gallery.explain(photos / "4.png", photos / "4.png", region=(0, 0, 3 / 7, 1))
     assert found.region == (0, 0, 3 / 7, 1)
     assert found.parts
     for part in found.parts:
@@ -334,7 +336,7 @@ def test_only_the_region_is_shown_of_the_query(gallery: Gallery, photos: Path) -
 
 def test_a_word_is_shown_in_the_picture_that_has_most_of_it() -> None:
     little, much = np.eye(7, dtype=np.float32), np.full((7, 7), 2, dtype=np.float32)
-    word = Word(3, None, 2.0, 3.0, 4.0, 1.5, 3.0)
+    word = WordContribution(3, None, 2.0, 3.0, 4.0, 1.5, 3.0)
     part = Part(word, (little, much), little)
     assert part.best_query == 1
     assert part.in_query is much
@@ -342,8 +344,8 @@ def test_a_word_is_shown_in_the_picture_that_has_most_of_it() -> None:
 
 
 def test_what_matched_is_the_sum_of_what_speaks_for_the_hit(gallery: Gallery, photos: Path) -> None:
-    found = explain(
-        gallery, [photos / "4.png", photos / "5.png"], photos / "6.png", negative=photos / "6.png"
+    found = gallery.explain(
+        [photos / "4.png", photos / "5.png"], photos / "6.png", negative=photos / "6.png"
     )
     helpful = [part for part in found.parts if part.word.contribution > 0]
     assert len(helpful) < len(found.parts)
@@ -360,9 +362,9 @@ def test_what_matched_is_the_sum_of_what_speaks_for_the_hit(gallery: Gallery, ph
 
 
 def test_the_words_of_a_hit_are_explained_without_its_file(gallery: Gallery, photos: Path) -> None:
-    whole = explain(gallery, photos / "3.png", photos / "4.png")
+    whole = gallery.explain(photos / "3.png", photos / "4.png")
     (photos / "4.png").unlink()
-    found = explain(gallery, photos / "3.png", photos / "4.png")
+    found = gallery.explain(photos / "3.png", photos / "4.png")
     assert found.match == whole.match
     assert found.hit_image is None
     assert all(part.in_hit is None for part in found.parts)
@@ -375,17 +377,17 @@ def test_the_words_of_a_hit_are_explained_without_its_file(gallery: Gallery, pho
     assert "The file cannot be read" in page.text
     assert f"{found.sparse:.2f}" in page.text
     with pytest.raises(ImageError, match=r"4.png: does not exist"):
-        explain(gallery, photos / "4.png", photos / "3.png")
+        gallery.explain(photos / "4.png", photos / "3.png")
 
 
 def test_a_file_with_another_content_is_noted_even_if_it_has_the_same_words(
     gallery: Gallery, photos: Path
 ) -> None:
-    assert not gallery.has_changed(str(photos / "3.png"))
+    assert not gallery.store.has_changed(str(photos / "3.png"))
     picture(3).save(photos / "copy.png")
     picture(3).save(photos / "3.png", compress_level=0)
-    assert gallery.has_changed(str(photos / "3.png"))
-    (note,) = explain(gallery, photos / "copy.png", photos / "3.png").notes
+    assert gallery.store.has_changed(str(photos / "3.png"))
+    (note,) = gallery.explain(photos / "copy.png", photos / "3.png").notes
     assert "3.png has changed since it was indexed" in note
 
 
@@ -394,7 +396,7 @@ def test_an_unchanged_file_is_never_called_changed(
 ) -> None:
     os.utime(photos / "3.png")  # another time, the same content
     monkeypatch.setattr(bags, "word_activations", lambda codes, word: np.zeros(49, np.float32))
-    explanation = explain(gallery, photos / "4.png", photos / "3.png")
+    explanation = gallery.explain(photos / "4.png", photos / "3.png")
     assert explanation.parts
     assert not any(part.in_hit is None or part.in_hit.any() for part in explanation.parts)
     assert explanation.notes == ()
@@ -407,7 +409,7 @@ def numbers(text: str, pattern: str) -> list[float]:
 def test_the_page_of_a_hit_shows_every_word_and_needs_nothing_else(
     gallery: Gallery, photos: Path
 ) -> None:
-    found = explain(gallery, photos / "3.png", photos / "4.png", boost={5: 2.5}, must=[])
+    found = gallery.explain(photos / "3.png", photos / "4.png", boost={5: 2.5}, must=[])
     text = render_explanation(found, query_names=["3.png"])
     page = Page(text)
     assert not re.search(r"https?://|@import|<link|url\((?!data:)", text)

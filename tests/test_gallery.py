@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bm25v.api import Gallery
 from bm25v.backbones.protocol import Features, Floats, ImageArray
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import (
@@ -32,9 +33,9 @@ from bm25v.errors import (
     VocabularyMismatch,
     WrongUse,
 )
-from bm25v.gallery import Gallery, catalog, indexing, reading, rows
-from bm25v.gallery.gallery import Mode
+from bm25v.gallery import catalog, indexing, rows
 from bm25v.gallery.writer import Writer
+from bm25v.search import Mode
 from bm25v.vocabulary import Encoding, Vocabulary
 from tests.conftest import picture
 
@@ -118,9 +119,9 @@ def test_pictures_are_handed_over_in_batches_and_fail_alone(
         return pixels
 
     monkeypatch.setattr(Vocabulary, "prepare", prepare_and_touch)
-    known = reading.read_state(str(photos / "7.png")).content
+    known = indexing.read_file_state(str(photos / "7.png")).content
     paths = sorted(map(str, photos.iterdir()))
-    found = dict(reading.read_files(paths, vocabulary, lambda content: content == known))
+    found = dict(indexing.encode_files(paths, vocabulary, lambda content: content == known, 2))
     assert list(found) == paths
     assert sorted(backbone.sizes) == [2, 3, 5]  # of 5, 5 and 3: one known, one torn, one changed
     for path, outcome in found.items():
@@ -129,7 +130,7 @@ def test_pictures_are_handed_over_in_batches_and_fail_alone(
             assert isinstance(outcome, ImageError)
             assert ("changed while it was read" in str(outcome)) == (name == "3.png")
             continue
-        assert isinstance(outcome, reading.Read)
+        assert isinstance(outcome, indexing.ReadFile)
         if name == "7.png":
             assert outcome.encoding is None
             continue
@@ -144,7 +145,9 @@ def test_a_touched_file_is_unchanged_by_content(
     os.utime(photos / "1.png", (1, 1))
     forbid_encoding(monkeypatch)
     assert gallery.add(photos).unchanged == 12
-    monkeypatch.setattr(reading, "read_state", None)  # the new time is known now: no file is read
+    monkeypatch.setattr(
+        indexing, "read_file_state", None
+    )  # the new time is known now: no file is read
     assert gallery.add(photos).unchanged == 12
 
 
@@ -165,7 +168,7 @@ def test_moved_copied_and_returned_files_are_not_encoded_again(
 
 def names_without_encoding(gallery: Gallery) -> set[str]:
     with Writer(gallery.path) as writer:
-        return {Path(picture.path).name for picture in writer.catalog.pictures()}
+        return {Path(picture.path).name for picture in writer.catalog.images()}
 
 
 def test_one_of_two_copies_of_a_vanished_file_is_the_moved_one(
@@ -281,14 +284,14 @@ def test_an_index_changes_no_result(
 ) -> None:
     """Also not after changes that it was not made for."""
     scanning = Gallery.open(gallery.path)
-    gallery.snapshot().searcher.build_index()
+    gallery.store.snapshot().searcher.build_index()
     gallery.remove(photos / "3.png")
     picture(77).save(photos / "new.png")
     gallery.add(photos / "new.png")
     for seed in range(20):
         found, plain = (g.search(picture_array(seed), mode=mode) for g in (gallery, scanning))
-        assert gallery.snapshot().searcher.has_index
-        assert not scanning.snapshot().searcher.has_index
+        assert gallery.store.snapshot().searcher.has_index
+        assert not scanning.store.snapshot().searcher.has_index
         assert [hit.path for hit in found] == [hit.path for hit in plain]
         assert [hit.sparse for hit in found] == [hit.sparse for hit in plain]
         assert [hit.dense for hit in found] == [hit.dense for hit in plain]
@@ -305,10 +308,10 @@ def test_many_searches_give_what_each_gives(gallery: Gallery, photos: Path) -> N
 
 
 def test_a_reader_keeps_its_snapshot_while_a_writer_writes(gallery: Gallery, photos: Path) -> None:
-    before = gallery.snapshot()
+    before = gallery.store.snapshot()
     gallery.remove(photos / "0.png")
     assert len(before.rows) == 12
-    assert len(gallery.snapshot().rows) == 11
+    assert len(gallery.store.snapshot().rows) == 11
 
 
 def test_a_second_writer_is_told_so(gallery: Gallery, photos: Path) -> None:
@@ -348,9 +351,9 @@ def test_a_killed_indexing_run_loses_at_most_a_batch_and_goes_on(
         picture(seed).save(photos / f"{seed}.png")
     make_gallery("g").close()
     script = (
-        "import sys, time; from bm25v.gallery import Gallery, indexing\n"
+        "import sys, time; from bm25v.api import Gallery; from bm25v.gallery import indexing\n"
         "indexing.BATCH = 5\n"
-        "def slow(done, total): print(done, flush=True); time.sleep(0.01)\n"
+        "def slow(stage, done, total): print(done, flush=True); time.sleep(0.01)\n"
         "Gallery.open(sys.argv[1]).add(sys.argv[2], progress=slow)"
     )
     for wait_for in (7, 23, 24):
@@ -366,7 +369,7 @@ def test_a_killed_indexing_run_loses_at_most_a_batch_and_goes_on(
         assert wait_for - 5 <= len(survivor) <= 60
         survivor.close()
     gallery = Gallery.open(tmp_path / "g")
-    assert gallery.add(photos).failed == ()
+    assert gallery.add(photos).failed == []
     assert len(gallery) == 60
     assert gallery.problems() == []
 
@@ -381,7 +384,7 @@ def test_a_full_disk_is_said_and_loses_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(rows.RowWriter, "sync", full)
-        with pytest.raises(StorageFull, match="all that was committed before is kept"):
+        with pytest.raises(StorageFull, match="everything committed is kept"):
             gallery.add(photos)
     assert len(names(gallery)) == 12
     assert gallery.problems() == []
@@ -436,7 +439,7 @@ def test_an_interrupted_run_keeps_what_was_committed(
 ) -> None:
     monkeypatch.setattr(indexing, "BATCH", 4)
 
-    def stop(done: int, total: int) -> None:
+    def stop(stage: str, done: int, total: int) -> None:
         if done == 6:
             raise KeyboardInterrupt
 
@@ -461,7 +464,7 @@ def test_flipped_bits_are_named(gallery: Gallery) -> None:
 def test_lost_rows_are_named(gallery: Gallery) -> None:
     dense = gallery.path / "dense.rows"
     dense.write_bytes(dense.read_bytes()[:-30])
-    with pytest.raises(GalleryDamaged, match="holds 10 rows of the 12"):
+    with pytest.raises(GalleryDamaged, match="has 10 rows, the catalogue names 12"):
         Gallery.open(gallery.path).search(picture_array(0))
 
 
@@ -470,7 +473,7 @@ def test_files_that_are_something_else_are_refused(gallery: Gallery, name: str) 
     gallery.close()
     (gallery.path / name).write_bytes(b"something else entirely" * 300)
     with pytest.raises(GalleryDamaged, match=name.replace(".", r"\.")):
-        Gallery.open(gallery.path).snapshot()
+        Gallery.open(gallery.path).store.snapshot()
 
 
 def test_a_newer_format_is_refused(gallery: Gallery) -> None:
@@ -494,7 +497,7 @@ def test_another_vocabulary_is_refused(gallery: Gallery, tmp_path: Path) -> None
     toy = Vocabulary.load("toy")
     other = Vocabulary.build("other", backbone=toy.backbone, sae=toy.sae, k_post=8)
     other.save(tmp_path / "other.vocab")
-    with pytest.raises(VocabularyMismatch, match="index the pictures into a new gallery"):
+    with pytest.raises(VocabularyMismatch, match="index the images into a new gallery"):
         Gallery.open(gallery.path, vocabulary=tmp_path / "other.vocab")
     Gallery.open(gallery.path, vocabulary="toy")
 
@@ -510,7 +513,7 @@ def test_wrong_wishes_are_refused(gallery: Gallery, tmp_path: Path) -> None:
     with pytest.raises(WrongUse, match="does not exist"):
         gallery.add(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(WrongUse, match="no pictures in"):
+    with pytest.raises(WrongUse, match="no images in"):
         gallery.add(tmp_path / "empty")
     with pytest.raises(WrongUse, match="mode 'best'"):
         gallery.search(picture_array(0), mode="best")  # type: ignore[arg-type]
@@ -520,7 +523,7 @@ def test_wrong_wishes_are_refused(gallery: Gallery, tmp_path: Path) -> None:
         gallery.match(gallery.vocabulary.encode(picture_array(0)), tmp_path / "x.png")
     with pytest.raises(GalleryNotFound, match="bm25v index FOLDER"):
         Gallery.open(tmp_path / "nowhere")
-    with pytest.raises(GalleryError, match="exists already"):
+    with pytest.raises(GalleryError, match="already exists"):
         Gallery.create(gallery.path)
 
 
@@ -552,7 +555,7 @@ def test_memory_does_not_grow_with_the_number_of_images(
     gallery = make_gallery("g")
     tracemalloc.start()
     try:
-        gallery.add(photos, progress=lambda done, _: time.sleep(0.5 * (done == 1)))
+        gallery.add(photos, progress=lambda stage, done, _: time.sleep(0.5 * (done == 1)))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -594,9 +597,9 @@ def _read_as_nobody(path: Path, wait: int, tell: int) -> None:
         os.setgid(65534)
         os.setuid(65534)
         reader = Gallery.open(path)
-        os.write(tell, str(len(reader.snapshot().rows)).encode())
+        os.write(tell, str(len(reader.store.snapshot().rows)).encode())
         os.read(wait, 9)
-        os.write(tell, str(len(reader.snapshot().rows)).encode())
+        os.write(tell, str(len(reader.store.snapshot().rows)).encode())
     finally:
         os._exit(0)
 
@@ -610,7 +613,7 @@ def test_an_unmounted_drive_is_refused_and_nothing_is_removed(
     gallery.add([photos, drive])
     shutil.rmtree(drive)
     drive.mkdir()
-    with pytest.raises(WrongUse, match="no pictures in"):
+    with pytest.raises(WrongUse, match="no images in"):
         gallery.add([photos, drive], remove_missing=True)
     assert len(gallery) == 24
 

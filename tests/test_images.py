@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bm25v import images
+from bm25v.api import Gallery
 from bm25v.errors import ImageError, WrongUse
-from bm25v.gallery import Gallery
 
 RED, GREEN, BLUE, YELLOW = (200, 30, 40), (20, 160, 60), (30, 60, 190), (230, 210, 40)
 

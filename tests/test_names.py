@@ -15,9 +15,10 @@ from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bm25v.api import Gallery
 from bm25v.backbones import text
 from bm25v.errors import BackboneError, GalleryError, GalleryLocked, VocabularyError, WrongUse
-from bm25v.gallery import Gallery, naming
+from bm25v.gallery import word_names
 from bm25v.vocabulary import names
 from bm25v.vocabulary.vocabulary import NAMES, Vocabulary
 from tests import test_cli
@@ -124,7 +125,7 @@ def test_names_are_shown_and_survive(gallery: Gallery, photos: Path) -> None:
     word = gallery.search(photos / "4.png")[0].words[0].word
     reader = Gallery.open(gallery.path)
     assert reader.word_names == {}
-    gallery.names.change({word: "striped ear", 3: "tail"})
+    gallery.name_words({word: "striped ear", 3: "tail"})
     for one in (gallery, reader, Gallery.open(gallery.path)):
         assert one.word_names == {word: "striped ear", 3: "tail"}
         assert label_of(one, photos, word) == "striped ear"
@@ -132,16 +133,16 @@ def test_names_are_shown_and_survive(gallery: Gallery, photos: Path) -> None:
     assert gallery.compact() > 0
     assert label_of(reader, photos, word) == "striped ear"
     assert Gallery.open(gallery.path).problems() == []
-    gallery.names.change({word: None, 3: None, 7: None})
+    gallery.name_words({word: None, 3: None, 7: None})
     assert reader.word_names == {}
     assert label_of(reader, photos, word) == f"word {word}"
 
 
 def test_one_wrong_name_changes_nothing(gallery: Gallery) -> None:
-    gallery.names.change({3: "tail"})
+    gallery.name_words({3: "tail"})
     for wrong in ({4: "ear", 5: "a\tb"}, {4: "ear", 192: "x"}, {4: ""}):
         with pytest.raises(WrongUse):
-            gallery.names.change(wrong)
+            gallery.name_words(wrong)
     assert gallery.word_names == {3: "tail"}
 
 
@@ -153,9 +154,9 @@ def named_vocabulary(folder: Path) -> Path:
 def test_peoples_names_win_over_the_vocabularys(tmp_path: Path) -> None:
     folder = named_vocabulary(tmp_path / "named.vocab")
     gallery = Gallery.create(tmp_path / "g", vocabulary=folder)
-    gallery.names.change({4: "clouds", 5: "sea"})
+    gallery.name_words({4: "clouds", 5: "sea"})
     assert gallery.word_names == {3: "grass", 4: "clouds", 5: "sea"}
-    gallery.names.change({4: None})
+    gallery.name_words({4: None})
     assert gallery.word_names == {3: "grass", 4: "sky", 5: "sea"}
 
 
@@ -186,30 +187,32 @@ def test_names_of_older_vocabularies_are_read(tmp_path: Path) -> None:
 
 
 def test_a_damaged_table_says_what_to_do(gallery: Gallery, photos: Path) -> None:
-    (gallery.path / naming.FILE_NAME).write_text("3\tear\nnonsense\n")
-    with pytest.raises(GalleryError, match=r"names\.tsv, line 2: .*; mend .*names\.tsv, or delete"):
+    (gallery.path / word_names.FILE_NAME).write_text("3\tear\nnonsense\n")
+    with pytest.raises(
+        GalleryError, match=r"names\.tsv, line 2: .*; correct .*names\.tsv, or delete"
+    ):
         gallery.search(photos / "4.png")
-    (gallery.path / naming.FILE_NAME).unlink()
+    (gallery.path / word_names.FILE_NAME).unlink()
     assert len(gallery.search(photos / "4.png")) > 0
 
 
 def test_a_second_writer_is_told_to_wait(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(naming, "_PATIENCE", 0.05)
+    monkeypatch.setattr(word_names, "_LOCK_SECONDS", 0.05)
     with (
-        FileLock(gallery.path / naming.LOCK),
+        FileLock(gallery.path / word_names.LOCK_NAME),
         pytest.raises(GalleryLocked, match=r"another process is naming words of .*: try again"),
     ):
-        gallery.names.change({3: "ear"})
-    gallery.names.change({3: "ear"})
+        gallery.name_words({3: "ear"})
+    gallery.name_words({3: "ear"})
     shutil.rmtree(gallery.path)
     with pytest.raises(GalleryError):
-        gallery.names.change({3: "tail"})
+        gallery.name_words({3: "tail"})
     assert not gallery.path.exists()
 
 
-def table_of(folder: Path) -> naming.Names:
+def table_of(folder: Path) -> word_names.WordNames:
     with Gallery.open(folder) as gallery:
-        return gallery.names
+        return gallery.store.names
 
 
 @pytest.mark.filterwarnings("ignore:.*fork")
@@ -219,7 +222,7 @@ def test_writers_at_once_lose_no_name(tmp_path: Path) -> None:
 
     def name_some(first: int) -> None:
         for word in range(first, first + 10):
-            table.change({word: f"name {word}"})
+            table.update({word: f"name {word}"})
 
     children = [
         start(lambda report, first=first: name_some(first))  # type: ignore[misc]
@@ -234,11 +237,11 @@ def test_a_killed_writer_leaves_the_old_names_or_the_new_ones(tmp_path: Path) ->
     filled(tmp_path / "g")
     table = table_of(tmp_path / "g")
     before = dict.fromkeys(range(100), "an old name")
-    table.change(dict(before))
+    table.update(dict(before))
 
     def rename(step: int, report: Report) -> None:
         die_at_step(step)
-        table.change(dict.fromkeys(range(100), "a new name"))
+        table.update(dict.fromkeys(range(100), "a new name"))
 
     seen = set()
     for step in count():
@@ -247,7 +250,7 @@ def test_a_killed_writer_leaves_the_old_names_or_the_new_ones(tmp_path: Path) ->
         assert set(found) == set(before)
         (name,) = set(found.values())
         seen.add(name)
-        table.change(dict(before))  # the lock is free again, and what was left does not matter
+        table.update(dict(before))  # the lock is free again, and what was left does not matter
         if code == 0:
             break
     assert step > 2
@@ -377,13 +380,13 @@ def test_suggestions_are_the_nearest_prompts(two_towers: TwoTowers, photos: Path
 
     gallery = tiny_gallery(two_towers.folder, photos)
     words = [one.word for one in gallery.words()][:6]
-    found = suggest.suggest_names(gallery, words, PROMPTS)
+    found = suggest.suggest_names(gallery.store, words, PROMPTS)
     assert [one.word for one in found] == words
-    snapshot, backbone = gallery.snapshot(), gallery.vocabulary.backbone
+    snapshot, backbone = gallery.store.snapshot(), gallery.vocabulary.backbone
     mean = snapshot.dense_ne.astype(np.float64).mean(axis=0)
     prompts = np.array([two_towers.vector(prompt) for prompt in PROMPTS])
     for one, (_, sights) in zip(
-        found, find_strongest(gallery, words, suggest.EXAMPLES), strict=True
+        found, find_strongest(gallery.store, words, suggest.EXAMPLES), strict=True
     ):
         vectors = []
         for sight in sights:

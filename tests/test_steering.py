@@ -12,15 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bm25v.api import Gallery
 from bm25v.errors import ImageError, WrongUse
-from bm25v.gallery import Gallery, Hit, Results
-from bm25v.gallery.searching import Mode, having
-from bm25v.index.bm25 import WeightedWords, reference_scores
+from bm25v.index import bm25 as reference
+from bm25v.index.bm25 import WeightedWords
 from bm25v.sae.model import Codes
+from bm25v.search import Hit, Mode, Results
+from bm25v.search.filters import flag_words
 from bm25v.vocabulary import Encoding, ImageInput, Vocabulary
 from bm25v.vocabulary.bag import Bag, pool_codes
 from tests import histories
-from tests.conftest import picture
+from tests.conftest import encode, picture
 from tests.histories import Model
 
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -92,7 +94,7 @@ class Expected:
         words = np.array(sorted(self.weights), dtype=np.int32)
         weights = np.array([self.weights[word] for word in words.tolist()])
         query = WeightedWords(words, weights, np.ones(len(words)))
-        scores = reference_scores(list(self.bags.values()), query)
+        scores = reference.reference_scores(list(self.bags.values()), query)
         self.scores = dict(zip(self.bags, scores, strict=True))
         self.allowed = {
             path
@@ -190,7 +192,7 @@ def check_wish(gallery: Gallery, model: Model, asked: Asked) -> None:
     by_words = {p for p in expected.found(least) if (expected.scores[p] or 0) > 0}
     has_dense = (pictures or asked["like"]) and not asked["text"]
     for mode in MODES if has_dense else ("sparse",):
-        results = gallery.search_encoding(
+        results = gallery.search(
             pictures, **given, min_coverage=least, mode=mode, k=100, candidates=1000
         )
         assert results.mode == mode
@@ -228,11 +230,11 @@ def test_parts_make_up_the_score_in_every_mode_and_after_any_history(
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "g"
         with Gallery.create(folder, vocabulary="toy") as gallery:
-            gallery.names.change(dict(NAMES))
+            gallery.name_words(dict(NAMES))
             sessions = islice(histories.sessions(seed, {}), 6)
             for number, model in enumerate(states(folder, sessions)):
                 if number == 2:
-                    gallery.snapshot().searcher.build_index()
+                    gallery.store.snapshot().searcher.build_index()
                 wish = put_to(model, asked[number % len(asked)])
                 if wish is not None and model:
                     check_wish(gallery, model, wish)
@@ -255,12 +257,12 @@ def test_filters_choose_the_same_rows_with_and_without_an_index(
     with tempfile.TemporaryDirectory() as scratch:
         model = histories.filled(Path(scratch) / "g", seed=seed)
         with Gallery.open(Path(scratch) / "g") as gallery:
-            snapshot = gallery.snapshot()
+            snapshot = gallery.store.snapshot()
             if built:
                 snapshot.searcher.build_index()
-            flags = having(snapshot.searcher, tuple(set(must)), tuple(set(without)))
+            flags = flag_words(snapshot.searcher, tuple(set(must)), tuple(set(without)))
             rows = np.flatnonzero(flags).tolist()
-            found = gallery._catalog.paths_of(rows, snapshot.state.generation)
+            found = gallery.store.catalog.paths_of(rows, snapshot.state.generation)
             bags = {path: histories.encoding(number).bag.words for path, number in model.items()}
             fitting = {p for p, b in bags.items() if np.isin(must, b).all()}
             fitting -= {p for p, b in bags.items() if np.isin(without, b).any()}
@@ -276,13 +278,13 @@ def stocked(tmp_path: Path) -> Iterator[Gallery]:
 
 
 def common_word(gallery: Gallery) -> int:
-    return int(gallery.snapshot().searcher.statistics.df_v.argmax())
+    return int(gallery.store.snapshot().searcher.statistics.df_v.argmax())
 
 
 def test_few_candidates_are_the_best_by_words(stocked: Gallery) -> None:
-    by_words = stocked.search_encoding(asking(1), mode="sparse", k=5)
+    by_words = stocked.search(asking(1), mode="sparse", k=5)
     for mode in ("two-stage", "hybrid"):
-        found = stocked.search_encoding(asking(1), mode=mode, k=3, candidates=5)
+        found = stocked.search(asking(1), mode=mode, k=3, candidates=5)
         assert {hit.path for hit in found} <= {hit.path for hit in by_words}
         ranks = {hit.path: hit.rank for hit in by_words}
         assert {hit.path: hit.first_rank for hit in found}.items() <= ranks.items()
@@ -291,18 +293,18 @@ def test_few_candidates_are_the_best_by_words(stocked: Gallery) -> None:
 def test_the_usual_mode_depends_on_what_is_asked_for(stocked: Gallery) -> None:
     word = common_word(stocked)
     bare = asking(1)._replace(patches_pd=None)
-    assert stocked.search_encoding(asking(1)).mode == "two-stage"
-    assert stocked.search_encoding(asking(1), must=[word]).mode == "two-stage"
-    assert stocked.search_encoding([asking(1), asking(2)], negative=asking(3)).mode == "two-stage"
-    assert stocked.search_encoding(asking(1), region=(0, 0, 0.5, 0.5)).mode == "two-stage"
-    assert stocked.search_encoding(bare, region=(0, 0, 0.5, 0.5)).mode == "sparse"
-    assert stocked.search_encoding(asking(1), boost={word: 2}).mode == "sparse"
+    assert stocked.search(asking(1)).mode == "two-stage"
+    assert stocked.search(asking(1), must=[word]).mode == "two-stage"
+    assert stocked.search([asking(1), asking(2)], negative=asking(3)).mode == "two-stage"
+    assert stocked.search(asking(1), region=(0, 0, 0.5, 0.5)).mode == "two-stage"
+    assert stocked.search(bare, region=(0, 0, 0.5, 0.5)).mode == "sparse"
+    assert stocked.search(asking(1), boost={word: 2}).mode == "sparse"
     assert stocked.search(must=[word]).mode == "sparse"
     assert stocked.search(must=[word])[0].dense is None
-    with pytest.raises(WrongUse, match="'two-stage': words have no dense vector; take mode 'spa"):
+    with pytest.raises(WrongUse, match="'two-stage': words have no dense vector; use mode 'spa"):
         stocked.search(must=[word], mode="two-stage")
-    with pytest.raises(WrongUse, match="'dense': toy gives a dense vector of whole pictures, not"):
-        stocked.search_encoding(bare, region=(0, 0, 0.5, 0.5), mode="dense")
+    with pytest.raises(WrongUse, match="'dense': toy has dense vectors of whole images, not"):
+        stocked.search(bare, region=(0, 0, 0.5, 0.5), mode="dense")
 
 
 def test_the_dense_vector_of_a_region_is_that_of_its_patches(stocked: Gallery) -> None:
@@ -310,11 +312,11 @@ def test_the_dense_vector_of_a_region_is_that_of_its_patches(stocked: Gallery) -
     encoding = asking(4)
     assert encoding.patches_pd is not None
     left_p = np.arange(49) % 7 < 3
-    wish = stocked.wish(encoding, region=(0, 0, 3 / 7, 1))
+    wish = encode(stocked, encoding, region=(0, 0, 3 / 7, 1))
     mean_d = encoding.patches_pd[left_p].mean(axis=0) + 1e-3
     assert wish.dense_e is not None
     np.testing.assert_allclose(wish.dense_e, mean_d, rtol=1e-4, atol=1e-6)
-    whole = stocked.wish(encoding)
+    whole = encode(stocked, encoding)
     assert whole.dense_e is not None
     assert whole.dense_e.tolist() == encoding.dense_e.tolist()
 
@@ -345,23 +347,23 @@ def test_more_words_of_a_picture_can_be_asked_for(
     stocked: Gallery, region: tuple[float, ...] | None
 ) -> None:
     encoding = asking(4)
-    wish = stocked.wish(encoding, region=region, query_words=40)
+    wish = encode(stocked, encoding, region=region, query_words=40)
     wide = pool_codes(wish.codes[0], k_post=40)
     assert len(wide.words) > 16
-    assert wish.query.words.tolist() == wide.words.tolist()
-    assert wish.query.weights == pytest.approx(np.sqrt(wide.tf / wide.tf.max()))
-    usual = stocked.wish(encoding, region=region)
-    assert set(usual.query.words.tolist()) < set(wide.words.tolist())
-    for hit in stocked.search_encoding(encoding, region=region, query_words=40, mode="sparse"):
+    assert wish.words.words.tolist() == wide.words.tolist()
+    assert wish.words.weights == pytest.approx(np.sqrt(wide.tf / wide.tf.max()))
+    usual = encode(stocked, encoding, region=region)
+    assert set(usual.words.words.tolist()) < set(wide.words.tolist())
+    for hit in stocked.search(encoding, region=region, query_words=40, mode="sparse"):
         assert sum(word.contribution for word in hit.words) == pytest.approx(hit.sparse, abs=1e-5)
-    with pytest.raises(WrongUse, match="query_words = 0: ask with at least one"):
-        stocked.wish(encoding, query_words=0)
+    with pytest.raises(WrongUse, match="query_words = 0: give at least 1"):
+        encode(stocked, encoding, query_words=0)
 
 
 def test_feedback_lifts_what_is_liked_and_lowers_what_is_not(stocked: Gallery) -> None:
-    before = stocked.search_encoding(asking(5), mode="sparse", k=40)
+    before = stocked.search(asking(5), mode="sparse", k=40)
     good, bad = before[6].path, before[1].path
-    after = stocked.search_encoding(asking(5), like=good, unlike=[bad], mode="sparse", k=40)
+    after = stocked.search(asking(5), like=good, unlike=[bad], mode="sparse", k=40)
 
     def rank(results: Results, path: str) -> int:
         return next((hit.rank for hit in results if hit.path == path), 1000)
@@ -373,7 +375,7 @@ def test_feedback_lifts_what_is_liked_and_lowers_what_is_not(stocked: Gallery) -
 
 def test_words_are_found_by_their_names(stocked: Gallery) -> None:
     word = common_word(stocked)
-    stocked.names.change({word: "striped ear"})
+    stocked.name_words({word: "striped ear"})
     by_name = stocked.search(must=["Striped Ear"])
     assert by_name.hits == stocked.search(must=[word]).hits == stocked.search(must=[str(word)]).hits
     assert by_name[0].words[0].label == by_name.query[0].label == "striped ear"
@@ -383,25 +385,25 @@ def test_words_are_found_by_their_names(stocked: Gallery) -> None:
 
 def test_wishes_that_make_no_sense_are_refused(stocked: Gallery) -> None:
     for message, asked in (
-        ("nothing to look for", {}),
-        ("nothing to look for", {"without": [3]}),
-        ("nothing to look for", {"negative": [asking(2)]}),
+        ("an empty query", {}),
+        ("an empty query", {"without": [3]}),
+        ("an empty query", {"negative": [asking(2)]}),
         ("no word 192: this vocabulary has words 0 to 191", {"must": [192]}),
-        ("no word -1", {"without": [-1]}),
-        ("cannot both have it", {"must": [3], "without": [3]}),
+        ("no word -1", {"must": [-1]}),
+        ("is both required \\(must\\)", {"must": [3], "without": [3]}),
         ("word 3 is boosted twice", {"boost": {3: 2.0, "3": 1.0}}),
-        ("a region with 0 pictures", {"must": [3], "region": (0, 0, 1, 1)}),
+        ("a region with 0 images", {"must": [3], "region": (0, 0, 1, 1)}),
         ("min_coverage = 1.5", {"must": [3], "min_coverage": 1.5}),
         ("'fast': choose one of two-stage, sparse, dense, hybrid", {"must": [3], "mode": "fast"}),
     ):
         with pytest.raises(WrongUse, match=message):
             stocked.search(**asked)
-    with pytest.raises(WrongUse, match="a region with 2 pictures"):
-        stocked.search_encoding([asking(1), asking(2)], region=(0, 0, 1, 1))
-    with pytest.raises(WrongUse, match="pixels of an encoded picture: give fractions"):
-        stocked.search_encoding(asking(1), region=(0, 0, 20, 20))
+    with pytest.raises(WrongUse, match="a region with 2 images"):
+        stocked.search([asking(1), asking(2)], region=(0, 0, 1, 1))
+    with pytest.raises(WrongUse, match="pixels of an encoded image: give fractions"):
+        stocked.search(asking(1), region=(0, 0, 20, 20))
     with pytest.raises(WrongUse, match=r"elsewhere.png is not in .*: index it first"):
-        stocked.search_encoding(asking(1), like="elsewhere.png")
+        stocked.search(asking(1), like="elsewhere.png")
 
 
 def test_a_hit_since_removed_is_named(gallery: Gallery, photos: Path) -> None:
@@ -428,7 +430,7 @@ def test_one_bad_picture_of_several_is_named(gallery: Gallery, photos: Path) -> 
 
 
 def silent(gallery: Gallery, number: int = 0) -> int:
-    df_v = gallery.snapshot().searcher.statistics.df_v
+    df_v = gallery.store.snapshot().searcher.statistics.df_v
     return int(np.flatnonzero(df_v == 0)[number])
 
 
@@ -453,41 +455,41 @@ def test_an_empty_answer_says_why(sparse_gallery: Gallery, tmp_path: Path) -> No
     def reason(encoding: Encoding | list[Encoding], **asked: Any) -> str | None:
         return gallery.search(encoding, **asked).no_match
 
-    assert reason(unknown) == "0 of 2 words shared with any picture"
+    assert reason(unknown) == "0 of 2 words shared with any image"
     assert reason(unknown, without=[common], k=1) == (
-        f"0 of 2 words shared with any picture that does not have word {common}"
+        f"0 of 2 words shared with any image that does not have word {common}"
     )
-    assert reason([], must=[no_one]) == f"no picture has word {no_one}"
+    assert reason([], must=[no_one]) == f"no image has word {no_one}"
     assert reason(of_words(), mode="sparse") == (
-        "no word is asked for: the picture has none, or all are muted"
+        "the query has no words: the image has none, or all are muted"
     )
     mixed = of_words(common, no_one)
     best = gallery.search(mixed)[0]
     assert 0 < best.coverage < 0.6
     said = reason(mixed, min_coverage=0.9) or ""
     assert said.startswith(
-        f"no picture reaches a coverage of 0.9 (the best has {best.coverage:.2f}: /photos/"
+        f"no image reaches a coverage of 0.9 (the best has {best.coverage:.2f}: /photos/"
     )
     nearest = said.removesuffix(")").rpartition(": ")[2]
     assert gallery.match(mixed, nearest).coverage == best.coverage
     assert gallery.search(mixed, min_coverage=best.coverage).hits
     against = gallery.search(of_words(common), boost={common: -1.0}, mode="sparse")
-    assert against.no_match == "no word is asked for: the picture has none, or all are muted"
+    assert against.no_match == "the query has no words: the image has none, or all are muted"
     with Gallery.create(tmp_path / "empty", vocabulary="toy") as empty:
-        assert empty.search(unknown).no_match == "there are no pictures in the gallery"
+        assert empty.search(unknown).no_match == "the gallery has no images"
 
 
 def test_words_that_exclude_each_other_are_named(stocked: Gallery) -> None:
-    statistics = stocked.snapshot().searcher.statistics
+    statistics = stocked.store.snapshot().searcher.statistics
     known = np.flatnonzero(statistics.df_v).tolist()
     strangers = (
         pair
         for pair in combinations(known, 2)
-        if not having(stocked.snapshot().searcher, pair, ()).any()
+        if not flag_words(stocked.store.snapshot().searcher, pair, ()).any()
     )
     one, other = next(strangers)
     found = stocked.search(must=[one, other])
-    assert found.no_match == f"no picture has word {one} and word {other}"
+    assert found.no_match == f"no image has word {one} and word {other}"
 
 
 def test_what_speaks_against_can_outweigh_the_rest(stocked: Gallery) -> None:
@@ -496,7 +498,10 @@ def test_what_speaks_against_can_outweigh_the_rest(stocked: Gallery) -> None:
     bags = [histories.encoding(histories.number_at(hit.path)).bag for hit in has_word]
     others = {other for bag in bags for other in bag.words.tolist()} - {word}
     found = stocked.search(must=[word], boost=dict.fromkeys(others, -100.0))
-    assert found.no_match == "in every picture, what speaks against it outweighs what speaks for it"
+    assert (
+        found.no_match
+        == "in every image, the words that count against it outweigh those that count for it"
+    )
 
 
 def test_steering_in_vain_is_noted(sparse_gallery: Gallery) -> None:
@@ -505,7 +510,7 @@ def test_steering_in_vain_is_noted(sparse_gallery: Gallery) -> None:
         of_words(common_word(sparse_gallery)), without=[first], boost={second: 2.0}
     )
     assert results.notes == (
-        f"no picture has word {first}: leaving it out changes nothing",
-        f"no picture has word {second}: boosting it lifts none",
+        f"no image has word {first}: excluding it changes nothing",
+        f"no image has word {second}: boosting it changes nothing",
     )
     assert results.hits

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bm25v.api import Gallery
 from bm25v.errors import WrongUse
-from bm25v.explain import explain
-from bm25v.gallery import Gallery, Results
-from bm25v.gallery.texts import NEAREST
 from bm25v.pages.explanation_page import render_explanation
+from bm25v.search import Results
+from bm25v.search.text import NEAREST
 from bm25v.vocabulary import names
 from tests import test_cli, test_names
+from tests.conftest import encode
 from tests.test_explain import Page
 from tests.test_names import TwoTowers, tiny_gallery
 
@@ -59,8 +60,8 @@ def test_a_text_is_explained_by_what_its_nearest_pictures_share(
 ) -> None:
     gallery = tiny_gallery(two_towers.folder, photos)
     results = gallery.search(text="dog", k=12)
-    snapshot, statistics = gallery.snapshot(), gallery.snapshot().searcher.statistics
-    rows = {path: gallery._row_at(path)[1] for path in paths_of(results)}
+    snapshot, statistics = gallery.store.snapshot(), gallery.store.snapshot().searcher.statistics
+    rows = {path: gallery.store.find_image(path, snapshot).row for path in paths_of(results)}
     nearest = Counter(
         word
         for path in paths_of(results)[:6]  # half of twelve
@@ -70,14 +71,14 @@ def test_a_text_is_explained_by_what_its_nearest_pictures_share(
     assert {word.word for word in results.query} == shared
     assert {word.weight for word in results.query} == {1.0}
     (note,) = results.notes
-    assert "what the 6 pictures nearest to it share more than others do" in note
+    assert "shared by the 6 images nearest to it" in note
     assert results[0].words
     for hit in results:
         assert {word.word for word in hit.words} == shared & set(
             snapshot.bag(rows[hit.path]).words.tolist()
         )
         assert sum(word.contribution for word in hit.words) == pytest.approx(hit.sparse, abs=1e-5)
-        found = explain(gallery, None, hit.path, text="dog")
+        found = gallery.explain(None, hit.path, text="dog")
         assert found.match.words == hit.words
         assert found.sparse == hit.sparse
         assert found.dense == pytest.approx(hit.dense)
@@ -92,7 +93,7 @@ def test_filters_hold_for_texts_and_for_what_explains_them(
     gallery = tiny_gallery(two_towers.folder, photos)
     whole = gallery.search(text="cat", k=12)
     word = whole.query[0].word
-    have = {use.path for use in gallery.uses(word).uses}
+    have = {use.path for use in gallery.word(word).images}
     rest = gallery.search(text="cat", without=[word], k=12)
     assert paths_of(rest) == [path for path in paths_of(whole) if path not in have]
     assert word not in {one.word for one in rest.query}
@@ -103,7 +104,7 @@ def test_filters_hold_for_texts_and_for_what_explains_them(
 def test_a_text_counts_like_one_more_picture(two_towers: TwoTowers, photos: Path) -> None:
     gallery = tiny_gallery(two_towers.folder, photos)
     encoding = gallery.vocabulary.encode(photos / "3.png")
-    wish = gallery.wish(encoding, text="cat")
+    wish = encode(gallery, encoding, text="cat")
     mean = (encoding.dense_e + two_towers.vector("cat")) / 2
     assert wish.dense_e is not None
     np.testing.assert_allclose(wish.dense_e, mean / np.linalg.norm(mean), atol=1e-5)
@@ -117,12 +118,14 @@ def test_a_text_counts_like_one_more_picture(two_towers: TwoTowers, photos: Path
 def test_words_that_are_called_so_are_asked_for(two_towers: TwoTowers, photos: Path) -> None:
     gallery = tiny_gallery(two_towers.folder, photos)
     one, other, third = (facts.word for facts in sorted(gallery.words(), key=lambda w: -w.df)[:3])
-    gallery.names.change({one: "Striped Ear", other: "grass", third: "sky"})
+    gallery.name_words({one: "Striped Ear", other: "grass", third: "sky"})
     text = "a striped ear on grass"
     found = gallery.search(text=text, mode="sparse", k=12)
     plain = gallery.search(boost={one: 1, other: 1}, k=12)
     assert [(hit.path, hit.sparse) for hit in found] == [(hit.path, hit.sparse) for hit in plain]
-    assert found.notes == (f"words called so: {', '.join(called(gallery, one, other))}",)
+    assert found.notes == (
+        f"searching for the named words: {', '.join(called(gallery, one, other))}",
+    )
     assert found[0].dense is None, "the tower is not needed"
     staged = gallery.search(text=text, mode="two-stage", k=12)
     assert set(paths_of(staged)) == set(paths_of(found))
@@ -134,7 +137,7 @@ def test_words_that_are_called_so_are_asked_for(two_towers: TwoTowers, photos: P
     dense = gallery.search(text=text, k=12)
     assert dense.mode == "dense"
     assert {word.weight for word in dense.query} == {1.0}
-    explained = explain(gallery, None, found[0].path, text=text, mode="sparse")
+    explained = gallery.explain(None, found[0].path, text=text, mode="sparse")
     assert explained.match.words == found[0].words
 
 
@@ -143,14 +146,14 @@ def test_the_nearest_name_will_do(two_towers: TwoTowers, photos: Path) -> None:
     for mode in ("sparse", "two-stage"):
         with pytest.raises(
             WrongUse,
-            match="no word is called 'cat' or a part of it: name words with `bm25v words name`, "
-            "or take mode 'dense', which searches by the text's vector",
+            match="no word name matches 'cat': name words with `bm25v words name`, "
+            "or use mode 'dense', which searches by the text's vector",
         ):
             gallery.search(text="cat", mode=mode)
     known = sorted(gallery.words(), key=lambda w: -w.df)[:3]
     chosen = dict(zip((one.word for one in known), ("dog", "striped ear", "dog"), strict=True))
     silent = next(w for w in range(40) if w not in {one.word for one in gallery.words()})
-    gallery.names.change({**chosen, silent: "cat ear"})
+    gallery.name_words({**chosen, silent: "cat ear"})
     cosines = {
         name: two_towers.vector("grass") @ two_towers.vector(name) for name in {*chosen.values()}
     }
@@ -158,7 +161,7 @@ def test_the_nearest_name_will_do(two_towers: TwoTowers, photos: Path) -> None:
     found = gallery.search(text="grass", mode="sparse", k=12)
     assert {word.word for word in found.query} == {w for w, n in chosen.items() if n == best}
     assert found.notes == (
-        f"no word is called 'grass'; the nearest name is {best!r} (cosine {cosines[best]:.2f})",
+        f"no word is named 'grass'; the most similar name is {best!r} (cosine {cosines[best]:.2f})",
     )
     assert found.hits
 
@@ -169,17 +172,17 @@ def called(gallery: Gallery, *words: int) -> list[str]:
 
 def test_names_are_enough_without_a_tower(gallery: Gallery, photos: Path) -> None:
     one, other = (facts.word for facts in sorted(gallery.words(), key=lambda w: -w.df)[:2])
-    gallery.names.change({one: "ear", other: "grass"})
+    gallery.name_words({one: "ear", other: "grass"})
     found = gallery.search(text="EAR", k=12)
     assert found.mode == "sparse"
-    assert set(paths_of(found)) == {use.path for use in gallery.uses(one).uses}
+    assert set(paths_of(found)) == {use.path for use in gallery.word(one).images}
     assert [word.label for word in found.query] == ["ear"]
     steered = gallery.search(text="ear", boost={"grass": 2.0}, k=12)
     assert {word.label: word.weight for word in steered.query} == {"ear": 1.0, "grass": 2.0}
     mixed = gallery.search(photos / "3.png", text="ear", k=12)
     assert mixed.mode == "sparse"
     assert {word.weight for word in mixed.query} <= {0.5, 1.0}
-    with pytest.raises(WrongUse, match=r"mode 'dense': words that are called so have no dense vec"):
+    with pytest.raises(WrongUse, match=r"mode 'dense': named words have no dense vec"):
         gallery.search(text="ear", mode="dense")
     gallery.remove(found[0].path)
     assert paths_of(gallery.search(text="ear", k=12)) == paths_of(found)[1:]
@@ -192,8 +195,8 @@ def test_texts_that_mean_nothing_here_are_refused(gallery: Gallery) -> None:
     for mode in (None, "sparse", "dense", "two-stage"):
         with pytest.raises(
             WrongUse,
-            match="no word is called 'a cat' or a part of it, and the backbone toy has no text "
-            "tower: name words with `bm25v words name`, or take a vocabulary made with a SigLIP",
+            match="no word name matches 'a cat', and the backbone toy has no text "
+            "tower: name words with `bm25v words name`, or use a vocabulary made with a SigLIP",
         ):
             gallery.search(text="a cat", mode=mode)
 
@@ -222,16 +225,16 @@ def test_whole_words_decide_what_is_called_so(called: list[str], text: str) -> N
 def test_texts_from_the_shell(indexed: Any) -> None:
     told = indexed("search", "--text", "a cat")
     assert (told.code, told.out) == (2, "")
-    assert "no word is called 'a cat' or a part of it, and the backbone toy has no" in told.err
+    assert "no word name matches 'a cat', and the backbone toy has no" in told.err
     assert "an empty text" in indexed("search", "--text", "").err
     word = indexed("words", "--json").json["words"][0]["word"]
     indexed("words", "name", word, "cat")
     found = indexed("search", "--text", "a cat", "--json").json
-    assert (found["mode"], found["notes"]) == ("sparse", ["words called so: cat"])
+    assert (found["mode"], found["notes"]) == ("sparse", ["searching for the named words: cat"])
     assert {one["name"] for one in found["query"]} == {"cat"}
     shown = indexed("search", "--text", "a cat")
     assert "cat (" in shown.out
-    assert shown.err == "note: words called so: cat\n"
+    assert shown.err == "note: searching for the named words: cat\n"
     hit = found["hits"][0]
     why = indexed("explain", hit["path"], "--text", "a cat", "-o", "why.html", "--json").json
     assert why["sparse"] == hit["sparse"]
@@ -243,9 +246,11 @@ def test_texts_from_the_shell_with_a_tower(two_towers: TwoTowers, photos: Path, 
     gallery = tiny_gallery(two_towers.folder, photos)
     shown = run("search", "--text", "dog", "-g", gallery.path, "-k", 3)
     assert "all pictures, ordered by cosine" in shown.out
-    assert shown.err.startswith("note: a text has no words: those shown are what the 6 pictures")
+    assert shown.err.startswith(
+        "note: a text has no visual words of its own: those shown are shared by the 6"
+    )
     found = run("search", "--text", "dog", "-g", gallery.path, "--json").json
     assert [hit["path"] for hit in found["hits"]] == paths_of(gallery.search(text="dog"))
     told = run("search", "--text", "dog", "-g", gallery.path, "--mode", "sparse")
     assert (told.code, told.out) == (2, "")
-    assert "take mode 'dense'" in told.err
+    assert "use mode 'dense'" in told.err

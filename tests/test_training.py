@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 torch = pytest.importorskip("torch")
 
 from bm25v import images  # noqa: E402
+from bm25v.api import Gallery  # noqa: E402
 from bm25v.backbones.protocol import Features, Floats  # noqa: E402
 from bm25v.backbones.toy import ToyBackbone  # noqa: E402
 from bm25v.cli import progress  # noqa: E402

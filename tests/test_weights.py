@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from bm25v.errors import WrongUse
 from bm25v.index.bm25 import WeightedWords
 from bm25v.sae.model import Codes
-from bm25v.search import from_bags, regions, steered
-from bm25v.search.weights import blended
+from bm25v.search import regions
+from bm25v.search.encode import apply_word_options, combine_bags, combine_vectors
 from bm25v.vocabulary.bag import Bag, pool_codes
 
 Weights = dict[int, float]
@@ -26,33 +26,33 @@ def weights(query: WeightedWords) -> Weights:
 
 def test_one_picture_asks_for_each_word_once() -> None:
     one = Bag(np.array([2, 5], np.int32), np.array([10, 900], np.uint16))
-    for query in (WeightedWords.from_bag(one), from_bags([one])):
+    for query in (WeightedWords.from_bag(one), combine_bags([one])):
         assert weights(query) == {2: 1.0, 5: 1.0}
         assert query.frequencies.tolist() == [0.1, 9.0]
 
 
 def test_several_pictures_ask_for_what_they_share() -> None:
-    query = from_bags([bag(1, 2), bag(2, 3, tf=300), bag(2, 3), bag(2)])
+    query = combine_bags([bag(1, 2), bag(2, 3, tf=300), bag(2, 3), bag(2)])
     assert weights(query) == {1: 0.25, 2: 1.0, 3: 0.5}
     assert query.frequencies.tolist() == [0.25, 1.5, 1.0]
 
 
 def test_feedback_and_counter_examples_shift_weights() -> None:
-    query = from_bags([bag(1, 2)], liked=[bag(2, 3), bag(3)], against=[bag(1, 4), bag(4)])
+    query = combine_bags([bag(1, 2)], liked=[bag(2, 3), bag(3)], negative=[bag(1, 4), bag(4)])
     assert weights(query) == {1: 0.75, 2: 1.375, 3: 0.75, 4: -0.5}
     assert query.frequencies.tolist() == [1.0, 1.0, 0, 0], "only the pictures asked with"
 
 
 def test_by_strength_a_word_counts_the_root_of_its_share_of_the_strongest() -> None:
     one = Bag(np.array([2, 5], np.int32), np.array([100, 900], np.uint16))
-    query = from_bags([one, bag(5)], against=[one], by_strength=True)
+    query = combine_bags([one, bag(5)], negative=[one], by_strength=True)
     assert weights(query) == pytest.approx({2: (1 / 3) / 2 - 0.5 / 3, 5: 1.0 - 0.5})
-    of_a_text = from_bags([bag(3, 4, tf=0)], by_strength=True)
+    of_a_text = combine_bags([bag(3, 4, tf=0)], by_strength=True)
     assert weights(of_a_text) == {3: 1.0, 4: 1.0}
 
 
 def test_no_pictures_ask_for_nothing() -> None:
-    assert weights(from_bags([])) == {}
+    assert weights(combine_bags([])) == {}
 
 
 @given(
@@ -66,10 +66,10 @@ def test_weights_are_shares_of_the_pictures(
     def share(word: int, sets: list[set[int]]) -> float:
         return sum(word in one for one in sets) / len(sets) if sets else 0.0
 
-    found = from_bags(
+    found = combine_bags(
         [bag(*sorted(one)) for one in pictures],
         liked=[bag(*sorted(one)) for one in liked],
-        against=[bag(*sorted(one)) for one in against],
+        negative=[bag(*sorted(one)) for one in against],
     )
     everything: set[int] = set().union(*pictures, *liked, *against)
     assert set(weights(found)) == everything
@@ -80,11 +80,13 @@ def test_weights_are_shares_of_the_pictures(
 
 def test_steering_adds_weighs_and_leaves_out() -> None:
     query = WeightedWords.from_bag(bag(1, 2, 3))
-    assert weights(steered(query, must=[2, 7])) == {1: 1, 2: 1, 3: 1, 7: 1}
-    assert weights(steered(query, without=[1, 9])) == {2: 1, 3: 1}
-    assert weights(steered(query, boost={1: 3, 2: 0, 8: -2})) == {1: 3, 3: 1, 8: -2}
-    assert weights(steered(query, must=[7], boost={7: 0})) == {1: 1, 2: 1, 3: 1}, "a filter only"
-    kept = steered(
+    assert weights(apply_word_options(query, must=[2, 7])) == {1: 1, 2: 1, 3: 1, 7: 1}
+    assert weights(apply_word_options(query, without=[1, 9])) == {2: 1, 3: 1}
+    assert weights(apply_word_options(query, boost={1: 3, 2: 0, 8: -2})) == {1: 3, 3: 1, 8: -2}
+    assert weights(apply_word_options(query, must=[7], boost={7: 0})) == {1: 1, 2: 1, 3: 1}, (
+        "a filter only"
+    )
+    kept = apply_word_options(
         WeightedWords(query.words, query.weights, np.array([4.0, 5, 6])), boost={2: 2, 9: 1}
     )
     assert kept.frequencies.tolist() == [4, 5, 6, 0]
@@ -93,30 +95,30 @@ def test_steering_adds_weighs_and_leaves_out() -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"must": [4, 5], "without": [5]}, r"word 5: .*\(must\)"),
-        ({"without": [5], "boost": {5: 2.0}}, "word 5: .*nothing to boost"),
+        ({"must": [4, 5], "without": [5]}, r"word 5 is both required \(must\) and excluded"),
+        ({"without": [5], "boost": {5: 2.0}}, r"word 5 is excluded .*: it cannot be boosted"),
         ({"boost": {5: float("nan")}}, "boost of word 5 by nan: give a finite number"),
         ({"boost": {5: float("inf")}}, "boost of word 5 by inf"),
     ],
 )
 def test_contradictions_are_refused(asked: dict[str, object], message: str) -> None:
     with pytest.raises(WrongUse, match=message):
-        steered(WeightedWords.from_bag(bag(1)), **asked)  # type: ignore[arg-type]
+        apply_word_options(WeightedWords.from_bag(bag(1)), **asked)  # type: ignore[arg-type]
 
 
 def test_dense_vectors_are_weighed_like_words() -> None:
     a, b, c = np.eye(3) * 7
     plain = np.array([0.5, 0.5 + 0.75, -0.5])
-    found = blended([a, b], liked=[b], against=[c])
+    found = combine_vectors([a, b], liked=[b], negative=[c])
     np.testing.assert_allclose(found, plain / np.linalg.norm(plain), rtol=1e-6)
-    assert blended([a], against=[a, a]).tolist() == [1, 0, 0]
-    assert not np.isnan(blended([a, -a])).any()
+    assert combine_vectors([a], negative=[a, a]).tolist() == [1, 0, 0]
+    assert not np.isnan(combine_vectors([a, -a])).any()
 
 
 def test_whole_patches_count_fully_and_others_by_their_share() -> None:
-    shares = regions.patch_shares((0.25, 0, 0.5, 1), grid=(1, 3)).tolist()
+    shares = regions.patch_weights((0.25, 0, 0.5, 1), grid=(1, 3)).tolist()
     assert shares == pytest.approx([0.25, 1, 0.25])
-    assert regions.patch_shares((0, 0, 1, 1), grid=(7, 7)).tolist() == [1] * 49
+    assert regions.patch_weights((0, 0, 1, 1), grid=(7, 7)).tolist() == [1] * 49
 
 
 @given(
@@ -138,7 +140,7 @@ def test_a_box_and_the_mask_of_it_mean_the_same(
     mask = np.zeros((high, wide), dtype=bool)
     mask[top:bottom, left:right] = True
     box = (left / wide, top / high, (right - left) / wide, (bottom - top) / high)
-    by_box, by_mask = (regions.patch_shares(one, (rows, columns)) for one in (box, mask))
+    by_box, by_mask = (regions.patch_weights(one, (rows, columns)) for one in (box, mask))
     np.testing.assert_allclose(by_box, by_mask, atol=1e-5)
     assert by_box.max() == 1
     plain = mask.reshape(rows, 40, columns, 40).mean(axis=(1, 3)).ravel()
@@ -149,9 +151,9 @@ def test_a_box_in_pixels_needs_the_pictures_size() -> None:
     assert regions.is_in_pixels((0, 0, 2, 1))
     assert not regions.is_in_pixels((0, 0, 1, 1)), "the whole picture, not one pixel"
     assert not regions.is_in_pixels(np.ones((300, 200)))
-    assert regions.fractions((50, 0, 25, 100), (100, 200)) == (0.5, 0, 0.25, 0.5)
-    assert regions.fractions((0.5, 0, 0.25, 0.5), (100, 200)) == (0.5, 0, 0.25, 0.5)
-    assert regions.fractions((60, 0, 41, 200.5), (100, 200)) == (0.6, 0, 0.4, 1), "rounded"
+    assert regions.to_fractions((50, 0, 25, 100), (100, 200)) == (0.5, 0, 0.25, 0.5)
+    assert regions.to_fractions((0.5, 0, 0.25, 0.5), (100, 200)) == (0.5, 0, 0.25, 0.5)
+    assert regions.to_fractions((60, 0, 41, 200.5), (100, 200)) == (0.6, 0, 0.4, 1), "rounded"
 
 
 @pytest.mark.parametrize(
@@ -159,12 +161,12 @@ def test_a_box_in_pixels_needs_the_pictures_size() -> None:
     [
         ((10, 10, 0, 5), "10,10,0,5 has no area"),
         ((10, 10, 5, -5), "10,10,5,-5 has no area"),
-        ((-1, 10, 5, 5), "-1,10,5,5 begins outside"),
-        ((10, 10, 95, 5), "reaches out of the picture, which has 100 × 200 pixels"),
-        ((100, 10, 5, 5), "reaches out"),
-        ((500, 500, 5, 5), "reaches out"),
-        ((0.5, 0.5, 0.6, 0.1), "0.5,0.5,0.6,0.1 reaches out of the picture: as fractions"),
-        ((1, 0, 1, 1), "reaches out"),
+        ((-1, 10, 5, 5), "-1,10,5,5 starts outside"),
+        ((10, 10, 95, 5), "reaches beyond the image of 100 × 200 pixels"),
+        ((100, 10, 5, 5), "reaches beyond"),
+        ((500, 500, 5, 5), "reaches beyond"),
+        ((0.5, 0.5, 0.6, 0.1), "0.5,0.5,0.6,0.1 reaches beyond the image: in fractions"),
+        ((1, 0, 1, 1), "reaches beyond"),
         ((1, 2, 3), "give x,y,width,height"),
         (("a", 2, 3, 4), "give x,y,width,height"),
         ((float("nan"), 2, 3, 4), "finite"),
@@ -174,14 +176,14 @@ def test_a_box_in_pixels_needs_the_pictures_size() -> None:
 )
 def test_regions_that_make_no_sense_are_refused(region: regions.Region, message: str) -> None:
     with pytest.raises(WrongUse, match=message):
-        regions.patch_shares(regions.fractions(region, (100, 200)), (7, 7))
+        regions.patch_weights(regions.to_fractions(region, (100, 200)), (7, 7))
 
 
 def test_only_words_in_the_region_are_left() -> None:
     codes = Codes(np.array([[7, 2], [7, 5]]), np.array([[1.0, 0.5], [2.0, 0.25]], np.float32))
-    left = regions.patch_shares((0, 0, 0.5, 1), (1, 2))
-    found = pool_codes(regions.within(codes, left), k_post=9)
+    left = regions.patch_weights((0, 0, 0.5, 1), (1, 2))
+    found = pool_codes(regions.weigh_codes(codes, left), k_post=9)
     assert (found.words.tolist(), found.tf.tolist()) == ([2, 7], [50, 100])
-    tiny = regions.patch_shares((0.9, 0.9, 0.001, 0.001), (1, 2))
-    found = pool_codes(regions.within(codes, tiny), k_post=9)
+    tiny = regions.patch_weights((0.9, 0.9, 0.001, 0.001), (1, 2))
+    found = pool_codes(regions.weigh_codes(codes, tiny), k_post=9)
     assert (found.words.tolist(), found.tf.tolist()) == ([5, 7], [25, 200]), "not rounded away"

@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bm25v.api import Gallery
 from bm25v.errors import WrongUse
-from bm25v.explain import crops
+from bm25v.explain import crops, word_statistics
 from bm25v.explain.word_portrait import MAX_BINS, TOP, make_portraits, nearest_words, tf_bins
-from bm25v.gallery import Gallery, usage
-from bm25v.gallery.usage import Companion, Folder
+from bm25v.explain.word_statistics import FolderWithWord
 from bm25v.gallery.writer import FileState, Writer
 from bm25v.pages.charts import draw_position_map, draw_tf_histogram
 from bm25v.pages.word_page import render_word, render_words_overview
+from bm25v.search.text import SharedWord
 from bm25v.vocabulary import bag as bags
 from bm25v.vocabulary.bag import Bag
 from tests import test_cli
@@ -77,31 +78,31 @@ def test_after_any_history_statistics_equal_a_plain_recount(tmp_path: Path, seed
             assert [use.tf for use in one.best] == [-tf for tf, _ in counted[:2]]
             assert {(-use.tf, use.path) for use in one.best} <= set(counted)
         some = found[len(found) // 2].word
-        uses = reader.uses(some)
-        assert sorted((-use.tf, use.path) for use in uses.uses) == expected[some]
-        assert [use.tf for use in uses.uses] == sorted((u.tf for u in uses.uses), reverse=True)
+        uses = reader.word(some)
+        assert sorted((-use.tf, use.path) for use in uses.images) == expected[some]
+        assert [use.tf for use in uses.images] == sorted((u.tf for u in uses.images), reverse=True)
         assert uses.n == n
-    assert reader.snapshot().state.generation > 0 or seed
+    assert reader.store.snapshot().state.generation > 0 or seed
 
 
 def test_words_are_counted_once_until_something_changes(
     gallery: Gallery, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[int] = []
-    count = usage.listed
+    count = word_statistics.WordStatistics._count_words
 
-    def counting(*given: Any, best: int) -> Any:
+    def counting(self: Any, snapshot: Any, names: Any, best: int) -> Any:
         counted.append(best)
-        return count(*given, best=best)
+        return count(self, snapshot, names, best)
 
-    monkeypatch.setattr(usage, "listed", counting)
+    monkeypatch.setattr(word_statistics.WordStatistics, "_count_words", counting)
     first = gallery.words()
     gallery.words().clear()
     assert gallery.words() == first
     assert counted == [3]
     assert len(gallery.words(best=1)[0].best) == 1
     word = first[0].word
-    gallery.names.change({word: "ear"})
+    gallery.name_words({word: "ear"})
     assert gallery.words()[0].label == "ear"
     with Gallery.open(gallery.path) as other:
         other.remove(photos / "3.png")
@@ -121,40 +122,40 @@ def test_words_that_come_together(put: Put) -> None:
             "/p/b/6.png": {3: 1},
         }
     )
-    uses = gallery.uses(1)
+    uses = gallery.word(1)
     assert (uses.facts.df, uses.n) == (4, 6)
     # 2 is in 3 pictures, all of them among the 4 with 1: 3 · 6 / (4 · 3). 8 is as frequent there
     # as anywhere, 9 is there but once, 3 is rarer there.
-    assert uses.companions == (Companion(2, together=3, lift=1.5),)
-    assert gallery.uses(2).companions == (Companion(1, together=3, lift=1.5),)
-    assert [(Path(use.path).name, use.tf) for use in uses.uses] == [
+    assert uses.companions == (SharedWord(2, together=3, lift=1.5),)
+    assert gallery.word(2).companions == (SharedWord(1, together=3, lift=1.5),)
+    assert [(Path(use.path).name, use.tf) for use in uses.images] == [
         ("1.png", 5.0),
         ("2.png", 4.0),
         ("3.png", 3.0),
         ("4.png", 2.0),
     ]
-    assert uses.folders == (Folder("a", 3, 3), Folder("b", 3, 1))
+    assert uses.folders == (FolderWithWord("a", 3, 3), FolderWithWord("b", 3, 1))
     assert uses.purity == 0.75
     gallery.remove("/p/a/1.png")
-    assert gallery.uses(1).purity == pytest.approx(2 / 3)
-    assert gallery.uses(9).facts.df == 0
+    assert gallery.word(1).purity == pytest.approx(2 / 3)
+    assert gallery.word(9).facts.df == 0
     gallery.remove("/p/b")
-    assert gallery.uses(1).folders == ()
-    assert gallery.uses(1).purity is None
+    assert gallery.word(1).folders == ()
+    assert gallery.word(1).purity is None
 
 
 def test_a_word_that_is_everywhere_has_no_company(put: Put) -> None:
     pictures: dict[str, dict[int, float]] = {f"/p/{n}.png": {1: 5, 2: 1} for n in range(6)}
     gallery = put(pictures | {f"/p/{n}.png": {1: 5} for n in range(6, 15)} | {"/p/x.png": {3: 1}})
-    (companion,) = gallery.uses(1).companions
+    (companion,) = gallery.word(1).companions
     assert companion.lift == pytest.approx(16 / 15)
-    assert [one.companions for one in make_portraits(gallery, [1, 2])] == [(), ()]
+    assert [one.companions for one in make_portraits(gallery.store, [1, 2])] == [(), ()]
 
 
 def test_a_word_beyond_the_vocabulary_is_refused(gallery: Gallery) -> None:
     for word in (-1, 192):
         with pytest.raises(WrongUse, match=rf"no word {word}: this vocabulary has words 0 to 191"):
-            gallery.uses(word)
+            gallery.word(word)
 
 
 def common_word(gallery: Gallery) -> int:
@@ -163,8 +164,8 @@ def common_word(gallery: Gallery) -> int:
 
 def test_a_portrait_shows_where_the_word_is(gallery: Gallery) -> None:
     word = common_word(gallery)
-    (portrait,) = make_portraits(gallery, [word])
-    uses = portrait.uses.uses
+    (portrait,) = make_portraits(gallery.store, [word])
+    uses = portrait.uses.images
     assert [sight.path for sight in portrait.top] == [use.path for use in uses[:TOP]]
     vocabulary = gallery.vocabulary
     grids = {
@@ -202,25 +203,25 @@ def test_pictures_of_all_strengths_are_shown(tmp_path: Path) -> None:
         picture(seed, side=20).save(folder / f"{seed}.png")
     gallery = Gallery.create(tmp_path / "g", vocabulary="toy")
     gallery.add(folder)
-    (portrait,) = make_portraits(gallery, [common_word(gallery)])
-    uses = [use.path for use in portrait.uses.uses]
+    (portrait,) = make_portraits(gallery.store, [common_word(gallery)])
+    uses = [use.path for use in portrait.uses.images]
     shown = [*portrait.top, *portrait.middle, *portrait.random]
     assert len({sight.path for sight in shown}) == len(shown) == 24
     middle = [uses.index(sight.path) for sight in portrait.middle]
     assert middle == list(range(middle[0], middle[0] + 6))
     assert middle[0] <= len(uses) / 2 <= middle[-1] + 1
-    (again,) = make_portraits(gallery, [portrait.uses.facts.word])
+    (again,) = make_portraits(gallery.store, [portrait.uses.facts.word])
     assert [sight.path for sight in again.random] == [sight.path for sight in portrait.random]
 
 
 def made(gallery: Gallery, *words: int) -> Iterator[Page]:
-    for portrait in make_portraits(gallery, words):
+    for portrait in make_portraits(gallery.store, words):
         yield Page(render_word(portrait))
 
 
 def test_a_page_stands_alone(gallery: Gallery) -> None:
     word = common_word(gallery)
-    (portrait,) = make_portraits(gallery, [word])
+    (portrait,) = make_portraits(gallery.store, [word])
     text = render_word(portrait)
     assert not re.search(r"https?://|url\(|@import|<script|<link", text)
     parsed = Page(text)
@@ -239,7 +240,7 @@ def test_a_page_stands_alone(gallery: Gallery) -> None:
 def test_pages_lead_to_each_other(gallery: Gallery) -> None:
     words = [one.word for one in gallery.words()]
     links = {word: f"word-{word}.html" for word in words}
-    (first, *_) = found = list(make_portraits(gallery, words[:3]))
+    (first, *_) = found = list(make_portraits(gallery.store, words[:3]))
     parsed = Page(render_word(first, links=links, home="index.html"))
     related = [one.facts.word for one in (*first.companions, *first.neighbours)]
     assert parsed.values("a", "href") == ["index.html", *(links[word] for word in related)]
@@ -259,7 +260,7 @@ def test_folders_are_shown_as_labels(photos: Path, tmp_path: Path) -> None:
     gallery.add(photos)
     word = common_word(gallery)
     (parsed,) = made(gallery, word)
-    counted = Counter(Path(use.path).parent.name for use in gallery.uses(word).uses)
+    counted = Counter(Path(use.path).parent.name for use in gallery.word(word).images)
     assert "name of their folder" in parsed.text.replace("\n", " ")
     for name, count in counted.items():
         assert f"{name}{count}of" in parsed.text
@@ -267,11 +268,11 @@ def test_folders_are_shown_as_labels(photos: Path, tmp_path: Path) -> None:
 
 def test_files_that_are_gone_or_changed_are_shown_as_such(gallery: Gallery, photos: Path) -> None:
     word = common_word(gallery)
-    first, second, third, *_ = (Path(use.path) for use in gallery.uses(word).uses)
+    first, second, third, *_ = (Path(use.path) for use in gallery.word(word).images)
     first.unlink()
     second.write_bytes(b"no picture")
     Image.open(third).save(third, compress_level=0)  # the same words in other bytes
-    (portrait,) = make_portraits(gallery, [word])
+    (portrait,) = make_portraits(gallery.store, [word])
     problems = [sight.problem for sight in portrait.top[:4]]
     assert problems[0] == "does not exist"
     assert "not an image" in (problems[1] or "")
@@ -282,7 +283,7 @@ def test_files_that_are_gone_or_changed_are_shown_as_such(gallery: Gallery, phot
     assert f"{first.name}: does not exist" in text
     for path in photos.iterdir():
         path.unlink()
-    (portrait,) = make_portraits(gallery, [word])
+    (portrait,) = make_portraits(gallery.store, [word])
     assert "None of its images can be read any more" in Page(render_word(portrait)).text
     assert portrait.n_averaged == 0
 
@@ -291,14 +292,14 @@ def test_an_unchanged_file_is_never_called_changed(
     gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bags, "word_activations", lambda codes, word: np.zeros(49, np.float32))
-    (portrait,) = make_portraits(gallery, [common_word(gallery)])
+    (portrait,) = make_portraits(gallery.store, [common_word(gallery)])
     assert {image.problem for image in portrait.top} == {"the word is too weak in it to be located"}
 
 
 def test_names_on_pages_are_escaped(gallery: Gallery, photos: Path) -> None:
     word = common_word(gallery)
     evil = '<img src=x onerror="alert(1)"> & more'
-    gallery.names.change({word: evil})
+    gallery.name_words({word: evil})
     photo = photos / '<i onclick="x">.png'
     picture(3).save(photo)
     gallery.add(photos)
@@ -310,9 +311,9 @@ def test_names_on_pages_are_escaped(gallery: Gallery, photos: Path) -> None:
 
 
 def test_a_word_that_is_nowhere_is_refused_before_any_work(gallery: Gallery) -> None:
-    unused = next(w for w in range(192) if gallery.uses(w).facts.df == 0)
-    with pytest.raises(WrongUse, match=rf"word {unused} is in none of the 12 images of .*lists"):
-        next(make_portraits(gallery, [common_word(gallery), unused]))
+    unused = next(w for w in range(192) if gallery.word(w).facts.df == 0)
+    with pytest.raises(WrongUse, match=rf"word {unused} is in no image of .*lists"):
+        next(make_portraits(gallery.store, [common_word(gallery), unused]))
 
 
 def test_the_smallest_square_with_most_of_a_word() -> None:
@@ -383,7 +384,7 @@ def test_an_empty_gallery_has_no_words(run: Any) -> None:
         "no words: there are no pictures in empty.bm25v\n"
     )
     assert run("words", "-g", "empty.bm25v", "--json").json == {"pictures": 0, "words": []}
-    assert "is in none of the 0 images" in run("words", "show", 3, "-g", "empty.bm25v").err
+    assert "is in no image of" in run("words", "show", 3, "-g", "empty.bm25v").err
 
 
 def test_a_word_is_shown(indexed: Any) -> None:

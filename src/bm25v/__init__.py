@@ -31,8 +31,9 @@ from bm25v.errors import (
 )
 
 if TYPE_CHECKING:
+    from bm25v.api import Gallery
     from bm25v.explain import Explanation
-    from bm25v.gallery import Gallery, Hit, Results
+    from bm25v.search import Hit, Query, Results
     from bm25v.vocabulary import Vocabulary
     from bm25v.vocabulary.bag import Bag
 
@@ -54,6 +55,7 @@ __all__ = [
     "ImageError",
     "MissingExtra",
     "ModelUnavailable",
+    "Query",
     "Results",
     "StorageFull",
     "UnknownBackbone",
@@ -67,9 +69,10 @@ __all__ = [
 _HOMES = {
     "Bag": "bm25v.vocabulary.bag",
     "Explanation": "bm25v.explain",
-    "Gallery": "bm25v.gallery",
-    "Hit": "bm25v.gallery",
-    "Results": "bm25v.gallery",
+    "Gallery": "bm25v.api",
+    "Hit": "bm25v.search",
+    "Query": "bm25v.search",
+    "Results": "bm25v.search",
     "Vocabulary": "bm25v.vocabulary",
 }
 

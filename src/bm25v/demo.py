@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from bm25v.api import Gallery
 from bm25v.backbones import downloads
 from bm25v.backbones.downloads import PackagedFile
 from bm25v.errors import VocabularyMismatch, WrongUse
-from bm25v.explain import explain
 from bm25v.files import replace_file
-from bm25v.gallery import Gallery, IndexReport
-from bm25v.gallery.gallery import Mode
+from bm25v.gallery.indexing import IndexReport
 from bm25v.pages.explanation_page import write_explanation
 from bm25v.pages.searches_page import LabelledSearch, render_searches
 from bm25v.progress import Progress, no_progress
+from bm25v.search import Mode
 from bm25v.vocabulary import DEFAULT, Encoding
 
 PHOTOS = PackagedFile(
@@ -124,7 +124,7 @@ def run(
         indexed = gallery.add(
             folder / "photos",
             remove_missing=True,
-            progress=lambda done, _: progress("indexing", done, total),
+            progress=lambda stage, done, _: progress(stage, done, total),
         )
         say(f"{indexed.added} added, {indexed.unchanged} unchanged in {gallery.path}")
         searches, by_words = [], []
@@ -162,9 +162,9 @@ def search_and_explain(
 ) -> LabelledSearch:
     """Search with the image at a path, which may be encoded already, and explain the first hits."""
     encoding = encoding or gallery.vocabulary.encode(query)
-    results = gallery.search_encoding(encoding, k=k, mode=mode, candidates=candidates)
+    results = gallery.search(encoding, k=k, mode=mode, candidates=candidates)
     explanations = tuple(
-        explain(gallery, query, hit.path, encoding=encoding) for hit in results.hits[:explained]
+        gallery.explain(query, hit.path, encoding=encoding) for hit in results.hits[:explained]
     )
     return LabelledSearch(query, len(encoding.bag.words), results, explanations, labels or {})
 

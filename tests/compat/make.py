@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bm25v.gallery import Gallery, schema
+from bm25v.api import Gallery
+from bm25v.gallery import catalog
 from bm25v.gallery.writer import FileState, Writer
 from bm25v.vocabulary.vocabulary import FORMAT, Vocabulary
 from tests.conftest import picture
@@ -24,7 +25,7 @@ def main() -> None:
     vocabulary = Vocabulary.load("toy")
     if not (HERE / f"vocabulary-{FORMAT}").exists():
         vocabulary.save(HERE / f"vocabulary-{FORMAT}")
-    path = HERE / f"gallery-{schema.FORMAT}"
+    path = HERE / f"gallery-{catalog.FORMAT}"
     with Gallery.create(path, vocabulary="toy") as gallery:
         with Writer(path) as writer:
             for seed in (99, *range(5)):
@@ -39,7 +40,7 @@ def main() -> None:
     with Writer(path):
         pass  # the last to close tidies the catalogue's log away
     (path / "writer.lock").unlink()
-    (HERE / f"gallery-{schema.FORMAT}.json").write_text(json.dumps(hits, indent=1) + "\n")
+    (HERE / f"gallery-{catalog.FORMAT}.json").write_text(json.dumps(hits, indent=1) + "\n")
 
 
 if __name__ == "__main__":

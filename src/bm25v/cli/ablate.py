@@ -60,7 +60,7 @@ def command(
     that was trained with another k, expansion or layer, name --vocabularies. What was measured
     before is not measured again.
     """
-    from bm25v.cli.progress import stages_bar
+    from bm25v.cli.progress import progress_bar
     from bm25v.errors import WrongUse
     from bm25v.research import datasets, plots, tables
     from bm25v.research.ablate import ablate, plan_trials
@@ -81,7 +81,7 @@ def command(
         plots.check_path(output)  # before hours go by
         plots.ablation_values([trial.values for trial in trials])
     dataset = datasets.load(name, data, split=split)
-    with stages_bar() as progress:
+    with progress_bar() as progress:
         result = ablate(dataset, trials, cache=cache, progress=progress)
     print_notes(result.dataset.problems)
     known = sum(not trial.is_new for trial in result.trials)

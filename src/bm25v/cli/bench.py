@@ -43,10 +43,10 @@ def encode(folder: Path | None, vocabulary: str, limit: int, rounds: int, as_jso
     """Time indexing against the bare forward passes, on FOLDER or on the demo's photos."""
     from bm25v import demo, images
     from bm25v.backbones import downloads
-    from bm25v.cli.progress import stages_bar
+    from bm25v.cli.progress import progress_bar
     from bm25v.research.bench.encode import time_encoding
 
-    with tempfile.TemporaryDirectory() as scratch, stages_bar() as progress:
+    with tempfile.TemporaryDirectory() as scratch, progress_bar() as progress:
         if folder is None:
             demo.unpack(downloads.read_file(demo.PHOTOS), Path(scratch))
         paths = list(itertools.islice(images.find_images(folder or scratch), limit))
@@ -70,9 +70,9 @@ def train(dims: tuple[int, ...], rounds: int, as_json: bool) -> None:
     """Time a training step against the same step written densely, and patches becoming words."""
     from bm25v.training import trainer as _needs_torch  # noqa: F401, I001 - says so in one line
     from bm25v.research.bench.train import time_steps, time_words
-    from bm25v.cli.progress import stages_bar
+    from bm25v.cli.progress import progress_bar
 
-    with stages_bar() as progress:
+    with progress_bar() as progress:
         found = []
         for done, dim in enumerate(dims):
             progress("timing", done, len(dims) + 1)
@@ -207,10 +207,10 @@ def _print_search(times: "SearchTimes") -> None:
 @json_option
 def duplicates(folder: Path, vocabulary: str, every: int, as_json: bool) -> None:
     """Change every n-th picture of FOLDER a little, and see which are found again."""
-    from bm25v.cli.progress import stages_bar
+    from bm25v.cli.progress import progress_bar
     from bm25v.research.bench.duplicates import measure_duplicates
 
-    with stages_bar() as progress:
+    with progress_bar() as progress:
         result = measure_duplicates(folder, vocabulary=vocabulary, every=every, progress=progress)
     if as_json:
         print_json(result.to_dict())

@@ -25,10 +25,10 @@ def command(folder: Path | None, vocabulary: str, hits: int, n: int, as_json: bo
     """Time saying why, with FOLDER or the demo's photos, and counting a gallery's words."""
     from bm25v import demo, images
     from bm25v.backbones import downloads
-    from bm25v.cli.progress import stages_bar
+    from bm25v.cli.progress import progress_bar
     from bm25v.research.bench.explain import time_explanations, time_word_counts
 
-    with tempfile.TemporaryDirectory() as scratch, stages_bar() as progress:
+    with tempfile.TemporaryDirectory() as scratch, progress_bar() as progress:
         if folder is None:
             demo.unpack(downloads.read_file(demo.PHOTOS), Path(scratch))
         paths = list(images.find_images(folder or scratch))

@@ -12,8 +12,8 @@ from bm25v.cli.options import gallery_option, json_option, print_json
 @json_option
 def command(gallery_path: Path, as_json: bool) -> None:
     """Give back the space of removed pictures; searches go on meanwhile."""
+    from bm25v.api import Gallery
     from bm25v.cli.progress import progress_bar
-    from bm25v.gallery import Gallery
 
     with Gallery.open(gallery_path) as gallery:
         with progress_bar("compacting") as progress:

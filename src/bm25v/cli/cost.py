@@ -10,7 +10,7 @@ from bm25v.cli.options import console, gallery_option, json_option, print_json, 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bm25v.gallery.results import Info
+    from bm25v.gallery.store import GalleryInfo
     from bm25v.research.cost import Growth, WordUsage
 
 _NOTE = (
@@ -63,7 +63,9 @@ def command(gallery_path: Path, sizes: tuple[int, ...], output: Path | None, as_
         click.echo(f"{shown(str(output))}: words in use as the gallery grows")
 
 
-def _to_json(info: "Info", usages: "list[WordUsage]", dim: int, growth: "Growth") -> dict[str, Any]:
+def _to_json(
+    info: "GalleryInfo", usages: "list[WordUsage]", dim: int, growth: "Growth"
+) -> dict[str, Any]:
     from bm25v.research import cost
 
     sizes = [
@@ -129,7 +131,7 @@ def _print_growth(out: "Console", growth: "Growth") -> None:
     out.print()
 
 
-def _print_disk(out: "Console", info: "Info") -> None:
+def _print_disk(out: "Console", info: "GalleryInfo") -> None:
     bags, dense = info.bag_bytes_per_picture, info.dense_bytes_per_picture
     parts = f"{bags:,.0f} for its bag and {dense:,.0f} for its dense vector"
     out.print(f"bm25v keeps {bags + dense:,.0f} bytes a picture on disk: {parts}")

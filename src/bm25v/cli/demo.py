@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 def command(folder: Path, as_json: bool) -> None:
     """Index 190 real photos, search with 20 more, and write a page that says why."""
     from bm25v import demo
-    from bm25v.cli.progress import stages_bar
+    from bm25v.cli.progress import progress_bar
 
-    with stages_bar() as progress:
+    with progress_bar() as progress:
         report = demo.run(folder, progress=progress, say=lambda line: click.echo(line, err=True))
     if as_json:
         print_json(report.to_dict())

@@ -8,7 +8,7 @@ import click
 from bm25v.cli.options import gallery_option, json_option, print_json, shown
 
 if TYPE_CHECKING:
-    from bm25v.gallery.duplicates import Duplicate, Group
+    from bm25v.duplicates import Duplicate, DuplicateGroup
 
 
 @click.command("duplicates")
@@ -22,8 +22,8 @@ def command(gallery_path: Path, only: str | None, as_json: bool) -> None:
     Nearly the same are pictures that were made from one another: resized, recompressed, a little
     cropped, turned or brightened. Each is compared with the first of its group.
     """
+    from bm25v.api import Gallery
     from bm25v.cli.progress import progress_bar
-    from bm25v.gallery import Gallery
 
     with Gallery.open(gallery_path) as gallery, progress_bar("comparing") as progress:
         found = gallery.duplicates(near=only != "exact", progress=progress)
@@ -34,7 +34,7 @@ def command(gallery_path: Path, only: str | None, as_json: bool) -> None:
         return
     for group in groups:
         _print(group)
-    spare = sum(len(group.pictures) - 1 for group in groups)
+    spare = sum(len(group.images) - 1 for group in groups)
     if groups:
         counted = f"{len(groups):,} group{'s' * (len(groups) != 1)}"
         click.echo(f"{counted}; {spare:,} of {n_pictures:,} pictures could go")
@@ -42,8 +42,8 @@ def command(gallery_path: Path, only: str | None, as_json: bool) -> None:
         click.echo(f"no duplicates among {n_pictures:,} pictures")
 
 
-def _print(group: "Group") -> None:
-    first, *others = group.pictures
+def _print(group: "DuplicateGroup") -> None:
+    first, *others = group.images
     click.echo(f"{shown(first.path)}  {_size(first.size)}")
     for one in others:
         click.echo(f"  {_relation(one)}  {shown(one.path)}  {_size(one.size)}")
@@ -51,7 +51,7 @@ def _print(group: "Group") -> None:
 
 
 def _relation(one: "Duplicate") -> str:
-    return "same             " if one.is_copy else f"near, cosine {one.likeness.cosine:.2f}"
+    return "same             " if one.is_copy else f"near, cosine {one.similarity.cosine:.2f}"
 
 
 def _size(size: int) -> str:

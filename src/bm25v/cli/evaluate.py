@@ -96,7 +96,7 @@ def command(
     bm25v evaluate regions       searches by a part of a picture
     bm25v evaluate faithfulness  explanations
     """
-    from bm25v.cli.progress import stages_bar
+    from bm25v.cli.progress import progress_bar
     from bm25v.research import datasets, trec
     from bm25v.research.evaluate import evaluate
     from bm25v.research.systems import SYSTEMS, resolve_systems
@@ -105,7 +105,7 @@ def command(
     settings = read_settings(preset, changes)
     wanted = resolve_systems(SYSTEMS if systems is None else listed(systems), settings)
     dataset = datasets.load(name, data, split=split)
-    with stages_bar() as progress:
+    with progress_bar() as progress:
         result = evaluate(
             dataset,
             Vocabulary.load(vocabulary),

@@ -11,8 +11,7 @@ from bm25v.display import count
 
 if TYPE_CHECKING:
     from bm25v.explain import Explanation
-    from bm25v.gallery.gallery import Mode
-    from bm25v.gallery.wishes import QueryOptions
+    from bm25v.search import Mode, QueryOptions
 
 _WIDEST = 60  # columns of a picture in the terminal
 
@@ -56,14 +55,14 @@ def command(
 
     Steered like a search, it explains that search.
     """
-    from bm25v.explain import explain
-    from bm25v.gallery import Gallery
+    from bm25v.api import Gallery
     from bm25v.pages.explanation_page import check_output, write_explanation
 
     if output is not None:
         check_output(output)  # before the work
     with Gallery.open(gallery_path) as gallery:
-        explanation = explain(gallery, queries, hit, mode=mode, **wanted)
+        wanted["mode"] = mode
+        explanation = gallery.explain(queries, hit, **wanted)
     if output is not None:
         names = [Path(query).name for query in queries]
         write_explanation(explanation, output, top=top, query_names=names)

@@ -50,7 +50,7 @@ def command(
     outwards ("middle"), or any ("random"). Then the other way round: all is hidden, and patches
     are shown in that order.
     """
-    from bm25v.cli.progress import stages_bar
+    from bm25v.cli.progress import progress_bar
     from bm25v.research import datasets, faithfulness_results, plots
     from bm25v.research.faithfulness import measure_faithfulness
     from bm25v.vocabulary import Vocabulary
@@ -58,7 +58,7 @@ def command(
     if output:
         plots.check_path(output)  # before minutes go by
     dataset = datasets.load(name, data, split=split)
-    with stages_bar() as progress:
+    with progress_bar() as progress:
         result = measure_faithfulness(
             dataset,
             Vocabulary.load(vocabulary),

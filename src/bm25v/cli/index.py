@@ -20,16 +20,16 @@ def command(
     New pictures are added, changed ones renewed, moved ones followed, and those whose files are
     gone are removed. Can be interrupted and run again at any time.
     """
+    from bm25v.api import Gallery
     from bm25v.cli.progress import progress_bar
-    from bm25v.gallery import Gallery
     from bm25v.gallery.catalog import FILE_NAME
-    from bm25v.gallery.indexing import refuse_empty
+    from bm25v.gallery.indexing import require_images
     from bm25v.vocabulary import DEFAULT
 
     if (gallery_path / FILE_NAME).exists():
         gallery = Gallery.open(gallery_path, vocabulary=vocabulary)
     else:
-        refuse_empty(paths)  # before a gallery is made for nothing
+        require_images(paths)  # before a gallery is made for nothing
         gallery = Gallery.create(gallery_path, vocabulary=vocabulary or DEFAULT)
     with gallery, progress_bar("indexing") as progress:
         report = gallery.add(paths, remove_missing=True, progress=progress)

@@ -12,7 +12,7 @@ from bm25v.cli.options import gallery_option, json_option, print_json
 @json_option
 def command(gallery_path: Path, as_json: bool) -> None:
     """Show a gallery's facts."""
-    from bm25v.gallery import Gallery
+    from bm25v.api import Gallery
 
     with Gallery.open(gallery_path) as gallery:
         info = gallery.info()

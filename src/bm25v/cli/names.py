@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 import click
 
 from bm25v.cli.options import console, gallery_option, json_option, print_json, shown
+from bm25v.files import replace_file
 
 if TYPE_CHECKING:
+    from bm25v.api import Gallery
     from bm25v.explain.suggest import Suggestion
-    from bm25v.gallery import Gallery
 
 
 def number(gallery: "Gallery", word: str) -> int:
@@ -30,13 +31,13 @@ def name(word: str, name: str | None, gallery_path: Path, clear: bool, as_json: 
 
     It counts for this gallery and wins over a name that the vocabulary has.
     """
-    from bm25v.gallery import Gallery
+    from bm25v.api import Gallery
 
     if (name is None) != clear:
         raise click.UsageError("give a NAME, or --clear to forget it")
     with Gallery.open(gallery_path) as gallery:
         found = number(gallery, word)
-        gallery.names.change({found: name})
+        gallery.name_words({found: name})
         called = gallery.word_names.get(found)
     if as_json:
         print_json({"word": found, "name": called})
@@ -52,16 +53,16 @@ def export(gallery_path: Path, output: Path | None) -> None:
 
     Put it into a vocabulary's folder as words.tsv, and the names go with the vocabulary.
     """
-    from bm25v.gallery import Gallery
+    from bm25v.api import Gallery
     from bm25v.vocabulary import names
 
     with Gallery.open(gallery_path) as gallery:
-        given = gallery.names.current()
+        given = gallery.store.names.current()
         table = names.format_names(given, vocabulary=gallery.vocabulary.fingerprint)
     if output is None:
         click.echo(table, nl=False)
     else:
-        names.write(output, table)
+        replace_file(output, table)
         click.echo(f"{shown(str(output))}: {_count(len(given))}")
 
 
@@ -74,7 +75,7 @@ def import_names(table: Path, gallery_path: Path, as_json: bool) -> None:
 
     Names that words have here already are replaced; other words keep theirs.
     """
-    from bm25v.gallery import Gallery
+    from bm25v.api import Gallery
     from bm25v.vocabulary import names
 
     with Gallery.open(gallery_path) as gallery:
@@ -82,9 +83,9 @@ def import_names(table: Path, gallery_path: Path, as_json: bool) -> None:
         given = names.read_names(
             table, n_words=vocabulary.n_words, vocabulary=vocabulary.fingerprint
         )
-        before = gallery.names.current()
+        before = gallery.store.names.current()
         replaced = sum(before.get(word, name) != name for word, name in given.items())
-        gallery.names.change(given)
+        gallery.name_words(given)
     if as_json:
         print_json({"names": len(given), "replaced": replaced})
     else:
@@ -120,9 +121,9 @@ def suggest(
 
     Nothing is renamed. The margin says how much better the suggestion fits than the next one.
     """
+    from bm25v.api import Gallery
     from bm25v.cli.progress import progress_bar
     from bm25v.explain.suggest import read_prompts, suggest_names
-    from bm25v.gallery import Gallery
     from bm25v.vocabulary import names
 
     choices = read_prompts(prompts)
@@ -132,12 +133,12 @@ def suggest(
             known = sorted(gallery.words(best=1), key=lambda one: -one.df)
             chosen = [one.word for one in known]
         with progress_bar("looking at words") as progress:
-            found = suggest_names(gallery, chosen[:limit], choices, progress=progress)
+            found = suggest_names(gallery.store, chosen[:limit], choices, progress=progress)
         fingerprint = gallery.vocabulary.fingerprint
     if output is not None:
         notes = {one.word: f"margin {one.margin:.3f} to {one.next}" for one in found}
         named = {one.word: one.name for one in found}
-        names.write(output, names.format_names(named, vocabulary=fingerprint, notes=notes))
+        replace_file(output, names.format_names(named, vocabulary=fingerprint, notes=notes))
     if as_json:
         print_json({"suggestions": [one._asdict() for one in found]})
         return

@@ -33,20 +33,8 @@ _SPEED_SECONDS = 60.0  # over which speeds are smoothed
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Give a function (done, total) that moves the bar; silent where nobody watches."""
-    console = Console(stderr=True)
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@contextmanager
-def stages_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """Give a function (what, done, total) that moves a bar through several stages."""
+def progress_bar(stage: str = "") -> Iterator[Callable[..., None]]:
+    """Give a progress callback that shows a bar; silent if standard error is not a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     with Progress(
@@ -56,12 +44,13 @@ def stages_bar() -> Iterator[Callable[[str, int, int], None]]:
         transient=True,
         disable=not console.is_terminal,
     ) as bar:
-        task = bar.add_task("", total=None)
+        task = bar.add_task(stage, total=None)
 
-        def show(what: str, done: int, total: int) -> None:
-            if what != bar.tasks[0].description:
-                bar.reset(task, description=what)
-            bar.update(task, completed=done, total=total)
+        def show(*event: str | int) -> None:
+            description, done, total = (stage, *event)[-3:]
+            if description != bar.tasks[0].description:
+                bar.reset(task, description=str(description))
+            bar.update(task, completed=float(done), total=float(total))
 
         yield show
 

@@ -10,8 +10,8 @@ from bm25v.cli.evaluate import data_option, split_option
 from bm25v.cli.options import json_option, print_json, print_notes
 
 if TYPE_CHECKING:
-    from bm25v.gallery.gallery import Mode
     from bm25v.research.significance import Interval
+    from bm25v.search import Mode
 
 
 @click.command("regions")
@@ -41,13 +41,13 @@ def command(
     the whole pair and with a box around either picture. A search is right if one of its first K
     hits is of that picture's class.
     """
-    from bm25v.cli.progress import stages_bar
+    from bm25v.cli.progress import progress_bar
     from bm25v.research import datasets
     from bm25v.research.region_recall import measure_region_recall
 
     dataset = datasets.load(name, data, split=split)
     print_notes(dataset.problems)
-    with stages_bar() as progress:
+    with progress_bar() as progress:
         found = measure_region_recall(
             dataset,
             vocabulary=vocabulary,

@@ -13,8 +13,8 @@ from bm25v.cli.options import gallery_option, json_option, print_json
 @json_option
 def command(paths: tuple[str, ...], gallery_path: Path, as_json: bool) -> None:
     """Remove pictures, or all pictures of folders, from the gallery; files are left alone."""
+    from bm25v.api import Gallery
     from bm25v.errors import GalleryError
-    from bm25v.gallery import Gallery
 
     with Gallery.open(gallery_path) as gallery:
         removed = gallery.remove(paths)

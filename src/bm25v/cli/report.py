@@ -48,13 +48,13 @@ def command(
     DATASET is one that is laid out as published (see bm25v evaluate --help), or "folder" for any
     folder of class folders.
     """
-    from bm25v.cli.progress import stages_bar
+    from bm25v.cli.progress import progress_bar
     from bm25v.research import datasets, report
     from bm25v.vocabulary import Vocabulary
 
     settings = read_settings(preset, changes)
     dataset = datasets.load(name, data, split=split)
-    with stages_bar() as progress:
+    with progress_bar() as progress:
         found = report.measure_report(
             dataset,
             Vocabulary.load(vocabulary),

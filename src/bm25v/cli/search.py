@@ -9,9 +9,7 @@ from bm25v.cli.options import console, gallery_option, json_option, print_json, 
 from bm25v.cli.steering import steering_options
 
 if TYPE_CHECKING:
-    from bm25v.gallery import Hit, Results
-    from bm25v.gallery.gallery import Mode
-    from bm25v.gallery.wishes import QueryOptions
+    from bm25v.search import Hit, Mode, QueryOptions, Results
 
 _MODES = {
     "two-stage": "the best {candidates} by BM25, ordered by cosine",
@@ -61,15 +59,14 @@ def command(
     Without a picture, search by --text, or by visual words alone: --must and --boost. A WORD is a
     number or a name.
     """
+    from bm25v.api import Gallery
     from bm25v.errors import WrongUse
-    from bm25v.gallery import Gallery
 
     if not pictures and not any(wanted.values()) and wanted["text"] is None:
         raise WrongUse("nothing to look for: give a PICTURE, a --text, or words by --must, --boost")
     with Gallery.open(gallery_path) as gallery:
-        results = gallery.search(
-            pictures, **wanted, min_coverage=min_coverage, k=k, mode=mode, candidates=candidates
-        )
+        wanted |= {"min_coverage": min_coverage, "k": k, "mode": mode, "candidates": candidates}
+        results = gallery.search(pictures, **wanted)
         is_empty = len(gallery) == 0
     if as_json:
         print_json(results.to_dict())
@@ -77,7 +74,7 @@ def command(
     for note in results.notes:
         click.echo(f"note: {note}", err=True)
     if is_empty:
-        click.echo(f"no match: there are no pictures in {gallery_path}")
+        click.echo(f"no match: the gallery {gallery_path} has no images")
     elif not results:
         click.echo(f"no match: {results.no_match}")
     else:

@@ -9,7 +9,7 @@ import click
 from bm25v.errors import WrongUse
 
 if TYPE_CHECKING:
-    from bm25v.gallery.wishes import QueryOptions
+    from bm25v.search import QueryOptions
 
 _OPTIONS = (
     click.option(

@@ -13,7 +13,7 @@ from bm25v.cli.options import gallery_option, json_option, print_json
 @json_option
 def command(gallery_path: Path, as_json: bool) -> None:
     """Check every row of a gallery; exit code 1 if something is wrong."""
-    from bm25v.gallery import Gallery
+    from bm25v.api import Gallery
 
     with Gallery.open(gallery_path) as gallery:
         problems = gallery.problems()

@@ -11,7 +11,7 @@ from bm25v.cli.options import console, gallery_option, json_option, print_json, 
 
 if TYPE_CHECKING:
     from bm25v.explain.word_portrait import RelatedWord, WordPortrait
-    from bm25v.gallery.usage import WordFacts
+    from bm25v.explain.word_statistics import WordInGallery
 
 _LIMIT = 20
 _SORTS = ("df", "idf", "name")
@@ -40,7 +40,7 @@ def command(
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return
-    from bm25v.gallery import Gallery
+    from bm25v.api import Gallery
 
     with Gallery.open(gallery_path) as gallery:
         found = _sorted(gallery.words(), sort)
@@ -61,18 +61,18 @@ def _refuse_options(context: click.Context) -> None:
             raise click.UsageError(f"put the options behind it: bm25v words {wanted} …")
 
 
-def _sorted(words: "list[WordFacts]", sort: str) -> "list[WordFacts]":
+def _sorted(words: "list[WordInGallery]", sort: str) -> "list[WordInGallery]":
     if sort == "name":
         return sorted(words, key=lambda one: (one.name is None, (one.name or "").casefold()))
     return sorted(words, key=lambda one: one.df if sort == "idf" else -one.df)
 
 
-def _plain(one: "WordFacts") -> dict[str, Any]:
+def _plain(one: "WordInGallery") -> dict[str, Any]:
     best = [use._asdict() for use in one.best]
     return {"word": one.word, "name": one.name, "df": one.df, "idf": one.idf, "best": best}
 
 
-def _print_table(words: "list[WordFacts]", total: int, pictures: int) -> None:
+def _print_table(words: "list[WordInGallery]", total: int, pictures: int) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -108,9 +108,9 @@ def show(words: tuple[str, ...], gallery_path: Path, output: Path | None, as_jso
 
     WORD is the number or the name of a word.
     """
+    from bm25v.api import Gallery
     from bm25v.cli.progress import progress_bar
     from bm25v.explain.word_portrait import make_portraits
-    from bm25v.gallery import Gallery
 
     into_folder = len(words) > 1 or (output is not None and _is_folder(output))
     if output is not None and into_folder and output.suffix.lower() in (".html", ".htm"):
@@ -120,7 +120,7 @@ def show(words: tuple[str, ...], gallery_path: Path, output: Path | None, as_jso
     with Gallery.open(gallery_path) as gallery:
         numbers = [names.number(gallery, word) for word in dict.fromkeys(words)]
         with progress_bar("looking at words") as progress:
-            found = list(make_portraits(gallery, numbers, progress=progress))
+            found = list(make_portraits(gallery.store, numbers, progress=progress))
         title = gallery.path.name
     written = [] if output is None else _write(found, output, into_folder, title)
     if as_json:

@@ -49,9 +49,9 @@ class _Layout(NamedTuple):
 def draw(explanation: Explanation, *, top: int = 5, query_name: str = "query") -> Image.Image:
     """Return an image that shows where the `top` words are and how all words add up to the score.
 
-    >>> from bm25v.gallery import Match, Word
+    >>> from bm25v.search import Match, WordContribution
     >>> pixels, grid = np.zeros((40, 60, 3), np.uint8), np.ones((7, 7), np.float32)
-    >>> word = Word(7, "petal", 2.0, 3.0, 4.0, 1.5, 3.0)
+    >>> word = WordContribution(7, "petal", 2.0, 3.0, 4.0, 1.5, 3.0)
     >>> match = Match("rose.jpg", 3.0, 0.9, (word,), 0.4, 3.0, 3.0, 20)
     >>> draw(Explanation((pixels,), pixels, match, (Part(word, (grid,), grid),))).width
     1140

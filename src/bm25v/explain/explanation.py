@@ -6,21 +6,24 @@ the score and where the word is in both images. Not this module's job: how that 
 """
 
 import math
-import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Unpack
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import ImageError, WrongUse
-from bm25v.gallery import Gallery, Match, QueryWord, Word
-from bm25v.gallery.gallery import Mode
-from bm25v.gallery.wishes import QueryOptions, several, without_pixels
+from bm25v.gallery.snapshot import Snapshot
+from bm25v.gallery.store import GalleryStore
+from bm25v.index.bm25 import DEFAULT_PARAMETERS, Bm25Parameters
 from bm25v.sae.model import Codes
+from bm25v.search.encode import EncodedQuery, encode_query, name_image, resolve_region
+from bm25v.search.engine import match_record
+from bm25v.search.query import Query, QueryImage
 from bm25v.search.regions import Box, as_box
-from bm25v.vocabulary import Encoding, ImageInput, Vocabulary
+from bm25v.search.results import Match, Matcher, QueryWord, WordContribution
+from bm25v.vocabulary import Encoding, Vocabulary
 from bm25v.vocabulary import bag as bags
 
 Grid = NDArray[np.float32]  # (rows, columns): how active a word is in each patch
@@ -31,7 +34,7 @@ Pixels = NDArray[np.uint8]
 class Part:
     """One word's contribution to a score, and where the word is."""
 
-    word: Word
+    word: WordContribution
     in_queries: tuple[Grid, ...]  # one grid for each image of the query
     in_hit: Grid | None  # None if the hit's file cannot be read
 
@@ -59,6 +62,7 @@ class Explanation:
     region: Box | None = None  # the part of the first query image that counts, as shares of it
     text: str | None = None
     notes: tuple[str, ...] = ()
+    parameters: Bm25Parameters = DEFAULT_PARAMETERS
 
     @property
     def hit_path(self) -> str:
@@ -113,33 +117,27 @@ class Explanation:
         }
 
 
-def explain(
-    gallery: Gallery,
-    query: ImageInput | Iterable[ImageInput] | None,
-    hit: str | os.PathLike[str],
-    *,
-    encoding: Encoding | None = None,
-    mode: Mode | None = None,
-    **options: Unpack[QueryOptions],
+def explain_hit(
+    store: GalleryStore, query: Query, hit: str, *, encoding: Encoding | None = None
 ) -> Explanation:
-    """Explain why an image of the gallery matches an image, or several.
+    """Explain why an image of the gallery matches a query.
 
-    Give the options of a search to explain a hit of that search. `encoding` saves encoding the
-    query image again. `mode` matters for a text only: it decides which words the text becomes.
+    `encoding` saves encoding the query's image again. The query's mode matters for a text only: it
+    decides which words the text becomes.
     """
-    vocabulary = gallery.vocabulary
-    query_inputs = several(query)
-    region = without_pixels(options.get("region"), query_inputs)
-    options["region"] = region
-    images = tuple(_decode_query(vocabulary, image) for image in query_inputs)
-    encoded = gallery.wish(images if encoding is None else encoding, mode=mode, **options)
-    match = gallery.match(encoded, hit)
+    vocabulary = store.vocabulary
+    query = resolve_region(query)
+    images = tuple(_decode_query(vocabulary, image) for image in query.images)
+    query = replace(query, images=images if encoding is None else (encoding,))
+    encoded, match, query_words = store.read(
+        lambda snapshot: _match_hit(store, query, hit, snapshot)
+    )
     notes = list(encoded.notes)
     hit_image = hit_codes = None
     try:
         hit_image = vocabulary.decode(match.path)
         hit_codes = vocabulary.encode(hit_image).codes
-        if gallery.has_changed(match.path):
+        if store.has_changed(match.path):
             notes.append(f"{match.path} has changed since it was indexed: index it again")
     except ImageError as error:
         notes.append(f"{match.path}: {error}; its words are known, but not where they are in it")
@@ -148,10 +146,11 @@ def explain(
         hit_image,
         match,
         tuple(_locate(vocabulary, word, encoded.codes, hit_codes) for word in match.words),
-        query_words=gallery.asked_words(encoded),
-        region=as_box(region),
-        text=encoded.text,
+        query_words=query_words,
+        region=as_box(query.region),
+        text=query.text,
         notes=tuple(notes),
+        parameters=store.catalog.meta.parameters,
     )
 
 
@@ -214,8 +213,20 @@ def percent_of(part: float, whole: float) -> str:
     return "under 1%" if 0 < percent < 1 else f"{percent:.0f}%"
 
 
+def _match_hit(
+    store: GalleryStore, query: Query, hit: str, snapshot: Snapshot
+) -> tuple[EncodedQuery, Match, tuple[QueryWord, ...]]:
+    encoded = encode_query(query, store, snapshot)
+    matcher = Matcher(encoded, snapshot, store.word_names)
+    match = match_record(encoded, matcher, store.find_image(hit, snapshot), snapshot)
+    return encoded, match, matcher.query_words()
+
+
 def _locate(
-    vocabulary: Vocabulary, word: Word, query_codes: Sequence[Codes], hit_codes: Codes | None
+    vocabulary: Vocabulary,
+    word: WordContribution,
+    query_codes: Sequence[Codes],
+    hit_codes: Codes | None,
 ) -> Part:
     def grid(codes: Codes) -> Grid:
         return bags.word_activations(codes, word.word).reshape(vocabulary.backbone.grid)
@@ -224,11 +235,10 @@ def _locate(
     return Part(word, in_queries, None if hit_codes is None else grid(hit_codes))
 
 
-def _decode_query(vocabulary: Vocabulary, image: ImageInput | Encoding) -> Pixels:
+def _decode_query(vocabulary: Vocabulary, image: QueryImage) -> Pixels:
     if isinstance(image, Encoding):
-        raise WrongUse("an encoding has no pixels to show: give the image too, and encoding=")
+        raise WrongUse("an encoding has no pixels to show: give the image, and encoding=")
     try:
         return vocabulary.decode(image)
     except ImageError as error:
-        name = os.fspath(image) if isinstance(image, str | os.PathLike) else "the query"
-        raise ImageError(f"{name}: {error}") from error
+        raise name_image(image, error) from error

@@ -19,7 +19,7 @@ from bm25v.display import count
 from bm25v.errors import ImageError, WrongUse
 from bm25v.explain.crops import crop_word
 from bm25v.explain.word_portrait import WordInImage, find_strongest
-from bm25v.gallery import Gallery
+from bm25v.gallery.store import GalleryStore
 from bm25v.vocabulary.names import check_name
 
 EXAMPLES = 8  # images per word
@@ -62,7 +62,7 @@ def read_prompts(path: Path) -> list[str]:
 
 
 def suggest_names(
-    gallery: Gallery,
+    gallery: GalleryStore,
     words: Sequence[int],
     prompts: Sequence[str],
     *,
@@ -84,7 +84,7 @@ def suggest_names(
     return suggestions
 
 
-def _encode_example(gallery: Gallery, example: WordInImage) -> Floats | None:
+def _encode_example(gallery: GalleryStore, example: WordInImage) -> Floats | None:
     backbone = gallery.vocabulary.backbone
     if example.grid is None:
         return None

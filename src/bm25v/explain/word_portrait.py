@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import ImageError, WrongUse
-from bm25v.gallery import Gallery
-from bm25v.gallery.reading import Read, read_files
-from bm25v.gallery.usage import Use, WordFacts, WordUses
+from bm25v.explain.word_statistics import ImageWithWord, WordInGallery, WordStatistics, WordUse
+from bm25v.gallery.indexing import ReadFile, encode_files
+from bm25v.gallery.store import GalleryStore
 from bm25v.sae.model import Codes
+from bm25v.threads import available_cpus
 from bm25v.vocabulary import Vocabulary, names
 from bm25v.vocabulary import bag as bags
 
@@ -43,7 +44,7 @@ class WordInImage(NamedTuple):
 class RelatedWord(NamedTuple):
     """A word related to another one; `value` is a lift over chance, or a cosine of directions."""
 
-    facts: WordFacts
+    facts: WordInGallery
     value: float
     best: WordInImage
 
@@ -60,7 +61,7 @@ class TfBin(NamedTuple):
 class WordPortrait:
     """Everything that a word's page shows."""
 
-    uses: WordUses
+    uses: WordUse
     top: tuple[WordInImage, ...]  # the images with most of it
     middle: tuple[WordInImage, ...]  # those around the median
     random: tuple[WordInImage, ...]
@@ -72,7 +73,7 @@ class WordPortrait:
     @property
     def tf_bins(self) -> list[TfBin]:
         """How many images have how much of the word."""
-        return tf_bins([use.tf for use in self.uses.uses])
+        return tf_bins([use.tf for use in self.uses.images])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the portrait as plain values, without the grids of single images."""
@@ -102,7 +103,7 @@ class WordPortrait:
 
 
 def make_portraits(
-    gallery: Gallery,
+    gallery: GalleryStore,
     words: Sequence[int],
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -112,13 +113,14 @@ def make_portraits(
     >>> import tempfile
     >>> from pathlib import Path
     >>> from PIL import Image
+    >>> from bm25v.api import Gallery
     >>> folder = Path(tempfile.mkdtemp())
     >>> Image.new("RGB", (64, 64), "red").save(folder / "red.png")
     >>> gallery = Gallery.create(folder / "g", vocabulary="toy")
     >>> gallery.add(folder / "red.png").added
     1
     >>> (facts, *_) = gallery.words()
-    >>> (portrait,) = make_portraits(gallery, [facts.word])
+    >>> (portrait,) = make_portraits(gallery.store, [facts.word])
     >>> portrait.uses.facts.df, portrait.top[0].grid.shape
     (1, (7, 7))
     """
@@ -130,7 +132,7 @@ def make_portraits(
 
 
 def find_strongest(
-    gallery: Gallery, words: Sequence[int], best: int
+    gallery: GalleryStore, words: Sequence[int], best: int
 ) -> Iterator[tuple[int, list[WordInImage]]]:
     """Give each word with the `best` images that have most of it."""
     finder = _WordFinder(gallery, words, best=best)
@@ -140,9 +142,9 @@ def find_strongest(
         yield word, [finder.find(use, word) for use in uses]
 
 
-def _make_portrait(gallery: Gallery, finder: "_WordFinder", word: int) -> WordPortrait:
-    uses = gallery.uses(word)
-    choice = _choose_images(uses.uses, seed=word)
+def _make_portrait(gallery: GalleryStore, finder: "_WordFinder", word: int) -> WordPortrait:
+    uses = finder.statistics.word(word)
+    choice = _choose_images(uses.images, seed=word)
     companions = [
         (finder.facts[companion.word], companion.lift)
         for companion in uses.companions
@@ -156,10 +158,10 @@ def _make_portrait(gallery: Gallery, finder: "_WordFinder", word: int) -> WordPo
         [finder.find(use, word).grid for use in choice.averaged], gallery.vocabulary.backbone.grid
     )
 
-    def find(uses: Sequence[Use]) -> tuple[WordInImage, ...]:
+    def find(uses: Sequence[ImageWithWord]) -> tuple[WordInImage, ...]:
         return tuple(finder.find(use, word) for use in uses)
 
-    def relate(facts: WordFacts, value: float) -> RelatedWord:
+    def relate(facts: WordInGallery, value: float) -> RelatedWord:
         return RelatedWord(facts, value, finder.find(facts.best[0], facts.word))
 
     return WordPortrait(
@@ -177,15 +179,16 @@ def _make_portrait(gallery: Gallery, finder: "_WordFinder", word: int) -> WordPo
 class _WordFinder:
     """Finds words in a gallery's images; a file that several portraits show is encoded once."""
 
-    def __init__(self, gallery: Gallery, words: Sequence[int], *, best: int) -> None:
+    def __init__(self, gallery: GalleryStore, words: Sequence[int], *, best: int) -> None:
         self._gallery = gallery
         self._codes: dict[str, Codes | str] = {}  # of each path, or why there are none
-        self.facts = {facts.word: facts for facts in gallery.words(best=best)}
+        self.statistics = WordStatistics(gallery)
+        self.facts = {facts.word: facts for facts in self.statistics.all_words(best=best)}
         for word in words:
             if names.check_word(word, gallery.vocabulary.n_words) not in self.facts:
                 raise WrongUse(
-                    f"word {word} is in none of the {len(gallery):,} images of {gallery.path}: "
-                    "bm25v words lists the words in use"
+                    f"word {word} is in no image of {gallery.path}: "
+                    "`bm25v words` lists the words in use"
                 )
 
     def encode(self, paths: Iterable[str]) -> None:
@@ -194,13 +197,15 @@ class _WordFinder:
         if len(self._codes) > _MAX_CACHED:
             self._codes.clear()
         new = sorted(paths - self._codes.keys())
-        for path, outcome in read_files(new, self._gallery.vocabulary, lambda content: False):
-            if isinstance(outcome, Read) and outcome.encoding is not None:
+        for path, outcome in encode_files(
+            new, self._gallery.vocabulary, lambda content: False, available_cpus()
+        ):
+            if isinstance(outcome, ReadFile) and outcome.encoding is not None:
                 self._codes[path] = self._check(path) or outcome.encoding.codes
             else:
                 self._codes[path] = str(outcome)
 
-    def find(self, use: Use, word: int) -> WordInImage:
+    def find(self, use: ImageWithWord, word: int) -> WordInImage:
         """Return where a word is in an image whose file was encoded."""
         codes = self._codes[use.path]
         if isinstance(codes, str):
@@ -220,17 +225,17 @@ class _WordFinder:
 
 
 class _Choice(NamedTuple):
-    top: Sequence[Use]
-    middle: Sequence[Use]
-    random: Sequence[Use]
-    averaged: Sequence[Use]
+    top: Sequence[ImageWithWord]
+    middle: Sequence[ImageWithWord]
+    random: Sequence[ImageWithWord]
+    averaged: Sequence[ImageWithWord]
 
     @property
-    def all(self) -> list[Use]:
+    def all(self) -> list[ImageWithWord]:
         return [*self.top, *self.middle, *self.random, *self.averaged]
 
 
-def _choose_images(uses: Sequence[Use], seed: int) -> _Choice:
+def _choose_images(uses: Sequence[ImageWithWord], seed: int) -> _Choice:
     """Choose images with much, medium and any amount; the random ones are the same every time."""
     middle = range(TOP, len(uses))[max(0, len(uses) // 2 - MIDDLE // 2 - TOP) :][:MIDDLE]
     order = np.random.default_rng(seed).permutation(len(uses)).tolist()

@@ -1,35 +1,15 @@
-"""A folder on disk that holds an indexed collection.
+"""A folder on disk that holds an indexed collection: storage only.
 
-`catalog` names the pictures and is the commit, `rows` are the append-only files of bags and dense
-vectors, `writer` brings both to disk in the right order, `compaction` gives back the space of
-removed pictures, `reading` encodes files, `indexing` brings a gallery in line with folders,
-`snapshot` is what a reader searches, `wishes` turns what people ask for into words, `searching`
-finds and orders rows, `matching` says why, `naming` keeps what people call words, `usage` counts
-words, `duplicates` finds pictures that are there twice (by `likeness`, `layout` and `stars`),
-`gallery` is the class people use, `results` what it answers, `verify` checks it all, `failures`
-says what disk errors mean. Not this room's job: scores, words, pixels.
+```
+gallery.bm25v/
+  catalog.sqlite   images: path, content hash, size, time, row, checksum, live; changes; facts
+  bags.rows        64-byte header; per row k_post words (uint16) and k_post tf (uint16)
+  dense.rows       64-byte header; per row a float16 vector
+  writer.lock      held by the one process that writes
+  names.tsv        names that people gave to words; names.lock while one is changed
+```
+
+`catalog` names the images and is the commit, `rows` holds bags and dense vectors, `writer` writes
+both in the right order, `snapshot` is what a reader sees, `indexing` brings files into a gallery,
+`store` is an open gallery. Not this package's job: searching.
 """
-
-from bm25v.gallery.gallery import Gallery
-from bm25v.gallery.results import (
-    Failure,
-    Hit,
-    IndexReport,
-    Info,
-    Match,
-    QueryWord,
-    Results,
-    Word,
-)
-
-__all__ = [
-    "Failure",
-    "Gallery",
-    "Hit",
-    "IndexReport",
-    "Info",
-    "Match",
-    "QueryWord",
-    "Results",
-    "Word",
-]

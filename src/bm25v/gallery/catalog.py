@@ -1,6 +1,8 @@
-"""The catalogue of a gallery: which pictures there are and where their rows lie.
+"""The catalogue: which images a gallery has, and the row of each.
 
-Its transaction is the commit: a row that no live picture names does not exist.
+In: changes, within a transaction. Out: records of images, the state of the gallery. The
+transaction is the commit of the whole gallery: a row that no live record names does not exist. Not
+this module's job: the rows themselves.
 """
 
 import os
@@ -18,57 +20,116 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import GalleryDamaged, GalleryError, GalleryNotFound, GalleryTooNew
-from bm25v.gallery import schema
-from bm25v.gallery.failures import DATABASE_ERRORS, database_error
+from bm25v.gallery.storage_errors import DATABASE_ERRORS, database_error
+from bm25v.index.bm25 import Bm25Parameters
 
 FILE_NAME = "catalog.sqlite"
-
-_FROZEN = "ro&immutable=1"
-_SEPARATOR = os.fsencode(os.sep)
+FORMAT = 3
 
 Rows = NDArray[np.int64]
 
-_KEPT_CHANGES = 1_000_000  # a reader that lags behind more than that reads everything again
+_DEFAULTS = Bm25Parameters()
+_COLUMNS = "row, path, content, size, mtime_ns, checksum, live"
+_CREATE_META = "CREATE TABLE meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"
+_CREATE_IMAGES = """CREATE TABLE pictures (
+    row INTEGER PRIMARY KEY,    -- of the bag and of the dense vector
+    path BLOB NOT NULL,         -- bytes, because file names need not be text
+    content BLOB NOT NULL,      -- hash of the file
+    size INTEGER NOT NULL,
+    mtime_ns INTEGER NOT NULL,
+    checksum INTEGER NOT NULL,  -- of the two rows
+    live INTEGER NOT NULL       -- 0 after removal; kept for readers of older snapshots
+)"""
+_CREATE_INDEXES = (
+    "CREATE UNIQUE INDEX live_path ON pictures (path) WHERE live",
+    "CREATE INDEX content ON pictures (content)",
+)
+# Since format 2: readers follow changes without reading everything again.
+_CREATE_REMOVED_INDEX = "CREATE INDEX removed ON pictures (row) WHERE NOT live"
+_CREATE_CHANGES = """CREATE TABLE changes (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    row INTEGER NOT NULL,       -- removed or restored; a new row needs no entry
+    live INTEGER NOT NULL
+)"""
+_CREATE = (
+    _CREATE_META,
+    _CREATE_IMAGES,
+    _CREATE_CHANGES,
+    *_CREATE_INDEXES,
+    _CREATE_REMOVED_INDEX,
+    f"INSERT INTO meta VALUES ('format', {FORMAT}), ('generation', 0)",
+)
+_UPGRADES = {  # from the format that is the key to the next one
+    1: (_CREATE_CHANGES, _CREATE_REMOVED_INDEX, "INSERT INTO meta VALUES ('generation', 0)"),
+    2: (f"INSERT INTO meta VALUES ('k1', {_DEFAULTS.k1}), ('b', {_DEFAULTS.b})",),
+}
+_RENUMBER = (
+    "ALTER TABLE pictures RENAME TO old",
+    _CREATE_IMAGES,
+    f"INSERT INTO pictures ({_COLUMNS}) "
+    f"SELECT row_number() OVER (ORDER BY row) - 1, {_COLUMNS.removeprefix('row, ')} "
+    "FROM old WHERE live ORDER BY row",
+    "DROP TABLE old",
+    *_CREATE_INDEXES,
+    _CREATE_REMOVED_INDEX,
+    "DELETE FROM changes",
+    "UPDATE meta SET value = value + 1 WHERE key = 'generation'",
+)
+
+_IMMUTABLE = "ro&immutable=1"  # read without a log, for read-only media
+_SEPARATOR = os.fsencode(os.sep)
+_CHANGES_KEPT = 1_000_000  # a reader that is further behind reads the whole gallery again
 
 
 @dataclass(frozen=True)
 class Meta:
-    """What never changes in a gallery's life."""
+    """Facts that never change after a gallery was created."""
 
-    vocabulary: str  # the name or path it was made with
+    vocabulary: str  # the name or path it was created with
     vocabulary_fingerprint: str
     backbone: str
     n_words: int
     k_post: int
     dense_dim: int
+    k1: float = _DEFAULTS.k1  # of BM25; formats 1 and 2 have the defaults
+    b: float = _DEFAULTS.b
+
+    @property
+    def parameters(self) -> Bm25Parameters:
+        """The parameters of BM25."""
+        return Bm25Parameters(k1=self.k1, b=self.b)
 
 
 class ImageRecord(NamedTuple):
-    """One picture's entry."""
+    """The catalogue's entry for one image."""
 
     row: int
     path: str
-    content: bytes
+    content: bytes  # hash of the file
     size: int
     mtime_ns: int
-    checksum: int
+    checksum: int  # of its rows
     live: bool = True
 
 
 class State(NamedTuple):
-    """How far a gallery has come."""
+    """Which version of the gallery a transaction sees."""
 
-    generation: int  # rows were numbered anew so many times
-    n_rows: int  # live or not
-    last_change: int | None  # to rows that were there already; None if changes are not kept
-    forgotten: int = 0  # changes up to this one are not kept
+    generation: int  # how many times rows were renumbered
+    n_rows: int  # with those of removed images
+    last_change: int | None  # the newest entry of `changes`; None if the format has none
+    forgotten: int = 0  # changes up to this one are no longer listed
+
+
+class RowsRenumbered(Exception):
+    """The gallery was compacted: rows of an older snapshot have other numbers now."""
 
 
 class Catalog:
-    """One connection to a gallery's catalogue; may be shared between threads."""
+    """One connection to a gallery's catalogue. Threads may share it."""
 
     def __init__(self, path: Path, *, write: bool = False) -> None:
-        require(path.parent)
+        require_gallery(path.parent)
         self._path = path
         self._write = write
         self._mutex = threading.RLock()
@@ -81,10 +142,10 @@ class Catalog:
             raise database_error(self._path, error) from error
 
     def _open(self) -> None:
-        """Connect; on a medium where no log can be kept, read the one file as it lies there."""
+        """Connect; on read-only media, where SQLite cannot keep a log, read the file alone."""
         modes = ["rw"] if self._write else ["ro"]
         if not self._write and self._log_bytes() == 0:
-            modes.append(_FROZEN)
+            modes.append(_IMMUTABLE)
         for mode in modes:
             stamp = self._file_stamp(mode)
             db = _connection(self._path, mode)
@@ -105,42 +166,46 @@ class Catalog:
         try:
             with closing(sqlite3.connect(path)) as db, db:
                 db.execute("PRAGMA journal_mode = WAL")
-                for statement in schema.CREATE:
+                for statement in _CREATE:
                     db.execute(statement)
                 db.executemany("INSERT INTO meta VALUES (?, ?)", list(vars(meta).items()))
         except DATABASE_ERRORS as error:
             raise database_error(path, error) from error
 
     def close(self) -> None:
-        """Close the connection; a writer tidies its log away if there is room to."""
+        """Close the connection; a writer empties its log if the disk has room."""
         if self._write:
             self._empty_log()
         self._close()
 
     def version(self) -> tuple[int, ...]:
-        """Return what changes whenever another connection has committed."""
+        """Return a value that changes when another connection commits."""
         with self._mutex:
-            if self._require_place() != self._stamp:
+            if self._check_identity() != self._stamp:
                 self._close()
                 self._connect()
             return (*self._stamp, *self._one("PRAGMA data_version"))
 
-    def _require_place(self) -> tuple[int, ...]:
-        """Refuse to go on if the gallery was deleted, or replaced by another."""
+    def _check_identity(self) -> tuple[int, ...]:
+        """Raise an error if the gallery was deleted, or replaced by another one."""
         stamp = self._file_stamp(self._mode)
         if stamp[:2] != self._stamp[:2]:
-            raise GalleryError(f"{self._path.parent} was made anew meanwhile: open it again")
+            raise GalleryError(
+                f"{self._path.parent} was replaced by another gallery: open it again"
+            )
         return stamp
 
     def _file_stamp(self, mode: str) -> tuple[int, ...]:
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError as error:
-            raise GalleryNotFound(f"{self._path.parent} is gone: {error.strerror}") from error
-        identity = (found.st_dev, found.st_ino)
-        if mode != _FROZEN:
+            raise GalleryNotFound(
+                f"{self._path.parent} no longer exists: {error.strerror}"
+            ) from error
+        identity = (status.st_dev, status.st_ino)
+        if mode != _IMMUTABLE:
             return identity
-        return (*identity, found.st_size, found.st_mtime_ns, self._log_bytes())
+        return (*identity, status.st_size, status.st_mtime_ns, self._log_bytes())
 
     def _log_bytes(self) -> int:
         try:
@@ -149,8 +214,8 @@ class Catalog:
             return 0
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Let all that is read within come from one moment."""
+    def transaction(self) -> Iterator[None]:
+        """Make everything that is read within come from one version of the gallery."""
         with self._mutex:
             self._change("BEGIN")
             try:
@@ -159,10 +224,10 @@ class Catalog:
                 self.rollback()
 
     def state(self) -> State:
-        """Return how far the gallery has come."""
+        """Return which version of the gallery this is."""
         (n_rows,) = self._one("SELECT coalesce(max(row), -1) + 1 FROM pictures")
         generation = self._all("SELECT value FROM meta WHERE key = 'generation'")
-        if not generation:  # written by an older bm25v, which kept no changes
+        if not generation:  # format 1 keeps no changes
             return State(0, n_rows, None)
         (last,) = self._one(
             "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'changes'), 0)"
@@ -171,115 +236,119 @@ class Catalog:
         return State(generation[0][0], n_rows, last, forgotten)
 
     def changes_since(self, number: int) -> tuple[Rows, Rows]:
-        """Return the rows that were removed, and those put back, after a change."""
+        """Return the rows that were removed, and those restored, after a change."""
         query = "SELECT row, live FROM changes WHERE number > ? ORDER BY number"
-        last = dict(self._all(query, number))  # the last change of a row counts
+        last = dict(self._all(query, number))  # a row's last change decides
         removed = [row for row, live in last.items() if not live]
         return _rows(removed), _rows([row for row, live in last.items() if live])
 
     def n_live(self) -> int:
-        """Return how many pictures there are."""
+        """Return the number of images."""
         n_rows = "SELECT coalesce(max(row), -1) + 1 FROM pictures"
         n_removed = "SELECT count(*) FROM pictures WHERE NOT live"
-        return int(self._one(f"SELECT ({n_rows}) - ({n_removed})")[0])  # both of one moment
+        # One statement, so that both counts are of one version.
+        return int(self._one(f"SELECT ({n_rows}) - ({n_removed})")[0])
 
     def removed_rows(self) -> Rows:
-        """Return the rows of all removed pictures, ascending."""
-        found = self._all("SELECT row FROM pictures WHERE NOT live ORDER BY row")
-        return _rows([row for (row,) in found])
+        """Return the rows of all removed images, ascending."""
+        columns = self._all("SELECT row FROM pictures WHERE NOT live ORDER BY row")
+        return _rows([row for (row,) in columns])
 
-    def paths_of(self, rows: list[int], generation: int) -> list[str] | None:
-        """Return the paths of rows, even removed ones; None if rows have new numbers by now."""
-        with self.reading():
-            if self.state().generation != generation:
-                return None
-            query = f"SELECT {schema.COLUMNS} FROM pictures WHERE row = ?"
-            return [_picture(self._one(query, row)).path for row in rows]
+    def paths_of(self, rows: list[int], generation: int) -> list[str]:
+        """Return the paths of rows, also of removed ones; raise `RowsRenumbered` for old rows."""
+        with self.transaction():
+            self.check_generation(generation)
+            query = f"SELECT {_COLUMNS} FROM pictures WHERE row = ?"
+            return [_to_record(self._one(query, row)).path for row in rows]
 
-    def all_paths(self, generation: int) -> dict[int, str] | None:
-        """Return the path of each row, even removed ones; None if rows have new numbers by now."""
-        with self.reading():
-            if self.state().generation != generation:
-                return None
-            found = self._all("SELECT row, path FROM pictures ORDER BY row")
-        return {row: os.fsdecode(path) for row, path in found}
+    def all_paths(self, generation: int) -> dict[int, str]:
+        """Return the path of each row, also of removed ones; raise `RowsRenumbered` as above."""
+        with self.transaction():
+            self.check_generation(generation)
+            columns = self._all("SELECT row, path FROM pictures ORDER BY row")
+        return {row: os.fsdecode(path) for row, path in columns}
+
+    def check_generation(self, generation: int) -> None:
+        """Raise `RowsRenumbered` if rows were renumbered since."""
+        if self.state().generation != generation:
+            raise RowsRenumbered
 
     def at_path(self, path: str) -> ImageRecord | None:
-        """Return the picture at a path."""
-        return self._picture("live AND path = ?", os.fsencode(path))
+        """Return the image at a path."""
+        return self._find_record("live AND path = ?", os.fsencode(path))
 
     def was_removed(self, path: str) -> bool:
-        """Say whether there was a picture at a path that is still remembered."""
-        return self._picture("NOT live AND path = ?", os.fsencode(path)) is not None
+        """Return whether an image at a path was removed and its row still exists."""
+        return self._find_record("NOT live AND path = ?", os.fsencode(path)) is not None
 
     def with_content(self, content: bytes) -> ImageRecord | None:
-        """Return a picture whose file has that hash; a removed one if there is no other."""
-        return self._picture("content = ? ORDER BY live DESC", content)
+        """Return an image whose file has this hash; a removed one if there is no other."""
+        return self._find_record("content = ? ORDER BY live DESC", content)
 
     def below(self, path: str) -> Iterator[ImageRecord]:
-        """Return the picture at a path, and all pictures in it if it is a folder."""
+        """Return the image at a path, or all images below it if it is a folder."""
         name, separator = os.fsencode(path).rstrip(_SEPARATOR), _SEPARATOR
         low, high = name + separator, name + bytes([separator[0] + 1])
-        one = f"SELECT {schema.COLUMNS} FROM pictures WHERE live AND"
-        # Joined by OR, the two would be a walk through all pictures.
-        query = f"{one} path = ? UNION ALL {one} path > ? AND path < ? ORDER BY path"
-        return map(_picture, self._all(query, name, low, high))
+        select = f"SELECT {_COLUMNS} FROM pictures WHERE live AND"
+        # With OR instead of UNION, SQLite would scan the whole table.
+        query = f"{select} path = ? UNION ALL {select} path > ? AND path < ? ORDER BY path"
+        return map(_to_record, self._all(query, name, low, high))
 
-    def pictures(self) -> Iterator[ImageRecord]:
-        """Return all pictures, by row."""
-        return filter(attrgetter("live"), self.entries())
+    def images(self) -> Iterator[ImageRecord]:
+        """Return all images, by row."""
+        return filter(attrgetter("live"), self.records())
 
-    def entries(self) -> Iterator[ImageRecord]:
-        """Return all pictures and those that were removed, by row."""
-        return map(_picture, self._all(f"SELECT {schema.COLUMNS} FROM pictures ORDER BY row"))
+    def records(self) -> Iterator[ImageRecord]:
+        """Return all images and the removed ones, by row."""
+        return map(_to_record, self._all(f"SELECT {_COLUMNS} FROM pictures ORDER BY row"))
 
     def problems(self) -> list[str]:
-        """Return what the database finds wrong with itself."""
+        """Return the problems that SQLite's integrity check reports."""
         return [text for (text,) in self._all("PRAGMA integrity_check") if text != "ok"]
 
     def upgrade(self) -> None:
-        """Bring an older format up to date, within a transaction."""
-        if self.state().last_change is None:
-            for statement in schema.UPGRADE:
+        """Upgrade an older format, within a transaction."""
+        (version,) = self._one("SELECT value FROM meta WHERE key = 'format'")
+        for older in range(version, FORMAT):
+            for statement in _UPGRADES[older]:
                 self._change(statement)
+        self._change("UPDATE meta SET value = ? WHERE key = 'format'", FORMAT)
 
     def begin(self) -> None:
-        """Start a transaction; what follows is seen by this connection only, until `commit`."""
+        """Start a transaction; other connections see its changes after `commit`."""
         self._change("BEGIN IMMEDIATE")
 
-    def insert(self, picture: ImageRecord) -> None:
-        """Add a picture under a new row."""
-        values = (picture.row, os.fsencode(picture.path), *picture[2:])
-        self._change(
-            f"INSERT INTO pictures ({schema.COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", *values
-        )
+    def insert(self, record: ImageRecord) -> None:
+        """Add an image with a new row."""
+        values = (record.row, os.fsencode(record.path), *record[2:])
+        self._change(f"INSERT INTO pictures ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", *values)
 
     def move(self, row: int, path: str, size: int, mtime_ns: int) -> None:
-        """Give a picture another place or time stamp; a removed one comes back."""
-        returned = "INSERT INTO changes (row, live) SELECT row, 1 FROM pictures "
-        self._change(returned + "WHERE row = ? AND NOT live", row)
+        """Change an image's path or time stamp; restore it if it was removed."""
+        restored = "INSERT INTO changes (row, live) SELECT row, 1 FROM pictures "
+        self._change(restored + "WHERE row = ? AND NOT live", row)
         update = "UPDATE pictures SET path = ?, size = ?, mtime_ns = ?, live = 1 WHERE row = ?"
         self._change(update, os.fsencode(path), size, mtime_ns, row)
 
     def remove(self, row: int) -> None:
-        """Take a picture out."""
+        """Remove an image; its row stays in the files until the gallery is compacted."""
         self._change("UPDATE pictures SET live = 0 WHERE row = ?", row)
         self._change("INSERT INTO changes (row, live) VALUES (?, 0)", row)
 
     def renumber(self) -> None:
-        """Forget removed pictures and number the others from 0 on, in their order."""
-        for statement in schema.RENUMBER:
+        """Delete the records of removed images and number the others from 0, in their order."""
+        for statement in _RENUMBER:
             self._change(statement)
 
     def commit(self) -> None:
-        """Make the transaction durable and visible to all."""
-        self._require_place()
+        """Make the transaction durable and visible to other connections."""
+        self._check_identity()
         last = "SELECT max(number) FROM changes"
-        self._change(f"DELETE FROM changes WHERE number <= ({last}) - ?", _KEPT_CHANGES)
+        self._change(f"DELETE FROM changes WHERE number <= ({last}) - ?", _CHANGES_KEPT)
         self._change("COMMIT")
 
     def shrink(self) -> None:
-        """Give freed space back to the disk, if there is room to and no reader is in the way."""
+        """Return freed space to the disk, if the disk has room and no reader is active."""
         with self._mutex, suppress(sqlite3.Error):
             self._db.execute("VACUUM")
         self._empty_log()
@@ -289,26 +358,28 @@ class Catalog:
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def rollback(self) -> None:
-        """Undo the transaction, if there is one."""
+        """Undo the transaction, if one is open."""
         with self._mutex, suppress(sqlite3.Error):
             self._db.rollback()
 
     def set_vocabulary(self, source: str) -> None:
-        """Remember where the vocabulary is now."""
+        """Store the vocabulary's new name or path."""
         self._change("UPDATE meta SET value = ? WHERE key = 'vocabulary'", source)
 
     def _read_meta(self, db: sqlite3.Connection) -> Meta:
-        found = dict(db.execute("SELECT key, value FROM meta").fetchall())
-        found.pop("generation", 0)  # changes: see `state`
-        version = found.pop("format", None)
-        if isinstance(version, int) and version > schema.FORMAT:
+        entries = dict(db.execute("SELECT key, value FROM meta").fetchall())
+        entries.pop("generation", 0)  # not constant: see `state`
+        version = entries.pop("format", None)
+        if isinstance(version, int) and version > FORMAT:
             raise GalleryTooNew(
                 f"{self._path.parent} was written by a newer bm25v: upgrade bm25v to open it"
             )
-        kinds = Meta.__annotations__
-        if {name: type(value) for name, value in found.items()} != kinds or version is None:
-            raise GalleryDamaged(f"{self._path} lacks facts of the gallery: run bm25v verify")
-        return Meta(**found)
+        if version in (1, 2):
+            entries |= {"k1": _DEFAULTS.k1, "b": _DEFAULTS.b}
+        types = {name: type(value) for name, value in entries.items()}
+        if types != Meta.__annotations__ or version is None:
+            raise GalleryDamaged(f"{self._path} lacks required entries: run bm25v verify")
+        return Meta(**entries)
 
     def _change(self, statement: str, *values: object) -> None:
         try:
@@ -325,33 +396,35 @@ class Catalog:
             raise database_error(self._path, error) from error
 
     def _one(self, query: str, *values: object) -> tuple[Any, ...]:
-        found = self._all(query, *values)
-        if not found:
-            raise GalleryDamaged(f"{self._path} lacks entries: run bm25v verify")
-        return found[0]
+        columns = self._all(query, *values)
+        if not columns:
+            raise GalleryDamaged(f"{self._path} lacks required entries: run bm25v verify")
+        return columns[0]
 
-    def _picture(self, condition: str, value: bytes) -> ImageRecord | None:
-        found = self._all(f"SELECT {schema.COLUMNS} FROM pictures WHERE {condition} LIMIT 1", value)
-        return _picture(found[0]) if found else None
+    def _find_record(self, condition: str, value: bytes) -> ImageRecord | None:
+        columns = self._all(f"SELECT {_COLUMNS} FROM pictures WHERE {condition} LIMIT 1", value)
+        return _to_record(columns[0]) if columns else None
 
 
-def require(folder: Path) -> None:
-    """Refuse a folder that is no gallery."""
+def require_gallery(folder: Path) -> None:
+    """Raise an error if a folder is not a gallery."""
     if not (folder / FILE_NAME).is_file():
-        raise GalleryNotFound(f"no gallery at {folder}; make one: bm25v index FOLDER -g {folder}")
+        raise GalleryNotFound(
+            f"no gallery at {folder}: create one with `bm25v index FOLDER -g {folder}`"
+        )
 
 
-def _picture(found: tuple[Any, ...]) -> ImageRecord:
-    row, path, content, size, mtime_ns, checksum, live = found
+def _to_record(columns: tuple[Any, ...]) -> ImageRecord:
+    row, path, content, size, mtime_ns, checksum, live = columns
     if not isinstance(path, bytes):
         raise GalleryDamaged(f"row {row} has no path in the catalogue: run bm25v verify")
     return ImageRecord(row, os.fsdecode(path), content, size, mtime_ns, checksum, bool(live))
 
 
-def _rows(found: list[Any]) -> Rows:
-    if not all(isinstance(row, int) for row in found):
-        raise GalleryDamaged("the catalogue names rows that are no numbers: run bm25v verify")
-    return np.array(found, dtype=np.int64)
+def _rows(rows: list[Any]) -> Rows:
+    if not all(isinstance(row, int) for row in rows):
+        raise GalleryDamaged("the catalogue has rows that are not numbers: run bm25v verify")
+    return np.array(rows, dtype=np.int64)
 
 
 def _connection(path: Path, mode: str) -> sqlite3.Connection:

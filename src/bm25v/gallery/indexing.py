@@ -1,129 +1,180 @@
-"""The way from files to rows: look, compare, encode side by side, commit in batches.
+"""Files in, rows out: find what changed, encode in parallel, commit in batches.
 
-A file is unchanged if its size and time are; else its content decides. Content that has been seen
-is not encoded again: it is a moved file if the old path is gone, else a copy.
+A file is unchanged if its size and modification time are; otherwise its content hash decides.
+Known content is never encoded again: it is a moved file if its old path no longer exists, else a
+copy. Not this module's job: the order of writes on disk (`writer`).
 """
 
+import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
+
+from threadpoolctl import threadpool_limits
 
 from bm25v import images
+from bm25v.backbones.protocol import Floats
 from bm25v.errors import ImageError, WrongUse
-from bm25v.gallery.reading import Read, is_same_file, read_files
-from bm25v.gallery.results import Failure, IndexReport
-from bm25v.gallery.writer import Writer
-from bm25v.vocabulary import Vocabulary
+from bm25v.gallery.writer import FileState, Writer
+from bm25v.progress import Progress
+from bm25v.threads import available_cpus
+from bm25v.vocabulary import Encoding, Vocabulary
 
-BATCH = 256  # pictures a commit
+BATCH = 256  # images per commit
 _BATCH_SECONDS = 10.0
 
-Progress = Callable[[int, int], None]  # files done, files in all
+
+class Failure(NamedTuple):
+    """A file that could not be indexed, and why."""
+
+    path: str
+    error: str
 
 
 @dataclass
-class _Tally:
+class IndexReport:
+    """What happened to the files that were given."""
+
     added: int = 0
     updated: int = 0
     moved: int = 0
     unchanged: int = 0
     removed: int = 0
     failed: list[Failure] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain values."""
+        return {**asdict(self), "failed": [failure._asdict() for failure in self.failed]}
 
 
-def index(
+def index_files(
     writer: Writer,
     vocabulary: Vocabulary,
     paths: list[str],
     *,
     remove_missing: bool,
+    workers: int | None,
     progress: Progress,
 ) -> IndexReport:
-    """Bring the gallery in line with the files at the given paths, and say what was done."""
+    """Add, update and move images so that the gallery agrees with the files at these paths."""
     start = time.perf_counter()
-    refuse_empty(paths)
-    tally = _Tally()
-    todo = _changed_files(writer, paths, tally)
-    progress(tally.unchanged, tally.unchanged + len(todo))
-    _take_in(writer, vocabulary, todo, tally, progress)
+    require_images(paths)
+    report = IndexReport()
+    changed = _find_changed_files(writer, paths, report)
+    progress("indexing", report.unchanged, report.unchanged + len(changed))
+    _add_files(writer, vocabulary, changed, report, workers or available_cpus(), progress)
     if remove_missing:
-        _remove_missing(writer, paths, tally)
+        _remove_missing(writer, paths, report)
     writer.commit()
-    failed = tuple(tally.failed)
-    counts = (tally.added, tally.updated, tally.moved, tally.unchanged, tally.removed)
-    return IndexReport(*counts, failed, time.perf_counter() - start)
+    report.seconds = time.perf_counter() - start
+    return report
 
 
-def refuse_empty(paths: Iterable[str]) -> None:
-    """Refuse paths that lead nowhere and folders without pictures: a drive may not be mounted."""
+def require_images(paths: Iterable[str]) -> None:
+    """Raise an error for missing paths and folders without images: a drive may not be mounted."""
     for path in paths:
         if not os.path.lexists(path):
             raise WrongUse(f"{path} does not exist")
         if os.path.isdir(path) and next(images.find_images(path), None) is None:
-            raise WrongUse(f"no pictures in {path}")
+            raise WrongUse(f"no images in {path}")
 
 
-def _changed_files(writer: Writer, paths: list[str], tally: _Tally) -> list[str]:
-    todo = []
+def read_file_state(path: str) -> FileState:
+    """Return a file's content hash, size and modification time."""
+    with images.open_stream(path) as file:
+        images.detect_format(
+            file.read(images.HEAD_SIZE)
+        )  # a file that is not an image is not read to its end
+        file.seek(0)
+        content = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
+        status = os.fstat(file.fileno())
+    return FileState(path, content, status.st_size, status.st_mtime_ns)
+
+
+def has_size_and_time(path: str, size: int, mtime_ns: int) -> bool:
+    """Return whether a file still has this size and modification time."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return status.st_size == size and status.st_mtime_ns == mtime_ns
+
+
+def _find_changed_files(writer: Writer, paths: list[str], report: IndexReport) -> list[str]:
+    changed = []
     seen: set[str] = set()
-    for path in _files(paths, tally):
+    for path in _walk(paths, report):
         if len(paths) > 1:  # they may overlap
             if path in seen:
                 continue
             seen.add(path)
-        known = writer.catalog.at_path(path)
-        if known is not None and is_same_file(path, known.size, known.mtime_ns):
-            tally.unchanged += 1
+        record = writer.catalog.at_path(path)
+        if record is not None and has_size_and_time(path, record.size, record.mtime_ns):
+            report.unchanged += 1
         else:
-            todo.append(path)
-    return todo
+            changed.append(path)
+    return changed
 
 
-def _files(paths: list[str], tally: _Tally) -> Iterator[str]:
-    def note(path: Path, error: ImageError) -> None:
-        tally.failed.append(Failure(str(path), str(error)))
+def _walk(paths: list[str], report: IndexReport) -> Iterator[str]:
+    def add_failure(path: Path, error: ImageError) -> None:
+        report.failed.append(Failure(str(path), str(error)))
 
     for path in paths:
         if os.path.isdir(path):
-            yield from map(str, images.find_images(path, on_error=note))
+            yield from map(str, images.find_images(path, on_error=add_failure))
         else:
             yield path
 
 
-def _take_in(
-    writer: Writer, vocabulary: Vocabulary, todo: list[str], tally: _Tally, progress: Progress
+def _add_files(
+    writer: Writer,
+    vocabulary: Vocabulary,
+    paths: list[str],
+    report: IndexReport,
+    workers: int,
+    progress: Progress,
 ) -> None:
-    if todo:
-        vocabulary.backbone.load_weights()  # once, before the workers all try
-    done = tally.unchanged
-    total = done + len(todo)
+    if paths:
+        vocabulary.backbone.load_weights()  # once, before all workers need it
+    done = report.unchanged
+    total = done + len(paths)
     last_commit = time.monotonic()
     known = writer.catalog.with_content
-    for path, result in read_files(todo, vocabulary, lambda content: known(content) is not None):
-        if isinstance(result, ImageError):
-            tally.failed.append(Failure(path, str(result)))
-        else:
-            _apply(writer, result, tally)
-        if writer.n_pending >= BATCH or time.monotonic() - last_commit > _BATCH_SECONDS:
-            writer.commit()
-            last_commit = time.monotonic()
-        done += 1
-        progress(done, total)
+    encoded = encode_files(paths, vocabulary, lambda hash_: known(hash_) is not None, workers)
+    # Images are encoded in parallel, so each matrix product gets one thread. The limit is set here
+    # and not in the generator: an abandoned generator would leave the caller's BLAS limited.
+    with threadpool_limits(1, user_api="blas"), closing(encoded):
+        for path, outcome in encoded:
+            if isinstance(outcome, ImageError):
+                report.failed.append(Failure(path, str(outcome)))
+            else:
+                _add_file(writer, outcome, report)
+            if writer.n_pending >= BATCH or time.monotonic() - last_commit > _BATCH_SECONDS:
+                writer.commit()
+                last_commit = time.monotonic()
+            done += 1
+            progress("indexing", done, total)
 
 
-def _apply(writer: Writer, result: Read, tally: _Tally) -> None:
-    file = result.file
+def _add_file(writer: Writer, read: "ReadFile", report: IndexReport) -> None:
+    file = read.file
     here = writer.catalog.at_path(file.path)
     same = writer.catalog.with_content(file.content)
     if here is not None and here.content == file.content:
         writer.move(here.row, file)
-        tally.unchanged += 1
+        report.unchanged += 1
         return
-    if here is None and same is not None and same.live and _is_gone(same.path):
+    if here is None and same is not None and same.live and _is_missing(same.path):
         writer.move(same.row, file)
-        tally.moved += 1
+        report.moved += 1
         return
     if here is not None:
         writer.remove(here.row)
@@ -131,23 +182,23 @@ def _apply(writer: Writer, result: Read, tally: _Tally) -> None:
         writer.move(same.row, file)
     elif same is not None:
         writer.put_copy(file, same.row)
-    elif result.encoding is not None:
-        writer.put(file, result.encoding.bag, result.encoding.dense_e)
+    elif read.encoding is not None:
+        writer.put(file, read.encoding.bag, read.encoding.dense_e)
     if here is None:
-        tally.added += 1
+        report.added += 1
     else:
-        tally.updated += 1
+        report.updated += 1
 
 
-def _remove_missing(writer: Writer, paths: list[str], tally: _Tally) -> None:
+def _remove_missing(writer: Writer, paths: list[str], report: IndexReport) -> None:
     for path in paths:
-        for picture in writer.catalog.below(path):
-            if _is_gone(picture.path):
-                writer.remove(picture.row)
-                tally.removed += 1
+        for record in writer.catalog.below(path):
+            if _is_missing(record.path):
+                writer.remove(record.row)
+                report.removed += 1
 
 
-def _is_gone(path: str) -> bool:
+def _is_missing(path: str) -> bool:
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -155,3 +206,75 @@ def _is_gone(path: str) -> bool:
     except OSError:
         return False
     return False
+
+
+class ReadFile(NamedTuple):
+    """A file that was read; it has no encoding if its content is known."""
+
+    file: FileState
+    encoding: Encoding | None
+
+
+class _PreparedFile(NamedTuple):
+    """A file with new content, ready for the backbone."""
+
+    file: FileState
+    pixels: Floats
+
+
+Outcome = ReadFile | ImageError
+
+
+def encode_files(
+    paths: list[str], vocabulary: Vocabulary, is_known: Callable[[bytes], bool], workers: int
+) -> Generator[tuple[str, Outcome]]:
+    """Read and encode files in parallel; give each path with its outcome, in order.
+
+    `is_known` decides by the content hash whether a file needs no encoding.
+    """
+    if not paths:
+        return  # without loading the backbone
+    size = vocabulary.backbone.batch_size
+    chunks = (paths[start : start + size] for start in range(0, len(paths), size))
+    pending: deque[tuple[list[str], Future[list[Outcome]]]] = deque()
+    pool = ThreadPoolExecutor(workers)
+    try:
+        for chunk in chunks:
+            pending.append((chunk, pool.submit(_encode_chunk, chunk, vocabulary, is_known)))
+            if len(pending) > 2 * workers:
+                yield from _wait_for(*pending.popleft())
+        while pending:
+            yield from _wait_for(*pending.popleft())
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _wait_for(chunk: list[str], future: Future[list[Outcome]]) -> Iterator[tuple[str, Outcome]]:
+    return zip(chunk, future.result(), strict=True)
+
+
+def _encode_chunk(
+    paths: list[str], vocabulary: Vocabulary, is_known: Callable[[bytes], bool]
+) -> list[Outcome]:
+    files = [_prepare_file(path, vocabulary, is_known) for path in paths]
+    pixels = [file.pixels for file in files if isinstance(file, _PreparedFile)]
+    encodings = iter(vocabulary.encode_features(vocabulary.backbone.forward_batch(pixels)))
+    return [
+        ReadFile(file.file, next(encodings)) if isinstance(file, _PreparedFile) else file
+        for file in files
+    ]
+
+
+def _prepare_file(
+    path: str, vocabulary: Vocabulary, is_known: Callable[[bytes], bool]
+) -> _PreparedFile | Outcome:
+    try:
+        file = read_file_state(path)
+        if is_known(file.content):
+            return ReadFile(file, None)
+        pixels = vocabulary.prepare(path)
+        if not has_size_and_time(path, file.size, file.mtime_ns):
+            raise ImageError("the file changed while it was read: run the command again")
+        return _PreparedFile(file, pixels)
+    except ImageError as error:
+        return error

@@ -1,4 +1,8 @@
-"""Append-only files of fixed-width rows behind a 64-byte header: bags and dense vectors."""
+"""Append-only files of fixed-width rows after a 64-byte header: bags and dense vectors.
+
+In: rows as bytes. Out: memory-mapped arrays. The catalogue decides which rows exist: the next
+writer cuts off what lies behind the rows that it names.
+"""
 
 import os
 import struct
@@ -11,14 +15,15 @@ from numpy.typing import NDArray
 
 from bm25v.errors import GalleryDamaged, GalleryError, GalleryTooNew
 from bm25v.gallery.catalog import Meta
+from bm25v.vocabulary.bag import Bag
 
 FORMAT = 1
 HEADER_BYTES = 64
 
-_HEADER = struct.Struct("<8sII")  # magic, format, bytes a row
+_HEADER = struct.Struct("<8sII")  # magic, format, bytes per row
 _MAGIC = b"BM25VROW"
 
-Rows = NDArray[Any]
+RowArray = NDArray[Any]
 
 
 class RowFile(NamedTuple):
@@ -35,7 +40,7 @@ class RowFile(NamedTuple):
             file.flush()
             os.fsync(file.fileno())
 
-    def view(self, n: int) -> Rows:
+    def view(self, n: int) -> RowArray:
         """Return the first n rows, memory-mapped and read-only."""
         with self.open(n, "rb") as file:
             if n == 0:
@@ -43,41 +48,43 @@ class RowFile(NamedTuple):
             return np.memmap(file, dtype=self.dtype, mode="r", offset=HEADER_BYTES, shape=(n,))
 
     def open(self, n: int, mode: str) -> FileIO:
-        """Open the file, which must hold n rows at least."""
+        """Open the file, which must have at least n rows."""
         try:
             file = FileIO(self.path, mode)
         except FileNotFoundError as error:
             raise GalleryDamaged(f"{self.path} is missing") from error
         except OSError as error:
-            raise GalleryError(f"{self.path} cannot be opened: {error.strerror}") from error
+            raise GalleryError(f"cannot open {self.path}: {error.strerror}") from error
         try:
-            _check(self, file, n)
+            self._check(file, n)
         except BaseException:
             file.close()
             raise
         return file
 
-
-def bag_file(folder: Path, meta: Meta, generation: int) -> RowFile:
-    """Return the file of bags: in each row k_post words, then their term frequencies."""
-    word = "<u2" if meta.n_words <= 1 << 16 else "<u4"
-    dtype = np.dtype([("words", word, (meta.k_post,)), ("tf", "<u2", (meta.k_post,))])
-    return RowFile(folder / _name("bags", generation), dtype)
-
-
-def dense_file(folder: Path, meta: Meta, generation: int) -> RowFile:
-    """Return the file of dense vectors."""
-    dtype = np.dtype([("dense", "<f2", (meta.dense_dim,))])
-    return RowFile(folder / _name("dense", generation), dtype)
-
-
-def _name(kind: str, generation: int) -> str:
-    """Return a file's name; whenever rows get new numbers they move to new files."""
-    return f"{kind}.rows" if generation == 0 else f"{kind}.{generation}.rows"
+    def _check(self, file: FileIO, n: int) -> None:
+        path, row_bytes = self.path, self.dtype.itemsize
+        try:
+            magic, version, stored_row_bytes = _HEADER.unpack(file.read(_HEADER.size))
+            size = os.fstat(file.fileno()).st_size
+        except (OSError, struct.error) as error:
+            raise GalleryDamaged(f"cannot read {path}: {error}") from error
+        if magic != _MAGIC or stored_row_bytes != row_bytes:
+            raise GalleryDamaged(f"{path} is not a row file with {row_bytes} bytes per row")
+        if version > FORMAT:
+            raise GalleryTooNew(
+                f"{path} has row format {version}, this bm25v reads up to {FORMAT}: upgrade bm25v"
+            )
+        rows = (size - HEADER_BYTES) // row_bytes
+        if rows < n:
+            raise GalleryDamaged(
+                f"{path} has {rows:,} rows, the catalogue names {n:,}: "
+                "index the images into a new gallery, or restore the file from a backup"
+            )
 
 
 class RowWriter:
-    """Write rows behind the n committed ones; what lies beyond those is cut off first."""
+    """Writes rows after the n committed ones; whatever lies behind those is cut off first."""
 
     def __init__(self, file: RowFile, n: int) -> None:
         self._row_bytes = file.dtype.itemsize
@@ -85,13 +92,13 @@ class RowWriter:
         self._file.truncate(HEADER_BYTES + n * self._row_bytes)
 
     def write(self, row: int, content: bytes) -> None:
-        """Put one row, or several, at its place; durable after `sync`."""
+        """Write one or several rows, from a given row on; durable after `sync`."""
         self._file.seek(HEADER_BYTES + row * self._row_bytes)
         while content:
             content = content[self._file.write(content) :]
 
     def sync(self) -> None:
-        """Bring all written rows to the disk."""
+        """Make all written rows durable."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -99,22 +106,31 @@ class RowWriter:
         self._file.close()
 
 
-def _check(file: RowFile, opened: FileIO, n: int) -> None:
-    path, row_bytes = file.path, file.dtype.itemsize
-    try:
-        magic, version, found_bytes = _HEADER.unpack(opened.read(_HEADER.size))
-        size = os.fstat(opened.fileno()).st_size
-    except (OSError, struct.error) as error:
-        raise GalleryDamaged(f"{path} cannot be read: {error}") from error
-    if magic != _MAGIC or found_bytes != row_bytes:
-        raise GalleryDamaged(f"{path} is not a row file of {row_bytes} bytes a row")
-    if version > FORMAT:
-        raise GalleryTooNew(
-            f"{path} has row format {version}, this bm25v reads up to {FORMAT}: upgrade bm25v"
-        )
-    rows = (size - HEADER_BYTES) // row_bytes
-    if rows < n:
-        raise GalleryDamaged(
-            f"{path} holds {rows:,} rows of the {n:,} that the catalogue names; "
-            "index the pictures into a new gallery, or restore the file from a copy"
-        )
+def bag_file(folder: Path, meta: Meta, generation: int) -> RowFile:
+    """Return the file of bags: in each row k_post words, then their term frequencies."""
+    word = "<u2" if meta.n_words <= 1 << 16 else "<u4"
+    dtype = np.dtype([("words", word, (meta.k_post,)), ("tf", "<u2", (meta.k_post,))])
+    return RowFile(folder / _file_name("bags", generation), dtype)
+
+
+def dense_file(folder: Path, meta: Meta, generation: int) -> RowFile:
+    """Return the file of dense vectors."""
+    dtype = np.dtype([("dense", "<f2", (meta.dense_dim,))])
+    return RowFile(folder / _file_name("dense", generation), dtype)
+
+
+def read_bag(row: np.void) -> Bag:
+    """Return the bag of one stored row."""
+    used = row["tf"] > 0
+    return Bag(row["words"][used].astype(np.int32), row["tf"][used])
+
+
+def write_bag(row: np.void, bag: Bag) -> None:
+    """Fill one row with a bag."""
+    row["words"][: len(bag.words)] = bag.words
+    row["tf"][: len(bag.tf)] = bag.tf
+
+
+def _file_name(kind: str, generation: int) -> str:
+    """Return a file's name; renumbered rows go to new files."""
+    return f"{kind}.rows" if generation == 0 else f"{kind}.{generation}.rows"

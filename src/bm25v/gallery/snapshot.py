@@ -1,4 +1,7 @@
-"""What one reader searches: the pictures of one moment, whatever is written meanwhile."""
+"""The gallery as one reader sees it: the committed rows of one version, and a searcher over them.
+
+In: the catalogue and the row files. Out: a `Snapshot`, which stays valid while others write.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,95 +10,84 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import GalleryDamaged, GalleryError
-from bm25v.gallery import rows as row_files
-from bm25v.gallery.catalog import Catalog, State
+from bm25v.gallery.catalog import Catalog, RowsRenumbered, State
+from bm25v.gallery.rows import RowArray, bag_file, dense_file, read_bag
 from bm25v.index.searcher import Searcher
 from bm25v.vocabulary.bag import Bag
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The rows of one moment and a searcher over their bags."""
+    """The rows of one version and a searcher over their bags."""
 
     version: tuple[int, ...]
     state: State
-    bags: row_files.Rows
+    bags: RowArray
     dense_ne: NDArray[np.float16]
     searcher: Searcher
 
     @classmethod
-    def load(cls, folder: Path, catalog: Catalog, before: "Snapshot | None" = None) -> "Snapshot":
-        """Read what is committed now; with an earlier snapshot, only what has changed since."""
+    def load(cls, folder: Path, catalog: Catalog, previous: "Snapshot | None" = None) -> "Snapshot":
+        """Read the committed version; with a previous snapshot, only what changed since.
+
+        Raises `RowsRenumbered` if the gallery is compacted at the same time: load again.
+        """
         version = catalog.version()
-        with catalog.reading():
+        with catalog.transaction():
             state = catalog.state()
-            if before is not None and not _follows(before.state, state):
-                before = None
-            if before is None:
-                removed, returned = catalog.removed_rows(), np.empty(0, np.int64)
+            if previous is not None and not _can_follow(previous.state, state):
+                previous = None
+            if previous is None:
+                removed, restored = catalog.removed_rows(), np.empty(0, np.int64)
             else:
-                removed, returned = catalog.changes_since(before.state.last_change or 0)
-        views = row_views(folder, catalog, state)
-        if views is None:
-            return cls.load(folder, catalog)
-        bags, dense = views
+                removed, restored = catalog.changes_since(previous.state.last_change or 0)
+        bags, dense = view_rows(folder, catalog, state)
         n_words = catalog.meta.n_words
-        if np.any(bags["words"][0 if before is None else before.state.n_rows :] >= n_words):
+        n_known = 0 if previous is None else previous.state.n_rows
+        if np.any(bags["words"][n_known:] >= n_words):
             raise GalleryDamaged(f"{folder} has words that do not exist: run bm25v verify")
-        changed = np.concatenate([removed, returned])
+        changed = np.concatenate([removed, restored])
         if np.any((changed < 0) | (changed >= len(bags))):
             raise GalleryDamaged(f"{folder} names rows that do not exist: run bm25v verify")
         arrays = bags["words"], bags["tf"]
-        if before is None:
-            searcher = Searcher(*arrays, n_words=n_words, removed=removed)
+        if previous is None:
+            searcher = Searcher(
+                *arrays, n_words=n_words, removed=removed, parameters=catalog.meta.parameters
+            )
         else:
-            searcher = before.searcher.updated(*arrays, removed=removed, returned=returned)
+            searcher = previous.searcher.updated(*arrays, removed=removed, returned=restored)
         return cls(version, state, bags, dense["dense"], searcher)
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """The rows of all pictures, ascending."""
+        """The rows of all images, ascending."""
         return self.searcher.rows
 
     def bag(self, row: int) -> Bag:
         """Return the bag stored in a row."""
         bag = read_bag(self.bags[row])
         if np.any(np.diff(bag.words) <= 0):
-            raise GalleryDamaged(f"row {row} is no bag: run bm25v verify")
+            raise GalleryDamaged(f"row {row} is not a valid bag: run bm25v verify")
         return bag
 
 
-def row_views(
-    folder: Path, catalog: Catalog, state: State
-) -> tuple[row_files.Rows, row_files.Rows] | None:
-    """Return the bags and dense vectors of a state, or None if they were compacted meanwhile."""
-    place = (folder, catalog.meta, state.generation)
+def view_rows(folder: Path, catalog: Catalog, state: State) -> tuple[RowArray, RowArray]:
+    """Return the bags and dense vectors of a state."""
+    location = (folder, catalog.meta, state.generation)
     try:
-        files = (row_files.bag_file(*place), row_files.dense_file(*place))
-        return files[0].view(state.n_rows), files[1].view(state.n_rows)
+        bags = bag_file(*location).view(state.n_rows)
+        return bags, dense_file(*location).view(state.n_rows)
     except GalleryError:
-        catalog.version()  # be up to date
-        if catalog.state().generation == state.generation:
-            raise
-        return None
+        catalog.version()  # reconnects if needed, so that the next line sees the newest state
+        if catalog.state().generation != state.generation:
+            raise RowsRenumbered from None
+        raise
 
 
-def _follows(before: State, now: State) -> bool:
-    """Say whether the changes between two states are known."""
-    if before.last_change is None or now.last_change is None:
+def _can_follow(previous: State, state: State) -> bool:
+    """Return whether the catalogue lists all changes between two states."""
+    if previous.last_change is None or state.last_change is None:
         return False
-    is_later = before.n_rows <= now.n_rows and before.last_change <= now.last_change
-    is_known = before.generation == now.generation and before.last_change >= now.forgotten
-    return is_later and is_known
-
-
-def read_bag(row: np.void) -> Bag:
-    """Return the bag of one stored row."""
-    used = row["tf"] > 0
-    return Bag(row["words"][used].astype(np.int32), row["tf"][used])
-
-
-def write_bag(row: np.void, bag: Bag) -> None:
-    """Fill one row with a bag."""
-    row["words"][: len(bag.words)] = bag.words
-    row["tf"][: len(bag.tf)] = bag.tf
+    is_later = previous.n_rows <= state.n_rows and previous.last_change <= state.last_change
+    is_listed = previous.generation == state.generation and previous.last_change >= state.forgotten
+    return is_later and is_listed

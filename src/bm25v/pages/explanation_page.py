@@ -17,9 +17,8 @@ from bm25v.explain.drawing import draw
 from bm25v.explain.explanation import Explanation, Grid, Part, Pixels, combine_maps, percent_of
 from bm25v.explain.heatmaps import heat_layer
 from bm25v.files import replace_file
-from bm25v.gallery import Word
-from bm25v.index.bm25 import DEFAULT_PARAMETERS
 from bm25v.pages.render import render
+from bm25v.search import WordContribution
 from bm25v.search.regions import Box
 
 _PHOTO_SIDE = 760  # pixels
@@ -42,9 +41,9 @@ def render_explanation(
     """Return the page; with `top`, only the words that contribute most have a row of their own.
 
     >>> import numpy as np
-    >>> from bm25v.gallery import Match
+    >>> from bm25v.search import Match
     >>> pixels, grid = np.zeros((40, 60, 3), np.uint8), np.ones((7, 7), np.float32)
-    >>> word = Word(7, "petal", 2.0, 3.0, 4.0, 1.5, 3.0)
+    >>> word = WordContribution(7, "petal", 2.0, 3.0, 4.0, 1.5, 3.0)
     >>> match = Match("rose.jpg", 3.0, 0.9, (word,), 0.4, 3.0, 3.0, 20)
     >>> parts = (Part(word, (grid,), grid),)
     >>> page = render_explanation(Explanation((pixels,), pixels, match, parts))
@@ -86,8 +85,8 @@ def render_explanation(
         missing=explanation.missing,
         match=explanation.match,
         has_region=explanation.region is not None,
-        k1=DEFAULT_PARAMETERS.k1,
-        b=DEFAULT_PARAMETERS.b,
+        k1=explanation.parameters.k1,
+        b=explanation.parameters.b,
     )
 
 
@@ -144,7 +143,7 @@ class _Figure(NamedTuple):
 class _Row(NamedTuple):
     """One word; `before` is the sum of the contributions above it."""
 
-    word: Word
+    word: WordContribution
     contribution: float
     before: float
     weight: str

@@ -12,8 +12,8 @@ from bm25v import images
 from bm25v.errors import ImageError
 from bm25v.explain.crops import encode_heat_map
 from bm25v.explain.explanation import Explanation, Part, percent_of
-from bm25v.gallery import Hit, Results, Word
 from bm25v.pages.render import Picture, render
+from bm25v.search import Hit, Results, WordContribution
 
 TOP = 5  # words of an explanation that are shown
 _ORDERS = {
@@ -64,7 +64,7 @@ def render_searches(
 
 
 class _Row(NamedTuple):
-    word: Word
+    word: WordContribution
     contribution: float
     before: float  # the sum of the contributions above
     percent: str

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v import images
+from bm25v.api import Gallery
 from bm25v.errors import EvaluationError, ImageError
-from bm25v.gallery import Gallery, Results
-from bm25v.gallery.gallery import Mode
 from bm25v.progress import Progress, no_progress
 from bm25v.research.datasets.dataset import Dataset, Item
 from bm25v.research.significance import Interval, confidence_interval
+from bm25v.search import Mode, Results
 
 HEIGHT = 400  # of a joined image, in pixels
 
@@ -59,7 +59,7 @@ def measure_region_recall(
         Gallery.create(Path(scratch) / "gallery", vocabulary=vocabulary) as gallery,
     ):
         others = [item.path for item in dataset.gallery if item.path not in query_paths]
-        gallery.add(others, progress=lambda done, total: progress("indexing", done, total))
+        gallery.add(others, progress=progress)
         return search_pairs(
             gallery,
             drawn,

@@ -15,7 +15,7 @@ import numpy as np
 
 from bm25v import __version__
 from bm25v.files import replace_file
-from bm25v.gallery.rows import Rows
+from bm25v.gallery.rows import RowArray
 from bm25v.pages.evaluation_page import render_evaluation
 from bm25v.progress import Progress, no_progress
 from bm25v.research import cost, zipf
@@ -196,7 +196,7 @@ def _time_searches(words: WordRanker, vectors: Vectors) -> Latencies:
     )
 
 
-def _gallery_rows(bags: BagTable, n_words: int) -> Rows:
+def _gallery_rows(bags: BagTable, n_words: int) -> RowArray:
     """Return bags in the format of a gallery's files."""
     n, k = bags.words_nk.shape
     word_type = "<u2" if n_words <= 1 << 16 else "<u4"

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.api import Gallery
 from bm25v.errors import EvaluationError, WrongUse
-from bm25v.gallery import Gallery
-from bm25v.gallery.results import Info
+from bm25v.gallery.store import GalleryInfo
 from bm25v.index.bm25 import Statistics
 
 HEAD, TAIL, HIGH_IDF = 0.5, 0.1, 2.0
@@ -91,7 +91,7 @@ def fit_zipf(df_v: NDArray[np.integer], images: int) -> ZipfFit:
 class GalleryFrequencies:
     """A gallery's description and the document frequency of each word."""
 
-    info: Info
+    info: GalleryInfo
     df_v: NDArray[np.int64]
     dim: int  # width of a dense vector
 
@@ -106,7 +106,7 @@ class GalleryFrequencies:
 def read_frequencies(path: Path) -> GalleryFrequencies:
     """Read the document frequencies of a gallery."""
     with Gallery.open(path) as gallery:
-        info, snapshot = gallery.info(), gallery.snapshot()
+        info, snapshot = gallery.info(), gallery.store.snapshot()
     if not info.pictures:
         raise WrongUse(f"the gallery {path} has no images: index some first")
     df_v = snapshot.searcher.statistics.df_v

@@ -18,8 +18,8 @@ from typing import Any
 from PIL import Image, ImageEnhance
 
 from bm25v import images
+from bm25v.api import Gallery
 from bm25v.errors import WrongUse
-from bm25v.gallery import Gallery
 from bm25v.progress import Progress, no_progress
 
 Change = Callable[[Image.Image], Image.Image]
@@ -130,15 +130,11 @@ def measure_duplicates(
                 change(image).save(copy)
                 original_of[copy], change_of[copy] = path, name
         with Gallery.create(Path(scratch) / "gallery", vocabulary=vocabulary) as gallery:
-            gallery.add(
-                [folder, scratch], progress=lambda done, total: progress("indexing", done, total)
-            )
+            gallery.add([folder, scratch], progress=progress)
             start = time.perf_counter()
-            groups = gallery.duplicates(
-                progress=lambda done, total: progress("comparing", done, total)
-            )
+            groups = gallery.duplicates(progress=progress)
             seconds = time.perf_counter() - start
-    paths = [[image.path for image in group.pictures] for group in groups]
+    paths = [[image.path for image in group.images] for group in groups]
     recovered = {copy for group in paths for copy in group if original_of[copy] in group}
     grouped_originals = (sorted({original_of[path] for path in group}) for group in paths)
     return DuplicateRecall(

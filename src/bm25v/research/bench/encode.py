@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from bm25v.api import Gallery
 from bm25v.errors import ImageError, WrongUse
-from bm25v.gallery import Gallery
 from bm25v.progress import Progress, no_progress
 from bm25v.threads import available_cpus
 from bm25v.vocabulary import Vocabulary

@@ -14,10 +14,9 @@ from statistics import median
 import numpy as np
 
 from bm25v import backbones
+from bm25v.api import Gallery
 from bm25v.errors import WrongUse
-from bm25v.explain import explain
 from bm25v.explain.drawing import draw
-from bm25v.gallery import Gallery
 from bm25v.gallery.writer import Writer
 from bm25v.pages.explanation_page import render_explanation
 from bm25v.progress import Progress, no_progress
@@ -84,9 +83,9 @@ def time_explanations(
         tempfile.TemporaryDirectory() as scratch,
         Gallery.create(Path(scratch) / "gallery", vocabulary=vocabulary) as gallery,
     ):
-        gallery.add(others, progress=lambda done, total: progress("indexing", done, total))
+        gallery.add(others, progress=progress)
         encoding = gallery.vocabulary.encode(query)
-        results = gallery.search_encoding(encoding, k=hits, mode="dense").hits
+        results = gallery.search(encoding, k=hits, mode="dense").hits
         if not results:
             raise WrongUse("none of the images can be read: give a folder with readable ones")
         for hit in [results[0], *results]:  # the first one twice, to warm up
@@ -94,7 +93,7 @@ def time_explanations(
             moments = [time.perf_counter()]
             gallery.vocabulary.backbone.forward(pixels)
             moments.append(time.perf_counter())
-            explanation = explain(gallery, query, hit.path, encoding=encoding)
+            explanation = gallery.explain(query, hit.path, encoding=encoding)
             moments.append(time.perf_counter())
             render_explanation(explanation)
             moments.append(time.perf_counter())
@@ -130,7 +129,7 @@ def time_word_counts(n: int, *, seed: int = 0) -> WordCountTimes:
             renewed_s = _seconds(gallery.words)
             words = gallery.words()
             most_frequent = max(words, key=lambda word: word.df).word
-            word_s = _seconds(lambda: gallery.uses(most_frequent))
+            word_s = _seconds(lambda: gallery.word(most_frequent))
     return WordCountTimes(n, len(words), first_s, again_s, renewed_s, word_s)
 
 

@@ -18,7 +18,7 @@ from statistics import median
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from bm25v.gallery import Gallery
+from bm25v.api import Gallery
 from bm25v.gallery.writer import Writer
 from bm25v.index.searcher import Ranked, Searcher
 from bm25v.research.bench import search_systems
@@ -235,7 +235,7 @@ def _time_updates(gallery: Gallery, new_images: Collection, k: int) -> UpdateTim
     old_numbers, new_numbers = itertools.count(), itertools.count(len(gallery))
 
     def search() -> None:
-        gallery.snapshot().searcher.search(query, k)
+        gallery.store.snapshot().searcher.search(query, k)
 
     def add(n: int = 1) -> None:
         with Writer(gallery.path) as writer:
@@ -248,7 +248,7 @@ def _time_updates(gallery: Gallery, new_images: Collection, k: int) -> UpdateTim
     def remove() -> None:
         gallery.remove(synthetic_file(next(old_numbers)).path)
 
-    gallery.snapshot().searcher.build_index()
+    gallery.store.snapshot().searcher.build_index()
     search()
     search_ms = median(_ms(search) for _ in range(_SINGLE_CHANGES))
     add_ms = median(_ms(add, search) for _ in range(_SINGLE_CHANGES))
@@ -256,7 +256,7 @@ def _time_updates(gallery: Gallery, new_images: Collection, k: int) -> UpdateTim
     refresh_ms = []
     for _ in range(_BATCHES):
         add(_BATCH_IMAGES)
-        refresh_ms.append(_ms(gallery.snapshot))
+        refresh_ms.append(_ms(gallery.store.snapshot))
     return UpdateTimes(add_ms - search_ms, remove_ms - search_ms, median(refresh_ms))
 
 

@@ -15,12 +15,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.api import Gallery
 from bm25v.errors import WrongUse
-from bm25v.gallery import Gallery
 from bm25v.gallery import rows as row_files
 from bm25v.gallery.catalog import FILE_NAME, Catalog, ImageRecord, Meta
-from bm25v.gallery.rows import Rows
-from bm25v.gallery.snapshot import read_bag
+from bm25v.gallery.rows import RowArray, read_bag
 from bm25v.gallery.writer import FileState
 from bm25v.index.bm25 import WeightedWords
 from bm25v.threads import available_cpus
@@ -52,7 +51,7 @@ class BenchQuery(NamedTuple):
 class Collection:
     """Encoded images, as rows of a gallery's files."""
 
-    bags: Rows
+    bags: RowArray
     dense_ne: NDArray[np.float16]
     n_words: int  # of the vocabulary
 
@@ -84,7 +83,7 @@ class Collection:
 def read_gallery(path: Path, n_queries: int, seed: int) -> tuple[Collection, Collection]:
     """Return all images of a gallery, and random ones of them as queries."""
     with Gallery.open(path) as gallery:
-        snapshot = gallery.snapshot()
+        snapshot = gallery.store.snapshot()
         rows, n_words = snapshot.rows, snapshot.searcher.statistics.n_words
         rows_with_words = rows[snapshot.bags["tf"][rows].any(axis=1)]
         if len(rows_with_words) == 0:

@@ -1,4 +1,4 @@
-"""What errors of the disk and of the database mean for a gallery."""
+"""Errors of the disk and of SQLite in, the gallery's own errors out."""
 
 import errno
 import sqlite3
@@ -8,10 +8,11 @@ from pathlib import Path
 
 from bm25v.errors import Bm25vError, GalleryDamaged, GalleryError, StorageFull, WrongUse
 
-DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)  # the latter for damage quoted in a message
+# A damaged text in an SQLite error message raises UnicodeDecodeError.
+DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 
-_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
-_OUTSIDE = {  # the files may be whole, but cannot be reached
+_DISK_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
+_NOT_ACCESSIBLE = {  # the file may be intact
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_IOERR,
@@ -22,32 +23,31 @@ _OUTSIDE = {  # the files may be whole, but cannot be reached
 
 @contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """Turn errors of the disk that a gallery lies on into the gallery's own."""
+    """Turn an `OSError` within the block into an error of the gallery in this folder."""
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in _DISK_FULL:
             raise _storage_full(folder) from error
         raise GalleryError(
-            f"{folder} cannot be written: {error.strerror or error}; "
-            "all that was committed before is kept"
+            f"cannot write to {folder}: {error.strerror or error}; everything committed is kept"
         ) from error
 
 
 def database_error(path: Path, error: Exception) -> Bm25vError:
-    """Return what an error of the catalogue's database means."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without the finer points
+    """Return the gallery's error for an error of its catalogue's database."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code
     if isinstance(error, sqlite3.ProgrammingError):
         return WrongUse(f"{path.parent} is closed: open it again")
     if code == sqlite3.SQLITE_FULL:
         return _storage_full(path.parent)
-    if code in _OUTSIDE:
-        return GalleryError(f"{path} cannot be read or written: {error}")
-    return GalleryDamaged(f"{path} cannot be read as a catalogue: {error}")
+    if code in _NOT_ACCESSIBLE:
+        return GalleryError(f"cannot read or write {path}: {error}")
+    return GalleryDamaged(f"{path} is not a readable catalogue: {error}")
 
 
 def _storage_full(folder: Path) -> StorageFull:
     return StorageFull(
-        f"the disk of {folder} is full; all that was committed before is kept: "
+        f"the disk of {folder} is full; everything committed is kept: "
         "free some space and run the same command again"
     )

@@ -1,0 +1,225 @@
+"""The class that people use: `Gallery`. It composes storage, search, explanation and duplicates.
+
+Not this module's job: any logic of its own.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Self, Unpack
+
+from bm25v.duplicates import DuplicateGroup, find_duplicates
+from bm25v.explain.explanation import Explanation, explain_hit
+from bm25v.explain.word_statistics import WordInGallery, WordStatistics, WordUse
+from bm25v.gallery.indexing import IndexReport, index_files
+from bm25v.gallery.store import GalleryInfo, GalleryStore
+from bm25v.gallery.verify import find_problems
+from bm25v.gallery.writer import Writer
+from bm25v.index.bm25 import Bm25Parameters
+from bm25v.progress import Progress, no_progress
+from bm25v.search import engine
+from bm25v.search.query import Query, QueryImage, QueryOptions, absolute_paths
+from bm25v.search.results import Match, Results
+from bm25v.vocabulary import DEFAULT, Encoding, Vocabulary
+
+PathInput = str | os.PathLike[str]
+
+
+class Gallery:
+    """An indexed collection in a folder.
+
+    Any number of threads and processes may search it while one process writes to it.
+
+    >>> import tempfile, numpy as np
+    >>> from PIL import Image
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> for name, colour in [("red", (200, 30, 30)), ("blue", (30, 30, 200))]:
+    ...     Image.new("RGB", (64, 64), colour).save(folder / f"{name}.png")
+    >>> gallery = Gallery.create(folder / "g", vocabulary="toy")
+    >>> gallery.add(folder).added
+    2
+    >>> hit = gallery.search(np.full((32, 32, 3), (210, 20, 20), dtype=np.uint8))[0]
+    >>> Path(hit.path).name, round(hit.sparse - sum(w.contribution for w in hit.words), 9)
+    ('red.png', 0.0)
+    """
+
+    def __init__(self, store: GalleryStore) -> None:
+        self.store = store
+        self._word_statistics = WordStatistics(store)
+
+    @classmethod
+    def create(
+        cls,
+        path: PathInput,
+        *,
+        vocabulary: PathInput = DEFAULT,
+        k1: float = Bm25Parameters.k1,
+        b: float = Bm25Parameters.b,
+    ) -> "Gallery":
+        """Make an empty gallery for the bags of one vocabulary; k1 and b are those of BM25."""
+        folder = Path(os.path.realpath(path))
+        parameters = Bm25Parameters(k1=k1, b=b)
+        GalleryStore.create(folder, Vocabulary.load(vocabulary), parameters)
+        return cls(GalleryStore(folder))
+
+    @classmethod
+    def open(cls, path: PathInput, *, vocabulary: PathInput | None = None) -> "Gallery":
+        """Open a gallery. Give its vocabulary only if that has moved to another path."""
+        return cls(GalleryStore(Path(path), vocabulary))
+
+    def close(self) -> None:
+        """Release the files; the gallery cannot be used afterwards."""
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self.store.catalog.n_live()
+
+    @property
+    def path(self) -> Path:
+        """The gallery's folder."""
+        return self.store.path
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary that its bags were made with, loaded on first use."""
+        return self.store.vocabulary
+
+    @property
+    def word_names(self) -> Mapping[int, str]:
+        """The names of words: those given in this gallery, else those of the vocabulary."""
+        return self.store.word_names
+
+    def add(
+        self,
+        paths: PathInput | Iterable[PathInput],
+        *,
+        remove_missing: bool = False,
+        workers: int | None = None,
+        timeout: float = 0.0,
+        progress: Progress = no_progress,
+    ) -> IndexReport:
+        """Add new, update changed and follow moved images; folders are searched for images.
+
+        With `remove_missing`, images under these paths whose files no longer exist are removed.
+        `workers` is the number of threads. `timeout` is how many seconds to wait for another
+        process that writes to this gallery.
+        """
+        with Writer(self.path, timeout=timeout) as writer:
+            if self.vocabulary.source != writer.catalog.meta.vocabulary:
+                writer.catalog.set_vocabulary(self.vocabulary.source)
+                writer.n_pending += 1
+            return index_files(
+                writer,
+                self.vocabulary,
+                list(absolute_paths(paths)),
+                remove_missing=remove_missing,
+                workers=workers,
+                progress=progress,
+            )
+
+    def remove(self, paths: PathInput | Iterable[PathInput], *, timeout: float = 0.0) -> int:
+        """Remove images, or all images in a folder; return how many there were."""
+        with Writer(self.path, timeout=timeout) as writer:
+            records = [r for path in absolute_paths(paths) for r in writer.catalog.below(path)]
+            rows = {record.row for record in records}
+            for row in rows:
+                writer.remove(row)
+            writer.commit()
+        return len(rows)
+
+    def compact(self, *, timeout: float = 0.0, progress: Progress = no_progress) -> int:
+        """Free the disk space of removed images; return how many bytes that was."""
+        with Writer(self.path, timeout=timeout) as writer:
+            return writer.compact(progress)
+
+    def search(
+        self,
+        query: Query | QueryImage | Iterable[QueryImage] | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> Results:
+        """Return the images most similar to an image, or to several; `Query` has all options.
+
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for colour in ("red", "blue"):
+        ...     Image.new("RGB", (64, 64), colour).save(folder / f"{colour}.png")
+        >>> gallery = Gallery.create(folder / "g", vocabulary="toy")
+        >>> gallery.add(folder).added
+        2
+        >>> red = gallery.search(folder / "red.png", region=(0, 0, 0.5, 1))
+        >>> word = red[0].words[0].word
+        >>> [Path(hit.path).name for hit in gallery.search(must=word)]
+        ['red.png']
+        >>> gallery.search(folder / "red.png", without=word).no_match
+        '0 of 7 words shared with any image that does not have word 163'
+        """
+        return engine.search(self.store, _as_query(query, options))
+
+    def search_many(
+        self, queries: Iterable[Query | QueryImage], **options: Unpack[QueryOptions]
+    ) -> list[Results]:
+        """Search with many images or queries on all CPUs; each result is that of `search`."""
+        return engine.search_many(self.store, [_as_query(query, options) for query in queries])
+
+    def match(
+        self,
+        query: Query | QueryImage | Iterable[QueryImage] | None,
+        path: PathInput,
+        **options: Unpack[QueryOptions],
+    ) -> Match:
+        """Return how one image of the gallery compares with a query."""
+        return engine.match_path(self.store, _as_query(query, options), os.fspath(path))
+
+    def explain(
+        self,
+        query: Query | QueryImage | Iterable[QueryImage] | None,
+        hit: PathInput,
+        *,
+        encoding: Encoding | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> Explanation:
+        """Return why an image of the gallery matches a query: which words, and where.
+
+        `encoding` saves encoding the query's image again.
+        """
+        checked_query = _as_query(query, options)
+        return explain_hit(self.store, checked_query, os.fspath(hit), encoding=encoding)
+
+    def words(self, *, best: int = 3) -> list[WordInGallery]:
+        """Return the words in use, by number, each with the images where it is strongest."""
+        return self._word_statistics.all_words(best=best)
+
+    def word(self, word: int) -> WordUse:
+        """Return everything that the gallery knows about one word."""
+        return self._word_statistics.word(word)
+
+    def name_words(self, names: Mapping[int, str | None]) -> None:
+        """Name words, or clear their names with None; if one change is wrong, none is made."""
+        self.store.names.update(names)
+
+    def duplicates(
+        self, *, near: bool = True, progress: Progress = no_progress
+    ) -> list[DuplicateGroup]:
+        """Return groups of the same and, with `near`, nearly the same images."""
+        return find_duplicates(self.store, near=near, progress=progress)
+
+    def info(self) -> GalleryInfo:
+        """Return facts about the gallery."""
+        return self.store.info()
+
+    def problems(self) -> list[str]:
+        """Check every row and return what is wrong, one line per problem."""
+        return self.store.retry(lambda: find_problems(self.path, self.store.catalog))
+
+
+def _as_query(
+    query: Query | QueryImage | Iterable[QueryImage] | None, options: QueryOptions
+) -> Query:
+    return query if isinstance(query, Query) else Query.of(query, **options)

@@ -1,0 +1,202 @@
+"""The words of a gallery: how many images have each, how rare it is, where it is strongest.
+
+In: an open gallery. Out: counts. They are taken from the bags: 0.8 s for all words of 100,000
+images. The list of all words is kept until something is committed or a word is named.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bm25v.display import word_label
+from bm25v.gallery.snapshot import Snapshot
+from bm25v.gallery.store import GalleryStore
+from bm25v.search.text import SharedWord, find_shared_words
+from bm25v.vocabulary.bag import dequantise
+from bm25v.vocabulary.names import check_word
+
+COMPANIONS = 8
+
+Rows = NDArray[np.int64]
+
+
+class ImageWithWord(NamedTuple):
+    """An image that has a word, and the word's tf in it."""
+
+    path: str
+    tf: float
+
+
+@dataclass(frozen=True)
+class WordInGallery:
+    """One word of a gallery, with the images where it is strongest."""
+
+    word: int
+    name: str | None
+    df: int
+    idf: float
+    best: tuple[ImageWithWord, ...]
+
+    @property
+    def label(self) -> str:
+        """Its name, or its number if it has none."""
+        return word_label(self.word, self.name)
+
+
+class FolderWithWord(NamedTuple):
+    """A folder, how many images it has, and how many of them have a word."""
+
+    name: str
+    pictures: int
+    has_word: int
+
+
+@dataclass(frozen=True)
+class WordUse:
+    """Everything that a gallery knows about one word."""
+
+    facts: WordInGallery
+    n: int  # images in the gallery
+    images: tuple[ImageWithWord, ...]  # all that have it, strongest first
+    companions: tuple[SharedWord, ...]  # words that are often in the same images
+    folders: tuple[FolderWithWord, ...]  # most images with the word first; none if all are in one
+
+    @property
+    def purity(self) -> float | None:
+        """The share of the images with the word that are in the folder with most of them."""
+        return self.folders[0].has_word / self.facts.df if self.folders else None
+
+
+class _Listing(NamedTuple):
+    """All words, as of one snapshot and its names."""
+
+    snapshot: Snapshot
+    names: Mapping[int, str]
+    best: int
+    words: list[WordInGallery]
+
+
+class WordStatistics:
+    """Counts the words of one gallery."""
+
+    def __init__(self, store: GalleryStore) -> None:
+        self._store = store
+        self._listing: _Listing | None = None
+
+    def all_words(self, *, best: int = 3) -> list[WordInGallery]:
+        """Return the words in use, by number."""
+        return list(self._store.read(lambda snapshot: self._list_words(snapshot, best)).words)
+
+    def word(self, word: int) -> WordUse:
+        """Return everything about one word."""
+        check_word(word, self._store.catalog.meta.n_words)
+        return self._store.read(lambda snapshot: self._describe_word(snapshot, word))
+
+    def _list_words(self, snapshot: Snapshot, best: int) -> _Listing:
+        names, listing = self._store.word_names, self._listing
+        if (
+            listing is None
+            or listing.snapshot is not snapshot
+            or listing.names is not names
+            or listing.best != best
+        ):
+            words = self._count_words(snapshot, names, best)
+            self._listing = listing = _Listing(snapshot, names, best, words)
+        return listing
+
+    def _count_words(
+        self, snapshot: Snapshot, names: Mapping[int, str], best: int
+    ) -> list[WordInGallery]:
+        statistics = snapshot.searcher.statistics
+        words = np.flatnonzero(statistics.df_v)
+        paths = self._store.catalog.all_paths(snapshot.state.generation)
+        strongest = _strongest_rows(snapshot, best)
+        return [
+            WordInGallery(
+                word,
+                names.get(word),
+                int(statistics.df_v[word]),
+                idf,
+                tuple(ImageWithWord(paths[row], tf) for row, tf in strongest[word]),
+            )
+            for word, idf in zip(words.tolist(), statistics.idf(words).tolist(), strict=True)
+        ]
+
+    def _describe_word(self, snapshot: Snapshot, word: int) -> WordUse:
+        paths = self._store.catalog.all_paths(snapshot.state.generation)
+        statistics = snapshot.searcher.statistics
+        rows, tf = rows_with_word(snapshot, word)
+        images = tuple(ImageWithWord(paths[r], f) for r, f in zip(rows.tolist(), tf, strict=True))
+        (idf,) = statistics.idf(np.array([word]))
+        name = self._store.word_names.get(word)
+        facts = WordInGallery(word, name, len(images), float(idf), images[:1])
+        shared = find_shared_words(snapshot.bags[rows], statistics)
+        companions = islice((other for other in shared if other.word != word), COMPANIONS)
+        all_paths = [paths[row] for row in snapshot.rows.tolist()]
+        folders = count_folders(all_paths, [image.path for image in images])
+        return WordUse(facts, statistics.n, images, tuple(companions), folders)
+
+
+def rows_with_word(snapshot: Snapshot, word: int) -> tuple[Rows, list[float]]:
+    """Return the rows that have a word, strongest first, and its tf in each."""
+    bags = snapshot.bags
+    rows, slots = np.nonzero((bags["words"] == word) & (bags["tf"] > 0))
+    is_live = np.isin(rows, snapshot.rows)
+    rows, tf = rows[is_live], bags["tf"][rows[is_live], slots[is_live]]
+    order = np.argsort(-tf.astype(np.int64), kind="stable")
+    return rows[order], dequantise(tf[order]).tolist()
+
+
+def count_folders(paths: Sequence[str], with_word: Sequence[str]) -> tuple[FolderWithWord, ...]:
+    """Return for each parent folder how many images it has and how many of them have a word.
+
+    >>> paths = ["/p/cat/1.jpg", "/p/cat/2.jpg", "/p/dog/1.jpg"]
+    >>> for folder in count_folders(paths, with_word=paths[1:]):
+    ...     print(folder)
+    FolderWithWord(name='dog', pictures=1, has_word=1)
+    FolderWithWord(name='cat', pictures=2, has_word=1)
+    >>> count_folders(paths[:2], with_word=paths[:1])
+    ()
+    """
+    all_counts, word_counts = _count_by_folder(paths), _count_by_folder(with_word)
+    if len(all_counts) < 2:
+        return ()
+    folders = [FolderWithWord(name, all_counts[name], n) for name, n in word_counts.items()]
+    return tuple(sorted(folders, key=lambda f: (-f.has_word, f.pictures, f.name)))
+
+
+def _count_by_folder(paths: Sequence[str]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for folder, n in Counter(path.rpartition(os.sep)[0] for path in paths).items():
+        counts[os.path.basename(folder)] += n
+    return counts
+
+
+def _strongest_rows(snapshot: Snapshot, best: int) -> dict[int, list[tuple[int, float]]]:
+    """Return each word's rows with the highest tf, ties to the lower row."""
+    rows = snapshot.rows
+    bags = snapshot.bags[rows]
+    positions, slots = np.nonzero(bags["tf"])
+    words, tf = bags["words"][positions, slots], bags["tf"][positions, slots]
+    # Two stable sorts of short integers are radix sorts: faster than one lexsort.
+    order = np.argsort(~tf, kind="stable")
+    order = order[np.argsort(words[order], kind="stable")]
+    words = words[order].astype(np.int64)
+    starts = np.flatnonzero(np.diff(words, prepend=-1))
+    ends = np.minimum(starts + best, [*starts[1:], len(words)])
+    return {
+        int(words[start]): list(
+            zip(
+                rows[positions[order[start:end]]].tolist(),
+                dequantise(tf[order[start:end]]).tolist(),
+                strict=True,
+            )
+        )
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+    }

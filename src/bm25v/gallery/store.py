@@ -1,0 +1,234 @@
+"""An open gallery: its catalogue, its vocabulary, its word names and the newest snapshot.
+
+In: a folder. Out: everything that a search, an explanation or a writer needs to read. Not this
+module's job: searching (`search`) and the class that people use (`api.Gallery`).
+"""
+
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from bm25v.backbones.text import TextTower, has_text_tower, load_text_tower
+from bm25v.errors import (
+    GalleryError,
+    UnknownVocabulary,
+    VocabularyMismatch,
+    WrongUse,
+)
+from bm25v.files import sync_folder
+from bm25v.gallery.catalog import FILE_NAME, Catalog, ImageRecord, Meta, RowsRenumbered
+from bm25v.gallery.indexing import has_size_and_time, read_file_state
+from bm25v.gallery.rows import bag_file, dense_file
+from bm25v.gallery.snapshot import Snapshot
+from bm25v.gallery.storage_errors import disk_errors
+from bm25v.gallery.word_names import WordNames
+from bm25v.index.bm25 import Bm25Parameters
+from bm25v.vocabulary import Vocabulary
+
+_ATTEMPTS = 10  # a reader that meets so many compactions in a row gives up
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class GalleryInfo:
+    """Facts about a gallery."""
+
+    path: str
+    pictures: int
+    removed_rows: int  # rows on disk whose image was removed
+    vocabulary: str
+    vocabulary_fingerprint: str
+    backbone: str
+    words: int
+    words_in_use: int
+    average_length: float
+    k1: float
+    b: float
+    bag_bytes_per_picture: float
+    dense_bytes_per_picture: float
+    catalog_bytes_per_picture: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts as plain values."""
+        return asdict(self)
+
+
+class GalleryStore:
+    """What is on disk, opened for reading."""
+
+    def __init__(self, path: Path, vocabulary: str | os.PathLike[str] | None = None) -> None:
+        self.path = Path(os.path.abspath(path))
+        self.catalog = Catalog(self.path / FILE_NAME)
+        self.names = WordNames(self.path, self.catalog.meta)
+        self._vocabulary_source = vocabulary or self.catalog.meta.vocabulary
+        self._vocabulary: Vocabulary | None = None
+        self._text_tower: TextTower | None = None
+        self._snapshot: Snapshot | None = None
+        self._mutex = threading.RLock()
+        if vocabulary is not None:
+            try:
+                self.vocabulary  # noqa: B018 - raises an error for a wrong one
+            except BaseException:
+                self.close()
+                raise
+
+    @staticmethod
+    def create(path: Path, vocabulary: Vocabulary, parameters: Bm25Parameters) -> None:
+        """Make an empty gallery: complete, or not at all."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise GalleryError(f"{path} already exists: choose another path, or open it")
+        meta = Meta(
+            vocabulary=vocabulary.source,
+            vocabulary_fingerprint=vocabulary.fingerprint,
+            backbone=vocabulary.backbone_name,
+            n_words=vocabulary.n_words,
+            k_post=vocabulary.k_post,
+            dense_dim=vocabulary.backbone.dense_dim,
+            k1=parameters.k1,
+            b=parameters.b,
+        )
+        with disk_errors(path.parent):
+            _create_folder(path, meta)
+
+    def close(self) -> None:
+        """Release the files; the gallery cannot be used afterwards."""
+        self.catalog.close()
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary that its bags were made with, loaded on first use."""
+        with self._mutex:
+            if self._vocabulary is None:
+                self._vocabulary = self._load_vocabulary()
+            return self._vocabulary
+
+    @property
+    def word_names(self) -> Mapping[int, str]:
+        """The names of words: those given in this gallery, else those of the vocabulary."""
+        return self.names.merge(self.vocabulary.word_names)
+
+    @property
+    def text_tower(self) -> TextTower | None:
+        """The model that turns texts into vectors, loaded on first use; None if there is none."""
+        with self._mutex:
+            if self._text_tower is None and has_text_tower(self.vocabulary.backbone_name):
+                self._text_tower = load_text_tower(self.vocabulary.backbone.name)
+            return self._text_tower
+
+    def snapshot(self) -> Snapshot:
+        """Return the gallery as it is now; files are read only if something was committed."""
+        with self._mutex:
+            if self._snapshot is None or self._snapshot.version != self.catalog.version():
+                previous = self._snapshot
+                self._snapshot = self.retry(
+                    lambda: Snapshot.load(self.path, self.catalog, previous)
+                )
+            return self._snapshot
+
+    def read(self, function: Callable[[Snapshot], T]) -> T:
+        """Return a function's value for the newest snapshot; see `retry`."""
+        return self.retry(lambda: function(self.snapshot()))
+
+    def retry(self, function: Callable[[], T]) -> T:
+        """Return a function's value; call it again if the gallery was compacted meanwhile.
+
+        Compaction renumbers rows, so a function that looks up rows of an older snapshot in the
+        catalogue must start again.
+        """
+        for _ in range(_ATTEMPTS):
+            try:
+                return function()
+            except RowsRenumbered:
+                continue
+        raise GalleryError(
+            f"{self.path} was compacted {_ATTEMPTS} times while it was read: try again"
+        )
+
+    def find_image(self, path: str | os.PathLike[str], snapshot: Snapshot) -> ImageRecord:
+        """Return the record of an image of a snapshot, by its path."""
+        absolute = os.path.abspath(path)
+        with self.catalog.transaction():
+            self.catalog.check_generation(snapshot.state.generation)
+            record = self.catalog.at_path(absolute)
+            was_removed = record is None and self.catalog.was_removed(absolute)
+        if record is None or record.row not in snapshot.rows:
+            remedy = "it was removed; index it again" if was_removed else "index it first"
+            raise WrongUse(f"{absolute} is not in {self.path}: {remedy}")
+        return record
+
+    def has_changed(self, path: str) -> bool:
+        """Return whether an image's file has other content than when it was indexed.
+
+        As in indexing, the same size and time mean the same content. A file that cannot be read
+        raises `ImageError`.
+        """
+        record = self.catalog.at_path(path)
+        if record is None or has_size_and_time(path, record.size, record.mtime_ns):
+            return False
+        return read_file_state(path).content != record.content
+
+    def info(self) -> GalleryInfo:
+        """Return facts about the gallery."""
+        meta = self.catalog.meta
+        snapshot = self.snapshot()
+        statistics = snapshot.searcher.statistics
+        n = max(statistics.n, 1)
+        catalog_bytes = sum(p.stat().st_size for p in self.path.glob(f"{FILE_NAME}*"))
+        return GalleryInfo(
+            path=str(self.path),
+            pictures=statistics.n,
+            removed_rows=snapshot.state.n_rows - statistics.n,
+            vocabulary=meta.vocabulary,
+            vocabulary_fingerprint=meta.vocabulary_fingerprint,
+            backbone=meta.backbone,
+            words=meta.n_words,
+            words_in_use=int(np.count_nonzero(statistics.df_v)),
+            average_length=statistics.average_length,
+            k1=meta.k1,
+            b=meta.b,
+            bag_bytes_per_picture=snapshot.bags.nbytes / n,
+            dense_bytes_per_picture=snapshot.dense_ne.nbytes / n,
+            catalog_bytes_per_picture=catalog_bytes / n,
+        )
+
+    def _load_vocabulary(self) -> Vocabulary:
+        try:
+            vocabulary = Vocabulary.load(self._vocabulary_source)
+        except UnknownVocabulary as error:
+            raise UnknownVocabulary(
+                f"{self.path}: {error}; if it has moved: bm25v index FOLDER --vocabulary NEW_PATH"
+            ) from error
+        expected = self.catalog.meta.vocabulary_fingerprint
+        if vocabulary.fingerprint != expected:
+            raise VocabularyMismatch(
+                f"{self.path} was made with vocabulary {self.catalog.meta.vocabulary} "
+                f"({expected}), not with {self._vocabulary_source} ({vocabulary.fingerprint}): "
+                "give that vocabulary, or index the images into a new gallery"
+            )
+        return vocabulary
+
+
+def _create_folder(path: Path, meta: Meta) -> None:
+    """Make the files in a scratch folder and rename it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as scratch:
+        folder = Path(scratch) / "gallery"
+        folder.mkdir()
+        bag_file(folder, meta, 0).create()
+        dense_file(folder, meta, 0).create()
+        Catalog.create(folder / FILE_NAME, meta)
+        sync_folder(folder)
+        try:
+            if path.exists():
+                path.rmdir()
+            folder.rename(path)
+        except OSError as error:
+            raise GalleryError(f"{path} was created by another process: open it") from error
+        sync_folder(path.parent)

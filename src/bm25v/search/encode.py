@@ -1,0 +1,331 @@
+"""A query in, weighted words and a dense vector out.
+
+Images are encoded, a region selects patches, names become words, a text is looked up, feedback is
+read from the gallery; then all of them are combined (Rocchio's formula over the presence of words)
+and the options for single words are applied. Not this module's job: scores.
+"""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bm25v import images
+from bm25v.errors import ImageError, WrongUse
+from bm25v.gallery.snapshot import Snapshot
+from bm25v.gallery.store import GalleryStore
+from bm25v.index.bm25 import WeightedWords
+from bm25v.sae.model import Codes
+from bm25v.search import regions
+from bm25v.search.query import Query, QueryImage, Word
+from bm25v.search.text import interpret_text
+from bm25v.vocabulary import Encoding, ImageInput, Vocabulary
+from bm25v.vocabulary.bag import Bag, pool_codes
+from bm25v.vocabulary.names import check_word, find_word
+
+LIKED_WEIGHT = 0.75  # of a word that all liked images have; query images weigh 1
+NEGATIVE_WEIGHT = 0.5  # subtracted for a word that all counter-examples have
+
+
+@dataclass(frozen=True)
+class EncodedQuery:
+    """A query as the index and the second stage read it."""
+
+    words: WeightedWords
+    must: tuple[int, ...] = ()
+    without: tuple[int, ...] = ()
+    boosted: tuple[int, ...] = ()
+    dense_e: NDArray[np.float32] | None = None
+    no_dense: str = ""  # the reason, if there is no dense vector
+    codes: tuple[Codes, ...] = ()  # of each query image, within the region
+    text: str | None = None
+    notes: tuple[str, ...] = ()  # for the user: what a text was taken to mean
+
+    @property
+    def positive_words(self) -> WeightedWords:
+        """The words with a weight above 0."""
+        chosen = self.words.weights > 0
+        words, weights, frequencies = self.words
+        return WeightedWords(words[chosen], weights[chosen], frequencies[chosen])
+
+
+class QueryPart(NamedTuple):
+    """The words and the dense vector of one image or text of a query."""
+
+    bag: Bag
+    dense_e: NDArray[np.floating] | None
+    no_dense: str = ""  # the reason, if there is no dense vector
+
+
+def encode_query(query: Query, store: GalleryStore, snapshot: Snapshot) -> EncodedQuery:
+    """Return the weighted words, the filters and the dense vector of a query."""
+    vocabulary, names = store.vocabulary, store.word_names
+    must = _find_words(query.must, names, vocabulary)
+    without = _find_words(query.without, names, vocabulary)
+    boost = _find_boosts(query.boost, names, vocabulary)
+    liked = [_stored_part(path, store, snapshot) for path in query.like]
+    negative = [_stored_part(path, store, snapshot) for path in query.unlike]
+    query = resolve_region(query)
+    encodings = [encode_image(vocabulary, image) for image in query.images]
+    parts = [_image_part(encoding, query.query_words) for encoding in encodings]
+    codes = [encoding.codes for encoding in encodings]
+    if query.region is not None:
+        parts[0], codes[0] = _region_part(vocabulary, encodings[0], query)
+    notes = []
+    if query.text is not None:
+        mode = query.mode or ("sparse" if boost else "dense")
+        text = interpret_text(query.text, mode, store, snapshot, must=must, without=without)
+        parts.append(QueryPart(_text_bag(text.words), text.dense_e, text.no_dense))
+        notes.append(text.note)
+    for image in query.negative:
+        negative.append(_image_part(encode_image(vocabulary, image), query.query_words))
+    words = combine_bags(
+        [part.bag for part in parts],
+        liked=[part.bag for part in liked],
+        negative=[part.bag for part in negative],
+        by_strength=query.query_words is not None,
+    )
+    dense_e, no_dense = _combine_dense(parts, liked, negative)
+    return EncodedQuery(
+        apply_word_options(words, must=must, without=without, boost=boost),
+        must=must,
+        without=without,
+        boosted=tuple(boost),
+        dense_e=dense_e,
+        no_dense=no_dense,
+        codes=tuple(codes),
+        text=query.text,
+        notes=tuple(notes),
+    )
+
+
+def resolve_region(query: Query) -> Query:
+    """Return the query with its region in fractions of its image."""
+    if query.region is None or not regions.is_in_pixels(query.region):
+        return query
+    (image,) = query.images
+    if isinstance(image, Encoding):
+        raise WrongUse("a region in pixels of an encoded image: give fractions between 0 and 1")
+    if isinstance(image, np.ndarray):
+        size = (image.shape[1], image.shape[0])
+    else:
+        try:
+            size = images.read_size(image)
+        except ImageError as error:
+            raise name_image(image, error) from error
+    return replace(query, region=regions.to_fractions(query.region, size))
+
+
+def encode_image(vocabulary: Vocabulary, image: QueryImage) -> Encoding:
+    """Return an image's encoding; an error names the file."""
+    if isinstance(image, Encoding):
+        return image
+    try:
+        return vocabulary.encode(image)
+    except ImageError as error:
+        raise name_image(image, error) from error
+
+
+def name_image(image: ImageInput, error: ImageError) -> ImageError:
+    """Return an error that starts with the path of the image, if it has one."""
+    if isinstance(image, str | os.PathLike):
+        return ImageError(f"{os.fspath(image)}: {error}")
+    return error
+
+
+def combine_bags(
+    bags: Sequence[Bag],
+    *,
+    liked: Sequence[Bag] = (),
+    negative: Sequence[Bag] = (),
+    by_strength: bool = False,
+) -> WeightedWords:
+    """Return the words of several bags, each weighted by the share of the bags that have it.
+
+    Liked bags count `LIKED_WEIGHT`, negative ones `-NEGATIVE_WEIGHT`. By strength, a bag has a word
+    by the square root of its tf relative to the bag's strongest word; words without a tf, those of
+    a text, count fully.
+
+    >>> ear_grass, ear_sofa, sofa = (
+    ...     Bag(np.array(words, np.int32), np.full(len(words), 100, np.uint16))
+    ...     for words in ([1, 2], [1, 7], [7]))
+    >>> query = combine_bags([ear_grass, ear_sofa], negative=[sofa])
+    >>> query.words.tolist(), query.weights.tolist()
+    ([1, 2, 7], [1.0, 0.5, 0.0])
+    """
+    all_words = [bag.words for bag in (*bags, *liked, *negative)]
+    words = np.unique(np.concatenate([np.empty(0, np.int32), *all_words]))
+    weights = (
+        _shares(words, bags, by_strength)
+        + LIKED_WEIGHT * _shares(words, liked, by_strength)
+        - NEGATIVE_WEIGHT * _shares(words, negative, by_strength)
+    )
+    frequencies = np.zeros(len(words))
+    for bag in bags:
+        frequencies[np.searchsorted(words, bag.words)] += bag.frequencies / len(bags)
+    return WeightedWords(words, weights, frequencies)
+
+
+def apply_word_options(
+    query: WeightedWords,
+    *,
+    must: Collection[int] = (),
+    without: Collection[int] = (),
+    boost: Mapping[int, float] | None = None,
+) -> WeightedWords:
+    """Return the query with required and boosted words added and excluded words left out.
+
+    `boost` multiplies a word's weight. Words with weight 0 are left out.
+
+    >>> bag = Bag(np.array([3, 9], np.int32), np.array([150, 20], np.uint16))
+    >>> query = WeightedWords.from_bag(bag)
+    >>> query = apply_word_options(query, must=[5], without=[9], boost={3: 2.0, 8: 0.5})
+    >>> query.words.tolist(), query.weights.tolist()
+    ([3, 5, 8], [2.0, 1.0, 0.5])
+    """
+    boost = boost or {}
+    _check_word_options(must, without, boost)
+    pairs = zip(query.weights.tolist(), query.frequencies.tolist(), strict=True)
+    terms = dict(zip(query.words.tolist(), pairs, strict=True))
+    for word in (*must, *boost):
+        terms.setdefault(word, (1.0, 0.0))
+    for word, factor in boost.items():
+        weight, frequency = terms[word]
+        terms[word] = (weight * factor, frequency)
+    kept = sorted(w for w, (weight, _) in terms.items() if weight != 0 and w not in without)
+    return WeightedWords(
+        np.array(kept, dtype=np.int32),
+        np.array([terms[word][0] for word in kept], dtype=np.float64),
+        np.array([terms[word][1] for word in kept], dtype=np.float64),
+    )
+
+
+def combine_vectors(
+    vectors: Sequence[NDArray[np.floating]],
+    *,
+    liked: Sequence[NDArray[np.floating]] = (),
+    negative: Sequence[NDArray[np.floating]] = (),
+) -> NDArray[np.float32]:
+    """Return one dense vector of length 1 for several, with the weights of `combine_bags`.
+
+    >>> combine_vectors([np.array([3.0, 0.0]), np.array([0.0, 5.0])]).round(3).tolist()
+    [0.7070000171661377, 0.7070000171661377]
+    """
+    weighted = ((1.0, vectors), (LIKED_WEIGHT, liked), (-NEGATIVE_WEIGHT, negative))
+    sum_e = sum(
+        (
+            weight * np.mean([_normalise(vector_e) for vector_e in group], axis=0)
+            for weight, group in weighted
+            if len(group)
+        ),
+        start=np.float64(0),
+    )
+    return _normalise(np.asarray(sum_e)).astype(np.float32)
+
+
+def _find_words(
+    words: Sequence[Word], names: Mapping[int, str], vocabulary: Vocabulary
+) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(_find_word(word, names, vocabulary) for word in words))
+
+
+def _find_word(word: Word, names: Mapping[int, str], vocabulary: Vocabulary) -> int:
+    if isinstance(word, str):
+        return find_word(word, names, vocabulary.n_words)
+    return check_word(int(word), vocabulary.n_words)
+
+
+def _find_boosts(
+    boost: Mapping[Word, float], names: Mapping[int, str], vocabulary: Vocabulary
+) -> dict[int, float]:
+    factors: dict[int, float] = {}
+    for given, factor in boost.items():
+        word = _find_word(given, names, vocabulary)
+        if word in factors:
+            raise WrongUse(f"word {word} is boosted twice: give one factor")
+        factors[word] = float(factor)
+    return factors
+
+
+def _stored_part(path: str, store: GalleryStore, snapshot: Snapshot) -> QueryPart:
+    """Return what the gallery has stored for an image; its file is not needed."""
+    row = store.find_image(path, snapshot).row
+    return QueryPart(snapshot.bag(row), np.asarray(snapshot.dense_ne[row], np.float32))
+
+
+def _image_part(encoding: Encoding, query_words: int | None) -> QueryPart:
+    if query_words is None:
+        return QueryPart(encoding.bag, encoding.dense_e)
+    return QueryPart(pool_codes(encoding.codes, k_post=query_words), encoding.dense_e)
+
+
+def _region_part(
+    vocabulary: Vocabulary, encoding: Encoding, query: Query
+) -> tuple[QueryPart, Codes]:
+    """Return the words and the vector of a region, from the whole image's features."""
+    backbone = vocabulary.backbone
+    assert query.region is not None
+    weights_p = regions.patch_weights(query.region, backbone.grid)
+    codes = regions.weigh_codes(encoding.codes, weights_p)
+    bag = pool_codes(codes, k_post=query.query_words or vocabulary.k_post)
+    dense_e = None
+    if encoding.patches_pd is not None:
+        mean_d = np.average(encoding.patches_pd, axis=0, weights=weights_p)
+        dense_e = backbone.pool_dense(mean_d.astype(np.float32))
+    reason = f"{backbone.name} has dense vectors of whole images, not of regions"
+    return QueryPart(bag, dense_e, reason), codes
+
+
+def _text_bag(words: list[int]) -> Bag:
+    """Return the words of a text, which have no tf."""
+    return Bag(np.array(sorted(words), dtype=np.int32), np.zeros(len(words), dtype=np.uint16))
+
+
+def _combine_dense(
+    parts: list[QueryPart], liked: list[QueryPart], negative: list[QueryPart]
+) -> tuple[NDArray[np.float32] | None, str]:
+    """Return the query's dense vector, or None and the reason."""
+    if not parts and not liked:
+        return None, "words have no dense vector"
+    vectors, liked_vectors, negative_vectors = (
+        [part.dense_e for part in group if part.dense_e is not None]
+        for group in (parts, liked, negative)
+    )
+    if len(vectors) < len(parts):
+        return None, next(part.no_dense for part in parts if part.dense_e is None)
+    if len(vectors) == 1 and not liked_vectors and not negative_vectors:
+        return vectors[0].astype(np.float32), ""
+    return combine_vectors(vectors, liked=liked_vectors, negative=negative_vectors), ""
+
+
+def _shares(
+    words: NDArray[np.int32], bags: Sequence[Bag], by_strength: bool
+) -> NDArray[np.float64]:
+    """Return the share of the bags that have each word."""
+    counts = np.zeros(len(words))
+    for bag in bags:
+        strongest = bag.tf.max(initial=0)
+        presence = np.sqrt(bag.tf / strongest) if by_strength and strongest else 1.0
+        counts[np.searchsorted(words, bag.words)] += presence
+    return counts / max(len(bags), 1)
+
+
+def _normalise(vector_e: NDArray[np.floating]) -> NDArray[np.float64]:
+    vector = vector_e.astype(np.float64)
+    return np.asarray(vector / max(float(np.linalg.norm(vector)), 1e-12))
+
+
+def _check_word_options(
+    must: Collection[int], without: Collection[int], boost: Mapping[int, float]
+) -> None:
+    for word in without:
+        if word in must:
+            raise WrongUse(f"word {word} is both required (must) and excluded (without)")
+        if word in boost:
+            raise WrongUse(f"word {word} is excluded (without): it cannot be boosted")
+    for word, factor in boost.items():
+        if not np.isfinite(factor):
+            raise WrongUse(f"boost of word {word} by {factor}: give a finite number, 0 to mute it")

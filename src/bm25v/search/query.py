@@ -1,0 +1,140 @@
+"""What a person asks for: `Query` carries every option of a search, checked.
+
+In: options as people write them. Out: a `Query`, which `encode` turns into words and a vector. Not
+this module's job: reading images, and finding out which word a name means.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict, Unpack, get_args
+
+import numpy as np
+
+from bm25v.errors import WrongUse
+from bm25v.search.regions import Region
+from bm25v.vocabulary import Encoding, ImageInput
+
+Mode = Literal["two-stage", "sparse", "dense", "hybrid"]
+Path = str | os.PathLike[str]
+QueryImage = ImageInput | Encoding  # an image, encoded already or not
+Word = int | str  # a word's number or name
+
+
+class QueryOptions(TypedDict, total=False):
+    """The options of a search as keyword arguments; `Query` describes each."""
+
+    text: str | None
+    region: Region | None
+    must: Word | Iterable[Word]
+    without: Word | Iterable[Word]
+    boost: Mapping[Word, float] | None
+    negative: QueryImage | Iterable[QueryImage] | None
+    like: Path | Iterable[Path]
+    unlike: Path | Iterable[Path]
+    query_words: int | None
+    min_coverage: float
+    k: int
+    mode: Mode | None
+    candidates: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Query:
+    """Everything one can ask for in a search.
+
+    images: one or several images; a word's weight is the share of them that have it.
+    text: what to look for, in words. It counts like one more image. With a text tower, hits are
+        ordered by the cosine of the text's vector and explained by the words that the nearest
+        images share. Otherwise the words whose names are in the text are searched for.
+    region: only this part of the image counts: a box (x, y, width, height), in pixels or, if no
+        number is above 1, in fractions of the image; or a mask, an array over the image.
+    must, without: words, by number or name, that hits must have or must not have. A required word
+        is added to the query.
+    boost: factors for the weights of words; 0 mutes a word, below 0 it counts against an image. A
+        word that the image does not have is added to the query.
+    negative: counter-examples. Their words count against an image, by half.
+    like, unlike: images of the gallery, as feedback on hits. Words of the liked ones count for an
+        image, by three quarters; words of the unliked ones count against it, by half.
+    query_words: search with this many words of each image, weighted by the square root of their
+        strength, instead of the words that the gallery would store, each with weight 1.
+    min_coverage: the smallest share of the query's IDF mass that a hit must match.
+    k: the number of hits.
+    mode: "two-stage" takes the best `candidates` by BM25 and orders them by cosine; "hybrid"
+        orders them by cosine and BM25 together; "sparse" orders by BM25 alone; "dense" orders all
+        images by cosine. By default two-stage; sparse if the query has no dense vector or boosts
+        words; dense for a text with a vector.
+
+    >>> Query.of("cat.jpg", must=12, k=3).must
+    (12,)
+    """
+
+    images: tuple[QueryImage, ...] = ()
+    text: str | None = None
+    region: Region | None = None
+    must: tuple[Word, ...] = ()
+    without: tuple[Word, ...] = ()
+    boost: Mapping[Word, float] = field(default_factory=dict)
+    negative: tuple[QueryImage, ...] = ()
+    like: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()
+    query_words: int | None = None
+    min_coverage: float = 0.0
+    k: int = 10
+    mode: Mode | None = None
+    candidates: int = 200
+
+    @classmethod
+    def of(
+        cls,
+        images: QueryImage | Iterable[QueryImage] | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> "Query":
+        """Return a query; a single image, word or path may stand for a list of one."""
+        given: dict[str, Any] = dict(options)
+        for name in ("must", "without"):
+            given[name] = _as_words(given.get(name, ()))
+        for name in ("like", "unlike"):
+            given[name] = absolute_paths(given.get(name, ()))
+        given["negative"] = _as_images(options.get("negative"))
+        given["boost"] = dict(options.get("boost") or {})
+        return cls(images=_as_images(images), **given)
+
+    def __post_init__(self) -> None:
+        if not (self.images or self.like or self.must or self.boost or self.text is not None):
+            raise WrongUse("an empty query: give an image, a text, or words by must or boost")
+        if self.text is not None and not self.text.strip():
+            raise WrongUse("an empty text: write what to look for")
+        if self.region is not None and len(self.images) != 1:
+            raise WrongUse(f"a region with {len(self.images)} images: it needs exactly one")
+        if self.mode is not None and self.mode not in get_args(Mode):
+            raise WrongUse(f"mode {self.mode!r}: choose one of {', '.join(get_args(Mode))}")
+        for name in ("k", "candidates", "query_words"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise WrongUse(f"{name} = {value}: give at least 1")
+        if not 0 <= self.min_coverage <= 1:
+            raise WrongUse(f"min_coverage = {self.min_coverage}: give a share between 0 and 1")
+
+
+def absolute_paths(paths: Path | Iterable[Path]) -> tuple[str, ...]:
+    """Return one path or several as absolute paths."""
+    paths = [paths] if isinstance(paths, str | os.PathLike) else paths
+    return tuple(os.path.abspath(path) for path in paths)
+
+
+def _as_images(images: QueryImage | Iterable[QueryImage] | None) -> tuple[QueryImage, ...]:
+    """Return one image, several or none as a tuple.
+
+    >>> _as_images("a.jpg"), _as_images(["a.jpg", b"bytes"]), _as_images(None)
+    (('a.jpg',), ('a.jpg', b'bytes'), ())
+    """
+    if images is None:
+        return ()
+    if isinstance(images, str | os.PathLike | bytes | np.ndarray | Encoding):
+        return (images,)
+    return tuple(images)
+
+
+def _as_words(words: Word | Iterable[Word]) -> tuple[Word, ...]:
+    return (words,) if isinstance(words, int | str) else tuple(words)

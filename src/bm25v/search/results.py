@@ -1,0 +1,197 @@
+"""What a search returns: hits, each with the contributions of its words.
+
+In: a row, an encoded query, the statistics. Out: plain values for people and programs. Not this
+module's job: finding and ordering rows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bm25v.display import word_label
+from bm25v.gallery.snapshot import Snapshot
+from bm25v.index.bm25 import Contribution, contributions, sum_contributions
+from bm25v.search.encode import EncodedQuery
+from bm25v.search.filters import Names, idf_masses
+from bm25v.vocabulary.bag import SCALE
+
+
+class WordContribution(NamedTuple):
+    """What one word adds to a score: contribution = weight · idf · saturation."""
+
+    word: int
+    name: str | None
+    idf: float
+    tf: float
+    query_tf: float
+    saturation: float
+    contribution: float
+    weight: float = 1.0
+    df: int = 0
+
+    @property
+    def label(self) -> str:
+        """Its name, or its number if it has none."""
+        return word_label(self.word, self.name)
+
+
+class QueryWord(NamedTuple):
+    """A word of the query: its weight, and how rare it is in the gallery."""
+
+    word: int
+    name: str | None
+    weight: float
+    query_tf: float
+    idf: float
+    df: int
+
+    @property
+    def label(self) -> str:
+        """Its name, or its number if it has none."""
+        return word_label(self.word, self.name)
+
+
+@dataclass(frozen=True)
+class Match:
+    """How one image compares with a query: `sparse` is the sum of `words`, `dense` the cosine.
+
+    `coverage` is the share of the query's IDF mass (the sum of weight · idf over the words with a
+    weight above 0) that the image matches: 1 if it has all of these words.
+    """
+
+    path: str
+    sparse: float
+    dense: float | None  # None if the query has no dense vector
+    words: tuple[WordContribution, ...]  # largest contribution first
+    coverage: float
+    length: float  # |d|, the sum of the image's term frequencies
+    average_length: float  # of all images
+    pictures: int  # N, the number of images
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the match as plain values."""
+        return {**vars(self), "words": [word._asdict() for word in self.words]}
+
+
+@dataclass(frozen=True)
+class Hit(Match):
+    """One result. `score` orders the hits; `first_rank` is the rank by BM25 alone."""
+
+    rank: int
+    first_rank: int | None  # None in dense mode
+    score: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the hit as plain values."""
+        first = ("rank", "first_rank", "path", "score", "sparse", "dense", "coverage")
+        values = super().to_dict()
+        words = values.pop("words")
+        return {key: values.pop(key) for key in first} | values | {"words": words}
+
+
+@dataclass(frozen=True)
+class Results:
+    """The hits of one search, best first.
+
+    `query` lists the words that were searched for, `ms` the time of each stage. `no_match` is the
+    reason if there are no hits. In hybrid mode, a hit's score = dense + sparse_factor · sparse.
+    """
+
+    mode: str
+    hits: tuple[Hit, ...]
+    ms: dict[str, float]
+    query: tuple[QueryWord, ...] = ()
+    no_match: str | None = None
+    notes: tuple[str, ...] = ()
+    sparse_factor: float | None = None
+
+    def __iter__(self) -> Iterator[Hit]:
+        return iter(self.hits)
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __getitem__(self, position: int) -> Hit:
+        return self.hits[position]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the results as plain values."""
+        return {
+            "mode": self.mode,
+            "query": [word._asdict() for word in self.query],
+            "hits": [hit.to_dict() for hit in self.hits],
+            "no_match": self.no_match,
+            "notes": list(self.notes),
+            "sparse_factor": self.sparse_factor,
+            "ms": self.ms,
+        }
+
+
+class Matcher:
+    """Compares rows of a snapshot with one query."""
+
+    def __init__(self, query: EncodedQuery, snapshot: Snapshot, names: Names) -> None:
+        self._query, self._snapshot, self._names = query, snapshot, names
+        self._statistics = snapshot.searcher.statistics
+        positive = query.positive_words
+        masses: list[float] = idf_masses(positive, self._statistics).tolist()
+        self._masses: dict[int, float] = dict(zip(positive.words.tolist(), masses, strict=True))
+        self._total_mass = sum(masses)
+
+    def match(self, row: int, path: str, cosine: float) -> Match:
+        """Return how one row compares with the query."""
+        bag, statistics = self._snapshot.bag(row), self._statistics
+        parts = contributions(
+            self._query.words, bag, statistics, self._snapshot.searcher.parameters
+        )
+        return Match(
+            path=path,
+            sparse=sum_contributions(parts),
+            dense=None if self._query.dense_e is None else cosine,
+            words=tuple(self._to_word(part) for part in parts),
+            coverage=self._coverage(parts),
+            length=int(bag.tf.sum(dtype=np.int64)) / SCALE,
+            average_length=statistics.average_length,
+            pictures=statistics.n,
+        )
+
+    def query_words(self) -> tuple[QueryWord, ...]:
+        """Return the words of the query, largest weight · idf first."""
+        words, statistics = self._query.words, self._statistics
+        columns = (words.words, words.weights, words.frequencies, statistics.idf(words.words))
+        query_words = (
+            QueryWord(word, self._names.get(word), weight, tf, idf, int(statistics.df_v[word]))
+            for word, weight, tf, idf in zip(*(c.tolist() for c in columns), strict=True)
+        )
+        return tuple(sorted(query_words, key=lambda word: (-word.weight * word.idf, word.word)))
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what the user should know: the meaning of a text, options without effect."""
+        return self._query.notes + tuple(
+            f"no image has {word_label(word, self._names.get(word))}: {effect}"
+            for words, effect in (
+                (self._query.without, "excluding it changes nothing"),
+                (self._query.boosted, "boosting it changes nothing"),
+            )
+            for word in words
+            if self._statistics.df_v[word] == 0
+        )
+
+    def _to_word(self, part: Contribution) -> WordContribution:
+        return WordContribution(
+            word=part.word,
+            name=self._names.get(part.word),
+            idf=part.idf,
+            tf=part.tf,
+            query_tf=part.query_tf,
+            saturation=part.saturation,
+            contribution=part.value,
+            weight=part.weight,
+            df=part.df,
+        )
+
+    def _coverage(self, parts: list[Contribution]) -> float:
+        shared = sorted(part.word for part in parts if part.word in self._masses)
+        return sum(self._masses[word] for word in shared) / (self._total_mass or 1.0)
