@@ -25,7 +25,6 @@ from bm25v.backbones.toy import ToyBackbone  # noqa: E402
 from bm25v.cli import progress  # noqa: E402
 from bm25v.cli.train import command  # noqa: E402
 from bm25v.errors import VocabularyError, WrongUse  # noqa: E402
-from bm25v.gallery import Gallery  # noqa: E402
 from bm25v.training import Listener, TrainingOptions, run, train_vocabulary  # noqa: E402
 from bm25v.training.extraction import Extraction, extract_patches, image_views  # noqa: E402
 from bm25v.training.feature_store import PatchStore, PatchWindows  # noqa: E402
