@@ -276,7 +276,7 @@ def test_weights_must_be_finite(weight: float) -> None:
 
 def test_rows_that_do_not_exist_cannot_be_searched() -> None:
     searcher = Searcher(*to_rows([to_bag({0: 100})]), n_words=2)
-    with pytest.raises(WrongUse, match="rows go from 0 to 0"):
+    with pytest.raises(WrongUse, match="row 1: rows go from 0 to 0"):
         searcher.search(to_query({0: 1.0}), 1, among=[1])
 
 

@@ -225,11 +225,12 @@ class Searcher:
         """Return which rows are live and among the given ones."""
         if isinstance(among, np.ndarray) and among.dtype == bool:
             if among.shape != self._live_n.shape:
-                raise WrongUse(f"{len(among)} flags for {len(self._live_n)} rows: give one each")
+                raise WrongUse(f"{len(among)} flags for {len(self._live_n)} rows: give one per row")
             return np.logical_and(self._live_n, among)
         rows = np.asarray(among, dtype=np.int64)
-        if np.any((rows < 0) | (rows >= len(self._live_n))):
-            raise WrongUse(f"rows go from 0 to {len(self._live_n) - 1}, not beyond")
+        wrong = rows[(rows < 0) | (rows >= len(self._live_n))]
+        if len(wrong):
+            raise WrongUse(f"row {wrong[0]}: rows go from 0 to {len(self._live_n) - 1}")
         allowed_n = np.zeros_like(self._live_n)
         allowed_n[rows] = self._live_n[rows]
         return allowed_n
