@@ -310,11 +310,11 @@ def test_paper_settings_rank_like_the_plain_formula(seed: int) -> None:
 
 
 @pytest.mark.parametrize("query", ["presence", "tf", "sqrt-tf", "saturated"])
-@pytest.mark.parametrize("stop", [1.0, 0.2])
-def test_matrices_rank_like_the_engine(
-    query: Any, stop: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("changes", [{}, {"stop": 0.2}, {"k1": 0.9, "b": 0.3}])
+def test_matrices_rank_like_the_index(
+    query: Any, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = RankingSettings(query=query, stop=stop)
+    settings = RankingSettings(query=query, **changes)
     words = WordRanker(random_bags(300, 1), random_bags(40, 2), n_words=30, settings=settings)
     by_engine = words.search(50)
     monkeypatch.setattr(sparse, "_INDEX_FROM", 0)
@@ -577,7 +577,7 @@ def test_systems_have_names() -> None:
 def test_settings_refuse_nonsense() -> None:
     with pytest.raises(WrongUse, match="pooling = 'mean': choose one of sum, max, top3"):
         RankingSettings(pooling="mean")  # type: ignore[arg-type]
-    with pytest.raises(WrongUse, match=r"b = 1\.5: it must be at most 1"):
+    with pytest.raises(WrongUse, match=r"b = 1\.5: give a number from 0 to 1"):
         RankingSettings(b=1.5)
     with pytest.raises(WrongUse, match="k_post = 0: it must be at least 1"):
         RankingSettings(k_post=0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from bm25v.errors import WrongUse
-from bm25v.index.bm25 import DEFAULT_PARAMETERS
+from bm25v.index.bm25 import DEFAULT_PARAMETERS, Bm25Parameters
 
 Pooling = Literal["sum", "max", "top3"]
 """How a word's activations over the patches become its term frequency: the sum of all of them, the
@@ -60,12 +60,13 @@ class RankingSettings:
             value = getattr(self, name)
             if value not in get_args(choice):
                 raise WrongUse(f"{name} = {value!r}: choose one of {', '.join(get_args(choice))}")
+        Bm25Parameters(self.k1, self.b)  # checks them
         counts = dict.fromkeys(("k_post", "k_query", "candidates"), 1)
-        for name, least in {**counts, "k1": 0, "b": 0, "stop": 0, "weight": 0}.items():
+        for name, least in {**counts, "stop": 0, "weight": 0}.items():
             value = getattr(self, name)
             if value is not None and not value >= least:
                 raise WrongUse(f"{name} = {value}: it must be at least {least}")
-        for name in ("b", "stop", *(["weight"] if self.fusion == "convex" else [])):
+        for name in ("stop", *(["weight"] if self.fusion == "convex" else [])):
             if getattr(self, name) > 1:
                 raise WrongUse(f"{name} = {getattr(self, name)}: it must be at most 1")
 
@@ -100,8 +101,12 @@ class RankingSettings:
     @property
     def fits_index(self) -> bool:
         """Whether `bm25v.index` can rank with these settings."""
-        fixed = (self.quantised, self.tf, self.scoring, self.k1, self.b)
-        return fixed == (True, "none", "bm25", DEFAULT_PARAMETERS.k1, DEFAULT_PARAMETERS.b)
+        return self.quantised and self.tf == "none" and self.scoring == "bm25"
+
+    @property
+    def parameters(self) -> Bm25Parameters:
+        """k1 and b, as the index takes them."""
+        return Bm25Parameters(self.k1, self.b)
 
 
 def format_setting(value: object) -> str:

@@ -99,7 +99,9 @@ class WordRanker:
         words_nk, tf_nk = self.gallery.words_nk, quantise(self.gallery.tf_nk)
         fits_16_bits = len(self.df_v) <= 2**16  # as in galleries
         unsigned_nk = words_nk.astype(np.uint16) if fits_16_bits else words_nk.astype(np.uint32)
-        searcher = Searcher(unsigned_nk, tf_nk, n_words=len(self.df_v))
+        searcher = Searcher(
+            unsigned_nk, tf_nk, n_words=len(self.df_v), parameters=self._settings.parameters
+        )
         queries = self.queries()
         if len(queries) * len(words_nk) > _INDEX_FROM:
             searcher.build_index()
