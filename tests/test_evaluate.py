@@ -1,4 +1,4 @@
-"""Features, systems and figures: against the plain formula, brute force and outside tools."""
+"""Features, systems and metrics, compared with the plain formula, brute force and other tools."""
 
 import csv
 import io
@@ -51,7 +51,7 @@ KS = ("R@1", "R@5", "R@10", "R@20", "R@50", "R@100", "R@200")
 
 
 def save(path: Path, seed: int, label: int, *, side: int = 56) -> None:
-    """Save a picture that resembles others of its label."""
+    """Save an image that resembles the others of its label."""
     common = np.random.default_rng(label).integers(0, 256, (7, 7, 3))
     own = np.random.default_rng(1000 + seed).integers(-90, 91, (7, 7, 3))
     blocks = np.clip(common + own, 0, 255).astype(np.uint8)
@@ -59,9 +59,9 @@ def save(path: Path, seed: int, label: int, *, side: int = 56) -> None:
     Image.fromarray(blocks).resize((side, side), Image.Resampling.NEAREST).save(path)
 
 
-def save_classes(folder: Path, labels: str, pictures: int) -> Path:
-    """Save pictures by turns into class folders."""
-    for number in range(pictures):
+def save_classes(folder: Path, labels: str, n_images: int) -> Path:
+    """Save images into class folders, in turn."""
+    for number in range(n_images):
         label = number % len(labels)
         save(folder / labels[label] / f"{number}.png", number, label)
     return folder
@@ -69,7 +69,7 @@ def save_classes(folder: Path, labels: str, pictures: int) -> Path:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Four classes of six pictures."""
+    """Four classes of six images."""
     return save_classes(tmp_path / "data", "abcd", 24)
 
 
@@ -84,13 +84,13 @@ def toy() -> Vocabulary:
 
 
 @pytest.fixture
-def pictures(data: Path, cache: Path, toy: Vocabulary) -> DatasetFeatures:
+def extracted(data: Path, cache: Path, toy: Vocabulary) -> DatasetFeatures:
     return extract_features(datasets.load("folder", data), toy, cache=cache)
 
 
 @pytest.fixture
 def forwards(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many pictures each call took through the backbone."""
+    """How many images each call of the backbone encodes."""
     calls: list[int] = []
     original = ToyBackbone.forward_batch
 
@@ -130,7 +130,7 @@ def as_bag(pooled: tuple[NDArray[Any], NDArray[Any]]) -> Bag:
 # Features
 
 
-def test_a_second_run_makes_no_forward_pass(
+def test_a_second_run_reads_features_from_the_cache(
     data: Path, cache: Path, toy: Vocabulary, forwards: list[int]
 ) -> None:
     dataset = datasets.load("folder", data)
@@ -141,7 +141,7 @@ def test_a_second_run_makes_no_forward_pass(
     assert first.to_dict() == second.to_dict()
 
 
-def test_features_follow_the_content_of_pictures(
+def test_features_are_cached_by_the_content_of_images(
     data: Path, cache: Path, toy: Vocabulary, forwards: list[int]
 ) -> None:
     extract_features(datasets.load("folder", data), toy, cache=cache)
@@ -156,56 +156,59 @@ def test_features_follow_the_content_of_pictures(
     assert len({int(again.gallery_index_n[row]) for row in copies}) == 1
 
 
-def test_features_are_those_of_the_backbone(pictures: DatasetFeatures, toy: Vocabulary) -> None:
-    found = {
+def test_features_are_those_of_the_backbone(extracted: DatasetFeatures, toy: Vocabulary) -> None:
+    patches_of_image = {
         int(row): patches
-        for several, many in pictures.patches()
+        for several, many in extracted.patches()
         for row, patches in zip(several, many, strict=True)
     }
-    assert len(found) == 24
-    for item, row in zip(pictures.dataset.gallery, pictures.gallery_index_n.tolist(), strict=True):
+    assert len(patches_of_image) == 24
+    for item, row in zip(
+        extracted.dataset.gallery, extracted.gallery_index_n.tolist(), strict=True
+    ):
         expected = toy.backbone.forward(toy.prepare(item.path))
-        np.testing.assert_array_equal(found[row], expected.patches_pd.astype(np.float16))
-        np.testing.assert_allclose(pictures.dense_ue[row], toy.encode(item.path).dense_e, rtol=1e-6)
+        np.testing.assert_array_equal(patches_of_image[row], expected.patches_pd.astype(np.float16))
+        np.testing.assert_allclose(
+            extracted.dense_ue[row], toy.encode(item.path).dense_e, rtol=1e-6
+        )
 
 
-def test_what_was_extracted_is_not_extracted_again(
-    pictures: DatasetFeatures, toy: Vocabulary, monkeypatch: pytest.MonkeyPatch
+def test_extracted_features_can_be_passed_instead_of_the_data_set(
+    extracted: DatasetFeatures, toy: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[ImagePart] = []
     monkeypatch.setattr(features, "hash_image", read.append)
-    assert extract_features(pictures, toy) is pictures
-    assert evaluate(pictures, toy, systems=["dense"]).dataset is pictures.dataset
+    assert extract_features(extracted, toy) is extracted
+    assert evaluate(extracted, toy, systems=["dense"]).dataset is extracted.dataset
     assert not read
     other = replace(toy, backbone_fingerprint="another")
     with pytest.raises(WrongUse, match="features of data come from another backbone than toy"):
-        extract_features(pictures, other)
+        extract_features(extracted, other)
 
 
-def test_an_interrupted_extraction_goes_on(
+def test_an_interrupted_extraction_continues(
     data: Path, cache: Path, toy: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(features, "available_cpus", lambda: 1)
     original, seen = ToyBackbone.forward_batch, [0]
 
-    def breaks(self: ToyBackbone, batch: list[Any]) -> Any:
+    def interrupt(self: ToyBackbone, batch: list[Any]) -> Any:
         seen[0] += len(batch)
         if seen[0] == 12:
             raise KeyboardInterrupt
         return original(self, batch)
 
-    monkeypatch.setattr(ToyBackbone, "forward_batch", breaks)
+    monkeypatch.setattr(ToyBackbone, "forward_batch", interrupt)
     with pytest.raises(KeyboardInterrupt):
         extract_features(datasets.load("folder", data), toy, cache=cache)
-    before, seen[0] = seen[0], 100
+    seen[0] = 100
     assert len(extract_features(datasets.load("folder", data), toy, cache=cache)) == 24
     assert seen[0] - 100 == 24 - 8
-    assert before >= 12
 
 
 @pytest.mark.parametrize("part", ["features", "words"])
 @pytest.mark.parametrize("harm", ["flip", "cut"])
-def test_a_damaged_cache_is_made_again(
+def test_damaged_files_in_the_cache_are_computed_again(
     part: str, harm: str, data: Path, cache: Path, toy: Vocabulary, caplog: Any
 ) -> None:
     dataset = datasets.load("folder", data)
@@ -225,60 +228,65 @@ def test_a_damaged_cache_is_made_again(
     assert caplog.text == ""
 
 
-def test_a_picture_that_is_lost_with_its_features_is_told(
-    pictures: DatasetFeatures, data: Path, cache: Path
+def test_an_error_names_an_image_that_disappeared_together_with_its_features(
+    extracted: DatasetFeatures, data: Path, cache: Path
 ) -> None:
     for path in (cache / "features").rglob("*.npz"):
         path.write_bytes(path.read_bytes()[:-100] + bytes(100))
     (data / "a" / "0.png").unlink()
     with pytest.raises(EvaluationError, match=r"0\.png can no longer be read"):
-        list(pictures.patches())
+        list(extracted.patches())
 
 
-def test_a_folder_that_cannot_be_written_is_named(data: Path, tmp_path: Path, run: Run) -> None:
+def test_an_error_names_a_cache_folder_that_cannot_be_written(
+    data: Path, tmp_path: Path, run: Run
+) -> None:
     (tmp_path / "file").write_text("")
     code, out, err = run("--cache", tmp_path / "file" / "in")
     assert (code, out) == (1, "")
     assert "name another folder with --cache" in err
 
 
-# Words
+# Bags
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12))
-def test_bags_are_the_products(seed: int, k_post: int) -> None:
+def test_default_bags_are_those_of_indexing(seed: int, k_post: int) -> None:
     rng = np.random.default_rng(seed)
     activations = np.maximum(rng.normal(0.3, 0.5, (5, 4, 3)), 0).round(2).astype(np.float32)
     codes_upk = Codes(rng.integers(0, 12, (5, 4, 3), dtype=np.int32), activations)
-    found = pool_bags(codes_upk, RankingSettings.paper(), k_post=k_post)
+    table = pool_bags(codes_upk, RankingSettings.paper(), k_post=k_post)
     for row in range(5):
         expected = bags.pool_codes(Codes(codes_upk.words_pk[row], activations[row]), k_post=k_post)
-        words, tf = found.row(row)
+        words, tf = table.row(row)
         assert words.tolist() == expected.words.tolist()
         assert tf.tolist() == expected.frequencies.tolist()
 
 
-def test_pooling_takes_the_largest_or_three_of_them() -> None:
+def test_pooling_sums_all_the_largest_or_the_three_largest_activations() -> None:
     codes_upk = Codes(
         np.array([[[1], [1], [1], [1], [2]]]), np.array([[[4.0], [1.0], [2.0], [3.0], [5.0]]])
     )
-    found = {
+    tf = {
         pooling: pool_bags(codes_upk, RankingSettings(pooling=pooling), k_post=9).tf_nk.tolist()
         for pooling in ("sum", "top3", "max")
     }
-    assert found == {"sum": [[10, 5]], "top3": [[9, 5]], "max": [[4, 5]]}
+    assert tf == {"sum": [[10, 5]], "top3": [[9, 5]], "max": [[4, 5]]}
 
 
-def test_words_are_the_galleries(pictures: DatasetFeatures, toy: Vocabulary) -> None:
-    """Half precision of the patches changes next to nothing."""
-    found = pool_bags(compute_codes(pictures, toy), RankingSettings.paper(), k_post=toy.k_post)
+def test_half_precision_hardly_changes_the_words(
+    extracted: DatasetFeatures, toy: Vocabulary
+) -> None:
+    table = pool_bags(compute_codes(extracted, toy), RankingSettings.paper(), k_post=toy.k_post)
     same = 0
-    for item, row in zip(pictures.dataset.gallery, pictures.gallery_index_n.tolist(), strict=True):
-        same += len(np.intersect1d(found.row(row)[0], toy.bag(item.path).words))
+    for item, row in zip(
+        extracted.dataset.gallery, extracted.gallery_index_n.tolist(), strict=True
+    ):
+        same += len(np.intersect1d(table.row(row)[0], toy.bag(item.path).words))
     assert same >= 0.99 * 24 * toy.k_post
 
 
-def test_quantisation_can_be_left_out() -> None:
+def test_quantisation_can_be_switched_off() -> None:
     codes_upk = Codes(np.array([[[1, 2]]]), np.array([[[1.2345, 0.001]]]))
     exact = pool_bags(codes_upk, RankingSettings(quantised=False), k_post=9)
     assert exact.tf_nk.tolist() == [[1.2345, 0.001]]
@@ -290,14 +298,14 @@ def test_quantisation_can_be_left_out() -> None:
 
 def reference_search(gallery: BagTable, queries: BagTable, weigh: Any, k: int) -> list[list[int]]:
     stored = [as_bag(gallery.row(row)) for row in range(len(gallery.tf_nk))]
-    found = []
+    rankings = []
     for row in range(len(queries.tf_nk)):
         words, tf = queries.row(row)
         hits = bm25.reference_search(
             stored, WeightedWords(words.astype(np.int32), weigh(tf), tf), k
         )
-        found.append([number for number, _ in hits])
-    return found
+        rankings.append([number for number, _ in hits])
+    return rankings
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -305,8 +313,8 @@ def test_paper_settings_rank_like_the_plain_formula(seed: int) -> None:
     gallery, queries = random_bags(15, seed), random_bags(4, seed + 1)
     words = WordRanker(gallery, queries, n_words=30, settings=RankingSettings.paper())
     assert RankingSettings.paper().fits_index
-    found = [ranked.rows.tolist() for ranked in words.search(6)]
-    assert found == reference_search(gallery, queries, np.ones_like, 6)
+    rankings = [ranked.rows.tolist() for ranked in words.search(6)]
+    assert rankings == reference_search(gallery, queries, np.ones_like, 6)
 
 
 @pytest.mark.parametrize("query", ["presence", "tf", "sqrt-tf", "saturated"])
@@ -316,22 +324,22 @@ def test_matrices_rank_like_the_index(
 ) -> None:
     settings = RankingSettings(query=query, **changes)
     words = WordRanker(random_bags(300, 1), random_bags(40, 2), n_words=30, settings=settings)
-    by_engine = words.search(50)
+    by_index = words.search(50)
     monkeypatch.setattr(sparse, "_INDEX_FROM", 0)
-    for scanned, found in zip(by_engine, words.search(50), strict=True):
-        assert scanned.rows.tolist() == found.rows.tolist()
-        assert scanned.scores.tolist() == found.scores.tolist()
+    for scanned, indexed in zip(by_index, words.search(50), strict=True):
+        assert scanned.rows.tolist() == indexed.rows.tolist()
+        assert scanned.scores.tolist() == indexed.scores.tolist()
     monkeypatch.setattr(RankingSettings, "fits_index", False)
     monkeypatch.setattr(sparse, "_BLOCK_SCORES", 2_100)  # seven queries at a time
     by_matrix = words.search(50)
-    assert any(len(ranked.rows) == 50 for ranked in by_engine)
-    for engine, product in zip(by_engine, by_matrix, strict=True):
+    assert any(len(ranked.rows) == 50 for ranked in by_index)
+    for engine, product in zip(by_index, by_matrix, strict=True):
         assert engine.rows.tolist() == product.rows.tolist()
         np.testing.assert_allclose(engine.scores, product.scores, rtol=1e-12)
 
 
 @pytest.mark.parametrize("scoring", ["bm25", "tfidf", "cosine", "dot", "idf", "binary"])
-def test_scorings_are_what_they_say(scoring: Any) -> None:
+def test_scorings_equal_their_definitions(scoring: Any) -> None:
     gallery, queries = random_bags(12, 3), random_bags(3, 4)
     settings = RankingSettings(scoring=scoring, tf="sqrt", k1=2.0, b=0.5)
     ranked = WordRanker(gallery, queries, n_words=30, settings=settings).search(12)
@@ -365,18 +373,18 @@ def test_scorings_are_what_they_say(scoring: Any) -> None:
         assert (np.diff(one.scores) <= 1e-12).all()
 
 
-def test_queries_may_have_more_words_than_pictures(
-    pictures: DatasetFeatures, toy: Vocabulary
+def test_queries_can_have_more_words_than_images(
+    extracted: DatasetFeatures, toy: Vocabulary
 ) -> None:
-    alike, more = contest(pictures, toy, k_post=4), contest(pictures, toy, k_post=4, k_query=12)
+    alike, more = runner(extracted, toy, k_post=4), runner(extracted, toy, k_post=4, k_query=12)
     assert alike.words.words_per_image == more.words.words_per_image == 4
     assert more.words.postings_per_query > alike.words.postings_per_query
     assert rows(more.run("bm25v").rankings) != rows(alike.run("bm25v").rankings)
-    same = contest(pictures, toy, k_post=4, k_query=4)
+    same = runner(extracted, toy, k_post=4, k_query=4)
     assert rows(same.run("bm25v").rankings) == rows(alike.run("bm25v").rankings)
 
 
-def test_what_words_cost_is_counted() -> None:
+def test_words_and_postings_are_counted() -> None:
     gallery = BagTable(np.array([[1, 2], [1, 3], [1, 0]]), np.array([[1.0, 1], [1, 1], [1, 0]]))
     queries = gallery.take(np.array([0, 2]))
     words = WordRanker(gallery, queries, n_words=9, settings=RankingSettings())
@@ -398,13 +406,13 @@ def some_vectors(n: int, dim: int, queries: int = 5) -> vectors.Vectors:
 
 
 @pytest.mark.parametrize("worth", [0, 10**9])
-def test_dense_is_brute_force(worth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dense_rankings_equal_brute_force(worth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vectors, "_COMPILE_FROM", worth)
     gallery, queries = some_vectors(50, 24)
-    found = vectors.rank_dense((gallery, queries), 7)
+    rankings = vectors.rank_dense((gallery, queries), 7)
     exact = gallery.astype(np.float64)
     cosines = queries @ (exact / np.linalg.norm(exact, axis=1, keepdims=True)).T
-    for row, ranked in enumerate(found):
+    for row, ranked in enumerate(rankings):
         assert ranked.rows.tolist() == np.argsort(-cosines[row])[:7].tolist()
         np.testing.assert_allclose(ranked.scores, np.sort(cosines[row])[::-1][:7], atol=1e-5)
 
@@ -441,67 +449,69 @@ def test_ivfpq_has_the_papers_settings(n: int, dim: int, bits: int) -> None:
         assert (ranked.rows >= 0).all()
 
 
-def test_bits_grow_with_what_there_is_to_learn_from() -> None:
+def test_bits_grow_with_the_number_of_vectors() -> None:
     assert [vectors.pq_bits(n) for n in (1, 2, 16, 1_249, 10_000, 10**6)] == [1, 1, 4, 5, 8, 8]
 
 
 @pytest.mark.parametrize("dim", [12, 48, 320, 1152])
-def test_widened_vectors_have_the_same_products(dim: int) -> None:
+def test_padded_vectors_have_the_same_dot_products(dim: int) -> None:
     gallery, queries = some_vectors(9, dim)
     floats = gallery.astype(np.float32)
-    wide, asked = vectors.pad_to_parts(floats), vectors.pad_to_parts(queries)
-    np.testing.assert_allclose(asked @ wide.T, queries @ floats.T, atol=1e-5)
-    used = (np.abs(wide).reshape(9, 48, -1).max(axis=0) > 0).sum(axis=1)
+    padded, padded_queries = vectors.pad_to_parts(floats), vectors.pad_to_parts(queries)
+    np.testing.assert_allclose(padded_queries @ padded.T, queries @ floats.T, atol=1e-5)
+    used = (np.abs(padded).reshape(9, 48, -1).max(axis=0) > 0).sum(axis=1)
     assert used.max() - used.min() <= 1
 
 
-# Both
+# Systems
 
 
-def contest(
-    pictures: DatasetFeatures, toy: Vocabulary, depth: int = 200, **changes: Any
+def runner(
+    extracted: DatasetFeatures, toy: Vocabulary, depth: int = 200, **changes: Any
 ) -> SystemRunner:
-    return SystemRunner(pictures, toy, RankingSettings(**changes), depth=depth)
+    return SystemRunner(extracted, toy, RankingSettings(**changes), depth=depth)
 
 
 def rows(answers: Sequence[Ranked]) -> list[list[int]]:
     return [ranked.rows.tolist() for ranked in answers]
 
 
-def test_candidates_are_counted_without_the_query(
-    pictures: DatasetFeatures, toy: Vocabulary
+def test_the_query_is_not_one_of_its_candidates(
+    extracted: DatasetFeatures, toy: Vocabulary
 ) -> None:
-    by_words = rows(contest(pictures, toy).run("bm25v").rankings)
-    cosines = pictures.dense_ue @ pictures.dense_ue.T
-    found = contest(pictures, toy).run("two-stage-5").rankings
-    for own, (first, second) in enumerate(zip(by_words, found, strict=True)):
+    by_words = rows(runner(extracted, toy).run("bm25v").rankings)
+    cosines = extracted.dense_ue @ extracted.dense_ue.T
+    two_stage = runner(extracted, toy).run("two-stage-5").rankings
+    for own, (first, second) in enumerate(zip(by_words, two_stage, strict=True)):
         others = [row for row in first if row != own][:5]
         assert own in first
         assert len(second.rows) == 5
         assert sorted(second.rows.tolist()) == sorted(others)
-        scores = cosines[pictures.gallery_index_n[own], pictures.gallery_index_n[second.rows]]
+        scores = cosines[extracted.gallery_index_n[own], extracted.gallery_index_n[second.rows]]
         np.testing.assert_allclose(second.scores, scores, atol=1e-3)  # kept in half precision
         assert (np.diff(second.scores) <= 0).all()
 
 
-def test_a_short_ranking_begins_a_long_one(pictures: DatasetFeatures, toy: Vocabulary) -> None:
-    """Systems share one search, whatever is asked first."""
-    shared = contest(pictures, toy, depth=3)
+def test_a_short_ranking_is_the_beginning_of_a_long_one(
+    extracted: DatasetFeatures, toy: Vocabulary
+) -> None:
+    """Systems share one search, in whatever order they run."""
+    shared = runner(extracted, toy, depth=3)
     small = rows(shared.run("two-stage-2").rankings)
     large = rows(shared.run("two-stage-20").rankings)
-    assert small == rows(contest(pictures, toy, depth=3).run("two-stage-2").rankings)
-    assert large == rows(contest(pictures, toy, depth=50).run("two-stage-20").rankings)
+    assert small == rows(runner(extracted, toy, depth=3).run("two-stage-2").rankings)
+    assert large == rows(runner(extracted, toy, depth=50).run("two-stage-20").rankings)
     assert {len(row) for row in rows(shared.run("bm25v").rankings)} == {4}
 
 
-def test_fusions_by_hand() -> None:
+def test_fusions_equal_results_computed_by_hand() -> None:
     dense = np.array([[1, 0], [0.8, 0.6], [0, 1]], np.float16)
     both = (dense, np.array([[1, 0]], np.float32))
-    found = [Ranked(np.array([2, 1, 0]), np.array([8.0, 6.0, 2.0]))]
+    candidates = [Ranked(np.array([2, 1, 0]), np.array([8.0, 6.0, 2.0]))]
     scores = {}
     for kind in ("coverage", "convex", "rrf"):
         settings = RankingSettings(fusion=kind, weight=0.5)
-        (ranked,) = fusion.fuse(found, both, np.array([10.0]), settings)
+        (ranked,) = fusion.fuse(candidates, both, np.array([10.0]), settings)
         scores[kind] = dict(zip(ranked.rows.tolist(), ranked.scores.tolist(), strict=True))
         assert (np.diff(ranked.scores) <= 0).all()
     expected = {
@@ -511,46 +521,44 @@ def test_fusions_by_hand() -> None:
     }
     for kind, values in expected.items():
         assert scores[kind] == pytest.approx(values, abs=1e-3)
-    assert fusion.fuse(
-        [Ranked(np.empty(0, int), np.empty(0))], both, np.zeros(1), RankingSettings()
-    )
+    nothing = [Ranked(np.empty(0, int), np.empty(0))]
+    (ranked,) = fusion.fuse(nothing, both, np.zeros(1), RankingSettings())
+    assert len(ranked.rows) == 0
 
 
-def test_no_picture_can_score_more_than_the_most(
-    pictures: DatasetFeatures, toy: Vocabulary
-) -> None:
-    one = contest(pictures, toy, query="sqrt-tf")
-    best = np.array([ranked.scores[0] for ranked in one.run("bm25v").rankings])
-    assert (best < one.words.max_score_q).all()
-    assert (best > 0.2 * one.words.max_score_q).all()
+def test_no_image_scores_more_than_the_maximum(extracted: DatasetFeatures, toy: Vocabulary) -> None:
+    bm25v = runner(extracted, toy, query="sqrt-tf")
+    best = np.array([ranked.scores[0] for ranked in bm25v.run("bm25v").rankings])
+    assert (best < bm25v.words.max_score_q).all()
+    assert (best > 0.2 * bm25v.words.max_score_q).all()
 
 
-def test_without_weight_a_fusion_is_two_stage(pictures: DatasetFeatures, toy: Vocabulary) -> None:
-    plain = rows(contest(pictures, toy).run("two-stage-9").rankings)
-    assert plain == rows(contest(pictures, toy, candidates=9, weight=0.0).run("hybrid").rankings)
-    assert plain != rows(contest(pictures, toy, candidates=9, weight=5.0).run("hybrid").rankings)
+def test_a_fusion_with_weight_0_is_two_stage(extracted: DatasetFeatures, toy: Vocabulary) -> None:
+    plain = rows(runner(extracted, toy).run("two-stage-9").rankings)
+    assert plain == rows(runner(extracted, toy, candidates=9, weight=0.0).run("hybrid").rankings)
+    assert plain != rows(runner(extracted, toy, candidates=9, weight=5.0).run("hybrid").rankings)
 
 
-def test_coverage_is_of_bm25(pictures: DatasetFeatures, toy: Vocabulary) -> None:
+def test_the_fusion_coverage_needs_bm25(extracted: DatasetFeatures, toy: Vocabulary) -> None:
     with pytest.raises(WrongUse, match="fusion coverage needs scoring bm25, not dot"):
-        contest(pictures, toy, scoring="dot").run("hybrid")
-    assert contest(pictures, toy, scoring="dot", fusion="rrf").run("hybrid").rankings
+        runner(extracted, toy, scoring="dot").run("hybrid")
+    assert runner(extracted, toy, scoring="dot", fusion="rrf").run("hybrid").rankings
     with pytest.raises(WrongUse, match="or leave out hybrid"):
         resolve_systems(["hybrid"], RankingSettings(scoring="dot"))
 
 
-def test_dot_is_of_the_same_words(pictures: DatasetFeatures, toy: Vocabulary) -> None:
-    dot = rows(contest(pictures, toy).run("dot").rankings)
-    assert dot == rows(contest(pictures, toy, scoring="dot").run("bm25v").rankings)
+def test_the_system_dot_uses_the_same_words(extracted: DatasetFeatures, toy: Vocabulary) -> None:
+    dot = rows(runner(extracted, toy).run("dot").rankings)
+    assert dot == rows(runner(extracted, toy, scoring="dot").run("bm25v").rankings)
 
 
-def test_classical_words_are_scored_by_brute_force(pictures: DatasetFeatures) -> None:
-    words_up = classical.cluster_patches(pictures)
-    answers, n_words = classical.rank_bovw(pictures, 201)
+def test_classical_rankings_equal_brute_force(extracted: DatasetFeatures) -> None:
+    words_up = classical.cluster_patches(extracted)
+    answers, n_words = classical.rank_bovw(extracted, 201)
     assert n_words == 24 * 49 // 8  # few patches make few words
     assert words_up.shape == (24, 49)
     counts = np.stack([np.bincount(words, minlength=n_words) for words in words_up])
-    counts = counts[pictures.gallery_index_n]
+    counts = counts[extracted.gallery_index_n]
     weighed = counts * np.log(24 / np.maximum((counts > 0).sum(axis=0), 1))
     weighed /= np.linalg.norm(weighed, axis=1, keepdims=True)
     for row, ranked in enumerate(answers):
@@ -558,7 +566,7 @@ def test_classical_words_are_scored_by_brute_force(pictures: DatasetFeatures) ->
         np.testing.assert_allclose(ranked.scores, (weighed @ weighed[row])[ranked.rows], atol=1e-9)
 
 
-def test_systems_have_names() -> None:
+def test_system_names_are_completed_and_checked() -> None:
     assert resolve_systems(["two-stage", "dense", "dense"], RankingSettings()) == [
         "two-stage-200",
         "dense",
@@ -574,7 +582,7 @@ def test_systems_have_names() -> None:
 # RankingSettings
 
 
-def test_settings_refuse_nonsense() -> None:
+def test_invalid_settings_are_errors() -> None:
     with pytest.raises(WrongUse, match="pooling = 'mean': choose one of sum, max, top3"):
         RankingSettings(pooling="mean")  # type: ignore[arg-type]
     with pytest.raises(WrongUse, match=r"b = 1\.5: give a number from 0 to 1"):
@@ -592,7 +600,7 @@ def test_settings_refuse_nonsense() -> None:
     ) == RankingSettings(quantised=False, b=0.5)
 
 
-def test_the_paper_is_a_preset() -> None:
+def test_the_preset_paper_has_the_papers_settings() -> None:
     paper = PRESETS["paper"]
     assert (paper.k_post, paper.k1, paper.b, paper.candidates) == (16, 1.5, 0.75, 200)
     assert (paper.pooling, paper.tf, paper.query, paper.scoring) == (
@@ -607,7 +615,9 @@ def test_the_paper_is_a_preset() -> None:
 # Results
 
 
-def test_figures_come_with_intervals_and_a_test(data: Path, cache: Path, toy: Vocabulary) -> None:
+def test_metrics_have_intervals_and_are_compared_with_dense(
+    data: Path, cache: Path, toy: Vocabulary
+) -> None:
     result = evaluate(
         datasets.load("folder", data), toy, systems=["dense", "dot"], cache=cache, per_class=True
     )
@@ -626,23 +636,21 @@ def test_figures_come_with_intervals_and_a_test(data: Path, cache: Path, toy: Vo
     assert np.mean(means) == pytest.approx(dense.metrics["R@1"].mean)
 
 
-def test_several_intervals_are_those_of_each() -> None:
+def test_several_intervals_equal_single_ones() -> None:
     values_qm = np.random.default_rng(0).random((50, 3))
-    for column, found in zip(
+    for column, interval in zip(
         values_qm.T, significance.confidence_intervals(values_qm), strict=True
     ):
-        assert found == pytest.approx(significance.confidence_interval(column))
+        assert interval == pytest.approx(significance.confidence_interval(column))
 
 
-def test_without_dense_nothing_is_compared_with_it(
-    data: Path, cache: Path, toy: Vocabulary
-) -> None:
+def test_without_dense_nothing_is_compared(data: Path, cache: Path, toy: Vocabulary) -> None:
     result = evaluate(datasets.load("folder", data), toy, systems=["bm25v"], cache=cache)
     assert list(result.systems) == ["bm25v"]
     assert result.systems["bm25v"].against_dense == {}
 
 
-def test_sets_to_learn_from_are_refused(data: Path, tmp_path: Path, toy: Vocabulary) -> None:
+def test_data_sets_without_queries_are_errors(data: Path, tmp_path: Path, toy: Vocabulary) -> None:
     (tmp_path / "imagenet").mkdir()
     data.rename(tmp_path / "imagenet" / "train")
     with pytest.raises(EvaluationError, match="imagenet has no queries"):
@@ -650,7 +658,7 @@ def test_sets_to_learn_from_are_refused(data: Path, tmp_path: Path, toy: Vocabul
 
 
 def landmarks(root: Path) -> None:
-    """Eight pictures and two queries, each of which is a part of a larger picture."""
+    """Eight images and two queries, each of which is a part of a larger image."""
     for number in range(8):
         save(root / "jpg" / f"p{number}.jpg", number, number % 2)
     for label in range(2):
@@ -670,21 +678,21 @@ def landmarks(root: Path) -> None:
     (root / "gnd_roxford5k.json").write_text(json.dumps(content))
 
 
-def test_revisited_sets_have_their_own_protocol_and_queries_their_boxes(
+def test_revisited_data_sets_have_their_own_protocol_and_boxed_queries(
     tmp_path: Path, cache: Path, toy: Vocabulary, run: Run
 ) -> None:
     landmarks(tmp_path / "r")
     dataset = datasets.load("roxford5k", tmp_path / "r")
-    pictures = extract_features(dataset, toy, cache=cache)
+    extracted = extract_features(dataset, toy, cache=cache)
     boxed = np.asarray(Image.open(tmp_path / "r/jpg/q0.jpg"))[20:76, 100:156]
     np.testing.assert_allclose(
-        pictures.dense_ue[pictures.query_index_q[0]], toy.encode(boxed).dense_e, rtol=1e-5
+        extracted.dense_ue[extracted.query_index_q[0]], toy.encode(boxed).dense_e, rtol=1e-5
     )
     result = evaluate(dataset, toy, systems=["dense", "bm25v"], cache=cache)
     ranked = vectors.rank_dense(
         (
-            pictures.dense_ue[pictures.gallery_index_n].astype(np.float16),
-            pictures.dense_ue[pictures.query_index_q],
+            extracted.dense_ue[extracted.gallery_index_n].astype(np.float16),
+            extracted.dense_ue[extracted.query_index_q],
         ),
         8,
     )
@@ -700,9 +708,7 @@ def test_revisited_sets_have_their_own_protocol_and_queries_their_boxes(
     assert "R@1" not in out
 
 
-def test_a_box_outside_its_picture_is_reported(
-    tmp_path: Path, cache: Path, toy: Vocabulary
-) -> None:
+def test_a_box_outside_its_image_is_reported(tmp_path: Path, cache: Path, toy: Vocabulary) -> None:
     landmarks(tmp_path / "r")
     path = tmp_path / "r" / "gnd_roxford5k.json"
     path.write_text(path.read_text().replace("[100, 20, 156, 76]", "[900, 20, 956, 76]", 1))
@@ -716,26 +722,26 @@ def test_a_box_outside_its_picture_is_reported(
 # The command
 
 
-def test_json_has_the_promised_shape(run: Run) -> None:
+def test_json_has_the_documented_keys(run: Run) -> None:
     code, out, err = run("--json", "-")
     assert code == 0
-    found = json.loads(out)
-    assert (found["dataset"], found["queries"], found["gallery"]) == ("data", 24, 24)
-    assert tuple(found["systems"]) == SYSTEMS
-    for name, system in found["systems"].items():
+    printed = json.loads(out)
+    assert (printed["dataset"], printed["queries"], printed["gallery"]) == ("data", 24, 24)
+    assert tuple(printed["systems"]) == SYSTEMS
+    for name, system in printed["systems"].items():
         assert tuple(system)[:8] == (*KS, "mAP")
         assert all(0 <= system[figure] <= 1 for figure in KS)
         assert set(system["ci"]) == {*KS, "mAP"}
         assert ("against_dense" in system) == (name != "dense")
-    assert found["systems"]["dense"]["R@1"] > 0.5
-    assert found["vocabulary"]["backbone"] == "toy"
-    assert found["vocabulary"]["learnt_from"] == "not stated"
-    assert found["settings"]["k_post"] == 16
-    assert "m 48" in found["systems"]["ivfpq"]["about"]
-    assert found["problems"] == err.removeprefix("note: ").strip().split("\n")
+    assert printed["systems"]["dense"]["R@1"] > 0.5
+    assert printed["vocabulary"]["backbone"] == "toy"
+    assert printed["vocabulary"]["learnt_from"] == "not stated"
+    assert printed["settings"]["k_post"] == 16
+    assert "m 48" in printed["systems"]["ivfpq"]["about"]
+    assert printed["problems"] == err.removeprefix("note: ").strip().split("\n")
 
 
-def test_json_goes_to_a_file_beside_the_table(run: Run, tmp_path: Path) -> None:
+def test_json_is_written_to_a_file_and_the_table_is_printed(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("--systems", "dense,bm25v", "--json", tmp_path / "r.json")
     assert code == 0
     assert list(json.loads((tmp_path / "r.json").read_text())["systems"]) == ["dense", "bm25v"]
@@ -743,7 +749,7 @@ def test_json_goes_to_a_file_beside_the_table(run: Run, tmp_path: Path) -> None:
     assert "bm25v" in out
 
 
-def test_the_table_says_what_it_is_of(run: Run) -> None:
+def test_the_table_is_described(run: Run) -> None:
     _, out, _ = run("--systems", "dense,two-stage,dot", "--per-class", "--set", "k_post=4")
     assert (
         "data: 24 queries, gallery of 24 images; leave-one-out; 0 queries without a possible match"
@@ -756,29 +762,29 @@ def test_the_table_says_what_it_is_of(run: Run) -> None:
     assert lines["a"][1] == "6"
 
 
-def test_formats_tell_the_same(run: Run, tmp_path: Path) -> None:
-    wanted = ("--systems", "dense,bm25v")
-    found = json.loads(run(*wanted, "--json", "-")[1])["systems"]
-    _, text, _ = run(*wanted, "--format", "csv")
+def test_all_formats_have_the_same_values(run: Run, tmp_path: Path) -> None:
+    options = ("--systems", "dense,bm25v")
+    printed = json.loads(run(*options, "--json", "-")[1])["systems"]
+    _, text, _ = run(*options, "--format", "csv")
     lines = list(csv.DictReader(io.StringIO(text)))
     assert [line["system"] for line in lines] == ["dense", "bm25v"]
-    assert float(lines[1]["R@5"]) == found["bm25v"]["R@5"]
-    assert float(lines[1]["R@1 low"]) == found["bm25v"]["ci"]["R@1"][0]
-    short = f"{found['bm25v']['mAP']:.3f}".lstrip("0")
+    assert float(lines[1]["R@5"]) == printed["bm25v"]["R@5"]
+    assert float(lines[1]["R@1 low"]) == printed["bm25v"]["ci"]["R@1"][0]
+    short = f"{printed['bm25v']['mAP']:.3f}".lstrip("0")
     for name, start in (("t.md", "| bm25v | "), ("t.tex", "    bm25v & "), ("t.txt", "bm25v")):
-        code, out, _ = run(*wanted, "-o", tmp_path / name)
+        code, out, _ = run(*options, "-o", tmp_path / name)
         assert (code, out) == (0, "")
         written = (tmp_path / name).read_text()
         (line,) = (line for line in written.splitlines() if line.startswith(start))
         assert short in line
-    assert run(*wanted, "--format", "markdown")[1] == (tmp_path / "t.md").read_text()
+    assert run(*options, "--format", "markdown")[1] == (tmp_path / "t.md").read_text()
     latex = (tmp_path / "t.tex").read_text()
     assert latex.count(r"\\") == 3
     assert r"95 \%" in latex
     assert r"k\_post" in latex
 
 
-def test_trec_files_give_other_tools_the_same_figures(run: Run, tmp_path: Path) -> None:
+def test_ir_measures_computes_the_same_metrics_from_trec_files(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("--systems", "dense,bm25v", "--run", tmp_path / "trec", "--json", "-")
     assert code == 0
     qrels = list(ir_measures.read_trec_qrels(str(tmp_path / "trec" / "qrels.txt")))
@@ -790,14 +796,14 @@ def test_trec_files_give_other_tools_the_same_figures(run: Run, tmp_path: Path) 
         assert [outside[measure] for measure in measures] == pytest.approx(ours)
 
 
-def test_bad_input_is_counted_and_said(run: Run, data: Path) -> None:
+def test_problems_of_the_data_set_are_counted_and_printed(run: Run, data: Path) -> None:
     save(data / "lonely" / "one.png", 7, 9)
-    (data / "a" / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\n and no more")
+    (data / "a" / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\n and nothing else")
     (data / "b" / "twin.png").write_bytes((data / "c" / "2.png").read_bytes())
     code, out, err = run("--systems", "dense", "--json", "-")
     assert code == 0
-    found = json.loads(out)
-    assert (found["gallery"], found["unanswerable"]) == (26, 1)
+    printed = json.loads(out)
+    assert (printed["gallery"], printed["unanswerable"]) == (26, 1)
     for part in (
         "queries without another image of their class in the gallery: 1 (lonely/one.png)",
         "unreadable and left out: 1 (a/torn.png: ",
@@ -805,21 +811,19 @@ def test_bad_input_is_counted_and_said(run: Run, data: Path) -> None:
         "R@50, R@100, R@200 cover the whole gallery: it has only 25 images to find",
     ):
         assert f"note: {part}" in err
-        assert any(part in problem for problem in found["problems"])
+        assert any(part in problem for problem in printed["problems"])
 
 
-def test_a_split_naming_missing_files_goes_on_without_them(
-    run: Run, data: Path, tmp_path: Path
-) -> None:
+def test_missing_files_of_a_split_are_left_out(run: Run, data: Path, tmp_path: Path) -> None:
     lines = [f"{path.relative_to(data)}\tgallery" for path in sorted(data.rglob("*.png"))]
     lines[0], lines[6] = (line.replace("gallery", "query") for line in (lines[0], lines[6]))
     lines.append("a/gone.png\tgallery")
     (tmp_path / "split.tsv").write_text("\n".join(lines))
     code, out, err = run("--split", tmp_path / "split.tsv", "--systems", "dense", "--json", "-")
     assert code == 0
-    found = json.loads(out)
-    assert (found["queries"], found["gallery"]) == (2, 22)
-    assert found["protocol"] == "by split.tsv"
+    printed = json.loads(out)
+    assert (printed["queries"], printed["gallery"]) == (2, 22)
+    assert printed["protocol"] == "by split.tsv"
     assert "note: missing and left out: 1 (a/gone.png)" in err
 
 
@@ -831,7 +835,7 @@ def failed(outcome: tuple[int, str, str], code: int, *parts: str) -> None:
         assert part in line
 
 
-def test_wrong_use_is_one_line(run: Run, tmp_path: Path) -> None:
+def test_an_error_is_one_line(run: Run, tmp_path: Path) -> None:
     failed(run(name="pets37"), 2, "there is no data set 'pets37'", "'folder' is any folder")
     failed(run("--systems", "bm25"), 2, "no system 'bm25'")
     failed(run("--set", "k_post"), 2, "write it like --set k_post=64")
@@ -842,14 +846,14 @@ def test_wrong_use_is_one_line(run: Run, tmp_path: Path) -> None:
     failed(run("--split", tmp_path / "no.tsv"), 1, "no.tsv cannot be read")
 
 
-def test_trec_files_of_revisited_sets_are_refused(run: Run, tmp_path: Path) -> None:
+def test_revisited_data_sets_cannot_be_written_as_trec_files(run: Run, tmp_path: Path) -> None:
     landmarks(tmp_path / "r")
     outcome = run("--run", tmp_path / "t", name="roxford5k", folder=tmp_path / "r")
     assert outcome[0] == 2
     assert "cannot be written as TREC files" in outcome[2]
 
 
-def test_a_missing_extra_names_the_command(
+def test_an_error_names_the_extra_to_install(
     run: Run, monkeypatch: pytest.MonkeyPatch, forwards: list[int]
 ) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
@@ -865,13 +869,13 @@ def test_a_missing_extra_names_the_command(
     assert run("--systems", "bm25v")[0] == 0
 
 
-def test_stores_of_two_processes_add_up(cache: Path) -> None:
+def test_two_stores_can_add_to_one_folder(cache: Path) -> None:
     def shard(key: bytes) -> ImageFeatures:
         return ImageFeatures([key], np.zeros((1, 2, 3), np.float16), np.ones((1, 3), np.float32))
 
     keys = {b"1" * 16, b"2" * 16}
-    one, other = ImageFeatureStore(cache, keys), ImageFeatureStore(cache, keys)
-    for store_of, key in zip((one, other), sorted(keys), strict=True):
-        store_of.add(shard(key))
+    first, second = ImageFeatureStore(cache, keys), ImageFeatureStore(cache, keys)
+    for store, key in zip((first, second), sorted(keys), strict=True):
+        store.add(shard(key))
     assert set(ImageFeatureStore(cache, keys).dense) == keys
     assert set(ImageFeatureStore(cache, {b"1" * 16, b"3" * 16}).dense) == {b"1" * 16}

@@ -1,4 +1,4 @@
-"""Figures of rankings: by hand, by brute force, and how sure they are."""
+"""Metrics of rankings, compared with results by hand, brute force and scipy."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def recall(judged: Judgements, *ks: int) -> list[float]:
     return [float(metrics.recall_at(k, judged).mean()) for k in ks]
 
 
-def test_recall_is_one_if_any_of_the_first_k_has_the_class() -> None:
+def test_recall_is_1_if_any_of_the_first_k_images_has_the_class() -> None:
     judged = judge_rankings([[2, 0, 1], [0, 1, 4], [4]], GALLERY, ["cat", "dog", "emu"])
     assert recall(judged, 1, 2, 3, 200) == [1 / 3, 2 / 3, 2 / 3, 2 / 3]
     assert metrics.average_precision(judged).tolist() == pytest.approx([(1 / 2 + 2 / 3) / 2, 0, 1])
@@ -32,7 +32,7 @@ def test_the_papers_ks_are_measured() -> None:
     assert metrics.RECALL_KS == (1, 5, 10, 20, 50, 100, 200)
 
 
-def test_the_query_itself_is_no_answer() -> None:
+def test_the_query_itself_is_not_judged() -> None:
     # Without its own row, query 0 has dog, cat and query 4 has nothing but others.
     own = np.array([0, 4, -1])
     judged = judge_rankings([[0, 2, 1], [4, 0, 1], [2, 3]], GALLERY, ["cat", "emu", "dog"], own)
@@ -45,7 +45,7 @@ def test_the_query_itself_is_no_answer() -> None:
     assert recall(judged, 1, 2) == [1 / 3, 2 / 3]
 
 
-def test_a_class_the_gallery_does_not_have_is_missed() -> None:
+def test_a_query_whose_class_is_not_in_the_gallery_is_missed() -> None:
     judged = judge_rankings([[0, 1], [0]], GALLERY, ["yak", "cat"])
     assert judged.n_relevant_q.tolist() == [0, 2]
     assert recall(judged, 1) == [0.5]
@@ -57,7 +57,7 @@ def test_empty_rankings_and_galleries_find_nothing() -> None:
     assert metrics.average_precision(judge_rankings([[]], [], ["cat"])).tolist() == [0]
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_invalid_arguments_are_errors() -> None:
     with pytest.raises(WrongUse, match="1 rankings for 2 queries"):
         judge_rankings([[0]], GALLERY, ["cat", "dog"])
     with pytest.raises(WrongUse, match="k = 0"):
@@ -69,7 +69,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     seed=st.integers(0, 99),
     k=st.integers(1, 15),
 )
-def test_figures_are_those_of_brute_force(labels: list[str], seed: int, k: int) -> None:
+def test_metrics_equal_brute_force(labels: list[str], seed: int, k: int) -> None:
     rng = np.random.default_rng(seed)
     n = len(labels)
     rankings = [rng.permutation(n)[: rng.integers(0, n + 1)] for _ in range(n)]
@@ -91,7 +91,7 @@ def paths(rows: Sequence[int]) -> frozenset[Path]:
     return frozenset(Path(f"{row}.jpg") for row in rows)
 
 
-def query(easy: Sequence[int], hard: Sequence[int], junk: Sequence[int]) -> Item:
+def make_query(easy: Sequence[int], hard: Sequence[int], junk: Sequence[int]) -> Item:
     return Item(
         Path("q.jpg"),
         "",
@@ -99,78 +99,78 @@ def query(easy: Sequence[int], hard: Sequence[int], junk: Sequence[int]) -> Item
     )
 
 
-PICTURES = [Item(Path(f"{row}.jpg"), "") for row in range(12)]
+IMAGES = [Item(Path(f"{row}.jpg"), "") for row in range(12)]
 
 
-def test_setups_differ_in_what_is_right_and_what_is_junk() -> None:
+def test_setups_differ_in_relevant_images_and_junk() -> None:
     # ranking: junk 5, easy 0, wrong 9, hard 2, easy 1
-    asked = query(easy=[0, 1], hard=[2], junk=[5])
-    found = judge_revisited([[5, 0, 9, 2, 1]], PICTURES, [asked])
-    # Easy, without 5 and 2: right, wrong, right
-    assert found["easy"].mean_ap == pytest.approx(((1 + 1) / 2 + (1 / 2 + 2 / 3) / 2) / 2)
-    # Medium, without 5: right, wrong, right, right
+    query = make_query(easy=[0, 1], hard=[2], junk=[5])
+    scores = judge_revisited([[5, 0, 9, 2, 1]], IMAGES, [query])
+    # Easy, without 5 and 2: relevant, wrong, relevant
+    assert scores["easy"].mean_ap == pytest.approx(((1 + 1) / 2 + (1 / 2 + 2 / 3) / 2) / 2)
+    # Medium, without 5: relevant, wrong, relevant, relevant
     medium = (1 + 1) / 2 + (1 / 2 + 2 / 3) / 2 + (2 / 3 + 3 / 4) / 2
-    assert found["medium"].mean_ap == pytest.approx(medium / 3)
-    # Hard, without 5, 0 and 1: wrong, right
-    assert found["hard"].mean_ap == pytest.approx((0 + 1 / 2) / 2)
+    assert scores["medium"].mean_ap == pytest.approx(medium / 3)
+    # Hard, without 5, 0 and 1: wrong, relevant
+    assert scores["hard"].mean_ap == pytest.approx((0 + 1 / 2) / 2)
 
 
-def test_precision_stops_at_the_last_right_answer() -> None:
-    asked = query(easy=[0, 1], hard=[2], junk=[])
-    found = judge_revisited([[0, 9, 1, 8, 7, 2, 3, 4, 5, 6, 10, 11]], PICTURES, [asked])
+def test_precision_stops_at_the_last_relevant_image() -> None:
+    query = make_query(easy=[0, 1], hard=[2], junk=[])
+    scores = judge_revisited([[0, 9, 1, 8, 7, 2, 3, 4, 5, 6, 10, 11]], IMAGES, [query])
     # Easy: without 2 the last is third, so beyond that the depth is 3.
-    easy, medium = found["easy"].mean_precision, found["medium"].mean_precision
+    easy, medium = scores["easy"].mean_precision, scores["medium"].mean_precision
     assert easy == {1: 1, 5: pytest.approx(2 / 3), 10: pytest.approx(2 / 3)}
     assert medium == {1: 1, 5: 2 / 5, 10: 3 / 6}
 
 
-def test_what_a_short_ranking_does_not_reach_is_never_found() -> None:
-    asked = query(easy=[0, 1], hard=[], junk=[])
-    found = judge_revisited([[0]], PICTURES, [asked])["easy"]
-    assert found.mean_ap == 0.5
-    assert found.mean_precision == {1: 1, 5: 1 / 5, 10: 1 / 10}
-    found = judge_revisited([[]], PICTURES, [asked])["easy"]
-    assert (found.mean_ap, found.mean_precision) == (0, {1: 0, 5: 0, 10: 0})
+def test_relevant_images_behind_the_end_of_a_ranking_count_as_missed() -> None:
+    query = make_query(easy=[0, 1], hard=[], junk=[])
+    scores = judge_revisited([[0]], IMAGES, [query])["easy"]
+    assert scores.mean_ap == 0.5
+    assert scores.mean_precision == {1: 1, 5: 1 / 5, 10: 1 / 10}
+    scores = judge_revisited([[]], IMAGES, [query])["easy"]
+    assert (scores.mean_ap, scores.mean_precision) == (0, {1: 0, 5: 0, 10: 0})
 
 
-def test_right_answers_missing_from_the_gallery_still_count() -> None:
-    asked = query(easy=[0, 99], hard=[], junk=[98])
-    assert judge_revisited([[0]], PICTURES, [asked])["easy"].mean_ap == 0.5
+def test_relevant_images_that_are_not_in_the_gallery_still_count() -> None:
+    query = make_query(easy=[0, 99], hard=[], junk=[98])
+    assert judge_revisited([[0]], IMAGES, [query])["easy"].mean_ap == 0.5
 
 
-def test_queries_without_right_answers_are_left_out() -> None:
-    asked = [query([0], [], []), query([], [1], [0])]
-    found = judge_revisited([[0, 1], [9, 1]], PICTURES, asked)
-    assert [found[setup].queries for setup in metrics.SETUPS] == [1, 2, 1]
-    assert found["easy"].mean_ap == 1
-    assert found["hard"].mean_ap == 0.25
-    assert np.isnan(found["easy"].ap_q[1])
-    nobody = judge_revisited([[0]], PICTURES, [query([], [], [])])["medium"]
-    assert nobody.queries == 0
-    assert math.isnan(nobody.mean_ap)
-    assert math.isnan(nobody.mean_precision[1])
+def test_queries_without_relevant_images_are_left_out() -> None:
+    queries = [make_query([0], [], []), make_query([], [1], [0])]
+    scores = judge_revisited([[0, 1], [9, 1]], IMAGES, queries)
+    assert [scores[setup].queries for setup in metrics.SETUPS] == [1, 2, 1]
+    assert scores["easy"].mean_ap == 1
+    assert scores["hard"].mean_ap == 0.25
+    assert np.isnan(scores["easy"].ap_q[1])
+    empty = judge_revisited([[0]], IMAGES, [make_query([], [], [])])["medium"]
+    assert empty.queries == 0
+    assert math.isnan(empty.mean_ap)
+    assert math.isnan(empty.mean_precision[1])
 
 
 @given(st.lists(st.sampled_from(["easy", "hard", "junk", "wrong"]), min_size=1, max_size=12))
-def test_areas_are_those_of_a_drawn_curve(kinds: list[str]) -> None:
+def test_average_precision_is_the_area_under_the_curve(kinds: list[str]) -> None:
     rows = {kind: [row for row, one in enumerate(kinds) if one == kind] for kind in set(kinds)}
-    asked = query(*(rows.get(kind, []) for kind in ("easy", "hard", "junk")))
-    found = judge_revisited([range(len(kinds))], PICTURES, [asked])
-    for setup, right, junk in (
+    query = make_query(*(rows.get(kind, []) for kind in ("easy", "hard", "junk")))
+    scores = judge_revisited([range(len(kinds))], IMAGES, [query])
+    for setup, relevant, junk in (
         ("easy", {"easy"}, {"hard", "junk"}),
         ("medium", {"easy", "hard"}, {"junk"}),
         ("hard", {"hard"}, {"easy", "junk"}),
     ):
-        kept = [kind in right for kind in kinds if kind not in junk]
+        kept = [kind in relevant for kind in kinds if kind not in junk]
         if not any(kept):
-            assert found[setup].queries == 0
+            assert scores[setup].queries == 0
             continue
         recalls = [sum(kept[:n]) / sum(kept) for n in range(len(kept) + 1)]
         precisions = [1.0] + [sum(kept[:n]) / n for n in range(1, len(kept) + 1)]
-        assert found[setup].mean_ap == pytest.approx(np.trapezoid(precisions, recalls))
+        assert scores[setup].mean_ap == pytest.approx(np.trapezoid(precisions, recalls))
 
 
-def test_it_is_not_the_average_precision_of_trec() -> None:
+def test_revisited_average_precision_differs_from_that_of_trec_eval() -> None:
     hits = np.array([[False, True]])
     assert metrics.average_precision(Judgements(hits, np.array([1]))).tolist() == [0.5]
     assert metrics.trapezoid_ap(np.array([1]), 1) == 0.25
@@ -178,15 +178,15 @@ def test_it_is_not_the_average_precision_of_trec() -> None:
 
 def test_the_protocol_needs_its_ground_truth() -> None:
     with pytest.raises(EvaluationError, match="no revisited ground truth"):
-        judge_revisited([[0]], PICTURES, [Item(Path("q.jpg"), "cat")])
+        judge_revisited([[0]], IMAGES, [Item(Path("q.jpg"), "cat")])
     with pytest.raises(WrongUse, match="2 rankings for 1 queries"):
-        judge_revisited([[0], [1]], PICTURES, [query([0], [], [])])
+        judge_revisited([[0], [1]], IMAGES, [make_query([0], [], [])])
 
 
-# How sure
+# Significance
 
 
-def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+def test_intervals_contain_the_true_mean_in_95_percent_of_samples() -> None:
     rng = np.random.default_rng(0)
     covered = 0
     for seed in range(200):
@@ -195,18 +195,18 @@ def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     assert 0.90 <= covered / 200 <= 0.99
 
 
-def test_an_interval_is_that_of_the_normal_distribution_for_many_queries() -> None:
+def test_an_interval_of_many_queries_is_that_of_the_normal_distribution() -> None:
     values = np.random.default_rng(1).random(4_000)
-    found = significance.confidence_interval(values)
+    interval = significance.confidence_interval(values)
     error = 1.96 * values.std() / np.sqrt(len(values))
-    assert found.mean == pytest.approx(values.mean())
-    assert found.high - found.mean == pytest.approx(error, rel=0.1)
-    assert found.mean - found.low == pytest.approx(error, rel=0.1)
-    assert significance.confidence_interval(values) == found
-    assert significance.confidence_interval(values, seed=1) != found
+    assert interval.mean == pytest.approx(values.mean())
+    assert interval.high - interval.mean == pytest.approx(error, rel=0.1)
+    assert interval.mean - interval.low == pytest.approx(error, rel=0.1)
+    assert significance.confidence_interval(values) == interval
+    assert significance.confidence_interval(values, seed=1) != interval
 
 
-def test_chunks_change_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_chunk_size_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     values, others = np.random.default_rng(2).random((2, 50))
     whole = significance.confidence_interval(values), significance.compare(values, others)
     monkeypatch.setattr(significance, "_CHUNK", 64 * 50)
@@ -220,31 +220,31 @@ def test_without_queries_there_is_no_interval() -> None:
 
 
 @pytest.mark.parametrize(("wins", "losses"), [(5, 0), (12, 3), (7, 7), (0, 0), (600, 500), (0, 2)])
-def test_of_hits_and_misses_it_is_mcnemars_test(wins: int, losses: int) -> None:
+def test_p_values_of_hits_and_misses_are_those_of_mcnemars_test(wins: int, losses: int) -> None:
     a = np.array([True] * wins + [False] * losses + [True] * 30 + [False] * 20)
     b = np.array([False] * wins + [True] * losses + [True] * 30 + [False] * 20)
-    found = significance.compare(a, b)
+    comparison = significance.compare(a, b)
     expected = scipy.stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1
-    assert found.p == pytest.approx(expected)
-    assert (found.wins, found.losses) == (wins, losses)
-    assert found.difference == pytest.approx((wins - losses) / len(a))
+    assert comparison.p == pytest.approx(expected)
+    assert (comparison.wins, comparison.losses) == (wins, losses)
+    assert comparison.difference == pytest.approx((wins - losses) / len(a))
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_of_other_figures_it_is_scipys_permutation_test(seed: int) -> None:
+def test_other_p_values_are_those_of_scipys_permutation_test(seed: int) -> None:
     rng = np.random.default_rng(seed)
     a = rng.random(10)
     b = a + rng.normal(0.05, 0.25, 10)
     exact = scipy.stats.permutation_test(
         (a, b), lambda x, y: (x - y).mean(), permutation_type="samples", n_resamples=np.inf
     )
-    found = significance.compare(a, b)
+    comparison = significance.compare(a, b)
     assert exact.pvalue > 0.1
-    assert found.p == pytest.approx(exact.pvalue, abs=0.02)
-    assert significance.compare(b, a).difference == -found.difference
+    assert comparison.p == pytest.approx(exact.pvalue, abs=0.02)
+    assert significance.compare(b, a).difference == -comparison.difference
 
 
-def test_a_clear_difference_is_significant_and_noise_is_not() -> None:
+def test_a_large_difference_is_significant_and_noise_is_not() -> None:
     rng = np.random.default_rng(4)
     a = rng.random(300)
     assert significance.compare(a + rng.normal(0.05, 0.1, 300), a).p == 1 / 10_001  # never 0

@@ -1,4 +1,4 @@
-"""Grids of settings: every cell is what an evaluation gives, and none is measured twice."""
+"""Ablations: every trial equals an evaluation, and none is measured twice."""
 
 import json
 from dataclasses import replace
@@ -36,16 +36,16 @@ def dataset(data: Path) -> datasets.Dataset:
 
 @pytest.fixture
 def ranked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which systems were asked for a ranking."""
-    asked: list[str] = []
+    """The systems that were run."""
+    names: list[str] = []
     original = SystemRunner.run
 
     def counted(self: SystemRunner, name: str) -> Any:
-        asked.append(name)
+        names.append(name)
         return original(self, name)
 
     monkeypatch.setattr(SystemRunner, "run", counted)
-    return asked
+    return names
 
 
 @pytest.fixture
@@ -55,84 +55,88 @@ def run(data: Path, cache: Path, in_shell: Run) -> Run:
     return lambda *words: in_shell("ablate", *words, *fixed)
 
 
-def test_a_cell_is_an_evaluation(dataset: datasets.Dataset, cache: Path, toy: Vocabulary) -> None:
-    grid = ablate(
+def test_a_trial_equals_an_evaluation(
+    dataset: datasets.Dataset, cache: Path, toy: Vocabulary
+) -> None:
+    result = ablate(
         dataset, plan_trials({"k_post": ["2", "16"]}, toy, RankingSettings()), cache=cache
     )
     names = ["dense", "bm25v", "two-stage", "hybrid"]
-    for cell in grid.trials:
-        settings = RankingSettings(k_post=int(cell.values["k_post"]))
-        result = evaluate(dataset, toy, settings=settings, systems=names, cache=cache)
+    for trial in result.trials:
+        settings = RankingSettings(k_post=int(trial.values["k_post"]))
+        evaluated = evaluate(dataset, toy, settings=settings, systems=names, cache=cache)
         for name in ("bm25v", "hybrid"):
-            means = {figure: one.mean for figure, one in result.systems[name].metrics.items()}
-            assert cell.metrics[name] == pytest.approx(means)
-        means = {figure: one.mean for figure, one in result.systems["dense"].metrics.items()}
-        assert grid.dense == pytest.approx(means)
-    assert [cell.words for cell in grid.trials] == [2, 16]
-    assert grid.trials[0].postings < grid.trials[1].postings
-    assert grid.trials[0].metrics["bm25v"] != grid.trials[1].metrics["bm25v"]
+            means = {figure: one.mean for figure, one in evaluated.systems[name].metrics.items()}
+            assert trial.metrics[name] == pytest.approx(means)
+        means = {figure: one.mean for figure, one in evaluated.systems["dense"].metrics.items()}
+        assert result.dense == pytest.approx(means)
+    assert [trial.words for trial in result.trials] == [2, 16]
+    assert result.trials[0].postings < result.trials[1].postings
+    assert result.trials[0].metrics["bm25v"] != result.trials[1].metrics["bm25v"]
 
 
-def test_what_is_done_is_not_done_again(
+def test_measured_trials_are_read_from_the_cache(
     dataset: datasets.Dataset, cache: Path, toy: Vocabulary, ranked: list[str]
 ) -> None:
     first = ablate(
         dataset, plan_trials({"query": ["presence", "tf"]}, toy, RankingSettings()), cache=cache
     )
     assert len(ranked) == 1 + 2 * 3
-    assert [cell.is_new for cell in first.trials] == [True, True]
+    assert [trial.is_new for trial in first.trials] == [True, True]
     more = plan_trials({"query": ["presence", "tf", "sqrt-tf"]}, toy, RankingSettings())
     second = ablate(dataset, more, cache=cache)
     assert len(ranked) == 1 + 3 * 3
-    assert [cell.is_new for cell in second.trials] == [False, False, True]
-    assert [cell.metrics for cell in second.trials[:2]] == [cell.metrics for cell in first.trials]
+    assert [trial.is_new for trial in second.trials] == [False, False, True]
+    assert [trial.metrics for trial in second.trials[:2]] == [
+        trial.metrics for trial in first.trials
+    ]
 
 
-def test_an_interrupted_grid_goes_on(
+def test_an_interrupted_ablation_continues(
     dataset: datasets.Dataset,
     cache: Path,
     toy: Vocabulary,
     ranked: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    wanted = plan_trials({"pooling": []}, toy, RankingSettings())
+    planned = plan_trials({"pooling": []}, toy, RankingSettings())
 
-    def breaks(*arguments: Any) -> Any:
+    def interrupt(*arguments: Any) -> Any:
         if len(ranked) > 5:
             raise KeyboardInterrupt
         return score_queries(*arguments)
 
-    monkeypatch.setattr(ablation, "score_queries", breaks)
+    monkeypatch.setattr(ablation, "score_queries", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        ablate(dataset, wanted, cache=cache)
+        ablate(dataset, planned, cache=cache)
     monkeypatch.setattr(ablation, "score_queries", score_queries)
-    grid = ablate(dataset, wanted, cache=cache)
-    assert [cell.is_new for cell in grid.trials] == [False, True, True]
+    result = ablate(dataset, planned, cache=cache)
+    assert [trial.is_new for trial in result.trials] == [False, True, True]
 
 
-def test_other_labels_are_another_grid(
+def test_other_labels_are_measured_again(
     data: Path, cache: Path, toy: Vocabulary, tmp_path: Path
 ) -> None:
-    wanted = plan_trials({"tf": ["none"]}, toy, RankingSettings())
+    planned = plan_trials({"tf": ["none"]}, toy, RankingSettings())
     split = tmp_path / "split.tsv"
 
-    def measured(label: str) -> TrialResult:
-        """Let a picture ask for others of its class, which is called something else."""
+    def measure(label: str) -> TrialResult:
+        """Measure one query whose class has the given name in the gallery."""
         names = [f"{label}/{number}.png" for number in (3, 6, 9)] + ["b/1.png", "c/2.png"]
         split.write_text("".join(f"{name}\tgallery\n" for name in names) + "a/0.png\tquery")
-        return ablate(datasets.load("folder", data, split=split), wanted, cache=cache).trials[0]
+        return ablate(datasets.load("folder", data, split=split), planned, cache=cache).trials[0]
 
-    first = measured("a")
+    first = measure("a")
     assert first.metrics["bm25v"]["R@5"] == 1
     (data / "d").mkdir()
     for number in (3, 6, 9):
         (data / "a" / f"{number}.png").rename(data / "d" / f"{number}.png")
-    second = measured("d")
+    second = measure("d")
     assert second.is_new
     assert second.metrics["bm25v"]["R@5"] == 0
 
 
-def test_torn_lines_do_not_count(tmp_path: Path) -> None:
+def test_incomplete_lines_of_the_cache_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "cells.jsonl"
     TrialCache(path).add("one", {"R@1": 0.5})
     with path.open("ab") as file:
@@ -144,34 +148,36 @@ def test_torn_lines_do_not_count(tmp_path: Path) -> None:
     assert TrialCache(path).get("three") == {"R@1": 1.0}
 
 
-def test_axes_multiply(toy: Vocabulary) -> None:
-    found = plan_trials(
+def test_all_combinations_of_values_are_tried(toy: Vocabulary) -> None:
+    planned = plan_trials(
         {"k_post": ["4", "all"], "tf": ["none", "sqrt"]}, toy, RankingSettings(b=0.5)
     )
-    assert [tuple(trial.values.values()) for trial in found] == [
+    assert [tuple(trial.values.values()) for trial in planned] == [
         ("4", "none"),
         ("4", "sqrt"),
         ("all", "none"),
         ("all", "sqrt"),
     ]
-    assert found[3].settings == RankingSettings(k_post=ALL, tf="sqrt", b=0.5)
+    assert planned[3].settings == RankingSettings(k_post=ALL, tf="sqrt", b=0.5)
 
 
-def test_every_axis_has_values_that_settings_take(toy: Vocabulary) -> None:
+def test_the_default_values_of_every_axis_are_valid_and_distinct(toy: Vocabulary) -> None:
     for name, axis in AXES.items():
         if axis.values:
-            found = plan_trials({name: []}, toy, RankingSettings())
-            assert len({(trial.settings, trial.vocabulary.sae.k) for trial in found}) == len(found)
+            planned = plan_trials({name: []}, toy, RankingSettings())
+            assert len({(trial.settings, trial.vocabulary.sae.k) for trial in planned}) == len(
+                planned
+            )
 
 
-def test_k_is_changed_with_the_same_weights(
+def test_k_is_varied_with_the_same_weights(
     dataset: datasets.Dataset, cache: Path, toy: Vocabulary
 ) -> None:
-    found = plan_trials({"k": ["1", "8"]}, toy, RankingSettings(k_post=ALL))
-    assert found[1].vocabulary is toy
-    assert found[0].vocabulary.sae.w_enc_dv is toy.sae.w_enc_dv
-    grid = ablate(dataset, found, cache=cache)
-    one, eight = (cell.words for cell in grid.trials)
+    planned = plan_trials({"k": ["1", "8"]}, toy, RankingSettings(k_post=ALL))
+    assert planned[1].vocabulary is toy
+    assert planned[0].vocabulary.sae.w_enc_dv is toy.sae.w_enc_dv
+    result = ablate(dataset, planned, cache=cache)
+    one, eight = (trial.words for trial in result.trials)
     assert one <= 49
     assert eight > 2 * one
 
@@ -184,11 +190,11 @@ def wider(toy: Vocabulary) -> Vocabulary:
     return Vocabulary.build("wide", backbone=toy.backbone, sae=sae)
 
 
-def test_vocabularies_are_told_by_what_they_were_trained_with(toy: Vocabulary) -> None:
+def test_vocabularies_are_labelled_by_what_they_were_trained_with(toy: Vocabulary) -> None:
     wide = wider(toy)
-    found = plan_trials({"expansion": []}, toy, RankingSettings(), [toy, wide])
-    assert [trial.values["expansion"] for trial in found] == ["16", "32"]
-    assert found[1].vocabulary is wide
+    planned = plan_trials({"expansion": []}, toy, RankingSettings(), [toy, wide])
+    assert [trial.values["expansion"] for trial in planned] == ["16", "32"]
+    assert planned[1].vocabulary is wide
     same = plan_trials({"k": []}, toy, RankingSettings(), [toy, wide])
     assert [trial.values["k"] for trial in same] == ["8 (toy)", "8 (wide)"]
     early = replace(toy, backbone_name="owner/model#3")
@@ -196,7 +202,7 @@ def test_vocabularies_are_told_by_what_they_were_trained_with(toy: Vocabulary) -
     assert trial == Trial({"layer": "3"}, early, RankingSettings())
 
 
-def test_a_table_a_plot_and_json(run: Run, tmp_path: Path) -> None:
+def test_an_ablation_is_printed_plotted_and_written_as_json(run: Run, tmp_path: Path) -> None:
     code, out, err = run("k_post", "--values", "2,4,8", "-o", tmp_path / "plot.png")
     assert (code, err) == (0, "")
     head, *lines = out.splitlines()
@@ -206,15 +212,15 @@ def test_a_table_a_plot_and_json(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     code, out, err = run("k_post", "--values", "2,4,8", "--json")
     assert (code, err) == (0, "3 of 3 were measured before\n")
-    found = json.loads(out)
-    assert (found["dataset"], found["axes"]) == ("data", ["k_post"])
-    assert [cell["k_post"] for cell in found["cells"]] == ["2", "4", "8"]
-    assert found["cells"][0]["words"] == 2
-    assert 0 < found["cells"][0]["bm25v"]["R@1"] <= 1
-    assert lines[1].split()[3] == f"{found['cells'][0]['bm25v']['R@1']:.3f}".lstrip("0")
+    printed = json.loads(out)
+    assert (printed["dataset"], printed["axes"]) == ("data", ["k_post"])
+    assert [trial["k_post"] for trial in printed["cells"]] == ["2", "4", "8"]
+    assert printed["cells"][0]["words"] == 2
+    assert 0 < printed["cells"][0]["bm25v"]["R@1"] <= 1
+    assert lines[1].split()[3] == f"{printed['cells'][0]['bm25v']['R@1']:.3f}".lstrip("0")
 
 
-def test_markdown_of_several_axes(run: Run) -> None:
+def test_several_axes_are_printed_as_markdown(run: Run) -> None:
     code, out, _ = run("k_post", "query", "--values", "2,4", "--values", "tf", "--format=markdown")
     assert code == 0
     lines = out.splitlines()
@@ -222,27 +228,27 @@ def test_markdown_of_several_axes(run: Run) -> None:
     assert [line.split(" | ")[:2] for line in lines[3:]] == [["| 2", "tf"], ["| 4", "tf"]]
 
 
-def test_only_systems_that_are_affected_are_shown(run: Run) -> None:
+def test_only_affected_systems_are_shown(run: Run) -> None:
     assert "bm25v" not in run("weight", "--values", "0,1")[1]
     assert "hybrid" not in run("scoring")[1]
     assert "two-stage" in run("candidates", "--values", "1,2")[1]
 
 
-def test_vocabularies_through_the_command(run: Run, toy: Vocabulary, tmp_path: Path) -> None:
+def test_the_command_takes_vocabularies(run: Run, toy: Vocabulary, tmp_path: Path) -> None:
     wider(toy).save(tmp_path / "wide")
     code, out, _ = run("expansion", "--vocabularies", f"toy,{tmp_path / 'wide'}")
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()[2:]] == ["16", "32"]
 
 
-def test_notes_come_with_a_grid(run: Run, data: Path) -> None:
+def test_problems_of_the_data_set_are_printed(run: Run, data: Path) -> None:
     (data / "a" / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     code, _, err = run("tf", "--values", "none")
     assert code == 0
     assert "note: unreadable and left out: 1 (a/torn.png: " in err
 
 
-def test_wrong_use_is_one_line(run: Run, tmp_path: Path) -> None:
+def test_an_error_is_one_line(run: Run, tmp_path: Path) -> None:
     failed(run("kpost"), 2, "'kpost' cannot be varied; choose from k, expansion")
     failed(run("k_post", "--values", "2,many"), 2, "k_post = 'many'")
     failed(run("k_post", "b", "--values", "2"), 2, "--values is there 1 times for 2 of k_post, b")
@@ -257,6 +263,6 @@ def test_wrong_use_is_one_line(run: Run, tmp_path: Path) -> None:
     failed(run("b", "-o", tmp_path / "plot"), 2, "must end in .png")
 
 
-def test_an_axis_that_takes_no_values_is_refused(toy: Vocabulary) -> None:
+def test_an_axis_that_takes_no_values_is_an_error(toy: Vocabulary) -> None:
     with pytest.raises(WrongUse, match="another expansion needs another SAE"):
         plan_trials({"expansion": ["4"]}, toy, RankingSettings())
