@@ -7,7 +7,7 @@ words, which depend on settings (`bags`).
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -123,8 +123,8 @@ def extract_features(
     def patches() -> Iterator[PatchBatch]:
         missing = set(index)
         while missing:  # once more if a shard was damaged
-            wanted = {part_of_key[key]: key for key in missing}
-            for key, error in _fill_store(store, wanted, vocabulary, progress).items():
+            missing_parts = {part_of_key[key]: key for key in missing}
+            for key, error in _fill_store(store, missing_parts, vocabulary, progress).items():
                 raise EvaluationError(f"{part_of_key[key].path} can no longer be read: {error}")
             for shard in store.shards(missing):
                 rows = [row for row, key in enumerate(shard.keys) if key in missing]
@@ -194,15 +194,18 @@ def _fill_store(
     errors: dict[bytes, str] = {}
     waiting: dict[bytes, Features] = {}
     try:
-        for done, (key, outcome) in enumerate(_extract(unknown, backbone), start=1):
-            progress("features", done, len(unknown))
-            if isinstance(outcome, str):
-                errors[key] = outcome
-                continue
-            waiting[key] = outcome
-            if len(waiting) == shard_size:
-                store.add(_make_shard(waiting))
-                waiting = {}
+        # One thread per image: threads inside the matrix products would only wait for each other.
+        with threadpool_limits(1, user_api="blas"), worker_pool() as pool:
+            outcomes = _extract(unknown, backbone, pool)
+            for done, (key, outcome) in enumerate(outcomes, start=1):
+                progress("features", done, len(unknown))
+                if isinstance(outcome, str):
+                    errors[key] = outcome
+                    continue
+                waiting[key] = outcome
+                if len(waiting) == shard_size:
+                    store.add(_make_shard(waiting))
+                    waiting = {}
     finally:  # an interrupted run keeps what it has extracted
         if waiting:
             store.add(_make_shard(waiting))
@@ -222,24 +225,22 @@ def _make_shard(features: Mapping[bytes, Features]) -> ImageFeatures:
 
 
 def _extract(
-    parts: Mapping[bytes, ImagePart], backbone: Backbone
+    parts: Mapping[bytes, ImagePart], backbone: Backbone, pool: ThreadPoolExecutor
 ) -> Iterator[tuple[bytes, Features | str]]:
     """Yield the features of each image, or why there are none, in order."""
     items = list(parts.items())
     batches = [
         items[i : i + backbone.batch_size] for i in range(0, len(items), backbone.batch_size)
     ]
-    # One thread per image: threads inside the matrix products would only wait for each other.
-    with threadpool_limits(1, user_api="blas"), worker_pool() as pool:
-        outcomes = pool.map(lambda batch: _forward(batch, backbone), batches)
-        for batch, features in zip(batches, outcomes, strict=True):
-            yield from zip((key for key, _ in batch), features, strict=True)
+    outcomes = pool.map(lambda batch: _forward(batch, backbone), batches)
+    for batch, features in zip(batches, outcomes, strict=True):
+        yield from zip((key for key, _ in batch), features, strict=True)
 
 
 def _forward(batch: Iterable[tuple[bytes, ImagePart]], backbone: Backbone) -> list[Features | str]:
     inputs = [_prepare(key, part, backbone) for key, part in batch]
-    readable: Sequence[Floats] = [pixels for pixels in inputs if not isinstance(pixels, str)]
-    features = iter(backbone.forward_batch(list(readable)))
+    readable = [pixels for pixels in inputs if not isinstance(pixels, str)]
+    features = iter(backbone.forward_batch(readable))
     return [error if isinstance(error, str) else next(features) for error in inputs]
 
 
