@@ -30,7 +30,7 @@ CLASSES = ("cats & <dogs>", "flowers", "houses")
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three classes of eight pictures, and a file that is none."""
+    """Three classes of eight images, and a file that is not an image."""
     folder = tmp_path_factory.mktemp("data") / "my pets"
     for number, name in enumerate(CLASSES):
         (folder / name).mkdir(parents=True)
@@ -47,15 +47,17 @@ def found(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Report:
     return report.measure_report(dataset, TOY, cache=cache)
 
 
-def encode_features(data: Path) -> list[set[int]]:
+def words_of_images(data: Path) -> list[set[int]]:
     paths = sorted(path for path in data.rglob("*.png") if path.name != "torn.png")
     encodings = [TOY.encode(path) for path in paths]
-    return [set(bags.pool_codes(one.codes, k_post=16).words.tolist()) for one in encodings]
+    return [
+        set(bags.pool_codes(encoding.codes, k_post=16).words.tolist()) for encoding in encodings
+    ]
 
 
-def test_figures_are_those_of_the_pictures(found: Report, data: Path) -> None:
-    words = encode_features(data)
-    df_v = np.bincount([one for bag in words for one in bag], minlength=TOY.n_words)
+def test_statistics_are_those_of_the_images(found: Report, data: Path) -> None:
+    words = words_of_images(data)
+    df_v = np.bincount([word for bag in words for word in bag], minlength=TOY.n_words)
     assert found.zipf.df_r.tolist() == sorted(df_v[df_v > 0].tolist(), reverse=True)
     assert found.zipf.alpha == zipf.fit_zipf(df_v, 24).alpha
     here, million, hundred_million = found.usages
@@ -66,19 +68,19 @@ def test_figures_are_those_of_the_pictures(found: Report, data: Path) -> None:
     assert (found.dim, found.bag_bytes, found.dense_bytes) == (12, 64, 24)
 
 
-def test_ablations_agree_with_the_systems(found: Report) -> None:
+def test_ablations_have_the_metrics_of_the_systems(found: Report) -> None:
     k_post, k_query, scoring = found.ablations
-    assert [cell.values["k_post"] for cell in k_post.trials] == ["8", "16", "32", "64", "128"]
+    assert [trial.values["k_post"] for trial in k_post.trials] == ["8", "16", "32", "64", "128"]
     systems = found.result.systems
-    for grid, value, name in (
+    for ablation, value, name in (
         (k_post, "16", "bm25v"),
         (k_query, "16", "bm25v"),
         (scoring, "bm25", "bm25v"),
         (scoring, "dot", "dot"),
     ):
-        (cell,) = [one for one in grid.trials if one.values[grid.axes[0]] == value]
-        for figure, mean in cell.metrics["bm25v"].items():
-            assert mean == pytest.approx(systems[name].metrics[figure].mean), (value, figure)
+        (trial,) = [one for one in ablation.trials if one.values[ablation.axes[0]] == value]
+        for metric, mean in trial.metrics["bm25v"].items():
+            assert mean == pytest.approx(systems[name].metrics[metric].mean), (value, metric)
     chosen = re.findall(r'class="chosen"><th scope="row">(.*?)</th>', render_evaluation(found))
     assert chosen == ["16", "16", "bm25"]
 
@@ -89,6 +91,7 @@ def test_searches_are_timed(found: Report) -> None:
     assert found.latencies.candidates == 24
     assert [one.system for one in found.latencies.systems] == list(report.TIMED_SYSTEMS)
     assert all(0 < one.median_ms <= one.p95_ms for one in found.latencies.systems)
+    assert "How long a search takes" in render_evaluation(found)
 
 
 def test_the_page_shows_every_system_and_figure(found: Report) -> None:
@@ -200,7 +203,7 @@ def run(*arguments: object) -> Any:
     return CliRunner().invoke(command, [*map(str, arguments)], catch_exceptions=False)
 
 
-def test_the_command_writes_a_page_and_its_figures(
+def test_the_command_writes_a_page_and_its_numbers(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -216,7 +219,7 @@ def test_the_command_writes_a_page_and_its_figures(
     assert written["commands"][0] == f"bm25v report folder --data '{data}' --vocabulary toy"
 
 
-def test_settings_and_a_split_go_into_all_of_it(
+def test_settings_and_a_split_are_used_for_all_measurements(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     split = tmp_path / "my split.tsv"
@@ -239,8 +242,8 @@ def test_settings_and_a_split_go_into_all_of_it(
     assert found["settings"]["query"] == "sqrt-tf"
     assert found["cost"][0]["picture_words"] <= 16 < found["cost"][0]["query_words"] <= 24
     assert found["milliseconds"]["queries"] == 3
-    told = (tmp_path / "r" / "report.html").read_text()
-    assert "Settings changed: k_post 16, k_query 24, query sqrt-tf." in told
+    html = (tmp_path / "r" / "report.html").read_text()
+    assert "Settings changed: k_post 16, k_query 24, query sqrt-tf." in html
     end = f"--data '{data}' --split '{split}' --vocabulary toy --set k_query=24 --set query=sqrt-tf"
     assert found["commands"] == [
         f"bm25v report folder {end}",
@@ -251,7 +254,7 @@ def test_settings_and_a_split_go_into_all_of_it(
     ]
 
 
-def test_only_the_products_own_searches_are_timed(data: Path, tmp_path: Path) -> None:
+def test_searches_with_another_k1_are_not_timed(data: Path, tmp_path: Path) -> None:
     dataset = datasets.load("folder", data)
     settings = RankingSettings(k1=0.9)
     found = report.measure_report(dataset, TOY, settings=settings, cache=tmp_path)
@@ -259,7 +262,7 @@ def test_only_the_products_own_searches_are_timed(data: Path, tmp_path: Path) ->
     assert "How long a search takes" not in render_evaluation(found)
 
 
-def test_what_cannot_be_reported_is_refused(data: Path, tmp_path: Path) -> None:
+def test_unknown_data_sets_and_missing_folders_are_errors(data: Path, tmp_path: Path) -> None:
     with pytest.raises(WrongUse, match="there is no data set 'cats'"):
         run("cats", "--data", data)
     with pytest.raises(EvaluationError):
