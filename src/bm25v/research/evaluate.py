@@ -197,9 +197,9 @@ def _intervals(scores: Mapping[str, QueryScores]) -> dict[str, dict[str, Interva
     for columns in groups.values():
         values_qm = np.stack([values[column] for column in columns], axis=1)
         values_qm = values_qm[~np.isnan(values_qm[:, 0])]
-        none = [Interval(math.nan, math.nan, math.nan)] * len(columns)
-        found = confidence_intervals(values_qm) if len(values_qm) else none
-        intervals.update(zip(columns, found, strict=True))
+        undefined = [Interval(math.nan, math.nan, math.nan)] * len(columns)
+        group = confidence_intervals(values_qm) if len(values_qm) else undefined
+        intervals.update(zip(columns, group, strict=True))
     return {
         system: {metric: intervals[system, metric] for metric in system_scores.metrics}
         for system, system_scores in scores.items()

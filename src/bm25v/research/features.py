@@ -111,7 +111,7 @@ def extract_features(
         for part, outcome in zip(parts, pool.map(hash_image, parts), strict=True):
             hashes[part] = outcome
             progress("reading files", len(hashes), len(parts))
-    keys = {part: found.part for part, found in hashes.items() if isinstance(found, ImageHashes)}
+    keys = {part: h.part for part, h in hashes.items() if isinstance(h, ImageHashes)}
     store = ImageFeatureStore(cache / "features" / vocabulary.backbone_fingerprint, keys.values())
     errors = _fill_store(store, keys, vocabulary, progress)
     readable = drop_unreadable(dataset, _file_hashes(hashes, errors))
@@ -169,11 +169,11 @@ def _file_hashes(
 ) -> dict[Path, bytes | str]:
     """Return the hash of each file, or why it cannot be used."""
     outcomes: dict[Path, bytes | str] = {}
-    for part, found in hashes.items():
+    for part, outcome in hashes.items():
         if isinstance(outcomes.get(part.path), str):
             continue  # another part of the same image cannot be used
         outcomes[part.path] = (
-            found if isinstance(found, str) else errors.get(found.part, found.file)
+            outcome if isinstance(outcome, str) else errors.get(outcome.part, outcome.file)
         )
     return outcomes
 

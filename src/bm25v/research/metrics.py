@@ -161,9 +161,9 @@ def trapezoid_ap(positions: NDArray[np.integer], n_relevant: int) -> float:
     >>> round(trapezoid_ap(np.array([0, 2]), 2), 4)  # ((1 + 1) + (1/2 + 2/3)) / 2 / 2
     0.7917
     """
-    found = np.arange(len(positions))
-    before = np.where(positions == 0, 1.0, found / np.maximum(positions, 1))
-    at = (found + 1) / (positions + 1)
+    earlier = np.arange(len(positions))  # relevant images before each one
+    before = np.where(positions == 0, 1.0, earlier / np.maximum(positions, 1))
+    at = (earlier + 1) / (positions + 1)
     return float((before + at).sum() / 2 / n_relevant)
 
 

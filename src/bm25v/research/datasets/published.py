@@ -30,7 +30,7 @@ def _read_cars(folder: DatasetFolder) -> DatasetParts:
         annotations = folder.read_matlab(file, "annotations")
         if not {"fname", "class"} <= set(annotations.dtype.names or ()):
             folder.fail(f"{file} has no classes")
-        found = []
+        listed = []
         for annotation in annotations:
             number = int(annotation["class"])
             if not 1 <= number <= len(names):
@@ -38,8 +38,8 @@ def _read_cars(folder: DatasetFolder) -> DatasetParts:
                     f"{file} has the class {number}, but devkit/cars_meta.mat has {len(names)}"
                 )
             path = folder.root / images / str(annotation["fname"])
-            found.append(Item(path, str(names[number - 1])))
-        return found
+            listed.append(Item(path, str(names[number - 1])))
+        return listed
 
     in_devkit = (folder.root / "devkit" / _CARS_TEST).is_file()
     return DatasetParts(
