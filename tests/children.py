@@ -1,4 +1,7 @@
-"""Work done in another process, forked from this one so that it starts at once."""
+"""Runs functions in child processes, forked from this one so that they start at once.
+
+Windows has no fork: tests that use this module are marked with `needs_fork`.
+"""
 
 import os
 import signal
@@ -9,27 +12,31 @@ from itertools import count
 from types import FrameType
 from typing import Any
 
+import pytest
+
 from bm25v.errors import Bm25vError
 
-REFUSED = 3  # exit code of a child that has met an error that says what is wrong
+REFUSED = 3  # exit code of a child that ended with a `Bm25vError`
 
 # Calls that change something on the disk, or stand between two that do.
 _DISK_CALLS = {"execute", "write", "fsync", "truncate", "unlink", "open", "close", "rollback"}
 
 Report = Callable[[], object]
 
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
-def start(work: Callable[[Report], None]) -> tuple[int, int]:
-    """Do some work in a child that can report steps; return its number and a pipe to read.
 
-    No catalogue may be open here: a database must not be carried into another process.
+def start(function: Callable[[Report], None]) -> tuple[int, int]:
+    """Run a function in a child, which may report steps; return its process id and a pipe to read.
+
+    No catalogue may be open in this process: a database connection must not be forked.
     """
-    reading, writing = os.pipe()
+    read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            work(lambda: os.write(writing, b"."))
+            function(lambda: os.write(write_end, b"."))
             code = 0
         except Bm25vError:
             code = REFUSED
@@ -37,20 +44,20 @@ def start(work: Callable[[Report], None]) -> tuple[int, int]:
             traceback.print_exc()
         finally:
             os._exit(code)
-    os.close(writing)
-    return child, reading
+    os.close(write_end)
+    return child, read_end
 
 
-def finish(child: int, reading: int) -> tuple[int, int]:
-    """Wait for a child's end; return how it ended and how many steps it has reported."""
-    with os.fdopen(reading, "rb") as pipe:
+def finish(child: int, read_end: int) -> tuple[int, int]:
+    """Wait for a child to end; return its exit code and how many steps it has reported."""
+    with os.fdopen(read_end, "rb") as pipe:
         reported = len(pipe.read())
     _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status), reported
 
 
 def die_at_step(n: int) -> None:
-    """Let this process be killed just before its n-th call, from 0 on, that changes the disk."""
+    """Kill this process just before its n-th call, from 0 on, that changes the disk."""
     calls = count()
 
     def watch(frame: FrameType, event: str, called: Any) -> None:

@@ -1,4 +1,4 @@
-"""Pictures and galleries that the tests make themselves."""
+"""Images and galleries that the tests make themselves."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,50 +13,50 @@ from bm25v.api import Gallery
 from bm25v.search.encode import EncodedQuery, encode_query
 from bm25v.search.query import Query
 
-settings.register_profile("bm25v", deadline=None)  # the machines tests run on have other work too
+settings.register_profile("bm25v", deadline=None)  # other programs may slow the machine down
 settings.load_profile("bm25v")
 
 
-def picture(seed: int, *, side: int = 64) -> Image.Image:
-    """Return a picture of coarse coloured blocks, another one for each seed."""
+def make_image(seed: int, *, side: int = 64) -> Image.Image:
+    """Return an image of coarse coloured blocks, a different one for each seed."""
     blocks = np.random.default_rng(seed).integers(0, 256, (5, 5, 3), dtype=np.uint8)
     return Image.fromarray(blocks).resize((side, side), Image.Resampling.NEAREST)
 
 
-def _folder(path: Path, n: int) -> Path:
+def _make_folder(path: Path, n: int) -> Path:
     path.mkdir()
     for seed in range(n):
-        picture(seed).save(path / f"{seed}.png")
+        make_image(seed).save(path / f"{seed}.png")
     return path
 
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """A folder of twelve pictures, 0.png to 11.png."""
-    return _folder(tmp_path / "photos", 12)
+    """A folder of twelve images, 0.png to 11.png."""
+    return _make_folder(tmp_path / "photos", 12)
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """A folder of forty pictures, enough to train on."""
-    return _folder(tmp_path / "pictures", 40)
+def training_images(tmp_path: Path) -> Path:
+    """A folder of forty images, enough to train on."""
+    return _make_folder(tmp_path / "pictures", 40)
 
 
 @pytest.fixture
 def make_gallery(tmp_path: Path) -> Callable[[str], Gallery]:
-    """Make an empty gallery with the toy vocabulary."""
+    """A function that makes an empty gallery with the toy vocabulary."""
     return lambda name: Gallery.create(tmp_path / name, vocabulary="toy")
 
 
 @pytest.fixture
 def gallery(photos: Path, make_gallery: Callable[[str], Gallery]) -> Gallery:
-    """A gallery of the twelve pictures."""
-    made = make_gallery("gallery.bm25v")
-    made.add(photos)
-    return made
+    """A gallery of the twelve images."""
+    gallery = make_gallery("gallery.bm25v")
+    gallery.add(photos)
+    return gallery
 
 
 def encode(gallery: Gallery, image: Any = None, **options: Any) -> EncodedQuery:
-    """Return what the options of a search become in a gallery."""
+    """Return the encoded query of a search in a gallery."""
     query = Query.of(image, **options)
     return encode_query(query, gallery.store, gallery.store.snapshot())

@@ -1,4 +1,7 @@
-"""Random histories of a gallery, without files and encoding: fast, and known to the last bit."""
+"""Galleries with random histories, written without image files and encoding.
+
+This is fast, and every row is known to the last bit.
+"""
 
 import random
 from collections.abc import Iterator
@@ -16,14 +19,15 @@ from bm25v.sae.model import Codes
 from bm25v.vocabulary import Encoding
 from bm25v.vocabulary.bag import Bag
 
-PICTURES = 40  # different ones that come and go
+N_IMAGES = 40  # different images that are added and removed
 
-Model = dict[str, int]  # what a gallery should hold: the number of the picture at each path
+Contents = dict[str, int]  # what a gallery should contain: for each path the number of its image
+Rows = dict[str, tuple[bytes, bytes, bytes]]  # for each path its words, tf and dense vector
 
 
 @cache
-def encoding(number: int) -> Encoding:
-    """Return what the toy vocabulary might say of a picture."""
+def make_encoding(number: int) -> Encoding:
+    """Return a random encoding of the toy vocabulary, a different one for each number."""
     rng = np.random.default_rng(number)
     words = np.sort(rng.choice(192, 12, replace=False)).astype(np.int32)
     bag = Bag(words, rng.integers(1, 500, 12).astype(np.uint16))
@@ -31,124 +35,120 @@ def encoding(number: int) -> Encoding:
     return Encoding(bag, dense_e, Codes(np.empty((0, 1), np.int32), np.empty((0, 1), np.float32)))
 
 
-def number_at(path: str) -> int:
-    """Return which picture is at a path: its name says so."""
+def image_number(path: str) -> int:
+    """Return the number of the image at a path; the file name starts with it."""
     return int(Path(path).name.split("-")[0])
 
 
-def changed(rng: random.Random, model: Model) -> Model:
-    """Return what a gallery holds after some pictures came, went or moved."""
-    after = dict(model)
+def change_randomly(rng: random.Random, contents: Contents) -> Contents:
+    """Return the contents after some images were added, removed or moved."""
+    changed = dict(contents)
     for _ in range(rng.randint(1, 6)):
-        number = rng.randrange(PICTURES)
-        here, there = (f"/photos/{number}-{letter}.png" for letter in rng.sample("ab", 2))
-        if here not in after:
-            after[here] = number
+        number = rng.randrange(N_IMAGES)
+        path, other_path = (f"/photos/{number}-{letter}.png" for letter in rng.sample("ab", 2))
+        if path not in changed:
+            changed[path] = number
         elif rng.random() < 0.5:
-            del after[here]
+            del changed[path]
         else:
-            after[there] = after.pop(here)
-    return after
+            changed[other_path] = changed.pop(path)
+    return changed
 
 
-def sessions(seed: int, model: Model) -> Iterator[list[Model]]:
-    """Give, without end, what one writer after the other commits; nothing to compact instead."""
+def random_sessions(seed: int, contents: Contents) -> Iterator[list[Contents]]:
+    """Yield the commits of one writer after the other, without end; no commits mean compaction."""
     rng = random.Random(seed)
     while True:
         commits = []
         for _ in range(rng.randint(0, 4)):
-            model = changed(rng, model)
-            commits.append(model)
+            contents = change_randomly(rng, contents)
+            commits.append(contents)
         yield commits
 
 
-def write(writer: Writer, after: Model) -> None:
-    """Bring a gallery to hold a model's pictures, in the ways indexing does; without a commit."""
-    for path, number in after.items():
+def write_contents(writer: Writer, contents: Contents) -> None:
+    """Make a gallery have these contents, in the ways that indexing does; without a commit."""
+    for path, number in contents.items():
         file = FileState(path, number.to_bytes(16, "big"), 1000 + number, number)
         same = writer.catalog.with_content(file.content)
         if writer.catalog.at_path(path) is not None:
             continue
         if same is None:
-            writer.put(file, encoding(number).bag, encoding(number).dense_e)
-        elif same.live and same.path in after:
+            writer.put(file, make_encoding(number).bag, make_encoding(number).dense_e)
+        elif same.live and same.path in contents:
             writer.put_copy(file, same.row)
-        else:  # it has moved, or comes back
+        else:  # it was moved, or it is restored
             writer.move(same.row, file)
-    for picture in list(writer.catalog.images()):
-        if picture.path not in after:
-            writer.remove(picture.row)
+    for record in list(writer.catalog.images()):
+        if record.path not in contents:
+            writer.remove(record.row)
 
 
-def committed(folder: Path, commits: list[Model]) -> Iterator[Model]:
-    """Be one writer: commit these, or compact; give back each after its commit."""
+def run_session(folder: Path, commits: list[Contents]) -> Iterator[Contents]:
+    """Open a writer and commit these contents, or compact; yield each after its commit."""
     with Writer(folder) as writer:
         if not commits:
             writer.compact()
-        for model in commits:
-            write(writer, model)
-            writer.n_pending += 1  # commit even where nothing has changed
+        for contents in commits:
+            write_contents(writer, contents)
+            writer.n_pending += 1  # commit even if nothing has changed
             writer.commit()
-            yield model
+            yield contents
 
 
-def filled(folder: Path, seed: int = 0, commits: int = 12) -> Model:
-    """Make a gallery with a random history but no compaction in it, and return what it holds."""
+def fill_gallery(folder: Path, seed: int = 0, commits: int = 12) -> Contents:
+    """Make a gallery with a random history without compaction; return its contents."""
     Gallery.create(folder, vocabulary="toy").close()
-    models = islice(chain.from_iterable(sessions(seed, {})), commits)
-    return list(committed(folder, list(models)))[-1]
+    versions = islice(chain.from_iterable(random_sessions(seed, {})), commits)
+    return list(run_session(folder, list(versions)))[-1]
 
 
-Bits = dict[str, tuple[bytes, bytes, bytes]]
+def expected_rows(contents: Contents) -> Rows:
+    """Return the bytes that the rows of a gallery with these contents should have."""
+    rows = {}
+    for path, number in contents.items():
+        bag, dense_e = make_encoding(number).bag, make_encoding(number).dense_e
+        dense = dense_e.astype(np.float16).tobytes()
+        rows[path] = (bag.words.tobytes(), bag.tf.tobytes(), dense)
+    return rows
 
 
-def bits(model: Model) -> Bits:
-    """Return the words, frequencies and dense vector that each path should have."""
-    return {path: _bits(encoding(number)) for path, number in model.items()}
-
-
-def _bits(found: Encoding) -> tuple[bytes, bytes, bytes]:
-    dense = found.dense_e.astype(np.float16)
-    return found.bag.words.tobytes(), found.bag.tf.tobytes(), dense.tobytes()
-
-
-def stored_bits(gallery: Gallery) -> Bits:
-    """Return the same as it is in a gallery that nobody writes to."""
+def stored_rows(gallery: Gallery) -> Rows:
+    """Return the bytes of all rows of a gallery that is not written to meanwhile."""
     snapshot = gallery.store.snapshot()
     rows = snapshot.rows.tolist()
     paths = gallery.store.catalog.paths_of(rows, snapshot.state.generation)
-    assert paths is not None
-    found = {}
+    stored = {}
     for row, path in zip(rows, paths, strict=True):
         bag = snapshot.bag(row)
-        found[path] = (bag.words.tobytes(), bag.tf.tobytes(), snapshot.dense_ne[row].tobytes())
-    return found
+        stored[path] = (bag.words.tobytes(), bag.tf.tobytes(), snapshot.dense_ne[row].tobytes())
+    return stored
 
 
-def held(folder: Path, *models: Model) -> Model:
-    """Expect a gallery to be whole and to hold one of the models, and return that one."""
+def check_contents(folder: Path, *versions: Contents) -> Contents:
+    """Assert that a gallery is intact and has one of these contents; return them."""
     with Gallery.open(folder) as gallery:
         assert gallery.problems() == []
-        found = stored_bits(gallery)
-        assert len(found) == len(gallery)
-        fitting = [model for model in models if bits(model) == found]
-        assert fitting, "neither the state before nor the one after"
-        assert_found(gallery, fitting[0])
-        return fitting[0]
+        rows = stored_rows(gallery)
+        assert len(rows) == len(gallery)
+        matching = [contents for contents in versions if expected_rows(contents) == rows]
+        assert matching, "the gallery has none of the expected contents"
+        check_scores(gallery, matching[0])
+        return matching[0]
 
 
-def assert_found(gallery: Gallery, model: Model) -> None:
-    """Expect a search to give the plain formula's scores."""
-    wish = encoding(len(model) % PICTURES)
-    results = gallery.search(wish, k=len(model) + 1, mode="sparse")
-    bags = [encoding(number).bag for number in model.values()]
-    scores = reference_scores(bags, WeightedWords.from_bag(wish.bag))
-    expected = {path: s for path, s in zip(model, scores, strict=True) if s is not None}
+def check_scores(gallery: Gallery, contents: Contents) -> None:
+    """Assert that a search returns the scores of the reference."""
+    query = make_encoding(len(contents) % N_IMAGES)
+    results = gallery.search(query, k=len(contents) + 1, mode="sparse")
+    bags = [make_encoding(number).bag for number in contents.values()]
+    scores = reference_scores(bags, WeightedWords.from_bag(query.bag))
+    expected = {path: s for path, s in zip(contents, scores, strict=True) if s is not None}
     assert {hit.path: hit.score for hit in results} == expected
 
 
-def assert_tidy(folder: Path) -> None:
-    """Expect no row files but those that count."""
+def check_row_files(folder: Path) -> None:
+    """Assert that a gallery has no row files but the current ones."""
     with Gallery.open(folder) as gallery:
         generation = gallery.store.snapshot().state.generation
         meta = gallery.store.catalog.meta

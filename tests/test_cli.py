@@ -20,7 +20,7 @@ from rich.console import Console
 from bm25v import cli
 from bm25v.cli import main, progress
 from bm25v.vocabulary import Vocabulary
-from tests.conftest import picture
+from tests.conftest import make_image
 
 
 class Outcome(NamedTuple):
@@ -95,7 +95,7 @@ def test_index_says_what_became_of_the_files(run: Run, photos: Path) -> None:
 def test_index_follows_the_folder(indexed: Run, photos: Path) -> None:
     (photos / "0.png").unlink()
     (photos / "1.png").rename(photos / "one.png")
-    picture(77).save(photos / "2.png")
+    make_image(77).save(photos / "2.png")
     report = indexed("index", photos, "--json").json
     assert {name: report[name] for name in ("added", "updated", "moved", "removed")} == {
         "added": 0,
@@ -384,7 +384,7 @@ def test_names_are_printed_as_they_are(run: Run) -> None:
     folder = Path("odd")
     for number, name in enumerate(("cat [edited].png", ":smile: x.png", "a[/b].png")):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        picture(number).save(folder / name)
+        make_image(number).save(folder / name)
     assert run("index", "odd", "--vocabulary", "toy").code == 0
     printed = run("search", "odd/cat [edited].png", "--mode", "dense").out
     for name in ("odd/cat [edited].png", "odd/:smile: x.png", "odd/a[/b].png"):
@@ -575,7 +575,7 @@ def test_ctrl_c_keeps_what_was_committed(tmp_path: Path) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
     for seed in range(900):  # more than are read before the signal comes, also on a busy machine
-        picture(seed, side=400).save(photos / f"{seed}.png")
+        make_image(seed, side=400).save(photos / f"{seed}.png")
     command = [sys.executable, "-m", "bm25v.cli", "index", "photos", "--vocabulary", "toy"]
     # A job in the background ignores Ctrl-C, and so would its children.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -23,16 +23,16 @@ from bm25v.vocabulary import Vocabulary
 from tests import test_cli, test_gallery
 from tests.children import Report, die_at_step, finish, start
 from tests.histories import (
-    PICTURES,
-    assert_tidy,
-    bits,
-    committed,
-    encoding,
-    filled,
-    held,
-    number_at,
-    sessions,
-    stored_bits,
+    N_IMAGES,
+    check_contents,
+    check_row_files,
+    expected_rows,
+    fill_gallery,
+    image_number,
+    make_encoding,
+    random_sessions,
+    run_session,
+    stored_rows,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork")
@@ -47,10 +47,10 @@ def compacted(folder: Path) -> int:
 
 def all_hits(gallery: Gallery) -> list[Any]:
     return [
-        gallery.search(encoding(number), k=k, mode=mode).hits
-        for number in range(0, PICTURES, 5)
+        gallery.search(make_encoding(number), k=k, mode=mode).hits
+        for number in range(0, N_IMAGES, 5)
         for mode in MODES
-        for k in (5, 2 * PICTURES)
+        for k in (5, 2 * N_IMAGES)
     ]
 
 
@@ -60,31 +60,31 @@ def file_sizes(folder: Path) -> int:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_results_stay_and_space_is_given_back(tmp_path: Path, seed: int) -> None:
-    model = filled(tmp_path / "g", seed)
+    contents = fill_gallery(tmp_path / "g", seed)
     gallery = Gallery.open(tmp_path / "g")
     before, size, removed = all_hits(gallery), file_sizes(gallery.path), gallery.info().removed_rows
     assert removed > 0
     assert gallery.compact() == size - file_sizes(gallery.path) == removed * (64 + 24)
-    assert file_sizes(gallery.path) == 2 * HEADER_BYTES + len(model) * (64 + 24)
+    assert file_sizes(gallery.path) == 2 * HEADER_BYTES + len(contents) * (64 + 24)
     assert all_hits(gallery) == before
     assert all_hits(Gallery.open(gallery.path)) == before
-    assert (gallery.info().removed_rows, len(gallery)) == (0, len(model))
+    assert (gallery.info().removed_rows, len(gallery)) == (0, len(contents))
     assert gallery.compact() == 0
     assert gallery.store.snapshot().state.generation == 1
     gallery.close()
-    assert_tidy(gallery.path)
-    held(gallery.path, model)
+    check_row_files(gallery.path)
+    check_contents(gallery.path, contents)
 
 
 def test_histories_go_on_after_a_compaction(tmp_path: Path) -> None:
-    model = filled(tmp_path / "g")
+    contents = fill_gallery(tmp_path / "g")
     reader = Gallery.open(tmp_path / "g")
-    for commits in islice(sessions(1, model), 30):
-        for model in committed(tmp_path / "g", commits):
-            assert stored_bits(reader) == bits(model)
+    for commits in islice(random_sessions(1, contents), 30):
+        for contents in run_session(tmp_path / "g", commits):
+            assert stored_rows(reader) == expected_rows(contents)
     assert reader.store.snapshot().state.generation > 3
     reader.close()
-    held(tmp_path / "g", model)
+    check_contents(tmp_path / "g", contents)
 
 
 def test_removed_pictures_are_forgotten(
@@ -110,32 +110,32 @@ def test_removed_pictures_are_forgotten(
 
 def test_a_gallery_can_be_emptied_and_filled_again(tmp_path: Path) -> None:
     folder = tmp_path / "g"
-    model = filled(folder)
-    assert list(committed(folder, [{}])) == [{}]
+    contents = fill_gallery(folder)
+    assert list(run_session(folder, [{}])) == [{}]
     assert compacted(folder) > 0
-    held(folder, {})
-    assert list(committed(folder, [model])) == [model]
-    held(folder, model)
-    assert file_sizes(folder) == 2 * HEADER_BYTES + len(model) * (64 + 24)
+    check_contents(folder, {})
+    assert list(run_session(folder, [contents])) == [contents]
+    check_contents(folder, contents)
+    assert file_sizes(folder) == 2 * HEADER_BYTES + len(contents) * (64 + 24)
 
 
 def test_the_catalogue_shrinks_too(tmp_path: Path) -> None:
     folder = tmp_path / "g"
-    model = filled(folder)
-    many = {f"/photos/{n}-{copy}.png": n for n in range(PICTURES) for copy in range(50)}
-    for after in (many, model):
-        assert list(committed(folder, [after])) == [after]
+    contents = fill_gallery(folder)
+    many = {f"/photos/{n}-{copy}.png": n for n in range(N_IMAGES) for copy in range(50)}
+    for after in (many, contents):
+        assert list(run_session(folder, [after])) == [after]
     size = (folder / catalog.FILE_NAME).stat().st_size
     compacted(folder)
     assert (folder / catalog.FILE_NAME).stat().st_size < size / 4
-    held(folder, model)
+    check_contents(folder, contents)
 
 
 def test_a_reader_keeps_its_snapshot_and_goes_on_with_the_next(tmp_path: Path) -> None:
-    filled(tmp_path / "g")
+    fill_gallery(tmp_path / "g")
     reader, writer = Gallery.open(tmp_path / "g"), Gallery.open(tmp_path / "g")
     old, hits = reader.store.snapshot(), all_hits(reader)
-    wish = WeightedWords.from_bag(encoding(1).bag)
+    wish = WeightedWords.from_bag(make_encoding(1).bag)
     found = old.searcher.search(wish, 50)
     bags = [old.bag(row) for row in old.rows.tolist()]
     writer.compact()
@@ -162,12 +162,12 @@ def test_a_compaction_in_the_middle_of_a_search_or_a_check_is_not_noticed(
 ) -> None:
     """Let another gallery be compacted just before a reader's n-th such call."""
     full = tmp_path / "full"
-    model = filled(full)
+    contents = fill_gallery(full)
     with Gallery.open(full) as gallery:
         hits = all_hits(gallery)
     call = getattr(*where)
     uses: list[tuple[Callable[[Gallery], Any], Any]]
-    uses = [(all_hits, hits), (Gallery.problems, []), (len, len(model))]
+    uses = [(all_hits, hits), (Gallery.problems, []), (len, len(contents))]
     for number, (use, expected) in enumerate(uses):
         folder = tmp_path / f"{number}"
         shutil.copytree(full, folder)
@@ -192,7 +192,7 @@ def test_pictures_are_counted_as_of_one_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query_all, calls = Catalog._all, count()
-    model = filled(tmp_path / "g")
+    contents = fill_gallery(tmp_path / "g")
 
     def compact_later(*values: Any) -> Any:
         found = query_all(*values)
@@ -203,19 +203,19 @@ def test_pictures_are_counted_as_of_one_moment(
 
     with Gallery.open(tmp_path / "g") as gallery:
         monkeypatch.setattr(Catalog, "_all", compact_later)
-        assert len(gallery) == len(model)
+        assert len(gallery) == len(contents)
 
 
 def test_no_hit_has_a_wrong_path_while_another_process_compacts(tmp_path: Path) -> None:
     folder = tmp_path / "g"
-    model = filled(folder)
-    kept = {path: n for path, n in model.items() if n % 2}
+    contents = fill_gallery(folder)
+    kept = {path: n for path, n in contents.items() if n % 2}
     end = time.monotonic() + 2
 
     def compact_again_and_again(report: Report) -> None:
         while time.monotonic() < end:
-            for after in ([kept], [], [model], [kept | model], []):
-                for _ in committed(folder, after):
+            for after in ([kept], [], [contents], [kept | contents], []):
+                for _ in run_session(folder, after):
                     pass
             report()
 
@@ -224,13 +224,13 @@ def test_no_hit_has_a_wrong_path_while_another_process_compacts(tmp_path: Path) 
     with Gallery.open(folder) as gallery:
         searches, generations = 0, set()
         while time.monotonic() < end:
-            wish = encoding(rng.randrange(PICTURES))
-            for hit in gallery.search(wish, k=PICTURES):
-                found = encoding(number_at(hit.path))
+            wish = make_encoding(rng.randrange(N_IMAGES))
+            for hit in gallery.search(wish, k=N_IMAGES):
+                found = make_encoding(image_number(hit.path))
                 assert {w.word for w in hit.words} == set(found.bag.words) & set(wish.bag.words)
             path = rng.choice(list(kept))
             words = {word.word for word in gallery.match(wish, path).words}
-            assert words == set(encoding(kept[path]).bag.words) & set(wish.bag.words)
+            assert words == set(make_encoding(kept[path]).bag.words) & set(wish.bag.words)
             generations.add(gallery.store.snapshot().state.generation)
             searches += 1
     code, rounds = finish(*child)
@@ -240,7 +240,7 @@ def test_no_hit_has_a_wrong_path_while_another_process_compacts(tmp_path: Path) 
 
 
 def test_a_compaction_killed_at_any_step_leaves_all_as_it_was_or_is_done(tmp_path: Path) -> None:
-    model = filled(tmp_path / "full")
+    contents = fill_gallery(tmp_path / "full")
     done, left = 0, 0
     for n in count():
         folder = tmp_path / f"{n}"
@@ -251,12 +251,12 @@ def test_a_compaction_killed_at_any_step_leaves_all_as_it_was_or_is_done(tmp_pat
             compacted(folder)
 
         code, _ = finish(*start(compact_until))
-        held(folder, model)
+        check_contents(folder, contents)
         left += len(list(folder.glob("*.rows"))) > 2
         with Writer(folder) as writer:
             done += writer.catalog.state().generation
-        assert_tidy(folder)
-        held(folder, model)
+        check_row_files(folder)
+        check_contents(folder, contents)
         if code == 0:
             break
         assert code == -signal.SIGKILL
@@ -266,16 +266,16 @@ def test_a_compaction_killed_at_any_step_leaves_all_as_it_was_or_is_done(tmp_pat
 
 def test_a_compaction_on_a_full_disk_leaves_all_as_it_was(small_disk: Path) -> None:
     folder = small_disk / "g"
-    model = {f"/photos/{n}-{copy}.png": n for n in range(PICTURES) for copy in range(20)}
-    filled(folder)
-    assert list(committed(folder, [model])) == [model]
+    contents = {f"/photos/{n}-{copy}.png": n for n in range(N_IMAGES) for copy in range(20)}
+    fill_gallery(folder)
+    assert list(run_session(folder, [contents])) == [contents]
     outcomes = []
     ballast = small_disk / "ballast"
     for left in (*range(0, 300, 20), 400):
-        more = model | {f"/photos/{left % PICTURES}-more.png": left % PICTURES}
-        assert list(committed(folder, [more, model])) == [
+        more = contents | {f"/photos/{left % N_IMAGES}-more.png": left % N_IMAGES}
+        assert list(run_session(folder, [more, contents])) == [
             more,
-            model,
+            contents,
         ]  # so that a row is to be freed
         ballast.write_bytes(bytes(max(0, shutil.disk_usage(small_disk).free - left * 1024)))
         try:
@@ -287,15 +287,15 @@ def test_a_compaction_on_a_full_disk_leaves_all_as_it_was(small_disk: Path) -> N
             assert "cannot read or write" in str(error)
             outcomes.append("full")
         ballast.unlink()
-        held(folder, model)
+        check_contents(folder, contents)
     assert outcomes[0] == "full"
     assert outcomes[-1] == "done"
     compacted(folder)
-    assert_tidy(folder)
+    check_row_files(folder)
 
 
 def test_an_interrupted_compaction_leaves_no_files(tmp_path: Path) -> None:
-    model = filled(tmp_path / "g")
+    contents = fill_gallery(tmp_path / "g")
     size = file_sizes(tmp_path / "g")
     reported: list[tuple[str, int, int]] = []
 
@@ -308,33 +308,33 @@ def test_an_interrupted_compaction_leaves_no_files(tmp_path: Path) -> None:
         with pytest.raises(KeyboardInterrupt):
             gallery.compact(progress=stop)
         assert file_sizes(gallery.path) == size
-        n = len(model)
+        n = len(contents)
         assert reported == [
             ("compacting bags", n, n),
             ("compacting dense vectors", n, n),
         ]
-    held(tmp_path / "g", model)
+    check_contents(tmp_path / "g", contents)
 
 
 def test_old_changes_are_forgotten_and_slow_readers_read_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog, "_CHANGES_KEPT", 6)
-    model = filled(tmp_path / "g")
+    contents = fill_gallery(tmp_path / "g")
     quick, slow = Gallery.open(tmp_path / "g"), Gallery.open(tmp_path / "g")
     slow.store.snapshot()
-    for number, commits in enumerate(islice(sessions(3, model), 30)):
-        for model in committed(tmp_path / "g", commits):
-            assert stored_bits(quick) == bits(model)
+    for number, commits in enumerate(islice(random_sessions(3, contents), 30)):
+        for contents in run_session(tmp_path / "g", commits):
+            assert stored_rows(quick) == expected_rows(contents)
         if number % 7 == 0:
-            assert stored_bits(slow) == bits(model)
+            assert stored_rows(slow) == expected_rows(contents)
         state = quick.store.snapshot().state
         last = state.last_change or 0
         assert last - state.forgotten <= 6
     assert last > 30
     quick.close()
     slow.close()
-    held(tmp_path / "g", model)
+    check_contents(tmp_path / "g", contents)
 
 
 def test_the_command_says_what_it_has_given_back(indexed: test_cli.Run, photos: Path) -> None:

@@ -13,7 +13,7 @@ from bm25v.api import Gallery
 from bm25v.gallery import catalog
 from bm25v.gallery.writer import FileState, Writer
 from bm25v.vocabulary import Vocabulary
-from tests.conftest import picture
+from tests.conftest import make_image
 
 COMPAT = Path(__file__).parent / "compat"
 
@@ -23,7 +23,7 @@ def test_a_gallery_of_an_old_format_gives_its_old_results(golden: Path, tmp_path
     shutil.copytree(golden.with_suffix(""), tmp_path / "g")
     gallery = Gallery.open(tmp_path / "g")
     assert gallery.problems() == []
-    hits = gallery.search(np.asarray(picture(1)), mode="sparse").to_dict()["hits"]
+    hits = gallery.search(np.asarray(make_image(1)), mode="sparse").to_dict()["hits"]
     expected = json.loads(golden.read_text())
     assert [hit["path"] for hit in hits] == [hit["path"] for hit in expected]
     for hit, old in zip(hits, expected, strict=True):
@@ -46,7 +46,7 @@ def test_there_are_golden_files() -> None:
 
 
 def put_another(folder: Path, seed: int = 7) -> None:
-    encoding = Vocabulary.load("toy").encode(np.asarray(picture(seed)))
+    encoding = Vocabulary.load("toy").encode(np.asarray(make_image(seed)))
     with Writer(folder) as writer:
         file = FileState(f"/photos/{seed}.png", bytes([seed] * 16), seed, seed)
         writer.put(file, encoding.bag, encoding.dense_e)
@@ -106,4 +106,4 @@ def test_a_gallery_of_an_old_format_is_written_on_while_it_is_read(
 
 
 def seen(gallery: Gallery) -> set[str]:
-    return {hit.path for hit in gallery.search(np.asarray(picture(1)), mode="dense")}
+    return {hit.path for hit in gallery.search(np.asarray(make_image(1)), mode="dense")}

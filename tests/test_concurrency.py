@@ -22,22 +22,22 @@ from bm25v.index.bm25 import WeightedWords
 from bm25v.search import Mode
 from tests.children import REFUSED, Report, finish, start
 from tests.histories import (
-    PICTURES,
-    Model,
-    bits,
-    committed,
-    encoding,
-    filled,
-    held,
-    number_at,
-    sessions,
-    stored_bits,
+    N_IMAGES,
+    Contents,
+    check_contents,
+    expected_rows,
+    fill_gallery,
+    image_number,
+    make_encoding,
+    random_sessions,
+    run_session,
+    stored_rows,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork")
 
 SOAK_SECONDS = float(os.environ.get("BM25V_SOAK_SECONDS", "4"))
-NUMBERS = {encoding(n).dense_e.astype(np.float16).tobytes(): n for n in range(PICTURES)}
+NUMBERS = {make_encoding(n).dense_e.astype(np.float16).tobytes(): n for n in range(N_IMAGES)}
 MODES: tuple[Mode, ...] = ("two-stage", "sparse", "dense")
 
 
@@ -47,19 +47,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "g"
 
 
-def pairs(seed: int) -> Iterator[list[Model]]:
-    """Give what writers commit, as `sessions` does; pictures come, move and go in pairs only."""
+def pairs(seed: int) -> Iterator[list[Contents]]:
+    """Give what writers commit, as `random_sessions` does; images change in pairs."""
     rng = random.Random(seed)
-    model: Model = {}
+    contents: Contents = {}
     while True:
         commits = []
         for _ in range(rng.randint(0, 3)):
-            first, letter = 2 * rng.randrange(PICTURES // 2), rng.choice("abc")
-            is_there = first in model.values()
-            model = {path: n for path, n in model.items() if n // 2 != first // 2}
+            first, letter = 2 * rng.randrange(N_IMAGES // 2), rng.choice("abc")
+            is_there = first in contents.values()
+            contents = {path: n for path, n in contents.items() if n // 2 != first // 2}
             if not is_there or rng.random() < 0.5:
-                model |= {f"/photos/{n}-{letter}.png": n for n in (first, first + 1)}
-            commits.append(model)
+                contents |= {f"/photos/{n}-{letter}.png": n for n in (first, first + 1)}
+            commits.append(contents)
         yield commits
 
 
@@ -69,7 +69,7 @@ def test_readers_see_whole_moments_while_a_writer_writes_and_compacts(folder: Pa
 
     def write(report: Report) -> None:
         for commits in pairs(7):
-            for _ in committed(folder, commits):
+            for _ in run_session(folder, commits):
                 report()
             if time.monotonic() > end:
                 break
@@ -109,7 +109,7 @@ def in_threads(n: int, work: Callable[[int], None]) -> None:
 
 def look_until(end: float, gallery: Gallery, rng: random.Random, report: Report) -> None:
     while time.monotonic() < end:
-        wish = rng.randrange(PICTURES)
+        wish = rng.randrange(N_IMAGES)
         check_moment(gallery.store.snapshot(), wish)
         check_hits(gallery, wish, rng.choice(MODES))
         assert len(gallery) % 2 == 0
@@ -124,7 +124,7 @@ def check_moment(snapshot: Snapshot, wish: int) -> None:
     numbers = {NUMBERS[snapshot.dense_ne[row].tobytes()] for row in rows}
     assert len(numbers) == len(rows)
     assert {n ^ 1 for n in numbers} == numbers
-    wanted = WeightedWords.from_bag(encoding(wish).bag)
+    wanted = WeightedWords.from_bag(make_encoding(wish).bag)
     expected = reference.reference_search([snapshot.bag(row) for row in rows], wanted, 10)
     found = snapshot.searcher.search(wanted, 10)
     assert list(zip(*map(np.ndarray.tolist, found), strict=True)) == [
@@ -134,8 +134,8 @@ def check_moment(snapshot: Snapshot, wish: int) -> None:
 
 def check_hits(gallery: Gallery, wish: int, mode: Mode) -> None:
     """Expect every hit's path to belong to what is said of it."""
-    for hit in gallery.search(encoding(wish), k=PICTURES, mode=mode):
-        found, wanted = encoding(number_at(hit.path)), encoding(wish)
+    for hit in gallery.search(make_encoding(wish), k=N_IMAGES, mode=mode):
+        found, wanted = make_encoding(image_number(hit.path)), make_encoding(wish)
         cosine = np.dot(found.dense_e, wanted.dense_e) / np.prod(
             [np.linalg.norm(vector) for vector in (found.dense_e, wanted.dense_e)]
         )
@@ -152,7 +152,7 @@ def test_writers_in_each_other_s_way_are_told_so_and_lose_nothing(folder: Path) 
             file = FileState(f"/photos/{number}-a.png", bytes([number] * 16), 1, 1)
             try:
                 with Writer(folder) as writer:
-                    writer.put(file, encoding(number).bag, encoding(number).dense_e)
+                    writer.put(file, make_encoding(number).bag, make_encoding(number).dense_e)
                     writer.commit()
                 done += 1
             except GalleryLocked as error:
@@ -166,7 +166,7 @@ def test_writers_in_each_other_s_way_are_told_so_and_lose_nothing(folder: Path) 
     ends = [finish(*child) for child in children]
     assert [code for code, _ in ends] == [0, 0, 0]
     assert sum(locked for _, locked in ends) > 0
-    held(folder, {f"/photos/{n}-a.png": n for n in range(24)})
+    check_contents(folder, {f"/photos/{n}-a.png": n for n in range(24)})
 
 
 @pytest.fixture
@@ -188,16 +188,16 @@ def become_nobody() -> None:
 
 
 def test_a_reader_that_may_not_write_follows_a_writer_that_is_still_at_work(shared: Path) -> None:
-    history = list(islice(sessions(4, {}), 15))
+    history = list(islice(random_sessions(4, {}), 15))
     wait, go_on = os.pipe()
 
     def read(report: Report) -> None:
         become_nobody()
         with Gallery.open(shared) as gallery:
             report()
-            for model in chain.from_iterable(history):
+            for contents in chain.from_iterable(history):
                 os.read(wait, 1)
-                assert stored_bits(gallery) == bits(model)
+                assert stored_rows(gallery) == expected_rows(contents)
                 report()
             os.read(wait, 1)
             with pytest.raises(GalleryNotFound, match="no longer exists"):
@@ -206,7 +206,7 @@ def test_a_reader_that_may_not_write_follows_a_writer_that_is_still_at_work(shar
     child, pipe = start(read)
     os.read(pipe, 1)
     for commits in history:
-        for _ in committed(shared, commits):
+        for _ in run_session(shared, commits):
             os.write(go_on, b".")
             assert os.read(pipe, 1) == b"."
     shutil.rmtree(shared)
@@ -216,7 +216,7 @@ def test_a_reader_that_may_not_write_follows_a_writer_that_is_still_at_work(shar
 
 def test_a_reader_that_may_not_write_is_not_shown_less_than_was_committed(shared: Path) -> None:
     def write_and_crash(report: Report) -> None:
-        for _ in committed(shared, [{"/photos/1-a.png": 1}]):
+        for _ in run_session(shared, [{"/photos/1-a.png": 1}]):
             os._exit(0)
 
     assert finish(*start(write_and_crash)) == (0, 0)
@@ -228,28 +228,28 @@ def test_a_reader_that_may_not_write_is_not_shown_less_than_was_committed(shared
             Gallery.open(shared)
 
     assert finish(*start(read)) == (0, 0)
-    held(shared, {"/photos/1-a.png": 1})
+    check_contents(shared, {"/photos/1-a.png": 1})
 
 
 def test_a_deleted_gallery_is_said_to_be_gone_and_an_old_snapshot_still_works(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "g"
-    model = filled(folder)
+    contents = fill_gallery(folder)
     gallery = Gallery.open(folder)
     snapshot = gallery.store.snapshot()
-    wanted = WeightedWords.from_bag(encoding(1).bag)
+    wanted = WeightedWords.from_bag(make_encoding(1).bag)
     before = snapshot.searcher.search(wanted, 10)
     shutil.rmtree(folder)
     after = snapshot.searcher.search(wanted, 10)
     assert after.rows.tolist() == before.rows.tolist()
     assert after.scores.tolist() == before.scores.tolist()
-    assert len(snapshot.rows) == len(model)
+    assert len(snapshot.rows) == len(contents)
     for use in (
         gallery.store.snapshot,
         gallery.info,
         gallery.compact,
-        lambda: gallery.search(encoding(1)),
+        lambda: gallery.search(make_encoding(1)),
         lambda: gallery.remove("/photos"),
         lambda: gallery.add("/"),
         lambda: Gallery.open(folder),
@@ -262,20 +262,20 @@ def test_a_deleted_gallery_is_said_to_be_gone_and_an_old_snapshot_still_works(
 
 def test_a_gallery_made_anew_in_the_same_place_is_noticed(tmp_path: Path) -> None:
     folder = tmp_path / "g"
-    filled(folder)
+    fill_gallery(folder)
     gallery = Gallery.open(folder)
     gallery.store.snapshot()
     folder.rename(folder.with_name("old"))
     Gallery.create(folder, vocabulary="toy").close()
     with pytest.raises(GalleryError, match="was replaced by another gallery: open it again"):
-        gallery.search(encoding(1))
+        gallery.search(make_encoding(1))
     gallery.close()
 
 
 def test_a_gallery_deleted_while_it_is_written_is_an_error_like_others(folder: Path) -> None:
     with pytest.raises(GalleryError), Writer(folder) as writer:
         file = FileState("/photos/1-a.png", bytes(16), 1, 1)
-        writer.put(file, encoding(1).bag, encoding(1).dense_e)
+        writer.put(file, make_encoding(1).bag, make_encoding(1).dense_e)
         shutil.rmtree(folder)
         writer.commit()
 
@@ -285,7 +285,7 @@ def test_a_gallery_deleted_at_any_time_gives_results_or_a_clear_error(
     tmp_path: Path, seed: int
 ) -> None:
     folder = tmp_path / "g"
-    filled(folder)
+    fill_gallery(folder)
 
     def read(report: Report) -> None:
         with Gallery.open(folder) as gallery:
@@ -300,7 +300,7 @@ def test_a_gallery_deleted_at_any_time_gives_results_or_a_clear_error(
     def write(report: Report) -> None:
         report()
         for commits in pairs(seed):
-            for _ in committed(folder, commits):
+            for _ in run_session(folder, commits):
                 pass
 
     children = [start(read), start(write)]

@@ -18,7 +18,7 @@ from bm25v.errors import EvaluationError, GalleryNotFound, MissingExtra, WrongUs
 from bm25v.research import cost
 from bm25v.research.zipf import fit_zipf
 from bm25v.vocabulary import Vocabulary
-from tests.conftest import picture
+from tests.conftest import make_image
 
 
 def run(command: click.Command, *arguments: object) -> str:
@@ -46,7 +46,7 @@ def other(gallery: Gallery, tmp_path: Path) -> Gallery:
     """A second, smaller gallery."""
     other = Gallery.create(tmp_path / "other.bm25v", vocabulary="toy")
     for seed in range(100, 105):
-        picture(seed).save(tmp_path / f"{seed}.png")
+        make_image(seed).save(tmp_path / f"{seed}.png")
         other.add(tmp_path / f"{seed}.png")
     return other
 
@@ -161,7 +161,7 @@ def test_an_empty_or_missing_gallery_is_refused(tmp_path: Path) -> None:
 def test_a_power_law_needs_two_active_words(tmp_path: Path) -> None:
     toy = Vocabulary.load("toy")
     Vocabulary.build("single", backbone=toy.backbone, sae=toy.sae, k_post=1).save(tmp_path / "v")
-    picture(1).save(tmp_path / "1.png")
+    make_image(1).save(tmp_path / "1.png")
     with Gallery.create(tmp_path / "g", vocabulary=tmp_path / "v") as gallery:
         gallery.add(tmp_path / "1.png")
     with pytest.raises(

@@ -17,7 +17,7 @@ from bm25v.research.datasets import DATASETS, Dataset, PixelBox, load
 from bm25v.research.datasets.plain_pickle import PickleRefused, load_plain
 from bm25v.research.features import extract_features
 from bm25v.vocabulary import Vocabulary
-from tests.conftest import picture
+from tests.conftest import make_image
 
 Pairs = list[tuple[str, str]]
 
@@ -26,7 +26,7 @@ def save(root: Path, *names: str) -> None:
     for name in names:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        picture(sum(name.encode()) * 7919 + len(name), side=8).save(path)
+        make_image(sum(name.encode()) * 7919 + len(name), side=8).save(path)
 
 
 def write(path: Path, *lines: str) -> None:

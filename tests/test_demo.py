@@ -12,7 +12,7 @@ from bm25v import demo
 from bm25v.errors import VocabularyMismatch, WrongUse
 from bm25v.pages.searches_page import LabelledSearch
 from bm25v.vocabulary import Vocabulary
-from tests.conftest import picture
+from tests.conftest import make_image
 
 
 def zipped(files: dict[str, bytes]) -> bytes:
@@ -27,7 +27,7 @@ def flowers(n_species: int = 3, per_species: int = 5) -> bytes:
     files, rows = {}, ["file,label"]
     for n in range(n_species * per_species):
         content = io.BytesIO()
-        picture(n).save(content, "PNG")
+        make_image(n).save(content, "PNG")
         files[f"flower_images/{n:04}.png"] = content.getvalue()
         rows.append(f"{n:04}.png,{n % n_species}")
     files["flower_images/flower_labels.csv"] = "\n".join(rows).encode()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bm25v import cli
-from tests.conftest import picture
+from tests.conftest import make_image
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -67,8 +67,8 @@ def test_the_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (code,) = blocks("python")
     (tmp_path / "Pictures").mkdir()
     for seed in range(5):
-        picture(seed).save(tmp_path / "Pictures" / f"{seed}.jpg")
-    picture(2).save(tmp_path / "cat.jpg")
+        make_image(seed).save(tmp_path / "Pictures" / f"{seed}.jpg")
+    make_image(2).save(tmp_path / "cat.jpg")
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {})
     assert (tmp_path / "why.png").stat().st_size > 10_000

@@ -31,8 +31,8 @@ from bm25v.progress import no_progress
 from bm25v.research.bench.duplicates import CHANGES, measure_duplicates
 from bm25v.vocabulary.bag import Bag
 from tests import test_cli
-from tests.conftest import picture
-from tests.histories import committed, filled, sessions
+from tests.conftest import make_image
+from tests.histories import fill_gallery, random_sessions, run_session
 
 run = test_cli.run
 
@@ -249,7 +249,7 @@ def test_rows_that_are_equal_are_one_group_however_many(
 ) -> None:
     (tmp_path / "p").mkdir()
     for number in range(70):  # more than a search gives
-        image = picture(3)
+        image = make_image(3)
         image.save(tmp_path / "p" / f"{number}.png", compress_level=number % 9, dpi=(number + 1, 1))
     gallery = make_gallery("g")
     gallery.add(tmp_path / "p")
@@ -259,11 +259,11 @@ def test_rows_that_are_equal_are_one_group_however_many(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_after_any_history_copies_are_those_that_there_are(tmp_path: Path, seed: int) -> None:
-    model = filled(tmp_path / "g", seed)
-    for _, commits in zip(range(6), sessions(seed, model), strict=False):
-        (*_, model) = (model, *committed(tmp_path / "g", commits))
+    contents = fill_gallery(tmp_path / "g", seed)
+    for _, commits in zip(range(6), random_sessions(seed, contents), strict=False):
+        (*_, contents) = (contents, *run_session(tmp_path / "g", commits))
         expected: dict[int, set[str]] = {}
-        for path, number in model.items():
+        for path, number in contents.items():
             expected.setdefault(number, set()).add(path)
         copies = {frozenset(paths) for paths in expected.values() if len(paths) > 1}
         with Gallery.open(tmp_path / "g") as gallery:

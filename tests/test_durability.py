@@ -21,7 +21,16 @@ from bm25v.gallery.catalog import FILE_NAME, Catalog
 from bm25v.gallery.writer import Writer
 from tests import test_gallery
 from tests.children import REFUSED, Report, die_at_step, finish, start
-from tests.histories import Model, assert_tidy, changed, committed, encoding, filled, held, sessions
+from tests.histories import (
+    Contents,
+    change_randomly,
+    check_contents,
+    check_row_files,
+    fill_gallery,
+    make_encoding,
+    random_sessions,
+    run_session,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork")
 small_disk = test_gallery.small_disk
@@ -29,7 +38,7 @@ small_disk = test_gallery.small_disk
 KILLS = 200
 FLIPS = 150
 
-Plan = Iterable[list[Model]]
+Plan = Iterable[list[Contents]]
 
 
 @pytest.fixture
@@ -40,30 +49,30 @@ def folder(tmp_path: Path) -> Path:
 
 def carry_out(folder: Path, plan: Plan, report: Report) -> None:
     for commits in plan:
-        for _ in committed(folder, commits):
+        for _ in run_session(folder, commits):
             report()
 
 
-def possible(model: Model, plan: Plan, reported: int) -> list[Model]:
+def possible(contents: Contents, plan: Plan, reported: int) -> list[Contents]:
     """Return what the last commit reported has left, and what the next one would leave."""
-    commits = chain([model], chain.from_iterable(plan))
+    commits = chain([contents], chain.from_iterable(plan))
     return list(islice(commits, reported, reported + 2))
 
 
-def short_plan(seed: int, model: Model) -> list[list[Model]]:
+def short_plan(seed: int, contents: Contents) -> list[list[Contents]]:
     """Return two commits, a compaction and another commit."""
     rng = random.Random(seed)
-    first = changed(rng, model)
-    second = changed(rng, first)
-    return [[first, second], [], [changed(rng, second)]]
+    first = change_randomly(rng, contents)
+    second = change_randomly(rng, first)
+    return [[first, second], [], [change_randomly(rng, second)]]
 
 
 def test_writers_killed_at_any_time_lose_nothing_and_leave_nothing_half_done(folder: Path) -> None:
     rng = random.Random(25)
-    model: Model = {}
+    contents: Contents = {}
     commits = 0
     for seed in range(KILLS):
-        plan = sessions(seed, model)
+        plan = random_sessions(seed, contents)
 
         def write_on(report: Report, plan: Plan = plan) -> None:
             carry_out(folder, plan, report)
@@ -73,47 +82,49 @@ def test_writers_killed_at_any_time_lose_nothing_and_leave_nothing_half_done(fol
         os.kill(child, signal.SIGKILL)
         code, reported = finish(child, pipe)
         assert code == -signal.SIGKILL
-        model = held(folder, *possible(model, sessions(seed, model), reported))
+        contents = check_contents(
+            folder, *possible(contents, random_sessions(seed, contents), reported)
+        )
         commits += reported
     assert commits > KILLS / 2
 
 
 def test_writers_killed_between_any_two_steps_leave_nothing_half_done(folder: Path) -> None:
-    model: Model = {}
+    contents: Contents = {}
     for n in count():
-        plan = short_plan(n, model)
+        plan = short_plan(n, contents)
 
         def write_until(report: Report, plan: Plan = plan, n: int = n) -> None:
             die_at_step(n)
             carry_out(folder, plan, report)
 
         code, reported = finish(*start(write_until))
-        model = held(folder, *possible(model, plan, reported))
+        contents = check_contents(folder, *possible(contents, plan, reported))
         if code == 0:
             break
         assert code == -signal.SIGKILL
     assert n > 60
-    assert_tidy(folder)
+    check_row_files(folder)
 
 
 def test_a_failing_sync_is_said_and_changes_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model: Model = {}
+    contents: Contents = {}
     for n in count():
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", failing(os.fsync, n))
             try:
-                for commits in short_plan(n, model):
-                    for model in committed(folder, commits):  # noqa: B007 - the last one is needed
+                for commits in short_plan(n, contents):
+                    for contents in run_session(folder, commits):  # noqa: B007 - the last one is needed
                         pass
                 break
             except GalleryError as error:
                 assert str(error) == (
                     f"cannot write to {folder}: Input/output error; everything committed is kept"
                 )
-        assert_tidy(folder)
-        held(folder, model)
+        check_row_files(folder)
+        check_contents(folder, contents)
     assert n == 11  # 2 + 2 of the commits, 5 of the compaction, 2 of the commit after it
 
 
@@ -130,17 +141,17 @@ def failing(call: Callable[[int], None], n: int) -> Callable[[int], None]:
 
 def test_a_disk_that_takes_no_more_bytes_is_said_and_loses_nothing(folder: Path) -> None:
     """Files may not grow beyond a limit: any write may fail, the database's own ones too."""
-    model: Model = {}
+    contents: Contents = {}
     codes = set()
     for limit in chain(range(0, 8_000, 500), range(8_000, 140_000, 4_000)):
-        plan = short_plan(limit, model)
+        plan = short_plan(limit, contents)
 
         def write_little(report: Report, plan: Plan = plan, limit: int = limit) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
             carry_out(folder, plan, report)
 
         code, reported = finish(*start(write_little))
-        model = held(folder, *possible(model, plan, reported))
+        contents = check_contents(folder, *possible(contents, plan, reported))
         codes.add(code)
     assert codes == {0, REFUSED}
 
@@ -148,12 +159,12 @@ def test_a_disk_that_takes_no_more_bytes_is_said_and_loses_nothing(folder: Path)
 def test_a_full_disk_is_said_and_loses_nothing(small_disk: Path) -> None:
     folder = small_disk / "g"
     Gallery.create(folder, vocabulary="toy").close()
-    model: Model = {}
+    contents: Contents = {}
     refused = 0
     for left in range(0, 120, 4):
         ballast = small_disk / "ballast"
         ballast.write_bytes(bytes(max(0, shutil.disk_usage(small_disk).free - left * 1024)))
-        plan = short_plan(left, model)
+        plan = short_plan(left, contents)
 
         def fill_up(report: Report, plan: Plan = plan) -> None:
             try:
@@ -166,7 +177,7 @@ def test_a_full_disk_is_said_and_loses_nothing(small_disk: Path) -> None:
         assert code in (0, REFUSED)
         refused += code == REFUSED
         ballast.unlink()
-        model = held(folder, *possible(model, plan, reported))
+        contents = check_contents(folder, *possible(contents, plan, reported))
     assert 0 < refused < 30
 
 
@@ -216,21 +227,21 @@ def test_a_power_cut_at_a_commit_leaves_all_of_it_or_nothing(
 
     monkeypatch.setattr(os, "fsync", noted_sync)
     monkeypatch.setattr(Catalog, "commit", cut_commit)
-    model: Model = {}
-    expected: list[Model] = []
-    for commits in islice(sessions(3, model), 12):
-        expected += [model, model] if not commits else []
+    contents: Contents = {}
+    expected: list[Contents] = []
+    for commits in islice(random_sessions(3, contents), 12):
+        expected += [contents, contents] if not commits else []
         before = len(cuts)
-        for after in committed(folder, commits):
-            expected += [model, after]
-            model = after
+        for after in run_session(folder, commits):
+            expected += [contents, after]
+            contents = after
         if not commits and len(cuts) == before:  # there was nothing to compact
             del expected[-2:]
         cuts.append(disk.cut(tmp_path / f"cut {len(cuts)}"))
-        expected.append(model)
+        expected.append(contents)
     assert len(cuts) == len(expected) > 30
-    for left, model in zip(cuts, expected, strict=True):
-        held(left, model)
+    for left, contents in zip(cuts, expected, strict=True):
+        check_contents(left, contents)
 
 
 def test_the_catalogue_is_synced_at_every_commit(folder: Path) -> None:
@@ -266,7 +277,7 @@ def facts(folder: Path) -> tuple[list[str], Facts]:
             if is_indexed:
                 gallery.store.snapshot().searcher.build_index()
             for mode in test_gallery.MODES:
-                found = gallery.search(encoding(3), k=100, mode=mode)
+                found = gallery.search(make_encoding(3), k=100, mode=mode)
                 hits += [(hit.path, hit.sparse) for hit in found]
         entries = [
             (entry.row, entry.live, entry.content, entry.checksum, entry.live and entry.path)
@@ -279,7 +290,7 @@ def facts(folder: Path) -> tuple[list[str], Facts]:
 @pytest.mark.parametrize("name", ["bags.rows", "dense.rows", FILE_NAME])
 def test_flipped_bits_are_named_or_harmless_and_crash_nothing(tmp_path: Path, name: str) -> None:
     rng = random.Random(name)
-    filled(tmp_path / "whole")
+    fill_gallery(tmp_path / "whole")
     whole = (tmp_path / "whole" / name).read_bytes()
     wrong, right = facts(tmp_path / "whole")
     assert wrong == []
@@ -296,7 +307,7 @@ def test_flipped_bits_are_named_or_harmless_and_crash_nothing(tmp_path: Path, na
 @pytest.mark.parametrize("name", ["bags.rows", "dense.rows", FILE_NAME])
 def test_torn_files_are_named(tmp_path: Path, name: str) -> None:
     rng = random.Random(name)
-    filled(tmp_path / "whole")
+    fill_gallery(tmp_path / "whole")
     whole = (tmp_path / "whole" / name).read_bytes()
     _, right = facts(tmp_path / "whole")
     for length in [0, 1, 63, 64, len(whole) - 1, *(rng.randrange(len(whole)) for _ in range(20))]:

@@ -24,7 +24,7 @@ from bm25v.pages.explanation_page import render_explanation, write_explanation
 from bm25v.pages.searches_page import LabelledSearch, render_searches
 from bm25v.search import Match, WordContribution
 from bm25v.vocabulary import bag as bags
-from tests.conftest import picture
+from tests.conftest import make_image
 
 Pixels = NDArray[np.uint8]
 VOID = {"meta", "img", "br", "hr", "link", "input", "wbr"}
@@ -272,7 +272,7 @@ def test_a_pages_bars_fill_the_score(gallery: Gallery, photos: Path) -> None:
 
 def test_names_and_labels_are_escaped(gallery: Gallery, photos: Path) -> None:
     evil = photos / "<script>alert('x')&.png"
-    picture(50).save(evil)
+    make_image(50).save(evil)
     gallery.add(evil)
     labels = {str(evil): '"><b onclick=x>'}
     text = render_searches(
@@ -384,8 +384,8 @@ def test_a_file_with_another_content_is_noted_even_if_it_has_the_same_words(
     gallery: Gallery, photos: Path
 ) -> None:
     assert not gallery.store.has_changed(str(photos / "3.png"))
-    picture(3).save(photos / "copy.png")
-    picture(3).save(photos / "3.png", compress_level=0)
+    make_image(3).save(photos / "copy.png")
+    make_image(3).save(photos / "3.png", compress_level=0)
     assert gallery.store.has_changed(str(photos / "3.png"))
     (note,) = gallery.explain(photos / "copy.png", photos / "3.png").notes
     assert "3.png has changed since it was indexed" in note

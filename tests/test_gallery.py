@@ -37,7 +37,7 @@ from bm25v.gallery import catalog, indexing, rows
 from bm25v.gallery.writer import Writer
 from bm25v.search import Mode
 from bm25v.vocabulary import Encoding, Vocabulary
-from tests.conftest import picture
+from tests.conftest import make_image
 
 MODES: tuple[Mode, ...] = ("two-stage", "sparse", "dense", "hybrid")
 
@@ -48,7 +48,7 @@ def names(gallery: Gallery) -> set[str]:
 
 
 def picture_array(seed: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    return np.asarray(picture(seed))
+    return np.asarray(make_image(seed))
 
 
 def forbid_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ def test_one_of_two_copies_of_a_vanished_file_is_the_moved_one(
 
 
 def test_a_changed_file_is_encoded_anew(gallery: Gallery, photos: Path) -> None:
-    picture(99).save(photos / "4.png")
+    make_image(99).save(photos / "4.png")
     report = gallery.add(photos)
     assert (report.updated, report.unchanged) == (1, 11)
     hits = gallery.search(picture_array(99))
@@ -213,7 +213,7 @@ def test_removing_a_folder_leaves_its_namesakes(
 ) -> None:
     for name in ("a", "a b", "ab", "a0"):
         (photos / name).mkdir()
-        picture(hash(name) % 1000).save(photos / name / "x.png")
+        make_image(hash(name) % 1000).save(photos / name / "x.png")
     gallery = make_gallery("g")
     gallery.add(photos)
     assert gallery.remove(photos / "a") == 1
@@ -248,13 +248,13 @@ def test_any_history_equals_a_gallery_built_from_scratch(
     photos = folder / "photos"
     photos.mkdir()
     for seed in range(3):
-        picture(seed, side=14).save(photos / f"{seed}.png")
+        make_image(seed, side=14).save(photos / f"{seed}.png")
     live = Gallery.create(folder / "live", vocabulary="toy")
     live.add(photos)
     for kind, number, seed in history:
         path = photos / f"{number}.png"
         if kind == "put":
-            picture(abs(seed) % 7, side=14).save(path)
+            make_image(abs(seed) % 7, side=14).save(path)
         elif path.exists() and kind == "remove":
             path.unlink()
         elif path.exists() and not (photos / f"{seed % 6}.png").exists():
@@ -286,7 +286,7 @@ def test_an_index_changes_no_result(
     scanning = Gallery.open(gallery.path)
     gallery.store.snapshot().searcher.build_index()
     gallery.remove(photos / "3.png")
-    picture(77).save(photos / "new.png")
+    make_image(77).save(photos / "new.png")
     gallery.add(photos / "new.png")
     for seed in range(20):
         found, plain = (g.search(picture_array(seed), mode=mode) for g in (gallery, scanning))
@@ -336,7 +336,7 @@ def test_rows_that_were_not_committed_do_not_exist(gallery: Gallery, photos: Pat
     with bags.open("ab") as file:
         file.write(b"left by a killed process")
     assert len(names(Gallery.open(gallery.path))) == 12
-    picture(50).save(photos / "new.png")
+    make_image(50).save(photos / "new.png")
     gallery.add(photos)
     assert bags.stat().st_size == size + 64
     assert gallery.problems() == []
@@ -348,7 +348,7 @@ def test_a_killed_indexing_run_loses_at_most_a_batch_and_goes_on(
     photos = tmp_path / "photos"
     photos.mkdir()
     for seed in range(60):
-        picture(seed).save(photos / f"{seed}.png")
+        make_image(seed).save(photos / f"{seed}.png")
     make_gallery("g").close()
     script = (
         "import sys, time; from bm25v.api import Gallery; from bm25v.gallery import indexing\n"
@@ -377,7 +377,7 @@ def test_a_killed_indexing_run_loses_at_most_a_batch_and_goes_on(
 def test_a_full_disk_is_said_and_loses_nothing(
     gallery: Gallery, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    picture(50).save(photos / "new.png")
+    make_image(50).save(photos / "new.png")
 
     def full(_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -412,7 +412,7 @@ def test_a_really_full_disk_is_said_and_loses_nothing(
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(max(0, shutil.disk_usage(small_disk).free - left * 1024)))
     for seed in range(100, 300):
-        picture(seed, side=5).save(photos / f"{seed}.png")
+        make_image(seed, side=5).save(photos / f"{seed}.png")
     try:
         added = gallery.add(photos).added
     except StorageFull:
@@ -535,7 +535,7 @@ def test_memory_does_not_grow_with_the_number_of_images(
     photos = tmp_path / "many"
     photos.mkdir()
     for seed in range(n):
-        picture(seed, side=16).save(photos / f"{seed}.png")
+        make_image(seed, side=16).save(photos / f"{seed}.png")
     prepare, encode = ToyBackbone.prepare_image, Vocabulary.encode_features
 
     def in_a_megabyte(values: Floats) -> Floats:
@@ -572,7 +572,7 @@ def test_a_reader_who_may_not_write_sees_every_commit() -> None:
         folder.chmod(0o755)
         (folder / "photos").mkdir()
         for seed in range(4):
-            picture(seed).save(folder / "photos" / f"{seed}.png")
+            make_image(seed).save(folder / "photos" / f"{seed}.png")
         gallery = Gallery.create(folder / "g", vocabulary="toy")
         gallery.add(folder / "photos")
         gallery.close()
@@ -649,7 +649,7 @@ def test_checking_while_somebody_writes_finds_nothing_wrong(
 ) -> None:
     monkeypatch.setattr(indexing, "BATCH", 2)
     for seed in range(100, 160):
-        picture(seed).save(photos / f"{seed}.png")
+        make_image(seed).save(photos / f"{seed}.png")
     found: list[str] = []
     searched: list[int] = []
     writing = threading.Event()

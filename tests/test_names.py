@@ -23,7 +23,7 @@ from bm25v.vocabulary import names
 from bm25v.vocabulary.vocabulary import NAMES, Vocabulary
 from tests import test_cli
 from tests.children import Report, die_at_step, finish, start
-from tests.histories import filled
+from tests.histories import fill_gallery
 
 run, indexed = test_cli.run, test_cli.indexed
 
@@ -217,7 +217,7 @@ def table_of(folder: Path) -> word_names.WordNames:
 
 @pytest.mark.filterwarnings("ignore:.*fork")
 def test_writers_at_once_lose_no_name(tmp_path: Path) -> None:
-    filled(tmp_path / "g")
+    fill_gallery(tmp_path / "g")
     table = table_of(tmp_path / "g")
 
     def name_some(first: int) -> None:
@@ -234,7 +234,7 @@ def test_writers_at_once_lose_no_name(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork")
 def test_a_killed_writer_leaves_the_old_names_or_the_new_ones(tmp_path: Path) -> None:
-    filled(tmp_path / "g")
+    fill_gallery(tmp_path / "g")
     table = table_of(tmp_path / "g")
     before = dict.fromkeys(range(100), "an old name")
     table.update(dict(before))

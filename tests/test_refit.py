@@ -27,7 +27,7 @@ from bm25v.training.quality import measure_quality  # noqa: E402
 from bm25v.training.recipe import Recipe  # noqa: E402
 from bm25v.training.refit import refit_decoder  # noqa: E402
 from bm25v.vocabulary import Vocabulary  # noqa: E402
-from tests.conftest import picture  # noqa: E402
+from tests.conftest import make_image  # noqa: E402
 
 Floats = NDArray[np.float32]
 
@@ -112,10 +112,12 @@ def test_too_many_words_are_refused(
 
 
 @pytest.fixture
-def trained(pictures: Path, tmp_path: Path) -> Vocabulary:
+def trained(training_images: Path, tmp_path: Path) -> Vocabulary:
     """A vocabulary whose decoder was spoilt after its training, with a name for a word."""
     recipe = Recipe(expansion=4, k=4, batch=128, epochs=2, seed=3, held_out=0.1)
-    options = TrainingOptions(pictures, tmp_path / "mine.vocab", backbone="toy", recipe=recipe)
+    options = TrainingOptions(
+        training_images, tmp_path / "mine.vocab", backbone="toy", recipe=recipe
+    )
     whole = train_vocabulary(options)
     spoilt = replace(whole, sae=with_noise(whole.sae), word_names={7: "red"})
     spoilt.save(options.output)
@@ -123,15 +125,15 @@ def trained(pictures: Path, tmp_path: Path) -> Vocabulary:
 
 
 def test_a_vocabulary_gets_a_better_decoder_and_keeps_all_else(
-    trained: Vocabulary, pictures: Path, tmp_path: Path
+    trained: Vocabulary, training_images: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "better.vocab"
-    refit_vocabulary(trained, pictures, output, draws=2)
+    refit_vocabulary(trained, training_images, output, draws=2)
     new = Vocabulary.load(output)
     assert new.name == "better"
     assert new.fingerprint == trained.fingerprint
     assert new.word_names == {7: "red"}
-    for path in pictures.iterdir():
+    for path in training_images.iterdir():
         before, after = trained.bag(path), new.bag(path)
         assert before.words.tobytes() == after.words.tobytes()
         assert before.tf.tobytes() == after.tf.tobytes()
@@ -142,7 +144,7 @@ def test_a_vocabulary_gets_a_better_decoder_and_keeps_all_else(
         path.name for path in trained.folder.iterdir()
     }
 
-    paths = tuple(sorted(pictures.iterdir()))
+    paths = tuple(sorted(training_images.iterdir()))
     _, held_out = stream_patches(Extraction(paths, 1, None, 0.1, 3), ToyBackbone(), lambda *_: None)
     figures = measure_quality(new.sae, held_out)
     facts, training = new.report["refit"], new.report["training"]
@@ -158,20 +160,20 @@ def test_a_vocabulary_gets_a_better_decoder_and_keeps_all_else(
 
 
 def test_a_decoder_that_is_not_better_is_not_written(
-    trained: Vocabulary, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Vocabulary, training_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refit_module, "PULL", 1e12)
     with pytest.raises(VocabularyError, match=r"explains (\S+)% .* the old one \1%: nothing"):
-        refit_vocabulary(trained, pictures, tmp_path / "better.vocab", draws=1)
+        refit_vocabulary(trained, training_images, tmp_path / "better.vocab", draws=1)
     assert not (tmp_path / "better.vocab").exists()
     with pytest.raises(VocabularyError, match="exists already"):
-        refit_vocabulary(trained, pictures, tmp_path / "mine.vocab", draws=1)
+        refit_vocabulary(trained, training_images, tmp_path / "mine.vocab", draws=1)
 
 
 def test_held_out_pictures_are_never_learnt_from(
-    trained: Vocabulary, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Vocabulary, training_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    split = Extraction(tuple(sorted(pictures.iterdir())), 1, None, 0.1, 3)
+    split = Extraction(tuple(sorted(training_images.iterdir())), 1, None, 0.1, 3)
     shards = split.shards(ToyBackbone())
     held_out = {path for shard in shards[: split.n_held_out(len(shards))] for path in shard}
     assert len(held_out) == 4
@@ -183,17 +185,17 @@ def test_held_out_pictures_are_never_learnt_from(
         start(self, options, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(StreamedPatches, "__init__", note)
-    refit_vocabulary(trained, pictures, tmp_path / "better.vocab", draws=2)
+    refit_vocabulary(trained, training_images, tmp_path / "better.vocab", draws=2)
     drawn = {options.draw: set(options.paths) for options in seen}
     assert drawn == {0: set(split.paths), 1: drawn[0] - held_out, 2: drawn[1]}
 
 
 def test_other_pictures_than_in_training_are_split_anew_and_that_is_said(
-    trained: Vocabulary, pictures: Path, tmp_path: Path
+    trained: Vocabulary, training_images: Path, tmp_path: Path
 ) -> None:
     for seed in range(40, 80):
-        picture(seed).save(pictures / f"{seed}.png")
-    (pictures / "1.png").write_bytes(b"no picture")
+        make_image(seed).save(training_images / f"{seed}.png")
+    (training_images / "1.png").write_bytes(b"no picture")
     messages: list[str] = []
     torn: list[str] = []
 
@@ -201,22 +203,26 @@ def test_other_pictures_than_in_training_are_split_anew_and_that_is_said(
         torn.append(path.name)
 
     listener = Listener(on_message=messages.append, on_error=on_error)
-    new = refit_vocabulary(trained, pictures, tmp_path / "better.vocab", draws=2, listener=listener)
+    new = refit_vocabulary(
+        trained, training_images, tmp_path / "better.vocab", draws=2, listener=listener
+    )
     assert new.report["refit"]["held_out"] == "chosen anew"
     assert messages == ["these are not the training images: choosing other ones to hold out"]
     assert torn == ["1.png"]
 
 
-def test_a_vocabulary_without_a_report_can_be_refitted(pictures: Path, tmp_path: Path) -> None:
-    new = refit_vocabulary(Vocabulary.load("toy"), pictures, tmp_path / "new.vocab", draws=1)
+def test_a_vocabulary_without_a_report_can_be_refitted(
+    training_images: Path, tmp_path: Path
+) -> None:
+    new = refit_vocabulary(Vocabulary.load("toy"), training_images, tmp_path / "new.vocab", draws=1)
     assert new.fingerprint == Vocabulary.load("toy").fingerprint
     assert new.report["refit"]["held_out"] == "chosen anew"
     better = new.report["refit"]["explained_variance"]
     assert new.report["training"]["explained_variance"] == better
 
 
-def test_a_draw_changes_random_parts_alone(pictures: Path) -> None:
-    paths = tuple(sorted(pictures.iterdir()))
+def test_a_draw_changes_random_parts_alone(training_images: Path) -> None:
+    paths = tuple(sorted(training_images.iterdir()))
     first = Extraction(paths, views=4, patches=None, held_out=0.1, seed=5)
     other = replace(first, draw=1)
     toy = ToyBackbone()
@@ -238,8 +244,8 @@ def test_stores_of_the_first_draw_stay_valid() -> None:
     assert options.random_seed(7, 2) == (5, 7, 2)
 
 
-def test_the_command_refits(trained: Vocabulary, pictures: Path, tmp_path: Path) -> None:
-    words = ["refit", tmp_path / "mine.vocab", pictures, "-o", tmp_path / "new.vocab"]
+def test_the_command_refits(trained: Vocabulary, training_images: Path, tmp_path: Path) -> None:
+    words = ["refit", tmp_path / "mine.vocab", training_images, "-o", tmp_path / "new.vocab"]
     done = CliRunner().invoke(command, [*map(str, words), "--draws", "1", "--json"])
     assert done.exit_code == 0, done.output
     printed = json.loads(done.stdout)

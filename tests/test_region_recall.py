@@ -12,7 +12,7 @@ from bm25v.errors import EvaluationError
 from bm25v.research.datasets.dataset import Item
 from bm25v.research.region_recall import draw_class_pairs, join_side_by_side, search_pairs
 from tests import test_cli
-from tests.conftest import picture
+from tests.conftest import make_image
 from tests.test_cli import Run
 
 run = test_cli.run
@@ -62,7 +62,7 @@ def two_classes(folder: Path) -> Path:
     for label, base in (("dark", 0), ("light", 200)):
         (folder / label).mkdir(parents=True)
         for seed in range(12):
-            pixels = np.asarray(picture(seed)) // 5 + np.uint8(base)
+            pixels = np.asarray(make_image(seed)) // 5 + np.uint8(base)
             Image.fromarray(pixels).save(folder / label / f"{seed}.png")
     return folder
 

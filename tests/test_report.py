@@ -21,7 +21,7 @@ from bm25v.research.significance import Comparison, Interval
 from bm25v.research.systems import SYSTEMS
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary import bag as bags
-from tests.conftest import picture
+from tests.conftest import make_image
 from tests.test_explain import Page
 
 TOY = Vocabulary.load("toy")
@@ -35,7 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, name in enumerate(CLASSES):
         (folder / name).mkdir(parents=True)
         for seed in range(8):
-            picture(100 * number + seed // 2, side=40 + seed).save(folder / name / f"{seed}.png")
+            make_image(100 * number + seed // 2, side=40 + seed).save(folder / name / f"{seed}.png")
     (folder / "flowers" / "torn.png").write_bytes(b"no picture")
     return folder
 

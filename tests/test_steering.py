@@ -22,8 +22,8 @@ from bm25v.search.filters import flag_words
 from bm25v.vocabulary import Encoding, ImageInput, Vocabulary
 from bm25v.vocabulary.bag import Bag, pool_codes
 from tests import histories
-from tests.conftest import encode, picture
-from tests.histories import Model
+from tests.conftest import encode, make_image
+from tests.histories import Contents
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 NAMES = {word: f"thing{word}" for word in range(192)}
@@ -34,7 +34,7 @@ Asked = dict[str, Any]
 def asking(number: int) -> Encoding:
     """A picture to ask with: its words are those of the pictures, spread over patches."""
     rng = np.random.default_rng(1000 + number)
-    known = np.concatenate([histories.encoding((number + i) % 40).bag.words for i in range(3)])
+    known = np.concatenate([histories.make_encoding((number + i) % 40).bag.words for i in range(3)])
     words_pk = rng.choice(known, (49, 3))
     codes = Codes(words_pk.astype(np.int32), rng.random((49, 3)).astype(np.float32))
     patches_pd = rng.normal(size=(49, 12)).astype(np.float32)
@@ -86,8 +86,8 @@ def idf(df: int, n: int) -> float:
 class Expected:
     """The answers of the plain formula over the pictures that a gallery should hold."""
 
-    def __init__(self, model: Model, asked: Asked, pictures: list[set[int]]) -> None:
-        self.bags = {path: histories.encoding(number).bag for path, number in model.items()}
+    def __init__(self, contents: Contents, asked: Asked, pictures: list[set[int]]) -> None:
+        self.bags = {path: histories.make_encoding(number).bag for path, number in contents.items()}
         self.sets = {path: set(bag.words.tolist()) for path, bag in self.bags.items()}
         self.n = len(self.bags)
         self.weights = expected_weights(asked, pictures, self.sets)
@@ -153,7 +153,7 @@ wishes = st.fixed_dictionaries(
         "region": st.none() | boxes,
         "text": st.just([]) | st.lists(words, min_size=1, max_size=3),
         "must": st.lists(words, max_size=1, unique=True)
-        | st.sampled_from(list(combinations(histories.encoding(7).bag.words.tolist(), 2))),
+        | st.sampled_from(list(combinations(histories.make_encoding(7).bag.words.tolist(), 2))),
         "without": st.lists(words, max_size=3, unique=True),
         "boost": st.dictionaries(words, st.sampled_from([0.0, 0.5, 2.0, -1.0]), max_size=3),
         "negative": st.lists(st.integers(0, 9), max_size=2),
@@ -164,9 +164,9 @@ wishes = st.fixed_dictionaries(
 )
 
 
-def put_to(model: Model, wish: Asked) -> Asked | None:
+def put_to(contents: Contents, wish: Asked) -> Asked | None:
     """Make a wish about the pictures there are; None if it makes no sense there."""
-    paths = sorted(model)
+    paths = sorted(contents)
     here = {key: [paths[n % len(paths)] for n in wish[key]] for key in ("like", "unlike") if paths}
     asked = {**wish, "like": [], "unlike": [], **here}
     asked["pictures"] = [asking(number) for number in wish["pictures"]]
@@ -180,7 +180,7 @@ def put_to(model: Model, wish: Asked) -> Asked | None:
     return asked if any(asked[kind] for kind in kinds) else None
 
 
-def check_wish(gallery: Gallery, model: Model, asked: Asked) -> None:
+def check_wish(gallery: Gallery, contents: Contents, asked: Asked) -> None:
     given = dict(asked)
     pictures, least = given.pop("pictures"), given.pop("min_coverage")
     sets = [set(one.bag.words.tolist()) for one in pictures]
@@ -188,7 +188,7 @@ def check_wish(gallery: Gallery, model: Model, asked: Asked) -> None:
         sets = [set(region_bag(pictures[0], asked["region"]))]
     if asked["text"]:
         sets.append({word for word, name in NAMES.items() if name in asked["text"].split()})
-    expected = Expected(model, asked, sets)
+    expected = Expected(contents, asked, sets)
     by_words = {p for p in expected.found(least) if (expected.scores[p] or 0) > 0}
     has_dense = (pictures or asked["like"]) and not asked["text"]
     for mode in MODES if has_dense else ("sparse",):
@@ -231,18 +231,18 @@ def test_parts_make_up_the_score_in_every_mode_and_after_any_history(
         folder = Path(scratch) / "g"
         with Gallery.create(folder, vocabulary="toy") as gallery:
             gallery.name_words(dict(NAMES))
-            sessions = islice(histories.sessions(seed, {}), 6)
-            for number, model in enumerate(states(folder, sessions)):
+            sessions = islice(histories.random_sessions(seed, {}), 6)
+            for number, contents in enumerate(states(folder, sessions)):
                 if number == 2:
                     gallery.store.snapshot().searcher.build_index()
-                wish = put_to(model, asked[number % len(asked)])
-                if wish is not None and model:
-                    check_wish(gallery, model, wish)
+                wish = put_to(contents, asked[number % len(asked)])
+                if wish is not None and contents:
+                    check_wish(gallery, contents, wish)
 
 
-def states(folder: Path, sessions: Iterator[list[Model]]) -> Iterator[Model]:
+def states(folder: Path, sessions: Iterator[list[Contents]]) -> Iterator[Contents]:
     for commits in sessions:
-        yield from histories.committed(folder, commits)
+        yield from histories.run_session(folder, commits)
 
 
 @pytest.mark.parametrize("built", [False, True], ids=["scanned", "indexed"])
@@ -255,7 +255,7 @@ def test_filters_choose_the_same_rows_with_and_without_an_index(
 ) -> None:
     without = [word for word in without if word not in must]
     with tempfile.TemporaryDirectory() as scratch:
-        model = histories.filled(Path(scratch) / "g", seed=seed)
+        contents = histories.fill_gallery(Path(scratch) / "g", seed=seed)
         with Gallery.open(Path(scratch) / "g") as gallery:
             snapshot = gallery.store.snapshot()
             if built:
@@ -263,7 +263,9 @@ def test_filters_choose_the_same_rows_with_and_without_an_index(
             flags = flag_words(snapshot.searcher, tuple(set(must)), tuple(set(without)))
             rows = np.flatnonzero(flags).tolist()
             found = gallery.store.catalog.paths_of(rows, snapshot.state.generation)
-            bags = {path: histories.encoding(number).bag.words for path, number in model.items()}
+            bags = {
+                path: histories.make_encoding(number).bag.words for path, number in contents.items()
+            }
             fitting = {p for p, b in bags.items() if np.isin(must, b).all()}
             fitting -= {p for p, b in bags.items() if np.isin(without, b).any()}
             assert set(found or []) == fitting
@@ -272,7 +274,7 @@ def test_filters_choose_the_same_rows_with_and_without_an_index(
 @pytest.fixture
 def stocked(tmp_path: Path) -> Iterator[Gallery]:
     """A gallery with forty pictures of a random history."""
-    histories.filled(tmp_path / "g", seed=3, commits=30)
+    histories.fill_gallery(tmp_path / "g", seed=3, commits=30)
     with Gallery.open(tmp_path / "g") as gallery:
         yield gallery
 
@@ -338,7 +340,7 @@ def test_a_region_takes_one_forward_pass(
     for same in ((0, 0, 0.5, 0.5), np.pad(np.ones((32, 32)), (0, 32))):
         found = gallery.search(photos / "3.png", region=same, k=12)
         assert [(h.path, h.sparse) for h in found] == [(h.path, h.sparse) for h in corner]
-    pixels = np.asarray(picture(3))
+    pixels = np.asarray(make_image(3))
     assert gallery.search(pixels, region=(0, 0, 32, 32), k=12).hits == corner.hits
 
 
@@ -437,14 +439,14 @@ def silent(gallery: Gallery, number: int = 0) -> int:
 @pytest.fixture
 def sparse_gallery(tmp_path: Path) -> Iterator[Gallery]:
     """A few pictures only, so that most words are in none."""
-    histories.filled(tmp_path / "few", seed=1, commits=2)
+    histories.fill_gallery(tmp_path / "few", seed=1, commits=2)
     with Gallery.open(tmp_path / "few") as gallery:
         yield gallery
 
 
 def of_words(*words: int) -> Encoding:
     bag = Bag(np.array(sorted(words), np.int32), np.full(len(words), 100, np.uint16))
-    return histories.encoding(0)._replace(bag=bag)
+    return histories.make_encoding(0)._replace(bag=bag)
 
 
 def test_an_empty_answer_says_why(sparse_gallery: Gallery, tmp_path: Path) -> None:
@@ -495,7 +497,7 @@ def test_words_that_exclude_each_other_are_named(stocked: Gallery) -> None:
 def test_what_speaks_against_can_outweigh_the_rest(stocked: Gallery) -> None:
     word = common_word(stocked)
     has_word = stocked.search(must=[word], k=100)
-    bags = [histories.encoding(histories.number_at(hit.path)).bag for hit in has_word]
+    bags = [histories.make_encoding(histories.image_number(hit.path)).bag for hit in has_word]
     others = {other for bag in bags for other in bag.words.tolist()} - {word}
     found = stocked.search(must=[word], boost=dict.fromkeys(others, -100.0))
     assert (

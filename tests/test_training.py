@@ -41,9 +41,9 @@ RECIPE = Recipe(expansion=4, k=4, batch=128, epochs=2, seed=3)
 
 
 @pytest.fixture
-def options(pictures: Path, tmp_path: Path) -> TrainingOptions:
+def options(training_images: Path, tmp_path: Path) -> TrainingOptions:
     """A small run on the toy backbone."""
-    return TrainingOptions(pictures, tmp_path / "mine.vocab", backbone="toy", recipe=RECIPE)
+    return TrainingOptions(training_images, tmp_path / "mine.vocab", backbone="toy", recipe=RECIPE)
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -55,7 +55,7 @@ def weights(vocabulary: Vocabulary) -> bytes:
 
 
 def test_a_folder_becomes_a_vocabulary_that_searches(
-    options: TrainingOptions, pictures: Path
+    options: TrainingOptions, training_images: Path
 ) -> None:
     seen: list[StepFigures] = []
     trained = train_vocabulary(
@@ -75,8 +75,8 @@ def test_a_folder_becomes_a_vocabulary_that_searches(
     assert [entry["step"] for entry in log] == list(range(1, len(seen) + 1))
     assert not options.work.exists()
     gallery = Gallery.create(options.output.with_name("g"), vocabulary=options.output)
-    gallery.add(pictures)
-    assert Path(gallery.search(pictures / "7.png")[0].path).name == "7.png"
+    gallery.add(training_images)
+    assert Path(gallery.search(training_images / "7.png")[0].path).name == "7.png"
 
 
 def test_an_interrupted_run_goes_on_to_the_same_weights(options: TrainingOptions) -> None:
@@ -157,10 +157,10 @@ def drawn(options: Extraction, path: Path, seed: tuple[int, ...]) -> NDArray[np.
 
 
 def test_the_views_of_several_pictures_go_through_the_backbone_at_once(
-    pictures: Path, tmp_path: Path
+    training_images: Path, tmp_path: Path
 ) -> None:
-    (pictures / "7.png").write_bytes(b"no picture")
-    paths = tuple(sorted(pictures.iterdir()))
+    (training_images / "7.png").write_bytes(b"no picture")
+    paths = tuple(sorted(training_images.iterdir()))
     options = Extraction(paths, views=3, patches=9, held_out=0.1, seed=5)
     for batch, pictures_at_once in ((7, 2), (3, 1), (1, 1)):
         backbone = CountingBackbone(batch)
@@ -187,8 +187,8 @@ def test_the_views_of_several_pictures_go_through_the_backbone_at_once(
             np.testing.assert_array_equal(store.read(number), np.concatenate(expected))
 
 
-def test_a_vocabulary_is_measured_on_whole_pictures(pictures: Path) -> None:
-    paths = tuple(sorted(pictures.iterdir()))
+def test_a_vocabulary_is_measured_on_whole_pictures(training_images: Path) -> None:
+    paths = tuple(sorted(training_images.iterdir()))
     options, backbone = Extraction(paths, 3, 9, 0.1, 5), ToyBackbone()
     whole, all_views = (
         [drawn(wanted, path, (5, 0, place)) for place, path in enumerate(paths[:2])]
@@ -238,9 +238,9 @@ def test_wrong_wishes_are_refused(options: TrainingOptions, tmp_path: Path) -> N
 
 
 def test_unreadable_pictures_are_told_and_left_out(
-    options: TrainingOptions, pictures: Path
+    options: TrainingOptions, training_images: Path
 ) -> None:
-    (pictures / "torn.jpg").write_bytes(b"\xff\xd8\xff and no more")
+    (training_images / "torn.jpg").write_bytes(b"\xff\xd8\xff and no more")
     told: list[str] = []
     trained = train_vocabulary(
         options, Listener(on_error=lambda path, error: told.append(path.name))
@@ -412,8 +412,8 @@ def test_two_processes_train_like_one(options: TrainingOptions, tmp_path: Path) 
     assert one.n_words == two.n_words
 
 
-def test_the_command_trains(pictures: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bm25v.cli", "train", str(pictures), "-o", "own.vocab"]
+def test_the_command_trains(training_images: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bm25v.cli", "train", str(training_images), "-o", "own.vocab"]
     command += ["--backbone", "toy", "--expansion", "4", "--k", "4", "--batch", "128", "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -468,17 +468,17 @@ def test_too_few_patches_are_refused_before_they_are_made(options: TrainingOptio
     assert not options.work.exists()
 
 
-def shards(pictures: Path) -> list[list[Path]]:
+def shards(training_images: Path) -> list[list[Path]]:
     """Return the pictures of each shard of the small run; the first one is held out."""
-    paths = tuple(sorted(pictures.iterdir()))
+    paths = tuple(sorted(training_images.iterdir()))
     options = Extraction(paths, 1, None, RECIPE.held_out, RECIPE.seed)
     return options.shards(ToyBackbone())
 
 
 def test_patches_that_turn_out_too_few_are_refused(
-    options: TrainingOptions, pictures: Path
+    options: TrainingOptions, training_images: Path
 ) -> None:
-    _, *learnt = shards(pictures)
+    _, *learnt = shards(training_images)
     for path in itertools.chain(*learnt[:-1]):
         path.write_bytes(b"no picture")
     with pytest.raises(WrongUse, match="98 patches are too few to learn 144 words"):
@@ -487,9 +487,9 @@ def test_patches_that_turn_out_too_few_are_refused(
 
 
 def test_unreadable_pictures_that_were_held_out_are_refused_before_training(
-    options: TrainingOptions, pictures: Path
+    options: TrainingOptions, training_images: Path
 ) -> None:
-    held_out, *_ = shards(pictures)
+    held_out, *_ = shards(training_images)
     for path in held_out:
         path.write_bytes(b"no picture")
     steps: list[int] = []
@@ -570,10 +570,10 @@ def test_nothing_changes_without_tensorboard(
 
 @pytest.mark.parametrize("seconds", [0.0, 1e9])
 def test_a_log_file_shows_progress_now_and_then(
-    pictures: Path, tmp_path: Path, seconds: float, monkeypatch: pytest.MonkeyPatch
+    training_images: Path, tmp_path: Path, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "LOG_SECONDS", seconds)
-    words = [pictures, "-o", tmp_path / "own.vocab", "--backbone", "toy", "--expansion", 4]
+    words = [training_images, "-o", tmp_path / "own.vocab", "--backbone", "toy", "--expansion", 4]
     done = CliRunner().invoke(command, [*map(str, words), "--k", "4", "--batch", "128"])
     assert done.exit_code == 0, done.output
     lines = done.stderr.splitlines()

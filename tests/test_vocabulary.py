@@ -20,7 +20,7 @@ from bm25v.errors import UnknownVocabulary, VocabularyError, WrongUse
 from bm25v.files import replace_file
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.vocabulary.vocabulary import Vocabulary, shipped_names
-from tests.conftest import picture
+from tests.conftest import make_image
 
 
 def test_a_saved_vocabulary_is_the_same_vocabulary(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_saved_vocabulary_is_the_same_vocabulary(tmp_path: Path) -> None:
     again = Vocabulary.load(tmp_path / "mine.vocab")
     assert (again.name, again.k_post, again.report) == ("mine", 16, report)
     assert again.fingerprint == named.fingerprint == toy.fingerprint
-    image = np.asarray(picture(4))
+    image = np.asarray(make_image(4))
     expected, found = named.bag(image), again.bag(image)
     assert found.words.tolist() == expected.words.tolist()
     assert found.tf.tolist() == expected.tf.tolist()
@@ -39,7 +39,7 @@ def test_a_saved_vocabulary_is_the_same_vocabulary(tmp_path: Path) -> None:
 
 def test_an_image_has_the_same_encoding_alone_and_among_others() -> None:
     vocabulary = Vocabulary.load()
-    images = [np.asarray(picture(seed, side=230)) for seed in range(5)]
+    images = [np.asarray(make_image(seed, side=230)) for seed in range(5)]
     features = [vocabulary.backbone.forward(vocabulary.prepare(image)) for image in images]
     for image, together in zip(images, vocabulary.encode_features(features), strict=True):
         alone = vocabulary.encode(image)
@@ -157,7 +157,7 @@ def test_a_backbone_that_has_changed_is_refused(tmp_path: Path) -> None:
     settings["backbone"]["fingerprint"] = "toy-0"
     settings_path.write_text(json.dumps(settings))
     with pytest.raises(VocabularyError, match="trained on another toy"):
-        Vocabulary.load(tmp_path / "v").bag(np.asarray(picture(0)))
+        Vocabulary.load(tmp_path / "v").bag(np.asarray(make_image(0)))
 
 
 def test_an_array_that_is_no_picture_is_refused() -> None:
@@ -181,10 +181,10 @@ def test_the_shipped_vocabulary_turns_a_picture_into_sixteen_words() -> None:
     assert (default.backbone_name, default.sae.k, default.k_post) == ("tinyvit-5m", 16, 16)
     assert default.n_words == 32 * default.backbone.patch_dim
     assert default.report["data"]
-    encoding = default.encode(np.asarray(picture(3, side=300)))
+    encoding = default.encode(np.asarray(make_image(3, side=300)))
     assert len(encoding.bag.words) == 16
     assert np.linalg.norm(encoding.dense_e) == pytest.approx(1, abs=1e-5)
-    again = default.encode(np.asarray(picture(3, side=300)))
+    again = default.encode(np.asarray(make_image(3, side=300)))
     assert again.bag.tf.tolist() == encoding.bag.tf.tolist()
 
 

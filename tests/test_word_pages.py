@@ -25,8 +25,8 @@ from bm25v.search.text import SharedWord
 from bm25v.vocabulary import bag as bags
 from bm25v.vocabulary.bag import Bag
 from tests import test_cli
-from tests.conftest import picture
-from tests.histories import Model, committed, encoding, filled, sessions
+from tests.conftest import make_image
+from tests.histories import Contents, fill_gallery, make_encoding, random_sessions, run_session
 from tests.test_explain import Page
 
 run, indexed = test_cli.run, test_cli.indexed
@@ -52,11 +52,11 @@ def put(tmp_path: Path) -> Put:
     return make
 
 
-def recounted(model: Model) -> dict[int, list[tuple[float, str]]]:
+def recounted(contents: Contents) -> dict[int, list[tuple[float, str]]]:
     """Count by hand: the pictures of each word, the strongest first."""
     found: dict[int, list[tuple[float, str]]] = {}
-    for path, number in model.items():
-        bag = encoding(number).bag
+    for path, number in contents.items():
+        bag = make_encoding(number).bag
         for word, tf in zip(bag.words.tolist(), bag.frequencies.tolist(), strict=True):
             found.setdefault(word, []).append((-tf, path))
     return {word: sorted(pictures) for word, pictures in found.items()}
@@ -64,11 +64,11 @@ def recounted(model: Model) -> dict[int, list[tuple[float, str]]]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_after_any_history_statistics_equal_a_plain_recount(tmp_path: Path, seed: int) -> None:
-    model = filled(tmp_path / "g", seed)
+    contents = fill_gallery(tmp_path / "g", seed)
     reader = Gallery.open(tmp_path / "g")
-    for _, commits in zip(range(5), sessions(seed + 9, model), strict=False):
-        (*_, model) = (model, *committed(tmp_path / "g", commits))
-        expected, n = recounted(model), len(model)
+    for _, commits in zip(range(5), random_sessions(seed + 9, contents), strict=False):
+        (*_, contents) = (contents, *run_session(tmp_path / "g", commits))
+        expected, n = recounted(contents), len(contents)
         found = reader.words(best=2)
         assert [one.word for one in found] == sorted(expected)
         for one in found:
@@ -200,7 +200,7 @@ def test_pictures_of_all_strengths_are_shown(tmp_path: Path) -> None:
     folder = tmp_path / "many"
     folder.mkdir()
     for seed in range(60):
-        picture(seed, side=20).save(folder / f"{seed}.png")
+        make_image(seed, side=20).save(folder / f"{seed}.png")
     gallery = Gallery.create(tmp_path / "g", vocabulary="toy")
     gallery.add(folder)
     (portrait,) = make_portraits(gallery.store, [common_word(gallery)])
@@ -301,7 +301,7 @@ def test_names_on_pages_are_escaped(gallery: Gallery, photos: Path) -> None:
     evil = '<img src=x onerror="alert(1)"> & more'
     gallery.name_words({word: evil})
     photo = photos / '<i onclick="x">.png'
-    picture(3).save(photo)
+    make_image(3).save(photo)
     gallery.add(photos)
     (parsed,) = made(gallery, word)
     attributes = {name for _, attributes in parsed.tags for name in attributes}
@@ -445,6 +445,6 @@ def test_wrong_wishes_are_named(indexed: Any) -> None:
 
 
 def test_a_heat_map_keeps_the_shape() -> None:
-    image = np.asarray(picture(3, side=90))[:60]
+    image = np.asarray(make_image(3, side=90))[:60]
     heat_map = crops.encode_heat_map(image, np.eye(3, dtype=np.float32), side=45)
     assert Image.open(io.BytesIO(heat_map)).size == (45, 30)

@@ -12,7 +12,7 @@ from bm25v.api import Gallery
 from bm25v.gallery import catalog
 from bm25v.gallery.writer import FileState, Writer
 from bm25v.vocabulary.vocabulary import FORMAT, Vocabulary
-from tests.conftest import picture
+from tests.conftest import make_image
 
 HERE = Path(__file__).parent
 
@@ -29,14 +29,14 @@ def main() -> None:
     with Gallery.create(path, vocabulary="toy") as gallery:
         with Writer(path) as writer:
             for seed in (99, *range(5)):
-                encoding = vocabulary.encode(np.asarray(picture(seed)))
+                encoding = vocabulary.encode(np.asarray(make_image(seed)))
                 file = FileState(f"/photos/{seed}.png", bytes([seed] * 16), 1000 + seed, seed)
                 writer.put(file, encoding.bag, encoding.dense_e)
             writer.commit()
         gallery.remove("/photos/99.png")
         gallery.compact()
         gallery.remove("/photos/3.png")
-        hits = gallery.search(np.asarray(picture(1)), mode="sparse").to_dict()["hits"]
+        hits = gallery.search(np.asarray(make_image(1)), mode="sparse").to_dict()["hits"]
     with Writer(path):
         pass  # the last to close tidies the catalogue's log away
     (path / "writer.lock").unlink()
