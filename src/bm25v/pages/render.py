@@ -18,7 +18,7 @@ _FOLDER = Path(__file__).parent
 _PNG = b"\x89PNG"
 
 
-class Picture(NamedTuple):
+class EmbeddedImage(NamedTuple):
     """An image as a template shows it; `problem` is the reason if there are no bytes."""
 
     bytes: bytes | None

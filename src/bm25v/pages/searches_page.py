@@ -12,7 +12,7 @@ from bm25v import images
 from bm25v.errors import ImageError
 from bm25v.explain.crops import encode_heat_map
 from bm25v.explain.explanation import Explanation, Part, percent_of
-from bm25v.pages.render import Picture, render
+from bm25v.pages.render import EmbeddedImage, render
 from bm25v.search import Hit, Results, WordContribution
 
 TOP = 5  # words of an explanation that are shown
@@ -68,7 +68,7 @@ class _Row(NamedTuple):
     contribution: float
     before: float  # the sum of the contributions above
     percent: str
-    maps: list[Picture]
+    maps: list[EmbeddedImage]
 
 
 def _describe_search(number: int, search: LabelledSearch) -> dict[str, object]:
@@ -125,11 +125,11 @@ def _describe_explanation(explanation: Explanation) -> dict[str, object]:
     }
 
 
-def _make_maps(explanation: Explanation, part: Part) -> list[Picture]:
+def _make_maps(explanation: Explanation, part: Part) -> list[EmbeddedImage]:
     query = explanation.query_images[part.best_query] if explanation.query_images else None
     pairs = ((query, part.in_query, "query"), (explanation.hit_image, part.in_hit, "hit"))
     return [
-        Picture(
+        EmbeddedImage(
             encode_heat_map(image, grid, side=_MAP_SIDE),
             f"Where {part.word.label} is in the {role}",
         )
@@ -142,8 +142,8 @@ def _format_cosine(cosine: float | None) -> str:
     return "none" if cosine is None else f"{cosine:.3f}"
 
 
-def _make_thumbnail(path: str, side: int, alt: str) -> Picture:
+def _make_thumbnail(path: str, side: int, alt: str) -> EmbeddedImage:
     try:
-        return Picture(images.make_thumbnail(path, side=side), alt)
+        return EmbeddedImage(images.make_thumbnail(path, side=side), alt)
     except ImageError as error:
-        return Picture(None, alt, str(error))
+        return EmbeddedImage(None, alt, str(error))

@@ -12,7 +12,7 @@ from bm25v.errors import ImageError
 from bm25v.explain.crops import Grid, Pixels, crop_word, encode_heat_map, encode_jpeg
 from bm25v.explain.word_portrait import RelatedWord, WordInImage, WordPortrait
 from bm25v.pages.charts import draw_position_map, draw_tf_histogram
-from bm25v.pages.render import Picture, render
+from bm25v.pages.render import EmbeddedImage, render
 
 _CROP_SIDE, _MAP_SIDE, _CHIP_SIDE = 240, 260, 112  # pixels
 _DECODED_SIDE = 512  # pixels of the short side
@@ -136,24 +136,26 @@ def _describe_related(
     ]
 
 
-def _make_crop(image: WordInImage, label: str, side: int = _CROP_SIDE) -> Picture:
+def _make_crop(image: WordInImage, label: str, side: int = _CROP_SIDE) -> EmbeddedImage:
     """Return the part of an image that has most of a word."""
     name = Path(image.path).name
     try:
         pixels, grid = _read(image, _DECODED_SIDE)
     except ImageError as error:
-        return Picture(None, name, str(error))
+        return EmbeddedImage(None, name, str(error))
     part = images.resize_image(crop_word(pixels, grid), width=side, height=side)
-    return Picture(encode_jpeg(part), f"{label} in {name}")
+    return EmbeddedImage(encode_jpeg(part), f"{label} in {name}")
 
 
-def _make_heat_map(image: WordInImage, label: str) -> Picture:
+def _make_heat_map(image: WordInImage, label: str) -> EmbeddedImage:
     name = Path(image.path).name
     try:
         pixels, grid = _read(image, _MAP_SIDE)
     except ImageError as error:
-        return Picture(None, name, str(error))
-    return Picture(encode_heat_map(pixels, grid, side=_MAP_SIDE), f"Where {label} is in {name}")
+        return EmbeddedImage(None, name, str(error))
+    return EmbeddedImage(
+        encode_heat_map(pixels, grid, side=_MAP_SIDE), f"Where {label} is in {name}"
+    )
 
 
 def _read(image: WordInImage, short_side: int) -> tuple[Pixels, Grid]:
