@@ -1,4 +1,4 @@
-"""The demo end to end on a small archive of the same layout: no network, toy vocabulary."""
+"""The demo on a small archive of the same layout, without network and with the toy vocabulary."""
 
 import io
 import json
@@ -34,7 +34,7 @@ def flowers(n_species: int = 3, per_species: int = 5) -> bytes:
     return zipped(files)
 
 
-def test_the_demo_runs_twice_and_does_the_work_once(tmp_path: Path) -> None:
+def test_a_second_run_does_no_work_again(tmp_path: Path) -> None:
     archive, lines = flowers(per_species=7), list[str]()
     steps: list[tuple[int, int]] = []
     first = demo.run(
@@ -49,35 +49,36 @@ def test_the_demo_runs_twice_and_does_the_work_once(tmp_path: Path) -> None:
     assert steps[-1] == (21, 21)
     assert "15 photos of 3 species" in lines[0]
     assert first.drawing is not None
-    page, sheet = first.page.read_bytes(), first.drawing.read_bytes()
+    page, drawing = first.page.read_bytes(), first.drawing.read_bytes()
 
     again = demo.run(tmp_path, vocabulary="toy", archive=archive)
     assert (again.index.added, again.index.updated, again.index.unchanged) == (0, 0, 15)
     assert again.agreement == first.agreement
-    assert (first.page.read_bytes(), first.drawing.read_bytes()) == (page, sheet)
+    assert (first.page.read_bytes(), first.drawing.read_bytes()) == (page, drawing)
     assert len(list((tmp_path / "photos").iterdir())) == 15
 
 
 def test_agreement_is_counted_from_the_labels(tmp_path: Path) -> None:
-    outcome = demo.run(tmp_path, vocabulary="toy", archive=flowers())
+    report = demo.run(tmp_path, vocabulary="toy", archive=flowers())
     species = {f"{n:04}.png": f"species {n % 3}" for n in range(15)}
 
-    def same(one: LabelledSearch) -> list[bool]:
-        return [species[Path(h.path).name] == species[Path(one.query).name] for h in one.results]
+    def compare(search: LabelledSearch) -> list[bool]:
+        expected = species[Path(search.query).name]
+        return [species[Path(hit.path).name] == expected for hit in search.results]
 
-    marks = [same(one) for one in outcome.searches]
-    found = outcome.agreement
-    assert found.queries == len(marks) == 3
-    assert found.first == sum(row[0] for row in marks)
-    assert (found.all, found.hits) == (sum(map(sum, marks)), sum(map(len, marks)))
-    assert 0 < found.all < found.hits, "else this test shows nothing"
-    page = outcome.page.read_text(encoding="utf-8")
-    assert f"<dd>{found.first} of {found.queries}</dd>" in page
-    assert f"<dd>{found.all} of {found.hits}</dd>" in page
-    assert json.loads(json.dumps(outcome.to_dict()))["agreement"] == found._asdict()
+    marks = [compare(search) for search in report.searches]
+    agreement = report.agreement
+    assert agreement.queries == len(marks) == 3
+    assert agreement.first == sum(row[0] for row in marks)
+    assert (agreement.all, agreement.hits) == (sum(map(sum, marks)), sum(map(len, marks)))
+    assert 0 < agreement.all < agreement.hits, "otherwise this test could not fail"
+    page = report.page.read_text(encoding="utf-8")
+    assert f"<dd>{agreement.first} of {agreement.queries}</dd>" in page
+    assert f"<dd>{agreement.all} of {agreement.hits}</dd>" in page
+    assert json.loads(json.dumps(report.to_dict()))["agreement"] == agreement._asdict()
 
 
-def test_queries_are_spread_over_species_and_are_not_indexed(tmp_path: Path) -> None:
+def test_every_species_has_queries_and_these_are_not_indexed(tmp_path: Path) -> None:
     photos = demo.unpack(flowers(n_species=10, per_species=21), tmp_path)
     assert (len(photos.indexed), len(photos.queries)) == (190, 20)
     queries = [photos.species[str(path)] for path in photos.queries]
@@ -88,14 +89,14 @@ def test_queries_are_spread_over_species_and_are_not_indexed(tmp_path: Path) -> 
 
 def test_a_damaged_photo_is_unpacked_again(tmp_path: Path) -> None:
     photo = demo.unpack(flowers(), tmp_path).indexed[0]
-    whole = photo.read_bytes()
-    photo.write_bytes(whole[:20])
+    content = photo.read_bytes()
+    photo.write_bytes(content[:20])
     demo.unpack(flowers(), tmp_path)
-    assert photo.read_bytes() == whole
+    assert photo.read_bytes() == content
 
 
 @pytest.mark.parametrize(
-    "name", ["../evil.png", "/evil.png", "..", "a\\..\\evil.png", "c:evil.png"]
+    "name", ["../outside.png", "/outside.png", "..", "a\\..\\outside.png", "c:outside.png"]
 )
 def test_nothing_is_written_outside_the_folder(tmp_path: Path, name: str) -> None:
     table = f"file,label\n{name},0\n".encode()
@@ -103,15 +104,15 @@ def test_nothing_is_written_outside_the_folder(tmp_path: Path, name: str) -> Non
     folder = tmp_path / "deep" / "demo"
     with pytest.raises(WrongUse, match="plain file names"):
         demo.unpack(archive, folder)
-    assert not list(tmp_path.rglob("*evil*"))
+    assert not list(tmp_path.rglob("*outside*"))
 
 
-def test_an_archive_without_labels_is_refused(tmp_path: Path) -> None:
+def test_an_archive_without_labels_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(WrongUse, match=r"flower_labels\.csv"):
         demo.unpack(zipped({"readme.txt": b"no photos"}), tmp_path)
 
 
-def test_the_gallery_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
+def test_a_gallery_with_another_vocabulary_is_an_error(tmp_path: Path) -> None:
     demo.run(tmp_path / "demo", vocabulary="toy", archive=flowers())
     toy = Vocabulary.load("toy")
     Vocabulary.build("short", backbone=toy.backbone, sae=toy.sae, k_post=4).save(tmp_path / "v")
@@ -124,14 +125,14 @@ def test_the_command_prints_the_table_and_json(
 ) -> None:
     from bm25v.cli.demo import command
 
-    outcome = demo.run(tmp_path, vocabulary="toy", archive=flowers())
-    monkeypatch.setattr(demo, "run", lambda folder, **options: outcome)
+    report = demo.run(tmp_path, vocabulary="toy", archive=flowers())
+    monkeypatch.setattr(demo, "run", lambda folder, **options: report)
     printed = CliRunner().invoke(command, ["--folder", str(tmp_path)])
     assert printed.exit_code == 0
-    for one in outcome.searches:
-        assert Path(one.query).name in printed.stdout
-    found = outcome.agreement
-    assert f"{found.first} of {found.queries} first hits" in printed.stdout
+    for search in report.searches:
+        assert Path(search.query).name in printed.stdout
+    agreement = report.agreement
+    assert f"{agreement.first} of {agreement.queries} first hits" in printed.stdout
     assert "report.html" in printed.stdout
     as_json = CliRunner().invoke(command, ["--folder", str(tmp_path), "--json"])
-    assert json.loads(as_json.stdout)["agreement"]["hits"] == found.hits
+    assert json.loads(as_json.stdout)["agreement"]["hits"] == agreement.hits

@@ -1,14 +1,26 @@
-"""What all pages share: templates that escape every value, one style sheet, charts."""
+"""Pages: templates that escape every value, the explanation page, the page of searches."""
 
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from jinja2 import UndefinedError
+from PIL import Image
 
 from bm25v import pages
+from bm25v.api import Gallery
+from bm25v.demo import search_and_explain
+from bm25v.errors import Bm25vError, WrongUse
+from bm25v.explain import Explanation, Part, heatmaps
+from bm25v.explain.drawing import draw
 from bm25v.pages.charts import Axis, Line, draw_legend, draw_lines
+from bm25v.pages.explanation_page import render_explanation, write_explanation
 from bm25v.pages.render import render
+from bm25v.pages.searches_page import LabelledSearch, render_searches
+from tests.conftest import make_image
+from tests.html_page import HtmlPage, find_numbers
+from tests.test_explain import gradient, make_explanation, make_match
 
 FOLDER = Path(pages.__file__).parent
 STYLE = (FOLDER / "static" / "style.css").read_text(encoding="utf-8")
@@ -58,3 +70,194 @@ def test_every_class_in_a_template_has_a_rule() -> None:
     used = {name for value in re.findall(r'class="([^"{}]*)"', templates) for name in value.split()}
     styled = set(re.findall(r"\.([a-z][\w-]*)", STYLE))
     assert used - styled == set()
+
+
+def test_the_searches_page_shows_every_query_and_hit_and_is_self_contained(
+    gallery: Gallery, photos: Path
+) -> None:
+    labels = {str(photos / f"{n}.png"): "even" if n % 2 == 0 else "odd" for n in range(12)}
+    searches = [
+        search_and_explain(gallery, str(photos / name), k=4, explained=2, labels=labels)
+        for name in ("3.png", "6.png")
+    ]
+    text = render_searches("Twelve", searches, lead="A lead.", facts=[("2", "queries")])
+    page = HtmlPage(text)
+    for search in searches:
+        assert Path(search.query).name in page.text
+        for hit in search.results:
+            assert Path(hit.path).name in page.text
+            assert f"{hit.sparse:.2f}" in page.text
+            assert hit.dense is not None
+            assert f"{hit.dense:.3f}" in page.text
+            assert f"{len(hit.words)} of {search.n_words}" in page.text
+    assert page.text.count("✓") == sum(s.agrees(h) is True for s in searches for h in s.results)
+    assert page.text.count("✗") == sum(s.agrees(h) is False for s in searches for h in s.results)
+    assert not re.search(r"https?://|url\(|@import|<script|<link", text)
+    assert all(source.startswith("data:image/jpeg;base64,") for source in page.values("img", "src"))
+    assert all(page.values("img", "alt"))
+    ids = {attrs.get("id") for _, attrs in page.tags}
+    assert {link.removeprefix("#") for link in page.values("a", "href")} <= ids
+
+
+def test_the_bars_of_the_searches_page_fill_the_score(gallery: Gallery, photos: Path) -> None:
+    text = render_searches("One", [search_and_explain(gallery, str(photos / "3.png"), k=1)])
+    bars = re.findall(r"--start:([\d.]+)%;--size:([\d.]+)%", text)
+    ends = [float(start) + float(size) for start, size in bars]
+    assert float(bars[0][0]) == 0
+    for (start, _), end in zip(bars[1:], ends, strict=False):
+        assert float(start) == pytest.approx(end, abs=0.2)
+    assert ends[-1] == pytest.approx(100, abs=0.2)
+
+
+def test_names_and_labels_on_the_searches_page_are_escaped(gallery: Gallery, photos: Path) -> None:
+    hostile = photos / "<script>alert('x')&.png"
+    make_image(50).save(hostile)
+    gallery.add(hostile)
+    labels = {str(hostile): '"><b onclick=x>'}
+    text = render_searches(
+        "<i>", [search_and_explain(gallery, str(hostile), k=2, labels=labels)], lead="<u>"
+    )
+    page = HtmlPage(text)
+    assert hostile.name in page.text
+    assert {"script", "i", "u"} & {tag for tag, _ in page.tags} <= {"i"}
+    assert not any("onclick" in attrs for _, attrs in page.tags)
+    assert page.text.count("<i>") == 2
+
+
+def test_the_searches_page_shows_missing_files_and_searches_without_hits(
+    gallery: Gallery, photos: Path, tmp_path: Path
+) -> None:
+    search = search_and_explain(gallery, str(photos / "3.png"), k=3, explained=0)
+    Path(search.results[1].path).unlink()
+    assert "does not exist" in HtmlPage(render_searches("Missing", [search])).text
+    with Gallery.create(tmp_path / "empty.bm25v", vocabulary="toy") as empty:
+        without_hits = search_and_explain(empty, str(photos / "3.png"))
+    page = HtmlPage(render_searches("None", [without_hits]))
+    assert "No image shares a word" in page.text
+    image = gradient(9, 9)
+    alone = LabelledSearch(
+        str(photos / "3.png"), 8, without_hits.results, (make_explanation(image, image),)
+    )
+    assert "No shared words" in HtmlPage(render_searches("Alone", [alone])).text
+
+
+def test_the_explanation_page_shows_every_word_and_is_self_contained(
+    gallery: Gallery, photos: Path
+) -> None:
+    explanation = gallery.explain(photos / "3.png", photos / "4.png", boost={5: 2.5}, must=[])
+    text = render_explanation(explanation, query_names=["3.png"])
+    page = HtmlPage(text)
+    assert not re.search(r"https?://|@import|<link|url\((?!data:)", text)
+    assert all(source.startswith("data:") for source in page.values("img", "src"))
+    rows = [attrs for tag, attrs in page.tags if attrs.get("class") == "word"]
+    assert [row["data-label"] for row in rows] == [part.word.label for part in explanation.parts]
+    assert all(row["tabindex"] == "0" for row in rows)
+    maps = [attrs for _, attrs in page.tags if attrs.get("class") == "map"]
+    in_query = sum(part.in_query is not None and part.in_query.any() for part in explanation.parts)
+    assert len(maps) == 2 + len(explanation.parts) + in_query
+    assert all(m["aria-label"] and "--heat:url(data:image/png" in str(m["style"]) for m in maps)
+    for word in (part.word for part in explanation.parts):
+        assert f"idf {word.idf:.2f} × saturation {word.saturation:.2f} × weight" in page.text
+        assert f"in {word.df} of {explanation.match.pictures} images" in page.text
+    assert f"{explanation.match.length:.2f}" in page.text
+    assert f"{explanation.match.average_length:.2f}" in page.text
+    assert f"{explanation.match.coverage:.0%}" in page.text
+    assert all(missing.label in page.text for missing in explanation.missing)
+
+
+@pytest.mark.parametrize("top", [None, 2])
+@pytest.mark.parametrize("contributions", [(4.0, 2.0, 1.5), (3.0, 2.0, 1.0, -0.5, -1.5), (1.0,)])
+def test_the_bars_of_the_explanation_page_add_up_to_the_score(
+    contributions: tuple[float, ...], top: int | None
+) -> None:
+    image = gradient(40, 60)
+    explanation = make_explanation(image, image, *contributions)
+    text = render_explanation(explanation, top=top)
+    bars = re.findall(r'class="bar" style="--start:([\d.]+)%;--size:([\d.]+)%"', text)
+    whole = sum(value for value in contributions if value > 0)
+    assert len(bars) == len(contributions[:top]) + (len(contributions) > len(contributions[:top]))
+    end = 0.0
+    printed = find_numbers(text, r"<b>([+−][\d.]+)</b></h3>")
+    assert sum(printed) == pytest.approx(explanation.sparse, abs=0.01)
+    for (start, size), value in zip(bars, printed, strict=True):
+        left, right = float(start) * whole / 100, (float(start) + float(size)) * whole / 100
+        assert (left if value > 0 else right) == pytest.approx(end, abs=0.02)
+        end = right if value > 0 else left
+    assert end == pytest.approx(explanation.sparse, abs=0.02)
+    stretches = find_numbers(text, r'style="width:([\d.]+)%"')
+    assert sum(stretches) == pytest.approx(100, abs=0.1)
+
+
+def test_the_explanation_page_accepts_any_name_any_shape_and_no_words() -> None:
+    hostile = '"><script>alert(1)</script>'
+    for query, hit in ((gradient(1, 900), gradient(900, 1)), (gradient(3, 3), gradient(50, 40))):
+        explanation = make_explanation(query, hit, 1.0, path=f"/photos/{hostile}\udcff.jpg")
+        named = explanation.parts[0].word._replace(name=hostile)
+        part = Part(named, (), explanation.parts[0].in_hit)
+        for unusual in (explanation, Explanation((), hit, make_match("x", named), (part,))):
+            page = HtmlPage(render_explanation(unusual, query_names=[hostile]))
+            assert sum(tag == "script" for tag, _ in page.tags) == 1
+    none = Explanation((gradient(9, 9),), gradient(9, 9), make_match("x.jpg"), ())
+    assert "there is nothing to add up" in HtmlPage(render_explanation(none)).text
+    with pytest.raises(WrongUse, match="at least 1"):
+        render_explanation(none, top=0)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "kind"),
+    [(".png", "PNG"), (".JPG", "JPEG"), (".jpeg", "JPEG"), (".webp", "WEBP")],
+)
+def test_an_image_is_written_in_the_format_of_its_suffix(
+    tmp_path: Path, suffix: str, kind: str
+) -> None:
+    explanation = make_explanation(gradient(9, 9), gradient(9, 9), 2.0, 1.0)
+    path = tmp_path / f"why{suffix}"
+    write_explanation(explanation, path)
+    with Image.open(path) as image:
+        assert image.format == kind
+        assert image.size == draw(explanation).size
+
+
+def test_an_explanation_is_written_as_pdf_or_page(tmp_path: Path) -> None:
+    explanation = make_explanation(gradient(9, 9), gradient(9, 9), 2.0, 1.0)
+    write_explanation(explanation, tmp_path / "why.pdf")
+    assert (tmp_path / "why.pdf").read_bytes().startswith(b"%PDF")
+    write_explanation(explanation, tmp_path / "why.htm", top=1, query_names=["cat.png"])
+    page = (tmp_path / "why.htm").read_text(encoding="utf-8")
+    assert page == render_explanation(explanation, top=1, query_names=["cat.png"])
+
+
+def test_an_explanation_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    explanation = make_explanation(gradient(9, 9), gradient(9, 9), 1.0)
+    for name in ("why.gif", "why"):
+        with pytest.raises(WrongUse, match=r"ends in \.html, .*\.png, .*\.pdf"):
+            write_explanation(explanation, tmp_path / name)
+    with pytest.raises(WrongUse, match=r"nope/why\.html: the folder .*nope does not exist"):
+        write_explanation(explanation, tmp_path / "nope" / "why.html")
+    (tmp_path / "why.html").mkdir()
+    with pytest.raises(Bm25vError, match=r"why\.html cannot be written: Is a directory"):
+        write_explanation(explanation, tmp_path / "why.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["why.html"]
+
+
+def test_the_legend_of_pages_has_the_colours_of_heat_maps() -> None:
+    style = render_explanation(make_explanation(gradient(9, 9), gradient(9, 9), 1.0))
+    (legend,) = re.findall(r"\.heat-scale {[^}]*linear-gradient\(to right, ([^)]*)\)", style)
+    colours = [[int(code[i : i + 2], 16) for i in (1, 3, 5)] for code in legend.split(", ")[1:]]
+    white = np.full((1, 400, 3), 255, dtype=np.uint8)
+    heat = heatmaps.overlay(white, np.linspace(0, 1, 400)[None])[0]
+    for colour, share in zip(colours[1:], (1 / 3, 2 / 3, 1), strict=True):
+        assert np.abs(heat[: round(400 * share)][-1].astype(int) - colour).max() < 40
+
+
+def test_the_explanation_page_uses_the_parameters_of_the_gallery(
+    photos: Path, tmp_path: Path
+) -> None:
+    with Gallery.create(tmp_path / "g", vocabulary="toy", k1=0.9, b=0.3) as gallery:
+        gallery.add(photos)
+        explanation = gallery.explain(photos / "3.png", photos / "4.png")
+    word, match = explanation.parts[0].word, explanation.match
+    page = HtmlPage(render_explanation(explanation, top=1))
+    length = f"{match.length:.2f} / {match.average_length:.2f}"
+    expected = f"{word.tf:.2f} × 1.9 / ({word.tf:.2f} + 0.9 × (0.7 + 0.3 × {length}))"
+    assert f"{expected} = {word.saturation:.3f}" in page.text

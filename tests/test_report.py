@@ -22,7 +22,7 @@ from bm25v.research.systems import SYSTEMS
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary import bag as bags
 from tests.conftest import make_image
-from tests.test_explain import Page
+from tests.html_page import HtmlPage
 
 TOY = Vocabulary.load("toy")
 CLASSES = ("cats & <dogs>", "flowers", "houses")
@@ -127,7 +127,7 @@ def test_names_are_escaped(found: Report) -> None:
 def test_the_page_needs_nothing_else_and_is_whole(found: Report) -> None:
     text = render_evaluation(found)
     assert not re.findall(r"https?://|<script|<link|<img|url\(|@import", text)
-    Page(text)
+    HtmlPage(text)
     assert "nan" not in text.lower().replace("nano", "")
     assert text.count('<svg viewBox="0 0 520 300"') == 5  # recall, k_post, k_query, Zipf, growth
 

@@ -17,7 +17,7 @@ from bm25v.search.text import NEAREST
 from bm25v.vocabulary import names
 from tests import test_cli, test_names
 from tests.conftest import encode
-from tests.test_explain import Page
+from tests.html_page import HtmlPage
 from tests.test_names import TwoTowers, tiny_gallery
 
 run, indexed, two_towers = test_cli.run, test_cli.indexed, test_names.two_towers
@@ -83,7 +83,7 @@ def test_a_text_is_explained_by_what_its_nearest_pictures_share(
         assert found.sparse == hit.sparse
         assert found.dense == pytest.approx(hit.dense)
         assert found.notes == (note,)
-    assert "The query is a text: “dog”." in Page(render_explanation(found)).text
+    assert "The query is a text: “dog”." in HtmlPage(render_explanation(found)).text
     assert NEAREST == 10
 
 

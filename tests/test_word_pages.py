@@ -1,4 +1,4 @@
-"""The words of a gallery: counted, listed, and each on a page of its own."""
+"""The words of a gallery: counts, lists, portraits and the pages of words."""
 
 import io
 import math
@@ -27,7 +27,7 @@ from bm25v.vocabulary.bag import Bag
 from tests import test_cli
 from tests.conftest import make_image
 from tests.histories import Contents, fill_gallery, make_encoding, random_sessions, run_session
-from tests.test_explain import Page
+from tests.html_page import HtmlPage
 
 run, indexed = test_cli.run, test_cli.indexed
 
@@ -36,7 +36,7 @@ Put = Callable[[dict[str, dict[int, float]]], Gallery]
 
 @pytest.fixture
 def put(tmp_path: Path) -> Put:
-    """Make a gallery of given bags: at each path, words and term frequencies."""
+    """Return a function that makes a gallery: at each path, words and their term frequencies."""
 
     def make(pictures: dict[str, dict[int, float]]) -> Gallery:
         gallery = Gallery.create(tmp_path / "g", vocabulary="toy")
@@ -52,14 +52,14 @@ def put(tmp_path: Path) -> Put:
     return make
 
 
-def recounted(contents: Contents) -> dict[int, list[tuple[float, str]]]:
-    """Count by hand: the pictures of each word, the strongest first."""
-    found: dict[int, list[tuple[float, str]]] = {}
+def count_words(contents: Contents) -> dict[int, list[tuple[float, str]]]:
+    """Count with a plain loop: the images of each word, the strongest first."""
+    images: dict[int, list[tuple[float, str]]] = {}
     for path, number in contents.items():
         bag = make_encoding(number).bag
         for word, tf in zip(bag.words.tolist(), bag.frequencies.tolist(), strict=True):
-            found.setdefault(word, []).append((-tf, path))
-    return {word: sorted(pictures) for word, pictures in found.items()}
+            images.setdefault(word, []).append((-tf, path))
+    return {word: sorted(uses) for word, uses in images.items()}
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -68,16 +68,16 @@ def test_after_any_history_statistics_equal_a_plain_recount(tmp_path: Path, seed
     reader = Gallery.open(tmp_path / "g")
     for _, commits in zip(range(5), random_sessions(seed + 9, contents), strict=False):
         (*_, contents) = (contents, *run_session(tmp_path / "g", commits))
-        expected, n = recounted(contents), len(contents)
-        found = reader.words(best=2)
-        assert [one.word for one in found] == sorted(expected)
-        for one in found:
-            counted = expected[one.word]
-            assert one.df == len(counted)
-            assert one.idf == pytest.approx(math.log(1 + (n - one.df + 0.5) / (one.df + 0.5)))
-            assert [use.tf for use in one.best] == [-tf for tf, _ in counted[:2]]
-            assert {(-use.tf, use.path) for use in one.best} <= set(counted)
-        some = found[len(found) // 2].word
+        expected, n = count_words(contents), len(contents)
+        words = reader.words(best=2)
+        assert [word.word for word in words] == sorted(expected)
+        for word in words:
+            counted = expected[word.word]
+            assert word.df == len(counted)
+            assert word.idf == pytest.approx(math.log(1 + (n - word.df + 0.5) / (word.df + 0.5)))
+            assert [use.tf for use in word.best] == [-tf for tf, _ in counted[:2]]
+            assert {(-use.tf, use.path) for use in word.best} <= set(counted)
+        some = words[len(words) // 2].word
         uses = reader.word(some)
         assert sorted((-use.tf, use.path) for use in uses.images) == expected[some]
         assert [use.tf for use in uses.images] == sorted((u.tf for u in uses.images), reverse=True)
@@ -85,7 +85,7 @@ def test_after_any_history_statistics_equal_a_plain_recount(tmp_path: Path, seed
     assert reader.store.snapshot().state.generation > 0 or seed
 
 
-def test_words_are_counted_once_until_something_changes(
+def test_words_are_counted_again_only_after_a_change(
     gallery: Gallery, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[int] = []
@@ -106,12 +106,12 @@ def test_words_are_counted_once_until_something_changes(
     assert gallery.words()[0].label == "ear"
     with Gallery.open(gallery.path) as other:
         other.remove(photos / "3.png")
-    after = {one.word: one.df for one in gallery.words()}
-    assert sum(after.values()) < sum(one.df for one in first)
+    after = gallery.words()
+    assert sum(word.df for word in after) < sum(word.df for word in first)
     assert counted == [3, 1, 3, 3]
 
 
-def test_words_that_come_together(put: Put) -> None:
+def test_words_that_are_often_in_the_same_images(put: Put) -> None:
     gallery = put(
         {
             "/p/a/1.png": {1: 5, 2: 1, 9: 1},
@@ -144,51 +144,51 @@ def test_words_that_come_together(put: Put) -> None:
     assert gallery.word(1).purity is None
 
 
-def test_a_word_that_is_everywhere_has_no_company(put: Put) -> None:
+def test_a_word_that_is_everywhere_has_no_companions(put: Put) -> None:
     pictures: dict[str, dict[int, float]] = {f"/p/{n}.png": {1: 5, 2: 1} for n in range(6)}
     gallery = put(pictures | {f"/p/{n}.png": {1: 5} for n in range(6, 15)} | {"/p/x.png": {3: 1}})
     (companion,) = gallery.word(1).companions
     assert companion.lift == pytest.approx(16 / 15)
-    assert [one.companions for one in make_portraits(gallery.store, [1, 2])] == [(), ()]
+    assert [portrait.companions for portrait in make_portraits(gallery.store, [1, 2])] == [(), ()]
 
 
-def test_a_word_beyond_the_vocabulary_is_refused(gallery: Gallery) -> None:
+def test_a_word_outside_the_vocabulary_is_an_error(gallery: Gallery) -> None:
     for word in (-1, 192):
         with pytest.raises(WrongUse, match=rf"no word {word}: this vocabulary has words 0 to 191"):
             gallery.word(word)
 
 
 def common_word(gallery: Gallery) -> int:
-    return max(gallery.words(), key=lambda one: one.df).word
+    return max(gallery.words(), key=lambda word: word.df).word
 
 
 def test_a_portrait_shows_where_the_word_is(gallery: Gallery) -> None:
     word = common_word(gallery)
     (portrait,) = make_portraits(gallery.store, [word])
     uses = portrait.uses.images
-    assert [sight.path for sight in portrait.top] == [use.path for use in uses[:TOP]]
+    assert [image.path for image in portrait.top] == [use.path for use in uses[:TOP]]
     vocabulary = gallery.vocabulary
     grids = {
         use.path: bags.word_activations(vocabulary.encode(use.path).codes, word).reshape(7, 7)
         for use in uses
     }
-    for sight in portrait.top:
-        assert sight.grid is not None
-        np.testing.assert_allclose(sight.grid, grids[sight.path], rtol=1e-4)
-        assert sight.grid.sum() == pytest.approx(sight.tf, abs=0.006)
+    for image in portrait.top:
+        assert image.grid is not None
+        np.testing.assert_allclose(image.grid, grids[image.path], rtol=1e-4)
+        assert image.grid.sum() == pytest.approx(image.tf, abs=0.006)
     mean = np.mean([grid / grid.sum() for grid in grids.values()], axis=0)
     np.testing.assert_allclose(portrait.mean_grid, mean, rtol=1e-4, atol=1e-6)
     assert portrait.n_averaged == len(uses)
     assert sum(span.pictures for span in portrait.tf_bins) == len(uses)
-    for one in portrait.neighbours:
-        direction, other = vocabulary.sae.w_dec_vd[[word, one.facts.word]]
+    for neighbour in portrait.neighbours:
+        direction, other = vocabulary.sae.w_dec_vd[[word, neighbour.facts.word]]
         cosine = direction @ other / np.linalg.norm(direction) / np.linalg.norm(other)
-        assert one.value == pytest.approx(cosine, abs=1e-5)
-    in_use = {one.word for one in gallery.words()}
-    assert {one.facts.word for one in portrait.neighbours} <= in_use - {word}
+        assert neighbour.value == pytest.approx(cosine, abs=1e-5)
+    in_use = {facts.word for facts in gallery.words()}
+    assert {neighbour.facts.word for neighbour in portrait.neighbours} <= in_use - {word}
 
 
-def test_the_nearest_words_are_those_of_all(gallery: Gallery) -> None:
+def test_the_nearest_words_equal_those_of_a_full_sort(gallery: Gallery) -> None:
     w_dec_vd = gallery.vocabulary.sae.w_dec_vd
     cosines = w_dec_vd @ w_dec_vd[5] / np.linalg.norm(w_dec_vd, axis=1)
     expected = [int(word) for word in np.argsort(-cosines) if word not in (5, 7)][:8]
@@ -196,7 +196,7 @@ def test_the_nearest_words_are_those_of_all(gallery: Gallery) -> None:
     assert [word for word, _ in nearest_words(gallery.vocabulary, 5, among=some)] == expected
 
 
-def test_pictures_of_all_strengths_are_shown(tmp_path: Path) -> None:
+def test_a_portrait_shows_images_of_all_strengths(tmp_path: Path) -> None:
     folder = tmp_path / "many"
     folder.mkdir()
     for seed in range(60):
@@ -206,45 +206,45 @@ def test_pictures_of_all_strengths_are_shown(tmp_path: Path) -> None:
     (portrait,) = make_portraits(gallery.store, [common_word(gallery)])
     uses = [use.path for use in portrait.uses.images]
     shown = [*portrait.top, *portrait.middle, *portrait.random]
-    assert len({sight.path for sight in shown}) == len(shown) == 24
-    middle = [uses.index(sight.path) for sight in portrait.middle]
+    assert len({image.path for image in shown}) == len(shown) == 24
+    middle = [uses.index(image.path) for image in portrait.middle]
     assert middle == list(range(middle[0], middle[0] + 6))
     assert middle[0] <= len(uses) / 2 <= middle[-1] + 1
     (again,) = make_portraits(gallery.store, [portrait.uses.facts.word])
-    assert [sight.path for sight in again.random] == [sight.path for sight in portrait.random]
+    assert [image.path for image in again.random] == [image.path for image in portrait.random]
 
 
-def made(gallery: Gallery, *words: int) -> Iterator[Page]:
+def render_all(gallery: Gallery, *words: int) -> Iterator[HtmlPage]:
     for portrait in make_portraits(gallery.store, words):
-        yield Page(render_word(portrait))
+        yield HtmlPage(render_word(portrait))
 
 
-def test_a_page_stands_alone(gallery: Gallery) -> None:
+def test_the_page_of_a_word_is_self_contained(gallery: Gallery) -> None:
     word = common_word(gallery)
     (portrait,) = make_portraits(gallery.store, [word])
     text = render_word(portrait)
     assert not re.search(r"https?://|url\(|@import|<script|<link", text)
-    parsed = Page(text)
-    assert all(src.startswith("data:image/jpeg;base64,") for src in parsed.values("img", "src"))
-    assert all(parsed.values("img", "alt"))
-    assert parsed.values("a", "href") == []
+    page = HtmlPage(text)
+    assert all(src.startswith("data:image/jpeg;base64,") for src in page.values("img", "src"))
+    assert all(page.values("img", "alt"))
+    assert page.values("a", "href") == []
     df = portrait.uses.facts.df
-    assert f"In {df} of 12 images." in parsed.text
-    bars = [int(n) for n in parsed.values("rect", "data-count") if n]
+    assert f"In {df} of 12 images." in page.text
+    bars = [int(n) for n in page.values("rect", "data-count") if n]
     assert sum(bars) == df
     n_pictures = 2 * len(portrait.top) + len(portrait.companions) + len(portrait.neighbours)
-    assert len(parsed.values("img", "src")) == n_pictures
-    assert "In which folders" not in parsed.text
+    assert len(page.values("img", "src")) == n_pictures
+    assert "In which folders" not in page.text
 
 
-def test_pages_lead_to_each_other(gallery: Gallery) -> None:
-    words = [one.word for one in gallery.words()]
+def test_pages_link_to_each_other(gallery: Gallery) -> None:
+    words = [facts.word for facts in gallery.words()]
     links = {word: f"word-{word}.html" for word in words}
-    (first, *_) = found = list(make_portraits(gallery.store, words[:3]))
-    parsed = Page(render_word(first, links=links, home="index.html"))
-    related = [one.facts.word for one in (*first.companions, *first.neighbours)]
-    assert parsed.values("a", "href") == ["index.html", *(links[word] for word in related)]
-    home = Page(render_words_overview("pets & co", found, links))
+    (first, *_) = made = list(make_portraits(gallery.store, words[:3]))
+    page = HtmlPage(render_word(first, links=links, home="index.html"))
+    related = [word.facts.word for word in (*first.companions, *first.neighbours)]
+    assert page.values("a", "href") == ["index.html", *(links[word] for word in related)]
+    home = HtmlPage(render_words_overview("pets & co", made, links))
     assert home.values("a", "href") == [links[word] for word in words[:3]]
     assert "pets & co" in home.text
 
@@ -259,32 +259,32 @@ def test_folders_are_shown_as_labels(photos: Path, tmp_path: Path) -> None:
     gallery = Gallery.create(tmp_path / "g", vocabulary="toy")
     gallery.add(photos)
     word = common_word(gallery)
-    (parsed,) = made(gallery, word)
+    (page,) = render_all(gallery, word)
     counted = Counter(Path(use.path).parent.name for use in gallery.word(word).images)
-    assert "name of their folder" in parsed.text.replace("\n", " ")
+    assert "name of their folder" in page.text.replace("\n", " ")
     for name, count in counted.items():
-        assert f"{name}{count}of" in parsed.text
+        assert f"{name}{count}of" in page.text
 
 
-def test_files_that_are_gone_or_changed_are_shown_as_such(gallery: Gallery, photos: Path) -> None:
+def test_missing_unreadable_and_changed_files_are_named(gallery: Gallery, photos: Path) -> None:
     word = common_word(gallery)
     first, second, third, *_ = (Path(use.path) for use in gallery.word(word).images)
     first.unlink()
     second.write_bytes(b"no picture")
     Image.open(third).save(third, compress_level=0)  # the same words in other bytes
     (portrait,) = make_portraits(gallery.store, [word])
-    problems = [sight.problem for sight in portrait.top[:4]]
+    problems = [image.problem for image in portrait.top[:4]]
     assert problems[0] == "does not exist"
     assert "not an image" in (problems[1] or "")
     assert "has changed since it was indexed" in (problems[2] or "")
     assert problems[3] is None
     assert portrait.top[2].grid is None
-    text = Page(render_word(portrait)).text
+    text = HtmlPage(render_word(portrait)).text
     assert f"{first.name}: does not exist" in text
     for path in photos.iterdir():
         path.unlink()
     (portrait,) = make_portraits(gallery.store, [word])
-    assert "None of its images can be read any more" in Page(render_word(portrait)).text
+    assert "None of its images can be read any more" in HtmlPage(render_word(portrait)).text
     assert portrait.n_averaged == 0
 
 
@@ -298,25 +298,25 @@ def test_an_unchanged_file_is_never_called_changed(
 
 def test_names_on_pages_are_escaped(gallery: Gallery, photos: Path) -> None:
     word = common_word(gallery)
-    evil = '<img src=x onerror="alert(1)"> & more'
-    gallery.name_words({word: evil})
+    hostile = '<img src=x onerror="alert(1)"> & more'
+    gallery.name_words({word: hostile})
     photo = photos / '<i onclick="x">.png'
     make_image(3).save(photo)
     gallery.add(photos)
-    (parsed,) = made(gallery, word)
-    attributes = {name for _, attributes in parsed.tags for name in attributes}
+    (page,) = render_all(gallery, word)
+    attributes = {name for _, attributes in page.tags for name in attributes}
     assert not {"onerror", "onclick"} & attributes
-    assert f"Visual word {word}" in parsed.text
-    assert evil in parsed.text
+    assert f"Visual word {word}" in page.text
+    assert hostile in page.text
 
 
-def test_a_word_that_is_nowhere_is_refused_before_any_work(gallery: Gallery) -> None:
+def test_a_word_that_no_image_has_is_an_error_before_any_work(gallery: Gallery) -> None:
     unused = next(w for w in range(192) if gallery.word(w).facts.df == 0)
     with pytest.raises(WrongUse, match=rf"word {unused} is in no image of .*lists"):
         next(make_portraits(gallery.store, [common_word(gallery), unused]))
 
 
-def test_the_smallest_square_with_most_of_a_word() -> None:
+def test_a_crop_is_the_smallest_square_with_most_of_a_word() -> None:
     image = np.zeros((140, 210, 3), dtype=np.uint8)
     image[100:120, 150:180] = 255
     grid = np.zeros((7, 7), dtype=np.float32)
@@ -332,37 +332,37 @@ def test_the_smallest_square_with_most_of_a_word() -> None:
 
 
 @pytest.mark.parametrize("values", [[], [0.01], [655.35], [0.1, 0.1, 0.1], [9.99, 10.0, 120.0]])
-def test_every_picture_is_in_one_span(values: list[float]) -> None:
-    found = tf_bins(values)
-    assert sum(one.pictures for one in found) == len(values)
-    assert len(found) <= MAX_BINS
-    for one in found:
-        assert one.pictures == sum(one.low <= value + 1e-9 < one.high for value in values)
-    assert Page(draw_tf_histogram(found)).values("svg", "role") == ["img"]
+def test_every_image_is_in_one_bin(values: list[float]) -> None:
+    bins = tf_bins(values)
+    assert sum(tf_bin.pictures for tf_bin in bins) == len(values)
+    assert len(bins) <= MAX_BINS
+    for low, high, n_images in bins:
+        assert n_images == sum(low <= value + 1e-9 < high for value in values)
+    assert HtmlPage(draw_tf_histogram(bins)).values("svg", "role") == ["img"]
 
 
-def test_a_map_of_places_is_as_strong_as_the_grid() -> None:
+def test_a_position_map_is_as_strong_as_the_grid() -> None:
     grid = np.array([[0.0, 1.0], [0.5, 0.001]], dtype=np.float32)
-    parsed = Page(draw_position_map(grid))
-    places = zip(*(parsed.values("rect", name) for name in ("x", "y", "opacity")), strict=True)
+    page = HtmlPage(draw_position_map(grid))
+    places = zip(*(page.values("rect", name) for name in ("x", "y", "opacity")), strict=True)
     assert list(places) == [("1", "0", "1.00"), ("0", "1", "0.50")]
 
 
 def test_words_are_listed(indexed: Any) -> None:
     run = indexed
-    told = run("words", "--json").json
-    assert list(told) == ["pictures", "words"]
-    assert list(told["words"][0]) == ["word", "name", "df", "idf", "best"]
-    assert list(told["words"][0]["best"][0]) == ["path", "tf"]
-    dfs = [one["df"] for one in told["words"]]
+    listed = run("words", "--json").json
+    assert list(listed) == ["pictures", "words"]
+    assert list(listed["words"][0]) == ["word", "name", "df", "idf", "best"]
+    assert list(listed["words"][0]["best"][0]) == ["path", "tf"]
+    dfs = [word["df"] for word in listed["words"]]
     assert dfs == sorted(dfs, reverse=True)
     rare = run("words", "--json", "--sort", "idf", "--limit", 3).json["words"]
-    assert [one["df"] for one in rare] == sorted(dfs)[:3]
+    assert [word["df"] for word in rare] == sorted(dfs)[:3]
     word = rare[0]["word"]
     run("words", "name", word, "zebra")
     run("words", "name", rare[1]["word"], "Ape")
     named = run("words", "--json", "--sort", "name").json["words"]
-    assert [one["name"] for one in named[:3]] == ["Ape", "zebra", None]
+    assert [word["name"] for word in named[:3]] == ["Ape", "zebra", None]
     printed = run("words", "--sort", "name", "--limit", 2).out
     assert printed.splitlines()[0].split() == [
         "word",
@@ -390,8 +390,8 @@ def test_an_empty_gallery_has_no_words(run: Any) -> None:
 def test_a_word_is_shown(indexed: Any) -> None:
     run = indexed
     word = run("words", "--json").json["words"][0]["word"]
-    (told,) = run("words", "show", word, "--json").json["words"]
-    assert list(told) == [
+    (shown,) = run("words", "show", word, "--json").json["words"]
+    assert list(shown) == [
         "word",
         "name",
         "df",
@@ -407,26 +407,28 @@ def test_a_word_is_shown(indexed: Any) -> None:
         "purity",
         "folders",
     ]
-    assert list(told["top"][0]) == ["path", "tf", "problem"]
-    assert list(told["neighbours"][0]) == ["word", "name", "df", "cosine"]
-    assert np.array(told["place"]).shape == (7, 7)
+    assert list(shown["top"][0]) == ["path", "tf", "problem"]
+    assert list(shown["neighbours"][0]) == ["word", "name", "df", "cosine"]
+    assert np.array(shown["place"]).shape == (7, 7)
     run("words", "name", word, "striped ear")
     printed = run("words", "show", "Striped Ear").out
-    assert printed.startswith(f"striped ear (word {word}): in {told['df']} of 12 pictures, IDF")
-    one = run("words", "show", word, "-o", "word.html")
-    assert one.out.endswith("written: word.html\n")
+    assert printed.startswith(f"striped ear (word {word}): in {shown['df']} of 12 pictures, IDF")
+    outcome = run("words", "show", word, "-o", "word.html")
+    assert outcome.out.endswith("written: word.html\n")
     assert "<h1>striped ear</h1>" in Path("word.html").read_text(encoding="utf-8")
 
 
 def test_several_words_become_a_folder_of_pages(indexed: Any) -> None:
     run = indexed
-    words = [one["word"] for one in run("words", "--json").json["words"][:3]]
-    told = run("words", "show", *words, words[0], "-o", "pages/deep", "--json").json
+    words = [word["word"] for word in run("words", "--json").json["words"][:3]]
+    shown = run("words", "show", *words, words[0], "-o", "pages/deep", "--json").json
     names = ["index.html", *(f"word-{word}.html" for word in words)]
-    assert told["written"] == [f"pages/deep/{name}" for name in names]
+    assert shown["written"] == [f"pages/deep/{name}" for name in names]
     assert sorted(os.listdir("pages/deep")) == sorted(names)
     for name in names:
-        for link in Page(Path("pages/deep", name).read_text(encoding="utf-8")).values("a", "href"):
+        for link in HtmlPage(Path("pages/deep", name).read_text(encoding="utf-8")).values(
+            "a", "href"
+        ):
             assert (Path("pages/deep") / link).is_file()
 
 

@@ -22,7 +22,7 @@ from bm25v.pages.vocabulary_page import LOG_NAME, read_log, render_vocabulary
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary import bag as bags
 from bm25v.vocabulary import vocabulary as vocabularies
-from tests.test_explain import Page
+from tests.html_page import HtmlPage
 
 pytest.importorskip("torch")
 
@@ -141,13 +141,13 @@ def test_training_writes_samples(photos: Path, tmp_path: Path) -> None:
 
 
 def polyline(text: str) -> list[str]:
-    (points,) = Page(text).values("polyline", "points")
+    (points,) = HtmlPage(text).values("polyline", "points")
     return points.split()
 
 
 def test_the_page_is_self_contained_and_shows_all_samples(toy_folder: Path) -> None:
     text = render_vocabulary(Vocabulary.load(toy_folder))
-    parsed = Page(text)
+    parsed = HtmlPage(text)
     assert not re.search(r"https?://|url\(|@import|<script|<link", text)
     assert all(src.startswith("data:image/jpeg;base64,") for src in parsed.values("img", "src"))
     assert all(parsed.values("img", "alt"))
@@ -160,7 +160,7 @@ def test_the_page_is_self_contained_and_shows_all_samples(toy_folder: Path) -> N
 
 
 def test_every_word_is_in_one_bar(toy_folder: Path) -> None:
-    parsed = Page(render_vocabulary(Vocabulary.load(toy_folder)))
+    parsed = HtmlPage(render_vocabulary(Vocabulary.load(toy_folder)))
     samples = Samples.load(toy_folder)
     assert samples is not None
     bins = charts.density_bins(samples.counts_v / samples.patches)
@@ -175,7 +175,7 @@ def test_every_word_is_in_one_bar(toy_folder: Path) -> None:
 @pytest.mark.parametrize("densities", [[0, 0], [1, 1], [0.1, 0.01, 0.001], [0, 3e-7, 0.9999]])
 def test_extreme_densities_are_counted(densities: list[float]) -> None:
     density_v = np.array(densities, dtype=np.float64)
-    bars = Page(charts.draw_density_histogram(density_v)).values("rect", "data-count")
+    bars = HtmlPage(charts.draw_density_histogram(density_v)).values("rect", "data-count")
     assert sum(map(int, bars)) == len(densities)
     for low, high, words in charts.density_bins(density_v):
         inside = (density_v >= low * (1 - 1e-6)) & (density_v < high * (1 - 1e-6))
@@ -194,7 +194,7 @@ def test_names_are_escaped(toy_folder: Path) -> None:
         word_names={word: hostile},
         report={"data": {"about": hostile, "pictures": hostile}, "training": [hostile]},
     )
-    parsed = Page(render_vocabulary(vocabulary))
+    parsed = HtmlPage(render_vocabulary(vocabulary))
     assert "onerror" not in {name for _, attributes in parsed.tags for name in attributes}
     assert parsed.text.count("<img src=x") >= 3
 
@@ -206,7 +206,7 @@ def test_the_page_names_the_files_that_are_missing(toy_folder: Path) -> None:
     assert "No sample words" in text
     assert "No curve" not in text
     (toy_folder / "training.jsonl").unlink()
-    assert "No curve" in Page(render_vocabulary(Vocabulary.load(toy_folder))).text
+    assert "No curve" in HtmlPage(render_vocabulary(Vocabulary.load(toy_folder))).text
 
 
 def test_samples_of_another_vocabulary_are_an_error(toy_folder: Path) -> None:

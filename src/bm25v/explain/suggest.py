@@ -6,7 +6,7 @@ become dense vectors, and their mean is compared with the prompts. The mean of t
 subtracted first; otherwise every word would get the name of what all images have in common.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from bm25v.errors import ImageError, WrongUse
 from bm25v.explain.crops import crop_word
 from bm25v.explain.word_portrait import WordInImage, find_strongest
 from bm25v.gallery.store import GalleryStore
+from bm25v.progress import Progress, no_progress
 from bm25v.vocabulary.names import check_name
 
 EXAMPLES = 8  # images per word
@@ -62,30 +63,30 @@ def read_prompts(path: Path) -> list[str]:
 
 
 def suggest_names(
-    gallery: GalleryStore,
+    store: GalleryStore,
     words: Sequence[int],
     prompts: Sequence[str],
     *,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = no_progress,
 ) -> list[Suggestion]:
     """Return the prompt that fits each word best; words without a readable image are left out."""
-    tower = text.load_text_tower(gallery.vocabulary.backbone.name)
+    tower = text.load_text_tower(store.vocabulary.backbone.name)
     prompts_te = tower.embed(prompts)
-    snapshot = gallery.snapshot()
+    snapshot = store.snapshot()
     mean_e = snapshot.dense_ne[snapshot.rows].astype(np.float32).mean(axis=0)
     suggestions = []
-    for done, (word, examples) in enumerate(find_strongest(gallery, words, EXAMPLES), start=1):
-        vectors = [_encode_example(gallery, example) for example in examples]
+    for done, (word, examples) in enumerate(find_strongest(store, words, EXAMPLES), start=1):
+        vectors = [_encode_example(store, example) for example in examples]
         readable = [vector for vector in vectors if vector is not None]
         if readable:
             vector_e = np.mean(readable, axis=0) - mean_e
             suggestions.append(_choose_prompt(word, vector_e, prompts_te, prompts))
-        progress(done, len(words))
+        progress("suggesting names", done, len(words))
     return suggestions
 
 
-def _encode_example(gallery: GalleryStore, example: WordInImage) -> Floats | None:
-    backbone = gallery.vocabulary.backbone
+def _encode_example(store: GalleryStore, example: WordInImage) -> Floats | None:
+    backbone = store.vocabulary.backbone
     if example.grid is None:
         return None
     try:

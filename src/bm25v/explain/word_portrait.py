@@ -5,7 +5,7 @@ find where a word is in an image, the file is encoded again. Not this module's j
 counting words.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from bm25v.errors import ImageError, WrongUse
 from bm25v.explain.word_statistics import ImageWithWord, WordInGallery, WordStatistics, WordUse
 from bm25v.gallery.indexing import ReadFile, encode_files
 from bm25v.gallery.store import GalleryStore
+from bm25v.progress import Progress, no_progress
 from bm25v.sae.model import Codes
 from bm25v.threads import available_cpus
 from bm25v.vocabulary import Vocabulary, names
@@ -103,10 +104,10 @@ class WordPortrait:
 
 
 def make_portraits(
-    gallery: GalleryStore,
+    store: GalleryStore,
     words: Sequence[int],
     *,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = no_progress,
 ) -> Iterator[WordPortrait]:
     """Give the portrait of each word; a word that no image has is refused before the first one.
 
@@ -124,25 +125,25 @@ def make_portraits(
     >>> portrait.uses.facts.df, portrait.top[0].grid.shape
     (1, (7, 7))
     """
-    finder = _WordFinder(gallery, words, best=1)
+    finder = _WordFinder(store, words, best=1)
     for done, word in enumerate(words):
-        progress(done, len(words))
-        yield _make_portrait(gallery, finder, word)
-    progress(len(words), len(words))
+        progress("encoding images", done, len(words))
+        yield _make_portrait(store, finder, word)
+    progress("encoding images", len(words), len(words))
 
 
 def find_strongest(
-    gallery: GalleryStore, words: Sequence[int], best: int
+    store: GalleryStore, words: Sequence[int], best: int
 ) -> Iterator[tuple[int, list[WordInImage]]]:
     """Give each word with the `best` images that have most of it."""
-    finder = _WordFinder(gallery, words, best=best)
+    finder = _WordFinder(store, words, best=best)
     for word in words:
         uses = finder.facts[word].best
         finder.encode(use.path for use in uses)
         yield word, [finder.find(use, word) for use in uses]
 
 
-def _make_portrait(gallery: GalleryStore, finder: "_WordFinder", word: int) -> WordPortrait:
+def _make_portrait(store: GalleryStore, finder: "_WordFinder", word: int) -> WordPortrait:
     uses = finder.statistics.word(word)
     choice = _choose_images(uses.images, seed=word)
     companions = [
@@ -150,12 +151,12 @@ def _make_portrait(gallery: GalleryStore, finder: "_WordFinder", word: int) -> W
         for companion in uses.companions
         if companion.lift >= MIN_LIFT
     ]
-    nearest = nearest_words(gallery.vocabulary, word, among=finder.facts)
+    nearest = nearest_words(store.vocabulary, word, among=finder.facts)
     neighbours = [(finder.facts[other], cosine) for other, cosine in nearest]
     related = [facts.best[0] for facts, _ in (*companions, *neighbours)]
     finder.encode(use.path for use in (*choice.all, *related))
     mean_grid, n_averaged = _average(
-        [finder.find(use, word).grid for use in choice.averaged], gallery.vocabulary.backbone.grid
+        [finder.find(use, word).grid for use in choice.averaged], store.vocabulary.backbone.grid
     )
 
     def find(uses: Sequence[ImageWithWord]) -> tuple[WordInImage, ...]:
@@ -179,15 +180,15 @@ def _make_portrait(gallery: GalleryStore, finder: "_WordFinder", word: int) -> W
 class _WordFinder:
     """Finds words in a gallery's images; a file that several portraits show is encoded once."""
 
-    def __init__(self, gallery: GalleryStore, words: Sequence[int], *, best: int) -> None:
-        self._gallery = gallery
+    def __init__(self, store: GalleryStore, words: Sequence[int], *, best: int) -> None:
+        self._store = store
         self._codes: dict[str, Codes | str] = {}  # of each path, or why there are none
-        self.statistics = WordStatistics(gallery)
+        self.statistics = WordStatistics(store)
         self.facts = {facts.word: facts for facts in self.statistics.all_words(best=best)}
         for word in words:
-            if names.check_word(word, gallery.vocabulary.n_words) not in self.facts:
+            if names.check_word(word, store.vocabulary.n_words) not in self.facts:
                 raise WrongUse(
-                    f"word {word} is in no image of {gallery.path}: "
+                    f"word {word} is in no image of {store.path}: "
                     "`bm25v words` lists the words in use"
                 )
 
@@ -198,7 +199,7 @@ class _WordFinder:
             self._codes.clear()
         new = sorted(paths - self._codes.keys())
         for path, outcome in encode_files(
-            new, self._gallery.vocabulary, lambda content: False, available_cpus()
+            new, self._store.vocabulary, lambda content: False, available_cpus()
         ):
             if isinstance(outcome, ReadFile) and outcome.encoding is not None:
                 self._codes[path] = self._check(path) or outcome.encoding.codes
@@ -210,7 +211,7 @@ class _WordFinder:
         codes = self._codes[use.path]
         if isinstance(codes, str):
             return WordInImage(*use, None, codes)
-        grid = bags.word_activations(codes, word).reshape(self._gallery.vocabulary.backbone.grid)
+        grid = bags.word_activations(codes, word).reshape(self._store.vocabulary.backbone.grid)
         if not grid.any():  # rounding, or another processor than the one that indexed it
             return WordInImage(*use, None, "the word is too weak in it to be located")
         return WordInImage(*use, grid)
@@ -218,7 +219,7 @@ class _WordFinder:
     def _check(self, path: str) -> str | None:
         """Return why a file cannot stand for the image that was indexed; None if it can."""
         try:
-            changed = self._gallery.has_changed(path)
+            changed = self._store.has_changed(path)
         except ImageError as error:
             return str(error)
         return "has changed since it was indexed: index it again" if changed else None
