@@ -57,12 +57,10 @@ def test_a_wheel_holds_all_that_search_needs(tmp_path: Path) -> None:
         members = set(archive.namelist())
     assert {
         "bm25v/py.typed",
-        "bm25v/pages/static/explanation.js",
-        "bm25v/pages/static/style.css",
-        "bm25v/pages/templates/base.html",
-        "bm25v/pages/templates/explanation.html",
         "bm25v/vocabulary/shipped/default/sae.safetensors",
         "bm25v/vocabulary/shipped/default/vocabulary.json",
     } <= members
-    modules = {path.relative_to(ROOT / "src").as_posix() for path in ROOT.glob("src/**/*.py")}
-    assert modules <= members
+    patterns = ("**/*.py", "bm25v/pages/templates/*.html", "bm25v/pages/static/*.*")
+    files = {path for pattern in patterns for path in (ROOT / "src").glob(pattern)}
+    assert {path.suffix for path in files} == {".py", ".html", ".css", ".js"}
+    assert {path.relative_to(ROOT / "src").as_posix() for path in files} <= members

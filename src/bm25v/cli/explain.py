@@ -56,9 +56,10 @@ def command(
     Steered like a search, it explains that search.
     """
     from bm25v.api import Gallery
-    from bm25v.pages.explanation_page import check_output, write_explanation
 
     if output is not None:
+        from bm25v.pages.explanation_page import check_output, write_explanation
+
         check_output(output)  # before the work
     with Gallery.open(gallery_path) as gallery:
         wanted["mode"] = mode

@@ -158,7 +158,7 @@ def _details(report: "Report") -> Iterator[tuple[str, str]]:
     yield report.version, "version of bm25v"
 
 
-# What is found.
+# How good the hits are.
 
 
 def _plot_recall(systems: Systems, metrics: Sequence[str]) -> _Plot | None:

@@ -83,7 +83,7 @@ def _describe_search(number: int, search: LabelledSearch) -> dict[str, object]:
         "order": _ORDERS.get(search.results.mode, "Hits, best first"),
         "n_words": search.n_words,
         "hits": [_describe_hit(search, hit) for hit in search.results],
-        "explanations": [_describe_explanation(one) for one in search.explanations],
+        "explanations": [_describe_explanation(e) for e in search.explanations],
     }
 
 
