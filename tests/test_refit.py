@@ -1,4 +1,4 @@
-"""Decoders fitted anew: the least squares, and the run over a folder of pictures."""
+"""Refitting a decoder: the least squares, and the run over a folder of images."""
 
 import json
 from dataclasses import replace
@@ -74,7 +74,7 @@ def test_the_decoder_is_the_one_of_dense_refit_module(
     np.testing.assert_allclose(fitted.b_dec_d, expected_wd[-1], rtol=1e-5, atol=1e-6)
 
 
-def test_the_encoder_stays_and_so_do_rows_of_words_never_active(
+def test_the_encoder_and_the_rows_of_inactive_words_stay(
     sae: SparseAutoEncoder, patches: Floats
 ) -> None:
     fitted = refit_decoder(sae, [patches])
@@ -86,18 +86,16 @@ def test_the_encoder_stays_and_so_do_rows_of_words_never_active(
     assert np.abs(fitted.w_dec_vd[:-1] - sae.w_dec_vd[:-1]).max(axis=1).min() > 1e-3
 
 
-def test_a_spoilt_decoder_is_mended(sae: SparseAutoEncoder, patches: Floats) -> None:
+def test_a_bad_decoder_is_repaired(sae: SparseAutoEncoder, patches: Floats) -> None:
     good = refit_decoder(sae, [patches])
-    spoilt = with_noise(good)
+    damaged = with_noise(good)
     best = explained(good, patches)
-    lost = best - explained(spoilt, patches)
+    lost = best - explained(damaged, patches)
     assert lost > 1
-    assert best - explained(refit_decoder(spoilt, [patches]), patches) < lost / 10
+    assert best - explained(refit_decoder(damaged, [patches]), patches) < lost / 10
 
 
-def test_half_precision_patches_are_taken_as_they_are(
-    sae: SparseAutoEncoder, patches: Floats
-) -> None:
+def test_half_precision_patches_are_accepted(sae: SparseAutoEncoder, patches: Floats) -> None:
     halves = patches.astype(np.float16)
     exact = refit_decoder(sae, [halves.astype(np.float32)])
     np.testing.assert_array_equal(refit_decoder(sae, [halves]).w_dec_vd, exact.w_dec_vd)
@@ -113,18 +111,18 @@ def test_too_many_words_are_refused(
 
 @pytest.fixture
 def trained(training_images: Path, tmp_path: Path) -> Vocabulary:
-    """A vocabulary whose decoder was spoilt after its training, with a name for a word."""
+    """A vocabulary whose decoder was damaged after its training, with a name for a word."""
     recipe = Recipe(expansion=4, k=4, batch=128, epochs=2, seed=3, held_out=0.1)
     options = TrainingOptions(
         training_images, tmp_path / "mine.vocab", backbone="toy", recipe=recipe
     )
     whole = train_vocabulary(options)
-    spoilt = replace(whole, sae=with_noise(whole.sae), word_names={7: "red"})
-    spoilt.save(options.output)
+    damaged = replace(whole, sae=with_noise(whole.sae), word_names={7: "red"})
+    damaged.save(options.output)
     return Vocabulary.load(options.output)
 
 
-def test_a_vocabulary_gets_a_better_decoder_and_keeps_all_else(
+def test_a_vocabulary_gets_a_better_decoder_and_keeps_everything_else(
     trained: Vocabulary, training_images: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "better.vocab"
@@ -159,7 +157,7 @@ def test_a_vocabulary_gets_a_better_decoder_and_keeps_all_else(
     assert new.report["data"] == trained.report["data"]
 
 
-def test_a_decoder_that_is_not_better_is_not_written(
+def test_a_decoder_that_is_not_better_is_not_saved(
     trained: Vocabulary, training_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refit_module, "PULL", 1e12)
@@ -170,7 +168,7 @@ def test_a_decoder_that_is_not_better_is_not_written(
         refit_vocabulary(trained, training_images, tmp_path / "mine.vocab", draws=1)
 
 
-def test_held_out_pictures_are_never_learnt_from(
+def test_held_out_images_are_not_used_to_fit(
     trained: Vocabulary, training_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     split = Extraction(tuple(sorted(training_images.iterdir())), 1, None, 0.1, 3)
@@ -190,12 +188,12 @@ def test_held_out_pictures_are_never_learnt_from(
     assert drawn == {0: set(split.paths), 1: drawn[0] - held_out, 2: drawn[1]}
 
 
-def test_other_pictures_than_in_training_are_split_anew_and_that_is_said(
+def test_another_number_of_images_than_in_training_gets_a_new_split(
     trained: Vocabulary, training_images: Path, tmp_path: Path
 ) -> None:
     for seed in range(40, 80):
         make_image(seed).save(training_images / f"{seed}.png")
-    (training_images / "1.png").write_bytes(b"no picture")
+    (training_images / "1.png").write_bytes(b"not an image")
     messages: list[str] = []
     torn: list[str] = []
 
@@ -221,7 +219,7 @@ def test_a_vocabulary_without_a_report_can_be_refitted(
     assert new.report["training"]["explained_variance"] == better
 
 
-def test_a_draw_changes_random_parts_alone(training_images: Path) -> None:
+def test_a_draw_changes_only_random_parts(training_images: Path) -> None:
     paths = tuple(sorted(training_images.iterdir()))
     first = Extraction(paths, views=4, patches=None, held_out=0.1, seed=5)
     other = replace(first, draw=1)

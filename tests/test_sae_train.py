@@ -85,7 +85,7 @@ def test_folded_weights_give_the_codes_of_training_on_raw_features() -> None:
     np.testing.assert_allclose(sae.decode(codes), decoded_nd, atol=2e-3)
 
 
-def test_decoder_rows_share_one_length_and_activations_the_asked_mean() -> None:
+def test_decoder_rows_share_one_length_and_activations_have_the_requested_mean() -> None:
     lengths = np.linalg.norm(trained().sae.w_dec_vd, axis=1)
     np.testing.assert_allclose(lengths, lengths[0], rtol=1e-5)
     activations = trained().sae.encode(planted()).activations_pk
@@ -147,7 +147,7 @@ def test_memory_mapped_half_precision_patches(tmp_path: Any) -> None:
     assert train_sae(patches, replace(RECIPE, steps=20)).report["fvu"] < 0.6
 
 
-def test_progress_is_told_every_step() -> None:
+def test_every_step_is_reported() -> None:
     seen: list[tuple[int, int]] = []
     train_sae(
         planted(), replace(RECIPE, steps=3), on_step=lambda f, steps: seen.append((f.step, steps))
@@ -182,7 +182,7 @@ def test_impossible_patches_are_refused(patches: NDArray[np.float32], message: s
         train_sae(patches, RECIPE)
 
 
-def test_a_run_that_breaks_down_says_so() -> None:
+def test_a_run_that_diverges_raises_an_error() -> None:
     with pytest.raises(WrongUse, match=r"learning rate 1e\+30 is too high"):
         train_sae(planted(), replace(RECIPE, learning_rate=1e30))
 

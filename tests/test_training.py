@@ -1,4 +1,4 @@
-"""Training on folders: stores, checkpoints, going on, several processes."""
+"""Training on folders: stores, checkpoints, resuming, several processes."""
 
 import itertools
 import json
@@ -79,7 +79,7 @@ def test_a_folder_becomes_a_vocabulary_that_searches(
     assert Path(gallery.search(training_images / "7.png")[0].path).name == "7.png"
 
 
-def test_an_interrupted_run_goes_on_to_the_same_weights(options: TrainingOptions) -> None:
+def test_an_interrupted_run_resumes_to_the_same_weights(options: TrainingOptions) -> None:
     whole = train_vocabulary(replace(options, output=options.output.with_name("whole.vocab")))
 
     def stop(figures: StepFigures, steps: int) -> None:
@@ -92,14 +92,14 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(options: TrainingOptions
     with pytest.raises(WrongUse, match=r"unfinished run.*--resume"):
         train_vocabulary(options)
     steps: list[int] = []
-    go_on = Listener(on_step=lambda figures, _: steps.append(figures.step))
-    resumed = train_vocabulary(replace(options, resume=True), go_on)
+    listener = Listener(on_step=lambda figures, _: steps.append(figures.step))
+    resumed = train_vocabulary(replace(options, resume=True), listener)
     assert steps[0] == 10
     assert weights(resumed) == weights(whole)
     assert resumed.sae.w_dec_vd.tobytes() == whole.sae.w_dec_vd.tobytes()
 
 
-def test_interrupted_extraction_goes_on(options: TrainingOptions, tmp_path: Path) -> None:
+def test_interrupted_extraction_continues(options: TrainingOptions, tmp_path: Path) -> None:
     kept = replace(options, activations=tmp_path / "kept")
 
     def stop(stage: str, done: int, total: int) -> None:
@@ -126,7 +126,7 @@ def test_patches_of_other_settings_are_not_overwritten(
     assert {path: path.read_bytes() for path in (tmp_path / "kept").iterdir()} == before
 
 
-def test_each_process_has_a_gpu_of_its_own(
+def test_each_process_uses_its_own_gpu(
     options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCAL_RANK", "97")
@@ -135,7 +135,7 @@ def test_each_process_has_a_gpu_of_its_own(
 
 
 class CountingBackbone(ToyBackbone):
-    """A toy that notes how many views it was handed at once."""
+    """A toy backbone that records the sizes of its batches."""
 
     def __init__(self, batch_size: int) -> None:
         self.batch_size = batch_size
@@ -147,7 +147,7 @@ class CountingBackbone(ToyBackbone):
 
 
 def drawn(options: Extraction, path: Path, seed: tuple[int, ...]) -> NDArray[np.float16]:
-    """Return the patches of one picture, a view after the other."""
+    """Return the patches of one image, view by view."""
     toy, rng = ToyBackbone(), np.random.default_rng(seed)
     parts = []
     for view in image_views(images.decode_image(path, short_side=112), options.views, rng):
@@ -156,13 +156,13 @@ def drawn(options: Extraction, path: Path, seed: tuple[int, ...]) -> NDArray[np.
     return np.concatenate(parts).astype(np.float16)
 
 
-def test_the_views_of_several_pictures_go_through_the_backbone_at_once(
+def test_the_views_of_several_images_go_through_the_backbone_together(
     training_images: Path, tmp_path: Path
 ) -> None:
-    (training_images / "7.png").write_bytes(b"no picture")
+    (training_images / "7.png").write_bytes(b"not an image")
     paths = tuple(sorted(training_images.iterdir()))
     options = Extraction(paths, views=3, patches=9, held_out=0.1, seed=5)
-    for batch, pictures_at_once in ((7, 2), (3, 1), (1, 1)):
+    for batch, images_at_once in ((7, 2), (3, 1), (1, 1)):
         backbone = CountingBackbone(batch)
         torn: list[str] = []
         store = PatchStore(tmp_path / f"of {batch}", key="", dim=12)
@@ -175,24 +175,24 @@ def test_the_views_of_several_pictures_go_through_the_backbone_at_once(
             on_error=lambda path, _, torn=torn: torn.append(path.name),  # type: ignore[misc]
         )
         assert torn == ["7.png"]
-        assert len(backbone.sizes) == 40 / pictures_at_once
-        assert max(backbone.sizes) == 3 * pictures_at_once
+        assert len(backbone.sizes) == 40 / images_at_once
+        assert max(backbone.sizes) == 3 * images_at_once
         assert sum(backbone.sizes) == 3 * 39
         for number, shard in enumerate(options.shards(backbone)):
             expected = [
-                drawn(options, path, (5, number, place))
-                for place, path in enumerate(shard)
+                drawn(options, path, (5, number, position))
+                for position, path in enumerate(shard)
                 if path.name != "7.png"
             ]
             np.testing.assert_array_equal(store.read(number), np.concatenate(expected))
 
 
-def test_a_vocabulary_is_measured_on_whole_pictures(training_images: Path) -> None:
+def test_a_vocabulary_is_measured_on_whole_images(training_images: Path) -> None:
     paths = tuple(sorted(training_images.iterdir()))
     options, backbone = Extraction(paths, 3, 9, 0.1, 5), ToyBackbone()
     whole, all_views = (
-        [drawn(wanted, path, (5, 0, place)) for place, path in enumerate(paths[:2])]
-        for wanted in (replace(options, views=1), options)
+        [drawn(extraction, path, (5, 0, i)) for i, path in enumerate(paths[:2])]
+        for extraction in (replace(options, views=1), options)
     )
     shard = np.concatenate(all_views)
     measured = options.whole_images(shard, backbone)
@@ -210,7 +210,7 @@ def test_ctrl_c_takes_effect_between_two_steps(options: TrainingOptions) -> None
     assert weights(train_vocabulary(replace(options, resume=True))) == weights(whole)
 
 
-def test_other_settings_do_not_go_on(options: TrainingOptions) -> None:
+def test_a_run_does_not_resume_with_other_settings(options: TrainingOptions) -> None:
     def stop(figures: StepFigures, steps: int) -> None:
         raise KeyboardInterrupt
 
@@ -226,7 +226,7 @@ def test_other_settings_do_not_go_on(options: TrainingOptions) -> None:
         train_vocabulary(replace(options, resume=True))
 
 
-def test_wrong_wishes_are_refused(options: TrainingOptions, tmp_path: Path) -> None:
+def test_impossible_runs_are_refused(options: TrainingOptions, tmp_path: Path) -> None:
     with pytest.raises(WrongUse, match="no run to resume"):
         train_vocabulary(replace(options, resume=True))
     (tmp_path / "empty").mkdir()
@@ -237,15 +237,15 @@ def test_wrong_wishes_are_refused(options: TrainingOptions, tmp_path: Path) -> N
         train_vocabulary(options)
 
 
-def test_unreadable_pictures_are_told_and_left_out(
+def test_unreadable_images_are_reported_and_left_out(
     options: TrainingOptions, training_images: Path
 ) -> None:
     (training_images / "torn.jpg").write_bytes(b"\xff\xd8\xff and no more")
-    told: list[str] = []
+    reported: list[str] = []
     trained = train_vocabulary(
-        options, Listener(on_error=lambda path, error: told.append(path.name))
+        options, Listener(on_error=lambda path, error: reported.append(path.name))
     )
-    assert told == ["torn.jpg"]
+    assert reported == ["torn.jpg"]
     assert trained.report["data"]["patches"] == 39 * 49
 
 
@@ -269,7 +269,7 @@ def filled(folder: Path, sizes: list[int]) -> PatchStore:
     return store
 
 
-def test_a_store_keeps_what_is_whole_and_names_what_is_damaged(tmp_path: Path) -> None:
+def test_a_store_keeps_complete_shards_and_names_damaged_ones(tmp_path: Path) -> None:
     filled(tmp_path / "s", [5, 7])
     again = PatchStore(tmp_path / "s", key="a", dim=3)
     assert [shard.patches for shard in again.shards.values()] == [5, 7]
@@ -330,7 +330,7 @@ def test_patches_of_a_newer_format_are_refused(tmp_path: Path) -> None:
         PatchStore(tmp_path / "s", key="a", dim=3)
 
 
-def test_batches_visit_every_patch_once_an_epoch_and_can_be_entered_anywhere(
+def test_batches_visit_every_patch_once_per_epoch_and_can_start_at_any_step(
     tmp_path: Path,
 ) -> None:
     store = filled(tmp_path / "s", [50, 20, 30, 1])
@@ -423,7 +423,7 @@ def test_the_command_trains(training_images: Path, tmp_path: Path) -> None:
     assert printed["recipe"]["expansion"] == 4
 
 
-def test_streaming_keeps_nothing_and_learns_the_same(
+def test_streaming_writes_no_patches_and_learns_as_well(
     options: TrainingOptions, tmp_path: Path
 ) -> None:
     whole = train_vocabulary(options)
@@ -443,7 +443,7 @@ DEVICES = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_built_in_backbone_trains_on_every_device_and_goes_on_there(
+def test_a_built_in_backbone_trains_and_resumes_on_every_device(
     options: TrainingOptions, device: str
 ) -> None:
     def stop(figures: StepFigures, steps: int) -> None:
@@ -456,42 +456,42 @@ def test_a_built_in_backbone_trains_on_every_device_and_goes_on_there(
     assert train_vocabulary(replace(there, resume=True)).report["training"]["fvu"] < 1
 
 
-def test_a_device_that_is_not_here_is_refused(options: TrainingOptions) -> None:
+def test_a_missing_device_is_refused(options: TrainingOptions) -> None:
     with pytest.raises(WrongUse, match="no device 'cuda:99' on this machine, only: "):
         train_vocabulary(replace(options, device="cuda:99"))
     assert not options.work.exists()
 
 
-def test_too_few_patches_are_refused_before_they_are_made(options: TrainingOptions) -> None:
+def test_too_few_patches_are_refused_before_extraction(options: TrainingOptions) -> None:
     with pytest.raises(WrongUse, match="1,960 patches are too few to learn 2,400 words"):
         train_vocabulary(replace(options, recipe=replace(RECIPE, expansion=200)))
     assert not options.work.exists()
 
 
 def shards(training_images: Path) -> list[list[Path]]:
-    """Return the pictures of each shard of the small run; the first one is held out."""
+    """Return the images of each shard of the small run; the first one is held out."""
     paths = tuple(sorted(training_images.iterdir()))
     options = Extraction(paths, 1, None, RECIPE.held_out, RECIPE.seed)
     return options.shards(ToyBackbone())
 
 
-def test_patches_that_turn_out_too_few_are_refused(
+def test_too_few_patches_of_readable_images_are_refused(
     options: TrainingOptions, training_images: Path
 ) -> None:
     _, *learnt = shards(training_images)
     for path in itertools.chain(*learnt[:-1]):
-        path.write_bytes(b"no picture")
+        path.write_bytes(b"not an image")
     with pytest.raises(WrongUse, match="98 patches are too few to learn 144 words"):
         train_vocabulary(replace(options, recipe=replace(RECIPE, expansion=12)))
     assert not options.output.exists()
 
 
-def test_unreadable_pictures_that_were_held_out_are_refused_before_training(
+def test_unreadable_held_out_images_are_refused_before_training(
     options: TrainingOptions, training_images: Path
 ) -> None:
     held_out, *_ = shards(training_images)
     for path in held_out:
-        path.write_bytes(b"no picture")
+        path.write_bytes(b"not an image")
     steps: list[int] = []
     listener = Listener(on_step=lambda figures, _: steps.append(figures.step))
     with pytest.raises(WrongUse, match=r"held out for measuring can be read.*--seed"):
@@ -527,7 +527,7 @@ def same_curves(folder: Path) -> None:
         np.testing.assert_allclose([value for _, value in shown[name]], values, rtol=1e-6)
 
 
-def test_tensorboard_shows_what_the_log_says(
+def test_tensorboard_has_the_figures_of_the_log(
     options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "CHECKPOINT_SECONDS", -1.0)
@@ -546,7 +546,7 @@ def test_tensorboard_shows_what_the_log_says(
     assert len(steps) > 9
 
 
-def test_a_run_that_starts_anew_shows_nothing_of_the_last(options: TrainingOptions) -> None:
+def test_a_run_that_starts_again_drops_the_curves_of_the_last(options: TrainingOptions) -> None:
     def fail(figures: StepFigures, steps: int) -> None:
         if figures.step == 20:
             raise OSError("no space left")
@@ -569,7 +569,7 @@ def test_nothing_changes_without_tensorboard(
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e9])
-def test_a_log_file_shows_progress_now_and_then(
+def test_a_log_file_gets_a_line_of_progress_at_intervals(
     training_images: Path, tmp_path: Path, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "LOG_SECONDS", seconds)

@@ -64,7 +64,7 @@ def compute_codes(
     features: DatasetFeatures, vocabulary: Vocabulary, progress: Progress = no_progress
 ) -> Codes:
     """Return the codes of all distinct images, with shape (U, P, k), from the cache if possible."""
-    path = features.cache / "words" / f"{features.key}-{vocabulary.fingerprint}.npz"
+    path = features.cache / "codes" / f"{features.key}-{vocabulary.fingerprint}.npz"
     codes = load_or_compute(
         path, ("words", "activations"), lambda: _encode(features, vocabulary, progress)
     )

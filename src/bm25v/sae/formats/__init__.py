@@ -1,13 +1,13 @@
-"""Sparse auto-encoders that other projects trained: their files in, a `SparseAutoEncoder` out.
+"""Sparse auto-encoders of other projects: their files in, a `SparseAutoEncoder` out.
 
-Each project has its own layout, and its own steps before and after the two matrices. Those steps
-are folded into the weights, so that the paper's formulas hold for every one of them:
+Each project has its own files, and its own steps before and after the two matrices. Those steps are
+folded into the weights, so that the paper's formulas hold for all of them:
 
     h = topk(relu(z @ W_enc + b_enc), k)        z_hat = h @ W_dec + b_dec
 
-What cannot be written so is refused: gates, thresholds, input normalised patch by patch.
-Files are data: nothing that is pickled in them is ever run. Only `.pt` files need torch.
-Not this room's job: which backbone the features came from.
+What cannot be expressed so is refused: gates, thresholds, inputs normalised patch by patch.
+Pickled code in the files is never run. Only `.pt` files need torch. `reading` has what the formats
+share. Not this package's job: which backbone the features came from.
 """
 
 import os
@@ -32,9 +32,9 @@ FORMATS = {
 def load(
     path: str | os.PathLike[str], *, format: str | None = None, k: int | None = None
 ) -> SparseAutoEncoder:
-    """Read an auto-encoder in another project's format, by default the one its files tell.
+    """Read an auto-encoder in another project's format; by default its files decide which.
 
-    `k` overrides the stored one, and is needed where a project stores none.
+    `k` overrides the stored one, and is required where a project stores none.
 
     >>> import tempfile, numpy as np
     >>> sae = SparseAutoEncoder(np.eye(3, 4, dtype=np.float32), np.zeros(4, np.float32),
@@ -48,7 +48,7 @@ def load(
     if format is None:
         format = recognise(path)
     elif format not in FORMATS:
-        raise WrongUse(f"no format {format!r}; there are: {', '.join(FORMATS)}")
+        raise WrongUse(f"unknown format {format!r}: give one of {', '.join(FORMATS)}")
     file = FORMATS[format].find(path)
     if file is None:
         raise VocabularyError(
@@ -61,13 +61,13 @@ def recognise(path: str | os.PathLike[str]) -> str:
     """Return the name of the format that a folder or file is in."""
     path = Path(path)
     if (path / "vocabulary.json").is_file():
-        raise VocabularyError(f"{path} is a vocabulary of bm25v already: use it as it is")
+        raise VocabularyError(f"{path} is already a bm25v vocabulary: use it without importing it")
     for name, format in FORMATS.items():
         if format.find(path) is not None:
             return name
     known = "; ".join(f"{name} ({format.layout})" for name, format in FORMATS.items())
     raise VocabularyError(
-        f"{path} holds no auto-encoder in a known format; {_contents(path)}; known are: {known}"
+        f"{path} has no auto-encoder in a known format; {_contents(path)}; known formats: {known}"
     )
 
 
@@ -80,4 +80,4 @@ def _contents(path: Path) -> str:
     if not names:
         return "the folder is empty"
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return f"the folder holds {', '.join(names[:5])}{more}"
+    return f"the folder contains {', '.join(names[:5])}{more}"

@@ -4,15 +4,22 @@
     AutoEncoder        h = relu((x - bias) Eᵀ + e)             x_hat = h Dᵀ + bias
     AutoEncoderNew     h = relu(x Eᵀ + e)                      x_hat = h Dᵀ + d
 
-`AutoEncoder` is given unit decoder columns when it is loaded, and activations to match.
+Loading an `AutoEncoder` scales its decoder columns to length 1, and its activations accordingly.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bm25v.sae.formats.files import Format, Tensors, read_json, read_torch, refuse, take
-from bm25v.sae.formats.weights import Weights
+from bm25v.sae.formats.reading import (
+    Format,
+    Tensors,
+    Weights,
+    read_json,
+    read_torch,
+    refuse,
+    take_tensors,
+)
 from bm25v.sae.model import SparseAutoEncoder
 
 _SETTINGS = "config.json"
@@ -25,13 +32,13 @@ _DECODER_BIAS = {
 
 def _find(path: Path) -> Path | None:
     file = path / "ae.pt" if path.is_dir() else path
-    is_named_so = file.name.startswith("ae") and file.suffix == ".pt"
+    is_named = file.name.startswith("ae") and file.suffix == ".pt"
     has_both = file.is_file() and _settings_file(file).is_file()
-    return file if is_named_so and has_both else None
+    return file if is_named and has_both else None
 
 
 def _settings_file(file: Path) -> Path:
-    """Return where the settings are: beside the final file, above those of single steps."""
+    """Return the path of the settings: a checkpoint's are in the folder above."""
     folder = file.parent.parent if file.parent.name == "checkpoints" else file.parent
     return folder / _SETTINGS
 
@@ -48,14 +55,15 @@ def _read(file: Path, k: int | None) -> SparseAutoEncoder:
         )
     tensors = read_torch(file)
     names = ("encoder.weight", "encoder.bias", "decoder.weight", _DECODER_BIAS[kind])
-    beside = ("k", "threshold") if kind == "AutoEncoderTopK" else ()
-    w_enc_vd, b_enc_v, w_dec_dv, b_dec_d = take(file, tensors, *names, beside=beside)
+    has_k = kind == "AutoEncoderTopK"
+    ignored = ("k", "threshold") if has_k else ()
+    w_enc_vd, b_enc_v, w_dec_dv, b_dec_d = take_tensors(file, tensors, *names, ignored=ignored)
     weights = Weights(file, w_enc_vd.T, b_enc_v, w_dec_dv.T, b_dec_d)
     if kind == "AutoEncoder":
         weights = weights.with_unit_decoder()
     if kind != "AutoEncoderNew":
         weights = weights.with_input_centred()
-    stored_k = _stored_k(file, tensors, settings) if k is None and beside else None
+    stored_k = _stored_k(file, tensors, settings) if k is None and has_k else None
     return weights.autoencoder(k, stored_k, f"has the dict_class {kind} and no k")
 
 

@@ -18,8 +18,16 @@ from typing import Any
 import numpy as np
 
 from bm25v.errors import VocabularyError
-from bm25v.sae.formats.files import Array, Format, read_json, read_safetensors, refuse, take
-from bm25v.sae.formats.weights import Weights
+from bm25v.files import replace_file
+from bm25v.sae.formats.reading import (
+    Array,
+    Format,
+    Weights,
+    read_json,
+    read_safetensors,
+    refuse,
+    take_tensors,
+)
 from bm25v.sae.model import SparseAutoEncoder
 
 _SETTINGS = "cfg.json"
@@ -31,8 +39,8 @@ _LAYOUT_VERSION = "6.0.0"
 
 def _find(path: Path) -> Path | None:
     file = path / _WEIGHTS if path.is_dir() else path
-    is_ours = file.name == _WEIGHTS and file.is_file() and file.with_name(_SETTINGS).is_file()
-    return file if is_ours else None
+    is_complete = file.name == _WEIGHTS and file.is_file() and file.with_name(_SETTINGS).is_file()
+    return file if is_complete else None
 
 
 def _read(file: Path, k: int | None) -> SparseAutoEncoder:
@@ -40,7 +48,7 @@ def _read(file: Path, k: int | None) -> SparseAutoEncoder:
     activation = _activation(file, settings)
     scale = _input_scale(file, settings)
     tensors = read_safetensors(file)
-    weights = Weights(file, *take(file, tensors, *_NAMES, beside=_FINETUNED))
+    weights = Weights(file, *take_tensors(file, tensors, *_NAMES, ignored=_FINETUNED))
     for name in _FINETUNED:
         if name in tensors:
             weights = _finetuned(weights, tensors[name], settings)
@@ -75,30 +83,30 @@ def _stored_k(settings: Mapping[str, Any]) -> object:
 
 
 def _input_scale(file: Path, settings: Mapping[str, Any]) -> float:
-    """Return the factor of all inputs; a factor that each patch has of its own is refused."""
-    how = settings.get("normalize_activations")
-    if how in (None, False, "none"):
+    """Return the factor of all inputs; a factor per patch is refused."""
+    method = settings.get("normalize_activations")
+    if method in (None, False, "none"):
         return 1.0
-    if how not in (True, "expected_average_only_in"):
+    if method not in (True, "expected_average_only_in"):
         refuse(
             file,
-            f"normalises each patch by itself (normalize_activations = {how!r})",
-            "that cannot be folded into weights; give one trained without it",
+            f"normalises each patch by itself (normalize_activations = {method!r})",
+            "this cannot be folded into the weights; use one that was trained without it",
         )
     checkpoint = file.with_name("activation_scaler.json")
     factor = read_json(checkpoint).get("scaling_factor") if checkpoint.is_file() else None
     if not isinstance(factor, int | float) or not 0 < factor < np.inf:
         refuse(
             file,
-            f"was trained on scaled inputs (normalize_activations = {how!r}), by a factor that is "
-            "not stored",
+            f"was trained on scaled inputs (normalize_activations = {method!r}), "
+            "but the factor is not stored",
             "call fold_activation_norm_scaling_factor in SAELens and save it again",
         )
     return float(factor)
 
 
 def _finetuned(weights: Weights, factor_v: Array, settings: Mapping[str, Any]) -> Weights:
-    """Scale decoder rows by the factors that finetuning gave to the activations."""
+    """Scale decoder rows by the factors that fine-tuning applies to the activations."""
     if factor_v.shape != weights.b_enc_v.shape:
         refuse(weights.source, f"has a scaling factor of shape {factor_v.shape}", "save it again")
     if not settings.get("finetuning_scaling_factor"):
@@ -107,7 +115,7 @@ def _finetuned(weights: Weights, factor_v: Array, settings: Mapping[str, Any]) -
         refuse(
             weights.source,
             "has a scaling factor, but finetuning_scaling_factor is off",
-            f"set it in {_SETTINGS} if the factor is meant to be used",
+            f"set it in {_SETTINGS} if the factor should be used",
         )
     return replace(weights, w_dec_vd=weights.w_dec_vd * factor_v[:, None])
 
@@ -120,13 +128,13 @@ def export_saelens(
 ) -> None:
     """Write a folder that SAELens 6 reads with `SAE.load_from_disk`, and `load` reads back.
 
-    `metadata` is stored along, such as `{"model_name": …, "hook_name": …}`.
+    `metadata` is stored with it, such as `{"model_name": …, "hook_name": …}`.
     """
     from safetensors.numpy import save
 
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise VocabularyError(f"{folder} exists already: give a path that is free")
+        raise VocabularyError(f"{folder} exists already: give another path")
     arrays = (sae.w_enc_dv, sae.b_enc_v, sae.w_dec_vd, sae.b_dec_d)
     tensors = {
         name: np.ascontiguousarray(array, dtype=np.float32)
@@ -146,9 +154,9 @@ def export_saelens(
         "metadata": {"sae_lens_version": _LAYOUT_VERSION, **(metadata or {})},
     }
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / _WEIGHTS).write_bytes(save(tensors))
+    replace_file(folder / _WEIGHTS, save(tensors))
     text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-    (folder / _SETTINGS).write_text(text, encoding="utf-8")
+    replace_file(folder / _SETTINGS, text)
 
 
 FORMAT = Format(f"{_SETTINGS} and {_WEIGHTS}", _find, _read)

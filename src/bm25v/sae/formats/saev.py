@@ -2,16 +2,23 @@
 
     h = topk(x W_enc + b_enc)        x_hat = h W_dec + b_dec
 
-Its top-k keeps negative values where fewer than k are positive; those count as 0 here. Files from
-before schema 2 come from a saev that took b_dec from its inputs, although today's does not.
+Its top-k keeps negative values where fewer than k are positive; here they count as 0. Files of
+schemas before 2 were written by a saev that subtracted b_dec from its inputs; today's does not.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bm25v.sae.formats.files import Format, parse_json, read_bytes, read_torch, refuse, take
-from bm25v.sae.formats.weights import Weights
+from bm25v.sae.formats.reading import (
+    Format,
+    Weights,
+    parse_json,
+    read_bytes,
+    read_torch,
+    refuse,
+    take_tensors,
+)
 from bm25v.sae.model import SparseAutoEncoder
 
 _NEWEST_SCHEMA = 5
@@ -38,7 +45,7 @@ def _read(file: Path, k: int | None) -> SparseAutoEncoder:
         refuse(file, f"has the schema {schema!r}", f"bm25v reads up to {_NEWEST_SCHEMA}; upgrade")
     activation, stored_k = _activation(file, header)
     names = ("W_enc", "b_enc", "W_dec", "b_dec")
-    weights = Weights(file, *take(file, read_torch(file, rest), *names))
+    weights = Weights(file, *take_tensors(file, read_torch(file, rest), *names))
     if schema == 0 or header.get("cls") in _OLD_CLASSES:
         weights = weights.with_input_centred()
     return weights.autoencoder(k, stored_k, f"has the activation {activation} and no k")

@@ -5,8 +5,14 @@ h = topk(relu((x - b_dec) Eᵀ + e))        x_hat = h W_dec + b_dec
 
 from pathlib import Path
 
-from bm25v.sae.formats.files import Format, read_json, read_safetensors, refuse, take
-from bm25v.sae.formats.weights import Weights
+from bm25v.sae.formats.reading import (
+    Format,
+    Weights,
+    read_json,
+    read_safetensors,
+    refuse,
+    take_tensors,
+)
 from bm25v.sae.model import SparseAutoEncoder
 
 _SETTINGS = "cfg.json"
@@ -16,8 +22,8 @@ _NEEDED = {"activation": "topk", "signed": False, "skip_connection": False, "tra
 
 def _find(path: Path) -> Path | None:
     file = path / _WEIGHTS if path.is_dir() else path
-    is_ours = file.name == _WEIGHTS and file.is_file() and file.with_name(_SETTINGS).is_file()
-    return file if is_ours else None
+    is_complete = file.name == _WEIGHTS and file.is_file() and file.with_name(_SETTINGS).is_file()
+    return file if is_complete else None
 
 
 def _read(file: Path, k: int | None) -> SparseAutoEncoder:
@@ -30,7 +36,7 @@ def _read(file: Path, k: int | None) -> SparseAutoEncoder:
                 f"only {needed!r} can be turned into a vocabulary",
             )
     names = ("encoder.weight", "encoder.bias", "W_dec", "b_dec")
-    w_enc_vd, b_enc_v, w_dec_vd, b_dec_d = take(file, read_safetensors(file), *names)
+    w_enc_vd, b_enc_v, w_dec_vd, b_dec_d = take_tensors(file, read_safetensors(file), *names)
     weights = Weights(file, w_enc_vd.T, b_enc_v, w_dec_vd, b_dec_d).with_input_centred()
     return weights.autoencoder(k, settings.get("k"), f"has no k in its {_SETTINGS}")
 
