@@ -56,7 +56,13 @@ class Gallery:
         k1: float = Bm25Parameters.k1,
         b: float = Bm25Parameters.b,
     ) -> "Gallery":
-        """Make an empty gallery for the bags of one vocabulary; k1 and b are those of BM25."""
+        """Make an empty gallery for the bags of one vocabulary; k1 and b are those of BM25.
+
+        >>> import tempfile
+        >>> gallery = Gallery.create(tempfile.mkdtemp(), vocabulary="toy", k1=2)
+        >>> gallery.info().k1, gallery.info().b
+        (2.0, 0.75)
+        """
         folder = Path(os.path.realpath(path))
         parameters = Bm25Parameters(k1=k1, b=b)
         GalleryStore.create(folder, Vocabulary.load(vocabulary), parameters)

@@ -28,7 +28,7 @@ FORMAT = 3
 
 Rows = NDArray[np.int64]
 
-_DEFAULTS = Bm25Parameters()
+_OLD_PARAMETERS = Bm25Parameters(k1=1.5, b=0.75)  # of formats 1 and 2, which do not store them
 _COLUMNS = "row, path, content, size, mtime_ns, checksum, live"
 _CREATE_META = "CREATE TABLE meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"
 _CREATE_IMAGES = """CREATE TABLE pictures (
@@ -61,7 +61,7 @@ _CREATE = (
 )
 _UPGRADES = {  # from the format that is the key to the next one
     1: (_CREATE_CHANGES, _CREATE_REMOVED_INDEX, "INSERT INTO meta VALUES ('generation', 0)"),
-    2: (f"INSERT INTO meta VALUES ('k1', {_DEFAULTS.k1}), ('b', {_DEFAULTS.b})",),
+    2: (f"INSERT INTO meta VALUES ('k1', {_OLD_PARAMETERS.k1}), ('b', {_OLD_PARAMETERS.b})",),
 }
 _RENUMBER = (
     "ALTER TABLE pictures RENAME TO old",
@@ -91,8 +91,8 @@ class Meta:
     n_words: int
     k_post: int
     dense_dim: int
-    k1: float = _DEFAULTS.k1  # of BM25; formats 1 and 2 have the defaults
-    b: float = _DEFAULTS.b
+    k1: float
+    b: float
 
     @property
     def parameters(self) -> Bm25Parameters:
@@ -375,7 +375,7 @@ class Catalog:
                 f"{self._path.parent} was written by a newer bm25v: upgrade bm25v to open it"
             )
         if version in (1, 2):
-            entries |= {"k1": _DEFAULTS.k1, "b": _DEFAULTS.b}
+            entries |= {"k1": _OLD_PARAMETERS.k1, "b": _OLD_PARAMETERS.b}
         types = {name: type(value) for name, value in entries.items()}
         if types != Meta.__annotations__ or version is None:
             raise GalleryDamaged(f"{self._path} lacks required entries: run bm25v verify")

@@ -91,8 +91,8 @@ class GalleryStore:
             n_words=vocabulary.n_words,
             k_post=vocabulary.k_post,
             dense_dim=vocabulary.backbone.dense_dim,
-            k1=parameters.k1,
-            b=parameters.b,
+            k1=float(parameters.k1),  # the catalogue refuses an int
+            b=float(parameters.b),
         )
         with disk_errors(path.parent):
             _create_folder(path, meta)

@@ -21,7 +21,7 @@ from bm25v.gallery import rows as row_files
 from bm25v.gallery.catalog import FILE_NAME, Catalog, ImageRecord, Meta
 from bm25v.gallery.rows import RowArray, read_bag
 from bm25v.gallery.writer import FileState
-from bm25v.index.bm25 import WeightedWords
+from bm25v.index.bm25 import DEFAULT_PARAMETERS, WeightedWords
 from bm25v.threads import available_cpus
 from bm25v.vocabulary.bag import Bag, quantise
 
@@ -101,7 +101,16 @@ def write_gallery(
 ) -> None:
     """Write images as a gallery; its file of dense vectors is sparse, as no benchmark reads it."""
     k_post = images.bags.dtype["words"].shape[0]
-    meta = Meta(vocabulary, fingerprint, "none", images.n_words, k_post, images.dim)
+    meta = Meta(
+        vocabulary=vocabulary,
+        vocabulary_fingerprint=fingerprint,
+        backbone="none",
+        n_words=images.n_words,
+        k_post=k_post,
+        dense_dim=images.dim,
+        k1=DEFAULT_PARAMETERS.k1,
+        b=DEFAULT_PARAMETERS.b,
+    )
     bags, dense = row_files.bag_file(folder, meta, 0), row_files.dense_file(folder, meta, 0)
     bags.create()
     dense.create()
