@@ -1,6 +1,7 @@
 """The trainer: reconstruction, folding, scale, determinism, revival of dead words, clear errors."""
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -197,3 +198,18 @@ def test_without_torch_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delitem(sys.modules, "bm25v.training.trainer")
     with pytest.raises(MissingExtra, match=r"bm25v\[train\]"):
         importlib.import_module("bm25v.training.trainer")
+
+
+def test_features_are_stored_without_torch() -> None:
+    """Research stores features too, and its users may have no torch."""
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import bm25v.training.feature_store, bm25v.training.recipe\n"
+        "from bm25v.errors import MissingExtra\n"
+        "try:\n    from bm25v.training import train_vocabulary\n"
+        "except MissingExtra as error:\n    print(error)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert "bm25v[train]" in result.stdout

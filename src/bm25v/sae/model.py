@@ -87,7 +87,7 @@ class SparseAutoEncoder:
         size = max(1, int(np.sqrt(self.n_words / k)))
         n_groups = -(-self.n_words // size)
         values_pc = np.empty((n_patches, size * n_groups), np.float32)
-        values_pc[:, self.n_words :] = -np.inf  # fills the groups
+        values_pc[:, self.n_words :] = -np.inf  # the last group may have too few words
         values_pv = values_pc[:, : self.n_words]
         np.matmul(patches_pd, self.w_enc_dv, out=values_pv)
         values_pv += self.b_enc_v
@@ -95,7 +95,7 @@ class SparseAutoEncoder:
         best_pg = values_psg.max(axis=1)
         kth_p = np.partition(best_pg, n_groups - k, axis=1)[:, n_groups - k]
         least_p = kth_p - self._error(patches_pd, kth_p)
-        # "not less", as nothing is ruled out by a value that is not a number
+        # Not `>=`: a value that is NaN rules nothing out.
         patch_m, group_m = np.nonzero(~(best_pg < least_p[:, None]))
         values_ms = values_psg[patch_m, :, group_m]
         at_n, member_n = np.nonzero(~(values_ms < least_p[patch_m][:, None]))
