@@ -65,6 +65,8 @@ def index_files(
 ) -> IndexReport:
     """Add, update and move images so that the gallery agrees with the files at these paths."""
     start = time.perf_counter()
+    if workers is not None and workers < 1:
+        raise WrongUse(f"workers = {workers}: give at least 1")
     require_images(paths)
     report = IndexReport()
     changed = _find_changed_files(writer, paths, report)
