@@ -1,12 +1,14 @@
 """Images and galleries that the tests make themselves."""
 
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import settings
+from numpy.typing import NDArray
 from PIL import Image
 
 from bm25v.api import Gallery
@@ -21,6 +23,11 @@ def make_image(seed: int, *, side: int = 64) -> Image.Image:
     """Return an image of coarse coloured blocks, a different one for each seed."""
     blocks = np.random.default_rng(seed).integers(0, 256, (5, 5, 3), dtype=np.uint8)
     return Image.fromarray(blocks).resize((side, side), Image.Resampling.NEAREST)
+
+
+def make_pixels(seed: int) -> NDArray[np.uint8]:
+    """Return the pixels of `make_image`."""
+    return np.asarray(make_image(seed))
 
 
 def _make_folder(path: Path, n: int) -> Path:
@@ -54,6 +61,22 @@ def gallery(photos: Path, make_gallery: Callable[[str], Gallery]) -> Gallery:
     gallery = make_gallery("gallery.bm25v")
     gallery.add(photos)
     return gallery
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 600 kB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(disk)]
+    try:
+        is_mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    except OSError:  # no such command
+        is_mounted = False
+    if not is_mounted:
+        pytest.skip("mounting a small disk needs Linux and root")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def encode(gallery: Gallery, image: Any = None, **options: Any) -> EncodedQuery:

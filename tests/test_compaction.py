@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -19,8 +19,9 @@ from bm25v.gallery.catalog import Catalog
 from bm25v.gallery.rows import HEADER_BYTES, RowFile
 from bm25v.gallery.writer import Writer
 from bm25v.index.bm25 import WeightedWords
+from bm25v.search import Mode
 from bm25v.vocabulary import Vocabulary
-from tests import test_cli, test_gallery
+from tests import test_cli
 from tests.children import Report, die_at_step, finish, start
 from tests.histories import (
     N_IMAGES,
@@ -36,8 +37,8 @@ from tests.histories import (
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork")
-small_disk, run, indexed = test_gallery.small_disk, test_cli.run, test_cli.indexed
-MODES = test_gallery.MODES
+run, indexed = test_cli.run, test_cli.indexed
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 def compacted(folder: Path) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -19,7 +19,7 @@ from bm25v.api import Gallery
 from bm25v.errors import Bm25vError, GalleryError, StorageFull
 from bm25v.gallery.catalog import FILE_NAME, Catalog
 from bm25v.gallery.writer import Writer
-from tests import test_gallery
+from bm25v.search import Mode
 from tests.children import REFUSED, Report, die_at_step, finish, start
 from tests.histories import (
     Contents,
@@ -33,7 +33,6 @@ from tests.histories import (
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork")
-small_disk = test_gallery.small_disk
 
 KILLS = 200
 FLIPS = 150
@@ -276,7 +275,7 @@ def facts(folder: Path) -> tuple[list[str], Facts]:
         for is_indexed in (False, True):
             if is_indexed:
                 gallery.store.snapshot().searcher.build_index()
-            for mode in test_gallery.MODES:
+            for mode in get_args(Mode):
                 found = gallery.search(make_encoding(3), k=100, mode=mode)
                 hits += [(hit.path, hit.sparse) for hit in found]
         entries = [

@@ -1,4 +1,9 @@
-"""A wish becomes the words and weights that the documentation promises."""
+"""Queries: their options are checked, and they become the documented words, weights and patches."""
+
+import os
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,92 +13,161 @@ from hypothesis import strategies as st
 from bm25v.errors import WrongUse
 from bm25v.index.bm25 import WeightedWords
 from bm25v.sae.model import Codes
-from bm25v.search import regions
+from bm25v.search import Query, regions
 from bm25v.search.encode import apply_word_options, combine_bags, combine_vectors
 from bm25v.vocabulary.bag import Bag, pool_codes
+from tests.histories import make_encoding
 
-Weights = dict[int, float]
+INVALID_OPTIONS = [
+    ({"images": ()}, "an empty query: give an image, a text, or words"),
+    ({"images": (), "without": (3,)}, "an empty query"),
+    ({"images": (), "negative": ("dog.jpg",)}, "an empty query"),
+    ({"images": (), "unlike": ("/dog.jpg",)}, "an empty query"),
+    ({"text": ""}, "an empty text: write what to look for"),
+    ({"text": " \n"}, "an empty text"),
+    ({"images": (), "must": (3,), "region": (0, 0, 1, 1)}, "a region with 0 images"),
+    ({"images": ("a.jpg", "b.jpg"), "region": (0, 0, 1, 1)}, "a region with 2 images: it needs ex"),
+    ({"mode": "fast"}, "mode 'fast': choose one of two-stage, sparse, dense, hybrid"),
+    ({"k": 0}, "k = 0: give at least 1"),
+    ({"candidates": 0}, "candidates = 0: give at least 1"),
+    ({"query_words": 0}, "query_words = 0: give at least 1"),
+    ({"k": -5}, "k = -5"),
+    ({"min_coverage": 1.5}, "min_coverage = 1.5: give a share between 0 and 1"),
+    ({"min_coverage": -0.1}, "min_coverage = -0.1"),
+    ({"min_coverage": float("nan")}, "min_coverage = nan"),
+]
 
 
-def bag(*words: int, tf: int = 100) -> Bag:
+@pytest.mark.parametrize(("options", "message"), INVALID_OPTIONS)
+def test_invalid_options_raise_wrong_use_however_a_query_is_made(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(WrongUse, match=message):
+        Query(**{"images": ("cat.jpg",), **options})
+    with pytest.raises(WrongUse, match=message):
+        Query.of(**{"images": "cat.jpg", **options})
+    with pytest.raises(WrongUse, match=message):
+        replace(Query(images=("cat.jpg",)), **options)
+
+
+def test_each_kind_of_content_is_enough_for_a_query() -> None:
+    for options in (
+        {"images": ("cat.jpg",)},
+        {"text": "a cat"},
+        {"must": (3,)},
+        {"boost": {3: 2.0}},
+        {"like": ("/cat.jpg",)},
+    ):
+        query = Query(**options)
+        assert (query.k, query.candidates, query.mode) == (10, 200, None)
+    limits = Query.of("cat.jpg", k=1, candidates=1, query_words=1, min_coverage=1)
+    assert limits.min_coverage == 1
+
+
+def test_a_query_cannot_be_changed() -> None:
+    query = Query.of("cat.jpg", must=3)
+    with pytest.raises(FrozenInstanceError):
+        query.k = 0  # type: ignore[misc]
+    assert replace(query, k=3).must == (3,)
+
+
+def test_single_values_stand_for_lists_of_one(tmp_path: Path) -> None:
+    encoding, pixels = make_encoding(1), np.zeros((8, 8, 3), np.uint8)
+    for image in ("cat.jpg", tmp_path / "cat.jpg", b"bytes", pixels, encoding):
+        for images in (image, [image], (image,), iter([image])):
+            (kept,) = Query.of(images, negative=image).images
+            assert kept is image
+            (kept,) = Query.of("cat.jpg", negative=[image]).negative
+            assert kept is image
+    for single, several in ((3, [3]), ("ear", ["ear"])):
+        one, many = (Query.of("cat.jpg", must=w, without=w) for w in (single, several))
+        assert one.must == many.must == one.without == many.without == (single,)
+    here = os.path.abspath("cat.jpg")
+    for path in ("cat.jpg", Path("cat.jpg"), ["cat.jpg"], [Path("cat.jpg")]):
+        assert Query.of(like=path, unlike=path).like == (here,)
+        assert Query.of(like=path, unlike=path).unlike == (here,)
+    assert Query.of(text="a cat", negative=None, boost=None).boost == {}
+
+
+def make_bag(*words: int, tf: int = 100) -> Bag:
     return Bag(np.array(words, np.int32), np.full(len(words), tf, np.uint16))
 
 
-def weights(query: WeightedWords) -> Weights:
+def weights_of(query: WeightedWords) -> dict[int, float]:
     assert (np.diff(query.words) > 0).all()
     return dict(zip(query.words.tolist(), query.weights.tolist(), strict=True))
 
 
-def test_one_picture_asks_for_each_word_once() -> None:
-    one = Bag(np.array([2, 5], np.int32), np.array([10, 900], np.uint16))
-    for query in (WeightedWords.from_bag(one), combine_bags([one])):
-        assert weights(query) == {2: 1.0, 5: 1.0}
+def test_each_word_of_one_image_has_weight_one() -> None:
+    bag = Bag(np.array([2, 5], np.int32), np.array([10, 900], np.uint16))
+    for query in (WeightedWords.from_bag(bag), combine_bags([bag])):
+        assert weights_of(query) == {2: 1.0, 5: 1.0}
         assert query.frequencies.tolist() == [0.1, 9.0]
 
 
-def test_several_pictures_ask_for_what_they_share() -> None:
-    query = combine_bags([bag(1, 2), bag(2, 3, tf=300), bag(2, 3), bag(2)])
-    assert weights(query) == {1: 0.25, 2: 1.0, 3: 0.5}
+def test_a_word_of_several_images_weighs_the_share_that_have_it() -> None:
+    query = combine_bags([make_bag(1, 2), make_bag(2, 3, tf=300), make_bag(2, 3), make_bag(2)])
+    assert weights_of(query) == {1: 0.25, 2: 1.0, 3: 0.5}
     assert query.frequencies.tolist() == [0.25, 1.5, 1.0]
+    assert weights_of(combine_bags([])) == {}
 
 
-def test_feedback_and_counter_examples_shift_weights() -> None:
-    query = combine_bags([bag(1, 2)], liked=[bag(2, 3), bag(3)], negative=[bag(1, 4), bag(4)])
-    assert weights(query) == {1: 0.75, 2: 1.375, 3: 0.75, 4: -0.5}
-    assert query.frequencies.tolist() == [1.0, 1.0, 0, 0], "only the pictures asked with"
+def test_liked_images_raise_weights_and_negative_images_lower_them() -> None:
+    query = combine_bags(
+        [make_bag(1, 2)],
+        liked=[make_bag(2, 3), make_bag(3)],
+        negative=[make_bag(1, 4), make_bag(4)],
+    )
+    assert weights_of(query) == {1: 0.75, 2: 1.375, 3: 0.75, 4: -0.5}
+    assert query.frequencies.tolist() == [1.0, 1.0, 0, 0], "of the query images only"
 
 
-def test_by_strength_a_word_counts_the_root_of_its_share_of_the_strongest() -> None:
-    one = Bag(np.array([2, 5], np.int32), np.array([100, 900], np.uint16))
-    query = combine_bags([one, bag(5)], negative=[one], by_strength=True)
-    assert weights(query) == pytest.approx({2: (1 / 3) / 2 - 0.5 / 3, 5: 1.0 - 0.5})
-    of_a_text = combine_bags([bag(3, 4, tf=0)], by_strength=True)
-    assert weights(of_a_text) == {3: 1.0, 4: 1.0}
+def test_by_strength_a_word_weighs_the_root_of_its_share_of_the_strongest() -> None:
+    bag = Bag(np.array([2, 5], np.int32), np.array([100, 900], np.uint16))
+    query = combine_bags([bag, make_bag(5)], negative=[bag], by_strength=True)
+    assert weights_of(query) == pytest.approx({2: (1 / 3) / 2 - 0.5 / 3, 5: 1.0 - 0.5})
+    text = combine_bags([make_bag(3, 4, tf=0)], by_strength=True)
+    assert weights_of(text) == {3: 1.0, 4: 1.0}
 
 
-def test_no_pictures_ask_for_nothing() -> None:
-    assert weights(combine_bags([])) == {}
+word_sets = st.lists(st.sets(st.integers(0, 9)), max_size=4)
 
 
-@given(
-    st.lists(st.sets(st.integers(0, 9)), max_size=4),
-    st.lists(st.sets(st.integers(0, 9)), max_size=4),
-    st.lists(st.sets(st.integers(0, 9)), max_size=4),
-)
-def test_weights_are_shares_of_the_pictures(
-    pictures: list[set[int]], liked: list[set[int]], against: list[set[int]]
+@given(word_sets, word_sets, word_sets)
+def test_weights_are_shares_of_the_images(
+    images: list[set[int]], liked: list[set[int]], negative: list[set[int]]
 ) -> None:
     def share(word: int, sets: list[set[int]]) -> float:
-        return sum(word in one for one in sets) / len(sets) if sets else 0.0
+        return sum(word in words for words in sets) / len(sets) if sets else 0.0
 
-    found = combine_bags(
-        [bag(*sorted(one)) for one in pictures],
-        liked=[bag(*sorted(one)) for one in liked],
-        negative=[bag(*sorted(one)) for one in against],
+    query = combine_bags(
+        [make_bag(*sorted(words)) for words in images],
+        liked=[make_bag(*sorted(words)) for words in liked],
+        negative=[make_bag(*sorted(words)) for words in negative],
     )
-    everything: set[int] = set().union(*pictures, *liked, *against)
-    assert set(weights(found)) == everything
-    for word, weight in weights(found).items():
-        expected = share(word, pictures) + 0.75 * share(word, liked) - 0.5 * share(word, against)
+    all_words: set[int] = set().union(*images, *liked, *negative)
+    assert set(weights_of(query)) == all_words
+    for word, weight in weights_of(query).items():
+        expected = share(word, images) + 0.75 * share(word, liked) - 0.5 * share(word, negative)
         assert weight == pytest.approx(expected, abs=1e-12)
 
 
-def test_steering_adds_weighs_and_leaves_out() -> None:
-    query = WeightedWords.from_bag(bag(1, 2, 3))
-    assert weights(apply_word_options(query, must=[2, 7])) == {1: 1, 2: 1, 3: 1, 7: 1}
-    assert weights(apply_word_options(query, without=[1, 9])) == {2: 1, 3: 1}
-    assert weights(apply_word_options(query, boost={1: 3, 2: 0, 8: -2})) == {1: 3, 3: 1, 8: -2}
-    assert weights(apply_word_options(query, must=[7], boost={7: 0})) == {1: 1, 2: 1, 3: 1}, (
-        "a filter only"
-    )
-    kept = apply_word_options(
-        WeightedWords(query.words, query.weights, np.array([4.0, 5, 6])), boost={2: 2, 9: 1}
-    )
-    assert kept.frequencies.tolist() == [4, 5, 6, 0]
+def test_word_options_add_multiply_and_leave_out_words() -> None:
+    query = WeightedWords.from_bag(make_bag(1, 2, 3))
+    for options, expected in (
+        ({"must": [2, 7]}, {1: 1, 2: 1, 3: 1, 7: 1}),
+        ({"without": [1, 9]}, {2: 1, 3: 1}),
+        ({"boost": {1: 3, 2: 0, 8: -2}}, {1: 3, 3: 1, 8: -2}),
+        ({"must": [7], "boost": {7: 0}}, {1: 1, 2: 1, 3: 1}),  # 7 is a filter only
+    ):
+        assert weights_of(apply_word_options(query, **options)) == expected
+    with_tf = WeightedWords(query.words, query.weights, np.array([4.0, 5, 6]))
+    boosted = apply_word_options(with_tf, boost={2: 2, 9: 1})
+    assert boosted.frequencies.tolist() == [4, 5, 6, 0]
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("options", "message"),
     [
         ({"must": [4, 5], "without": [5]}, r"word 5 is both required \(must\) and excluded"),
         ({"without": [5], "boost": {5: 2.0}}, r"word 5 is excluded .*: it cannot be boosted"),
@@ -101,21 +175,23 @@ def test_steering_adds_weighs_and_leaves_out() -> None:
         ({"boost": {5: float("inf")}}, "boost of word 5 by inf"),
     ],
 )
-def test_contradictions_are_refused(asked: dict[str, object], message: str) -> None:
+def test_contradictory_word_options_raise_wrong_use(
+    options: dict[str, object], message: str
+) -> None:
     with pytest.raises(WrongUse, match=message):
-        apply_word_options(WeightedWords.from_bag(bag(1)), **asked)  # type: ignore[arg-type]
+        apply_word_options(WeightedWords.from_bag(make_bag(1)), **options)  # type: ignore[arg-type]
 
 
-def test_dense_vectors_are_weighed_like_words() -> None:
-    a, b, c = np.eye(3) * 7
-    plain = np.array([0.5, 0.5 + 0.75, -0.5])
-    found = combine_vectors([a, b], liked=[b], negative=[c])
-    np.testing.assert_allclose(found, plain / np.linalg.norm(plain), rtol=1e-6)
-    assert combine_vectors([a], negative=[a, a]).tolist() == [1, 0, 0]
-    assert not np.isnan(combine_vectors([a, -a])).any()
+def test_dense_vectors_are_weighted_like_words() -> None:
+    a_e, b_e, c_e = np.eye(3) * 7
+    sum_e = np.array([0.5, 0.5 + 0.75, -0.5])
+    combined_e = combine_vectors([a_e, b_e], liked=[b_e], negative=[c_e])
+    np.testing.assert_allclose(combined_e, sum_e / np.linalg.norm(sum_e), rtol=1e-6)
+    assert combine_vectors([a_e], negative=[a_e, a_e]).tolist() == [1, 0, 0]
+    assert not np.isnan(combine_vectors([a_e, -a_e])).any()
 
 
-def test_whole_patches_count_fully_and_others_by_their_share() -> None:
+def test_a_patch_weighs_the_share_of_it_that_lies_in_the_region() -> None:
     shares = regions.patch_weights((0.25, 0, 0.5, 1), grid=(1, 3)).tolist()
     assert shares == pytest.approx([0.25, 1, 0.25])
     assert regions.patch_weights((0, 0, 1, 1), grid=(7, 7)).tolist() == [1] * 49
@@ -129,27 +205,32 @@ def test_whole_patches_count_fully_and_others_by_their_share() -> None:
     st.integers(1, 9),
     st.integers(1, 9),
 )
-def test_a_box_and_the_mask_of_it_mean_the_same(
+def test_a_box_and_a_mask_of_the_same_pixels_weigh_patches_alike(
     x: float, y: float, width: float, height: float, rows: int, columns: int
 ) -> None:
-    """Boxes are rounded to pixels of a picture that the grid divides evenly."""
-    high, wide = 40 * rows, 40 * columns
-    left, top = int(x * wide), int(y * high)
-    right = min(wide, left + max(1, int(width * wide)))
-    bottom = min(high, top + max(1, int(height * high)))
-    mask = np.zeros((high, wide), dtype=bool)
+    """Boxes are rounded to pixels of an image that the grid divides evenly."""
+    image_height, image_width = 40 * rows, 40 * columns
+    left, top = int(x * image_width), int(y * image_height)
+    right = min(image_width, left + max(1, int(width * image_width)))
+    bottom = min(image_height, top + max(1, int(height * image_height)))
+    mask = np.zeros((image_height, image_width), dtype=bool)
     mask[top:bottom, left:right] = True
-    box = (left / wide, top / high, (right - left) / wide, (bottom - top) / high)
-    by_box, by_mask = (regions.patch_weights(one, (rows, columns)) for one in (box, mask))
+    box = (
+        left / image_width,
+        top / image_height,
+        (right - left) / image_width,
+        (bottom - top) / image_height,
+    )
+    by_box, by_mask = (regions.patch_weights(region, (rows, columns)) for region in (box, mask))
     np.testing.assert_allclose(by_box, by_mask, atol=1e-5)
     assert by_box.max() == 1
-    plain = mask.reshape(rows, 40, columns, 40).mean(axis=(1, 3)).ravel()
-    np.testing.assert_allclose(by_box, plain / plain.max(), atol=1e-9)
+    shares = mask.reshape(rows, 40, columns, 40).mean(axis=(1, 3)).ravel()
+    np.testing.assert_allclose(by_box, shares / shares.max(), atol=1e-9)
 
 
-def test_a_box_in_pixels_needs_the_pictures_size() -> None:
+def test_a_box_in_pixels_becomes_fractions_of_the_image() -> None:
     assert regions.is_in_pixels((0, 0, 2, 1))
-    assert not regions.is_in_pixels((0, 0, 1, 1)), "the whole picture, not one pixel"
+    assert not regions.is_in_pixels((0, 0, 1, 1)), "the whole image, not one pixel"
     assert not regions.is_in_pixels(np.ones((300, 200)))
     assert regions.to_fractions((50, 0, 25, 100), (100, 200)) == (0.5, 0, 0.25, 0.5)
     assert regions.to_fractions((0.5, 0, 0.25, 0.5), (100, 200)) == (0.5, 0, 0.25, 0.5)
@@ -174,16 +255,16 @@ def test_a_box_in_pixels_needs_the_pictures_size() -> None:
         (np.ones((5, 5, 3)), r"shape \(5, 5, 3\)"),
     ],
 )
-def test_regions_that_make_no_sense_are_refused(region: regions.Region, message: str) -> None:
+def test_invalid_regions_raise_wrong_use(region: regions.Region, message: str) -> None:
     with pytest.raises(WrongUse, match=message):
         regions.patch_weights(regions.to_fractions(region, (100, 200)), (7, 7))
 
 
-def test_only_words_in_the_region_are_left() -> None:
+def test_a_region_keeps_only_the_words_of_its_patches() -> None:
     codes = Codes(np.array([[7, 2], [7, 5]]), np.array([[1.0, 0.5], [2.0, 0.25]], np.float32))
-    left = regions.patch_weights((0, 0, 0.5, 1), (1, 2))
-    found = pool_codes(regions.weigh_codes(codes, left), k_post=9)
-    assert (found.words.tolist(), found.tf.tolist()) == ([2, 7], [50, 100])
+    left_half = regions.patch_weights((0, 0, 0.5, 1), (1, 2))
+    bag = pool_codes(regions.weigh_codes(codes, left_half), k_post=9)
+    assert (bag.words.tolist(), bag.tf.tolist()) == ([2, 7], [50, 100])
     tiny = regions.patch_weights((0.9, 0.9, 0.001, 0.001), (1, 2))
-    found = pool_codes(regions.weigh_codes(codes, tiny), k_post=9)
-    assert (found.words.tolist(), found.tf.tolist()) == ([5, 7], [25, 200]), "not rounded away"
+    bag = pool_codes(regions.weigh_codes(codes, tiny), k_post=9)
+    assert (bag.words.tolist(), bag.tf.tolist()) == ([5, 7], [25, 200]), "not rounded away"

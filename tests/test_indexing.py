@@ -1,0 +1,390 @@
+"""Indexing follows files: new, changed, moved, copied, missing and unreadable ones."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from bm25v.api import Gallery
+from bm25v.backbones.protocol import Features, Floats, ImageArray
+from bm25v.backbones.toy import ToyBackbone
+from bm25v.errors import GalleryLocked, ImageError, WrongUse
+from bm25v.gallery import indexing
+from bm25v.vocabulary import Encoding, Vocabulary
+from tests.conftest import make_image, make_pixels
+
+
+def forbid_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("encoded again")
+
+    monkeypatch.setattr(Vocabulary, "prepare", fail)
+
+
+def file_names(gallery: Gallery) -> set[str]:
+    return {Path(record.path).name for record in gallery.store.catalog.images()}
+
+
+def test_indexing_unchanged_files_does_not_load_the_backbone(
+    gallery: Gallery, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise AssertionError("the backbone was loaded")
+
+    monkeypatch.setattr(Vocabulary, "backbone", property(fail))
+    report = gallery.add(photos, remove_missing=True)
+    assert (report.added, report.unchanged, report.removed) == (0, 12, 0)
+
+
+class CountingBackbone(ToyBackbone):
+    """A toy backbone with batches of five images, which records their sizes."""
+
+    batch_size = 5
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def forward_batch(self, batch: list[Floats]) -> list[Features]:
+        self.sizes.append(len(batch))
+        return super().forward_batch(batch)
+
+
+def test_an_unreadable_file_does_not_affect_the_others_of_its_batch(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (photos / "torn.png").write_bytes(b"no image")
+    vocabulary, backbone = Vocabulary.load("toy"), CountingBackbone()
+    expected = {str(path): vocabulary.encode(path) for path in photos.glob("[0-9]*.png")}
+    vocabulary.__dict__["backbone"] = backbone
+    prepare = Vocabulary.prepare
+
+    def prepare_and_touch(self: Vocabulary, path: str) -> object:
+        pixels = prepare(self, path)
+        if path.endswith("3.png"):
+            os.utime(path, (1, 1))
+        return pixels
+
+    monkeypatch.setattr(Vocabulary, "prepare", prepare_and_touch)
+    known = indexing.read_file_state(str(photos / "7.png")).content
+    paths = sorted(map(str, photos.iterdir()))
+    outcomes = dict(indexing.encode_files(paths, vocabulary, lambda content: content == known, 2))
+    assert list(outcomes) == paths
+    # Batches of 5, 5 and 3 files: one is known, one unreadable, one changed while it was read.
+    assert sorted(backbone.sizes) == [2, 3, 5]
+    for path, outcome in outcomes.items():
+        name = Path(path).name
+        if name in ("3.png", "torn.png"):
+            assert isinstance(outcome, ImageError)
+            assert ("changed while it was read" in str(outcome)) == (name == "3.png")
+            continue
+        assert isinstance(outcome, indexing.ReadFile)
+        if name == "7.png":
+            assert outcome.encoding is None
+            continue
+        assert outcome.encoding is not None
+        assert outcome.encoding.bag.words.tolist() == expected[path].bag.words.tolist()
+        np.testing.assert_array_equal(outcome.encoding.dense_e, expected[path].dense_e)
+
+
+def test_a_file_with_a_new_time_and_the_same_content_is_unchanged(
+    gallery: Gallery, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.utime(photos / "1.png", (1, 1))
+    forbid_encoding(monkeypatch)
+    assert gallery.add(photos).unchanged == 12
+    monkeypatch.setattr(indexing, "read_file_state", None)  # the new time is stored: no reading
+    assert gallery.add(photos).unchanged == 12
+
+
+def test_moved_copied_and_restored_files_are_not_encoded_again(
+    gallery: Gallery, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (photos / "0.png").rename(photos / "moved.png")
+    shutil.copy(photos / "1.png", photos / "copy.png")
+    (photos / "2.png").rename(photos.parent / "2.png")
+    forbid_encoding(monkeypatch)
+    report = gallery.add(photos, remove_missing=True)
+    assert (report.added, report.moved, report.removed, report.unchanged) == (1, 1, 1, 10)
+    assert {"moved.png", "copy.png"} <= file_names(gallery)
+    (photos.parent / "2.png").rename(photos / "2.png")
+    assert gallery.add(photos).added == 1
+    assert gallery.problems() == []
+
+
+def test_of_two_copies_of_a_missing_file_one_is_the_moved_one(
+    gallery: Gallery, photos: Path
+) -> None:
+    shutil.copy(photos / "0.png", photos / "a.png")
+    (photos / "0.png").rename(photos / "b.png")
+    report = gallery.add(photos, remove_missing=True)
+    assert (report.added, report.moved, report.removed) == (1, 1, 0)
+    assert {"a.png", "b.png"} <= file_names(gallery)
+
+
+def test_a_changed_file_is_encoded_again(gallery: Gallery, photos: Path) -> None:
+    make_image(99).save(photos / "4.png")
+    report = gallery.add(photos)
+    assert (report.updated, report.unchanged) == (1, 11)
+    hit = gallery.search(make_pixels(99))[0]
+    assert Path(hit.path).name == "4.png"
+    assert hit.dense == pytest.approx(1, abs=1e-3)
+    assert len(gallery) == 12
+
+
+def test_an_indexed_file_that_became_unreadable_is_reported_and_kept(
+    gallery: Gallery, photos: Path
+) -> None:
+    (photos / "4.png").write_bytes(b"not an image any more")
+    report = gallery.add(photos, remove_missing=True)
+    assert [Path(failure.path).name for failure in report.failed] == ["4.png"]
+    assert len(gallery) == 12
+
+
+def test_file_names_that_are_not_text_can_be_indexed(
+    photos: Path, make_gallery: Callable[[str], Gallery]
+) -> None:
+    path = os.fsencode(photos) + b"/\xff\xfe.png"
+    try:
+        shutil.copy(os.fsencode(photos / "0.png"), path)
+    except OSError:
+        pytest.skip("this file system accepts only text")
+    gallery = make_gallery("g")
+    assert gallery.add(photos).added == 13
+    assert os.fsdecode(path) in {hit.path for hit in gallery.search(photos / "0.png", k=20)}
+
+
+def test_an_empty_folder_raises_wrong_use_and_nothing_is_removed(
+    tmp_path: Path, photos: Path, make_gallery: Callable[[str], Gallery]
+) -> None:
+    """It may be a drive that is not mounted."""
+    drive = tmp_path / "drive"
+    shutil.copytree(photos, drive)
+    gallery = make_gallery("g")
+    gallery.add([photos, drive])
+    shutil.rmtree(drive)
+    drive.mkdir()
+    with pytest.raises(WrongUse, match="no images in"):
+        gallery.add([photos, drive], remove_missing=True)
+    assert len(gallery) == 24
+
+
+def test_files_of_overlapping_folders_are_counted_once(
+    photos: Path, make_gallery: Callable[[str], Gallery]
+) -> None:
+    gallery = make_gallery("g")
+    assert gallery.add([photos, photos, photos / "0.png"]).added == 12
+    assert gallery.add([photos, photos / "0.png"]).unchanged == 12
+
+
+def test_removing_and_adding_the_same_images_does_not_grow_the_files(
+    gallery: Gallery, photos: Path
+) -> None:
+    size = (gallery.path / "bags.rows").stat().st_size
+    for _ in range(3):
+        gallery.remove(photos)
+        assert gallery.add(photos).added == 12
+    assert (gallery.path / "bags.rows").stat().st_size == size
+    assert gallery.problems() == []
+
+
+def test_a_killed_run_loses_at_most_one_batch_and_can_be_continued(
+    tmp_path: Path, make_gallery: Callable[[str], Gallery]
+) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for seed in range(60):
+        make_image(seed).save(photos / f"{seed}.png")
+    make_gallery("g").close()
+    script = (
+        "import sys, time; from bm25v.api import Gallery; from bm25v.gallery import indexing\n"
+        "indexing.BATCH = 5\n"
+        "def slow(stage, done, total): print(done, flush=True); time.sleep(0.01)\n"
+        "Gallery.open(sys.argv[1]).add(sys.argv[2], progress=slow)"
+    )
+    for n_done in (7, 23, 24):
+        command = [sys.executable, "-c", script, str(tmp_path / "g"), str(photos)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            for line in child.stdout:
+                if int(line) >= n_done:
+                    child.kill()
+                    break
+        gallery = Gallery.open(tmp_path / "g")
+        assert gallery.problems() == []
+        assert n_done - 5 <= len(gallery) <= 60
+        gallery.close()
+    gallery = Gallery.open(tmp_path / "g")
+    assert gallery.add(photos).failed == []
+    assert len(gallery) == 60
+    assert gallery.problems() == []
+
+
+def test_an_interrupted_run_keeps_what_was_committed(
+    photos: Path, make_gallery: Callable[[str], Gallery], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexing, "BATCH", 4)
+
+    def interrupt(stage: str, done: int, total: int) -> None:
+        if done == 6:
+            raise KeyboardInterrupt
+
+    gallery = make_gallery("g")
+    with pytest.raises(KeyboardInterrupt):
+        gallery.add(photos, progress=interrupt)
+    assert len(gallery) == 4
+    report = gallery.add(photos)
+    assert (report.added, report.unchanged) == (8, 4)
+
+
+def test_memory_does_not_grow_with_the_number_of_images(
+    tmp_path: Path, make_gallery: Callable[[str], Gallery], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither prepared nor encoded images pile up, even if writing is slower than encoding."""
+    n = 30 + 15 * (os.cpu_count() or 1)
+    photos = tmp_path / "many"
+    photos.mkdir()
+    for seed in range(n):
+        make_image(seed, side=16).save(photos / f"{seed}.png")
+    prepare, encode = ToyBackbone.prepare_image, Vocabulary.encode_features
+
+    def in_a_megabyte(values: Floats) -> Floats:
+        view = np.empty(250_000, np.float32)[: values.size].reshape(values.shape)
+        view[...] = values
+        return view
+
+    def prepare_large(self: ToyBackbone, image: ImageArray) -> Floats:
+        return in_a_megabyte(prepare(self, image))
+
+    def encode_large(self: Vocabulary, features: list[Features]) -> list[Encoding]:
+        encodings = encode(self, features)
+        return [e._replace(dense_e=in_a_megabyte(e.dense_e)) for e in encodings]
+
+    monkeypatch.setattr(ToyBackbone, "prepare_image", prepare_large)
+    monkeypatch.setattr(ToyBackbone, "batch_size", 2)
+    monkeypatch.setattr(Vocabulary, "encode_features", encode_large)
+    gallery = make_gallery("g")
+    tracemalloc.start()
+    try:
+        gallery.add(photos, progress=lambda stage, done, _: time.sleep(0.5 * (done == 1)))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(gallery) == n
+    assert peak < n / 2 * 1_000_000
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_workers_is_the_number_of_threads_and_does_not_change_rows(
+    workers: int,
+    gallery: Gallery,
+    photos: Path,
+    make_gallery: Callable[[str], Gallery],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: set[int] = set()
+    all_busy = threading.Barrier(workers, timeout=30)  # 12 images: each worker prepares as many
+    prepare = Vocabulary.prepare
+
+    def prepare_together(self: Vocabulary, path: str) -> object:
+        threads.add(threading.get_ident())
+        all_busy.wait()
+        return prepare(self, path)
+
+    monkeypatch.setattr(Vocabulary, "prepare", prepare_together)
+    other = make_gallery("other")
+    assert other.add(photos, workers=workers).added == 12
+    assert len(threads) == workers
+    for name in ("bags.rows", "dense.rows"):
+        assert (other.path / name).read_bytes() == (gallery.path / name).read_bytes()
+    records, other_records = (list(g.store.catalog.records()) for g in (gallery, other))
+    assert other_records == records
+
+
+def test_fewer_than_one_worker_raises_wrong_use(gallery: Gallery, photos: Path) -> None:
+    for workers in (0, -1):
+        with pytest.raises(WrongUse, match=f"workers = {workers}: give at least 1"):
+            gallery.add(photos, workers=workers)
+
+
+def blas_threads() -> set[int]:
+    return {info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"}
+
+
+def test_indexing_restores_the_number_of_blas_threads(
+    photos: Path, make_gallery: Callable[[str], Gallery], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Matrix products use one thread while images are encoded in parallel."""
+    during: list[set[int]] = []
+
+    def fail(stage: str, done: int, total: int) -> None:
+        during.append(blas_threads())
+        if done == 3:
+            raise RuntimeError("progress failed")
+
+    vocabulary, paths = Vocabulary.load("toy"), sorted(map(str, photos.iterdir()))
+    with threadpool_limits(2, user_api="blas"):
+        assert blas_threads() == {2}
+        abandoned = indexing.encode_files(paths, vocabulary, lambda _: False, 2)
+        next(abandoned)
+        assert blas_threads() == {2}, "a generator must not set it: it may never end"
+        del abandoned
+        gallery = make_gallery("g")
+        with pytest.raises(RuntimeError, match="progress failed"):
+            gallery.add(photos, progress=fail)
+        assert during[-1] == {1}
+        assert blas_threads() == {2}
+        assert gallery.add(photos).added == 12
+        assert blas_threads() == {2}
+
+
+HOLD_LOCK = (
+    "import sys; from pathlib import Path; from bm25v.gallery.writer import Writer\n"
+    "with Writer(Path(sys.argv[1])): print('locked', flush=True); sys.stdin.readline()"
+)
+
+
+def test_a_writer_waits_for_another_one_as_long_as_it_is_told(
+    gallery: Gallery, photos: Path
+) -> None:
+    command = [sys.executable, "-c", HOLD_LOCK, str(gallery.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"locked\n"
+        for write in (
+            lambda timeout: gallery.add(photos, timeout=timeout),
+            lambda timeout: gallery.remove(photos, timeout=timeout),
+            lambda timeout: gallery.compact(timeout=timeout),
+        ):
+            for timeout in (0.0, 0.2):
+                start = time.monotonic()
+                with pytest.raises(GalleryLocked, match=r"another process is writing to .*g"):
+                    write(timeout)
+                assert time.monotonic() - start >= timeout
+        assert len(gallery.search(make_pixels(0), k=20, mode="dense")) == 12, "readers go on"
+        start = time.monotonic()
+        release = threading.Timer(0.3, lambda: other.communicate(b"\n"))
+        release.start()
+        assert gallery.add(photos, timeout=60).unchanged == 12
+        assert time.monotonic() - start >= 0.3
+        release.join()
+
+
+def test_a_killed_writer_does_not_keep_the_lock(gallery: Gallery, photos: Path) -> None:
+    command = [sys.executable, "-c", HOLD_LOCK, str(gallery.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"locked\n"
+        other.kill()
+    assert other.returncode == -signal.SIGKILL or os.name == "nt"
+    assert gallery.add(photos).unchanged == 12
