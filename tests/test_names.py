@@ -60,13 +60,13 @@ def test_a_table_gives_back_what_was_put_in(given_names: dict[int, str]) -> None
     [
         ("", "empty name"),
         ("  \t ", "empty name"),
-        ("a\tb", "tab, a line break"),
-        ("a\nb", "tab, a line break"),
-        ("a\u2028b", "tab, a line break"),
-        ("a\x00b", "tab, a line break"),
-        ("\ud83d", "tab, a line break"),
-        ("4711", "pass for a word's number"),
-        ("x" * 101, "101 characters: 100 is the limit"),
+        ("a\tb", "tab, line break"),
+        ("a\nb", "tab, line break"),
+        ("a\u2028b", "tab, line break"),
+        ("a\x00b", "tab, line break"),
+        ("\ud83d", "tab, line break"),
+        ("4711", "looks like the number of a word"),
+        ("x" * 101, "101 characters: give at most 100"),
     ],
 )
 def test_names_that_would_break_a_table_are_refused(name: str, reason: str) -> None:
@@ -79,13 +79,13 @@ def test_names_that_would_break_a_table_are_refused(name: str, reason: str) -> N
 @pytest.mark.parametrize(
     ("table", "reason"),
     [
-        ("3 ear\n", r"mine.tsv, line 1: '3 ear' is no number"),
-        ("3\tear\nx\ttail", r"line 2: 'x' is no number of a word"),
+        ("3 ear\n", r"mine.tsv, line 1: '3 ear' is not the number"),
+        ("3\tear\nx\ttail", r"line 2: 'x' is not the number of a word"),
         ("192\tear", r"line 1: no word 192: this vocabulary has words 0 to 191"),
-        ("-1\tear", r"line 1: '-1' is no number"),
-        ("3\tear\n3\ttail", r"line 2: word 3 has a name already, 'ear'"),
-        ("3\t77", "pass for a word's number"),
-        ("# bm25v word names, format 2\n", r"line 1: names of format 2.*upgrade"),
+        ("-1\tear", r"line 1: '-1' is not the number"),
+        ("3\tear\n3\ttail", r"line 2: word 3 already has the name 'ear'"),
+        ("3\t77", "looks like the number of a word"),
+        ("# bm25v word names, format 2\n", r"line 1: names in format 2.*upgrade"),
         ("# bm25v word names, format 1, vocabulary 00ff\n", r"another vocabulary \(00ff, not"),
     ],
 )
@@ -98,7 +98,7 @@ def test_tables_made_by_hand_are_read(tmp_path: Path) -> None:
     assert parsed("") == {}
     assert parsed("# mine\n\n7\tgrass\tseen in June\n9\t\n 11 \t eye \n") == {7: "grass", 11: "eye"}
     (tmp_path / "latin.tsv").write_bytes("7\tfür".encode("latin-1"))
-    with pytest.raises(WrongUse, match="not text in UTF-8"):
+    with pytest.raises(WrongUse, match="not UTF-8 text"):
         names.read_names(tmp_path / "latin.tsv", n_words=9, vocabulary=TOY)
 
 
@@ -110,7 +110,7 @@ def test_a_word_is_found_by_its_number_or_its_name() -> None:
         ("192", "no word 192"),
         ("-3", "no word -3"),
         ("tail", "no word is named 'tail'"),
-        ("grass", "give the number of one of 5, 6"),
+        ("grass", "give one of the numbers 5, 6"),
     ):
         with pytest.raises(WrongUse, match=reason):
             names.find_word(asked, known, 192)
@@ -170,7 +170,7 @@ def test_a_vocabulary_keeps_its_names_in_a_table(tmp_path: Path) -> None:
     assert Vocabulary.load(folder).fingerprint == again.fingerprint
     for table in ("9 face", "# bm25v word names, format 1, vocabulary 00ff\n"):
         (folder / NAMES).write_text(table)
-        with pytest.raises(VocabularyError, match=r"words\.tsv, line 1: .*; mend the file"):
+        with pytest.raises(VocabularyError, match=r"words\.tsv, line 1: .*; correct the file"):
             Vocabulary.load(folder)
     replace(again, word_names={}).save(folder)
     assert Vocabulary.load(folder).word_names == {}
@@ -282,7 +282,7 @@ def test_wrong_names_from_the_shell(indexed: Any) -> None:
         (("name", "7"), "give a NAME, or --clear to forget it"),
         (("name", "7", "x", "--clear"), "give a NAME, or --clear to forget it"),
         (("name", "192", "x"), "no word 192: this vocabulary has words 0 to 191"),
-        (("name", "7", "a\tb"), "has a tab, a line break"),
+        (("name", "7", "a\tb"), "has a tab, line break"),
         (("import", "bad.tsv"), "bad.tsv, line 2: no word 400"),
         (("suggest", "--prompts", "none.txt"), "none.txt does not exist"),
     ):

@@ -142,11 +142,11 @@ def test_broken_and_newer_folders_are_named(tmp_path: Path) -> None:
     with pytest.raises(VocabularyError, match=r"format 99.*upgrade bm25v"):
         Vocabulary.load(tmp_path / "v")
     settings_path.write_text("{")
-    with pytest.raises(VocabularyError, match="not a whole vocabulary"):
+    with pytest.raises(VocabularyError, match="not a complete vocabulary"):
         Vocabulary.load(tmp_path / "v")
     settings_path.write_text(json.dumps(settings))
     (tmp_path / "v" / "sae.safetensors").write_bytes(b"torn")
-    with pytest.raises(VocabularyError, match="not a whole vocabulary"):
+    with pytest.raises(VocabularyError, match="not a complete vocabulary"):
         Vocabulary.load(tmp_path / "v")
 
 
@@ -169,7 +169,7 @@ def test_an_array_that_is_no_picture_is_refused() -> None:
 
 
 def test_an_sae_of_another_width_is_refused() -> None:
-    with pytest.raises(VocabularyError, match="patches of 320 values, the SAE takes 12"):
+    with pytest.raises(VocabularyError, match="have 320 values, those of the SAE 12"):
         Vocabulary.build(
             "wrong", backbone=backbones.load_backbone("tinyvit-5m"), sae=Vocabulary.load("toy").sae
         )
@@ -207,5 +207,5 @@ def test_a_vocabulary_comes_from_the_hubs_cache(tmp_path: Path) -> None:
     assert load("hf://somebody/words").stdout.split() == ["hf://somebody/words", fingerprint]
     for absent in ("hf://nobody/words", "hf://not a name"):
         error = load(absent).stderr.splitlines()[-1]
-        assert f"UnknownVocabulary: {absent} cannot be fetched" in error
+        assert f"UnknownVocabulary: {absent} cannot be downloaded" in error
         assert "give a local folder" in error

@@ -265,4 +265,4 @@ def test_a_page_of_a_vocabulary_on_the_hub(
     assert done.exit_code == 0, done.output
     assert output.read_text(encoding="utf-8") == render_vocabulary(Vocabulary.load(toy_folder))
     assert len(polyline(output.read_text(encoding="utf-8"))) == 40
-    assert {FILE_NAME, LOG_NAME} <= set(vocabularies.FETCHED)
+    assert {FILE_NAME, LOG_NAME} <= set(vocabularies.HUB_FILES)

@@ -1,7 +1,8 @@
-"""Sparse codes in, a picture's bag of visual words out.
+"""Codes of an image's patches in, the image's bag of visual words out.
 
-Sum-pool over patches, keep the top k_post, quantise to uint16 (paper, equations 7 and 8 and the
-paragraph on quantisation). Not this room's job: scores, statistics, files.
+The activations of each word are summed over the patches, the k_post largest sums are kept and
+quantised to uint16 (paper, equations 7 and 8 and the paragraph on quantisation). Not this module's
+job: scores, statistics, files.
 """
 
 from typing import NamedTuple
@@ -16,19 +17,19 @@ _LARGEST = np.iinfo(np.uint16).max
 
 
 class Bag(NamedTuple):
-    """One picture's words, ascending, and their quantised term frequencies, all above 0."""
+    """An image's words, ascending, and their quantised term frequencies, all above 0."""
 
     words: NDArray[np.int32]
     tf: NDArray[np.uint16]
 
     @property
     def frequencies(self) -> NDArray[np.float64]:
-        """The term frequencies as the formula wants them."""
+        """The term frequencies of the BM25 formula: not quantised."""
         return dequantise(self.tf)
 
 
 def quantise(frequencies: NDArray[np.floating]) -> NDArray[np.uint16]:
-    """Return round(100 · tf), clipped to what uint16 holds.
+    """Return round(100 · tf), clipped to the range of uint16.
 
     >>> quantise(np.array([0.004, 1.237, 9999.0])).tolist()
     [0, 124, 65535]
@@ -38,7 +39,7 @@ def quantise(frequencies: NDArray[np.floating]) -> NDArray[np.uint16]:
 
 
 def dequantise(tf: NDArray[np.uint16]) -> NDArray[np.float64]:
-    """Return the term frequencies that quantised ones stand for.
+    """Return the term frequencies that were quantised.
 
     >>> dequantise(np.array([124], dtype=np.uint16)).tolist()
     [1.24]
@@ -47,7 +48,9 @@ def dequantise(tf: NDArray[np.uint16]) -> NDArray[np.float64]:
 
 
 def pool_codes(codes: Codes, *, k_post: int) -> Bag:
-    """Sum each word's activations over all patches and keep the k_post largest, ties to the lower.
+    """Sum each word's activations over all patches and keep the k_post largest sums.
+
+    Of equal sums, that of the lower word is kept.
 
     >>> codes = Codes(np.array([[7, 2], [7, 5]]), np.array([[1.0, 0.5], [2.0, 0.25]]))
     >>> bag = pool_codes(codes, k_post=2)
@@ -55,17 +58,17 @@ def pool_codes(codes: Codes, *, k_post: int) -> Bag:
     ([2, 7], [0.5, 3.0])
     """
     activations = codes.activations_pk.ravel().astype(np.float64)
-    pooled = np.bincount(codes.words_pk.ravel(), activations).astype(np.float64)
-    active = np.flatnonzero(pooled)
-    top = active[np.argsort(-pooled[active], kind="stable")[:k_post]]
-    tf = quantise(pooled[top])
+    sum_v = np.bincount(codes.words_pk.ravel(), activations).astype(np.float64)
+    active = np.flatnonzero(sum_v)
+    top = active[np.argsort(-sum_v[active], kind="stable")[:k_post]]
+    tf = quantise(sum_v[top])
     ascending = np.argsort(top)
     ascending = ascending[tf[ascending] > 0]
     return Bag(top[ascending].astype(np.int32), tf[ascending])
 
 
 def word_activations(codes: Codes, word: int) -> NDArray[np.float32]:
-    """Return how active one word is at each patch: where in the picture the word is.
+    """Return how active one word is in each patch: where in the image the word is.
 
     >>> codes = Codes(np.array([[7, 2], [7, 5]]), np.array([[1.0, 0.5], [2.0, 0.25]]))
     >>> word_activations(codes, 5).tolist()

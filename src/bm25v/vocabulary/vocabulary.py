@@ -1,9 +1,9 @@
-"""All that turns a picture into words: a backbone, an SAE and the bag settings, in one folder.
+"""What turns an image into words: a backbone, an SAE and the settings of a bag, in one folder.
 
-In: a picture. Out: an `Encoding` (bag, dense vector, and the codes that say where each word is).
-A vocabulary is a folder of `vocabulary.json` and `sae.safetensors`, told by a fingerprint. Beside
-them `words.tsv` names words, for people to read and edit (see `names`).
-Not this room's job: remembering pictures, scoring them, training.
+In: an image. Out: an `Encoding`: its bag, its dense vector, and the codes of its patches. A
+vocabulary is a folder with `vocabulary.json` and `sae.safetensors`, identified by a fingerprint.
+`words.tsv` beside them names words (see `names`). Not this module's job: storing images, scoring
+them, training.
 """
 
 import hashlib
@@ -32,28 +32,28 @@ from bm25v.vocabulary.bag import Bag
 FORMAT = 1
 DEFAULT = "default"
 NAMES = "words.tsv"
-FETCHED = [
+HUB_FILES = [  # downloaded from the hub
     "vocabulary.json",
     "sae.safetensors",
     NAMES,
-    "words.safetensors",  # this and the next are for the page about the words
+    "words.safetensors",  # this and the next are for the page about the vocabulary
     "training.jsonl",
 ]
 
 _SHIPPED = Path(__file__).parent / "shipped"
-_HUB = "hf://"
+_HUB_PREFIX = "hf://"
 _TENSORS = ("W_enc", "b_enc", "W_dec", "b_dec")
 
 ImageInput = str | os.PathLike[str] | bytes | NDArray[np.uint8]
 
 
 class Encoding(NamedTuple):
-    """What a vocabulary says of one picture."""
+    """An image as a vocabulary describes it."""
 
     bag: Bag
     dense_e: NDArray[np.float32]  # of length 1
     codes: Codes
-    patches_pd: NDArray[np.float32] | None = None  # kept of a picture encoded alone
+    patches_pd: NDArray[np.float32] | None = None  # only if the image was encoded alone
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Vocabulary:
     sae: SparseAutoEncoder
     k_post: int
     fingerprint: str
-    source: str  # what `load` finds it by
+    source: str  # the name or path that `load` takes
     folder: Path | None = None  # where it was read from; None if it was built in memory
     word_names: Mapping[int, str] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
@@ -89,13 +89,13 @@ class Vocabulary:
             return _toy()
         if name_or_path in shipped_names():
             return replace(_read(_SHIPPED / name_or_path), source=str(name_or_path))
-        if str(name_or_path).startswith(_HUB):
-            return replace(_read(_fetched(str(name_or_path))), source=str(name_or_path))
+        if str(name_or_path).startswith(_HUB_PREFIX):
+            return replace(_read(_download(str(name_or_path))), source=str(name_or_path))
         folder = Path(os.path.abspath(name_or_path))
         if not (folder / "vocabulary.json").is_file():
             raise UnknownVocabulary(
                 f"no vocabulary {str(name_or_path)!r}: give a folder with a vocabulary.json, "
-                f"{_HUB}owner/name, or one of: {', '.join(shipped_names())}"
+                f"{_HUB_PREFIX}owner/name, or one of: {', '.join(shipped_names())}"
             )
         return _read(folder)
 
@@ -109,13 +109,13 @@ class Vocabulary:
         k_post: int = 16,
         report: Mapping[str, Any] | None = None,
     ) -> "Vocabulary":
-        """Tie a backbone and an SAE together."""
+        """Return a vocabulary of a backbone and an SAE that was trained on it."""
         if backbone.patch_dim != sae.patch_dim:
             raise VocabularyError(
-                f"backbone {backbone.name} gives patches of {backbone.patch_dim} values, "
-                f"the SAE takes {sae.patch_dim}: train one on this backbone"
+                f"patches of the backbone {backbone.name} have {backbone.patch_dim} values, "
+                f"those of the SAE {sae.patch_dim}: use an SAE that was trained on this backbone"
             )
-        sae = _rounded(sae)
+        sae = _round_weights(sae)
         return cls(
             name=name,
             backbone_name=backbone.name,
@@ -152,7 +152,7 @@ class Vocabulary:
             "k": self.sae.k,
             "k_post": self.k_post,
             "scale": bags.SCALE,
-            "names": {},  # once they were here, and older versions look for them
+            "names": {},  # older versions look for names here
             "report": dict(self.report),
         }
         text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
@@ -170,19 +170,20 @@ class Vocabulary:
         if backbone.fingerprint != self.backbone_fingerprint:
             raise VocabularyError(
                 f"vocabulary {self.name} was trained on another {self.backbone_name} "
-                f"({self.backbone_fingerprint}) than this bm25v has ({backbone.fingerprint})"
+                f"({self.backbone_fingerprint}) than this bm25v has ({backbone.fingerprint}): "
+                "use the bm25v or the model files that it was trained with"
             )
         return backbone
 
-    def encode(self, picture: ImageInput) -> Encoding:
+    def encode(self, image: ImageInput) -> Encoding:
         """Return the bag, the dense vector and the codes of a path, bytes or RGB array."""
-        features = self.backbone.forward(self.prepare(picture))
+        features = self.backbone.forward(self.prepare(image))
         (encoding,) = self.encode_features([features])
         return encoding._replace(patches_pd=features.patches_pd)
 
-    def prepare(self, picture: ImageInput) -> Floats:
-        """Return a picture as the backbone takes it."""
-        return self.backbone.prepare_image(self.decode(picture))
+    def prepare(self, image: ImageInput) -> Floats:
+        """Return an image as input of the backbone."""
+        return self.backbone.prepare_image(self.decode(image))
 
     def encode_features(self, features: Sequence[Features]) -> list[Encoding]:
         """Return the encodings of several images.
@@ -194,31 +195,31 @@ class Vocabulary:
         n = len(features)
         words, activations = self.sae.encode(np.concatenate([f.patches_pd for f in features]))
         return [
-            self._encoding(one, Codes(words_pk, activations_pk))
-            for one, words_pk, activations_pk in zip(
+            self._to_encoding(image_features, Codes(words_pk, activations_pk))
+            for image_features, words_pk, activations_pk in zip(
                 features, np.split(words, n), np.split(activations, n), strict=True
             )
         ]
 
-    def _encoding(self, features: Features, codes: Codes) -> Encoding:
+    def _to_encoding(self, features: Features, codes: Codes) -> Encoding:
         dense_e = features.dense_e / max(float(np.linalg.norm(features.dense_e)), 1e-12)
         return Encoding(bags.pool_codes(codes, k_post=self.k_post), dense_e, codes)
 
-    def decode(self, picture: ImageInput) -> NDArray[np.uint8]:
-        """Return the picture as an upright RGB array, not much larger than the backbone wants."""
-        if isinstance(picture, np.ndarray):
-            is_rgb = picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3
-            if not is_rgb or picture.size == 0:
+    def decode(self, image: ImageInput) -> NDArray[np.uint8]:
+        """Return an upright RGB array; one from a file is not much larger than the input."""
+        if isinstance(image, np.ndarray):
+            is_rgb = image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3
+            if not is_rgb or image.size == 0:
                 raise WrongUse(
-                    f"an array of {picture.dtype} with shape {picture.shape} is no picture: "
+                    f"an array of {image.dtype} with shape {image.shape} is not an image: "
                     "give uint8 with shape (height, width, 3)"
                 )
-            return picture
-        return images.decode_image(picture, short_side=2 * self.backbone.input_size)
+            return image
+        return images.decode_image(image, short_side=2 * self.backbone.input_size)
 
-    def bag(self, picture: ImageInput) -> Bag:
-        """Return the bag of words of one picture."""
-        return self.encode(picture).bag
+    def bag(self, image: ImageInput) -> Bag:
+        """Return the bag of an image."""
+        return self.encode(image).bag
 
 
 def shipped_names() -> list[str]:
@@ -227,19 +228,23 @@ def shipped_names() -> list[str]:
     return [*sorted(folder.name for folder in folders if folder.is_dir()), "toy"]
 
 
-def _fetched(name: str) -> Path:
+def _download(name: str) -> Path:
     try:
         hub = importlib.import_module("huggingface_hub")
     except ImportError as error:
         raise MissingExtra(f"the vocabulary {name}", "hf") from error
     try:
-        found = hub.snapshot_download(name.removeprefix(_HUB), allow_patterns=FETCHED)
-    except (OSError, ValueError, RuntimeError) as error:  # the parents of all that it raises
+        folder = hub.snapshot_download(name.removeprefix(_HUB_PREFIX), allow_patterns=HUB_FILES)
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # base classes of everything that it raises
         reason = str(error).splitlines()[0]
         raise UnknownVocabulary(
-            f"{name} cannot be fetched ({reason}): check the name, or give a local folder"
+            f"{name} cannot be downloaded ({reason}): check the name, or give a local folder"
         ) from error
-    return Path(found)
+    return Path(folder)
 
 
 def _read(folder: Path) -> Vocabulary:
@@ -279,10 +284,10 @@ def _read(folder: Path) -> Vocabulary:
             report=settings["report"],
         )
     except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
-        raise VocabularyError(f"{folder} is not a whole vocabulary: {error!r}") from error
+        raise VocabularyError(f"{folder} is not a complete vocabulary: {error!r}") from error
     except WrongUse as error:
         raise VocabularyError(
-            f"{error}; mend the file, or delete it to forget the names"
+            f"{error}; correct the file, or delete it to remove all names"
         ) from error
 
 
@@ -293,13 +298,13 @@ def _fingerprint(backbone_fingerprint: str, sae: SparseAutoEncoder, k_post: int)
     return digest.hexdigest()[:16]
 
 
-def _rounded(sae: SparseAutoEncoder) -> SparseAutoEncoder:
+def _round_weights(sae: SparseAutoEncoder) -> SparseAutoEncoder:
     """Return the weights as they are stored, so that saving a vocabulary changes no bag."""
     arrays = (sae.w_enc_dv, sae.b_enc_v, sae.w_dec_vd, sae.b_dec_d)
     halves = (array.astype(np.float16).astype(np.float32) for array in arrays)
     w_enc_dv, b_enc_v, w_dec_vd, b_dec_d = halves
     if not all(np.isfinite(array).all() for array in (w_enc_dv, b_enc_v, w_dec_vd, b_dec_d)):
-        raise VocabularyError("the SAE has weights that half precision cannot hold: rescale it")
+        raise VocabularyError("the SAE has weights outside the range of float16: rescale it")
     return SparseAutoEncoder(w_enc_dv, b_enc_v, w_dec_vd, b_dec_d, sae.k)
 
 
