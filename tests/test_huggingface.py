@@ -481,7 +481,7 @@ def test_damaged_folders_are_reported(tmp_path: Path) -> None:
     with pytest.raises(BackboneError, match="is not a safetensors file, or it is damaged"):
         _ = backbones.load_backbone(str(folder)).fingerprint
     weights.unlink()
-    with pytest.raises(ModelUnavailable, match=r"holds no weights: model\.safetensors is missing"):
+    with pytest.raises(ModelUnavailable, match=r"has no weights: model\.safetensors is missing"):
         _ = backbones.load_backbone(str(folder)).fingerprint
     (folder / "preprocessor_config.json").write_text('{"resample": 3}')
     with pytest.raises(BackboneError, match="cannot be used: KeyError\\('image_mean'\\)"):

@@ -2,7 +2,7 @@
 
 So only modules of compiled loops import it, and only large galleries and long jobs import those.
 
-numba recompiles a function when the file that defines it changes, and at no other time. Compiled
+numba recompiles a function only if the file that defines it changes. Compiled
 functions therefore use no constants and call no functions of other files: what is defined elsewhere
 is passed as an argument. A test checks it.
 """

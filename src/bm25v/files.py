@@ -28,7 +28,7 @@ def replace_file(path: Path, content: bytes | str) -> None:
 
 @contextmanager
 def replacing_file(path: Path) -> Iterator[BinaryIO]:
-    """Give a file to write to; it takes the place of `path` once the block ends without error."""
+    """Yield a file to write to; it replaces `path` once the block ends without error."""
     scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         with scratch.open("xb") as file:

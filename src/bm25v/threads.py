@@ -1,4 +1,4 @@
-"""How many threads to use, and attributes that several threads may ask for at once.
+"""How many threads to use, and lazy attributes that threads share.
 
 The number of CPUs is that of the process, not of the machine: see `available_cpus`.
 """
@@ -38,7 +38,7 @@ def _cgroup_cpus() -> int | None:
 
 
 class locked_cached_property(cached_property[_T]):  # noqa: N801 - named like functools' own
-    """`functools.cached_property` that is computed once, though two threads ask for it at once.
+    """`functools.cached_property` that is computed once, even if two threads read it at once.
 
     >>> class Model:
     ...     @locked_cached_property
@@ -55,7 +55,7 @@ class locked_cached_property(cached_property[_T]):  # noqa: N801 - named like fu
 
     def __init__(self, compute: Callable[[Any], _T]) -> None:
         super().__init__(compute)
-        self._once = threading.RLock()  # functools' own is gone since Python 3.12
+        self._once = threading.RLock()  # functools has none since Python 3.12
 
     @overload
     def __get__(self, instance: None, owner: type[Any] | None = None) -> Self: ...

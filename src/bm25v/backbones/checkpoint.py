@@ -53,7 +53,7 @@ def is_model(name: str) -> bool:
 
 
 def is_model_folder(source: str) -> bool:
-    """Return whether a folder holds a model."""
+    """Return whether a folder contains a model."""
     return (_path(source) / "config.json").is_file()
 
 
@@ -95,7 +95,7 @@ def find_weight_files(source: str, folder: Path) -> list[Path]:
         if files:
             return files
     if is_model_folder(source):
-        raise ModelUnavailable(f"{folder} holds no weights: model.safetensors is missing")
+        raise ModelUnavailable(f"{folder} has no weights: model.safetensors is missing")
     raise ModelUnavailable(_unreachable(source))
 
 
@@ -112,7 +112,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise BackboneError(f"{path} cannot be read as JSON") from error
     if not isinstance(content, dict):
-        raise BackboneError(f"{path} holds no JSON object")
+        raise BackboneError(f"{path} is not a JSON object")
     return content
 
 
@@ -247,7 +247,7 @@ def _parse_preparation(settings: dict[str, Any], image_size: int) -> Preparation
 
 
 def _parse_side(settings: dict[str, Any], image_size: int) -> int:
-    if "max_num_patches" in settings:  # NaFlex: the largest square with at most so many patches
+    if "max_num_patches" in settings:  # NaFlex: the largest square with at most this many patches
         return math.isqrt(settings["max_num_patches"]) * int(settings["patch_size"])
     size = settings.get("crop_size" if settings.get("do_center_crop") else "size")
     if size is None or settings.get("do_resize") is False:
@@ -280,7 +280,7 @@ def _download(source: str, patterns: list[str], revision: str | None = None) -> 
 def _unreachable(source: str) -> str:
     return (
         f"{source} is not on this machine and could not be downloaded from the Hugging Face hub: "
-        "give a folder that holds it, set HF_HOME to a cache that has it, or connect to a network"
+        "give a folder that has it, set HF_HOME to a cache that has it, or connect to a network"
     )
 
 

@@ -102,7 +102,7 @@ class OnnxBackbone:
         if not self.spec.pool_weights:
             return []
         side = self.input_size
-        # Constants do not depend on the input, and ONNX Runtime computes only what is asked for.
+        # Constants do not depend on the input: ONNX Runtime computes only the requested tensors.
         return self._run(list(self.spec.pool_weights), np.zeros((1, 3, side, side), np.float32))
 
     def _run(self, tensors: list[str], pixels: Floats) -> list[Floats]:

@@ -27,7 +27,7 @@ class Backbone(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that `load_backbone` finds it by."""
+        """The name that `load_backbone` takes."""
 
     @property
     def fingerprint(self) -> str:

@@ -164,7 +164,7 @@ def view_parts(thumbnail: Thumbnail) -> Views:
 
 
 def _crops() -> Iterator[tuple[float, float, float, float]]:
-    """Give the whole, crops of 90 and 80 % of each side, and all but a margin at one side."""
+    """Yield the whole, crops of 90 and 80 % of each side, and all but a margin at one side."""
     yield 0, 0, 1, 1
     for side in (0.9, 0.8):
         starts = (0, (1 - side) / 2, 1 - side)

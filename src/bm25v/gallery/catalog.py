@@ -173,7 +173,7 @@ class Catalog:
             raise database_error(path, error) from error
 
     def close(self) -> None:
-        """Close the connection; a writer empties its log if the disk has room."""
+        """Close the connection; a writer empties its log if the disk has space for it."""
         if self._write:
             self._empty_log()
         self._close()
@@ -348,7 +348,7 @@ class Catalog:
         self._change("COMMIT")
 
     def shrink(self) -> None:
-        """Return freed space to the disk, if the disk has room and no reader is active."""
+        """Return freed space to the disk, if there is space to work in and no reader is active."""
         with self._mutex, suppress(sqlite3.Error):
             self._db.execute("VACUUM")
         self._empty_log()

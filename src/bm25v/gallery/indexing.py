@@ -91,9 +91,8 @@ def require_images(paths: Iterable[str]) -> None:
 def read_file_state(path: str) -> FileState:
     """Return a file's content hash, size and modification time."""
     with images.open_stream(path) as file:
-        images.detect_format(
-            file.read(images.HEAD_SIZE)
-        )  # a file that is not an image is not read to its end
+        head = file.read(images.HEAD_SIZE)
+        images.detect_format(head)  # raises before a large file that is not an image is read
         file.seek(0)
         content = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
         status = os.fstat(file.fileno())
@@ -149,8 +148,11 @@ def _add_files(
     done = report.unchanged
     total = done + len(paths)
     last_commit = time.monotonic()
-    known = writer.catalog.with_content
-    encoded = encode_files(paths, vocabulary, lambda hash_: known(hash_) is not None, workers)
+
+    def is_known(content: bytes) -> bool:
+        return writer.catalog.with_content(content) is not None
+
+    encoded = encode_files(paths, vocabulary, is_known, workers)
     # Images are encoded in parallel, so each matrix product gets one thread. The limit is set here
     # and not in the generator: an abandoned generator would leave the caller's BLAS limited.
     with threadpool_limits(1, user_api="blas"), closing(encoded):
@@ -168,25 +170,25 @@ def _add_files(
 
 def _add_file(writer: Writer, read: "ReadFile", report: IndexReport) -> None:
     file = read.file
-    here = writer.catalog.at_path(file.path)
+    at_path = writer.catalog.at_path(file.path)
     same = writer.catalog.with_content(file.content)
-    if here is not None and here.content == file.content:
-        writer.move(here.row, file)
+    if at_path is not None and at_path.content == file.content:
+        writer.move(at_path.row, file)
         report.unchanged += 1
         return
-    if here is None and same is not None and same.live and _is_missing(same.path):
+    if at_path is None and same is not None and same.live and _is_missing(same.path):
         writer.move(same.row, file)
         report.moved += 1
         return
-    if here is not None:
-        writer.remove(here.row)
+    if at_path is not None:
+        writer.remove(at_path.row)
     if same is not None and not same.live:
         writer.move(same.row, file)
     elif same is not None:
         writer.put_copy(file, same.row)
     elif read.encoding is not None:
         writer.put(file, read.encoding.bag, read.encoding.dense_e)
-    if here is None:
+    if at_path is None:
         report.added += 1
     else:
         report.updated += 1
@@ -230,7 +232,7 @@ Outcome = ReadFile | ImageError
 def encode_files(
     paths: list[str], vocabulary: Vocabulary, is_known: Callable[[bytes], bool], workers: int
 ) -> Generator[tuple[str, Outcome]]:
-    """Read and encode files in parallel; give each path with its outcome, in order.
+    """Read and encode files in parallel; yield each path with its outcome, in order.
 
     `is_known` decides by the content hash whether a file needs no encoding.
     """

@@ -31,7 +31,7 @@ from bm25v.gallery.word_names import WordNames
 from bm25v.index.bm25 import Bm25Parameters
 from bm25v.vocabulary import Vocabulary
 
-_ATTEMPTS = 10  # a reader that meets so many compactions in a row gives up
+_ATTEMPTS = 10  # compactions in a row, until a reader gives up
 
 T = TypeVar("T")
 

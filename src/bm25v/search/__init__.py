@@ -1,4 +1,4 @@
-"""A query in, results out: the only place where a search is put together.
+"""A query in, results out: the only package that puts a search together.
 
 `query` holds every option, `encode` turns images and text into weighted words, `filters` rules rows
 out, `engine` runs the two stages over the index, `ranking` computes cosines, `results` holds the

@@ -1,4 +1,4 @@
-"""A query and an open gallery in, results out: the place where a search is put together.
+"""A query and an open gallery in, results out: this module puts a search together.
 
 The order of a search: encode the query, find the rows that its filters allow, take the best
 candidates by BM25 (first stage), order them by the mode (second stage), explain each hit. By words,
@@ -124,7 +124,7 @@ def match_record(
 
 
 def choose_mode(mode: Mode | None, encoded: EncodedQuery) -> Mode:
-    """Return the mode that was asked for, or the default for this query.
+    """Return the given mode, or the default for this query.
 
     The default is two-stage. It is sparse if there is no dense vector, or if words are boosted,
     which the second stage would ignore. It is dense for a text, which has no words of its own.

@@ -58,7 +58,7 @@ def _sum_rows(values_ne: NDArray[np.float32]) -> NDArray[np.float32]:
     first += second
     third += fourth
     first += third
-    rest = values_ne[:, 4 * n :]  # of a width that is no multiple of 4
+    rest = values_ne[:, 4 * n :]  # if the width is not a multiple of 4
     sums_ne = np.hstack([first, rest]) if rest.size else first
     left = sums_ne.shape[1]
     while left > _TAIL:
