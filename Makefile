@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install -q -c constraints.txt
 
 .PHONY: help demo test check install bench clean
 
-help: ## what there is
+help: ## list these commands
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
 
 demo: $(VENV)/core ## index real photos, search, explain, leave demo/report.html
@@ -23,7 +23,7 @@ check: $(VENV)/full ## formatting, lint, types, import directions
 
 install: $(VENV)/full ## .venv with every extra
 
-bench: $(VENV)/core ## time the way of a picture on this machine
+bench: $(VENV)/core ## measure how fast images are indexed on this machine
 	$(BIN)/bm25v bench encode
 
 clean: ## remove what the other commands made

@@ -1,5 +1,6 @@
-"""The package as a whole: what it exports, what importing it costs, who imports whom."""
+"""The package as a whole: what it exports, what importing it costs, how it is described."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -64,3 +65,34 @@ def test_a_wheel_holds_all_that_search_needs(tmp_path: Path) -> None:
     files = {path for pattern in patterns for path in (ROOT / "src").glob(pattern)}
     assert {path.suffix for path in files} == {".py", ".html", ".css", ".js"}
     assert {path.relative_to(ROOT / "src").as_posix() for path in files} <= members
+
+
+def test_the_architecture_names_every_module_and_no_other() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    tree = text.split("## Packages (")[1].split("## Packages in detail")[0]
+    modules = {path for path in ROOT.glob("src/bm25v/**/*.py") if path.stem[0] != "_"}
+    named = set(re.findall(r"\b[a-z][a-z0-9_]*\.py\b", tree))
+    assert named <= {path.name for path in modules}
+    grouped = ("cli", "formats", "systems", "datasets", "bench")  # described by their package
+    missing = {
+        path.name for path in modules if path.parent.name not in grouped and path.name not in named
+    }
+    assert {name for name in missing if not name.endswith("_page.py")} == set()
+    for package in (path.parent for path in ROOT.glob("src/bm25v/*/__init__.py")):
+        assert f"\n{package.name}/" in tree
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for document in (ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md")):
+        text = document.read_text(encoding="utf-8")
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", text):
+            linked = document.parent / target if target else document
+            assert linked.is_file(), f"{document.name} links to {target}"
+            if anchor:
+                assert anchor in _anchors(linked), f"{document.name} links to #{anchor}"
+
+
+def _anchors(document: Path) -> set[str]:
+    """Return the anchors of a document's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
