@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+import types
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -165,7 +166,7 @@ def test_an_array_that_is_no_picture_is_refused() -> None:
     shapes = [(8, 8), (8, 8, 4), (0, 8, 3)]
     for wrong in (np.zeros((8, 8, 3)), *(np.zeros(shape, np.uint8) for shape in shapes)):
         with pytest.raises(WrongUse, match=r"give uint8 with shape \(height, width, 3\)"):
-            toy.encode(wrong)  # type: ignore[arg-type]
+            toy.encode(wrong)
 
 
 def test_an_sae_of_another_width_is_refused() -> None:
@@ -209,3 +210,15 @@ def test_a_vocabulary_comes_from_the_hubs_cache(tmp_path: Path) -> None:
         error = load(absent).stderr.splitlines()[-1]
         assert f"UnknownVocabulary: {absent} cannot be downloaded" in error
         assert "give a local folder" in error
+
+
+def test_a_failed_download_without_a_message_names_the_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def snapshot_download(*_: object, **__: object) -> str:
+        raise TimeoutError
+
+    hub = types.SimpleNamespace(snapshot_download=snapshot_download)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    with pytest.raises(UnknownVocabulary, match=r"cannot be downloaded \(TimeoutError\)"):
+        Vocabulary.load("hf://somebody/words")

@@ -182,7 +182,7 @@ def system_reason(error: OSError | ValueError) -> str:
 
 @contextmanager
 def _open_image(source: Source) -> Iterator[tuple[Stream, str]]:
-    """Give a stream and its format; whatever a decoder raises in the block is an `ImageError`."""
+    """Yield a stream and its format; whatever a decoder raises in the block is an `ImageError`."""
     with open_stream(source) as stream, _ignore_warnings():
         image_format = "image"
         try:

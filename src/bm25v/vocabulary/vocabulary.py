@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from bm25v import backbones, images
 from bm25v.backbones import Backbone, Features
 from bm25v.backbones.protocol import Floats
+from bm25v.display import first_line
 from bm25v.errors import MissingExtra, UnknownVocabulary, VocabularyError, WrongUse
 from bm25v.files import replace_file
 from bm25v.sae.model import Codes, SparseAutoEncoder
@@ -235,12 +236,8 @@ def _download(name: str) -> Path:
         raise MissingExtra(f"the vocabulary {name}", "hf") from error
     try:
         folder = hub.snapshot_download(name.removeprefix(_HUB_PREFIX), allow_patterns=HUB_FILES)
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-    ) as error:  # base classes of everything that it raises
-        reason = str(error).splitlines()[0]
+    except (OSError, ValueError, RuntimeError) as error:  # base classes of all that it raises
+        reason = first_line(str(error)) or type(error).__name__
         raise UnknownVocabulary(
             f"{name} cannot be downloaded ({reason}): check the name, or give a local folder"
         ) from error
