@@ -166,7 +166,7 @@ def test_an_array_that_is_no_picture_is_refused() -> None:
     shapes = [(8, 8), (8, 8, 4), (0, 8, 3)]
     for wrong in (np.zeros((8, 8, 3)), *(np.zeros(shape, np.uint8) for shape in shapes)):
         with pytest.raises(WrongUse, match=r"give uint8 with shape \(height, width, 3\)"):
-            toy.encode(wrong)
+            toy.encode(wrong)  # type: ignore[arg-type]
 
 
 def test_an_sae_of_another_width_is_refused() -> None:
