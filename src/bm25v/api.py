@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self, Unpack
 
 from bm25v.duplicates import DuplicateGroup, find_duplicates
+from bm25v.errors import WrongUse
 from bm25v.explain.explanation import Explanation, explain_hit
 from bm25v.explain.word_statistics import WordInGallery, WordStatistics, WordUse
 from bm25v.gallery.indexing import IndexReport, index_files
@@ -171,8 +172,12 @@ class Gallery:
     def search_many(
         self, queries: Iterable[Query | QueryImage], **options: Unpack[QueryOptions]
     ) -> list[Results]:
-        """Search with many images or queries on all CPUs; each result is that of `search`."""
-        return engine.search_many(self.store, [_as_query(query, options) for query in queries])
+        """Search with many images or queries on all CPUs; each result is that of `search`.
+
+        The options are those of the images; a `Query` has its own.
+        """
+        checked = [q if isinstance(q, Query) else Query.of(q, **options) for q in queries]
+        return engine.search_many(self.store, checked)
 
     def match(
         self,
@@ -228,4 +233,8 @@ class Gallery:
 def _as_query(
     query: Query | QueryImage | Iterable[QueryImage] | None, options: QueryOptions
 ) -> Query:
-    return query if isinstance(query, Query) else Query.of(query, **options)
+    if not isinstance(query, Query):
+        return Query.of(query, **options)
+    if options:
+        raise WrongUse(f"{', '.join(options)} beside a Query: set them in the Query")
+    return query
