@@ -19,7 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.errors import GalleryDamaged, GalleryError, GalleryNotFound, GalleryTooNew
+from bm25v.errors import (
+    GalleryDamaged,
+    GalleryError,
+    GalleryNotFound,
+    GalleryTooNew,
+    WrongUse,
+)
 from bm25v.gallery.storage_errors import DATABASE_ERRORS, database_error
 from bm25v.index.bm25 import Bm25Parameters
 
@@ -379,7 +385,12 @@ class Catalog:
         types = {name: type(value) for name, value in entries.items()}
         if types != Meta.__annotations__ or version is None:
             raise GalleryDamaged(f"{self._path} lacks required entries: run bm25v verify")
-        return Meta(**entries)
+        meta = Meta(**entries)
+        try:
+            meta.parameters  # noqa: B018 - raises an error for invalid ones
+        except WrongUse as error:
+            raise GalleryDamaged(f"{self._path}: {error}; restore it from a backup") from error
+        return meta
 
     def _change(self, statement: str, *values: object) -> None:
         try:
