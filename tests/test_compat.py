@@ -6,29 +6,35 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bm25v.api import Gallery
 from bm25v.gallery import catalog
 from bm25v.gallery.writer import FileState, Writer
 from bm25v.vocabulary import Vocabulary
-from tests.conftest import make_image
+from tests.conftest import make_pixels
 
 COMPAT = Path(__file__).parent / "compat"
+GALLERIES = sorted(COMPAT.glob("gallery-?"))
 
 
-@pytest.mark.parametrize("golden", sorted(COMPAT.glob("gallery-*.json")), ids=lambda p: p.stem)
-def test_a_gallery_of_an_old_format_gives_its_old_results(golden: Path, tmp_path: Path) -> None:
-    shutil.copytree(golden.with_suffix(""), tmp_path / "g")
+def test_there_are_golden_files_of_every_format() -> None:
+    formats = range(1, catalog.FORMAT + 1)
+    galleries = {f"gallery-{number}" for number in formats}
+    assert {path.name for path in COMPAT.glob("*-?")} == galleries | {"vocabulary-1"}
+
+
+@pytest.mark.parametrize("golden", GALLERIES, ids=lambda path: path.name)
+def test_a_gallery_of_an_old_format_returns_its_old_results(golden: Path, tmp_path: Path) -> None:
+    shutil.copytree(golden, tmp_path / "g")
     gallery = Gallery.open(tmp_path / "g")
     assert gallery.problems() == []
-    hits = gallery.search(np.asarray(make_image(1)), mode="sparse").to_dict()["hits"]
-    expected = json.loads(golden.read_text())
+    hits = gallery.search(make_pixels(1), mode="sparse").to_dict()["hits"]
+    expected = json.loads(golden.with_suffix(".json").read_text())
     assert [hit["path"] for hit in hits] == [hit["path"] for hit in expected]
-    for hit, old in zip(hits, expected, strict=True):
-        assert hit["sparse"] == pytest.approx(old["sparse"], abs=1e-5)
-        assert [w["word"] for w in hit["words"]] == [w["word"] for w in old["words"]]
+    for hit, expected_hit in zip(hits, expected, strict=True):
+        assert hit["sparse"] == pytest.approx(expected_hit["sparse"], abs=1e-5)
+        assert [w["word"] for w in hit["words"]] == [w["word"] for w in expected_hit["words"]]
 
 
 @pytest.mark.parametrize("folder", sorted(COMPAT.glob("vocabulary-*")), ids=lambda p: p.name)
@@ -36,29 +42,20 @@ def test_a_vocabulary_of_an_old_format_is_read(folder: Path) -> None:
     assert Vocabulary.load(folder).fingerprint == Vocabulary.load("toy").fingerprint
 
 
-def test_there_are_golden_files() -> None:
-    assert {path.name for path in COMPAT.glob("*-?")} == {
-        "gallery-1",
-        "gallery-2",
-        "gallery-3",
-        "vocabulary-1",
-    }
-
-
-def put_another(folder: Path, seed: int = 7) -> None:
-    encoding = Vocabulary.load("toy").encode(np.asarray(make_image(seed)))
+def put_image(folder: Path, seed: int = 7) -> None:
+    encoding = Vocabulary.load("toy").encode(make_pixels(seed))
     with Writer(folder) as writer:
         file = FileState(f"/photos/{seed}.png", bytes([seed] * 16), seed, seed)
         writer.put(file, encoding.bag, encoding.dense_e)
         writer.commit()
 
 
-def remove_one(folder: Path) -> None:
+def remove_image(folder: Path) -> None:
     with Gallery.open(folder) as gallery:
         assert gallery.remove("/photos/2.png") == 1
 
 
-def return_one(folder: Path) -> None:
+def restore_image(folder: Path) -> None:
     with Writer(folder) as writer:
         removed = writer.catalog.with_content(bytes([3] * 16))
         assert removed is not None
@@ -72,38 +69,45 @@ def compact(folder: Path) -> None:
 
 
 CHANGES: list[tuple[Callable[[Path], None], list[int]]] = [
-    (put_another, [0, 1, 2, 4, 7]),
-    (remove_one, [0, 1, 4]),
-    (return_one, [0, 1, 2, 3, 4]),
+    (put_image, [0, 1, 2, 4, 7]),
+    (remove_image, [0, 1, 4]),
+    (restore_image, [0, 1, 2, 3, 4]),
     (compact, [0, 1, 2, 4]),
 ]
 
 
-@pytest.mark.parametrize(("change", "left"), CHANGES)
-@pytest.mark.parametrize("golden", sorted(COMPAT.glob("gallery-?")), ids=lambda p: p.name)
-def test_a_gallery_of_an_old_format_is_written_on_while_it_is_read(
-    golden: Path, change: Callable[[Path], None], left: list[int], tmp_path: Path
+@pytest.mark.parametrize(("change", "seeds"), CHANGES)
+@pytest.mark.parametrize("golden", GALLERIES, ids=lambda path: path.name)
+def test_a_writer_upgrades_a_gallery_of_an_old_format_while_it_is_read(
+    golden: Path, change: Callable[[Path], None], seeds: list[int], tmp_path: Path
 ) -> None:
     folder = tmp_path / "g"
     shutil.copytree(golden, folder)
+    assert stored_facts(folder)["format"] == int(golden.name[-1])
     reader = Gallery.open(folder)
-    old = reader.store.snapshot()
-    assert seen(reader) == {f"/photos/{seed}.png" for seed in (0, 1, 2, 4)}
+    old_snapshot = reader.store.snapshot()
+    assert paths_of(reader) == {f"/photos/{seed}.png" for seed in (0, 1, 2, 4)}
     change(folder)
-    assert seen(reader) == {f"/photos/{seed}.png" for seed in left}
-    assert len(old.rows) == 4
-    put_another(folder, 8)  # it is of the new format now, and followed as such
-    assert seen(reader) == {f"/photos/{seed}.png" for seed in {*left, 8}}
+    assert paths_of(reader) == {f"/photos/{seed}.png" for seed in seeds}
+    assert len(old_snapshot.rows) == 4
+    put_image(folder, 8)  # the reader follows the new format
+    assert paths_of(reader) == {f"/photos/{seed}.png" for seed in {*seeds, 8}}
+    assert (reader.info().k1, reader.info().b) == (1.5, 0.75)
     reader.close()
-    with sqlite3.connect(folder / catalog.FILE_NAME) as db:
-        assert db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == (
-            catalog.FORMAT,
-        )
-    db.close()
+    facts = stored_facts(folder)
+    assert (facts["format"], facts["k1"], facts["b"]) == (catalog.FORMAT, 1.5, 0.75)
     with Gallery.open(folder) as gallery:
         assert gallery.problems() == []
-        assert seen(gallery) == {f"/photos/{seed}.png" for seed in {*left, 8}}
+        assert (gallery.info().k1, gallery.info().b) == (1.5, 0.75)
+        assert paths_of(gallery) == {f"/photos/{seed}.png" for seed in {*seeds, 8}}
 
 
-def seen(gallery: Gallery) -> set[str]:
-    return {hit.path for hit in gallery.search(np.asarray(make_image(1)), mode="dense")}
+def stored_facts(folder: Path) -> dict[str, object]:
+    with sqlite3.connect(folder / catalog.FILE_NAME) as db:
+        facts = dict(db.execute("SELECT key, value FROM meta").fetchall())
+    db.close()
+    return facts
+
+
+def paths_of(gallery: Gallery) -> set[str]:
+    return {hit.path for hit in gallery.search(make_pixels(1), mode="dense")}

@@ -1,4 +1,4 @@
-"""Write the golden gallery and vocabulary of the current format; run once a format, then never.
+"""Write the golden gallery and vocabulary of the current format; run this once per format.
 
 python -m tests.compat.make
 """
@@ -6,21 +6,19 @@ python -m tests.compat.make
 import json
 from pathlib import Path
 
-import numpy as np
-
 from bm25v.api import Gallery
 from bm25v.gallery import catalog
 from bm25v.gallery.writer import FileState, Writer
 from bm25v.vocabulary.vocabulary import FORMAT, Vocabulary
-from tests.conftest import make_image
+from tests.conftest import make_pixels
 
 HERE = Path(__file__).parent
 
 
 def main() -> None:
-    """Write `vocabulary-N` and `gallery-N` beside this file, and what a search must find.
+    """Write `vocabulary-N` and `gallery-N` beside this file, and the expected hits of a search.
 
-    The gallery was compacted once, and has a picture that was removed since.
+    The gallery was compacted once, and an image was removed since.
     """
     vocabulary = Vocabulary.load("toy")
     if not (HERE / f"vocabulary-{FORMAT}").exists():
@@ -29,16 +27,16 @@ def main() -> None:
     with Gallery.create(path, vocabulary="toy") as gallery:
         with Writer(path) as writer:
             for seed in (99, *range(5)):
-                encoding = vocabulary.encode(np.asarray(make_image(seed)))
+                encoding = vocabulary.encode(make_pixels(seed))
                 file = FileState(f"/photos/{seed}.png", bytes([seed] * 16), 1000 + seed, seed)
                 writer.put(file, encoding.bag, encoding.dense_e)
             writer.commit()
         gallery.remove("/photos/99.png")
         gallery.compact()
         gallery.remove("/photos/3.png")
-        hits = gallery.search(np.asarray(make_image(1)), mode="sparse").to_dict()["hits"]
+        hits = gallery.search(make_pixels(1), mode="sparse").to_dict()["hits"]
     with Writer(path):
-        pass  # the last to close tidies the catalogue's log away
+        pass  # the last connection empties and deletes the catalogue's log
     (path / "writer.lock").unlink()
     (HERE / f"gallery-{catalog.FORMAT}.json").write_text(json.dumps(hits, indent=1) + "\n")
 
