@@ -1,4 +1,4 @@
-"""Compaction gives space back and changes nothing else, even if it is interrupted."""
+"""Compaction frees disk space and changes nothing else, even if it is interrupted."""
 
 import os
 import random
@@ -22,7 +22,7 @@ from bm25v.index.bm25 import WeightedWords
 from bm25v.search import Mode
 from bm25v.vocabulary import Vocabulary
 from tests import test_cli
-from tests.children import Report, die_at_step, finish, start
+from tests.children import Report, die_at_step, finish, needs_fork, start
 from tests.histories import (
     N_IMAGES,
     check_contents,
@@ -41,7 +41,7 @@ run, indexed = test_cli.run, test_cli.indexed
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 
-def compacted(folder: Path) -> int:
+def compact(folder: Path) -> int:
     with Writer(folder) as writer:
         return writer.compact()
 
@@ -60,7 +60,7 @@ def file_sizes(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_results_stay_and_space_is_given_back(tmp_path: Path, seed: int) -> None:
+def test_results_stay_the_same_and_space_is_freed(tmp_path: Path, seed: int) -> None:
     contents = fill_gallery(tmp_path / "g", seed)
     gallery = Gallery.open(tmp_path / "g")
     before, size, removed = all_hits(gallery), file_sizes(gallery.path), gallery.info().removed_rows
@@ -77,7 +77,7 @@ def test_results_stay_and_space_is_given_back(tmp_path: Path, seed: int) -> None
     check_contents(gallery.path, contents)
 
 
-def test_histories_go_on_after_a_compaction(tmp_path: Path) -> None:
+def test_a_reader_follows_changes_after_compactions(tmp_path: Path) -> None:
     contents = fill_gallery(tmp_path / "g")
     reader = Gallery.open(tmp_path / "g")
     for commits in islice(random_sessions(1, contents), 30):
@@ -88,17 +88,17 @@ def test_histories_go_on_after_a_compaction(tmp_path: Path) -> None:
     check_contents(tmp_path / "g", contents)
 
 
-def test_removed_pictures_are_forgotten(
+def test_compaction_forgets_removed_images(
     gallery: Gallery, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded = []
     prepare = Vocabulary.prepare
 
-    def noted(self: Vocabulary, path: str) -> object:
+    def prepare_and_record(self: Vocabulary, path: str) -> object:
         encoded.append(Path(path).name)
         return prepare(self, path)
 
-    monkeypatch.setattr(Vocabulary, "prepare", noted)
+    monkeypatch.setattr(Vocabulary, "prepare", prepare_and_record)
     gallery.remove(photos / "3.png")
     gallery.add(photos / "3.png")
     assert encoded == []
@@ -109,40 +109,40 @@ def test_removed_pictures_are_forgotten(
     assert len(gallery) == 12
 
 
-def test_a_gallery_can_be_emptied_and_filled_again(tmp_path: Path) -> None:
+def test_an_emptied_and_compacted_gallery_can_be_filled_again(tmp_path: Path) -> None:
     folder = tmp_path / "g"
     contents = fill_gallery(folder)
     assert list(run_session(folder, [{}])) == [{}]
-    assert compacted(folder) > 0
+    assert compact(folder) > 0
     check_contents(folder, {})
     assert list(run_session(folder, [contents])) == [contents]
     check_contents(folder, contents)
     assert file_sizes(folder) == 2 * HEADER_BYTES + len(contents) * (64 + 24)
 
 
-def test_the_catalogue_shrinks_too(tmp_path: Path) -> None:
+def test_the_catalogue_shrinks(tmp_path: Path) -> None:
     folder = tmp_path / "g"
     contents = fill_gallery(folder)
     many = {f"/photos/{n}-{copy}.png": n for n in range(N_IMAGES) for copy in range(50)}
-    for after in (many, contents):
-        assert list(run_session(folder, [after])) == [after]
+    for version in (many, contents):
+        assert list(run_session(folder, [version])) == [version]
     size = (folder / catalog.FILE_NAME).stat().st_size
-    compacted(folder)
+    compact(folder)
     assert (folder / catalog.FILE_NAME).stat().st_size < size / 4
     check_contents(folder, contents)
 
 
-def test_a_reader_keeps_its_snapshot_and_goes_on_with_the_next(tmp_path: Path) -> None:
+def test_a_snapshot_stays_valid_and_the_next_has_new_rows(tmp_path: Path) -> None:
     fill_gallery(tmp_path / "g")
     reader, writer = Gallery.open(tmp_path / "g"), Gallery.open(tmp_path / "g")
     old, hits = reader.store.snapshot(), all_hits(reader)
-    wish = WeightedWords.from_bag(make_encoding(1).bag)
-    found = old.searcher.search(wish, 50)
+    query = WeightedWords.from_bag(make_encoding(1).bag)
+    before = old.searcher.search(query, 50)
     bags = [old.bag(row) for row in old.rows.tolist()]
     writer.compact()
-    again = old.searcher.search(wish, 50)
-    assert again.rows.tolist() == found.rows.tolist()
-    assert again.scores.tolist() == found.scores.tolist()
+    after = old.searcher.search(query, 50)
+    assert after.rows.tolist() == before.rows.tolist()
+    assert after.scores.tolist() == before.scores.tolist()
     new = reader.store.snapshot()
     assert (old.state.generation, new.state.generation) == (0, 1)
     assert new.rows.tolist() == list(range(len(old.rows)))
@@ -152,21 +152,21 @@ def test_a_reader_keeps_its_snapshot_and_goes_on_with_the_next(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("where", "moment"),
+    ("function", "n"),
     [
         *(((RowFile, "open"), n) for n in range(2)),
         *(((Catalog, name), n) for name in ("transaction", "state") for n in range(6)),
     ],
 )
-def test_a_compaction_in_the_middle_of_a_search_or_a_check_is_not_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: tuple[type, str], moment: int
+def test_a_compaction_during_a_search_or_a_check_changes_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: tuple[type, str], n: int
 ) -> None:
-    """Let another gallery be compacted just before a reader's n-th such call."""
+    """Another writer compacts the gallery just before the n-th call of a function."""
     full = tmp_path / "full"
     contents = fill_gallery(full)
     with Gallery.open(full) as gallery:
         hits = all_hits(gallery)
-    call = getattr(*where)
+    original = getattr(*function)
     uses: list[tuple[Callable[[Gallery], Any], Any]]
     uses = [(all_hits, hits), (Gallery.problems, []), (len, len(contents))]
     for number, (use, expected) in enumerate(uses):
@@ -177,61 +177,61 @@ def test_a_compaction_in_the_middle_of_a_search_or_a_check_is_not_noticed(
         def compact_first(
             *values: Any, calls: Iterator[int] = calls, folder: Path = folder, **named: Any
         ) -> Any:
-            if next(calls) == moment:
+            if next(calls) == n:
                 with monkeypatch.context() as patch:
-                    patch.setattr(*where, call)
-                    assert compacted(folder) > 0
-            return call(*values, **named)
+                    patch.setattr(*function, original)
+                    assert compact(folder) > 0
+            return original(*values, **named)
 
         with Gallery.open(folder) as reader, monkeypatch.context() as patch:
-            patch.setattr(*where, compact_first)
+            patch.setattr(*function, compact_first)
             assert use(reader) == expected
-        assert use is not all_hits or next(calls) > moment
+        assert use is not all_hits or next(calls) > n
 
 
-def test_pictures_are_counted_as_of_one_moment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_are_counted_in_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     query_all, calls = Catalog._all, count()
     contents = fill_gallery(tmp_path / "g")
 
-    def compact_later(*values: Any) -> Any:
-        found = query_all(*values)
+    def compact_afterwards(*values: Any) -> Any:
+        result = query_all(*values)
         if next(calls) == 0:
             monkeypatch.setattr(Catalog, "_all", query_all)
-            assert compacted(tmp_path / "g") > 0
-        return found
+            assert compact(tmp_path / "g") > 0
+        return result
 
     with Gallery.open(tmp_path / "g") as gallery:
-        monkeypatch.setattr(Catalog, "_all", compact_later)
+        monkeypatch.setattr(Catalog, "_all", compact_afterwards)
         assert len(gallery) == len(contents)
 
 
-def test_no_hit_has_a_wrong_path_while_another_process_compacts(tmp_path: Path) -> None:
+@needs_fork
+def test_every_hit_has_the_right_path_while_another_process_compacts(tmp_path: Path) -> None:
     folder = tmp_path / "g"
     contents = fill_gallery(folder)
     kept = {path: n for path, n in contents.items() if n % 2}
     end = time.monotonic() + 2
 
-    def compact_again_and_again(report: Report) -> None:
+    def compact_repeatedly(report: Report) -> None:
         while time.monotonic() < end:
-            for after in ([kept], [], [contents], [kept | contents], []):
-                for _ in run_session(folder, after):
+            for commits in ([kept], [], [contents], [kept | contents], []):
+                for _ in run_session(folder, commits):
                     pass
             report()
 
-    child = start(compact_again_and_again)
+    child = start(compact_repeatedly)
     rng = random.Random(2)
     with Gallery.open(folder) as gallery:
         searches, generations = 0, set()
         while time.monotonic() < end:
-            wish = make_encoding(rng.randrange(N_IMAGES))
-            for hit in gallery.search(wish, k=N_IMAGES):
-                found = make_encoding(image_number(hit.path))
-                assert {w.word for w in hit.words} == set(found.bag.words) & set(wish.bag.words)
+            query = make_encoding(rng.randrange(N_IMAGES))
+            query_words = set(query.bag.words)
+            for hit in gallery.search(query, k=N_IMAGES):
+                image = make_encoding(image_number(hit.path))
+                assert {w.word for w in hit.words} == set(image.bag.words) & query_words
             path = rng.choice(list(kept))
-            words = {word.word for word in gallery.match(wish, path).words}
-            assert words == set(make_encoding(kept[path]).bag.words) & set(wish.bag.words)
+            words = {word.word for word in gallery.match(query, path).words}
+            assert words == set(make_encoding(kept[path]).bag.words) & query_words
             generations.add(gallery.store.snapshot().state.generation)
             searches += 1
     code, rounds = finish(*child)
@@ -240,47 +240,48 @@ def test_no_hit_has_a_wrong_path_while_another_process_compacts(tmp_path: Path) 
     assert len(generations) > 3
 
 
-def test_a_compaction_killed_at_any_step_leaves_all_as_it_was_or_is_done(tmp_path: Path) -> None:
+@needs_fork
+def test_a_compaction_killed_at_any_step_is_complete_or_has_no_effect(tmp_path: Path) -> None:
     contents = fill_gallery(tmp_path / "full")
-    done, left = 0, 0
+    n_completed, n_with_old_files = 0, 0
     for n in count():
         folder = tmp_path / f"{n}"
         shutil.copytree(tmp_path / "full", folder)
 
-        def compact_until(report: Report, folder: Path = folder, n: int = n) -> None:
+        def compact_and_die(report: Report, folder: Path = folder, n: int = n) -> None:
             die_at_step(n)
-            compacted(folder)
+            compact(folder)
 
-        code, _ = finish(*start(compact_until))
+        code, _ = finish(*start(compact_and_die))
         check_contents(folder, contents)
-        left += len(list(folder.glob("*.rows"))) > 2
+        n_with_old_files += len(list(folder.glob("*.rows"))) > 2
         with Writer(folder) as writer:
-            done += writer.catalog.state().generation
+            n_completed += writer.catalog.state().generation
         check_row_files(folder)
         check_contents(folder, contents)
         if code == 0:
             break
         assert code == -signal.SIGKILL
-    assert left > 5
-    assert 5 < done < n - 5
+    assert n_with_old_files > 5
+    assert 5 < n_completed < n - 5
 
 
-def test_a_compaction_on_a_full_disk_leaves_all_as_it_was(small_disk: Path) -> None:
+def test_a_compaction_on_a_full_disk_has_no_effect(small_disk: Path) -> None:
     folder = small_disk / "g"
     contents = {f"/photos/{n}-{copy}.png": n for n in range(N_IMAGES) for copy in range(20)}
     fill_gallery(folder)
     assert list(run_session(folder, [contents])) == [contents]
     outcomes = []
     ballast = small_disk / "ballast"
-    for left in (*range(0, 300, 20), 400):
-        more = contents | {f"/photos/{left % N_IMAGES}-more.png": left % N_IMAGES}
-        assert list(run_session(folder, [more, contents])) == [
-            more,
-            contents,
-        ]  # so that a row is to be freed
-        ballast.write_bytes(bytes(max(0, shutil.disk_usage(small_disk).free - left * 1024)))
+    for free_kilobytes in (*range(0, 300, 20), 400):
+        number = free_kilobytes % N_IMAGES
+        more = contents | {f"/photos/{number}-more.png": number}
+        commits = [more, contents]  # so that there is a row to free
+        assert list(run_session(folder, commits)) == commits
+        free = shutil.disk_usage(small_disk).free
+        ballast.write_bytes(bytes(max(0, free - free_kilobytes * 1024)))
         try:
-            compacted(folder)
+            compact(folder)
             outcomes.append("done")
         except StorageFull:
             outcomes.append("full")
@@ -291,23 +292,23 @@ def test_a_compaction_on_a_full_disk_leaves_all_as_it_was(small_disk: Path) -> N
         check_contents(folder, contents)
     assert outcomes[0] == "full"
     assert outcomes[-1] == "done"
-    compacted(folder)
+    compact(folder)
     check_row_files(folder)
 
 
-def test_an_interrupted_compaction_leaves_no_files(tmp_path: Path) -> None:
+def test_an_interrupted_compaction_leaves_no_new_files(tmp_path: Path) -> None:
     contents = fill_gallery(tmp_path / "g")
     size = file_sizes(tmp_path / "g")
     reported: list[tuple[str, int, int]] = []
 
-    def stop(stage: str, done: int, total: int) -> None:
+    def interrupt(stage: str, done: int, total: int) -> None:
         reported.append((stage, done, total))
         if len(reported) == 2:
             raise KeyboardInterrupt
 
     with Gallery.open(tmp_path / "g") as gallery:
         with pytest.raises(KeyboardInterrupt):
-            gallery.compact(progress=stop)
+            gallery.compact(progress=interrupt)
         assert file_sizes(gallery.path) == size
         n = len(contents)
         assert reported == [
@@ -317,28 +318,28 @@ def test_an_interrupted_compaction_leaves_no_files(tmp_path: Path) -> None:
     check_contents(tmp_path / "g", contents)
 
 
-def test_old_changes_are_forgotten_and_slow_readers_read_anew(
+def test_readers_that_missed_forgotten_changes_read_the_whole_gallery(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog, "_CHANGES_KEPT", 6)
     contents = fill_gallery(tmp_path / "g")
-    quick, slow = Gallery.open(tmp_path / "g"), Gallery.open(tmp_path / "g")
-    slow.store.snapshot()
+    frequent, rare = Gallery.open(tmp_path / "g"), Gallery.open(tmp_path / "g")
+    rare.store.snapshot()
     for number, commits in enumerate(islice(random_sessions(3, contents), 30)):
         for contents in run_session(tmp_path / "g", commits):
-            assert stored_rows(quick) == expected_rows(contents)
+            assert stored_rows(frequent) == expected_rows(contents)
         if number % 7 == 0:
-            assert stored_rows(slow) == expected_rows(contents)
-        state = quick.store.snapshot().state
+            assert stored_rows(rare) == expected_rows(contents)
+        state = frequent.store.snapshot().state
         last = state.last_change or 0
         assert last - state.forgotten <= 6
     assert last > 30
-    quick.close()
-    slow.close()
+    frequent.close()
+    rare.close()
     check_contents(tmp_path / "g", contents)
 
 
-def test_the_command_says_what_it_has_given_back(indexed: test_cli.Run, photos: Path) -> None:
+def test_the_command_prints_how_many_bytes_were_freed(indexed: test_cli.Run, photos: Path) -> None:
     assert indexed("compact").out == "nothing to give back\n"
     assert indexed("compact", "--json").json == {"bytes": 0, "pictures": 12}
     indexed("remove", photos / "3.png")
@@ -349,7 +350,7 @@ def test_the_command_says_what_it_has_given_back(indexed: test_cli.Run, photos: 
     test_cli.failed(indexed("compact", "-g", "nowhere"), 1, "no gallery at", "nowhere")
 
 
-def test_a_failing_disk_is_one_line_of_the_command(
+def test_a_disk_error_of_a_command_is_one_line(
     indexed: test_cli.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     indexed("remove", photos / "3.png")
@@ -358,5 +359,5 @@ def test_a_failing_disk_is_one_line_of_the_command(
         raise OSError(5, os.strerror(5))
 
     monkeypatch.setattr(os, "fsync", fail)
-    for words in (["compact"], ["remove", photos / "4.png"]):
-        test_cli.failed(indexed(*words), 1, "gallery.bm25v: Input/output error;")
+    for arguments in (["compact"], ["remove", photos / "4.png"]):
+        test_cli.failed(indexed(*arguments), 1, "gallery.bm25v: Input/output error;")

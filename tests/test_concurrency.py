@@ -1,4 +1,4 @@
-"""Readers see one moment, whole, whatever a writer does meanwhile; and never an error."""
+"""Readers see one complete version and no error, whatever a writer does meanwhile."""
 
 import os
 import random
@@ -15,12 +15,12 @@ import pytest
 
 from bm25v.api import Gallery
 from bm25v.errors import GalleryError, GalleryLocked, GalleryNotFound
+from bm25v.gallery.catalog import RowsRenumbered
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.writer import FileState, Writer
-from bm25v.index import bm25 as reference
-from bm25v.index.bm25 import WeightedWords
+from bm25v.index.bm25 import WeightedWords, reference_search
 from bm25v.search import Mode
-from tests.children import REFUSED, Report, finish, start
+from tests.children import REFUSED, Report, finish, needs_fork, start
 from tests.histories import (
     N_IMAGES,
     Contents,
@@ -47,28 +47,29 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "g"
 
 
-def pairs(seed: int) -> Iterator[list[Contents]]:
-    """Give what writers commit, as `random_sessions` does; images change in pairs."""
+def random_pairs(seed: int) -> Iterator[list[Contents]]:
+    """Yield commits as `random_sessions` does; images are added, moved and removed in pairs."""
     rng = random.Random(seed)
     contents: Contents = {}
     while True:
         commits = []
         for _ in range(rng.randint(0, 3)):
             first, letter = 2 * rng.randrange(N_IMAGES // 2), rng.choice("abc")
-            is_there = first in contents.values()
+            is_present = first in contents.values()
             contents = {path: n for path, n in contents.items() if n // 2 != first // 2}
-            if not is_there or rng.random() < 0.5:
+            if not is_present or rng.random() < 0.5:
                 contents |= {f"/photos/{n}-{letter}.png": n for n in (first, first + 1)}
             commits.append(contents)
         yield commits
 
 
-def test_readers_see_whole_moments_while_a_writer_writes_and_compacts(folder: Path) -> None:
-    """For a longer soak: BM25V_SOAK_SECONDS=60 pytest tests/test_concurrency.py."""
+@needs_fork
+def test_readers_see_complete_versions_while_a_writer_writes_and_compacts(folder: Path) -> None:
+    """For a longer test: BM25V_SOAK_SECONDS=60 pytest tests/test_concurrency.py."""
     end = time.monotonic() + SOAK_SECONDS
 
     def write(report: Report) -> None:
-        for commits in pairs(7):
+        for commits in random_pairs(7):
             for _ in run_session(folder, commits):
                 report()
             if time.monotonic() > end:
@@ -76,29 +77,29 @@ def test_readers_see_whole_moments_while_a_writer_writes_and_compacts(folder: Pa
 
     def read(report: Report) -> None:
         with Gallery.open(folder) as gallery:
-            in_threads(4, lambda seed: look_until(end, gallery, random.Random(seed), report))
+            run_in_threads(4, lambda seed: read_until(end, gallery, random.Random(seed), report))
 
     children = [start(write), start(read), start(read)]
     (written, commits), *readers = [finish(*child) for child in children]
-    print(f"{commits} commits, {[looks for _, looks in readers]} looks in {SOAK_SECONDS:g} s")
+    print(f"{commits} commits, {[reads for _, reads in readers]} reads in {SOAK_SECONDS:g} s")
     assert written == 0
     assert [code for code, _ in readers] == [0, 0]
-    assert min(commits, *(looks for _, looks in readers)) > 10
+    assert min(commits, *(reads for _, reads in readers)) > 10
     with Gallery.open(folder) as gallery:
         assert gallery.problems() == []
 
 
-def in_threads(n: int, work: Callable[[int], None]) -> None:
-    """Do some work n times at once, and raise what went wrong."""
+def run_in_threads(n: int, function: Callable[[int], None]) -> None:
+    """Call a function in n threads with the numbers from 0 on; raise the first error."""
     errors: list[BaseException] = []
 
-    def noted(seed: int) -> None:
+    def call(number: int) -> None:
         try:
-            work(seed)
+            function(number)
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=noted, args=[seed]) for seed in range(n)]
+    threads = [threading.Thread(target=call, args=[number]) for number in range(n)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -107,54 +108,56 @@ def in_threads(n: int, work: Callable[[int], None]) -> None:
         raise errors[0]
 
 
-def look_until(end: float, gallery: Gallery, rng: random.Random, report: Report) -> None:
+def read_until(end: float, gallery: Gallery, rng: random.Random, report: Report) -> None:
     while time.monotonic() < end:
-        wish = rng.randrange(N_IMAGES)
-        check_moment(gallery.store.snapshot(), wish)
-        check_hits(gallery, wish, rng.choice(MODES))
+        number = rng.randrange(N_IMAGES)
+        check_snapshot(gallery.store.snapshot(), number)
+        check_hits(gallery, number, rng.choice(MODES))
         assert len(gallery) % 2 == 0
         if rng.random() < 0.1:
             assert gallery.problems() == []
         report()
 
 
-def check_moment(snapshot: Snapshot, wish: int) -> None:
-    """Expect both pictures of every pair, and the plain formula's scores of just these."""
+def check_snapshot(snapshot: Snapshot, number: int) -> None:
+    """Assert that both images of every pair are there, and that scores equal the reference."""
     rows = snapshot.rows.tolist()
     numbers = {NUMBERS[snapshot.dense_ne[row].tobytes()] for row in rows}
     assert len(numbers) == len(rows)
     assert {n ^ 1 for n in numbers} == numbers
-    wanted = WeightedWords.from_bag(make_encoding(wish).bag)
-    expected = reference.reference_search([snapshot.bag(row) for row in rows], wanted, 10)
-    found = snapshot.searcher.search(wanted, 10)
-    assert list(zip(*map(np.ndarray.tolist, found), strict=True)) == [
+    query = WeightedWords.from_bag(make_encoding(number).bag)
+    expected = reference_search([snapshot.bag(row) for row in rows], query, 10)
+    ranked = snapshot.searcher.search(query, 10)
+    assert list(zip(*map(np.ndarray.tolist, ranked), strict=True)) == [
         (rows[i], score) for i, score in expected
     ]
 
 
-def check_hits(gallery: Gallery, wish: int, mode: Mode) -> None:
-    """Expect every hit's path to belong to what is said of it."""
-    for hit in gallery.search(make_encoding(wish), k=N_IMAGES, mode=mode):
-        found, wanted = make_encoding(image_number(hit.path)), make_encoding(wish)
-        cosine = np.dot(found.dense_e, wanted.dense_e) / np.prod(
-            [np.linalg.norm(vector) for vector in (found.dense_e, wanted.dense_e)]
+def check_hits(gallery: Gallery, number: int, mode: Mode) -> None:
+    """Assert that the cosine and the words of each hit are those of the image at its path."""
+    query = make_encoding(number)
+    for hit in gallery.search(query, k=N_IMAGES, mode=mode):
+        image = make_encoding(image_number(hit.path))
+        cosine = np.dot(image.dense_e, query.dense_e) / np.prod(
+            [np.linalg.norm(vector) for vector in (image.dense_e, query.dense_e)]
         )
         assert hit.dense == pytest.approx(cosine, abs=1e-5)
-        shared = set(found.bag.words.tolist()) & set(wanted.bag.words.tolist())
+        shared = set(image.bag.words.tolist()) & set(query.bag.words.tolist())
         assert {word.word for word in hit.words} == shared
 
 
-def test_writers_in_each_other_s_way_are_told_so_and_lose_nothing(folder: Path) -> None:
-    def write(report: Report, which: int) -> None:
-        done = 0
-        while done < 8:
-            number = 8 * which + done
+@needs_fork
+def test_concurrent_writers_get_gallery_locked_and_lose_nothing(folder: Path) -> None:
+    def write(report: Report, writer_number: int) -> None:
+        n_written = 0
+        while n_written < 8:
+            number = 8 * writer_number + n_written
             file = FileState(f"/photos/{number}-a.png", bytes([number] * 16), 1, 1)
             try:
                 with Writer(folder) as writer:
                     writer.put(file, make_encoding(number).bag, make_encoding(number).dense_e)
                     writer.commit()
-                done += 1
+                n_written += 1
             except GalleryLocked as error:
                 assert str(error) == (
                     f"another process is writing to {folder}: try again when it has finished"
@@ -163,22 +166,22 @@ def test_writers_in_each_other_s_way_are_told_so_and_lose_nothing(folder: Path) 
                 report()
 
     children = [start(lambda report, n=n: write(report, n)) for n in range(3)]  # type: ignore[misc]
-    ends = [finish(*child) for child in children]
-    assert [code for code, _ in ends] == [0, 0, 0]
-    assert sum(locked for _, locked in ends) > 0
+    outcomes = [finish(*child) for child in children]
+    assert [code for code, _ in outcomes] == [0, 0, 0]
+    assert sum(n_locked for _, n_locked in outcomes) > 0
     check_contents(folder, {f"/photos/{n}-a.png": n for n in range(24)})
 
 
 @pytest.fixture
 def shared(folder: Path) -> Iterator[Path]:
-    """A gallery that others may read, without a log of its catalogue."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can become somebody else")
-    with tempfile.TemporaryDirectory() as place:  # pytest's own folders are closed to others
-        Path(place).chmod(0o755)
+    """A gallery that other users may read, without a log of its catalogue."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    with tempfile.TemporaryDirectory() as parent:  # other users cannot read pytest's folders
+        Path(parent).chmod(0o755)
         with Writer(folder):
-            pass  # the last to close tidies the log away
-        yield Path(shutil.copytree(folder, Path(place) / "g"))
+            pass  # the last connection empties and deletes the log
+        yield Path(shutil.copytree(folder, Path(parent) / "g"))
 
 
 def become_nobody() -> None:
@@ -187,19 +190,20 @@ def become_nobody() -> None:
     os.setuid(65534)
 
 
-def test_a_reader_that_may_not_write_follows_a_writer_that_is_still_at_work(shared: Path) -> None:
+@needs_fork
+def test_a_reader_without_write_permission_follows_a_running_writer(shared: Path) -> None:
     history = list(islice(random_sessions(4, {}), 15))
-    wait, go_on = os.pipe()
+    read_end, write_end = os.pipe()
 
     def read(report: Report) -> None:
         become_nobody()
         with Gallery.open(shared) as gallery:
             report()
             for contents in chain.from_iterable(history):
-                os.read(wait, 1)
+                os.read(read_end, 1)
                 assert stored_rows(gallery) == expected_rows(contents)
                 report()
-            os.read(wait, 1)
+            os.read(read_end, 1)
             with pytest.raises(GalleryNotFound, match="no longer exists"):
                 gallery.store.snapshot()
 
@@ -207,20 +211,21 @@ def test_a_reader_that_may_not_write_follows_a_writer_that_is_still_at_work(shar
     os.read(pipe, 1)
     for commits in history:
         for _ in run_session(shared, commits):
-            os.write(go_on, b".")
+            os.write(write_end, b".")
             assert os.read(pipe, 1) == b"."
     shutil.rmtree(shared)
-    os.write(go_on, b".")
+    os.write(write_end, b".")
     assert finish(child, pipe) == (0, 0)
 
 
-def test_a_reader_that_may_not_write_is_not_shown_less_than_was_committed(shared: Path) -> None:
+@needs_fork
+def test_a_reader_that_cannot_read_the_log_gets_an_error_not_an_old_version(shared: Path) -> None:
     def write_and_crash(report: Report) -> None:
         for _ in run_session(shared, [{"/photos/1-a.png": 1}]):
             os._exit(0)
 
     assert finish(*start(write_and_crash)) == (0, 0)
-    (shared / "catalog.sqlite-shm").unlink()  # without it, others cannot read the log
+    (shared / "catalog.sqlite-shm").unlink()  # without it, other users cannot read the log
 
     def read(report: Report) -> None:
         become_nobody()
@@ -231,17 +236,17 @@ def test_a_reader_that_may_not_write_is_not_shown_less_than_was_committed(shared
     check_contents(shared, {"/photos/1-a.png": 1})
 
 
-def test_a_deleted_gallery_is_said_to_be_gone_and_an_old_snapshot_still_works(
+def test_a_deleted_gallery_raises_not_found_and_its_snapshot_still_works(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "g"
     contents = fill_gallery(folder)
     gallery = Gallery.open(folder)
     snapshot = gallery.store.snapshot()
-    wanted = WeightedWords.from_bag(make_encoding(1).bag)
-    before = snapshot.searcher.search(wanted, 10)
+    query = WeightedWords.from_bag(make_encoding(1).bag)
+    before = snapshot.searcher.search(query, 10)
     shutil.rmtree(folder)
-    after = snapshot.searcher.search(wanted, 10)
+    after = snapshot.searcher.search(query, 10)
     assert after.rows.tolist() == before.rows.tolist()
     assert after.scores.tolist() == before.scores.tolist()
     assert len(snapshot.rows) == len(contents)
@@ -260,7 +265,7 @@ def test_a_deleted_gallery_is_said_to_be_gone_and_an_old_snapshot_still_works(
     gallery.close()
 
 
-def test_a_gallery_made_anew_in_the_same_place_is_noticed(tmp_path: Path) -> None:
+def test_a_gallery_replaced_by_another_one_raises_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "g"
     fill_gallery(folder)
     gallery = Gallery.open(folder)
@@ -272,7 +277,7 @@ def test_a_gallery_made_anew_in_the_same_place_is_noticed(tmp_path: Path) -> Non
     gallery.close()
 
 
-def test_a_gallery_deleted_while_it_is_written_is_an_error_like_others(folder: Path) -> None:
+def test_a_gallery_deleted_while_it_is_written_raises_gallery_error(folder: Path) -> None:
     with pytest.raises(GalleryError), Writer(folder) as writer:
         file = FileState("/photos/1-a.png", bytes(16), 1, 1)
         writer.put(file, make_encoding(1).bag, make_encoding(1).dense_e)
@@ -280,8 +285,9 @@ def test_a_gallery_deleted_while_it_is_written_is_an_error_like_others(folder: P
         writer.commit()
 
 
+@needs_fork
 @pytest.mark.parametrize("seed", range(6))
-def test_a_gallery_deleted_at_any_time_gives_results_or_a_clear_error(
+def test_a_gallery_deleted_at_any_time_gives_results_or_a_gallery_error(
     tmp_path: Path, seed: int
 ) -> None:
     folder = tmp_path / "g"
@@ -290,16 +296,16 @@ def test_a_gallery_deleted_at_any_time_gives_results_or_a_clear_error(
     def read(report: Report) -> None:
         with Gallery.open(folder) as gallery:
             report()
-            in_threads(2, lambda seed: look_on(gallery, seed))
+            run_in_threads(2, lambda number: read_forever(gallery, number))
 
-    def look_on(gallery: Gallery, seed: int) -> None:
+    def read_forever(gallery: Gallery, number: int) -> None:
         while True:
-            check_hits(gallery, seed, "sparse")
+            check_hits(gallery, number, "sparse")
             gallery.problems()
 
     def write(report: Report) -> None:
         report()
-        for commits in pairs(seed):
+        for commits in random_pairs(seed):
             for _ in run_session(folder, commits):
                 pass
 
@@ -307,6 +313,51 @@ def test_a_gallery_deleted_at_any_time_gives_results_or_a_clear_error(
     for _, pipe in children:
         os.read(pipe, 1)
     time.sleep(0.05 + seed * 0.01)
-    shutil.rmtree(folder, ignore_errors=True)  # a writer may make files meanwhile
+    shutil.rmtree(folder, ignore_errors=True)  # the writer may create files meanwhile
     shutil.rmtree(folder, ignore_errors=True)
     assert [finish(*child)[0] for child in children] == [REFUSED, REFUSED]
+
+
+def test_a_reader_gives_up_after_ten_compactions_in_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_gallery(tmp_path / "g")
+    store = Gallery.open(tmp_path / "g").store
+    calls: list[object] = []
+
+    def meet_compaction(*arguments: object) -> int:
+        calls.append(arguments)
+        raise RowsRenumbered
+
+    reads: list[Callable[[], int]] = [
+        lambda: store.retry(meet_compaction),
+        lambda: store.read(meet_compaction),
+    ]
+    for read in reads:
+        calls.clear()
+        with pytest.raises(GalleryError, match=r"was compacted 10 times while .*: try again"):
+            read()
+        assert len(calls) == 10
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_snapshot", None)
+        patch.setattr(Snapshot, "load", meet_compaction)
+        calls.clear()
+        with pytest.raises(GalleryError, match="was compacted 10 times"):
+            store.snapshot()
+        assert len(calls) == 10
+    assert len(store.snapshot().rows) > 0
+
+
+def test_a_reader_that_meets_a_few_compactions_returns_a_result(tmp_path: Path) -> None:
+    fill_gallery(tmp_path / "g")
+    store = Gallery.open(tmp_path / "g").store
+    snapshots: list[Snapshot] = []
+
+    def meet_compactions(snapshot: Snapshot) -> str:
+        snapshots.append(snapshot)
+        if len(snapshots) < 10:
+            raise RowsRenumbered
+        return "a result"
+
+    assert store.read(meet_compactions) == "a result"
+    assert len(snapshots) == 10

@@ -1,14 +1,12 @@
-"""Whatever happens to a writer or a disk: what was committed is kept, nothing is half there."""
+"""Whatever happens to a writer or a disk: commits are kept, and each is complete or absent."""
 
 import errno
 import os
 import random
-import resource
 import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, get_args
@@ -20,7 +18,7 @@ from bm25v.errors import Bm25vError, GalleryError, StorageFull
 from bm25v.gallery.catalog import FILE_NAME, Catalog
 from bm25v.gallery.writer import Writer
 from bm25v.search import Mode
-from tests.children import REFUSED, Report, die_at_step, finish, start
+from tests.children import REFUSED, Report, die_at_step, finish, needs_fork, start
 from tests.histories import (
     Contents,
     change_randomly,
@@ -37,7 +35,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork")
 KILLS = 200
 FLIPS = 150
 
-Plan = Iterable[list[Contents]]
+Plan = Iterable[list[Contents]]  # the commits of one writer after the other
+
+needs_proc = pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc")
 
 
 @pytest.fixture
@@ -46,14 +46,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "g"
 
 
-def carry_out(folder: Path, plan: Plan, report: Report) -> None:
+def run_plan(folder: Path, plan: Plan, report: Report) -> None:
+    """Run one writer after the other; report each commit."""
     for commits in plan:
         for _ in run_session(folder, commits):
             report()
 
 
-def possible(contents: Contents, plan: Plan, reported: int) -> list[Contents]:
-    """Return what the last commit reported has left, and what the next one would leave."""
+def possible_versions(contents: Contents, plan: Plan, reported: int) -> list[Contents]:
+    """Return the contents after the last reported commit, and after the next one."""
     commits = chain([contents], chain.from_iterable(plan))
     return list(islice(commits, reported, reported + 2))
 
@@ -66,39 +67,41 @@ def short_plan(seed: int, contents: Contents) -> list[list[Contents]]:
     return [[first, second], [], [change_randomly(rng, second)]]
 
 
-def test_writers_killed_at_any_time_lose_nothing_and_leave_nothing_half_done(folder: Path) -> None:
+@needs_fork
+def test_writers_killed_at_any_time_lose_no_commit(folder: Path) -> None:
     rng = random.Random(25)
     contents: Contents = {}
     commits = 0
     for seed in range(KILLS):
         plan = random_sessions(seed, contents)
 
-        def write_on(report: Report, plan: Plan = plan) -> None:
-            carry_out(folder, plan, report)
+        def write(report: Report, plan: Plan = plan) -> None:
+            run_plan(folder, plan, report)
 
-        child, pipe = start(write_on)
+        child, pipe = start(write)
         time.sleep(rng.uniform(0, 0.12))
         os.kill(child, signal.SIGKILL)
         code, reported = finish(child, pipe)
         assert code == -signal.SIGKILL
         contents = check_contents(
-            folder, *possible(contents, random_sessions(seed, contents), reported)
+            folder, *possible_versions(contents, random_sessions(seed, contents), reported)
         )
         commits += reported
     assert commits > KILLS / 2
 
 
-def test_writers_killed_between_any_two_steps_leave_nothing_half_done(folder: Path) -> None:
+@needs_fork
+def test_writers_killed_between_any_two_steps_leave_no_partial_commit(folder: Path) -> None:
     contents: Contents = {}
     for n in count():
         plan = short_plan(n, contents)
 
-        def write_until(report: Report, plan: Plan = plan, n: int = n) -> None:
+        def write_and_die(report: Report, plan: Plan = plan, n: int = n) -> None:
             die_at_step(n)
-            carry_out(folder, plan, report)
+            run_plan(folder, plan, report)
 
-        code, reported = finish(*start(write_until))
-        contents = check_contents(folder, *possible(contents, plan, reported))
+        code, reported = finish(*start(write_and_die))
+        contents = check_contents(folder, *possible_versions(contents, plan, reported))
         if code == 0:
             break
         assert code == -signal.SIGKILL
@@ -106,13 +109,13 @@ def test_writers_killed_between_any_two_steps_leave_nothing_half_done(folder: Pa
     check_row_files(folder)
 
 
-def test_a_failing_sync_is_said_and_changes_nothing(
+def test_a_failed_sync_raises_an_error_and_changes_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contents: Contents = {}
     for n in count():
         with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", failing(os.fsync, n))
+            patch.setattr(os, "fsync", fail_once(os.fsync, n))
             try:
                 for commits in short_plan(n, contents):
                     for contents in run_session(folder, commits):  # noqa: B007 - the last one is needed
@@ -127,105 +130,110 @@ def test_a_failing_sync_is_said_and_changes_nothing(
     assert n == 11  # 2 + 2 of the commits, 5 of the compaction, 2 of the commit after it
 
 
-def failing(call: Callable[[int], None], n: int) -> Callable[[int], None]:
+def fail_once(call: Callable[[int], None], n: int) -> Callable[[int], None]:
+    """Return a function that raises an error at its n-th call."""
     calls = count()
 
-    def fail_once(file: int) -> None:
+    def call_or_fail(file: int) -> None:
         if next(calls) == n:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         call(file)
 
-    return fail_once
+    return call_or_fail
 
 
-def test_a_disk_that_takes_no_more_bytes_is_said_and_loses_nothing(folder: Path) -> None:
-    """Files may not grow beyond a limit: any write may fail, the database's own ones too."""
+@needs_fork
+def test_nothing_is_lost_when_files_cannot_grow(folder: Path) -> None:
+    """Files have a size limit: any write may fail, those of the database too."""
+    resource = pytest.importorskip("resource")  # not on Windows
     contents: Contents = {}
     codes = set()
     for limit in chain(range(0, 8_000, 500), range(8_000, 140_000, 4_000)):
         plan = short_plan(limit, contents)
 
-        def write_little(report: Report, plan: Plan = plan, limit: int = limit) -> None:
+        def write_with_limit(report: Report, plan: Plan = plan, limit: int = limit) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-            carry_out(folder, plan, report)
+            run_plan(folder, plan, report)
 
-        code, reported = finish(*start(write_little))
-        contents = check_contents(folder, *possible(contents, plan, reported))
+        code, reported = finish(*start(write_with_limit))
+        contents = check_contents(folder, *possible_versions(contents, plan, reported))
         codes.add(code)
     assert codes == {0, REFUSED}
 
 
-def test_a_full_disk_is_said_and_loses_nothing(small_disk: Path) -> None:
+@needs_fork
+def test_nothing_is_lost_when_the_disk_is_full(small_disk: Path) -> None:
     folder = small_disk / "g"
     Gallery.create(folder, vocabulary="toy").close()
     contents: Contents = {}
     refused = 0
-    for left in range(0, 120, 4):
+    for free_kilobytes in range(0, 120, 4):
         ballast = small_disk / "ballast"
-        ballast.write_bytes(bytes(max(0, shutil.disk_usage(small_disk).free - left * 1024)))
-        plan = short_plan(left, contents)
+        free = shutil.disk_usage(small_disk).free
+        ballast.write_bytes(bytes(max(0, free - free_kilobytes * 1024)))
+        plan = short_plan(free_kilobytes, contents)
 
         def fill_up(report: Report, plan: Plan = plan) -> None:
             try:
-                carry_out(folder, plan, report)
+                run_plan(folder, plan, report)
             except GalleryError as error:
-                assert isinstance(error, StorageFull) or "cannot be read or written" in str(error)
+                assert isinstance(error, StorageFull) or "cannot read or write" in str(error)
                 raise
 
         code, reported = finish(*start(fill_up))
         assert code in (0, REFUSED)
         refused += code == REFUSED
         ballast.unlink()
-        contents = check_contents(folder, *possible(contents, plan, reported))
+        contents = check_contents(folder, *possible_versions(contents, plan, reported))
     assert 0 < refused < 30
 
 
 class Disk:
-    """What a power cut may leave: of each file what was synced, of a folder the names that were."""
+    """Simulates a power cut: only synced files, and names in synced folders, survive."""
 
-    def __init__(self, folder: Path, kept: Path) -> None:
-        self.folder, self.kept = folder, kept
-        shutil.copytree(folder, kept)
+    def __init__(self, folder: Path, synced: Path) -> None:
+        self.folder, self.synced = folder, synced
+        shutil.copytree(folder, synced)
         self.names = {path.name for path in folder.iterdir()}
 
-    def note_sync(self, file: int) -> None:
-        """Keep what is synced now."""
+    def record_sync(self, file: int) -> None:
+        """Store the file or the names of the folder that was synced."""
         path = Path(os.readlink(f"/proc/self/fd/{file}"))
         if path == self.folder:
             self.names = {path.name for path in self.folder.iterdir()}
         else:
-            shutil.copy(path, self.kept / path.name)
+            shutil.copy(path, self.synced / path.name)
 
-    def cut(self, left: Path) -> Path:
-        """Make what is left; the database's own files are taken to be as safe as it says."""
-        left.mkdir()
+    def cut_power(self, survivors: Path) -> Path:
+        """Write what survives to a folder; SQLite is trusted to sync its own files."""
+        survivors.mkdir()
         for path in self.folder.iterdir():
             if path.name.startswith("catalog."):
-                shutil.copy(path, left)
-            elif path.name in self.names and (self.kept / path.name).exists():
-                shutil.copy(self.kept / path.name, left)
-        return left
+                shutil.copy(path, survivors)
+            elif path.name in self.names and (self.synced / path.name).exists():
+                shutil.copy(self.synced / path.name, survivors)
+        return survivors
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs to know what is synced")
-def test_a_power_cut_at_a_commit_leaves_all_of_it_or_nothing(
+@needs_proc
+def test_a_power_cut_at_a_commit_leaves_all_of_it_or_none(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = Disk(folder, tmp_path / "kept")
+    disk = Disk(folder, tmp_path / "synced")
     sync, commit = os.fsync, Catalog.commit
     cuts: list[Path] = []
 
-    def noted_sync(file: int) -> None:
+    def sync_and_record(file: int) -> None:
         sync(file)
-        disk.note_sync(file)
+        disk.record_sync(file)
 
-    def cut_commit(catalog: Catalog) -> None:
-        cuts.append(disk.cut(tmp_path / f"cut {len(cuts)}"))
+    def commit_and_cut(catalog: Catalog) -> None:
+        cuts.append(disk.cut_power(tmp_path / f"cut {len(cuts)}"))
         commit(catalog)
-        cuts.append(disk.cut(tmp_path / f"cut {len(cuts)}"))
+        cuts.append(disk.cut_power(tmp_path / f"cut {len(cuts)}"))
 
-    monkeypatch.setattr(os, "fsync", noted_sync)
-    monkeypatch.setattr(Catalog, "commit", cut_commit)
+    monkeypatch.setattr(os, "fsync", sync_and_record)
+    monkeypatch.setattr(Catalog, "commit", commit_and_cut)
     contents: Contents = {}
     expected: list[Contents] = []
     for commits in islice(random_sessions(3, contents), 12):
@@ -236,11 +244,11 @@ def test_a_power_cut_at_a_commit_leaves_all_of_it_or_nothing(
             contents = after
         if not commits and len(cuts) == before:  # there was nothing to compact
             del expected[-2:]
-        cuts.append(disk.cut(tmp_path / f"cut {len(cuts)}"))
+        cuts.append(disk.cut_power(tmp_path / f"cut {len(cuts)}"))
         expected.append(contents)
     assert len(cuts) == len(expected) > 30
-    for left, contents in zip(cuts, expected, strict=True):
-        check_contents(left, contents)
+    for survivors, contents in zip(cuts, expected, strict=True):
+        check_contents(survivors, contents)
 
 
 def test_the_catalogue_is_synced_at_every_commit(folder: Path) -> None:
@@ -249,82 +257,83 @@ def test_the_catalogue_is_synced_at_every_commit(folder: Path) -> None:
         assert writer.catalog._all("PRAGMA journal_mode") == [("wal",)]
 
 
-def test_a_new_gallery_is_on_the_disk_when_it_is_there(
+@needs_proc
+def test_a_new_gallery_is_synced_before_it_gets_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
     sync = os.fsync
 
-    def noted_sync(file: int) -> None:
+    def sync_and_record(file: int) -> None:
         sync(file)
-        with suppress(OSError):
-            synced.append(Path(os.readlink(f"/proc/self/fd/{file}")).name)
+        synced.append(Path(os.readlink(f"/proc/self/fd/{file}")).name)
 
-    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(os, "fsync", sync_and_record)
     Gallery.create(tmp_path / "g", vocabulary="toy").close()
-    assert synced in ([], ["bags.rows", "dense.rows", "gallery", tmp_path.name])
+    assert synced == ["bags.rows", "dense.rows", "gallery", tmp_path.name]
 
 
 Facts = tuple[list[Any], list[tuple[str, float]]]
 
 
 def facts(folder: Path) -> tuple[list[str], Facts]:
-    """Return what is wrong with a gallery, and all that it answers."""
+    """Return the problems of a gallery, its records and its search results."""
     with Gallery.open(folder) as gallery:
         hits = []
         for is_indexed in (False, True):
             if is_indexed:
                 gallery.store.snapshot().searcher.build_index()
             for mode in get_args(Mode):
-                found = gallery.search(make_encoding(3), k=100, mode=mode)
-                hits += [(hit.path, hit.sparse) for hit in found]
-        entries = [
-            (entry.row, entry.live, entry.content, entry.checksum, entry.live and entry.path)
-            for entry in gallery.store.catalog.records()
+                results = gallery.search(make_encoding(3), k=100, mode=mode)
+                hits += [(hit.path, hit.sparse) for hit in results]
+        records = [
+            (record.row, record.live, record.content, record.checksum, record.live and record.path)
+            for record in gallery.store.catalog.records()
         ]
-        return gallery.problems(), (entries, sorted(hits))
+        return gallery.problems(), (records, sorted(hits))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a damaged vector may not be numbers
 @pytest.mark.parametrize("name", ["bags.rows", "dense.rows", FILE_NAME])
-def test_flipped_bits_are_named_or_harmless_and_crash_nothing(tmp_path: Path, name: str) -> None:
+def test_flipped_bits_are_reported_or_harmless(tmp_path: Path, name: str) -> None:
     rng = random.Random(name)
-    fill_gallery(tmp_path / "whole")
-    whole = (tmp_path / "whole" / name).read_bytes()
-    wrong, right = facts(tmp_path / "whole")
-    assert wrong == []
-    used = [place for place, byte in enumerate(whole) if byte]  # most of a catalogue is empty
-    noticed = 0
+    fill_gallery(tmp_path / "intact")
+    content = (tmp_path / "intact" / name).read_bytes()
+    problems, expected = facts(tmp_path / "intact")
+    assert problems == []
+    used = [i for i, byte in enumerate(content) if byte]  # most of a catalogue is empty
+    n_reported = 0
     for _ in range(FLIPS):
-        damaged = bytearray(whole)
+        damaged = bytearray(content)
         damaged[rng.choice(used)] ^= 1 << rng.randrange(8)
-        noticed += is_noticed(tmp_path, name, bytes(damaged), right)
-    assert noticed > FLIPS / 4
+        n_reported += is_reported(tmp_path, name, bytes(damaged), expected)
+    assert n_reported > FLIPS / 4
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", ["bags.rows", "dense.rows", FILE_NAME])
-def test_torn_files_are_named(tmp_path: Path, name: str) -> None:
+def test_truncated_files_are_reported(tmp_path: Path, name: str) -> None:
     rng = random.Random(name)
-    fill_gallery(tmp_path / "whole")
-    whole = (tmp_path / "whole" / name).read_bytes()
-    _, right = facts(tmp_path / "whole")
-    for length in [0, 1, 63, 64, len(whole) - 1, *(rng.randrange(len(whole)) for _ in range(20))]:
-        assert is_noticed(tmp_path, name, whole[:length], right)
-        blank = whole[:length] + bytes(len(whole) - length)  # as after a power cut
-        assert is_noticed(tmp_path, name, blank, right) or blank == whole
+    fill_gallery(tmp_path / "intact")
+    content = (tmp_path / "intact" / name).read_bytes()
+    _, expected = facts(tmp_path / "intact")
+    size = len(content)
+    for length in [0, 1, 63, 64, size - 1, *(rng.randrange(size) for _ in range(20))]:
+        assert is_reported(tmp_path, name, content[:length], expected)
+        zeroed = content[:length] + bytes(size - length)  # as after a power cut
+        assert is_reported(tmp_path, name, zeroed, expected) or zeroed == content
 
 
-def is_noticed(tmp_path: Path, name: str, damaged: bytes, right: Facts) -> bool:
-    """Say whether damage to one file is; if it is not, expect it to be of no consequence."""
+def is_reported(tmp_path: Path, name: str, damaged: bytes, expected: Facts) -> bool:
+    """Return whether damage to one file is reported; if not, assert that it has no effect."""
     folder = tmp_path / "damaged"
-    shutil.copytree(tmp_path / "whole", folder)
+    shutil.copytree(tmp_path / "intact", folder)
     (folder / name).write_bytes(damaged)
     try:
-        wrong, found = facts(folder)
+        problems, results = facts(folder)
     except Bm25vError:
         return True
     finally:
         shutil.rmtree(folder)
-    assert wrong or found == right
-    return bool(wrong)
+    assert problems or results == expected
+    return bool(problems)

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -386,5 +385,4 @@ def test_a_killed_writer_does_not_keep_the_lock(gallery: Gallery, photos: Path) 
         assert other.stdout is not None
         assert other.stdout.readline() == b"locked\n"
         other.kill()
-    assert other.returncode == -signal.SIGKILL or os.name == "nt"
     assert gallery.add(photos).unchanged == 12
