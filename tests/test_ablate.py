@@ -251,7 +251,7 @@ def test_problems_of_the_data_set_are_printed(run: Run, data: Path) -> None:
 def test_an_error_is_one_line(run: Run, tmp_path: Path) -> None:
     failed(run("kpost"), 2, "'kpost' cannot be varied; choose from k, expansion")
     failed(run("k_post", "--values", "2,many"), 2, "k_post = 'many'")
-    failed(run("k_post", "b", "--values", "2"), 2, "--values is there 1 times for 2 of k_post, b")
+    failed(run("k_post", "b", "--values", "2"), 2, "1 times --values for 2 settings (k_post, b)")
     failed(run("k", "--values", "0"), 2, "k = '0': it must be a number from 1 to 192")
     failed(run("layer"), 2, "another layer needs another SAE", "--vocabularies")
     failed(run("b", "--vocabularies", "toy"), 2, "--vocabularies is for k, expansion and layer")

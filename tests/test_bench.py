@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bm25v.api import Gallery
-from bm25v.cli.bench import command
+from bm25v.cli.bench import bench as command
 from bm25v.errors import MissingExtra, WrongUse
 from bm25v.research.bench import search as bench
 from bm25v.research.bench import search_systems
@@ -198,7 +198,7 @@ def test_explain_times_hits_and_word_counts(photos: Path) -> None:
     assert words["pictures"] == 2000
     assert 1000 < words["words"] < N_WORDS
     assert words["again_s"] < min(words["first_s"], words["renewed_s"])
-    assert "the words of 2,000 " in run_bench(*options).stdout
+    assert "words of 2,000 synthetic images" in run_bench(*options).stdout
 
 
 def test_explain_needs_two_readable_images(photos: Path, tmp_path: Path) -> None:

@@ -340,13 +340,13 @@ def test_readers_that_missed_forgotten_changes_read_the_whole_gallery(
 
 
 def test_the_command_prints_how_many_bytes_were_freed(indexed: test_cli.Run, photos: Path) -> None:
-    assert indexed("compact").out == "nothing to give back\n"
+    assert indexed("compact").out == "nothing to free: no image was removed\n"
     assert indexed("compact", "--json").json == {"bytes": 0, "pictures": 12}
     indexed("remove", photos / "3.png")
-    assert indexed("compact").out == "88 bytes given back, 11 pictures\n"
+    assert indexed("compact").out == "88 bytes freed, 11 images\n"
     indexed("remove", photos / "4.png", photos / "5.png")
     assert indexed("compact", "--json").json == {"bytes": 176, "pictures": 9}
-    assert indexed("verify").out == "9 pictures, all whole\n"
+    assert indexed("verify").out == "9 images, no problems\n"
     test_cli.failed(indexed("compact", "-g", "nowhere"), 1, "no gallery at", "nowhere")
 
 

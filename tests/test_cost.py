@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 from bm25v.api import Gallery
-from bm25v.cli.cost import command as cost_command
-from bm25v.cli.zipf import command as zipf_command
+from bm25v.cli.analysis import cost as cost_command
+from bm25v.cli.analysis import zipf as zipf_command
 from bm25v.errors import EvaluationError, GalleryNotFound, MissingExtra, WrongUse
 from bm25v.research import cost
 from bm25v.research.zipf import fit_zipf
@@ -75,7 +75,7 @@ def test_zipf_prints_one_row_per_gallery_and_draws(
     plot = tmp_path / "zipf.png"
     out = run(zipf_command, "-g", gallery.path, "-g", other.path, "-g", gallery.path, "-o", plot)
     head, first, second, paper, drawn = out.splitlines()
-    assert " ".join(head.split()) == "gallery pictures active words α R² head tail IDF > 2"
+    assert " ".join(head.split()) == "gallery images active words α R² head tail IDF > 2"
     assert first.split()[:2] == ["gallery", "12"]
     assert second.split()[:2] == ["other", "5"]
     assert "α 1.20 to 2.32" in paper
@@ -138,13 +138,13 @@ def test_cost_prints_tables_and_draws(gallery: Gallery, photos: Path, tmp_path: 
     plot = tmp_path / "growth.svg"
     gallery.remove(photos / "3.png")
     out = run(cost_command, "-g", gallery.path, "--project", 1_000, "--project", 10**8, "-o", plot)
-    assert "\n11 pictures, " in f"\n{out}"
-    assert "\nprojected to 1,000 pictures, " in out
-    assert "\nprojected to 100,000,000 pictures, 192 of 192 words expected to be active" in out
+    assert "\n11 images, " in f"\n{out}"
+    assert "\nprojected to 1,000 images, " in out
+    assert "\nprojected to 100,000,000 images, 192 of 192 words expected to be active" in out
     assert out.count("Two-stage") == 3
-    assert "words in use  if drawn evenly" in out
-    assert "for its bag and" in out
-    assert "1 removed pictures are among them: run bm25v compact" in out
+    assert "words in use  if equally frequent" in out
+    assert "for the bag and" in out
+    assert "this includes 1 removed image: run bm25v compact" in out
     assert f"{plot}: words in use" in out
     assert "<svg" in plot.read_text()
 

@@ -41,7 +41,7 @@ def run(command: str, folder: Path) -> str:
 def test_every_command_is_in_the_table() -> None:
     table = README.split("## Commands")[1].split("\n## ")[0]
     documented = dict.fromkeys(re.findall(r"`([a-z]+)[ `]", table))
-    assert set(documented) >= set(cli._COMMANDS)
+    assert set(documented) >= set(cli.COMMANDS)
 
 
 def same_shape(example: Any, actual: Any) -> None:

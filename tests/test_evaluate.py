@@ -838,7 +838,7 @@ def failed(outcome: tuple[int, str, str], code: int, *parts: str) -> None:
 def test_an_error_is_one_line(run: Run, tmp_path: Path) -> None:
     failed(run(name="pets37"), 2, "there is no data set 'pets37'", "'folder' is any folder")
     failed(run("--systems", "bm25"), 2, "no system 'bm25'")
-    failed(run("--set", "k_post"), 2, "write it like --set k_post=64")
+    failed(run("--set", "k_post"), 2, "such as --set k_post=64")
     failed(run("--set", "query=log"), 2, "query = 'log': choose one of presence, tf")
     failed(run("--preset", "mine"), 2, "mine")
     failed(run(folder=tmp_path / "nowhere"), 1, "there is no such folder")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bm25v.api import Gallery
-from bm25v.cli import explain as cli_explain
+from bm25v.cli import search as cli_search
 from bm25v.errors import ImageError, WrongUse
 from bm25v.explain import Explanation, Part, drawing, heatmaps
 from bm25v.explain.drawing import draw
@@ -192,7 +192,7 @@ def test_terminal_image_and_page_print_the_same_contributions(
         written.clear()
         draw(explanation, top=top)
         in_image = [float(text) for text in written if re.fullmatch(r"[+-]\d+\.\d\d", text)]
-        cli_explain._print(explanation, top)
+        cli_search._print_explanation(explanation, top)
         in_terminal = find_numbers(capsys.readouterr().out, r"(?m)^ +([\d.]+)  ")
         assert in_page == in_image == in_terminal == pytest.approx(expected)
 
@@ -200,7 +200,7 @@ def test_terminal_image_and_page_print_the_same_contributions(
 def test_a_single_word_that_is_left_out_is_not_called_words(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    cli_explain._print(make_explanation(gradient(8, 8), gradient(8, 8), 3.0, 1.0), 1)
+    cli_search._print_explanation(make_explanation(gradient(8, 8), gradient(8, 8), 3.0, 1.0), 1)
     assert "   1.00  1 more word\n" in capsys.readouterr().out
 
 

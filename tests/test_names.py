@@ -268,7 +268,7 @@ def test_naming_from_the_shell(indexed: Any) -> None:
     assert exported == names.format_names({word: "ear"}, vocabulary=TOY)
     assert run("words", "name", word, "--clear").out == f"word {word} has no name now\n"
     Path("mine.tsv").write_text(exported + "7\tgrass\n")
-    assert run("words", "import", "mine.tsv").out == "2 names, 0 of them in place of others\n"
+    assert run("words", "import", "mine.tsv").out == "2 names read, 0 of them replaced another one\n"
     Path("mine.tsv").write_text(f"{word}\ttail\n")
     assert run("words", "import", "mine.tsv", "--json").json == {"names": 1, "replaced": 1}
     assert run("words", "export", "-o", "out.tsv").out == "out.tsv: 2 names\n"
@@ -279,8 +279,8 @@ def test_wrong_names_from_the_shell(indexed: Any) -> None:
     run = indexed
     Path("bad.tsv").write_text("7\tgrass\n400\tx\n")
     for command, message in (
-        (("name", "7"), "give a NAME, or --clear to forget it"),
-        (("name", "7", "x", "--clear"), "give a NAME, or --clear to forget it"),
+        (("name", "7"), "give a NAME, or --clear to remove it"),
+        (("name", "7", "x", "--clear"), "give a NAME, or --clear to remove it"),
         (("name", "192", "x"), "no word 192: this vocabulary has words 0 to 191"),
         (("name", "7", "a\tb"), "has a tab, line break"),
         (("import", "bad.tsv"), "bad.tsv, line 2: no word 400"),

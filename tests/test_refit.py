@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 torch = pytest.importorskip("torch")
 
 from bm25v.backbones.toy import ToyBackbone  # noqa: E402
-from bm25v.cli.vocabulary import command  # noqa: E402
+from bm25v.cli.vocabulary import vocabulary as command  # noqa: E402
 from bm25v.errors import ImageError, VocabularyError, WrongUse  # noqa: E402
 from bm25v.sae.model import SparseAutoEncoder  # noqa: E402
 from bm25v.training import (  # noqa: E402
@@ -164,7 +164,7 @@ def test_a_decoder_that_is_not_better_is_not_saved(
     with pytest.raises(VocabularyError, match=r"explains (\S+)% .* the old one \1%: nothing"):
         refit_vocabulary(trained, training_images, tmp_path / "better.vocab", draws=1)
     assert not (tmp_path / "better.vocab").exists()
-    with pytest.raises(VocabularyError, match="exists already"):
+    with pytest.raises(VocabularyError, match="already exists"):
         refit_vocabulary(trained, training_images, tmp_path / "mine.vocab", draws=1)
 
 

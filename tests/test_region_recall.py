@@ -98,7 +98,7 @@ def test_the_command_refuses_impossible_measurements(tmp_path: Path, run: Run) -
     assert "24 images give only 12 pairs of different classes, not 50" in many.err
     assert run("evaluate", "regions").code == 2
     assert "Missing option '--data'" in run("evaluate", "regions").err
-    assert "box around either picture" in run("evaluate", "regions", "--help").out
+    assert "box around either image" in run("evaluate", "regions", "--help").out
     (data / "dark" / "0.png").write_bytes((data / "dark" / "0.png").read_bytes()[:200])
     torn = run("evaluate", "regions", "--data", data, "--vocabulary", "toy", "--pairs", 12)
     assert (torn.code, torn.out) == (1, "")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bm25v.cli.report import command
+from bm25v.cli.analysis import report as command
 from bm25v.errors import EvaluationError, WrongUse
 from bm25v.pages.charts import format_share, log_axis, share_axis
 from bm25v.pages.evaluation_page import N_CLASSES, render_evaluation, system_title

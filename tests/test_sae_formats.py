@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from bm25v.cli.vocabulary import command
+from bm25v.cli.vocabulary import vocabulary as command
 from bm25v.errors import Bm25vError, MissingExtra, VocabularyError, WrongUse
 from bm25v.sae.formats import export_saelens, load, recognise
 from bm25v.sae.model import SparseAutoEncoder
@@ -571,7 +571,7 @@ def test_export_comes_back_the_same_and_is_what_saelens_expects(tmp_path: Path) 
     assert settings.keys() == NEW.keys()
     assert settings["metadata"]["model_name"] == "toy"
     assert load_file(tmp_path / "out" / "sae_weights.safetensors").keys() == NAMED.keys()
-    with pytest.raises(VocabularyError, match="exists already"):
+    with pytest.raises(VocabularyError, match="already exists"):
         export_saelens(sae, tmp_path / "out")
 
 
@@ -593,7 +593,7 @@ def test_commands_there_and_back(tmp_path: Path) -> None:
     assert (facts["format"], facts["k"], facts["k_post"]) == ("saelens", 8, 16)
     assert Vocabulary.load(mine).fingerprint == toy.fingerprint
     assert Vocabulary.load(mine).report["imported"]["format"] == "saelens"
-    with pytest.raises(VocabularyError, match="exists already"):
+    with pytest.raises(VocabularyError, match="already exists"):
         run("import", tmp_path / "lens", "-o", mine, "--backbone", "toy")
     with pytest.raises(VocabularyError, match="is already a bm25v vocabulary"):
         run("import", mine, "-o", tmp_path / "other.vocab", "--backbone", "toy")

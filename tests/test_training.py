@@ -23,7 +23,7 @@ from bm25v.api import Gallery  # noqa: E402
 from bm25v.backbones.protocol import Features, Floats  # noqa: E402
 from bm25v.backbones.toy import ToyBackbone  # noqa: E402
 from bm25v.cli import progress  # noqa: E402
-from bm25v.cli.train import command  # noqa: E402
+from bm25v.cli.vocabulary import train as command  # noqa: E402
 from bm25v.errors import VocabularyError, WrongUse  # noqa: E402
 from bm25v.training import Listener, TrainingOptions, run, train_vocabulary  # noqa: E402
 from bm25v.training.extraction import Extraction, extract_patches, image_views  # noqa: E402
@@ -233,7 +233,7 @@ def test_impossible_runs_are_refused(options: TrainingOptions, tmp_path: Path) -
     with pytest.raises(WrongUse, match="no images in"):
         train_vocabulary(replace(options, folder=tmp_path / "empty"))
     train_vocabulary(options)
-    with pytest.raises(VocabularyError, match="exists already"):
+    with pytest.raises(VocabularyError, match="already exists"):
         train_vocabulary(options)
 
 

@@ -366,23 +366,21 @@ def test_words_are_listed(indexed: Any) -> None:
     printed = run("words", "--sort", "name", "--limit", 2).out
     assert printed.splitlines()[0].split() == [
         "word",
-        "pictures",
+        "images",
         "IDF",
         "name",
-        "most",
+        "strongest",
         "in",
         "(tf)",
     ]
-    assert printed.splitlines()[-1] == f"2 of {len(dfs)} words in 12 pictures"
+    assert printed.splitlines()[-1] == f"2 of {len(dfs)} words in 12 images"
     assert len(run("words").out.splitlines()) >= 22
     assert run("words", "-g", "nowhere").code == 1
 
 
 def test_an_empty_gallery_has_no_words(run: Any) -> None:
     Gallery.create("empty.bm25v", vocabulary="toy").close()
-    assert run("words", "-g", "empty.bm25v").out == (
-        "no words: there are no pictures in empty.bm25v\n"
-    )
+    assert run("words", "-g", "empty.bm25v").out == "no words: empty.bm25v has no images\n"
     assert run("words", "-g", "empty.bm25v", "--json").json == {"pictures": 0, "words": []}
     assert "is in no image of" in run("words", "show", 3, "-g", "empty.bm25v").err
 
@@ -412,7 +410,7 @@ def test_a_word_is_shown(indexed: Any) -> None:
     assert np.array(shown["place"]).shape == (7, 7)
     run("words", "name", word, "striped ear")
     printed = run("words", "show", "Striped Ear").out
-    assert printed.startswith(f"striped ear (word {word}): in {shown['df']} of 12 pictures, IDF")
+    assert printed.startswith(f"striped ear (word {word}): in {shown['df']} of 12 images, IDF")
     outcome = run("words", "show", word, "-o", "word.html")
     assert outcome.out.endswith("written: word.html\n")
     assert "<h1>striped ear</h1>" in Path("word.html").read_text(encoding="utf-8")
@@ -437,8 +435,8 @@ def test_wrong_wishes_are_named(indexed: Any) -> None:
     for command, message in (
         (("show", "192"), "no word 192: this vocabulary has words 0 to 191"),
         (("show", "tail"), "no word is named 'tail'"),
-        (("show", "1", "2", "-o", "one.html"), "2 words do not fit on one page: give a folder"),
-        (("-g", "gallery.bm25v", "show", "1"), "put the options behind it: bm25v words show"),
+        (("show", "1", "2", "-o", "one.html"), "2 words need several pages: give a folder"),
+        (("-g", "gallery.bm25v", "show", "1"), "give options after the subcommand: bm25v words show"),
         (("--json", "export"), "put the options behind it: bm25v words export"),
     ):
         done = run("words", *command)

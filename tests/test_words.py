@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bm25v import images
-from bm25v.cli.words import command
+from bm25v.cli.words import words as command
 from bm25v.errors import UnknownVocabulary, VocabularyError
 from bm25v.explain.samples import FILE_NAME, Samples
 from bm25v.pages import charts

@@ -80,3 +80,15 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f}s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}m {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"
+
+
+def file_size(n_bytes: int) -> str:
+    """Return a number of bytes in a readable unit.
+
+    >>> file_size(184), file_size(12_345), file_size(12_345_678), file_size(1_234_567_890)
+    ('184 bytes', '12.3 kB', '12.3 MB', '1.2 GB')
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n_bytes >= size:
+            return f"{n_bytes / size:.1f} {unit}"
+    return f"{n_bytes} bytes"

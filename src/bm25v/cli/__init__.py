@@ -1,8 +1,10 @@
-"""The command line: a door with no logic of its own.
+"""The command line: reads arguments, calls the library, prints the result.
 
-Each command is a module of the same name, imported only when it is called.
+A command's module is imported when the command is called. Not this package's job: any logic of
+its own.
 """
 
+import difflib
 import importlib
 import logging
 import sys
@@ -13,46 +15,72 @@ import click
 from bm25v import __version__
 from bm25v.errors import Bm25vError, WrongUse
 
-_COMMANDS = (
-    "index",
-    "search",
-    "explain",
-    "info",
-    "remove",
-    "compact",
-    "verify",
-    "models",
-    "train",
-    "vocabulary",
-    "words",
-    "duplicates",
-    "evaluate",
-    "ablate",
-    "zipf",
-    "cost",
-    "report",
-    "bench",
-    "demo",
-    "doctor",
-)
+# Section of the help text -> command -> module of this package and the command's name there.
+_SECTIONS = {
+    "Search": {
+        "search": "search:search",
+        "explain": "search:explain",
+        "duplicates": "gallery:duplicates",
+    },
+    "Gallery": {
+        "index": "gallery:index",
+        "info": "gallery:info",
+        "remove": "gallery:remove",
+        "compact": "gallery:compact",
+        "verify": "gallery:verify",
+    },
+    "Vocabulary": {
+        "words": "words:words",
+        "train": "vocabulary:train",
+        "vocabulary": "vocabulary:vocabulary",
+        "models": "vocabulary:models",
+    },
+    "Research": {
+        "evaluate": "evaluate:evaluate",
+        "ablate": "analysis:ablate",
+        "report": "analysis:report",
+        "zipf": "analysis:zipf",
+        "cost": "analysis:cost",
+        "bench": "bench:bench",
+    },
+    "Start": {
+        "demo": "start:demo",
+        "doctor": "start:doctor",
+    },
+}
+COMMANDS = {name: target for section in _SECTIONS.values() for name, target in section.items()}
 
 
 class _Commands(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+    """Loads commands when they are needed, and lists them in sections."""
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        module = importlib.import_module(f"bm25v.cli.{cmd_name}")
-        command: click.Command = module.command
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        if cmd_name not in COMMANDS:
+            close = difflib.get_close_matches(cmd_name, COMMANDS, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else " `bm25v --help` lists them."
+            ctx.fail(f"no command {cmd_name!r}.{hint}")
+        module, attribute = COMMANDS[cmd_name].split(":")
+        command: click.Command = getattr(importlib.import_module(f"bm25v.cli.{module}"), attribute)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, COMMANDS))
+        for section, commands in _SECTIONS.items():
+            with formatter.section(section):
+                rows = []
+                for name in commands:
+                    summary = self.get_command(ctx, name).get_short_help_str(limit=70)
+                    rows.append((name.ljust(width), summary))
+                formatter.write_dl(rows)
 
 
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="bm25v")
 def bm25v() -> None:
-    """Search pictures with a picture, and see why each one was found."""
+    """Search images with an image, and see why each one was found."""
 
 
 def main() -> None:
@@ -62,12 +90,15 @@ def main() -> None:
     log.setLevel(logging.INFO)
     try:
         bm25v(prog_name="bm25v", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help(), err=True)
+        sys.exit(2)
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
     except Bm25vError as error:
         _fail(str(error), 2 if isinstance(error, WrongUse) else 1)
     except (KeyboardInterrupt, click.Abort):
-        _fail("interrupted; nothing that was committed is lost", 1)
+        _fail("interrupted; everything committed is kept", 1)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)

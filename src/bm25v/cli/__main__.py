@@ -1,4 +1,4 @@
-"""`python -m bm25v.cli`."""
+"""`python -m bm25v.cli` runs the command line."""
 
 from bm25v.cli import main
 

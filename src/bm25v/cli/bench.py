@@ -1,20 +1,22 @@
-"""`bm25v bench`."""
+"""`bm25v bench`: encode, train, search, explain, duplicates."""
 
 import itertools
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from bm25v.cli import bench_explain
-from bm25v.cli.options import console, json_option, print_json
+from bm25v.cli.options import console, json_option, make_table, print_json, vocabulary_option
+from bm25v.display import count
 
 if TYPE_CHECKING:
     from bm25v.research.bench.search import SearchTimes
 
-_RATIOS = (  # slow and fast, or so one hopes
+_RATIOS = (  # the system to compare with, and ours
     ("dense", "first-stage"),
     ("scipy", "first-stage"),
     ("scipy-rows", "first-stage"),
@@ -23,69 +25,77 @@ _RATIOS = (  # slow and fast, or so one hopes
     ("dense", "two-stage"),
     ("hnsw", "two-stage"),
 )
+_folder_argument = click.argument(
+    "folder", required=False, type=click.Path(exists=True, path_type=Path)
+)
 
 
 @click.group("bench")
-def command() -> None:
-    """Time the product on this machine."""
+def bench() -> None:
+    """Time parts of bm25v on this machine."""
 
 
-command.add_command(bench_explain.command)
+@contextmanager
+def _image_paths(folder: Path | None) -> Iterator[Iterator[Path]]:
+    """Give the images of a folder, or the demo's photos in a temporary one."""
+    from bm25v import demo, images
+    from bm25v.backbones import downloads
+
+    with tempfile.TemporaryDirectory() as scratch:
+        if folder is None:
+            demo.unpack(downloads.read_file(demo.PHOTOS), Path(scratch))
+        yield images.find_images(folder or scratch)
 
 
-@command.command("encode")
-@click.argument("folder", required=False, type=click.Path(exists=True, path_type=Path))
-@click.option("--vocabulary", default="default", show_default=True)
+@bench.command("encode")
+@_folder_argument
+@vocabulary_option
 @click.option("-n", "limit", default=200, show_default=True, type=click.IntRange(1))
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1))
 @json_option
 def encode(folder: Path | None, vocabulary: str, limit: int, rounds: int, as_json: bool) -> None:
-    """Time indexing against the bare forward passes, on FOLDER or on the demo's photos."""
-    from bm25v import demo, images
-    from bm25v.backbones import downloads
+    """Compare indexing with the forward passes alone, on FOLDER or on the demo's photos."""
     from bm25v.cli.progress import progress_bar
     from bm25v.research.bench.encode import time_encoding
 
-    with tempfile.TemporaryDirectory() as scratch, progress_bar() as progress:
-        if folder is None:
-            demo.unpack(downloads.read_file(demo.PHOTOS), Path(scratch))
-        paths = list(itertools.islice(images.find_images(folder or scratch), limit))
-        times = time_encoding(paths, vocabulary=vocabulary, rounds=rounds, progress=progress)
+    with _image_paths(folder) as paths, progress_bar() as progress:
+        images = list(itertools.islice(paths, limit))
+        times = time_encoding(images, vocabulary=vocabulary, rounds=rounds, progress=progress)
     n = times.images * times.rounds
     if as_json:
         seconds = {"forward": times.forward_seconds, "index": times.index_seconds}
         counts = {"pictures": times.images, "rounds": times.rounds}
         print_json({**counts, "seconds": seconds, "overhead": times.overhead})
         return
-    click.echo(f"forward passes alone  {n / times.forward_seconds:6.1f} pictures/s")
-    click.echo(f"indexing, all in      {n / times.index_seconds:6.1f} pictures/s")
+    click.echo(f"forward passes alone  {n / times.forward_seconds:6.1f} images/s")
+    click.echo(f"indexing, everything  {n / times.index_seconds:6.1f} images/s")
     click.echo(f"overhead              {times.overhead:+.1%}")
 
 
-@command.command("train")
+@bench.command("train")
 @click.option("--dim", "dims", multiple=True, type=click.IntRange(1), default=(384, 768))
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1))
 @json_option
 def train(dims: tuple[int, ...], rounds: int, as_json: bool) -> None:
-    """Time a training step against the same step written densely, and patches becoming words."""
-    from bm25v.training import trainer as _needs_torch  # noqa: F401, I001 - says so in one line
+    """Compare a training step with a dense one, and encoding patches with PyTorch."""
+    from bm25v.training import trainer as _needs_torch  # noqa: F401, I001 - MissingExtra comes first
     from bm25v.research.bench.train import time_steps, time_words
     from bm25v.cli.progress import progress_bar
 
     with progress_bar() as progress:
-        found = []
+        steps = []
         for done, dim in enumerate(dims):
             progress("timing", done, len(dims) + 1)
-            found.append(time_steps(dim, rounds=rounds))
+            steps.append(time_steps(dim, rounds=rounds))
         progress("timing", len(dims), len(dims) + 1)
         words = time_words(rounds=rounds)
     if as_json:
-        steps = [{**vars(times), "ratio": times.ratio} for times in found]
-        print_json({"steps": steps, "words": {**vars(words), "ratio": words.ratio}})
+        ratios = [{**vars(times), "ratio": times.ratio} for times in steps]
+        print_json({"steps": ratios, "words": {**vars(words), "ratio": words.ratio}})
         return
-    for times in found:
+    for times in steps:
         click.echo(
-            f"D {times.dim}, {times.words:,} words: {times.ours * 1e3:.0f} ms a step, "
+            f"D {times.dim}, {times.words:,} words: {times.ours * 1e3:.0f} ms per step, "
             f"dense {times.dense * 1e3:.0f} ms: {times.ratio:.1f} times faster"
         )
     click.echo(
@@ -95,7 +105,7 @@ def train(dims: tuple[int, ...], rounds: int, as_json: bool) -> None:
     )
 
 
-@command.command("search")
+@bench.command("search")
 @click.option(
     "--n",
     "sizes",
@@ -103,7 +113,7 @@ def train(dims: tuple[int, ...], rounds: int, as_json: bool) -> None:
     type=click.IntRange(1),
     default=(10_000, 100_000, 1_000_000),
     show_default=True,
-    help="Made-up pictures to search in; several times for several tables.",
+    help="Synthetic images to search; give several for several tables.",
 )
 @click.option("--dim", default=1152, show_default=True, type=click.IntRange(1))
 @click.option(
@@ -111,16 +121,16 @@ def train(dims: tuple[int, ...], rounds: int, as_json: bool) -> None:
     "--gallery",
     "gallery_path",
     type=click.Path(path_type=Path),
-    help="Search in a copy of this gallery instead, with pictures of its own.",
+    help="Search a copy of this gallery instead, with its own images.",
 )
 @click.option("--k", default=200, show_default=True, type=click.IntRange(1), help="Candidates.")
 @click.option("--queries", "n_queries", default=50, show_default=True, type=click.IntRange(1))
-@click.option("--threads", type=click.IntRange(1), help="Of the batch row  [default: all cores]")
+@click.option("--threads", type=click.IntRange(1), help="Of the batch row  [default: all CPUs]")
 @click.option(
     "--ann-limit",
     default=100_000,
     show_default=True,
-    help="HNSW and IVF-PQ, slow to build, are timed in up to so many pictures.",
+    help="HNSW and IVF-PQ, which are slow to build, are timed up to this many images.",
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Draw a plot, as .png.")
@@ -137,14 +147,14 @@ def search(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Time searches against other systems, and changes, on one thread."""
+    """Compare searches with other systems on one thread, and time updates."""
     from bm25v.research import plots
     from bm25v.research.bench.search import time_search
     from bm25v.research.bench.workload import SyntheticImages, read_gallery
 
     if output:
-        plots.check_path(output)  # before minutes go by
-    found = []
+        plots.check_path(output)  # before minutes of work
+    all_times = []
     for n in sizes if gallery_path is None else (0,):
         if gallery_path is None:
             synthetic = SyntheticImages(dim, seed)
@@ -159,22 +169,18 @@ def search(
             ann_limit=ann_limit,
             warn=lambda message: click.echo(message, err=True),
         )
-        found.append(times)
+        all_times.append(times)
         if not as_json:
-            _print_search(times)
+            _print_search_times(times)
     if as_json:
-        print_json([asdict(times) for times in found])
+        print_json([asdict(times) for times in all_times])
     if output:
-        plots.draw_search_times(found, output)
+        plots.draw_search_times(all_times, output)
 
 
-def _print_search(times: "SearchTimes") -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("system", no_wrap=True)
-    for name in ("median ms", "p95 ms", "against dense", "build s", "bytes a vector", "recall"):
-        table.add_column(name, justify="right", no_wrap=True)
+def _print_search_times(times: "SearchTimes") -> None:
+    numbers = ("median ms", "p95 ms", "against dense", "build s", "bytes per vector", "recall")
+    table = make_table(left=("system",), right=numbers)
     for name, system in times.systems.items():
         table.add_row(
             name,
@@ -186,12 +192,12 @@ def _print_search(times: "SearchTimes") -> None:
             "" if system.recall is None else f"{system.recall:.0%}",
         )
     out = console()
-    out.print(f"{times.n:,} pictures, K = {times.k}, D = {times.dim}", style="bold")
+    out.print(f"{count(times.n, 'image')}, K = {times.k}, D = {times.dim}", style="bold")
     out.print(table)
     update = times.update
     out.print(
-        f"one picture added {update.add_ms:.1f} ms, removed {update.remove_ms:.1f} ms, on disk and "
-        f"seen by the next search; 1,000 new ones seen by a reader {update.refresh_ms:.1f} ms"
+        f"one image added in {update.add_ms:.1f} ms, removed in {update.remove_ms:.1f} ms, on disk "
+        f"and visible to the next search; 1,000 new ones read in {update.refresh_ms:.1f} ms"
     )
     for slow, fast in _RATIOS:
         ratio = times.ratio(slow, fast)
@@ -200,13 +206,49 @@ def _print_search(times: "SearchTimes") -> None:
     out.print()
 
 
-@command.command("duplicates")
+@bench.command("explain")
+@_folder_argument
+@vocabulary_option
+@click.option("--hits", default=20, show_default=True, type=click.IntRange(1))
+@click.option(
+    "--n",
+    default=100_000,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Synthetic images whose words are counted.",
+)
+@json_option
+def explain(folder: Path | None, vocabulary: str, hits: int, n: int, as_json: bool) -> None:
+    """Time explanations, on FOLDER or the demo's photos, and counting a gallery's words."""
+    from bm25v.cli.progress import progress_bar
+    from bm25v.research.bench.explain import time_explanations, time_word_counts
+
+    with _image_paths(folder) as paths, progress_bar() as progress:
+        images = list(paths)
+        hit = time_explanations(images, vocabulary=vocabulary, hits=hits, progress=progress)
+    words = time_word_counts(n)
+    if as_json:
+        print_json({"hit": {**asdict(hit), "added_ms": hit.added_ms}, "words": words.to_dict()})
+        return
+    click.echo(f"one hit after a search, median of {hit.hits}")
+    click.echo(f"{hit.forward_ms:9.1f} ms  forward pass of the hit")
+    click.echo(f"{hit.added_ms:9.1f} ms  its words and where they are, without the forward pass")
+    click.echo(f"{hit.page_ms:9.1f} ms  the page")
+    click.echo(f"{hit.sheet_ms:9.1f} ms  the image")
+    click.echo(f"words of {words.images:,} synthetic images, {words.words:,} in use")
+    click.echo(f"{words.first_s:9.3f} s   all words, first time")
+    click.echo(f"{words.again_s:9.3f} s   all words again, nothing changed")
+    click.echo(f"{words.renewed_s:9.3f} s   all words again, after an image was added")
+    click.echo(f"{words.word_s:9.3f} s   everything about the most frequent word")
+
+
+@bench.command("duplicates")
 @click.argument("folder", type=click.Path(exists=True, path_type=Path))
-@click.option("--vocabulary", default="default", show_default=True)
+@vocabulary_option
 @click.option("--every", default=4, show_default=True, type=click.IntRange(1))
 @json_option
 def duplicates(folder: Path, vocabulary: str, every: int, as_json: bool) -> None:
-    """Change every n-th picture of FOLDER a little, and see which are found again."""
+    """Change every n-th image of FOLDER a little, and measure how many are found."""
     from bm25v.cli.progress import progress_bar
     from bm25v.research.bench.duplicates import measure_duplicates
 
@@ -217,9 +259,10 @@ def duplicates(folder: Path, vocabulary: str, every: int, as_json: bool) -> None
         return
     for kind, share in result.recall.items():
         click.echo(f"{share:7.1%}  of {kind}")
-    each = 1e3 * result.seconds / result.images
+    ms = 1e3 * result.seconds / result.images
     click.echo(
-        f"{result.groups:,} groups among {result.images:,} pictures, {each:.1f} ms a picture"
+        f"{count(result.groups, 'group')} among {count(result.images, 'image')}, {ms:.1f} ms per "
+        "image"
     )
     for paths in result.mixed:
         click.echo(f"one group: {', '.join(paths)}")

@@ -1,44 +1,77 @@
-"""`bm25v evaluate`."""
+"""`bm25v evaluate`, with `evaluate regions` and `evaluate faithfulness`."""
 
-import importlib
+import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bm25v.cli.options import console, print_notes
+from bm25v.cli.options import (
+    MODES,
+    console,
+    json_option,
+    print_json,
+    print_problems,
+    split_list,
+    vocabulary_option,
+)
+from bm25v.display import display_path
+from bm25v.errors import WrongUse
+from bm25v.files import replace_file
 
 if TYPE_CHECKING:
     from bm25v.research.evaluate import EvaluationResult
     from bm25v.research.settings import RankingSettings
+    from bm25v.research.significance import Interval
+    from bm25v.search import Mode
 
-_OTHERS = ("faithfulness", "regions")  # a module each
-_ENDINGS = {".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "json"}
+_SUFFIX_FORMATS = {".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "json"}
 
 cache_option = click.option(
     "--cache",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Keep features here  [default: the user's cache folder]",
+    help="Keep features in this folder  [default: the user's cache folder]",
 )
 data_option = click.option(
     "--data",
     required=True,
     type=click.Path(path_type=Path),
-    help="The data set's folder, or the one that holds it.",
+    help="The data set's folder, or the folder that holds it.",
+)
+dataset_option = click.option(
+    "--dataset", "name", default="folder", show_default=True, help="Which data set is in --data."
 )
 split_option = click.option(
     "--split",
     type=click.Path(path_type=Path),
-    help='For "folder": a file of lines "path<TAB>gallery|query".',
+    help='For "folder": a file with lines "path<TAB>gallery|query".',
 )
 preset_option = click.option("--preset", default="default", type=click.Choice(["default", "paper"]))
 set_option = click.option(
     "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting: k_post=64."
 )
+seed_option = click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
+_json_file_option = click.option(
+    "--json", "json_path", metavar="FILE", help="Write JSON to this file; - prints it."
+)
+
+
+def read_settings(preset: str, changes: tuple[str, ...]) -> "RankingSettings":
+    """Return a preset with changes such as "k_post=64"."""
+    from bm25v.research.settings import PRESETS
+
+    settings = PRESETS[preset]
+    for change in changes:
+        name, equals, value = change.partition("=")
+        if not equals:
+            raise WrongUse(f"--set {change}: write it as NAME=VALUE, such as --set k_post=64")
+        settings = settings.with_value(name.strip(), value.strip())
+    return settings
 
 
 class _Evaluate(click.Command):
-    """The command, and beside it those that are told by their name where a DATASET would be."""
+    """The command; in place of a DATASET it also accepts the name of a subcommand."""
 
     def make_context(
         self,
@@ -47,29 +80,35 @@ class _Evaluate(click.Command):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        if not args or args[0] not in _OTHERS:
+        subcommands = {"regions": regions, "faithfulness": faithfulness}
+        if not args or args[0] not in subcommands:
             return super().make_context(info_name, args, parent, **extra)
-        other: click.Command = importlib.import_module(f"bm25v.cli.{args[0]}").command
-        return other.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        subcommand = subcommands[args[0]]
+        return subcommand.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
 
 
 @click.command("evaluate", cls=_Evaluate)
 @click.argument("name", metavar="DATASET")
 @data_option
 @split_option
-@click.option("--systems", help="Some of them, with commas between  [default: all]")
-@click.option("--vocabulary", default="default", show_default=True)
+@click.option("--systems", help="Some of them, separated by commas  [default: all]")
+@vocabulary_option
 @preset_option
 @set_option
 @click.option("--per-class", is_flag=True, help="Also show every class.")
 @click.option("--format", "format_name", type=click.Choice(["table", "markdown", "csv", "latex"]))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the table there.")
-@click.option("--json", "json_path", metavar="FILE", help="Write JSON there; - prints it.")
 @click.option(
-    "--run", "run_folder", type=click.Path(path_type=Path), help="Write TREC files there."
+    "-o", "--output", type=click.Path(path_type=Path), help="Write the table to this file."
+)
+@_json_file_option
+@click.option(
+    "--run",
+    "run_folder",
+    type=click.Path(path_type=Path),
+    help="Write TREC files to this folder.",
 )
 @cache_option
-def command(
+def evaluate(
     name: str,
     data: Path,
     split: Path | None,
@@ -84,16 +123,16 @@ def command(
     run_folder: Path | None,
     cache: Path | None,
 ) -> None:
-    """Measure how well pictures of a DATASET are found, by bm25v and by others.
+    """Measure bm25v and other systems on a DATASET.
 
-    DATASET is cub200, cars196, aircraft, pets, flowers102, dtd, food101, roxford5k or rparis6k, as
-    its authors lay it out, or "folder": any folder of class folders, where each picture asks for
-    the others of its class. Features are kept, so that only the first run takes long.
+    DATASET is cub200, cars196, aircraft, pets, flowers102, dtd, food101, roxford5k or rparis6k, in
+    the layout of its authors, or "folder": any folder of class folders, where each image is a query
+    for the others of its class. Features are kept, so only the first run takes long.
 
-    Two more commands, with a --help of their own:
+    Two subcommands have a --help of their own:
 
     \b
-    bm25v evaluate regions       searches by a part of a picture
+    bm25v evaluate regions       searches by a part of an image
     bm25v evaluate faithfulness  explanations
     """
     from bm25v.cli.progress import progress_bar
@@ -103,45 +142,26 @@ def command(
     from bm25v.vocabulary import Vocabulary
 
     settings = read_settings(preset, changes)
-    wanted = resolve_systems(SYSTEMS if systems is None else listed(systems), settings)
+    chosen = resolve_systems(SYSTEMS if systems is None else split_list(systems), settings)
     dataset = datasets.load(name, data, split=split)
     with progress_bar() as progress:
         result = evaluate(
             dataset,
             Vocabulary.load(vocabulary),
             settings=settings,
-            systems=wanted,
+            systems=chosen,
             cache=cache,
             per_class=per_class,
             progress=progress,
         )
-    print_notes(result.problems)
+    print_problems(result.problems)
     if run_folder:
         rankings = {name: system.rankings for name, system in result.systems.items()}
         trec.write_trec(run_folder, result.dataset, rankings)
-    _print(result, format_name, output, json_path)
+    _print_evaluation(result, format_name, output, json_path)
 
 
-def read_settings(preset: str, changes: tuple[str, ...]) -> "RankingSettings":
-    """Return a preset with changes like "k_post=64"."""
-    from bm25v.errors import WrongUse
-    from bm25v.research.settings import PRESETS
-
-    settings = PRESETS[preset]
-    for change in changes:
-        name, equals, value = change.partition("=")
-        if not equals:
-            raise WrongUse(f"--set {change}: write it like --set k_post=64")
-        settings = settings.with_value(name.strip(), value.strip())
-    return settings
-
-
-def listed(text: str) -> list[str]:
-    """Return what stands between commas."""
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _print(
+def _print_evaluation(
     result: "EvaluationResult", format_name: str | None, output: Path | None, json_path: str | None
 ) -> None:
     from bm25v.research import tables
@@ -149,10 +169,10 @@ def _print(
     if json_path == "-":
         click.echo(tables.to_json(result), nl=False)
     elif json_path:
-        Path(json_path).write_text(tables.to_json(result), encoding="utf-8")
+        replace_file(Path(json_path), tables.to_json(result))
     if output:
-        chosen = format_name or _ENDINGS.get(output.suffix.lower(), "table")
-        output.write_text(tables.FORMATS[chosen](result), encoding="utf-8")
+        chosen = format_name or _SUFFIX_FORMATS.get(output.suffix.lower(), "table")
+        replace_file(output, tables.FORMATS[chosen](result))
     if json_path == "-" or output:
         return
     if format_name not in (None, "table"):
@@ -164,3 +184,148 @@ def _print(
     out.print(tables.terminal_table(result))
     if any(system.classes for system in result.systems.values()):
         out.print(tables.class_table(result))
+
+
+@click.command("regions")
+@data_option
+@dataset_option
+@split_option
+@click.option("--pairs", default=100, show_default=True, type=click.IntRange(1))
+@click.option("--k", default=5, show_default=True, type=click.IntRange(1), help="Hits that count.")
+@click.option("--mode", type=click.Choice(MODES))
+@seed_option
+@vocabulary_option
+@json_option
+def regions(
+    data: Path,
+    name: str,
+    split: Path | None,
+    pairs: int,
+    k: int,
+    mode: "Mode | None",
+    seed: int,
+    vocabulary: str,
+    as_json: bool,
+) -> None:
+    """Measure whether a box finds what is in it.
+
+    Images of different classes are put side by side in pairs. All other images are searched with
+    the whole pair and with a box around either image. A search is right if one of its first K hits
+    has the class of that image.
+    """
+    from bm25v.cli.progress import progress_bar
+    from bm25v.research import datasets
+    from bm25v.research.region_recall import measure_region_recall
+
+    dataset = datasets.load(name, data, split=split)
+    print_problems(dataset.problems)
+    with progress_bar() as progress:
+        result = measure_region_recall(
+            dataset,
+            vocabulary=vocabulary,
+            pairs=pairs,
+            k=k,
+            mode=mode,
+            seed=seed,
+            progress=progress,
+        )
+    if as_json:
+        counts = {"pairs": result.pairs, "k": result.k, "mode": result.mode, "seed": seed}
+        intervals = {"whole": result.whole, "box": result.box, "gain": result.gain}
+        print_json(counts | {kind: _to_dict(value) for kind, value in intervals.items()})
+        return
+    click.echo(
+        f"{result.pairs} pairs, {result.mode}; the right class among the first {result.k} hits:"
+    )
+    click.echo(f"whole pair      {_format(result.whole, '.1%')}")
+    click.echo(f"box around one  {_format(result.box, '.1%')}")
+    click.echo(f"a box is right {_format(result.gain, '.2f')} times as often")
+
+
+def _to_dict(interval: "Interval") -> dict[str, float | None]:
+    """Return an interval for JSON, which has no infinite numbers."""
+    return {name: x if math.isfinite(x) else None for name, x in interval._asdict().items()}
+
+
+def _format(interval: "Interval", form: str) -> str:
+    return f"{interval.mean:{form}} ({interval.low:{form}} to {interval.high:{form}})"
+
+
+@click.command("faithfulness")
+@data_option
+@dataset_option
+@split_option
+@click.option("--pairs", default=200, show_default=True, type=click.IntRange(2))
+@click.option(
+    "--hide",
+    "masks",
+    multiple=True,
+    default=["grey"],
+    show_default=True,
+    type=click.Choice(["grey", "blur"]),
+    help="How patches are masked; give it twice for both, which takes twice as long.",
+)
+@seed_option
+@vocabulary_option
+@click.option("--format", "format_name", default="table", type=click.Choice(["table", "markdown"]))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Draw the curves, as .png.")
+@_json_file_option
+@cache_option
+def faithfulness(
+    data: Path,
+    name: str,
+    split: Path | None,
+    pairs: int,
+    masks: tuple[str, ...],
+    seed: int,
+    vocabulary: str,
+    format_name: str,
+    output: Path | None,
+    json_path: str | None,
+    cache: Path | None,
+) -> None:
+    """Measure whether scores depend on the patches that explanations show.
+
+    For pairs of a query and one of its ten best hits by BM25, patches of the hit are masked and the
+    image is scored again (deletion). The order of the patches is that of the explanation
+    ("explanation"), of their similarity to the whole query ("dense"), from the middle outwards
+    ("middle"), or random. Insertion is the reverse: everything is masked, and patches are revealed
+    in that order.
+    """
+    from bm25v.cli.progress import progress_bar
+    from bm25v.research import datasets, faithfulness_results, plots
+    from bm25v.research.faithfulness import measure_faithfulness
+    from bm25v.vocabulary import Vocabulary
+
+    if output:
+        plots.check_path(output)  # before minutes of work
+    dataset = datasets.load(name, data, split=split)
+    with progress_bar() as progress:
+        result = measure_faithfulness(
+            dataset,
+            Vocabulary.load(vocabulary),
+            pairs=pairs,
+            masks=tuple(mask for mask in faithfulness_results.MASKS if mask in masks),
+            seed=seed,
+            cache=cache,
+            progress=progress,
+        )
+    print_problems(result.problems)
+    if output:
+        plots.draw_faithfulness(result, output)
+    if json_path:
+        text = json.dumps(result.to_dict(), indent=2) + "\n"
+        if json_path == "-":
+            click.echo(text, nl=False)
+            return
+        replace_file(Path(json_path), text)
+    if format_name == "markdown":
+        click.echo(faithfulness_results.to_markdown(result), nl=False)
+        return
+    out = console()
+    for line in faithfulness_results.describe(result):
+        out.print(line, style="dim", soft_wrap=True)
+    for table in faithfulness_results.terminal_tables(result):
+        out.print(table, soft_wrap=True)
+    if output:
+        click.echo(f"{display_path(str(output))}: the curves")

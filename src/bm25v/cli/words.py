@@ -1,4 +1,4 @@
-"""`bm25v words`."""
+"""`bm25v words`: list, show and name the words of a gallery, and describe a vocabulary."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from bm25v.cli import names
-from bm25v.cli.options import console, gallery_option, json_option, print_json, shown
+from bm25v.cli.options import console, gallery_option, json_option, make_table, print_json
+from bm25v.display import count, display_path
+from bm25v.files import replace_file
 
 if TYPE_CHECKING:
+    from bm25v.api import Gallery
+    from bm25v.explain.suggest import Suggestion
     from bm25v.explain.word_portrait import RelatedWord, WordPortrait
     from bm25v.explain.word_statistics import WordInGallery
 
 _LIMIT = 20
-_SORTS = ("df", "idf", "name")
+_PAGE_SUFFIXES = (".html", ".htm")
 
 
 @click.group("words", invoke_without_command=True)
@@ -23,8 +26,8 @@ _SORTS = ("df", "idf", "name")
     "--sort",
     default="df",
     show_default=True,
-    type=click.Choice(_SORTS),
-    help="Most pictures first, rarest first, or named words first.",
+    type=click.Choice(("df", "idf", "name")),
+    help="Words of most images first, rarest first, or named words first.",
 )
 @click.option(
     "--limit",
@@ -33,67 +36,61 @@ _SORTS = ("df", "idf", "name")
 )
 @json_option
 @click.pass_context
-def command(
+def words(
     context: click.Context, gallery_path: Path, sort: str, limit: int | None, as_json: bool
 ) -> None:
-    """List the words of a gallery, look at them, name them."""
+    """List, show and name the words of a gallery."""
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return
     from bm25v.api import Gallery
 
     with Gallery.open(gallery_path) as gallery:
-        found = _sorted(gallery.words(), sort)
-        pictures = len(gallery)
+        listed = _sort_words(gallery.words(), sort)
+        n_images = len(gallery)
     if as_json:
-        print_json({"pictures": pictures, "words": [_plain(one) for one in found[:limit]]})
-    elif not found:
-        click.echo(f"no words: there are no pictures in {gallery_path}")
+        print_json({"pictures": n_images, "words": [_to_dict(word) for word in listed[:limit]]})
+    elif not listed:
+        click.echo(f"no words: {gallery_path} has no images")
     else:
-        _print_table(found[: limit or _LIMIT], len(found), pictures)
+        _print_words(listed[: limit or _LIMIT], len(listed), n_images)
 
 
 def _refuse_options(context: click.Context) -> None:
-    """An option before a subcommand would be ignored: say so."""
+    """Raise an error for an option before a subcommand, which would be ignored."""
     for name in context.params:
         if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
-            wanted = context.invoked_subcommand
-            raise click.UsageError(f"put the options behind it: bm25v words {wanted} …")
+            command = f"bm25v words {context.invoked_subcommand}"
+            raise click.UsageError(f"give options after the subcommand: {command} …")
 
 
-def _sorted(words: "list[WordInGallery]", sort: str) -> "list[WordInGallery]":
+def _sort_words(words: "list[WordInGallery]", sort: str) -> "list[WordInGallery]":
     if sort == "name":
-        return sorted(words, key=lambda one: (one.name is None, (one.name or "").casefold()))
-    return sorted(words, key=lambda one: one.df if sort == "idf" else -one.df)
+        return sorted(words, key=lambda word: (word.name is None, (word.name or "").casefold()))
+    return sorted(words, key=lambda word: word.df if sort == "idf" else -word.df)
 
 
-def _plain(one: "WordInGallery") -> dict[str, Any]:
-    best = [use._asdict() for use in one.best]
-    return {"word": one.word, "name": one.name, "df": one.df, "idf": one.idf, "best": best}
+def _to_dict(word: "WordInGallery") -> dict[str, Any]:
+    best = [image._asdict() for image in word.best]
+    return {"word": word.word, "name": word.name, "df": word.df, "idf": word.idf, "best": best}
 
 
-def _print_table(words: "list[WordInGallery]", total: int, pictures: int) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("word", "pictures", "IDF"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("name", overflow="fold")
-    table.add_column("most in (tf)", overflow="fold")
-    for one in words:
-        best = ", ".join(f"{_short(use.path)} ({use.tf:.2f})" for use in one.best)
-        table.add_row(str(one.word), f"{one.df:,}", f"{one.idf:.2f}", one.name or "", best)
+def _print_words(words: "list[WordInGallery]", total: int, n_images: int) -> None:
+    table = make_table(right=("word", "images", "IDF"), rest=("name", "strongest in (tf)"))
+    for word in words:
+        best = ", ".join(f"{_short_path(image.path)} ({image.tf:.2f})" for image in word.best)
+        table.add_row(str(word.word), f"{word.df:,}", f"{word.idf:.2f}", word.name or "", best)
     out = console()
     out.print(table)
-    out.print(f"{len(words):,} of {total:,} words in {pictures:,} pictures", style="dim")
+    out.print(f"{len(words):,} of {total:,} words in {count(n_images, 'image')}", style="dim")
 
 
-def _short(path: str) -> str:
-    """Leave out what most paths of a gallery begin with; --json has it all."""
-    return shown(str(Path(*Path(path).parts[-2:])))
+def _short_path(path: str) -> str:
+    """Return the file's name and its folder; --json has the whole path."""
+    return display_path(str(Path(*Path(path).parts[-2:])))
 
 
-@command.command("show")
+@words.command("show")
 @click.argument("words", metavar="WORD...", nargs=-1, required=True)
 @gallery_option
 @click.option(
@@ -104,7 +101,7 @@ def _short(path: str) -> str:
 )
 @json_option
 def show(words: tuple[str, ...], gallery_path: Path, output: Path | None, as_json: bool) -> None:
-    """Say what WORD is: how often, where, in which pictures, with which other words.
+    """Show what WORD is: how often, where, in which images, with which other words.
 
     WORD is the number or the name of a word.
     """
@@ -113,72 +110,207 @@ def show(words: tuple[str, ...], gallery_path: Path, output: Path | None, as_jso
     from bm25v.explain.word_portrait import make_portraits
 
     into_folder = len(words) > 1 or (output is not None and _is_folder(output))
-    if output is not None and into_folder and output.suffix.lower() in (".html", ".htm"):
-        raise click.UsageError(
-            f"{len(words)} words do not fit on one page: give a folder, -o pages/"
-        )
+    if output is not None and into_folder and output.suffix.lower() in _PAGE_SUFFIXES:
+        raise click.UsageError(f"{len(words)} words need several pages: give a folder, -o pages/")
     with Gallery.open(gallery_path) as gallery:
-        numbers = [names.number(gallery, word) for word in dict.fromkeys(words)]
-        with progress_bar("looking at words") as progress:
-            found = list(make_portraits(gallery.store, numbers, progress=progress))
+        numbers = [_find_word(gallery, word) for word in dict.fromkeys(words)]
+        with progress_bar() as progress:
+            portraits = list(make_portraits(gallery.store, numbers, progress=progress))
         title = gallery.path.name
-    written = [] if output is None else _write(found, output, into_folder, title)
+    written = [] if output is None else _write_pages(portraits, output, into_folder, title)
     if as_json:
-        plain = [one.to_dict() for one in found]
-        print_json({"words": plain, "written": [str(path) for path in written]})
+        dicts = [portrait.to_dict() for portrait in portraits]
+        print_json({"words": dicts, "written": [str(path) for path in written]})
         return
-    for one in found:
-        _print(one)
+    for portrait in portraits:
+        _print_portrait(portrait)
     for path in written[:1]:
-        click.echo(f"written: {shown(str(path))}")
+        click.echo(f"written: {display_path(str(path))}")
 
 
 def _is_folder(path: Path) -> bool:
-    return path.is_dir() or path.suffix.lower() not in (".html", ".htm")
+    return path.is_dir() or path.suffix.lower() not in _PAGE_SUFFIXES
 
 
-def _write(found: "list[WordPortrait]", output: Path, into_folder: bool, title: str) -> list[Path]:
+def _write_pages(
+    portraits: "list[WordPortrait]", output: Path, into_folder: bool, title: str
+) -> list[Path]:
     from bm25v.pages.word_page import render_word, render_words_overview
 
     if not into_folder:
-        output.write_text(render_word(found[0]), encoding="utf-8")
+        replace_file(output, render_word(portraits[0]))
         return [output]
     output.mkdir(parents=True, exist_ok=True)
-    links = {one.uses.facts.word: f"word-{one.uses.facts.word}.html" for one in found}
-    pages = {"index.html": render_words_overview(title, found, links)}
-    for one in found:
-        pages[links[one.uses.facts.word]] = render_word(one, links=links, home="index.html")
+    numbers = [portrait.uses.facts.word for portrait in portraits]
+    links = {number: f"word-{number}.html" for number in numbers}
+    pages = {"index.html": render_words_overview(title, portraits, links)}
+    for number, portrait in zip(numbers, portraits, strict=True):
+        pages[links[number]] = render_word(portrait, links=links, home="index.html")
     for name, text in pages.items():
-        (output / name).write_text(text, encoding="utf-8")
+        replace_file(output / name, text)
     return [output / name for name in pages]
 
 
-def _print(portrait: "WordPortrait") -> None:
+def _print_portrait(portrait: "WordPortrait") -> None:
     uses, facts = portrait.uses, portrait.uses.facts
     number = f" (word {facts.word})" if facts.name else ""
     click.echo(
-        f"{facts.label}{number}: in {facts.df:,} of {uses.n:,} pictures, IDF {facts.idf:.2f}"
+        f"{facts.label}{number}: in {facts.df:,} of {count(uses.n, 'image')}, IDF {facts.idf:.2f}"
     )
     lines = {
-        "most in": [f"{_short(one.path)} (tf {one.tf:.2f})" for one in portrait.top[:3]],
-        "folders": [f"{one.name} ({one.has_word} of {one.pictures})" for one in uses.folders[:3]],
-        "comes with": [_beside(one, "{:.1f} × chance") for one in portrait.companions[:3]],
-        "points like": [_beside(one, "cosine {:.2f}") for one in portrait.neighbours[:3]],
+        "strongest in": [f"{_short_path(i.path)} (tf {i.tf:.2f})" for i in portrait.top[:3]],
+        "folders": [f"{f.name} ({f.has_word} of {f.pictures})" for f in uses.folders[:3]],
+        "together with": [_relate(word, "{:.1f} × chance") for word in portrait.companions[:3]],
+        "similar words": [_relate(word, "cosine {:.2f}") for word in portrait.neighbours[:3]],
     }
-    for title, parts in lines.items():
-        if parts:
-            click.echo(f"  {title:<13}{', '.join(parts)}")
+    for title, items in lines.items():
+        if items:
+            click.echo(f"  {title:<15}{', '.join(items)}")
 
 
-def _beside(one: "RelatedWord", value: str) -> str:
-    return f"{one.facts.label} ({value.format(one.value)})"
+def _relate(word: "RelatedWord", value: str) -> str:
+    return f"{word.facts.label} ({value.format(word.value)})"
 
 
-for _one in (names.name, names.export, names.import_names, names.suggest):
-    command.add_command(_one)
+def _find_word(gallery: "Gallery", word: str) -> int:
+    """Return the number of a word that was given by number or by name."""
+    from bm25v.vocabulary.names import find_word
+
+    return find_word(word, gallery.word_names, gallery.vocabulary.n_words)
 
 
-@command.command("report")
+@words.command("name")
+@click.argument("word")
+@click.argument("name", required=False)
+@gallery_option
+@click.option("--clear", is_flag=True, help="Remove the name instead.")
+@json_option
+def name_word(word: str, name: str | None, gallery_path: Path, clear: bool, as_json: bool) -> None:
+    """Give WORD a NAME, which all searches of this gallery show.
+
+    The name is stored in this gallery and replaces a name that the vocabulary has.
+    """
+    from bm25v.api import Gallery
+
+    if (name is None) != clear:
+        raise click.UsageError("give a NAME, or --clear to remove it")
+    with Gallery.open(gallery_path) as gallery:
+        number = _find_word(gallery, word)
+        gallery.name_words({number: name})
+        new_name = gallery.word_names.get(number)
+    if as_json:
+        print_json({"word": number, "name": new_name})
+    else:
+        click.echo(f"word {number}: {new_name}" if new_name else f"word {number} has no name now")
+
+
+@words.command("export")
+@gallery_option
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="The file.")
+def export_names(gallery_path: Path, output: Path | None) -> None:
+    """Write the names that were given in this gallery, as a TSV table.
+
+    Put it into a vocabulary's folder as words.tsv to ship the names with the vocabulary.
+    """
+    from bm25v.api import Gallery
+    from bm25v.vocabulary.names import format_names
+
+    with Gallery.open(gallery_path) as gallery:
+        names = gallery.store.names.current()
+        table = format_names(names, vocabulary=gallery.vocabulary.fingerprint)
+    if output is None:
+        click.echo(table, nl=False)
+    else:
+        replace_file(output, table)
+        click.echo(f"{display_path(str(output))}: {count(len(names), 'name')}")
+
+
+@words.command("import")
+@click.argument("table", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@gallery_option
+@json_option
+def import_names(table: Path, gallery_path: Path, as_json: bool) -> None:
+    """Read names from a TSV table: in each line the number of a word, a tab, a name.
+
+    Names that words have in this gallery are replaced; other words keep theirs.
+    """
+    from bm25v.api import Gallery
+    from bm25v.vocabulary.names import read_names
+
+    with Gallery.open(gallery_path) as gallery:
+        vocabulary = gallery.vocabulary
+        names = read_names(table, n_words=vocabulary.n_words, vocabulary=vocabulary.fingerprint)
+        before = gallery.store.names.current()
+        replaced = sum(before.get(word, name) != name for word, name in names.items())
+        gallery.name_words(names)
+    if as_json:
+        print_json({"names": len(names), "replaced": replaced})
+    else:
+        click.echo(f"{count(len(names), 'name')} read, {replaced:,} of them replaced another one")
+
+
+@words.command("suggest")
+@click.argument("words", metavar="[WORD]...", nargs=-1)
+@gallery_option
+@click.option(
+    "--prompts",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A text file of possible names, one per line.",
+)
+@click.option("--limit", type=click.IntRange(1), help="Only the words of most images.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write them as a TSV table, for `words import` or as a vocabulary's words.tsv.",
+)
+@json_option
+def suggest(
+    words: tuple[str, ...],
+    gallery_path: Path,
+    prompts: Path,
+    limit: int | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Suggest names for words, by default for all, by the backbone's text tower.
+
+    Nothing is renamed. The margin is how much better the suggestion fits than the next one.
+    """
+    from bm25v.api import Gallery
+    from bm25v.cli.progress import progress_bar
+    from bm25v.explain.suggest import read_prompts, suggest_names
+    from bm25v.vocabulary.names import format_names
+
+    choices = read_prompts(prompts)
+    with Gallery.open(gallery_path) as gallery:
+        numbers = [_find_word(gallery, word) for word in dict.fromkeys(words)]
+        if not numbers:
+            numbers = [word.word for word in _sort_words(gallery.words(best=1), "df")]
+        with progress_bar() as progress:
+            suggestions = suggest_names(gallery.store, numbers[:limit], choices, progress=progress)
+        fingerprint = gallery.vocabulary.fingerprint
+    if output is not None:
+        notes = {s.word: f"margin {s.margin:.3f} to {s.next}" for s in suggestions}
+        names = {s.word: s.name for s in suggestions}
+        replace_file(output, format_names(names, vocabulary=fingerprint, notes=notes))
+    if as_json:
+        print_json({"suggestions": [suggestion._asdict() for suggestion in suggestions]})
+        return
+    _print_suggestions(suggestions)
+    if output is not None:
+        click.echo(f"written: {display_path(str(output))}")
+
+
+def _print_suggestions(suggestions: "list[Suggestion]") -> None:
+    table = make_table(right=("word", "margin", "cosine"), rest=("suggestion", "next best"))
+    for s in suggestions:
+        table.add_row(str(s.word), f"{s.margin:.3f}", f"{s.cosine:.3f}", s.name, s.next)
+    console().print(table)
+
+
+@words.command("report")
 @click.argument("vocabulary", metavar="VOCAB")
 @click.option(
     "-o",
@@ -198,8 +330,9 @@ def report(vocabulary: str, output: Path, as_json: bool) -> None:
     from bm25v.vocabulary import Vocabulary
 
     loaded = Vocabulary.load(vocabulary)
-    output.write_text(render_vocabulary(loaded), encoding="utf-8")
+    replace_file(output, render_vocabulary(loaded))
     if as_json:
         print_json({"output": str(output), "vocabulary": loaded.name, "words": loaded.n_words})
     else:
-        click.echo(f"{shown(str(output))}: a page about {loaded.name}, {loaded.n_words:,} words")
+        page = display_path(str(output))
+        click.echo(f"{page}: a page about {loaded.name}, {loaded.n_words:,} words")

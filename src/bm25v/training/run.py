@@ -175,7 +175,7 @@ def _device_of_process(device: str | None) -> str | None:
 def check_output(output: Path) -> None:
     """Raise an error if there is a vocabulary, or a file, at the output path."""
     if output.is_file() or (output / "vocabulary.json").exists():
-        raise VocabularyError(f"{output} exists already: give another path, or delete it")
+        raise VocabularyError(f"{output} already exists: give another path, or delete it")
 
 
 def _check_unfinished(options: TrainingOptions) -> None:

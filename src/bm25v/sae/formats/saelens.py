@@ -134,7 +134,7 @@ def export_saelens(
 
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise VocabularyError(f"{folder} exists already: give another path")
+        raise VocabularyError(f"{folder} already exists: give another path")
     arrays = (sae.w_enc_dv, sae.b_enc_v, sae.w_dec_vd, sae.b_dec_d)
     tensors = {
         name: np.ascontiguousarray(array, dtype=np.float32)

@@ -1,0 +1,207 @@
+"""`bm25v index`, `info`, `remove`, `compact`, `verify` and `duplicates`."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bm25v.cli.options import gallery_option, json_option, print_json
+from bm25v.display import count, display_path, duration, file_size
+from bm25v.errors import GalleryError, WrongUse
+
+if TYPE_CHECKING:
+    from bm25v.duplicates import Duplicate, DuplicateGroup
+
+
+@click.command("index")
+@click.argument("paths", nargs=-1, required=True, type=click.Path())
+@gallery_option
+@click.option("--vocabulary", help="A vocabulary's name or folder  [default: the gallery's own]")
+@click.option("--k1", type=float, help="Of BM25, for a new gallery  [default: 1.5]")
+@click.option("--b", type=float, help="Of BM25, for a new gallery  [default: 0.75]")
+@click.option("--workers", type=click.IntRange(1), help="Threads  [default: one for each CPU]")
+@json_option
+def index(
+    paths: tuple[str, ...],
+    gallery_path: Path,
+    vocabulary: str | None,
+    k1: float | None,
+    b: float | None,
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    """Index folders: add, update and remove images.
+
+    New images are added, changed ones updated, moved ones followed, and those whose files no longer
+    exist are removed. It can be interrupted and run again at any time.
+    """
+    from bm25v.api import Gallery
+    from bm25v.cli.progress import progress_bar
+    from bm25v.gallery.catalog import FILE_NAME
+    from bm25v.gallery.indexing import require_images
+    from bm25v.vocabulary import DEFAULT
+
+    parameters = {name: value for name, value in (("k1", k1), ("b", b)) if value is not None}
+    if (gallery_path / FILE_NAME).exists():
+        if parameters:
+            raise WrongUse(f"{gallery_path} exists: --k1 and --b are for a new gallery")
+        gallery = Gallery.open(gallery_path, vocabulary=vocabulary)
+    else:
+        require_images(paths)  # before an empty gallery is created
+        gallery = Gallery.create(gallery_path, vocabulary=vocabulary or DEFAULT, **parameters)
+    with gallery, progress_bar() as progress:
+        report = gallery.add(paths, remove_missing=True, workers=workers, progress=progress)
+    if as_json:
+        print_json(report.to_dict())
+        return
+    for failure in report.failed:
+        click.echo(f"unreadable: {display_path(failure.path)}: {failure.error}", err=True)
+    listed = " (listed)" if report.failed else ""
+    counts = [f"{report.added:,} added", f"{len(report.failed):,} unreadable{listed}"]
+    changes = {"updated": report.updated, "moved": report.moved, "removed": report.removed}
+    counts += [f"{n:,} {change}" for change, n in changes.items() if n]
+    counts.append(f"{report.unchanged:,} unchanged")
+    click.echo(f"{', '.join(counts)} in {duration(report.seconds)}")
+
+
+@click.command("info")
+@gallery_option
+@json_option
+def info(gallery_path: Path, as_json: bool) -> None:
+    """Show facts about a gallery."""
+    from bm25v.api import Gallery
+
+    with Gallery.open(gallery_path) as gallery:
+        facts = gallery.info()
+    if as_json:
+        print_json(facts.to_dict())
+        return
+    sizes = (
+        f"{facts.bag_bytes_per_picture:,.0f} bag, {facts.dense_bytes_per_picture:,.0f} dense "
+        f"vector, {facts.catalog_bytes_per_picture:,.0f} catalogue"
+    )
+    removed = f" ({facts.removed_rows:,} removed)" if facts.removed_rows else ""
+    lines = {
+        "gallery": facts.path,
+        "images": f"{facts.pictures:,}{removed}",
+        "vocabulary": f"{facts.vocabulary} ({facts.vocabulary_fingerprint})",
+        "backbone": facts.backbone,
+        "words in use": f"{facts.words_in_use:,} of {facts.words:,}",
+        "average length": f"{facts.average_length:.1f}",
+        "BM25": f"k1 {facts.k1:g}, b {facts.b:g}",
+        "bytes per image": sizes,
+    }
+    for name, value in lines.items():
+        click.echo(f"{name:<16} {value}")
+
+
+@click.command("remove")
+@click.argument("paths", nargs=-1, required=True, type=click.Path())
+@gallery_option
+@json_option
+def remove(paths: tuple[str, ...], gallery_path: Path, as_json: bool) -> None:
+    """Remove images from the gallery; files stay.
+
+    A folder stands for all images in it.
+    """
+    from bm25v.api import Gallery
+
+    with Gallery.open(gallery_path) as gallery:
+        removed = gallery.remove(paths)
+    if as_json:
+        print_json({"removed": removed})
+    elif removed:
+        click.echo(f"{removed:,} removed")
+    if not removed:
+        raise GalleryError(f"{gallery_path} has no image at {', '.join(paths)}")
+
+
+@click.command("compact")
+@gallery_option
+@json_option
+def compact(gallery_path: Path, as_json: bool) -> None:
+    """Free the disk space of removed images.
+
+    Searches may run meanwhile.
+    """
+    from bm25v.api import Gallery
+    from bm25v.cli.progress import progress_bar
+
+    with Gallery.open(gallery_path) as gallery:
+        with progress_bar() as progress:
+            freed = gallery.compact(progress=progress)
+        n_images = len(gallery)
+    if as_json:
+        print_json({"bytes": freed, "pictures": n_images})
+    elif freed:
+        click.echo(f"{file_size(freed)} freed, {count(n_images, 'image')}")
+    else:
+        click.echo("nothing to free: no image was removed")
+
+
+@click.command("verify")
+@gallery_option
+@json_option
+def verify(gallery_path: Path, as_json: bool) -> None:
+    """Check every row of a gallery.
+
+    The exit code is 1 if something is wrong.
+    """
+    from bm25v.api import Gallery
+
+    with Gallery.open(gallery_path) as gallery:
+        problems = gallery.problems()
+        n_images = len(gallery)
+    if as_json:
+        print_json({"pictures": n_images, "problems": problems})
+    elif problems:
+        click.echo("\n".join(problems))
+    else:
+        click.echo(f"{count(n_images, 'image')}, no problems")
+    sys.exit(1 if problems else 0)
+
+
+@click.command("duplicates")
+@gallery_option
+@click.option("--exact", "only", flag_value="exact", help="Only files with the same content.")
+@click.option("--near", "only", flag_value="near", help="Only groups of different contents.")
+@json_option
+def duplicates(gallery_path: Path, only: str | None, as_json: bool) -> None:
+    """Find images that occur twice: the same, or nearly the same.
+
+    Nearly the same are images that were made from one another: resized, recompressed, a little
+    cropped, rotated or brightened. Each is compared with the first of its group.
+    """
+    from bm25v.api import Gallery
+    from bm25v.cli.progress import progress_bar
+
+    with Gallery.open(gallery_path) as gallery, progress_bar() as progress:
+        groups = gallery.duplicates(near=only != "exact", progress=progress)
+        n_images = len(gallery)
+    groups = [group for group in groups if only != "near" or group.kind == "near"]
+    if as_json:
+        print_json({"pictures": n_images, "groups": [group.to_dict() for group in groups]})
+        return
+    for group in groups:
+        _print_group(group)
+    if groups:
+        spare = sum(len(group.images) - 1 for group in groups)
+        click.echo(
+            f"{count(len(groups), 'group')}; {spare:,} of {count(n_images, 'image')} look like "
+            "another one: check before deleting"
+        )
+    else:
+        click.echo(f"no duplicates among {count(n_images, 'image')}")
+
+
+def _print_group(group: "DuplicateGroup") -> None:
+    first, *others = group.images
+    click.echo(f"{display_path(first.path)}  {file_size(first.size)}")
+    for image in others:
+        click.echo(f"  {_relation(image)}  {display_path(image.path)}  {file_size(image.size)}")
+    click.echo()
+
+
+def _relation(image: "Duplicate") -> str:
+    return "same             " if image.is_copy else f"near, cosine {image.similarity.cosine:.2f}"

@@ -1,0 +1,133 @@
+"""`bm25v demo` and `bm25v doctor`."""
+
+import importlib.metadata
+import importlib.util
+import platform
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bm25v import __version__
+from bm25v.cli.options import console, json_option, make_table, print_json
+from bm25v.display import display_path
+
+if TYPE_CHECKING:
+    from bm25v.demo import DemoReport
+    from bm25v.pages.searches_page import LabelledSearch
+
+_LIBRARIES = ("numpy", "numba", "onnxruntime", "pillow", "safetensors", "jinja2")
+_EXTRAS = {"hf": "transformers", "train": "torch", "research": "faiss", "heic": "pillow_heif"}
+
+
+@click.command("demo")
+@click.option(
+    "--folder",
+    default="demo",
+    show_default=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The folder for the photos, the gallery and the report.",
+)
+@json_option
+def demo(folder: Path, as_json: bool) -> None:
+    """Index photos of flowers, search, and write a report page."""
+    from bm25v import demo
+    from bm25v.cli.progress import progress_bar
+
+    with progress_bar() as progress:
+        report = demo.run(folder, progress=progress, say=lambda line: click.echo(line, err=True))
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        _print_demo(report)
+
+
+def _print_demo(report: "DemoReport") -> None:
+    table = make_table(
+        left=("query", "species", "first hit", "its species"), right=("cosine", "BM25", "agree")
+    )
+    for search in report.searches:
+        table.add_row(*_demo_row(search))
+    console().print(table)
+    hits, by_words = report.agreement, report.agreement_by_words
+    click.echo(
+        f"\nspecies agrees in {hits.first} of {hits.queries} first hits, "
+        f"{hits.all} of {hits.hits} hits in all"
+    )
+    click.echo(f"by words alone, without dense vectors: {by_words.first} and {by_words.all}")
+    click.echo(f"report: {display_path(str(report.page))}")
+    if report.drawing is not None:
+        click.echo(f"one explanation: {display_path(str(report.drawing))}")
+
+
+def _demo_row(search: "LabelledSearch") -> tuple[str, ...]:
+    query = (Path(search.query).name, search.labels.get(search.query, ""))
+    if not search.results.hits:
+        return (*query, "none", "", "", "", "0 of 0")
+    best = search.results[0]
+    agree = sum(search.agrees(hit) is True for hit in search.results)
+    return (
+        *query,
+        Path(best.path).name,
+        search.labels.get(best.path, ""),
+        f"{best.dense:.3f}",
+        f"{best.sparse:.2f}",
+        f"{agree} of {len(search.results)}",
+    )
+
+
+@click.command("doctor")
+@json_option
+def doctor(as_json: bool) -> None:
+    """Show what is installed, and precompile.
+
+    Precompiled loops make the first search in a large gallery fast.
+    """
+    facts = _collect_facts()
+    if as_json:
+        print_json(facts)
+        return
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} {detail}" for key, detail in value.items())
+        click.echo(f"{name:<13} {value}")
+
+
+def _collect_facts() -> dict[str, Any]:
+    from bm25v.backbones import downloads
+    from bm25v.backbones.onnx import SPECS
+    from bm25v.vocabulary.vocabulary import Vocabulary, shipped_names
+
+    extras = {name: importlib.util.find_spec(module) for name, module in _EXTRAS.items()}
+    cached = {n: downloads.cached_path(spec.file).is_file() for n, spec in SPECS.items()}
+    return {
+        "bm25v": __version__,
+        "python": f"{platform.python_version()} on {platform.platform()}",
+        "libraries": {name: importlib.metadata.version(name) for name in _LIBRARIES},
+        "extras": {name: "installed" if spec else "absent" for name, spec in extras.items()},
+        "models": str(downloads.models_folder()),
+        "backbones": {name: "here" if here else "not here" for name, here in cached.items()},
+        "vocabularies": {name: Vocabulary.load(name).fingerprint for name in shipped_names()},
+        "compiler": _precompile(),
+    }
+
+
+def _precompile() -> str:
+    """Compile the loops of the first and of the second stage; they stay in numba's cache."""
+    import numpy as np
+
+    from bm25v.index import kernels
+    from bm25v.index.bm25 import WeightedWords
+    from bm25v.index.searcher import Searcher
+    from bm25v.search.ranking import cosines
+
+    start = time.perf_counter()
+    bags = np.ones((1, 1), dtype=np.uint16)
+    query = WeightedWords(np.ones(1, np.int32), np.ones(1), np.ones(1))
+    searcher = Searcher(bags, bags, n_words=2)
+    searcher.build_index()
+    ranked = searcher.search(query, 1)
+    cosines(np.ones((1, 8), np.float16), np.ones(8, np.float32), ranked.rows, compiled=True)
+    seconds = time.perf_counter() - start
+    return f"ready in {seconds:.1f}s, cache at {kernels.search_block.stats.cache_path}"
