@@ -115,7 +115,7 @@ def test_search_prints_a_table(indexed: Run, photos: Path) -> None:
     assert "photos/3.png" in first
     assert len(re.findall(r"word \d+ \(\d+\.\d\d\)", first)) == 3
     assert len(rest) == 3
-    assert "12 candidates by visual words, sorted by similarity" in rest[-1]
+    assert "at most 200 candidates by visual words, sorted by similarity" in rest[-1]
 
 
 HIT = {"rank", "first_rank", "path", "score", "sparse", "dense", "coverage", "length"}
@@ -496,7 +496,7 @@ def test_models_that_cannot_be_used_are_one_clear_line(
         failed(run(*words, "resnet"), 1, "no backbone 'resnet'")
     failed(run(*train, model, "--device", "cuda:99"), 2, "no device 'cuda:99' on this machine")
     for backbone, width in ((model, 16), ("tinyvit-5m", 320)):
-        failed(run(*bring_in, backbone), 1, f"patches of {width} values, the SAE takes 12")
+        failed(run(*bring_in, backbone), 1, f"have {width} values, those of the SAE 12")
     assert contents() == before
 
 

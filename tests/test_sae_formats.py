@@ -601,6 +601,6 @@ def test_commands_there_and_back(tmp_path: Path) -> None:
 
 def test_import_that_does_not_fit_the_backbone_writes_nothing(tmp_path: Path) -> None:
     out = tmp_path / "mine.vocab"
-    with pytest.raises(VocabularyError, match=f"the SAE takes {D}"):
+    with pytest.raises(VocabularyError, match=f"those of the SAE {D}"):
         run("import", saelens(tmp_path, NEW), "-o", out, "--backbone", "toy")
     assert not out.exists()

@@ -436,8 +436,11 @@ def test_wrong_wishes_are_named(indexed: Any) -> None:
         (("show", "192"), "no word 192: this vocabulary has words 0 to 191"),
         (("show", "tail"), "no word is named 'tail'"),
         (("show", "1", "2", "-o", "one.html"), "2 words need several pages: give a folder"),
-        (("-g", "gallery.bm25v", "show", "1"), "give options after the subcommand: bm25v words show"),
-        (("--json", "export"), "put the options behind it: bm25v words export"),
+        (
+            ("-g", "gallery.bm25v", "show", "1"),
+            "after the subcommand: bm25v words show",
+        ),
+        (("--json", "export"), "after the subcommand: bm25v words export"),
     ):
         done = run("words", *command)
         assert (done.code, done.out) == (2, "")

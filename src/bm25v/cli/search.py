@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from bm25v.search import Hit, QueryOptions, Results
 
 _ORDERS = {
-    "two-stage": "{candidates} by visual words, sorted by similarity",
-    "hybrid": "{candidates} by visual words, sorted by similarity + {factor:.3g} × BM25",
+    "two-stage": "at most {candidates} by visual words, sorted by similarity",
+    "hybrid": "at most {candidates} by visual words, sorted by similarity + {factor:.3g} × BM25",
     "sparse": "all images, sorted by visual words (BM25)",
     "dense": "all images, sorted by similarity",
 }
@@ -66,7 +66,7 @@ def search(
     elif not results:
         click.echo(f"no match: {results.no_match}")
     else:
-        _print_hits(results, min(options["candidates"], n_images), verbose)
+        _print_hits(results, options["candidates"], verbose)
 
 
 def _print_hits(results: "Results", n_candidates: int, verbose: bool) -> None:
