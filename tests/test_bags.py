@@ -1,4 +1,4 @@
-"""Bags are what the paper says: sum, top k_post, round(100 · v) as uint16."""
+"""Bags follow the paper: sum over patches, top k_post words, round(100 · v) as uint16."""
 
 import numpy as np
 from hypothesis import given
@@ -15,7 +15,7 @@ from bm25v.vocabulary.bag import dequantise, pool_codes, quantise, word_activati
     k_post=st.integers(1, 20),
     scale=st.sampled_from([0.001, 1.0, 400.0]),
 )
-def test_pool_equals_the_plain_way(
+def test_a_bag_equals_that_of_a_plain_loop(
     seed: int, patches: int, k: int, k_post: int, scale: float
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -33,23 +33,23 @@ def test_pool_equals_the_plain_way(
 
 
 @given(st.lists(st.floats(0, 655.35), min_size=1))
-def test_quantisation_is_off_by_half_a_step_at_most(values: list[float]) -> None:
-    back = dequantise(quantise(np.array(values)))
-    np.testing.assert_allclose(back, values, atol=0.005 + 1e-9)
+def test_quantisation_changes_a_value_by_half_a_step_at_most(values: list[float]) -> None:
+    restored = dequantise(quantise(np.array(values)))
+    np.testing.assert_allclose(restored, values, atol=0.005 + 1e-9)
 
 
-def test_where_finds_every_kept_word_and_sums_to_its_frequency() -> None:
+def test_the_activations_of_a_word_over_all_patches_sum_to_its_tf() -> None:
     rng = np.random.default_rng(3)
     words_pk = np.array([rng.permutation(12)[:4] for _ in range(49)])
     codes = Codes(words_pk.astype(np.int32), rng.random((49, 4)).astype(np.float32))
     bag = pool_codes(codes, k_post=5)
     for word, frequency in zip(bag.words.tolist(), bag.frequencies.tolist(), strict=True):
-        grid = word_activations(codes, word)
-        assert grid.shape == (49,)
-        assert abs(float(grid.sum()) - frequency) < 0.01
-        assert ((grid > 0) == (words_pk == word).any(axis=1)).all()
+        activations_p = word_activations(codes, word)
+        assert activations_p.shape == (49,)
+        assert abs(float(activations_p.sum()) - frequency) < 0.01
+        assert ((activations_p > 0) == (words_pk == word).any(axis=1)).all()
 
 
-def test_a_picture_without_active_words_has_an_empty_bag() -> None:
+def test_an_image_without_active_words_has_an_empty_bag() -> None:
     bag = pool_codes(Codes(np.zeros((4, 2), np.int32), np.zeros((4, 2), np.float32)), k_post=16)
     assert len(bag.words) == len(bag.tf) == 0

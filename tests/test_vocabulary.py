@@ -1,4 +1,4 @@
-"""A vocabulary is a folder that keeps its identity and says what is wrong with it."""
+"""Vocabularies: saving and loading, fingerprints, names, and errors of damaged folders."""
 
 import json
 import os
@@ -21,46 +21,45 @@ from bm25v.errors import UnknownVocabulary, VocabularyError, WrongUse
 from bm25v.files import replace_file
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.vocabulary.vocabulary import Vocabulary, shipped_names
-from tests.conftest import make_image
+from tests.conftest import make_image, make_pixels
 
 
-def test_a_saved_vocabulary_is_the_same_vocabulary(tmp_path: Path) -> None:
+def test_a_loaded_vocabulary_equals_the_saved_one(tmp_path: Path) -> None:
     toy = Vocabulary.load("toy")
     report = {"pictures": 7, "note": "made by a test"}
-    named = Vocabulary.build("mine", backbone=toy.backbone, sae=toy.sae, report=report)
-    named.save(tmp_path / "mine.vocab")
-    again = Vocabulary.load(tmp_path / "mine.vocab")
-    assert (again.name, again.k_post, again.report) == ("mine", 16, report)
-    assert again.fingerprint == named.fingerprint == toy.fingerprint
-    image = np.asarray(make_image(4))
-    expected, found = named.bag(image), again.bag(image)
-    assert found.words.tolist() == expected.words.tolist()
-    assert found.tf.tolist() == expected.tf.tolist()
+    saved = Vocabulary.build("mine", backbone=toy.backbone, sae=toy.sae, report=report)
+    saved.save(tmp_path / "mine.vocab")
+    loaded = Vocabulary.load(tmp_path / "mine.vocab")
+    assert (loaded.name, loaded.k_post, loaded.report) == ("mine", 16, report)
+    assert loaded.fingerprint == saved.fingerprint == toy.fingerprint
+    expected, bag = saved.bag(make_pixels(4)), loaded.bag(make_pixels(4))
+    assert bag.words.tolist() == expected.words.tolist()
+    assert bag.tf.tolist() == expected.tf.tolist()
 
 
-def test_an_image_has_the_same_encoding_alone_and_among_others() -> None:
+def test_an_image_has_the_same_encoding_alone_and_in_a_batch() -> None:
     vocabulary = Vocabulary.load()
     images = [np.asarray(make_image(seed, side=230)) for seed in range(5)]
     features = [vocabulary.backbone.forward(vocabulary.prepare(image)) for image in images]
-    for image, together in zip(images, vocabulary.encode_features(features), strict=True):
+    for image, in_batch in zip(images, vocabulary.encode_features(features), strict=True):
         alone = vocabulary.encode(image)
-        assert [part.tobytes() for part in alone.bag] == [part.tobytes() for part in together.bag]
-        assert [c.tobytes() for c in alone.codes] == [c.tobytes() for c in together.codes]
+        assert [part.tobytes() for part in alone.bag] == [part.tobytes() for part in in_batch.bag]
+        assert [c.tobytes() for c in alone.codes] == [c.tobytes() for c in in_batch.codes]
 
 
-def test_a_save_that_fails_leaves_no_vocabulary(
+def test_a_failed_save_leaves_no_vocabulary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toy = Vocabulary.load("toy")
     other = Vocabulary.build("other", backbone=toy.backbone, sae=toy.sae, k_post=3)
     other = replace(other, word_names={3: "sky"})
-    for fails_at in range(3):
+    for n_written_before in range(3):
         toy.save(tmp_path / "v")
         written = 0
 
-        def fail(path: Path, content: bytes | str, fails_at: int = fails_at) -> None:
+        def fail(path: Path, content: bytes | str, n_before: int = n_written_before) -> None:
             nonlocal written
-            if written == fails_at:
+            if written == n_before:
                 raise OSError(28, "No space left on device")
             written += 1
             replace_file(path, content)
@@ -75,7 +74,7 @@ def test_a_save_that_fails_leaves_no_vocabulary(
     assert Vocabulary.load(tmp_path / "v").k_post == 3
 
 
-def test_a_vocabulary_that_is_replaced_while_it_is_read_is_refused(
+def test_a_vocabulary_replaced_while_it_is_read_raises_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toy = Vocabulary.load("toy")
@@ -91,7 +90,7 @@ def test_a_vocabulary_that_is_replaced_while_it_is_read_is_refused(
         Vocabulary.load(tmp_path / "v")
 
 
-def test_the_fingerprint_follows_what_decides_a_bag() -> None:
+def test_the_fingerprint_depends_on_everything_that_changes_a_bag() -> None:
     toy = Vocabulary.load("toy")
     fewer = Vocabulary.build("toy", backbone=toy.backbone, sae=toy.sae, k_post=8)
     other = SparseAutoEncoder(
@@ -101,12 +100,12 @@ def test_the_fingerprint_follows_what_decides_a_bag() -> None:
     assert len({toy.fingerprint, fewer.fingerprint, changed.fingerprint}) == 3
 
 
-def test_an_unknown_vocabulary_lists_what_exists(tmp_path: Path) -> None:
+def test_the_error_for_an_unknown_name_lists_the_shipped_vocabularies() -> None:
     with pytest.raises(UnknownVocabulary, match=r"'birds'.* or one of: default, toy"):
         Vocabulary.load("birds")
 
 
-def test_only_exact_names_lead_to_shipped_vocabularies(
+def test_only_exact_names_load_shipped_vocabularies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Vocabulary.load("toy").save(tmp_path / "default")
@@ -119,7 +118,7 @@ def test_only_exact_names_lead_to_shipped_vocabularies(
     assert Vocabulary.load("default").source == "default"
 
 
-def test_threads_that_start_at_once_load_one_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_threads_load_one_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[backbones.Backbone] = []
 
     def load_slowly(name: str) -> backbones.Backbone:
@@ -135,7 +134,7 @@ def test_threads_that_start_at_once_load_one_backbone(monkeypatch: pytest.Monkey
     assert all(backbone is loaded[0] for backbone in used)
 
 
-def test_broken_and_newer_folders_are_named(tmp_path: Path) -> None:
+def test_damaged_and_newer_folders_raise_vocabulary_error(tmp_path: Path) -> None:
     Vocabulary.load("toy").save(tmp_path / "v")
     settings_path = tmp_path / "v" / "vocabulary.json"
     settings = json.loads(settings_path.read_text())
@@ -151,45 +150,45 @@ def test_broken_and_newer_folders_are_named(tmp_path: Path) -> None:
         Vocabulary.load(tmp_path / "v")
 
 
-def test_a_backbone_that_has_changed_is_refused(tmp_path: Path) -> None:
+def test_a_changed_backbone_raises_vocabulary_error(tmp_path: Path) -> None:
     Vocabulary.load("toy").save(tmp_path / "v")
     settings_path = tmp_path / "v" / "vocabulary.json"
     settings = json.loads(settings_path.read_text())
     settings["backbone"]["fingerprint"] = "toy-0"
     settings_path.write_text(json.dumps(settings))
     with pytest.raises(VocabularyError, match="trained on another toy"):
-        Vocabulary.load(tmp_path / "v").bag(np.asarray(make_image(0)))
+        Vocabulary.load(tmp_path / "v").bag(make_pixels(0))
 
 
-def test_an_array_that_is_no_picture_is_refused() -> None:
+def test_an_array_of_another_shape_or_type_raises_wrong_use() -> None:
     toy = Vocabulary.load("toy")
     shapes = [(8, 8), (8, 8, 4), (0, 8, 3)]
-    for wrong in (np.zeros((8, 8, 3)), *(np.zeros(shape, np.uint8) for shape in shapes)):
+    for array in (np.zeros((8, 8, 3)), *(np.zeros(shape, np.uint8) for shape in shapes)):
         with pytest.raises(WrongUse, match=r"give uint8 with shape \(height, width, 3\)"):
-            toy.encode(wrong)  # type: ignore[arg-type]
+            toy.encode(array)  # type: ignore[arg-type]
 
 
-def test_an_sae_of_another_width_is_refused() -> None:
+def test_an_sae_of_another_width_raises_vocabulary_error() -> None:
     with pytest.raises(VocabularyError, match="have 320 values, those of the SAE 12"):
         Vocabulary.build(
             "wrong", backbone=backbones.load_backbone("tinyvit-5m"), sae=Vocabulary.load("toy").sae
         )
 
 
-def test_the_shipped_vocabulary_turns_a_picture_into_sixteen_words() -> None:
+def test_the_default_vocabulary_encodes_an_image_as_sixteen_words() -> None:
     assert shipped_names() == ["default", "toy"]
     default = Vocabulary.load()
     assert (default.backbone_name, default.sae.k, default.k_post) == ("tinyvit-5m", 16, 16)
     assert default.n_words == 32 * default.backbone.patch_dim
     assert default.report["data"]
-    encoding = default.encode(np.asarray(make_image(3, side=300)))
+    image = np.asarray(make_image(3, side=300))
+    encoding = default.encode(image)
     assert len(encoding.bag.words) == 16
     assert np.linalg.norm(encoding.dense_e) == pytest.approx(1, abs=1e-5)
-    again = default.encode(np.asarray(make_image(3, side=300)))
-    assert again.bag.tf.tolist() == encoding.bag.tf.tolist()
+    assert default.encode(image).bag.tf.tolist() == encoding.bag.tf.tolist()
 
 
-def test_a_vocabulary_comes_from_the_hubs_cache(tmp_path: Path) -> None:
+def test_a_vocabulary_is_loaded_from_the_cache_of_the_hub(tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub")
     repository = tmp_path / "hub" / "models--somebody--words"
     Vocabulary.load("toy").save(repository / "snapshots" / "abc123")
