@@ -1,4 +1,4 @@
-"""Names of words: typed by people, kept beside the gallery, suggested by a text tower."""
+"""Names of words: tables of names, names in a gallery, names that a text tower suggests."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from bm25v.gallery import word_names
 from bm25v.vocabulary import names
 from bm25v.vocabulary.vocabulary import NAMES, Vocabulary
 from tests import test_cli
-from tests.children import Report, die_at_step, finish, start
+from tests.children import Report, die_at_step, finish, needs_fork, start
 from tests.histories import fill_gallery
 
 run, indexed = test_cli.run, test_cli.indexed
@@ -30,7 +30,7 @@ run, indexed = test_cli.run, test_cli.indexed
 TOY = Vocabulary.load("toy").fingerprint
 
 
-def parsed(table: str) -> dict[int, str]:
+def parse(table: str) -> dict[int, str]:
     return names.parse_names(table, n_words=192, vocabulary=TOY, source="mine.tsv")
 
 
@@ -42,7 +42,7 @@ def is_name(text: str) -> bool:
 
 
 @given(st.dictionaries(st.integers(0, 191), st.text(max_size=20).filter(is_name)))
-def test_a_table_gives_back_what_was_put_in(given_names: dict[int, str]) -> None:
+def test_parsing_a_formatted_table_returns_the_same_names(given_names: dict[int, str]) -> None:
     notes = dict.fromkeys(given_names, "margin 0.1")
     expected = {
         word: unicodedata.normalize("NFC", name).strip() for word, name in given_names.items()
@@ -51,8 +51,8 @@ def test_a_table_gives_back_what_was_put_in(given_names: dict[int, str]) -> None
         names.format_names(given_names, vocabulary=TOY),
         names.format_names(given_names, vocabulary=TOY, notes=notes),
     ):
-        assert parsed(table) == expected
-        assert parsed("\ufeff" + table.replace("\n", "\r\n")) == expected
+        assert parse(table) == expected
+        assert parse("\ufeff" + table.replace("\n", "\r\n")) == expected
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_table_gives_back_what_was_put_in(given_names: dict[int, str]) -> None
         ("x" * 101, "101 characters: give at most 100"),
     ],
 )
-def test_names_that_would_break_a_table_are_refused(name: str, reason: str) -> None:
+def test_names_that_would_break_a_table_raise_wrong_use(name: str, reason: str) -> None:
     with pytest.raises(WrongUse, match=reason):
         names.check_name(name)
     with pytest.raises(WrongUse, match=reason):
@@ -89,31 +89,31 @@ def test_names_that_would_break_a_table_are_refused(name: str, reason: str) -> N
         ("# bm25v word names, format 1, vocabulary 00ff\n", r"another vocabulary \(00ff, not"),
     ],
 )
-def test_wrong_tables_name_the_line(table: str, reason: str) -> None:
+def test_the_error_for_an_invalid_table_names_the_line(table: str, reason: str) -> None:
     with pytest.raises(WrongUse, match=reason):
-        parsed(table)
+        parse(table)
 
 
-def test_tables_made_by_hand_are_read(tmp_path: Path) -> None:
-    assert parsed("") == {}
-    assert parsed("# mine\n\n7\tgrass\tseen in June\n9\t\n 11 \t eye \n") == {7: "grass", 11: "eye"}
+def test_tables_written_by_hand_are_read(tmp_path: Path) -> None:
+    assert parse("") == {}
+    assert parse("# mine\n\n7\tgrass\tseen in June\n9\t\n 11 \t eye \n") == {7: "grass", 11: "eye"}
     (tmp_path / "latin.tsv").write_bytes("7\tfür".encode("latin-1"))
     with pytest.raises(WrongUse, match="not UTF-8 text"):
         names.read_names(tmp_path / "latin.tsv", n_words=9, vocabulary=TOY)
 
 
-def test_a_word_is_found_by_its_number_or_its_name() -> None:
-    known = {4: "striped ear", 5: "Grass", 6: "grass"}
-    assert names.find_word(" 12 ", known, 192) == 12
-    assert names.find_word("STRIPED EAR", known, 192) == 4
-    for asked, reason in (
+def test_a_word_may_be_given_by_its_number_or_its_name() -> None:
+    word_names = {4: "striped ear", 5: "Grass", 6: "grass"}
+    assert names.find_word(" 12 ", word_names, 192) == 12
+    assert names.find_word("STRIPED EAR", word_names, 192) == 4
+    for word, reason in (
         ("192", "no word 192"),
         ("-3", "no word -3"),
         ("tail", "no word is named 'tail'"),
         ("grass", "give one of the numbers 5, 6"),
     ):
         with pytest.raises(WrongUse, match=reason):
-            names.find_word(asked, known, 192)
+            names.find_word(word, word_names, 192)
 
 
 def label_of(gallery: Gallery, photos: Path, word: int) -> str:
@@ -121,14 +121,14 @@ def label_of(gallery: Gallery, photos: Path, word: int) -> str:
     return label
 
 
-def test_names_are_shown_and_survive(gallery: Gallery, photos: Path) -> None:
+def test_names_are_shared_by_readers_and_survive_compaction(gallery: Gallery, photos: Path) -> None:
     word = gallery.search(photos / "4.png")[0].words[0].word
     reader = Gallery.open(gallery.path)
     assert reader.word_names == {}
     gallery.name_words({word: "striped ear", 3: "tail"})
-    for one in (gallery, reader, Gallery.open(gallery.path)):
-        assert one.word_names == {word: "striped ear", 3: "tail"}
-        assert label_of(one, photos, word) == "striped ear"
+    for opened in (gallery, reader, Gallery.open(gallery.path)):
+        assert opened.word_names == {word: "striped ear", 3: "tail"}
+        assert label_of(opened, photos, word) == "striped ear"
     gallery.remove(photos / "5.png")
     assert gallery.compact() > 0
     assert label_of(reader, photos, word) == "striped ear"
@@ -138,21 +138,21 @@ def test_names_are_shown_and_survive(gallery: Gallery, photos: Path) -> None:
     assert label_of(reader, photos, word) == f"word {word}"
 
 
-def test_one_wrong_name_changes_nothing(gallery: Gallery) -> None:
+def test_one_invalid_name_changes_nothing(gallery: Gallery) -> None:
     gallery.name_words({3: "tail"})
-    for wrong in ({4: "ear", 5: "a\tb"}, {4: "ear", 192: "x"}, {4: ""}):
+    for changes in ({4: "ear", 5: "a\tb"}, {4: "ear", 192: "x"}, {4: ""}):
         with pytest.raises(WrongUse):
-            gallery.name_words(wrong)
+            gallery.name_words(changes)
     assert gallery.word_names == {3: "tail"}
 
 
-def named_vocabulary(folder: Path) -> Path:
+def save_named_vocabulary(folder: Path) -> Path:
     replace(Vocabulary.load("toy"), word_names={3: "grass", 4: "sky"}).save(folder)
     return folder
 
 
-def test_peoples_names_win_over_the_vocabularys(tmp_path: Path) -> None:
-    folder = named_vocabulary(tmp_path / "named.vocab")
+def test_names_in_a_gallery_replace_those_of_the_vocabulary(tmp_path: Path) -> None:
+    folder = save_named_vocabulary(tmp_path / "named.vocab")
     gallery = Gallery.create(tmp_path / "g", vocabulary=folder)
     gallery.name_words({4: "clouds", 5: "sea"})
     assert gallery.word_names == {3: "grass", 4: "clouds", 5: "sea"}
@@ -160,19 +160,19 @@ def test_peoples_names_win_over_the_vocabularys(tmp_path: Path) -> None:
     assert gallery.word_names == {3: "grass", 4: "sky", 5: "sea"}
 
 
-def test_a_vocabulary_keeps_its_names_in_a_table(tmp_path: Path) -> None:
-    folder = named_vocabulary(tmp_path / "named.vocab")
+def test_the_names_of_a_vocabulary_are_a_table(tmp_path: Path) -> None:
+    folder = save_named_vocabulary(tmp_path / "named.vocab")
     assert "3\tgrass\n4\tsky\n" in (folder / NAMES).read_text()
-    again = Vocabulary.load(folder)
-    assert again.word_names == {3: "grass", 4: "sky"}
+    vocabulary = Vocabulary.load(folder)
+    assert vocabulary.word_names == {3: "grass", 4: "sky"}
     (folder / NAMES).write_text("9\tface\n")
     assert Vocabulary.load(folder).word_names == {9: "face"}
-    assert Vocabulary.load(folder).fingerprint == again.fingerprint
+    assert Vocabulary.load(folder).fingerprint == vocabulary.fingerprint
     for table in ("9 face", "# bm25v word names, format 1, vocabulary 00ff\n"):
         (folder / NAMES).write_text(table)
         with pytest.raises(VocabularyError, match=r"words\.tsv, line 1: .*; correct the file"):
             Vocabulary.load(folder)
-    replace(again, word_names={}).save(folder)
+    replace(vocabulary, word_names={}).save(folder)
     assert Vocabulary.load(folder).word_names == {}
 
 
@@ -186,7 +186,7 @@ def test_names_of_older_vocabularies_are_read(tmp_path: Path) -> None:
     assert Vocabulary.load(tmp_path / "old.vocab").word_names == {3: "grass", 4: "clouds"}
 
 
-def test_a_damaged_table_says_what_to_do(gallery: Gallery, photos: Path) -> None:
+def test_the_error_for_a_damaged_table_names_the_remedy(gallery: Gallery, photos: Path) -> None:
     (gallery.path / word_names.FILE_NAME).write_text("3\tear\nnonsense\n")
     with pytest.raises(
         GalleryError, match=r"names\.tsv, line 2: .*; correct .*names\.tsv, or delete"
@@ -196,7 +196,9 @@ def test_a_damaged_table_says_what_to_do(gallery: Gallery, photos: Path) -> None
     assert len(gallery.search(photos / "4.png")) > 0
 
 
-def test_a_second_writer_is_told_to_wait(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_naming_words_waits_for_a_lock_and_then_raises_gallery_locked(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(word_names, "_LOCK_SECONDS", 0.05)
     with (
         FileLock(gallery.path / word_names.LOCK_NAME),
@@ -210,32 +212,34 @@ def test_a_second_writer_is_told_to_wait(gallery: Gallery, monkeypatch: pytest.M
     assert not gallery.path.exists()
 
 
-def table_of(folder: Path) -> word_names.WordNames:
+def open_names(folder: Path) -> word_names.WordNames:
     with Gallery.open(folder) as gallery:
         return gallery.store.names
 
 
+@needs_fork
 @pytest.mark.filterwarnings("ignore:.*fork")
-def test_writers_at_once_lose_no_name(tmp_path: Path) -> None:
+def test_concurrent_writers_lose_no_name(tmp_path: Path) -> None:
     fill_gallery(tmp_path / "g")
-    table = table_of(tmp_path / "g")
+    table = open_names(tmp_path / "g")
 
-    def name_some(first: int) -> None:
+    def name_ten_words(first: int) -> None:
         for word in range(first, first + 10):
             table.update({word: f"name {word}"})
 
     children = [
-        start(lambda report, first=first: name_some(first))  # type: ignore[misc]
+        start(lambda report, first=first: name_ten_words(first))  # type: ignore[misc]
         for first in range(0, 40, 10)
     ]
     assert [finish(*child) for child in children] == [(0, 0)] * 4
     assert table.current() == {word: f"name {word}" for word in range(40)}
 
 
+@needs_fork
 @pytest.mark.filterwarnings("ignore:.*fork")
-def test_a_killed_writer_leaves_the_old_names_or_the_new_ones(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_all_old_names_or_all_new_ones(tmp_path: Path) -> None:
     fill_gallery(tmp_path / "g")
-    table = table_of(tmp_path / "g")
+    table = open_names(tmp_path / "g")
     before = dict.fromkeys(range(100), "an old name")
     table.update(dict(before))
 
@@ -246,18 +250,18 @@ def test_a_killed_writer_leaves_the_old_names_or_the_new_ones(tmp_path: Path) ->
     seen = set()
     for step in count():
         code, _ = finish(*start(lambda report, step=step: rename(step, report)))  # type: ignore[misc]
-        found = table_of(tmp_path / "g").current()
-        assert set(found) == set(before)
-        (name,) = set(found.values())
+        current = open_names(tmp_path / "g").current()
+        assert set(current) == set(before)
+        (name,) = set(current.values())
         seen.add(name)
-        table.update(dict(before))  # the lock is free again, and what was left does not matter
+        table.update(dict(before))  # the lock is free again
         if code == 0:
             break
     assert step > 2
     assert seen == {"an old name", "a new name"}
 
 
-def test_naming_from_the_shell(indexed: Any) -> None:
+def test_the_commands_that_name_words(indexed: Any) -> None:
     run = indexed
     word = run("words", "--json").json["words"][0]["word"]
     assert run("words", "name", word, "striped ear").out == f"word {word}: striped ear\n"
@@ -272,10 +276,10 @@ def test_naming_from_the_shell(indexed: Any) -> None:
     Path("mine.tsv").write_text(f"{word}\ttail\n")
     assert run("words", "import", "mine.tsv", "--json").json == {"names": 1, "replaced": 1}
     assert run("words", "export", "-o", "out.tsv").out == "out.tsv: 2 names\n"
-    assert parsed(Path("out.tsv").read_text()) == {word: "tail", 7: "grass"}
+    assert parse(Path("out.tsv").read_text()) == {word: "tail", 7: "grass"}
 
 
-def test_wrong_names_from_the_shell(indexed: Any) -> None:
+def test_errors_of_the_commands_that_name_words(indexed: Any) -> None:
     run = indexed
     Path("bad.tsv").write_text("7\tgrass\n400\tx\n")
     for command, message in (
@@ -300,28 +304,30 @@ PROMPTS = ["cat", "dog", "grass", "striped ear"]
 
 
 class TwoTowers(NamedTuple):
+    """A model with an image and a text tower, its tokenizer, and the folder they are saved in."""
+
     family: str
     model: Any
     tokenizer: Any
     folder: Path
 
-    def vector(self, prompt: str) -> Any:
-        """Return the vector of a text, by the model's own means."""
+    def text_vector(self, prompt: str) -> Any:
+        """Return the vector of a text by transformers alone."""
         import torch
 
         padding = False if self.family == "clip" else "max_length"
         tokens = self.tokenizer([prompt], padding=padding, max_length=64)["input_ids"]
         with torch.inference_mode():
-            found = self.model.get_text_features(input_ids=torch.tensor(tokens))
-        vector = getattr(found, "pooler_output", found)[0].numpy()
+            output = self.model.get_text_features(input_ids=torch.tensor(tokens))
+        vector = getattr(output, "pooler_output", output)[0].numpy()
         return vector / np.linalg.norm(vector)
 
 
-def tiny_tokenizer(family: str) -> Any:
+def make_tokenizer(family: str) -> Any:
     transformers = pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
-    if family == "siglip2":  # which has a kind of its own, here with letters for tokens
+    if family == "siglip2":  # it has its own class; here each letter is a token
         letters = [*special, "▁", *"abcdefghijklmnopqrstuvwxyz"]
         numbers = {token: number for number, token in enumerate(letters)}
         return transformers.Siglip2Tokenizer(vocab=numbers, merges=[], padding_side="right")
@@ -338,28 +344,29 @@ def tiny_tokenizer(family: str) -> Any:
 
 @pytest.fixture(params=["siglip", "siglip2", "clip"])
 def two_towers(request: pytest.FixtureRequest, tmp_path: Path) -> TwoTowers:
-    """A model with two towers and a tokenizer, as the hub keeps them."""
+    """A tiny random model with two towers, saved as on the hub."""
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from tests.test_huggingface import make
 
     model, folder = make(request.param, tmp_path / "model")
-    tokenizer = tiny_tokenizer(request.param)
+    tokenizer = make_tokenizer(request.param)
     tokenizer.save_pretrained(folder)
     return TwoTowers(request.param, model, tokenizer, folder)
 
 
-def test_text_vectors_are_the_models_own(two_towers: TwoTowers) -> None:
+def test_text_vectors_equal_those_of_transformers(two_towers: TwoTowers) -> None:
     vectors = text.load_text_tower(str(two_towers.folder)).embed([*PROMPTS, "Cat"])
-    expected = [two_towers.vector(prompt) for prompt in PROMPTS]
+    expected = [two_towers.text_vector(prompt) for prompt in PROMPTS]
     np.testing.assert_allclose(vectors[:4], expected, atol=1e-5)
     np.testing.assert_allclose(vectors[4], vectors[0], atol=1e-6)
     assert np.abs(vectors[0] - vectors[1]).max() > 1e-3
-    again = text.load_text_tower(f"{two_towers.folder}#1").embed(["dog"])
-    np.testing.assert_allclose(again, vectors[1:2], atol=1e-6)
+    with_block = text.load_text_tower(f"{two_towers.folder}#1").embed(["dog"])
+    np.testing.assert_allclose(with_block, vectors[1:2], atol=1e-6)
 
 
-def tiny_gallery(folder: Path, photos: Path) -> Gallery:
+def make_tiny_gallery(folder: Path, photos: Path) -> Gallery:
+    """Index photos with a random vocabulary over a tiny model."""
     from bm25v.backbones.huggingface import HuggingFaceBackbone
     from bm25v.sae.model import SparseAutoEncoder
 
@@ -374,63 +381,62 @@ def tiny_gallery(folder: Path, photos: Path) -> Gallery:
     return gallery
 
 
-def test_suggestions_are_the_nearest_prompts(two_towers: TwoTowers, photos: Path) -> None:
+def test_suggested_names_are_the_most_similar_prompts(two_towers: TwoTowers, photos: Path) -> None:
     from bm25v.explain import crops, suggest
     from bm25v.explain.word_portrait import find_strongest
 
-    gallery = tiny_gallery(two_towers.folder, photos)
-    words = [one.word for one in gallery.words()][:6]
-    found = suggest.suggest_names(gallery.store, words, PROMPTS)
-    assert [one.word for one in found] == words
+    gallery = make_tiny_gallery(two_towers.folder, photos)
+    words = [word.word for word in gallery.words()][:6]
+    suggestions = suggest.suggest_names(gallery.store, words, PROMPTS)
+    assert [suggestion.word for suggestion in suggestions] == words
     snapshot, backbone = gallery.store.snapshot(), gallery.vocabulary.backbone
-    mean = snapshot.dense_ne.astype(np.float64).mean(axis=0)
-    prompts = np.array([two_towers.vector(prompt) for prompt in PROMPTS])
-    for one, (_, sights) in zip(
-        found, find_strongest(gallery.store, words, suggest.EXAMPLES), strict=True
-    ):
+    mean_e = snapshot.dense_ne.astype(np.float64).mean(axis=0)
+    prompts_te = np.array([two_towers.text_vector(prompt) for prompt in PROMPTS])
+    strongest = find_strongest(gallery.store, words, suggest.EXAMPLES)
+    for suggestion, (_, images) in zip(suggestions, strongest, strict=True):
         vectors = []
-        for sight in sights:
-            assert sight.grid is not None
-            part = crops.crop_word(gallery.vocabulary.decode(sight.path), sight.grid)
-            vector = backbone.forward(backbone.prepare_image(part)).dense_e
-            vectors.append(vector / np.linalg.norm(vector))
-        mine = np.mean(vectors, axis=0) - mean
-        cosines = prompts @ mine / np.linalg.norm(mine)
-        best, second = np.argsort(-cosines)[:2]
-        assert (one.name, one.next) == (PROMPTS[best], PROMPTS[second])
-        assert one.cosine == pytest.approx(cosines[best], abs=1e-4)
-        assert one.margin == pytest.approx(cosines[best] - cosines[second], abs=1e-4)
+        for image in images:
+            assert image.grid is not None
+            crop = crops.crop_word(gallery.vocabulary.decode(image.path), image.grid)
+            dense_e = backbone.forward(backbone.prepare_image(crop)).dense_e
+            vectors.append(dense_e / np.linalg.norm(dense_e))
+        word_e = np.mean(vectors, axis=0) - mean_e
+        cosines_t = prompts_te @ word_e / np.linalg.norm(word_e)
+        best, second = np.argsort(-cosines_t)[:2]
+        assert (suggestion.name, suggestion.next) == (PROMPTS[best], PROMPTS[second])
+        assert suggestion.cosine == pytest.approx(cosines_t[best], abs=1e-4)
+        assert suggestion.margin == pytest.approx(cosines_t[best] - cosines_t[second], abs=1e-4)
 
 
-def test_suggesting_from_the_shell(two_towers: TwoTowers, photos: Path, run: Any) -> None:
-    gallery = tiny_gallery(two_towers.folder, photos)
-    Path("prompts.txt").write_text("# what there may be\n" + "\n".join(PROMPTS) + "\n\ncat\n")
+def test_the_command_that_suggests_names(two_towers: TwoTowers, photos: Path, run: Any) -> None:
+    gallery = make_tiny_gallery(two_towers.folder, photos)
+    Path("prompts.txt").write_text("# a comment\n" + "\n".join(PROMPTS) + "\n\ncat\n")
     where = ("-g", gallery.path, "--prompts", "prompts.txt")
-    told = run("words", "suggest", *where, "--limit", 3, "--json").json["suggestions"]
-    most = sorted(gallery.words(), key=lambda one: -one.df)[:3]
-    assert [one["word"] for one in told] == [one.word for one in most]
-    assert list(told[0]) == ["word", "name", "cosine", "margin", "next"]
-    word = told[0]["word"]
+    suggestions = run("words", "suggest", *where, "--limit", 3, "--json").json["suggestions"]
+    most_common = sorted(gallery.words(), key=lambda word: -word.df)[:3]
+    assert [s["word"] for s in suggestions] == [word.word for word in most_common]
+    assert list(suggestions[0]) == ["word", "name", "cosine", "margin", "next"]
+    word = suggestions[0]["word"]
     printed = run("words", "suggest", word, *where, "-o", "out.tsv")
     assert printed.out.endswith("written: out.tsv\n")
-    assert told[0]["name"] in printed.out
+    assert suggestions[0]["name"] in printed.out
     shutil.copy("out.tsv", Path(gallery.vocabulary.source) / NAMES)
-    assert Gallery.open(gallery.path).word_names == {word: told[0]["name"]}
+    assert Gallery.open(gallery.path).word_names == {word: suggestions[0]["name"]}
     os.unlink(photos / "3.png")
     assert run("words", "suggest", word, *where).code == 0
 
 
-def test_without_a_text_tower_there_are_no_suggestions(indexed: Any, tmp_path: Path) -> None:
+def test_suggesting_names_needs_a_text_tower(indexed: Any, tmp_path: Path) -> None:
     Path("prompts.txt").write_text("cat\ndog\n")
-    told = indexed("words", "suggest", "--prompts", "prompts.txt")
-    assert (told.code, told.out) == (1, "")
-    assert "the backbone toy has no text tower, so it cannot encode texts: use" in told.err
+    outcome = indexed("words", "suggest", "--prompts", "prompts.txt")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "the backbone toy has no text tower, so it cannot encode texts: use" in outcome.err
     Path("prompts.txt").write_text("cat\n")
-    told = indexed("words", "suggest", "--prompts", "prompts.txt")
-    assert "prompts.txt has 1 prompt: give at least two to choose from" in told.err
+    outcome = indexed("words", "suggest", "--prompts", "prompts.txt")
+    assert "prompts.txt has 1 prompt: give at least two to choose from" in outcome.err
 
 
-def test_models_without_texts_or_tokenizers_are_named(tmp_path: Path) -> None:
+def test_a_model_without_text_tower_or_tokenizer_raises_backbone_error(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from tests.test_huggingface import make

@@ -1,4 +1,4 @@
-"""Texts as queries: by a text tower, on tiny random models, and by the names of words."""
+"""Texts as queries: by the vector of a text tower (of tiny random models), and by word names."""
 
 from collections import Counter
 from pathlib import Path
@@ -18,47 +18,60 @@ from bm25v.vocabulary import names
 from tests import test_cli, test_names
 from tests.conftest import encode
 from tests.html_page import HtmlPage
-from tests.test_names import TwoTowers, tiny_gallery
+from tests.test_names import TwoTowers, make_tiny_gallery
 
 run, indexed, two_towers = test_cli.run, test_cli.indexed, test_names.two_towers
 
 
-def by_the_model(towers: TwoTowers, gallery: Gallery, paths: list[str], text: str) -> list[float]:
-    """The cosines of pictures with a text, by transformers alone."""
+def expected_cosines(
+    towers: TwoTowers, gallery: Gallery, paths: list[str], text: str
+) -> list[float]:
+    """Return the cosines of images with a text, by transformers alone."""
     from tests.test_huggingface import directly
 
-    found, backbone = [], gallery.vocabulary.backbone
+    cosines, backbone = [], gallery.vocabulary.backbone
     for path in paths:
         pixels = backbone.prepare_image(gallery.vocabulary.decode(path))
-        _, dense = directly(towers.family, towers.model, pixels)
-        found.append(float(towers.vector(text) @ dense / np.linalg.norm(dense)))
-    return found
+        _, dense_e = directly(towers.family, towers.model, pixels)
+        cosines.append(float(towers.text_vector(text) @ dense_e / np.linalg.norm(dense_e)))
+    return cosines
 
 
 def paths_of(results: Results) -> list[str]:
     return [hit.path for hit in results]
 
 
-def test_a_text_ranks_by_the_models_own_cosines(two_towers: TwoTowers, photos: Path) -> None:
-    gallery = tiny_gallery(two_towers.folder, photos)
+def sparse_scores(results: Results) -> list[tuple[str, float]]:
+    return [(hit.path, hit.sparse) for hit in results]
+
+
+def most_common_words(gallery: Gallery, n: int) -> list[int]:
+    """Return the words that most images have."""
+    return [word.word for word in sorted(gallery.words(), key=lambda word: -word.df)[:n]]
+
+
+def test_a_text_orders_images_by_the_cosines_of_transformers(
+    two_towers: TwoTowers, photos: Path
+) -> None:
+    gallery = make_tiny_gallery(two_towers.folder, photos)
     scores = []
     for text in ("striped ear", "dog", "grass cat"):
         results = gallery.search(text=text, k=20)
         assert (results.mode, len(results)) == ("dense", 12)
-        expected = by_the_model(two_towers, gallery, paths_of(results), text)
+        expected = expected_cosines(two_towers, gallery, paths_of(results), text)
         np.testing.assert_allclose([hit.score for hit in results], expected, atol=4e-4)
         assert [hit.dense for hit in results] == [hit.score for hit in results]
         assert all(hit.first_rank is None for hit in results)
         scores.append(dict(sorted((hit.path, hit.score) for hit in results)))
-    first, second, _ = (np.array(list(one.values())) for one in scores)
-    assert np.abs(first - second).max() > 1e-3, "another text, other scores"
+    first, second, _ = (np.array(list(by_path.values())) for by_path in scores)
+    assert np.abs(first - second).max() > 1e-3, "another text has other scores"
     assert "encode" in results.ms
 
 
-def test_a_text_is_explained_by_what_its_nearest_pictures_share(
+def test_a_text_is_explained_by_the_words_that_its_nearest_images_share(
     two_towers: TwoTowers, photos: Path
 ) -> None:
-    gallery = tiny_gallery(two_towers.folder, photos)
+    gallery = make_tiny_gallery(two_towers.folder, photos)
     results = gallery.search(text="dog", k=12)
     snapshot, statistics = gallery.store.snapshot(), gallery.store.snapshot().searcher.statistics
     rows = {path: gallery.store.find_image(path, snapshot).row for path in paths_of(results)}
@@ -78,71 +91,73 @@ def test_a_text_is_explained_by_what_its_nearest_pictures_share(
             snapshot.bag(rows[hit.path]).words.tolist()
         )
         assert sum(word.contribution for word in hit.words) == pytest.approx(hit.sparse, abs=1e-5)
-        found = gallery.explain(None, hit.path, text="dog")
-        assert found.match.words == hit.words
-        assert found.sparse == hit.sparse
-        assert found.dense == pytest.approx(hit.dense)
-        assert found.notes == (note,)
-    assert "The query is a text: “dog”." in HtmlPage(render_explanation(found)).text
+        explanation = gallery.explain(None, hit.path, text="dog")
+        assert explanation.match.words == hit.words
+        assert explanation.sparse == hit.sparse
+        assert explanation.dense == pytest.approx(hit.dense)
+        assert explanation.notes == (note,)
+    assert "The query is a text: “dog”." in HtmlPage(render_explanation(explanation)).text
     assert NEAREST == 10
 
 
-def test_filters_hold_for_texts_and_for_what_explains_them(
+def test_filters_apply_to_a_text_and_to_the_words_that_explain_it(
     two_towers: TwoTowers, photos: Path
 ) -> None:
-    gallery = tiny_gallery(two_towers.folder, photos)
-    whole = gallery.search(text="cat", k=12)
-    word = whole.query[0].word
-    have = {use.path for use in gallery.word(word).images}
-    rest = gallery.search(text="cat", without=[word], k=12)
-    assert paths_of(rest) == [path for path in paths_of(whole) if path not in have]
-    assert word not in {one.word for one in rest.query}
-    only = gallery.search(text="cat", must=[word], k=12)
-    assert paths_of(only) == [path for path in paths_of(whole) if path in have]
+    gallery = make_tiny_gallery(two_towers.folder, photos)
+    unfiltered = gallery.search(text="cat", k=12)
+    word = unfiltered.query[0].word
+    with_word = {image.path for image in gallery.word(word).images}
+    excluded = gallery.search(text="cat", without=[word], k=12)
+    assert paths_of(excluded) == [p for p in paths_of(unfiltered) if p not in with_word]
+    assert word not in {query_word.word for query_word in excluded.query}
+    required = gallery.search(text="cat", must=[word], k=12)
+    assert paths_of(required) == [p for p in paths_of(unfiltered) if p in with_word]
 
 
-def test_a_text_counts_like_one_more_picture(two_towers: TwoTowers, photos: Path) -> None:
-    gallery = tiny_gallery(two_towers.folder, photos)
+def test_a_text_counts_like_one_more_image(two_towers: TwoTowers, photos: Path) -> None:
+    gallery = make_tiny_gallery(two_towers.folder, photos)
     encoding = gallery.vocabulary.encode(photos / "3.png")
-    wish = encode(gallery, encoding, text="cat")
-    mean = (encoding.dense_e + two_towers.vector("cat")) / 2
-    assert wish.dense_e is not None
-    np.testing.assert_allclose(wish.dense_e, mean / np.linalg.norm(mean), atol=1e-5)
+    query = encode(gallery, encoding, text="cat")
+    mean_e = (encoding.dense_e + two_towers.text_vector("cat")) / 2
+    assert query.dense_e is not None
+    np.testing.assert_allclose(query.dense_e, mean_e / np.linalg.norm(mean_e), atol=1e-5)
     assert gallery.search(photos / "3.png", text="cat").mode == "dense"
     liked = gallery.search(text="cat", like=photos / "3.png", k=12)
     before = gallery.search(text="cat", k=12)
-    last = str(photos / "3.png")
-    assert paths_of(liked).index(last) <= paths_of(before).index(last)
+    path = str(photos / "3.png")
+    assert paths_of(liked).index(path) <= paths_of(before).index(path)
 
 
-def test_words_that_are_called_so_are_asked_for(two_towers: TwoTowers, photos: Path) -> None:
-    gallery = tiny_gallery(two_towers.folder, photos)
-    one, other, third = (facts.word for facts in sorted(gallery.words(), key=lambda w: -w.df)[:3])
-    gallery.name_words({one: "Striped Ear", other: "grass", third: "sky"})
+def test_a_text_searches_for_the_words_whose_names_it_has(
+    two_towers: TwoTowers, photos: Path
+) -> None:
+    gallery = make_tiny_gallery(two_towers.folder, photos)
+    ear, grass, sky = most_common_words(gallery, 3)
+    gallery.name_words({ear: "Striped Ear", grass: "grass", sky: "sky"})
     text = "a striped ear on grass"
-    found = gallery.search(text=text, mode="sparse", k=12)
-    plain = gallery.search(boost={one: 1, other: 1}, k=12)
-    assert [(hit.path, hit.sparse) for hit in found] == [(hit.path, hit.sparse) for hit in plain]
-    assert found.notes == (
-        f"searching for the named words: {', '.join(called(gallery, one, other))}",
-    )
-    assert found[0].dense is None, "the tower is not needed"
-    staged = gallery.search(text=text, mode="two-stage", k=12)
-    assert set(paths_of(staged)) == set(paths_of(found))
-    cosines = by_the_model(two_towers, gallery, paths_of(staged), text)
-    np.testing.assert_allclose([hit.score for hit in staged], cosines, atol=4e-4)
-    assert {hit.path: hit.first_rank for hit in staged} == {h.path: h.rank for h in found}
+    sparse = gallery.search(text=text, mode="sparse", k=12)
+    by_number = gallery.search(boost={ear: 1, grass: 1}, k=12)
+    assert sparse_scores(sparse) == sparse_scores(by_number)
+    searched_names = ", ".join(gallery.word_names[word] for word in sorted((ear, grass)))
+    assert sparse.notes == (f"searching for the named words: {searched_names}",)
+    assert sparse[0].dense is None, "the tower is not needed"
+    two_stage = gallery.search(text=text, mode="two-stage", k=12)
+    cosines = expected_cosines(two_towers, gallery, paths_of(two_stage), text)
+    np.testing.assert_allclose([hit.score for hit in two_stage], cosines, atol=4e-4)
+    assert {hit.path: hit.first_rank for hit in two_stage} == {h.path: h.rank for h in sparse}
     hybrid = gallery.search(text=text, mode="hybrid", k=12)
-    assert {h.path: h.sparse for h in hybrid} == {h.path: h.sparse for h in found}
+    assert dict(sparse_scores(hybrid)) == dict(sparse_scores(sparse))
     dense = gallery.search(text=text, k=12)
     assert dense.mode == "dense"
     assert {word.weight for word in dense.query} == {1.0}
-    explained = gallery.explain(None, found[0].path, text=text, mode="sparse")
-    assert explained.match.words == found[0].words
+    explanation = gallery.explain(None, sparse[0].path, text=text, mode="sparse")
+    assert explanation.match.words == sparse[0].words
 
 
-def test_the_nearest_name_will_do(two_towers: TwoTowers, photos: Path) -> None:
-    gallery = tiny_gallery(two_towers.folder, photos)
+def test_a_text_without_a_named_word_searches_for_the_most_similar_name(
+    two_towers: TwoTowers, photos: Path
+) -> None:
+    gallery = make_tiny_gallery(two_towers.folder, photos)
     for mode in ("sparse", "two-stage"):
         with pytest.raises(
             WrongUse,
@@ -150,45 +165,43 @@ def test_the_nearest_name_will_do(two_towers: TwoTowers, photos: Path) -> None:
             "or use mode 'dense', which searches by the text's vector",
         ):
             gallery.search(text="cat", mode=mode)
-    known = sorted(gallery.words(), key=lambda w: -w.df)[:3]
-    chosen = dict(zip((one.word for one in known), ("dog", "striped ear", "dog"), strict=True))
-    silent = next(w for w in range(40) if w not in {one.word for one in gallery.words()})
-    gallery.name_words({**chosen, silent: "cat ear"})
+    words = most_common_words(gallery, 3)
+    word_names = dict(zip(words, ("dog", "striped ear", "dog"), strict=True))
+    used_words = {word.word for word in gallery.words()}
+    unused = next(word for word in range(40) if word not in used_words)
+    gallery.name_words({**word_names, unused: "cat ear"})
     cosines = {
-        name: two_towers.vector("grass") @ two_towers.vector(name) for name in {*chosen.values()}
+        name: two_towers.text_vector("grass") @ two_towers.text_vector(name)
+        for name in {*word_names.values()}
     }
     best = max(cosines, key=lambda name: cosines[name])
-    found = gallery.search(text="grass", mode="sparse", k=12)
-    assert {word.word for word in found.query} == {w for w, n in chosen.items() if n == best}
-    assert found.notes == (
+    results = gallery.search(text="grass", mode="sparse", k=12)
+    assert {word.word for word in results.query} == {w for w, n in word_names.items() if n == best}
+    assert results.notes == (
         f"no word is named 'grass'; the most similar name is {best!r} (cosine {cosines[best]:.2f})",
     )
-    assert found.hits
+    assert results.hits
 
 
-def called(gallery: Gallery, *words: int) -> list[str]:
-    return [gallery.word_names[word] for word in sorted(words)]
-
-
-def test_names_are_enough_without_a_tower(gallery: Gallery, photos: Path) -> None:
-    one, other = (facts.word for facts in sorted(gallery.words(), key=lambda w: -w.df)[:2])
-    gallery.name_words({one: "ear", other: "grass"})
-    found = gallery.search(text="EAR", k=12)
-    assert found.mode == "sparse"
-    assert set(paths_of(found)) == {use.path for use in gallery.word(one).images}
-    assert [word.label for word in found.query] == ["ear"]
-    steered = gallery.search(text="ear", boost={"grass": 2.0}, k=12)
-    assert {word.label: word.weight for word in steered.query} == {"ear": 1.0, "grass": 2.0}
-    mixed = gallery.search(photos / "3.png", text="ear", k=12)
-    assert mixed.mode == "sparse"
-    assert {word.weight for word in mixed.query} <= {0.5, 1.0}
+def test_without_a_text_tower_a_text_searches_by_names(gallery: Gallery, photos: Path) -> None:
+    ear, grass = most_common_words(gallery, 2)
+    gallery.name_words({ear: "ear", grass: "grass"})
+    results = gallery.search(text="EAR", k=12)
+    assert results.mode == "sparse"
+    assert set(paths_of(results)) == {image.path for image in gallery.word(ear).images}
+    assert [word.label for word in results.query] == ["ear"]
+    boosted = gallery.search(text="ear", boost={"grass": 2.0}, k=12)
+    assert {word.label: word.weight for word in boosted.query} == {"ear": 1.0, "grass": 2.0}
+    with_image = gallery.search(photos / "3.png", text="ear", k=12)
+    assert with_image.mode == "sparse"
+    assert {word.weight for word in with_image.query} <= {0.5, 1.0}
     with pytest.raises(WrongUse, match=r"mode 'dense': named words have no dense vec"):
         gallery.search(text="ear", mode="dense")
-    gallery.remove(found[0].path)
-    assert paths_of(gallery.search(text="ear", k=12)) == paths_of(found)[1:]
+    gallery.remove(results[0].path)
+    assert paths_of(gallery.search(text="ear", k=12)) == paths_of(results)[1:]
 
 
-def test_texts_that_mean_nothing_here_are_refused(gallery: Gallery) -> None:
+def test_a_text_without_meaning_in_the_gallery_raises_wrong_use(gallery: Gallery) -> None:
     for text in ("", "  \n"):
         with pytest.raises(WrongUse, match="an empty text: write what to look for"):
             gallery.search(text=text)
@@ -202,55 +215,55 @@ def test_texts_that_mean_nothing_here_are_refused(gallery: Gallery) -> None:
 
 
 @given(st.lists(st.text("ab ,Ä🐱", min_size=1), max_size=5), st.text("ab ,Ä🐱"))
-def test_whole_words_decide_what_is_called_so(called: list[str], text: str) -> None:
+def test_names_and_texts_are_compared_by_whole_words(name_list: list[str], text: str) -> None:
     def split(words: str) -> list[str]:
         for mark in ",🐱":
             words = words.replace(mark, f" {mark} ")
         return words.casefold().split()
 
-    def holds(long: list[str], short: list[str]) -> bool:
+    def contains(long: list[str], short: list[str]) -> bool:
         starts = range(len(long) - len(short) + 1)
         return any(long[start : start + len(short)] == short for start in starts)
 
-    known = {number: name for number, name in enumerate(called) if name.strip()}
-    wanted = split(text)
-    if wanted:
-        assert names.find_named_words(text, known) == [
-            number
-            for number, name in known.items()
-            if holds(wanted, split(name)) or holds(split(name), wanted)
+    word_names = {word: name for word, name in enumerate(name_list) if name.strip()}
+    words = split(text)
+    if words:
+        assert names.find_named_words(text, word_names) == [
+            word
+            for word, name in word_names.items()
+            if contains(words, split(name)) or contains(split(name), words)
         ]
 
 
-def test_texts_from_the_shell(indexed: Any) -> None:
-    told = indexed("search", "--text", "a cat")
-    assert (told.code, told.out) == (2, "")
-    assert "no word name matches 'a cat', and the backbone toy has no" in told.err
+def test_the_commands_with_a_text(indexed: Any) -> None:
+    outcome = indexed("search", "--text", "a cat")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "no word name matches 'a cat', and the backbone toy has no" in outcome.err
     assert "an empty text" in indexed("search", "--text", "").err
     word = indexed("words", "--json").json["words"][0]["word"]
     indexed("words", "name", word, "cat")
-    found = indexed("search", "--text", "a cat", "--json").json
-    assert (found["mode"], found["notes"]) == ("sparse", ["searching for the named words: cat"])
-    assert {one["name"] for one in found["query"]} == {"cat"}
+    results = indexed("search", "--text", "a cat", "--json").json
+    assert (results["mode"], results["notes"]) == ("sparse", ["searching for the named words: cat"])
+    assert {word["name"] for word in results["query"]} == {"cat"}
     shown = indexed("search", "--text", "a cat")
     assert "cat (" in shown.out
     assert shown.err == "note: searching for the named words: cat\n"
-    hit = found["hits"][0]
+    hit = results["hits"][0]
     why = indexed("explain", hit["path"], "--text", "a cat", "-o", "why.html", "--json").json
     assert why["sparse"] == hit["sparse"]
     assert "“a cat”" in Path("why.html").read_text()
     assert indexed("explain", hit["path"], "--text", "a cat", "-o", "why.png").code == 0
 
 
-def test_texts_from_the_shell_with_a_tower(two_towers: TwoTowers, photos: Path, run: Any) -> None:
-    gallery = tiny_gallery(two_towers.folder, photos)
+def test_the_command_with_a_text_tower(two_towers: TwoTowers, photos: Path, run: Any) -> None:
+    gallery = make_tiny_gallery(two_towers.folder, photos)
     shown = run("search", "--text", "dog", "-g", gallery.path, "-k", 3)
-    assert "all pictures, ordered by cosine" in shown.out
+    assert "all images, sorted by similarity" in shown.out
     assert shown.err.startswith(
         "note: a text has no visual words of its own: those shown are shared by the 6"
     )
-    found = run("search", "--text", "dog", "-g", gallery.path, "--json").json
-    assert [hit["path"] for hit in found["hits"]] == paths_of(gallery.search(text="dog"))
-    told = run("search", "--text", "dog", "-g", gallery.path, "--mode", "sparse")
-    assert (told.code, told.out) == (2, "")
-    assert "use mode 'dense'" in told.err
+    results = run("search", "--text", "dog", "-g", gallery.path, "--json").json
+    assert [hit["path"] for hit in results["hits"]] == paths_of(gallery.search(text="dog"))
+    outcome = run("search", "--text", "dog", "-g", gallery.path, "--mode", "sparse")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "use mode 'dense'" in outcome.err
