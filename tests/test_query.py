@@ -79,7 +79,8 @@ def test_single_values_stand_for_lists_of_one(tmp_path: Path) -> None:
             assert kept is image
             (kept,) = Query.of("cat.jpg", negative=[image]).negative
             assert kept is image
-    for single, several in ((3, [3]), ("ear", ["ear"])):
+    words: list[tuple[Any, Any]] = [(3, [3]), ("ear", ["ear"]), (np.int64(3), np.array([3]))]
+    for single, several in words:
         one, many = (Query.of("cat.jpg", must=w, without=w) for w in (single, several))
         assert one.must == many.must == one.without == many.without == (single,)
     here = os.path.abspath("cat.jpg")

@@ -137,4 +137,4 @@ def _as_images(images: QueryImage | Iterable[QueryImage] | None) -> tuple[QueryI
 
 
 def _as_words(words: Word | Iterable[Word]) -> tuple[Word, ...]:
-    return (words,) if isinstance(words, int | str) else tuple(words)
+    return (words,) if isinstance(words, int | np.integer | str) else tuple(words)
