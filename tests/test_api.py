@@ -70,6 +70,17 @@ def test_options_beside_a_query_object_raise_wrong_use(gallery: Gallery, photos:
             call()
 
 
+def test_an_encoding_stands_for_exactly_one_query_image(gallery: Gallery, photos: Path) -> None:
+    image, path = photos / "3.png", photos / "4.png"
+    encoding = gallery.vocabulary.encode(image)
+    explanation = gallery.explain(image, path, encoding=encoding)
+    assert explanation.to_dict() == gallery.explain(image, path).to_dict()
+    with pytest.raises(WrongUse, match="an encoding with 2 images: it needs exactly one"):
+        gallery.explain([image, image], path, encoding=encoding)
+    with pytest.raises(WrongUse, match="an encoding with 0 images"):
+        gallery.explain(None, path, must=any_word(gallery), encoding=encoding)
+
+
 def test_search_many_takes_images_with_options_and_queries_with_their_own(
     gallery: Gallery, photos: Path
 ) -> None:

@@ -125,6 +125,8 @@ def explain_hit(
     `encoding` saves encoding the query's image again. The query's mode matters for a text only: it
     decides which words the text becomes.
     """
+    if encoding is not None and len(query.images) != 1:
+        raise WrongUse(f"an encoding with {len(query.images)} images: it needs exactly one")
     vocabulary = store.vocabulary
     query = resolve_region(query)
     images = tuple(_decode_query(vocabulary, image) for image in query.images)
