@@ -48,7 +48,7 @@ def make_explanation(
 
 def make_match(path: str, *words: WordContribution) -> Match:
     score = sum(word.contribution for word in words)
-    return Match(path, score, 0.5, words, 0.5, length=9.0, average_length=8.0, pictures=20)
+    return Match(path, score, 0.5, words, 0.5, length=9.0, average_length=8.0, n_images=20)
 
 
 def test_parts_sum_to_the_score_and_grids_to_the_frequencies(

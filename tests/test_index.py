@@ -172,7 +172,7 @@ def test_any_history_equals_the_reference(
             else:
                 returned = [row for row in values if row < len(bags)]
                 live |= set(returned)
-            searcher = searcher.updated(*to_rows(bags), removed=removed, returned=returned)
+            searcher = searcher.updated(*to_rows(bags), removed=removed, restored=returned)
             rows = sorted(live)
             hits = reference_search([bags[row] for row in rows], query, k, parameters)
             assert searcher.rows.tolist() == rows
@@ -238,7 +238,7 @@ def test_a_batch_of_searches_returns_what_single_searches_return() -> None:
 def test_an_index_is_built_after_enough_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     bags = random_bags(300, seed=11)
     searcher = Searcher(*to_rows(bags), n_words=N_WORDS)
-    monkeypatch.setattr(searchers, "_ROWS_WORTH_AN_INDEX", 1000)
+    monkeypatch.setattr(searchers, "_SCANNED_ROWS_BEFORE_INDEX", 1000)
     query = WeightedWords.from_bag(bags[0])
     results = [searcher.search(query, 5).rows.tolist() for _ in range(3)]
     assert not searcher.has_index

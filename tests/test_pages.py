@@ -158,7 +158,7 @@ def test_the_explanation_page_shows_every_word_and_is_self_contained(
     assert all(m["aria-label"] and "--heat:url(data:image/png" in str(m["style"]) for m in maps)
     for word in (part.word for part in explanation.parts):
         assert f"idf {word.idf:.2f} × saturation {word.saturation:.2f} × weight" in page.text
-        assert f"in {word.df} of {explanation.match.pictures} images" in page.text
+        assert f"in {word.df} of {explanation.match.n_images} images" in page.text
     assert f"{explanation.match.length:.2f}" in page.text
     assert f"{explanation.match.average_length:.2f}" in page.text
     assert f"{explanation.match.coverage:.0%}" in page.text

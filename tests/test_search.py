@@ -127,7 +127,7 @@ class Expected:
         bag = self.bags[hit.path]
         assert hit.length == pytest.approx(self.lengths[hit.path])
         assert hit.average_length == pytest.approx(sum(self.lengths.values()) / self.n)
-        assert hit.pictures == self.n
+        assert hit.n_images == self.n
         assert hit.coverage == pytest.approx(self.coverage(hit.path), abs=1e-9)
         assert hit.sparse == pytest.approx(self.scores[hit.path] or 0.0, abs=1e-5)
         assert sum(word.contribution for word in hit.words) == pytest.approx(hit.sparse, abs=1e-5)

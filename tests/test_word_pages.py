@@ -179,7 +179,7 @@ def test_a_portrait_shows_where_the_word_is(gallery: Gallery) -> None:
     mean = np.mean([grid / grid.sum() for grid in grids.values()], axis=0)
     np.testing.assert_allclose(portrait.mean_grid, mean, rtol=1e-4, atol=1e-6)
     assert portrait.n_averaged == len(uses)
-    assert sum(span.pictures for span in portrait.tf_bins) == len(uses)
+    assert sum(span.n_images for span in portrait.tf_bins) == len(uses)
     for neighbour in portrait.neighbours:
         direction, other = vocabulary.sae.w_dec_vd[[word, neighbour.facts.word]]
         cosine = direction @ other / np.linalg.norm(direction) / np.linalg.norm(other)
@@ -334,7 +334,7 @@ def test_a_crop_is_the_smallest_square_with_most_of_a_word() -> None:
 @pytest.mark.parametrize("values", [[], [0.01], [655.35], [0.1, 0.1, 0.1], [9.99, 10.0, 120.0]])
 def test_every_image_is_in_one_bin(values: list[float]) -> None:
     bins = tf_bins(values)
-    assert sum(tf_bin.pictures for tf_bin in bins) == len(values)
+    assert sum(tf_bin.n_images for tf_bin in bins) == len(values)
     assert len(bins) <= MAX_BINS
     for low, high, n_images in bins:
         assert n_images == sum(low <= value + 1e-9 < high for value in values)

@@ -66,7 +66,7 @@ def test_counts_equal_those_of_a_plain_loop(photos: Path) -> None:
         for word in range(TOY.n_words):
             counts[word] += (bags.word_activations(codes, word) > 0).sum()
     assert samples.counts_v.tolist() == counts.tolist()
-    assert (samples.pictures, samples.patches) == (12, 12 * 49)
+    assert (samples.n_images, samples.patches) == (12, 12 * 49)
     assert len(samples.words) == word_samples.WORDS
     chosen = [int(samples.counts_v[word.word]) for word in samples.words]
     assert chosen == sorted(chosen, reverse=True)
@@ -77,7 +77,7 @@ def test_examples_are_the_patches_of_highest_activation(photos: Path) -> None:
     samples = gather_samples(TOY.backbone, TOY.sae, sorted(photos.iterdir()))
     for word in samples.words:
         expected = peaks(photos, word.word)
-        assert word.pictures == len(expected)
+        assert word.n_images == len(expected)
         assert len(word.examples) == min(word_samples.EXAMPLES, len(expected))
         for example, (value, path) in zip(word.examples, expected, strict=False):
             assert example.activation == pytest.approx(value, abs=1e-6)
@@ -98,7 +98,7 @@ def test_images_of_any_shape_can_be_examples(tmp_path: Path, size: tuple[int, in
     Image.effect_noise(size, 80).convert("RGB").save(tmp_path / "noise.png")
     (tmp_path / "torn.png").write_bytes(b"no image")
     samples = gather_samples(TOY.backbone, TOY.sae, [tmp_path / "noise.png", tmp_path / "torn.png"])
-    assert samples.pictures == 1
+    assert samples.n_images == 1
     for word in samples.words:
         box = word.examples[0].patch
         assert 0 <= box.left < box.left + box.width <= 1.001
@@ -112,7 +112,7 @@ def test_samples_are_read_as_they_were_written(photos: Path, tmp_path: Path) -> 
     assert loaded is not None
     assert loaded.words == samples.words
     assert loaded.counts_v.tolist() == samples.counts_v.tolist()
-    assert (loaded.pictures, loaded.patches) == (samples.pictures, samples.patches)
+    assert (loaded.n_images, loaded.patches) == (samples.n_images, samples.patches)
     content = (tmp_path / FILE_NAME).read_bytes()
     (tmp_path / FILE_NAME).write_bytes(content.replace(b'"format":"1"', b'"format":"2"'))
     with pytest.raises(VocabularyError, match="newer bm25v: upgrade"):
@@ -130,7 +130,7 @@ def test_training_writes_samples(photos: Path, tmp_path: Path) -> None:
     shutil.rmtree(photos)
     samples = Samples.load(options.output)
     assert samples is not None
-    assert samples.pictures == 12
+    assert samples.n_images == 12
     assert len(samples.counts_v) == trained.n_words
     assert (options.output / FILE_NAME).stat().st_size < 600_000
     text = render_vocabulary(Vocabulary.load(options.output))

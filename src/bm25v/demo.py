@@ -211,7 +211,7 @@ def _write(path: Path, content: bytes) -> None:
     """Write a file unless it is there already, so that indexing sees it as unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.is_file() or path.read_bytes() != content:
-        path.write_bytes(content)  # not synced, which is slow: the next run mends a torn photo
+        path.write_bytes(content)  # not synced, because that is slow: the next run repairs it
 
 
 def _open_gallery(path: Path, vocabulary: str) -> Gallery:

@@ -284,9 +284,9 @@ def cost(gallery_path: Path, sizes: tuple[int, ...], output: Path | None, as_jso
     from bm25v.research import cost, plots, zipf
 
     gallery = zipf.read_frequencies(gallery_path)
-    usage = cost.count_usage(gallery.df_v, gallery.info.pictures)
+    usage = cost.count_usage(gallery.df_v, gallery.info.n_images)
     usages = [usage, *(usage.project(size) for size in sizes)]
-    growth = cost.measure_growth(gallery.df_v, gallery.info.pictures)
+    growth = cost.measure_growth(gallery.df_v, gallery.info.n_images)
     if output:
         name = zipf.short_names([gallery_path])[0]
         plots.draw_growth(growth, f"Words in use as the gallery grows: {name}", output)
@@ -318,9 +318,9 @@ def _cost_to_dict(
         for usage in usages
     ]
     on_disk = {
-        "bags": info.bag_bytes_per_picture,
-        "dense": info.dense_bytes_per_picture,
-        "catalogue": info.catalog_bytes_per_picture,
+        "bags": info.bag_bytes_per_image,
+        "dense": info.dense_bytes_per_image,
+        "catalogue": info.catalog_bytes_per_image,
     }
     return {
         "gallery": info.path,
@@ -363,7 +363,7 @@ def _print_growth(out: "Console", growth: "Growth") -> None:
 
 
 def _print_disk(out: "Console", info: "GalleryInfo") -> None:
-    bag, dense = info.bag_bytes_per_picture, info.dense_bytes_per_picture
+    bag, dense = info.bag_bytes_per_image, info.dense_bytes_per_image
     out.print(
         f"bm25v stores {bag + dense:,.0f} bytes per image on disk: {bag:,.0f} for the bag and "
         f"{dense:,.0f} for the dense vector"

@@ -37,7 +37,7 @@ def bench() -> None:
 
 @contextmanager
 def _image_paths(folder: Path | None) -> Iterator[Iterator[Path]]:
-    """Give the images of a folder, or the demo's photos in a temporary one."""
+    """Yield the images of a folder, or the demo's photos in a temporary one."""
     from bm25v import demo, images
     from bm25v.backbones import downloads
 

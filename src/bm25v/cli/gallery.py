@@ -78,13 +78,13 @@ def info(gallery_path: Path, as_json: bool) -> None:
         print_json(facts.to_dict())
         return
     sizes = (
-        f"{facts.bag_bytes_per_picture:,.0f} bag, {facts.dense_bytes_per_picture:,.0f} dense "
-        f"vector, {facts.catalog_bytes_per_picture:,.0f} catalogue"
+        f"{facts.bag_bytes_per_image:,.0f} bag, {facts.dense_bytes_per_image:,.0f} dense "
+        f"vector, {facts.catalog_bytes_per_image:,.0f} catalogue"
     )
     removed = f" ({facts.removed_rows:,} removed)" if facts.removed_rows else ""
     lines = {
         "gallery": facts.path,
-        "images": f"{facts.pictures:,}{removed}",
+        "images": f"{facts.n_images:,}{removed}",
         "vocabulary": f"{facts.vocabulary} ({facts.vocabulary_fingerprint})",
         "backbone": facts.backbone,
         "words in use": f"{facts.words_in_use:,} of {facts.words:,}",

@@ -34,7 +34,7 @@ _SPEED_SECONDS = 60.0  # over which speeds are smoothed
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """Give a progress callback that shows a bar; silent if standard error is not a terminal."""
+    """Yield a progress callback that shows a bar; silent if standard error is not a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     with Progress(
@@ -56,7 +56,7 @@ def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
 
 @contextmanager
 def live_line(console: Console) -> Iterator[Callable[[str, int, int, str], None]]:
-    """Give a function (label, done, total, unit) that shows progress and speed.
+    """Yield a function (label, done, total, unit) that shows progress and speed.
 
     On a terminal one line is updated; into a file, a line is written every few seconds.
     """
@@ -88,7 +88,7 @@ def live_line(console: Console) -> Iterator[Callable[[str, int, int, str], None]
 
 @contextmanager
 def training_display(*, is_silent: bool = False) -> "Iterator[Listener]":
-    """Give a listener that shows the progress of a training run."""
+    """Yield a listener that shows the progress of a training run."""
     from bm25v.training import Listener
 
     console = Console(stderr=True, highlight=False, markup=False, quiet=is_silent)

@@ -177,7 +177,7 @@ def _print_explanation(explanation: "Explanation", top: int) -> None:
     if rest:
         click.echo(f"{sum(rest):7.2f}  {count(len(rest), 'more word')}")
     click.echo(
-        f"total word strength {match.length:.2f} (average of {count(match.pictures, 'image')} "
+        f"total word strength {match.length:.2f} (average of {count(match.n_images, 'image')} "
         f"{match.average_length:.2f})"
     )
 

@@ -159,7 +159,7 @@ def _print_portrait(portrait: "WordPortrait") -> None:
     )
     lines = {
         "strongest in": [f"{_short_path(i.path)} (tf {i.tf:.2f})" for i in portrait.top[:3]],
-        "folders": [f"{f.name} ({f.has_word} of {f.pictures})" for f in uses.folders[:3]],
+        "folders": [f"{f.name} ({f.has_word} of {f.n_images})" for f in uses.folders[:3]],
         "together with": [_relate(word, "{:.1f} × chance") for word in portrait.companions[:3]],
         "similar words": [_relate(word, "cosine {:.2f}") for word in portrait.neighbours[:3]],
     }

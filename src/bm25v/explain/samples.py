@@ -40,7 +40,7 @@ class SampleWord(NamedTuple):
     """One word with the images in which it is strongest, best first."""
 
     word: int
-    pictures: int  # how many of the sampled images have the word
+    n_images: int  # how many of the sampled images have the word
     heat_map: bytes  # the best image, whole, with a heat map of the word; a JPEG
     examples: tuple[Example, ...]
 
@@ -49,7 +49,7 @@ class SampleWord(NamedTuple):
 class Samples:
     """Statistics and examples of a vocabulary's words in some images."""
 
-    pictures: int  # sampled images
+    n_images: int  # sampled images
     patches: int  # in all of them
     counts_v: NDArray[np.uint32]  # patches in which each word is active
     words: tuple[SampleWord, ...]  # from frequent to rare
@@ -71,12 +71,12 @@ class Samples:
         words = [
             {
                 "word": word.word,
-                "pictures": word.pictures,
+                "pictures": word.n_images,
                 "examples": [{"activation": e.activation, "patch": e.patch} for e in word.examples],
             }
             for word in self.words
         ]
-        description = {"pictures": self.pictures, "patches": self.patches, "words": words}
+        description = {"pictures": self.n_images, "patches": self.patches, "words": words}
         content = save(tensors, {"format": str(FORMAT), "samples": json.dumps(description)})
         replace_file(folder / FILE_NAME, content)
 

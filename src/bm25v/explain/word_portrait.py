@@ -55,7 +55,7 @@ class TfBin(NamedTuple):
 
     low: float
     high: float
-    pictures: int
+    n_images: int
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class WordPortrait:
             "df": facts.df,
             "pictures": uses.n,
             "idf": facts.idf,
-            "tf": [tf_bin._asdict() for tf_bin in self.tf_bins],
+            "tf": [{"low": b.low, "high": b.high, "pictures": b.n_images} for b in self.tf_bins],
             **{
                 kind: [{"path": i.path, "tf": i.tf, "problem": i.problem} for i in images]
                 for kind, images in groups.items()
@@ -99,7 +99,10 @@ class WordPortrait:
             "neighbours": [{**_identify(word), "cosine": word.value} for word in self.neighbours],
             "place": self.mean_grid.tolist(),
             "purity": uses.purity,
-            "folders": [folder._asdict() for folder in uses.folders],
+            "folders": [
+                {"name": f.name, "pictures": f.n_images, "has_word": f.has_word}
+                for f in uses.folders
+            ],
         }
 
 
@@ -109,7 +112,7 @@ def make_portraits(
     *,
     progress: Progress = no_progress,
 ) -> Iterator[WordPortrait]:
-    """Give the portrait of each word; a word that no image has is refused before the first one.
+    """Yield the portrait of each word; raise an error first for a word that no image has.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -135,7 +138,7 @@ def make_portraits(
 def find_strongest(
     store: GalleryStore, words: Sequence[int], best: int
 ) -> Iterator[tuple[int, list[WordInImage]]]:
-    """Give each word with the `best` images that have most of it."""
+    """Yield each word with the `best` images that have most of it."""
     finder = _WordFinder(store, words, best=best)
     for word in words:
         uses = finder.facts[word].best
@@ -217,7 +220,7 @@ class _WordFinder:
         return WordInImage(*use, grid)
 
     def _check(self, path: str) -> str | None:
-        """Return why a file cannot stand for the image that was indexed; None if it can."""
+        """Return why a file cannot be used for the indexed image; None if it can."""
         try:
             changed = self._store.has_changed(path)
         except ImageError as error:
@@ -277,7 +280,7 @@ def nearest_words(
 def tf_bins(frequencies: Sequence[float]) -> list[TfBin]:
     """Sort term frequencies into at most `MAX_BINS` bins of one round width, starting at 0.
 
-    >>> [(bin.low, bin.high, bin.pictures) for bin in tf_bins([0.4, 1.2, 1.9, 6.0])]
+    >>> [(bin.low, bin.high, bin.n_images) for bin in tf_bins([0.4, 1.2, 1.9, 6.0])]
     [(0.0, 1.0, 1), (1.0, 2.0, 2), (2.0, 3.0, 0), (3.0, 4.0, 0), (4.0, 5.0, 0), (5.0, 6.0, 0),
      (6.0, 7.0, 1)]
     """

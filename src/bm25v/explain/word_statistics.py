@@ -53,7 +53,7 @@ class FolderWithWord(NamedTuple):
     """A folder, how many images it has, and how many of them have a word."""
 
     name: str
-    pictures: int
+    n_images: int
     has_word: int
 
 
@@ -159,8 +159,8 @@ def count_folders(paths: Sequence[str], with_word: Sequence[str]) -> tuple[Folde
     >>> paths = ["/p/cat/1.jpg", "/p/cat/2.jpg", "/p/dog/1.jpg"]
     >>> for folder in count_folders(paths, with_word=paths[1:]):
     ...     print(folder)
-    FolderWithWord(name='dog', pictures=1, has_word=1)
-    FolderWithWord(name='cat', pictures=2, has_word=1)
+    FolderWithWord(name='dog', n_images=1, has_word=1)
+    FolderWithWord(name='cat', n_images=2, has_word=1)
     >>> count_folders(paths[:2], with_word=paths[:1])
     ()
     """
@@ -168,7 +168,7 @@ def count_folders(paths: Sequence[str], with_word: Sequence[str]) -> tuple[Folde
     if len(all_counts) < 2:
         return ()
     folders = [FolderWithWord(name, all_counts[name], n) for name, n in word_counts.items()]
-    return tuple(sorted(folders, key=lambda f: (-f.has_word, f.pictures, f.name)))
+    return tuple(sorted(folders, key=lambda f: (-f.has_word, f.n_images, f.name)))
 
 
 def _count_by_folder(paths: Sequence[str]) -> Counter[str]:

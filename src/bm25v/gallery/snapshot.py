@@ -55,7 +55,7 @@ class Snapshot:
                 *arrays, n_words=n_words, removed=removed, parameters=catalog.meta.parameters
             )
         else:
-            searcher = previous.searcher.updated(*arrays, removed=removed, returned=restored)
+            searcher = previous.searcher.updated(*arrays, removed=removed, restored=restored)
         return cls(version, state, bags, dense["dense"], searcher)
 
     @property

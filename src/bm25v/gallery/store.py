@@ -41,7 +41,7 @@ class GalleryInfo:
     """Facts about a gallery."""
 
     path: str
-    pictures: int
+    n_images: int
     removed_rows: int  # rows on disk whose image was removed
     vocabulary: str
     vocabulary_fingerprint: str
@@ -51,13 +51,17 @@ class GalleryInfo:
     average_length: float
     k1: float
     b: float
-    bag_bytes_per_picture: float
-    dense_bytes_per_picture: float
-    catalog_bytes_per_picture: float
+    bag_bytes_per_image: float
+    dense_bytes_per_image: float
+    catalog_bytes_per_image: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the facts as plain values."""
-        return asdict(self)
+        """Return the facts as plain values; the keys say "picture", as in all JSON."""
+        facts = asdict(self)
+        return {
+            key.replace("n_images", "pictures").replace("per_image", "per_picture"): value
+            for key, value in facts.items()
+        }
 
 
 class GalleryStore:
@@ -183,7 +187,7 @@ class GalleryStore:
         catalog_bytes = sum(p.stat().st_size for p in self.path.glob(f"{FILE_NAME}*"))
         return GalleryInfo(
             path=str(self.path),
-            pictures=statistics.n,
+            n_images=statistics.n,
             removed_rows=snapshot.state.n_rows - statistics.n,
             vocabulary=meta.vocabulary,
             vocabulary_fingerprint=meta.vocabulary_fingerprint,
@@ -193,9 +197,9 @@ class GalleryStore:
             average_length=statistics.average_length,
             k1=meta.k1,
             b=meta.b,
-            bag_bytes_per_picture=snapshot.bags.nbytes / n,
-            dense_bytes_per_picture=snapshot.dense_ne.nbytes / n,
-            catalog_bytes_per_picture=catalog_bytes / n,
+            bag_bytes_per_image=snapshot.bags.nbytes / n,
+            dense_bytes_per_image=snapshot.dense_ne.nbytes / n,
+            catalog_bytes_per_image=catalog_bytes / n,
         )
 
     def _load_vocabulary(self) -> Vocabulary:

@@ -99,7 +99,7 @@ class Block:
         # If the average length has grown by a factor since the block was built, length norms have
         # shrunk by at most that factor, and saturations have grown by at most that factor.
         growth = max(1.0, average_length / self.average_length)
-        found: kernels.RowScores = kernels.search_block(
+        row_scores: kernels.RowScores = kernels.search_block(
             words,
             terms,
             self.parameters.largest_saturation * growth,
@@ -112,7 +112,7 @@ class Block:
             k,
             allowed_share,
         )
-        return found
+        return row_scores
 
     def sum_values(
         self, words: NDArray[np.int64], values: NDArray[np.float64]

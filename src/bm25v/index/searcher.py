@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bm25v.index.block import Block
 
 # Rows scanned before an index is built: by then scanning has cost about as much as building does.
-_ROWS_WORTH_AN_INDEX = 20_000_000
+_SCANNED_ROWS_BEFORE_INDEX = 20_000_000
 
 _UNINDEXED_ROWS = 8_192  # newest rows that are scanned rather than indexed
 _SCAN_SHARE = 0.05  # searches among a smaller share of the rows scan them
@@ -134,9 +134,9 @@ class Searcher:
         tf_nk: NDArray[np.uint16],
         *,
         removed: Rows = (),
-        returned: Rows = (),
+        restored: Rows = (),
     ) -> "Searcher":
-        """Return a searcher of more rows at the end, and with rows removed or brought back.
+        """Return a searcher of more rows at the end, and with rows removed or restored.
 
         It has the same parameters and shares the index; only one flag per row is copied.
         """
@@ -145,15 +145,17 @@ class Searcher:
         other._bags = (words_nk, tf_nk)
         other._live_n = np.ones(len(words_nk), dtype=bool)
         other._live_n[:n] = self._live_n
-        gone, back = np.unique(np.asarray(removed, int)), np.unique(np.asarray(returned, int))
-        gone, back = gone[other._live_n[gone]], back[~other._live_n[back]]
-        other._live_n[gone] = False
-        other._live_n[back] = True
+        removed = np.unique(np.asarray(removed, dtype=np.int64))
+        restored = np.unique(np.asarray(restored, dtype=np.int64))
+        removed = removed[other._live_n[removed]]
+        restored = restored[~other._live_n[restored]]
+        other._live_n[removed] = False
+        other._live_n[restored] = True
         other.statistics = (
             self.statistics
             + other._count(slice(n, None), n_words)
-            + other._count(back, n_words)
-            - other._count(gone, n_words)
+            + other._count(restored, n_words)
+            - other._count(removed, n_words)
         )
         return other
 
@@ -170,7 +172,7 @@ class Searcher:
         if among is not None:
             allowed_n = self._allow(among)
             n_allowed = int(np.count_nonzero(allowed_n))
-        if self._is_index_worth_it(n_allowed):
+        if self._needs_index_after(n_allowed):
             rows, scores = self._search_index(terms, allowed_n, n_allowed, k)
         else:
             rows, scores = self._scan(np.flatnonzero(allowed_n), terms)
@@ -207,13 +209,13 @@ class Searcher:
         return np.where(self._live_n, np.concatenate([np.empty(0), *sums]), -np.inf)
 
     def prepare_for(self, n_searches: int) -> None:
-        """Build the index now if so many searches are worth it."""
-        if self._is_index_worth_it(n_searches * self.statistics.n):
+        """Build the index now if this many searches justify it."""
+        if self._needs_index_after(n_searches * self.statistics.n):
             self._up_to_date_blocks()
 
     def build_index(self) -> None:
         """Build the index now, whatever the number of searches."""
-        self._rows_scanned = _ROWS_WORTH_AN_INDEX + 1
+        self._rows_scanned = _SCANNED_ROWS_BEFORE_INDEX + 1
         self._up_to_date_blocks()
 
     def _count(self, rows: slice | Rows, n_words: int) -> Statistics:
@@ -235,10 +237,10 @@ class Searcher:
         allowed_n[rows] = self._live_n[rows]
         return allowed_n
 
-    def _is_index_worth_it(self, n_rows: int) -> bool:
-        """Count rows that a search is about to scan; return whether there have been enough."""
+    def _needs_index_after(self, n_rows: int) -> bool:
+        """Count rows that a search is about to scan; return whether an index now pays off."""
         self._rows_scanned += n_rows
-        return self._rows_scanned > _ROWS_WORTH_AN_INDEX
+        return self._rows_scanned > _SCANNED_ROWS_BEFORE_INDEX
 
     def _up_to_date_blocks(self) -> "tuple[Block, ...]":
         """Return blocks of all rows except the newest."""
@@ -291,8 +293,8 @@ class Searcher:
         from bm25v.index.kernels import scan_rows
 
         formula = formula_values(self.parameters, self.statistics.average_or_one)
-        found: RowScores = scan_rows(self._bags, rows, formula, terms[1:])
-        return found
+        row_scores: RowScores = scan_rows(self._bags, rows, formula, terms[1:])
+        return row_scores
 
     def _scan(self, rows: NDArray[np.int64], terms: QueryTerms) -> RowScores:
         """Return those of the given rows that share a word with the query, and their scores."""

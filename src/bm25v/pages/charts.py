@@ -159,12 +159,12 @@ def draw_legend(lines: Sequence[Line]) -> Markup:
 
 def draw_tf_histogram(bins: Sequence[TfBin]) -> Markup:
     """Draw how many images have how much of a word."""
-    most = max((tf_bin.pictures for tf_bin in bins), default=1)
+    highest = max((tf_bin.n_images for tf_bin in bins), default=1)
     slot = (_WIDTH - 16) / max(len(bins), 6)
     parts = []
     for n, tf_bin in enumerate(bins):
-        label = f"{tf_bin.pictures:,} images, tf {tf_bin.low:g} to {tf_bin.high:g}"
-        parts.append(_bar(8 + n * slot, slot, tf_bin.pictures, most, "active", label))
+        label = f"{tf_bin.n_images:,} images, tf {tf_bin.low:g} to {tf_bin.high:g}"
+        parts.append(_bar(8 + n * slot, slot, tf_bin.n_images, highest, "active", label))
     edges = [tf_bin.low for tf_bin in bins] + [tf_bin.high for tf_bin in bins[-1:]]
     for n, edge in enumerate(edges):
         parts.append(_text(8 + n * slot, _BARS.bottom + 20, f"{edge:g}"))
@@ -194,21 +194,21 @@ def density_bins(density_v: NDArray[np.float64]) -> list[DensityBin]:
     first, last = int(numbers.min()), int(numbers.max())
     counts = np.bincount(numbers - first).tolist()
     edges = [10 ** (number / _BINS_PER_DECADE) for number in range(first, last + 2)]
-    return [DensityBin(*one) for one in zip(edges, edges[1:], counts, strict=False)]
+    return [DensityBin(*values) for values in zip(edges, edges[1:], counts, strict=False)]
 
 
 def draw_density_histogram(density_v: NDArray[np.float64]) -> Markup:
     """Draw how many words have which density; words that are never active get their own bar."""
     bins, n_silent = density_bins(density_v), int((density_v == 0).sum())
-    most = max([n_silent, 1, *(density_bin.words for density_bin in bins)])
+    highest = max([n_silent, 1, *(density_bin.words for density_bin in bins)])
     slot = (_BARS.right - 8) / (len(bins) + 1.5)  # half a slot separates the silent words
     silent = f"{n_silent:,} words, never active in the sample"
-    parts = [_bar(8, slot, n_silent, most, "silent", silent)]
+    parts = [_bar(8, slot, n_silent, highest, "silent", silent)]
     start = 8 + 1.5 * slot
     for n, density_bin in enumerate(bins):
         low, high = percent(density_bin.low), percent(density_bin.high)
         label = f"{density_bin.words:,} words, active in {low} to {high} of the patches"
-        parts.append(_bar(start + n * slot, slot, density_bin.words, most, "active", label))
+        parts.append(_bar(start + n * slot, slot, density_bin.words, highest, "active", label))
     parts.append(_text(8 + slot / 2, _BARS.bottom + 20, "silent"))
     edges = [density_bin.low for density_bin in bins]
     edges += [density_bin.high for density_bin in bins[-1:]]
@@ -294,8 +294,8 @@ def _drawing(frame: _Frame, label: str, parts: Iterable[Markup], kind: str = "")
     )
 
 
-def _bar(x: float, slot: float, value: int, most: int, kind: str, label: str) -> Markup:
-    height = value / most * (_BARS.bottom - _BARS.top)
+def _bar(x: float, slot: float, value: int, highest: int, kind: str, label: str) -> Markup:
+    height = value / highest * (_BARS.bottom - _BARS.top)
     top, gap = _BARS.bottom - height, min(4.0, slot / 8)
     shapes = [
         _element("title", [label]),

@@ -36,7 +36,7 @@ class LabelledSearch:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def agrees(self, hit: Hit) -> bool | None:
-        """Say whether a hit has the query's label; None if one of the labels is not known."""
+        """Return whether a hit has the query's label; None if one of the labels is not known."""
         query_label, hit_label = self.labels.get(self.query), self.labels.get(hit.path)
         return None if query_label is None or hit_label is None else query_label == hit_label
 

@@ -88,7 +88,7 @@ def _describe_samples(vocabulary: Vocabulary, samples: Samples) -> dict[str, Any
             {
                 "label": word_label(word.word, vocabulary.word_names.get(word.word)),
                 "share": int(samples.counts_v[word.word]) / n_patches,
-                "n_images": word.pictures,
+                "n_images": word.n_images,
                 "heat_map": word.heat_map,
                 "examples": word.examples,
             }

@@ -274,7 +274,7 @@ def _crop(pixels_hwc: NDArray[np.uint8], box: PixelBox) -> NDArray[np.uint8]:
 
 @contextmanager
 def worker_pool() -> Iterator[ThreadPoolExecutor]:
-    """Give a pool with one thread per CPU; an interruption cancels what has not started."""
+    """Yield a pool with one thread per CPU; an interruption cancels what has not started."""
     pool = ThreadPoolExecutor(available_cpus())
     try:
         yield pool

@@ -54,7 +54,7 @@ def judge_rankings(
     class_n = np.array([numbers[label] for label in gallery_labels], dtype=np.int64)
     class_q = np.array([numbers.get(label, -1) for label in query_labels], dtype=np.int64)
     counts = np.append(np.bincount(class_n, minlength=len(numbers)), 0)  # 0 for class -1
-    class_of_row = np.append(class_n, -2)  # -2 for row -1, which is no row
+    class_of_row = np.append(class_n, -2)  # -2 for row -1, which is not a row
     return Judgements(
         class_of_row[_align_rankings(rankings, own_q)] == class_q[:, None],
         counts[class_q] - (class_of_row[own_q] == class_q),

@@ -65,7 +65,7 @@ def ratio_interval(a_q: Values, b_q: Values, *, samples: int = 2_000, seed: int 
     >>> ratio_interval(np.array([2.0, 4.0, 6.0]), np.array([1.0, 2.0, 3.0]))
     Interval(mean=2.0, low=2.0, high=2.0)
     """
-    a, b = _paired(a_q, b_q)
+    a, b = _check_pairs(a_q, b_q)
     if b.min() <= 0:
         raise EvaluationError(f"a ratio needs values above 0, and one of them is {b.min():g}")
     means = _resampled_means(np.stack([a, b], axis=1), samples, seed)
@@ -79,7 +79,7 @@ def compare(a_q: Values, b_q: Values, *, samples: int = 10_000, seed: int = 0) -
     >>> compare(np.array([1, 1, 1, 1, 1, 0.0]), np.zeros(6))
     Comparison(difference=0.8333333333333334, wins=5, losses=0, p=0.0625)
     """
-    a, b = _paired(a_q, b_q)
+    a, b = _check_pairs(a_q, b_q)
     differences = a - b
     wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
     differences = differences[differences != 0]
@@ -90,7 +90,7 @@ def compare(a_q: Values, b_q: Values, *, samples: int = 10_000, seed: int = 0) -
     return Comparison(float((a - b).mean()), wins, losses, p)
 
 
-def _paired(a_q: Values, b_q: Values) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _check_pairs(a_q: Values, b_q: Values) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     a, b = np.asarray(a_q, dtype=np.float64), np.asarray(b_q, dtype=np.float64)
     if a.shape != b.shape or not len(a):
         raise WrongUse(f"{len(a)} and {len(b)} queries cannot be paired")

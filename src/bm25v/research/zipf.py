@@ -98,7 +98,7 @@ class GalleryFrequencies:
     def fit_zipf(self) -> ZipfFit:
         """Fit a power law; errors name the gallery."""
         try:
-            return fit_zipf(self.df_v, self.info.pictures)
+            return fit_zipf(self.df_v, self.info.n_images)
         except EvaluationError as error:
             raise EvaluationError(f"{self.info.path}: {error}") from None
 
@@ -107,7 +107,7 @@ def read_frequencies(path: Path) -> GalleryFrequencies:
     """Read the document frequencies of a gallery."""
     with Gallery.open(path) as gallery:
         info, snapshot = gallery.info(), gallery.store.snapshot()
-    if not info.pictures:
+    if not info.n_images:
         raise WrongUse(f"the gallery {path} has no images: index some first")
     df_v = snapshot.searcher.statistics.df_v
     if not df_v.any():

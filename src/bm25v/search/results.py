@@ -68,11 +68,12 @@ class Match:
     coverage: float
     length: float  # |d|, the sum of the image's term frequencies
     average_length: float  # of all images
-    pictures: int  # N, the number of images
+    n_images: int  # N, of the gallery
 
     def to_dict(self) -> dict[str, Any]:
         """Return the match as plain values."""
-        return {**vars(self), "words": [word._asdict() for word in self.words]}
+        values = {"pictures" if k == "n_images" else k: v for k, v in vars(self).items()}
+        return {**values, "words": [word._asdict() for word in self.words]}
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ class Matcher:
             coverage=self._coverage(parts),
             length=int(bag.tf.sum(dtype=np.int64)) / SCALE,
             average_length=statistics.average_length,
-            pictures=statistics.n,
+            n_images=statistics.n,
         )
 
     def query_words(self) -> tuple[QueryWord, ...]:

@@ -146,7 +146,7 @@ class StreamedPatches:
         return self.n_images(window) * self._per_image
 
     def read(self, window: int) -> Halves:
-        """Return a window's patches; those of other images take the place of unreadable ones."""
+        """Return a window's patches; patches of other images replace those of unreadable ones."""
         number = self._numbers[window]
         parts = _extract_shard(
             self._extraction, self._backbone, number, self._shards[number], self._on_error

@@ -176,18 +176,18 @@ class ImageFeatures(NamedTuple):
 class ImageFeatureStore:
     """Features of images by key, in shards; any number of processes may add some.
 
-    Only shards with at least one of the keys in `wanted` are opened.
+    Only shards with at least one of the `needed` keys are opened.
     """
 
-    def __init__(self, folder: Path, wanted: Iterable[bytes]) -> None:
+    def __init__(self, folder: Path, needed: Iterable[bytes]) -> None:
         self._folder = folder
         self.dense: dict[bytes, NDArray[np.float32]] = {}
         self._shards: dict[Path, list[bytes]] = {}
-        wanted_keys = frozenset(wanted)
+        needed_keys = frozenset(needed)
         for path in sorted(folder.glob("*.npz")):
             index = _read_or_delete(path, "keys")
             keys = [] if index is None else [key.tobytes() for key in index["keys"]]
-            if wanted_keys.isdisjoint(keys):
+            if needed_keys.isdisjoint(keys):
                 continue
             arrays = _read_or_delete(path, "dense")
             if arrays is not None:
@@ -205,9 +205,9 @@ class ImageFeatureStore:
         _write_to_cache(path, arrays)
         self._remember(path, features.keys, features.dense_ne)
 
-    def shards(self, wanted: Iterable[bytes]) -> Iterable[ImageFeatures]:
-        """Yield the shards that have wanted images; damaged shards are deleted instead."""
-        missing = set(wanted)
+    def shards(self, needed: Iterable[bytes]) -> Iterable[ImageFeatures]:
+        """Yield the shards that have needed images; damaged shards are deleted instead."""
+        missing = set(needed)
         for path, keys in list(self._shards.items()):
             if missing.isdisjoint(keys):
                 continue

@@ -89,10 +89,10 @@ def pq_bits(n: int) -> int:
     >>> [pq_bits(n) for n in (10, 400, 1_020, 5_994, 75_750)]
     [3, 4, 4, 7, 8]
     """
-    least, most = PQ_BITS
+    min_bits, max_bits = PQ_BITS
     preferred = int(np.log2(max(1, n / _VECTORS_PER_CODE)))
     possible = int(np.log2(n))  # faiss needs a vector per code
-    return max(1, min(max(least, preferred), most, possible))
+    return max(1, min(max(min_bits, preferred), max_bits, possible))
 
 
 def pad_to_parts(vectors_ne: NDArray[np.float32]) -> NDArray[np.float32]:

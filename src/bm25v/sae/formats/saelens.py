@@ -51,7 +51,7 @@ def _read(file: Path, k: int | None) -> SparseAutoEncoder:
     weights = Weights(file, *take_tensors(file, tensors, *_NAMES, ignored=_FINETUNED))
     for name in _FINETUNED:
         if name in tensors:
-            weights = _finetuned(weights, tensors[name], settings)
+            weights = _apply_finetuning(weights, tensors[name], settings)
     if activation == "topk" and settings.get("rescale_acts_by_decoder_norm"):
         weights = weights.with_unit_decoder()
     if settings.get("apply_b_dec_to_input", True):
@@ -105,7 +105,7 @@ def _input_scale(file: Path, settings: Mapping[str, Any]) -> float:
     return float(factor)
 
 
-def _finetuned(weights: Weights, factor_v: Array, settings: Mapping[str, Any]) -> Weights:
+def _apply_finetuning(weights: Weights, factor_v: Array, settings: Mapping[str, Any]) -> Weights:
     """Scale decoder rows by the factors that fine-tuning applies to the activations."""
     if factor_v.shape != weights.b_enc_v.shape:
         refuse(weights.source, f"has a scaling factor of shape {factor_v.shape}", "save it again")
