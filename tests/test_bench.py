@@ -174,17 +174,6 @@ def test_encode_times_readable_images_only(photos: Path, tmp_path: Path) -> None
         time_encoding([tmp_path / "torn.png"], vocabulary="toy")
 
 
-def test_train_times_steps_and_encoders() -> None:
-    pytest.importorskip("torch")
-    from bm25v.research.bench.train import time_steps, time_words
-
-    steps = time_steps(8, batch=64, rounds=1)
-    assert (steps.dim, steps.words, steps.ratio) == (8, 128, steps.dense / steps.ours)
-    words = time_words(patches=9, dim=16, words=64, k=4, rounds=1)
-    assert (words.patches, words.dim, words.words) == (9, 16, 64)
-    assert words.ratio == words.torch / words.numpy > 0
-
-
 def test_explain_times_hits_and_word_counts(photos: Path) -> None:
     options = ("explain", str(photos), "--vocabulary", "toy", "--hits", "3", "--n", "2000")
     times = json.loads(run_bench(*options, "--json").stdout)

@@ -1,4 +1,4 @@
-"""`bm25v bench`: encode, train, search, explain, duplicates."""
+"""`bm25v bench`: encode, search, explain, duplicates."""
 
 import itertools
 import tempfile
@@ -70,39 +70,6 @@ def encode(folder: Path | None, vocabulary: str, limit: int, rounds: int, as_jso
     click.echo(f"forward passes alone  {n / times.forward_seconds:6.1f} images/s")
     click.echo(f"indexing, everything  {n / times.index_seconds:6.1f} images/s")
     click.echo(f"overhead              {times.overhead:+.1%}")
-
-
-@bench.command("train")
-@click.option("--dim", "dims", multiple=True, type=click.IntRange(1), default=(384, 768))
-@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1))
-@json_option
-def train(dims: tuple[int, ...], rounds: int, as_json: bool) -> None:
-    """Compare a training step with a dense one, and encoding patches with PyTorch."""
-    from bm25v.training import trainer as _needs_torch  # noqa: F401, I001 - MissingExtra comes first
-    from bm25v.research.bench.train import time_steps, time_words
-    from bm25v.cli.progress import progress_bar
-
-    with progress_bar() as progress:
-        steps = []
-        for done, dim in enumerate(dims):
-            progress("timing", done, len(dims) + 1)
-            steps.append(time_steps(dim, rounds=rounds))
-        progress("timing", len(dims), len(dims) + 1)
-        words = time_words(rounds=rounds)
-    if as_json:
-        ratios = [{**vars(times), "ratio": times.ratio} for times in steps]
-        print_json({"steps": ratios, "words": {**vars(words), "ratio": words.ratio}})
-        return
-    for times in steps:
-        click.echo(
-            f"D {times.dim}, {times.words:,} words: {times.ours * 1e3:.0f} ms per step, "
-            f"dense {times.dense * 1e3:.0f} ms: {times.ratio:.1f} times faster"
-        )
-    click.echo(
-        f"{words.patches} patches, D {words.dim}, {words.words:,} words, one thread: "
-        f"{words.numpy * 1e3:.0f} ms, torch {words.torch * 1e3:.0f} ms: "
-        f"{words.ratio:.1f} times faster"
-    )
 
 
 @bench.command("search")
