@@ -11,7 +11,6 @@ from bm25v.errors import GalleryDamaged, WrongUse
 from bm25v.gallery import catalog
 from bm25v.index.bm25 import Bm25Parameters, WeightedWords, reference_scores
 from bm25v.search.engine import HYBRID_WEIGHT
-from bm25v.search.filters import idf_masses
 from tests.conftest import make_pixels
 from tests.histories import Contents, make_encoding, random_sessions, run_session
 
@@ -122,7 +121,7 @@ def test_hybrid_mode_weighs_words_by_the_highest_score_that_k1_allows(
     gallery, pixels = gallery_with_parameters, make_pixels(3)
     results = gallery.search(pixels, mode="hybrid", k=12)
     words = WeightedWords.from_bag(gallery.vocabulary.encode(pixels).bag)
-    masses = idf_masses(words, gallery.store.snapshot().searcher.statistics)
+    masses = gallery.store.snapshot().searcher.statistics.idf_masses(words)
     factor = HYBRID_WEIGHT / (1.9 * float(masses.sum()))
     assert results.sparse_factor == pytest.approx(factor)
     for hit in results:

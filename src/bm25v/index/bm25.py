@@ -157,6 +157,10 @@ class Statistics:
         df = self.df_v[words]
         return np.asarray(np.log(1 + (self.n - df + 0.5) / (df + 0.5)), dtype=np.float64)
 
+    def idf_masses(self, words: "WeightedWords") -> NDArray[np.float64]:
+        """Return weight · idf of each word; their sum is the query's IDF mass."""
+        return words.weights * self.idf(words.words)
+
     def length_norms(
         self, lengths: NDArray[np.integer], parameters: Bm25Parameters = DEFAULT_PARAMETERS
     ) -> NDArray[np.float64]:

@@ -21,7 +21,7 @@ from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
 from bm25v.index.searcher import top_positions
 from bm25v.search.encode import EncodedQuery, encode_query
-from bm25v.search.filters import explain_no_match, flag_rows, idf_masses
+from bm25v.search.filters import explain_no_match, flag_rows
 from bm25v.search.query import Mode, Query
 from bm25v.search.ranking import cosines
 from bm25v.search.results import Hit, Match, Matcher, Results
@@ -141,7 +141,9 @@ def choose_mode(mode: Mode | None, encoded: EncodedQuery) -> Mode:
 def rank_rows(encoded: EncodedQuery, query: Query, mode: Mode, snapshot: Snapshot) -> RankedRows:
     """Return the best k rows: first stage by words, second stage by mode."""
     start = time.perf_counter()
-    flags = flag_rows(snapshot.searcher, encoded, query.min_coverage)
+    flags = None  # all rows
+    if encoded.must or encoded.without or query.min_coverage > 0:
+        flags = flag_rows(snapshot.searcher, encoded, query.min_coverage)
     if mode == "dense":
         rows = snapshot.rows if flags is None else np.flatnonzero(flags)
         sparse_scores = np.full(len(rows), np.nan)
@@ -176,8 +178,8 @@ def _load_models(store: GalleryStore, query: Query) -> None:
 def _highest_score(encoded: EncodedQuery, snapshot: Snapshot) -> float:
     """Return an upper bound of every image's score: all words, fully saturated."""
     searcher = snapshot.searcher
-    masses = idf_masses(encoded.positive_words, searcher.statistics)
-    return (searcher.parameters.k1 + 1) * float(masses.sum())
+    masses = searcher.statistics.idf_masses(encoded.positive_words)
+    return searcher.parameters.largest_saturation * float(masses.sum())
 
 
 def _dense_scores(

@@ -34,15 +34,12 @@ def find_rows(
     return np.flatnonzero(flag_words(snapshot.searcher, must, without))
 
 
-def flag_rows(searcher: Searcher, query: "EncodedQuery", min_coverage: float) -> Flags | None:
-    """Return which rows a query allows; None if it allows all."""
-    flags = None
-    if query.must or query.without:
-        flags = flag_words(searcher, query.must, query.without)
-    if min_coverage <= 0:
-        return flags
-    is_covered = coverages(searcher, query.positive_words) >= min_coverage - _ROUNDING
-    return is_covered if flags is None else flags & is_covered
+def flag_rows(searcher: Searcher, query: "EncodedQuery", min_coverage: float) -> Flags:
+    """Return which rows a query allows."""
+    flags = flag_words(searcher, query.must, query.without)
+    if min_coverage > 0:
+        flags &= coverages(searcher, query.positive_words) >= min_coverage - _ROUNDING
+    return flags
 
 
 def flag_words(searcher: Searcher, must: Sequence[int], without: Sequence[int]) -> Flags:
@@ -53,13 +50,8 @@ def flag_words(searcher: Searcher, must: Sequence[int], without: Sequence[int]) 
 
 def coverages(searcher: Searcher, words: WeightedWords) -> NDArray[np.float64]:
     """Return the share of a query's IDF mass that each row matches; below 0 for removed rows."""
-    masses = idf_masses(words, searcher.statistics)
+    masses = searcher.statistics.idf_masses(words)
     return searcher.sum_values(words.words, masses) / (float(masses.sum()) or 1.0)
-
-
-def idf_masses(words: WeightedWords, statistics: Statistics) -> NDArray[np.float64]:
-    """Return weight · idf of each word; their sum is the query's IDF mass."""
-    return words.weights * statistics.idf(words.words)
 
 
 def explain_no_match(

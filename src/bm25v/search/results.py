@@ -14,7 +14,7 @@ from bm25v.display import word_label
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.index.bm25 import Contribution, contributions, sum_contributions
 from bm25v.search.encode import EncodedQuery
-from bm25v.search.filters import Names, idf_masses
+from bm25v.search.filters import Names
 from bm25v.vocabulary.bag import SCALE
 
 
@@ -137,7 +137,7 @@ class Matcher:
         self._query, self._snapshot, self._names = query, snapshot, names
         self._statistics = snapshot.searcher.statistics
         positive = query.positive_words
-        masses: list[float] = idf_masses(positive, self._statistics).tolist()
+        masses: list[float] = self._statistics.idf_masses(positive).tolist()
         self._masses: dict[int, float] = dict(zip(positive.words.tolist(), masses, strict=True))
         self._total_mass = sum(masses)
 
