@@ -64,6 +64,15 @@ def test_each_kind_of_content_is_enough_for_a_query() -> None:
     assert limits.min_coverage == 1
 
 
+def test_a_query_accepts_single_values_however_it_is_made() -> None:
+    pixels = np.zeros((2, 2, 3), np.uint8)
+    values: dict[str, Any] = {"images": "a.jpg", "must": 3, "like": "b.jpg", "negative": pixels}
+    query = Query(**values | {"boost": None, "without": None})
+    assert (query.images, query.must, query.without, query.boost) == (("a.jpg",), (3,), (), {})
+    assert query.like == (os.path.abspath("b.jpg"),)
+    assert len(query.negative) == 1
+
+
 def test_a_query_cannot_be_changed() -> None:
     query = Query.of("cat.jpg", must=3)
     with pytest.raises(FrozenInstanceError):

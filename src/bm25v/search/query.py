@@ -5,7 +5,7 @@ this module's job: reading images, and finding out which word a name means.
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
@@ -90,17 +90,13 @@ class Query:
         images: QueryImage | Iterable[QueryImage] | None = None,
         **options: Unpack[QueryOptions],
     ) -> "Query":
-        """Return a query; a single image, word or path may stand for a list of one."""
-        given: dict[str, Any] = dict(options)
-        for name in ("must", "without"):
-            given[name] = _as_words(given.get(name, ()))
-        for name in ("like", "unlike"):
-            given[name] = absolute_paths(given.get(name, ()))
-        given["negative"] = _as_images(options.get("negative"))
-        given["boost"] = dict(options.get("boost") or {})
-        return cls(images=_as_images(images), **given)
+        """Return a query; typed for a single image, word or path in place of several."""
+        values: dict[str, Any] = {"images": images, **options}
+        return cls(**values)
 
     def __post_init__(self) -> None:
+        for name, normalise in _NORMALISE.items():
+            object.__setattr__(self, name, normalise(getattr(self, name)))
         if not (self.images or self.like or self.must or self.boost or self.text is not None):
             raise WrongUse("an empty query: give an image, a text, or words by must or boost")
         if self.text is not None and not self.text.strip():
@@ -117,9 +113,9 @@ class Query:
             raise WrongUse(f"min_coverage = {self.min_coverage}: give a share between 0 and 1")
 
 
-def absolute_paths(paths: Path | Iterable[Path]) -> tuple[str, ...]:
-    """Return one path or several as absolute paths."""
-    paths = [paths] if isinstance(paths, str | os.PathLike) else paths
+def absolute_paths(paths: Path | Iterable[Path] | None) -> tuple[str, ...]:
+    """Return one path, several or none as absolute paths."""
+    paths = [paths] if isinstance(paths, str | os.PathLike) else paths or ()
     return tuple(os.path.abspath(path) for path in paths)
 
 
@@ -136,5 +132,18 @@ def _as_images(images: QueryImage | Iterable[QueryImage] | None) -> tuple[QueryI
     return tuple(images)
 
 
-def _as_words(words: Word | Iterable[Word]) -> tuple[Word, ...]:
+def _as_words(words: Word | Iterable[Word] | None) -> tuple[Word, ...]:
+    if words is None:
+        return ()
     return (words,) if isinstance(words, int | np.integer | str) else tuple(words)
+
+
+_NORMALISE: dict[str, Callable[[Any], Any]] = {  # a single value stands for a list of one
+    "images": _as_images,
+    "negative": _as_images,
+    "must": _as_words,
+    "without": _as_words,
+    "boost": lambda boost: dict(boost or {}),
+    "like": absolute_paths,
+    "unlike": absolute_paths,
+}
