@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 @click.argument("paths", nargs=-1, required=True, type=click.Path())
 @gallery_option
 @click.option("--vocabulary", help="A vocabulary's name or folder  [default: the gallery's own]")
-@click.option("--k1", type=float, help="Of BM25, for a new gallery  [default: 1.5]")
-@click.option("--b", type=float, help="Of BM25, for a new gallery  [default: 0.75]")
+@click.option("--k1", type=float, help="The k1 of BM25, for a new gallery.")
+@click.option("--b", type=float, help="The b of BM25, for a new gallery.")
 @click.option("--workers", type=click.IntRange(1), help="Threads  [default: one for each CPU]")
 @json_option
 def index(
