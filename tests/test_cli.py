@@ -105,6 +105,27 @@ def test_index_follows_the_folder(indexed: Run, photos: Path) -> None:
     }
 
 
+def test_a_bare_command_prints_the_help_and_a_typo_names_the_closest_command(run: Run) -> None:
+    bare = run()
+    assert (bare.code, bare.err) == (0, "")
+    assert bare.out == run("--help").out
+    for section in ("Search:", "Gallery:", "Vocabulary:", "Research:"):
+        assert f"\n{section}\n" in bare.out
+    failed(run("serch"), 2, "no command 'serch'", "Did you mean 'search'?")
+    failed(run("xyz"), 2, "no command 'xyz'", "bm25v --help")
+
+
+def test_the_nearest_gallery_above_is_used(
+    indexed: Run, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(photos.parent))
+    (photos.parent / "below" / "here").mkdir(parents=True)
+    monkeypatch.chdir(photos.parent / "below" / "here")
+    assert indexed("info", "--json").json["pictures"] == 12
+    monkeypatch.setenv("HOME", str(photos.parent / "below"))  # nothing above home is used
+    failed(indexed("info"), 1, "no gallery at")
+
+
 def test_search_prints_a_table(indexed: Run, photos: Path) -> None:
     outcome = indexed("search", photos / "3.png", "-k", "3")
     assert outcome.code == 0

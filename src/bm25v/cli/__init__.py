@@ -91,8 +91,7 @@ def main() -> None:
     try:
         bm25v(prog_name="bm25v", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.ctx.get_help(), err=True)
-        sys.exit(2)
+        click.echo(error.ctx.get_help())
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
     except Bm25vError as error:

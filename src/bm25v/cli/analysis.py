@@ -16,8 +16,8 @@ from bm25v.cli.evaluate import (
     split_option,
 )
 from bm25v.cli.options import (
-    DEFAULT_GALLERY,
     console,
+    find_gallery,
     gallery_option,
     json_option,
     make_table,
@@ -194,8 +194,8 @@ def report(
     "--gallery",
     "paths",
     multiple=True,
-    default=lambda: (os.environ.get("BM25V_GALLERY", DEFAULT_GALLERY),),
-    show_default=f"$BM25V_GALLERY, else {DEFAULT_GALLERY}",
+    default=lambda: (os.environ.get("BM25V_GALLERY") or find_gallery(),),
+    show_default="$BM25V_GALLERY, else the nearest gallery.bm25v",
     type=click.Path(path_type=Path),
     help="A gallery's folder; give several to compare them.",
 )

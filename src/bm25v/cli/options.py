@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable
 from functools import wraps
@@ -26,8 +27,8 @@ gallery_option = click.option(
     "--gallery",
     "gallery_path",
     envvar="BM25V_GALLERY",
-    default=DEFAULT_GALLERY,
-    show_default=True,
+    default=lambda: find_gallery(),
+    show_default=f"the nearest {DEFAULT_GALLERY} here or in a parent folder",
     show_envvar=True,
     type=click.Path(path_type=Path),
     help="The gallery's folder.",
@@ -131,6 +132,20 @@ def query_options(function: Callable[..., None]) -> Callable[..., None]:
 def is_empty_query(options: "QueryOptions") -> bool:
     """Return whether options alone, without an image, search for nothing."""
     return not any(options[name] for name in ("must", "boost", "like")) and options["text"] is None
+
+
+def find_gallery() -> Path:
+    """Return the nearest default gallery, here or in a parent folder; else the one to create here.
+
+    A home folder is the last one that is looked at: what lies above belongs to somebody else.
+    """
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / DEFAULT_GALLERY / "catalog.sqlite").is_file():
+            return Path(os.path.relpath(folder / DEFAULT_GALLERY))
+        if folder == Path.home():
+            break
+    return Path(DEFAULT_GALLERY)
 
 
 def console() -> "Console":
