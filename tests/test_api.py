@@ -1,10 +1,13 @@
 """The methods of `Gallery` that compose other packages: queries, matches, words and names."""
 
+import io
 import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from bm25v import Query
 from bm25v.api import Gallery
@@ -166,3 +169,73 @@ def test_names_of_words_are_used_everywhere(gallery: Gallery, photos: Path) -> N
     gallery.name_words({word: None})
     assert labels() == {f"word {word}"}
     assert [hit.path for hit in gallery.search(must=word)] == [hit.path for hit in by_name]
+
+
+def test_an_image_may_be_a_path_bytes_a_file_a_pillow_image_an_array_or_a_hit(
+    gallery: Gallery, photos: Path
+) -> None:
+    path = photos / "3.png"
+    image = Image.open(path)
+    (first, *_) = expected = gallery.search(path)
+    with path.open("rb") as file, io.BytesIO(path.read_bytes()) as buffer:
+        pixels = np.asarray(image)
+        inputs: list[Any] = [str(path), path.read_bytes(), file, buffer, image, pixels, first]
+        for given in inputs:
+            assert [hit.path for hit in gallery.search(given)] == [hit.path for hit in expected]
+    assert gallery.vocabulary.bag(image).words.tolist() == (
+        gallery.vocabulary.bag(path).words.tolist()
+    )
+    assert gallery.explain(first, expected[1]).match.path == expected[1].path
+    liked = gallery.search(like=[first, expected[1]], k=12)
+    assert len(liked) > 0
+    assert gallery.remove(first) == 1
+
+
+def test_grey_images_are_searched_as_rgb(gallery: Gallery, photos: Path) -> None:
+    grey = Image.open(photos / "3.png").convert("L")
+    arrays = (np.asarray(grey), np.asarray(grey)[:, :, None], np.asarray(grey.convert("RGB")))
+    results = [gallery.search(given) for given in (grey, *arrays)]
+    scores = [[(hit.path, hit.score) for hit in one] for one in results]
+    assert scores.count(scores[0]) == 4
+
+
+def test_a_pillow_image_is_turned_upright(gallery: Gallery, photos: Path, tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rotated by 90 degrees
+    Image.open(photos / "3.png").save(tmp_path / "turned.png", exif=exif)
+    by_path = gallery.search(tmp_path / "turned.png")
+    by_image = gallery.search(Image.open(tmp_path / "turned.png"))
+    assert [(hit.path, hit.score) for hit in by_image] == [(h.path, h.score) for h in by_path]
+
+
+@pytest.mark.parametrize("wrong", [7, 2.5, {"a": 1}, io.StringIO("text")])
+def test_what_is_not_an_image_is_named(gallery: Gallery, wrong: Any) -> None:
+    with pytest.raises(WrongUse, match=f"a {type(wrong).__name__} is not an image: give a path"):
+        gallery.search([wrong])
+
+
+def test_open_or_create_opens_what_is_there(tmp_path: Path, photos: Path) -> None:
+    for expected in (0, 12):
+        with Gallery.open_or_create(tmp_path / "g", vocabulary="toy", k1=0.9) as gallery:
+            assert len(gallery) == expected
+            assert gallery.info().k1 == 0.9
+            gallery.add(photos)
+
+
+def test_a_gallery_lists_its_images(gallery: Gallery, photos: Path) -> None:
+    assert sorted(gallery) == sorted(map(str, photos.iterdir()))
+    assert photos / "3.png" in gallery
+    gallery.remove(photos / "3.png")
+    assert photos / "3.png" not in gallery
+    assert len(list(gallery)) == len(gallery) == 11
+
+
+def test_reprs_are_short(gallery: Gallery, photos: Path) -> None:
+    results = gallery.search(photos / "3.png")
+    explanation = gallery.explain(photos / "3.png", results[1])
+    for value in (gallery, results, results[0], explanation):
+        assert len(repr(value)) < 250
+        assert str(photos.parent) in repr(value)
+    assert repr(results).startswith("<Results: 10 hits (two-stage), best <Hit 1: ")
+    nothing = gallery.search(photos / "3.png", min_coverage=1, without=results.query[0].word)
+    assert repr(nothing).startswith("<Results: 0 hits (two-stage): no image that")

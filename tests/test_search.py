@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from bm25v.api import Gallery
 from bm25v.errors import ImageError, WrongUse
+from bm25v.images import ImageInput
 from bm25v.index import bm25
 from bm25v.index.bm25 import WeightedWords
 from bm25v.sae.model import Codes
 from bm25v.search import Hit, Mode, Results
 from bm25v.search.filters import flag_words
-from bm25v.vocabulary import Encoding, ImageInput, Vocabulary
+from bm25v.vocabulary import Encoding, Vocabulary
 from bm25v.vocabulary.bag import Bag, pool_codes
 from tests import histories
 from tests.conftest import encode, make_image

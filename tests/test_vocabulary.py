@@ -162,9 +162,9 @@ def test_a_changed_backbone_raises_vocabulary_error(tmp_path: Path) -> None:
 
 def test_an_array_of_another_shape_or_type_raises_wrong_use() -> None:
     toy = Vocabulary.load("toy")
-    shapes = [(8, 8), (8, 8, 4), (0, 8, 3)]
+    shapes = [(8,), (8, 8, 4), (0, 8, 3)]
     for array in (np.zeros((8, 8, 3)), *(np.zeros(shape, np.uint8) for shape in shapes)):
-        with pytest.raises(WrongUse, match=r"give uint8 with shape \(height, width, 3\)"):
+        with pytest.raises(WrongUse, match=r"give uint8 with shape \(height, width\) or"):
             toy.encode(array)  # type: ignore[arg-type]
 
 

@@ -4,7 +4,7 @@ Not this module's job: any logic of its own.
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Self, Unpack
 
@@ -12,6 +12,7 @@ from bm25v.duplicates import DuplicateGroup, find_duplicates
 from bm25v.errors import WrongUse
 from bm25v.explain.explanation import Explanation, explain_hit
 from bm25v.explain.word_statistics import WordInGallery, WordStatistics, WordUse
+from bm25v.gallery.catalog import FILE_NAME
 from bm25v.gallery.indexing import IndexReport, index_files
 from bm25v.gallery.store import GalleryInfo, GalleryStore
 from bm25v.gallery.verify import find_problems
@@ -74,6 +75,15 @@ class Gallery:
         """Open a gallery. Give its vocabulary only if that has moved to another path."""
         return cls(GalleryStore(Path(path), vocabulary))
 
+    @classmethod
+    def open_or_create(
+        cls, path: PathInput, *, vocabulary: PathInput | None = None, **parameters: float
+    ) -> "Gallery":
+        """Open a gallery, or create it if there is none; `parameters` are those of `create`."""
+        if (Path(path) / FILE_NAME).is_file():
+            return cls.open(path, vocabulary=vocabulary)
+        return cls.create(path, vocabulary=vocabulary or DEFAULT, **parameters)
+
     def close(self) -> None:
         """Release the files; the gallery cannot be used afterwards."""
         self.store.close()
@@ -86,6 +96,15 @@ class Gallery:
 
     def __len__(self) -> int:
         return self.store.catalog.n_live()
+
+    def __contains__(self, path: PathInput) -> bool:
+        return self.store.catalog.at_path(os.path.abspath(path)) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return (record.path for record in self.store.catalog.images())
+
+    def __repr__(self) -> str:
+        return f"<Gallery {self.path}>"
 
     @property
     def path(self) -> Path:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.display import count
 from bm25v.errors import ImageError, WrongUse
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
@@ -63,6 +64,10 @@ class Explanation:
     text: str | None = None
     notes: tuple[str, ...] = ()
     parameters: Bm25Parameters = DEFAULT_PARAMETERS
+
+    def __repr__(self) -> str:
+        words = count(len(self.parts), "word")
+        return f"<Explanation of {self.hit_path}: {words}, BM25 {self.sparse:.2f}>"
 
     @property
     def hit_path(self) -> str:

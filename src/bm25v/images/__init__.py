@@ -7,10 +7,12 @@ package's job: what a model needs.
 from bm25v.images.decode import (
     MAX_BYTES,
     MAX_PIXELS,
+    ImageInput,
     Source,
     decode_image,
     make_thumbnail,
     open_stream,
+    read_input,
     read_size,
     resize_image,
 )
@@ -22,12 +24,14 @@ __all__ = [
     "MAX_BYTES",
     "MAX_PIXELS",
     "SUFFIXES",
+    "ImageInput",
     "Source",
     "decode_image",
     "detect_format",
     "find_images",
     "make_thumbnail",
     "open_stream",
+    "read_input",
     "read_size",
     "resize_image",
 ]

@@ -16,11 +16,11 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 
 from bm25v.display import printable
 from bm25v.errors import ImageError, MissingExtra, WrongUse
@@ -28,6 +28,9 @@ from bm25v.images.formats import HEAD_SIZE, detect_format
 
 Source = str | os.PathLike[str] | bytes
 """An image: the path of a file, or the bytes of one."""
+
+ImageInput = Source | IO[bytes] | Image.Image | NDArray[np.uint8]
+"""An image as people have it: also an open file, a Pillow image, a grey or an RGB array."""
 
 Stream = io.BufferedReader | io.BytesIO
 
@@ -85,7 +88,7 @@ def decode_image(source: Source, *, short_side: int | None = None) -> NDArray[np
     least that long. Transparent parts become white.
 
     >>> import io
-    >>> from PIL import Image
+    >>> from PIL import Image, ImageOps
     >>> file = io.BytesIO()
     >>> Image.new("RGB", (800, 600)).save(file, "JPEG")
     >>> decode_image(file.getvalue()).shape
@@ -107,11 +110,34 @@ def decode_image(source: Source, *, short_side: int | None = None) -> NDArray[np
     return np.array(rgb)
 
 
+def read_input(image: ImageInput) -> Source | NDArray[np.uint8]:
+    """Return an image as a path, bytes or an RGB array, whatever a person has given.
+
+    >>> read_input(np.zeros((4, 6), np.uint8)).shape
+    (4, 6, 3)
+    >>> read_input(Image.new("LA", (6, 4))).shape
+    (4, 6, 3)
+    """
+    if isinstance(image, str | os.PathLike | bytes):
+        return image
+    if isinstance(image, Image.Image):
+        return np.asarray(_convert_to_rgb(ImageOps.exif_transpose(image)))
+    if isinstance(image, np.ndarray):
+        return _check_array(image)
+    content = image.read() if hasattr(image, "read") else None
+    if not isinstance(content, bytes):
+        raise WrongUse(
+            f"a {type(image).__name__} is not an image: give a path, bytes, a file opened with "
+            '"rb", a Pillow image, or an array of uint8'
+        )
+    return content
+
+
 def read_size(source: Source) -> tuple[int, int]:
     """Return the width and height of the upright image; most formats need no decoding for it.
 
     >>> import io
-    >>> from PIL import Image
+    >>> from PIL import Image, ImageOps
     >>> file = io.BytesIO()
     >>> Image.new("RGB", (800, 600)).save(file, "JPEG")
     >>> read_size(file.getvalue())
@@ -248,6 +274,18 @@ def _reduce(image: Image.Image, short_side: int | None) -> Image.Image:
     """Average whole blocks of pixels if the image is at least twice as large as needed."""
     factor = min(image.size) // (short_side or min(image.size))
     return image.reduce(factor) if factor > 1 and image.mode in _REDUCIBLE_MODES else image
+
+
+def _check_array(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    if array.dtype == np.uint8 and array.size:
+        if array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 1):
+            return np.repeat(array.reshape(*array.shape[:2], 1), 3, axis=2)
+        if array.ndim == 3 and array.shape[2] == 3:
+            return array
+    raise WrongUse(
+        f"an array of {array.dtype} with shape {array.shape} is not an image: "
+        "give uint8 with shape (height, width) or (height, width, 3)"
+    )
 
 
 def _convert_to_rgb(image: Image.Image) -> Image.Image:

@@ -17,12 +17,13 @@ from bm25v import images
 from bm25v.errors import ImageError, WrongUse
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
+from bm25v.images import ImageInput
 from bm25v.index.bm25 import WeightedWords
 from bm25v.sae.model import Codes
 from bm25v.search import regions
 from bm25v.search.query import Query, QueryImage, Word
 from bm25v.search.text import interpret_text
-from bm25v.vocabulary import Encoding, ImageInput, Vocabulary
+from bm25v.vocabulary import Encoding, Vocabulary
 from bm25v.vocabulary.bag import Bag, pool_codes
 from bm25v.vocabulary.names import check_word, find_word
 

@@ -10,14 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
 from bm25v.errors import WrongUse
+from bm25v.images import ImageInput, Source, read_input
 from bm25v.search.regions import Region
-from bm25v.vocabulary import Encoding, ImageInput
+from bm25v.vocabulary import Encoding
 
 Mode = Literal["two-stage", "sparse", "dense", "hybrid"]
 Path = str | os.PathLike[str]
 QueryImage = ImageInput | Encoding  # an image, encoded already or not
+ReadImage = Source | NDArray[np.uint8] | Encoding  # what a query keeps of it
 Word = int | str  # a word's number or name
 
 
@@ -69,13 +73,13 @@ class Query:
     (12,)
     """
 
-    images: tuple[QueryImage, ...] = ()
+    images: tuple[ReadImage, ...] = ()
     text: str | None = None
     region: Region | None = None
     must: tuple[Word, ...] = ()
     without: tuple[Word, ...] = ()
     boost: Mapping[Word, float] = field(default_factory=dict)
-    negative: tuple[QueryImage, ...] = ()
+    negative: tuple[ReadImage, ...] = ()
     like: tuple[str, ...] = ()
     unlike: tuple[str, ...] = ()
     query_words: int | None = None
@@ -119,7 +123,7 @@ def absolute_paths(paths: Path | Iterable[Path] | None) -> tuple[str, ...]:
     return tuple(os.path.abspath(path) for path in paths)
 
 
-def _as_images(images: QueryImage | Iterable[QueryImage] | None) -> tuple[QueryImage, ...]:
+def _as_images(images: Any) -> tuple[ReadImage, ...]:
     """Return one image, several or none as a tuple.
 
     >>> _as_images("a.jpg"), _as_images(["a.jpg", b"bytes"]), _as_images(None)
@@ -127,9 +131,14 @@ def _as_images(images: QueryImage | Iterable[QueryImage] | None) -> tuple[QueryI
     """
     if images is None:
         return ()
-    if isinstance(images, str | os.PathLike | bytes | np.ndarray | Encoding):
-        return (images,)
-    return tuple(images)
+    is_single = isinstance(images, str | os.PathLike | bytes | np.ndarray | Encoding | Image.Image)
+    if is_single or hasattr(images, "read"):
+        return (_as_image(images),)
+    return tuple(_as_image(image) for image in images)
+
+
+def _as_image(image: Any) -> ReadImage:
+    return image if isinstance(image, Encoding) else read_input(image)
 
 
 def _as_words(words: Word | Iterable[Word] | None) -> tuple[Word, ...]:

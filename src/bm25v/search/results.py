@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bm25v.display import word_label
+from bm25v.display import count, word_label
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.index.bm25 import Contribution, contributions, sum_contributions
 from bm25v.search.encode import EncodedQuery
@@ -70,6 +70,10 @@ class Match:
     average_length: float  # of all images
     n_images: int  # N, of the gallery
 
+    def __fspath__(self) -> str:
+        """Return the path, so that a hit is accepted wherever an image or a path is."""
+        return self.path
+
     def to_dict(self) -> dict[str, Any]:
         """Return the match as plain values."""
         values = {"pictures" if k == "n_images" else k: v for k, v in vars(self).items()}
@@ -83,6 +87,9 @@ class Hit(Match):
     rank: int
     first_rank: int | None  # None in dense mode
     score: float
+
+    def __repr__(self) -> str:
+        return f"<Hit {self.rank}: {self.path}, score {self.score:.3f}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the hit as plain values."""
@@ -107,6 +114,10 @@ class Results:
     no_match: str | None = None
     notes: tuple[str, ...] = ()
     sparse_factor: float | None = None
+
+    def __repr__(self) -> str:
+        best = f", best {self.hits[0]!r}" if self.hits else f": {self.no_match}"
+        return f"<Results: {count(len(self), 'hit')} ({self.mode}){best}>"
 
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.hits)

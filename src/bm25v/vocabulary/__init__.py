@@ -7,6 +7,6 @@ images, scoring them, training.
 """
 
 from bm25v.vocabulary.bag import Bag
-from bm25v.vocabulary.vocabulary import DEFAULT, Encoding, ImageInput, Vocabulary
+from bm25v.vocabulary.vocabulary import DEFAULT, Encoding, Vocabulary
 
-__all__ = ["DEFAULT", "Bag", "Encoding", "ImageInput", "Vocabulary"]
+__all__ = ["DEFAULT", "Bag", "Encoding", "Vocabulary"]

@@ -24,6 +24,7 @@ from bm25v.backbones.protocol import Floats
 from bm25v.display import first_line
 from bm25v.errors import MissingExtra, UnknownVocabulary, VocabularyError, WrongUse
 from bm25v.files import replace_file
+from bm25v.images import ImageInput
 from bm25v.sae.model import Codes, SparseAutoEncoder
 from bm25v.threads import locked_cached_property
 from bm25v.vocabulary import bag as bags
@@ -44,8 +45,6 @@ HUB_FILES = [  # downloaded from the hub
 _SHIPPED = Path(__file__).parent / "shipped"
 _HUB_PREFIX = "hf://"
 _TENSORS = ("W_enc", "b_enc", "W_dec", "b_dec")
-
-ImageInput = str | os.PathLike[str] | bytes | NDArray[np.uint8]
 
 
 class Encoding(NamedTuple):
@@ -208,15 +207,10 @@ class Vocabulary:
 
     def decode(self, image: ImageInput) -> NDArray[np.uint8]:
         """Return an upright RGB array; one from a file is not much larger than the input."""
-        if isinstance(image, np.ndarray):
-            is_rgb = image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3
-            if not is_rgb or image.size == 0:
-                raise WrongUse(
-                    f"an array of {image.dtype} with shape {image.shape} is not an image: "
-                    "give uint8 with shape (height, width, 3)"
-                )
-            return image
-        return images.decode_image(image, short_side=2 * self.backbone.input_size)
+        source = images.read_input(image)
+        if isinstance(source, np.ndarray):
+            return source
+        return images.decode_image(source, short_side=2 * self.backbone.input_size)
 
     def bag(self, image: ImageInput) -> Bag:
         """Return the bag of an image."""
