@@ -9,10 +9,10 @@ from PIL import Image
 
 from bm25v.api import Gallery
 from bm25v.demo import search_and_explain
-from bm25v.explain import Explanation
-from bm25v.explain.explanation import combine_maps
-from bm25v.explain.heatmaps import overlay
-from bm25v.explain.word_portrait import make_portraits
+from bm25v.explanations import Explanation
+from bm25v.explanations.explanation import combine_maps
+from bm25v.explanations.heatmaps import overlay
+from bm25v.explanations.word_portrait import make_portraits
 from bm25v.pages.explanation_page import render_explanation
 from bm25v.pages.searches_page import render_searches
 from bm25v.pages.vocabulary_page import render_vocabulary

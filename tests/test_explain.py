@@ -15,9 +15,9 @@ from PIL import Image
 from bm25v.api import Gallery
 from bm25v.cli import search as cli_search
 from bm25v.errors import ImageError, WrongUse
-from bm25v.explain import Explanation, Part, drawing, heatmaps
-from bm25v.explain.drawing import draw
-from bm25v.explain.explanation import combine_maps, round_to_sum
+from bm25v.explanations import Explanation, Part, drawing, heatmaps
+from bm25v.explanations.drawing import draw
+from bm25v.explanations.explanation import combine_maps, round_to_sum
 from bm25v.pages.explanation_page import render_explanation
 from bm25v.search import Match, WordContribution
 from bm25v.vocabulary import bag as bags

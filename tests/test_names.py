@@ -382,8 +382,8 @@ def make_tiny_gallery(folder: Path, photos: Path) -> Gallery:
 
 
 def test_suggested_names_are_the_most_similar_prompts(two_towers: TwoTowers, photos: Path) -> None:
-    from bm25v.explain import crops, suggest
-    from bm25v.explain.word_portrait import find_strongest
+    from bm25v.explanations import crops, suggest
+    from bm25v.explanations.word_portrait import find_strongest
 
     gallery = make_tiny_gallery(two_towers.folder, photos)
     words = [word.word for word in gallery.words()][:6]

@@ -12,8 +12,8 @@ from bm25v import pages
 from bm25v.api import Gallery
 from bm25v.demo import search_and_explain
 from bm25v.errors import Bm25vError, WrongUse
-from bm25v.explain import Explanation, Part, heatmaps
-from bm25v.explain.drawing import draw
+from bm25v.explanations import Explanation, Part, heatmaps
+from bm25v.explanations.drawing import draw
 from bm25v.pages.charts import Axis, Line, draw_legend, draw_lines
 from bm25v.pages.explanation_page import render_explanation, write_explanation
 from bm25v.pages.render import render

@@ -15,9 +15,9 @@ from PIL import Image
 
 from bm25v.api import Gallery
 from bm25v.errors import WrongUse
-from bm25v.explain import crops, word_statistics
-from bm25v.explain.word_portrait import MAX_BINS, TOP, make_portraits, nearest_words, tf_bins
-from bm25v.explain.word_statistics import FolderWithWord
+from bm25v.explanations import crops, word_statistics
+from bm25v.explanations.word_portrait import MAX_BINS, TOP, make_portraits, nearest_words, tf_bins
+from bm25v.explanations.word_statistics import FolderWithWord
 from bm25v.gallery.writer import FileState, Writer
 from bm25v.pages.charts import draw_position_map, draw_tf_histogram
 from bm25v.pages.word_page import render_word, render_words_overview

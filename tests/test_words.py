@@ -16,7 +16,7 @@ from PIL import Image
 from bm25v import images
 from bm25v.cli.words import words as command
 from bm25v.errors import UnknownVocabulary, VocabularyError
-from bm25v.explain.samples import FILE_NAME, Samples
+from bm25v.explanations.samples import FILE_NAME, Samples
 from bm25v.pages import charts
 from bm25v.pages.vocabulary_page import LOG_NAME, read_log, render_vocabulary
 from bm25v.vocabulary import Vocabulary

@@ -32,7 +32,7 @@ from bm25v.errors import (
 
 if TYPE_CHECKING:
     from bm25v.api import Gallery
-    from bm25v.explain import Explanation
+    from bm25v.explanations import Explanation
     from bm25v.search import Hit, Query, Results
     from bm25v.vocabulary import Vocabulary
     from bm25v.vocabulary.bag import Bag
@@ -68,7 +68,7 @@ __all__ = [
 
 _HOMES = {
     "Bag": "bm25v.vocabulary.bag",
-    "Explanation": "bm25v.explain",
+    "Explanation": "bm25v.explanations",
     "Gallery": "bm25v.api",
     "Hit": "bm25v.search",
     "Query": "bm25v.search",

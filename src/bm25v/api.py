@@ -10,8 +10,8 @@ from typing import Self, Unpack
 
 from bm25v.duplicates import DuplicateGroup, find_duplicates
 from bm25v.errors import WrongUse
-from bm25v.explain.explanation import Explanation, explain_hit
-from bm25v.explain.word_statistics import WordInGallery, WordStatistics, WordUse
+from bm25v.explanations.explanation import Explanation, explain_hit
+from bm25v.explanations.word_statistics import WordInGallery, WordStatistics, WordUse
 from bm25v.gallery.catalog import FILE_NAME
 from bm25v.gallery.indexing import IndexReport, index_files
 from bm25v.gallery.store import GalleryInfo, GalleryStore

@@ -18,7 +18,7 @@ from bm25v.display import count, display_path, duration
 from bm25v.errors import WrongUse
 
 if TYPE_CHECKING:
-    from bm25v.explain import Explanation
+    from bm25v.explanations import Explanation
     from bm25v.search import Hit, QueryOptions, Results
 
 _ORDERS = {
@@ -185,9 +185,9 @@ def _print_explanation(explanation: "Explanation", top: int) -> None:
 def _show_images(explanation: "Explanation") -> None:
     from rich.table import Table
 
-    from bm25v.explain.explanation import combine_maps
-    from bm25v.explain.heatmaps import overlay
-    from bm25v.explain.terminal import draw_half_blocks
+    from bm25v.explanations.explanation import combine_maps
+    from bm25v.explanations.heatmaps import overlay
+    from bm25v.explanations.terminal import draw_half_blocks
 
     out = console()
     if out.color_system is None:

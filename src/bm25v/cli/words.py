@@ -12,9 +12,9 @@ from bm25v.files import replace_file
 
 if TYPE_CHECKING:
     from bm25v.api import Gallery
-    from bm25v.explain.suggest import Suggestion
-    from bm25v.explain.word_portrait import RelatedWord, WordPortrait
-    from bm25v.explain.word_statistics import WordInGallery
+    from bm25v.explanations.suggest import Suggestion
+    from bm25v.explanations.word_portrait import RelatedWord, WordPortrait
+    from bm25v.explanations.word_statistics import WordInGallery
 
 _LIMIT = 20
 _PAGE_SUFFIXES = (".html", ".htm")
@@ -107,7 +107,7 @@ def show(words: tuple[str, ...], gallery_path: Path, output: Path | None, as_jso
     """
     from bm25v.api import Gallery
     from bm25v.cli.progress import progress_bar
-    from bm25v.explain.word_portrait import make_portraits
+    from bm25v.explanations.word_portrait import make_portraits
 
     into_folder = len(words) > 1 or (output is not None and _is_folder(output))
     if output is not None and into_folder and output.suffix.lower() in _PAGE_SUFFIXES:
@@ -280,7 +280,7 @@ def suggest(
     """
     from bm25v.api import Gallery
     from bm25v.cli.progress import progress_bar
-    from bm25v.explain.suggest import read_prompts, suggest_names
+    from bm25v.explanations.suggest import read_prompts, suggest_names
     from bm25v.vocabulary.names import format_names
 
     choices = read_prompts(prompts)

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from bm25v.display import percent
-from bm25v.explain.word_portrait import TfBin
+from bm25v.explanations.word_portrait import TfBin
 
 MAX_POINTS = 300  # of a curve
 

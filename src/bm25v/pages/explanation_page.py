@@ -1,7 +1,7 @@
 """An explanation becomes a page: both images with heat maps, then what each word adds to the score.
 
 In: an `Explanation`. Out: HTML, or a file in the format that its suffix names. Not this module's
-job: finding the words and where they are (`bm25v.explain`).
+job: finding the words and where they are (`bm25v.explanations`).
 """
 
 import io
@@ -12,10 +12,10 @@ from typing import NamedTuple
 from PIL import Image
 
 from bm25v.errors import Bm25vError, WrongUse
-from bm25v.explain.crops import encode_jpeg, shrink
-from bm25v.explain.drawing import draw
-from bm25v.explain.explanation import Explanation, Grid, Part, Pixels, combine_maps, percent_of
-from bm25v.explain.heatmaps import heat_layer
+from bm25v.explanations.crops import encode_jpeg, shrink
+from bm25v.explanations.drawing import draw
+from bm25v.explanations.explanation import Explanation, Grid, Part, Pixels, combine_maps, percent_of
+from bm25v.explanations.heatmaps import heat_layer
 from bm25v.files import replace_file
 from bm25v.pages.render import render
 from bm25v.search import WordContribution

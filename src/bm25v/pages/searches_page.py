@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from bm25v import images
 from bm25v.errors import ImageError
-from bm25v.explain.crops import encode_heat_map
-from bm25v.explain.explanation import Explanation, Part, percent_of
+from bm25v.explanations.crops import encode_heat_map
+from bm25v.explanations.explanation import Explanation, Part, percent_of
 from bm25v.pages.render import EmbeddedImage, render
 from bm25v.search import Hit, Results, WordContribution
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from bm25v.display import word_label
 from bm25v.errors import VocabularyError
-from bm25v.explain.samples import FILE_NAME, Samples
+from bm25v.explanations.samples import FILE_NAME, Samples
 from bm25v.pages.charts import draw_density_histogram, draw_training_curve
 from bm25v.pages.render import render
 from bm25v.vocabulary import Vocabulary

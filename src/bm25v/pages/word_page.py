@@ -9,8 +9,8 @@ from pathlib import Path
 from bm25v import images
 from bm25v.display import percent
 from bm25v.errors import ImageError
-from bm25v.explain.crops import Grid, Pixels, crop_word, encode_heat_map, encode_jpeg
-from bm25v.explain.word_portrait import RelatedWord, WordInImage, WordPortrait
+from bm25v.explanations.crops import Grid, Pixels, crop_word, encode_heat_map, encode_jpeg
+from bm25v.explanations.word_portrait import RelatedWord, WordInImage, WordPortrait
 from bm25v.pages.charts import draw_position_map, draw_tf_histogram
 from bm25v.pages.render import EmbeddedImage, render
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bm25v.backbones import Backbone
 from bm25v.compiler import jit
 from bm25v.errors import VocabularyError, WrongUse
-from bm25v.explain import samples
+from bm25v.explanations import samples
 from bm25v.files import replace_file
 from bm25v.sae.model import Codes, SparseAutoEncoder
 from bm25v.training.checkpoints import copy_log

@@ -26,7 +26,7 @@ from bm25v import backbones
 from bm25v.backbones import Backbone
 from bm25v.backbones.huggingface import find_device
 from bm25v.errors import ImageError, VocabularyError, WrongUse
-from bm25v.explain.samples import Samples
+from bm25v.explanations.samples import Samples
 from bm25v.progress import Progress, no_progress
 from bm25v.training import checkpoints
 from bm25v.training.extraction import (

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from bm25v import images
 from bm25v.backbones import Backbone
 from bm25v.errors import ImageError
-from bm25v.explain import crops
-from bm25v.explain.samples import Samples, SampleWord
+from bm25v.explanations import crops
+from bm25v.explanations.samples import Samples, SampleWord
 from bm25v.progress import Progress, no_progress
 from bm25v.sae.model import Codes, SparseAutoEncoder
 from bm25v.threads import available_cpus

@@ -16,7 +16,7 @@ import numpy as np
 from bm25v import backbones
 from bm25v.api import Gallery
 from bm25v.errors import WrongUse
-from bm25v.explain.drawing import draw
+from bm25v.explanations.drawing import draw
 from bm25v.gallery.writer import Writer
 from bm25v.pages.explanation_page import render_explanation
 from bm25v.progress import Progress, no_progress

@@ -14,8 +14,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from bm25v.display import count
 from bm25v.errors import WrongUse
-from bm25v.explain.explanation import Explanation, Part, combine_maps, percent_of
-from bm25v.explain.heatmaps import colour_scale, overlay
+from bm25v.explanations.explanation import Explanation, Part, combine_maps, percent_of
+from bm25v.explanations.heatmaps import colour_scale, overlay
 from bm25v.search.regions import Box
 
 Pixels = NDArray[np.uint8]

@@ -6,6 +6,6 @@
 Not this package's job: ranking, and HTML (`bm25v.pages`).
 """
 
-from bm25v.explain.explanation import Explanation, Part, explain_hit
+from bm25v.explanations.explanation import Explanation, Part, explain_hit
 
 __all__ = ["Explanation", "Part", "explain_hit"]

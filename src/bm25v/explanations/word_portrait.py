@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import ImageError, WrongUse
-from bm25v.explain.word_statistics import ImageWithWord, WordInGallery, WordStatistics, WordUse
+from bm25v.explanations.word_statistics import ImageWithWord, WordInGallery, WordStatistics, WordUse
 from bm25v.gallery.indexing import ReadFile, encode_files
 from bm25v.gallery.store import GalleryStore
 from bm25v.progress import Progress, no_progress

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bm25v import images
-from bm25v.explain.heatmaps import overlay
-from bm25v.explain.samples import Example, PatchBox
+from bm25v.explanations.heatmaps import overlay
+from bm25v.explanations.samples import Example, PatchBox
 
 Pixels = NDArray[np.uint8]
 Grid = NDArray[np.float32]

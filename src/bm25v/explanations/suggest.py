@@ -17,8 +17,8 @@ from bm25v import images
 from bm25v.backbones import text
 from bm25v.display import count
 from bm25v.errors import ImageError, WrongUse
-from bm25v.explain.crops import crop_word
-from bm25v.explain.word_portrait import WordInImage, find_strongest
+from bm25v.explanations.crops import crop_word
+from bm25v.explanations.word_portrait import WordInImage, find_strongest
 from bm25v.gallery.store import GalleryStore
 from bm25v.progress import Progress, no_progress
 from bm25v.vocabulary.names import check_name
