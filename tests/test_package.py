@@ -83,7 +83,8 @@ def test_the_architecture_names_every_module_and_no_other() -> None:
 
 
 def test_links_between_documents_lead_somewhere() -> None:
-    for document in (ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md")):
+    documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    for document in documents:
         text = document.read_text(encoding="utf-8")
         for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", text):
             linked = document.parent / target if target else document

@@ -3,7 +3,7 @@
 Words and vectors describe what is in an image, and two photos of one dog on one lawn agree in that.
 The layout decides: a small grey version of one image agrees with that of the other only if one was
 made from the other. It is compared as a whole, cropped and slightly rotated. The thresholds were
-chosen on labelled pairs: docs/duplicates.md.
+chosen on labelled pairs: docs/explanation/duplicates.md.
 """
 
 import math

@@ -5,7 +5,7 @@ as an argument, because numba's cache does not notice when other files change (s
 
 Exact scores are the same floats as those of `bm25.reference_scores`: the same operations, words in
 ascending order. Sums of impacts are upper bounds of scores: they rule rows out and decide nothing
-else. docs/engine.md explains the search step by step.
+else. docs/explanation/engine.md explains the search step by step.
 """
 
 from typing import Any
