@@ -1,6 +1,7 @@
 """Pages in a real browser: with the mouse, with the keyboard, on a phone, in light and dark."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +50,9 @@ def why(explanation: Explanation, tmp_path: Path) -> Path:
     file = tmp_path / "why.html"
     file.write_text(
         render_explanation(
-            explanation, query_names=["a_name_that_is_long_enough_to_fill_a_line_or_two.png"]
+            replace(
+                explanation, query_names=("a_name_that_is_long_enough_to_fill_a_line_or_two.png",)
+            )
         )
     )
     return file

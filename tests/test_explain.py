@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,7 @@ def test_any_name_can_be_drawn(name: str) -> None:
     assert grid is not None
     labelled = Explanation((image,), image, make_match(name, named), (Part(named, (grid,), grid),))
     for unusual in (explanation, labelled):
-        assert_margins_are_empty(draw(unusual, query_name=name))
+        assert_margins_are_empty(draw(replace(unusual, query_names=(name,))))
 
 
 @settings(deadline=None)
@@ -316,3 +317,44 @@ def test_the_heat_layer_is_opaque_where_the_word_is() -> None:
     assert (int(y) // 8, int(x) // 8) == (1, 5)
     assert heat[40:, :20, 3].max() == 0
     assert heatmaps.heat_layer(np.zeros((27, 27))).shape == (81, 81, 4)
+
+
+def test_an_explanation_knows_the_names_of_the_query_images(gallery: Gallery, photos: Path) -> None:
+    images: list[Any] = [photos / "3.png", str(photos / "4.png"), (photos / "5.png").read_bytes()]
+    explanation = gallery.explain(images, photos / "6.png")
+    assert explanation.query_names == ("3.png", "4.png", "")
+    page = HtmlPage(render_explanation(explanation))
+    assert "Query 3.png" in page.text
+    assert "Query 4.png" in page.text
+
+
+@pytest.mark.parametrize(
+    ("images", "names", "text", "expected"),
+    [
+        (1, ("cat.jpg",), None, "cat.jpg"),
+        (3, ("cat.jpg", "", ""), None, "cat.jpg + 2"),
+        (1, ("",), None, "image"),
+        (0, (), "a striped cat", "a striped cat"),
+        (0, (), None, "words"),
+    ],
+)
+def test_a_drawing_names_the_query(
+    monkeypatch: pytest.MonkeyPatch,
+    images: int,
+    names: tuple[str, ...],
+    text: str | None,
+    expected: str,
+) -> None:
+    captions: list[str] = []
+    monkeypatch.setattr(drawing, "_draw_caption", lambda *caption: captions.append(caption[-1]))
+    draw(
+        Explanation(
+            (gradient(9, 9),) * images,
+            gradient(9, 9),
+            make_match("hit.jpg"),
+            (),
+            text=text,
+            query_names=names,
+        )
+    )
+    assert captions == [expected, "hit.jpg"]

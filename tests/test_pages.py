@@ -1,6 +1,7 @@
 """Pages: templates that escape every value, the explanation page, the page of searches."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from bm25v.errors import Bm25vError, WrongUse
 from bm25v.explanations import Explanation, Part, heatmaps
 from bm25v.explanations.drawing import draw
 from bm25v.pages.charts import Axis, Line, draw_legend, draw_lines
-from bm25v.pages.explanation_page import render_explanation, write_explanation
+from bm25v.pages.explanation_page import render_explanation
 from bm25v.pages.render import render
 from bm25v.pages.searches_page import LabelledSearch, render_searches
 from tests.conftest import make_image
@@ -145,8 +146,9 @@ def test_the_explanation_page_shows_every_word_and_is_self_contained(
     gallery: Gallery, photos: Path
 ) -> None:
     explanation = gallery.explain(photos / "3.png", photos / "4.png", boost={5: 2.5}, must=[])
-    text = render_explanation(explanation, query_names=["3.png"])
+    text = render_explanation(explanation)
     page = HtmlPage(text)
+    assert "Query 3.png" in page.text
     assert not re.search(r"https?://|@import|<link|url\((?!data:)", text)
     assert all(source.startswith("data:") for source in page.values("img", "src"))
     rows = [attrs for tag, attrs in page.tags if attrs.get("class") == "word"]
@@ -195,7 +197,7 @@ def test_the_explanation_page_accepts_any_name_any_shape_and_no_words() -> None:
         named = explanation.parts[0].word._replace(name=hostile)
         part = Part(named, (), explanation.parts[0].in_hit)
         for unusual in (explanation, Explanation((), hit, make_match("x", named), (part,))):
-            page = HtmlPage(render_explanation(unusual, query_names=[hostile]))
+            page = HtmlPage(render_explanation(replace(unusual, query_names=(hostile,))))
             assert sum(tag == "script" for tag, _ in page.tags) == 1
     none = Explanation((gradient(9, 9),), gradient(9, 9), make_match("x.jpg"), ())
     assert "there is nothing to add up" in HtmlPage(render_explanation(none)).text
@@ -212,7 +214,7 @@ def test_an_image_is_written_in_the_format_of_its_suffix(
 ) -> None:
     explanation = make_explanation(gradient(9, 9), gradient(9, 9), 2.0, 1.0)
     path = tmp_path / f"why{suffix}"
-    write_explanation(explanation, path)
+    explanation.save(path)
     with Image.open(path) as image:
         assert image.format == kind
         assert image.size == draw(explanation).size
@@ -220,23 +222,26 @@ def test_an_image_is_written_in_the_format_of_its_suffix(
 
 def test_an_explanation_is_written_as_pdf_or_page(tmp_path: Path) -> None:
     explanation = make_explanation(gradient(9, 9), gradient(9, 9), 2.0, 1.0)
-    write_explanation(explanation, tmp_path / "why.pdf")
+    explanation.save(tmp_path / "why.pdf")
     assert (tmp_path / "why.pdf").read_bytes().startswith(b"%PDF")
-    write_explanation(explanation, tmp_path / "why.htm", top=1, query_names=["cat.png"])
+    explanation.save(str(tmp_path / "why.htm"), top=1)
     page = (tmp_path / "why.htm").read_text(encoding="utf-8")
-    assert page == render_explanation(explanation, top=1, query_names=["cat.png"])
+    assert page == render_explanation(explanation, top=1)
 
 
 def test_an_explanation_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
     explanation = make_explanation(gradient(9, 9), gradient(9, 9), 1.0)
     for name in ("why.gif", "why"):
         with pytest.raises(WrongUse, match=r"ends in \.html, .*\.png, .*\.pdf"):
-            write_explanation(explanation, tmp_path / name)
+            explanation.save(tmp_path / name)
     with pytest.raises(WrongUse, match=r"nope/why\.html: the folder .*nope does not exist"):
-        write_explanation(explanation, tmp_path / "nope" / "why.html")
+        explanation.save(tmp_path / "nope" / "why.html")
     (tmp_path / "why.html").mkdir()
     with pytest.raises(Bm25vError, match=r"why\.html cannot be written: Is a directory"):
-        write_explanation(explanation, tmp_path / "why.html")
+        explanation.save(tmp_path / "why.html")
+    for suffix in ("html", "png"):
+        with pytest.raises(WrongUse, match=r"top = 0: .* at least 1 word"):
+            explanation.save(tmp_path / f"none.{suffix}", top=0)
     assert [path.name for path in tmp_path.iterdir()] == ["why.html"]
 
 

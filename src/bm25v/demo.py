@@ -21,7 +21,6 @@ from bm25v.backbones.downloads import PackagedFile
 from bm25v.errors import VocabularyMismatch, WrongUse
 from bm25v.files import replace_file
 from bm25v.gallery.indexing import IndexReport
-from bm25v.pages.explanation_page import write_explanation
 from bm25v.pages.searches_page import LabelledSearch, render_searches
 from bm25v.progress import Progress, no_progress
 from bm25v.search import Mode
@@ -228,12 +227,11 @@ def _open_gallery(path: Path, vocabulary: str) -> Gallery:
 
 def _draw(folder: Path, searches: list[LabelledSearch]) -> Path | None:
     """Draw the explanation of the highest BM25 score."""
-    explained = [(s.explanations[0], s.query) for s in searches if s.explanations]
+    explained = [search.explanations[0] for search in searches if search.explanations]
     if not explained:
         return None
-    explanation, query = max(explained, key=lambda pair: pair[0].sparse)
     path = folder / "explain.png"
-    write_explanation(explanation, path, query_names=[Path(query).name])
+    max(explained, key=lambda explanation: explanation.sparse).save(path)
     return path
 
 

@@ -137,14 +137,13 @@ def explain(
     from bm25v.api import Gallery
 
     if output is not None:
-        from bm25v.pages.explanation_page import check_output, write_explanation
+        from bm25v.pages.explanation_page import check_output
 
         check_output(output)  # before the work
     with Gallery.open(gallery_path) as gallery:
         explanation = gallery.explain(images, hit, **options)
     if output is not None:
-        names = [Path(image).name for image in images]
-        write_explanation(explanation, output, top=top, query_names=names)
+        explanation.save(output, top=top)
     if as_json:
         print_json(explanation.to_dict())
         return

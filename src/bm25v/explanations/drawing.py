@@ -46,7 +46,7 @@ class _Layout(NamedTuple):
         return _MARGIN + _CAPTIONS + self.head + _GAP + rows + _FOOTER + _MARGIN
 
 
-def draw(explanation: Explanation, *, top: int = 5, query_name: str = "query") -> Image.Image:
+def draw(explanation: Explanation, *, top: int = 5) -> Image.Image:
     """Return an image that shows where the `top` words are and how all words add up to the score.
 
     >>> from bm25v.search import Match, WordContribution
@@ -62,8 +62,7 @@ def draw(explanation: Explanation, *, top: int = 5, query_name: str = "query") -
     queries = [_resize(image, layout.query) for image in explanation.query_images]
     hit = _resize(explanation.hit_image, layout.hit)
     first = queries[0] if queries else _resize(None, layout.query)
-    n_more = len(queries) - 1
-    _draw_caption(pen, _LEFT[0], "Query", f"{query_name} + {n_more}" if n_more > 0 else query_name)
+    _draw_caption(pen, _LEFT[0], "Query", _name_query(explanation))
     _draw_caption(pen, _LEFT[1], "Hit", Path(explanation.hit_path).name)
     y = _MARGIN + _CAPTIONS
     _paste(sheet, y, _add_frame(first, explanation.region), hit)
@@ -137,6 +136,13 @@ def _add_frame(pixels: Pixels, region: Box | None) -> Pixels:
 def _paste(sheet: Image.Image, y: int, query: Pixels, hit: Pixels) -> None:
     for x, pixels in zip(_LEFT, (query, hit), strict=False):
         sheet.paste(Image.fromarray(pixels), (x, y))
+
+
+def _name_query(explanation: Explanation) -> str:
+    names, n_more = explanation.query_names, len(explanation.query_images) - 1
+    without_name = "image" if explanation.query_images else "words"
+    name = (names[0] if names else "") or explanation.text or without_name
+    return f"{name} + {n_more}" if n_more > 0 else name
 
 
 def _draw_caption(pen: ImageDraw.ImageDraw, x: int, role: str, name: str) -> None:

@@ -6,8 +6,10 @@ the score and where the word is in both images. Not this module's job: how that 
 """
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,6 +66,7 @@ class Explanation:
     text: str | None = None
     notes: tuple[str, ...] = ()
     parameters: Bm25Parameters = DEFAULT_PARAMETERS
+    query_names: tuple[str, ...] = ()  # of the query images; "" for one that is not from a file
 
     def __repr__(self) -> str:
         words = count(len(self.parts), "word")
@@ -105,6 +108,15 @@ class Explanation:
         """
         return round_to_sum([part.word.contribution for part in self.parts], self.sparse)
 
+    def save(self, path: str | os.PathLike[str], *, top: int | None = None) -> None:
+        """Write a page (.html) or an image (.png, .jpg, .webp, .pdf), as the suffix says.
+
+        A page shows all words, an image five, unless `top` says how many.
+        """
+        from bm25v.pages.explanation_page import write_explanation
+
+        write_explanation(self, Path(path), top=top)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the explanation as plain values, without the pixels."""
         return {
@@ -135,6 +147,7 @@ def explain_hit(
     vocabulary = store.vocabulary
     query = resolve_region(query)
     images = tuple(_decode_query(vocabulary, image) for image in query.images)
+    query_names = tuple(_file_name(image) for image in query.images)
     query = replace(query, images=images if encoding is None else (encoding,))
     encoded, match, query_words = store.read(
         lambda snapshot: _match_hit(store, query, hit, snapshot)
@@ -158,6 +171,7 @@ def explain_hit(
         text=query.text,
         notes=tuple(notes),
         parameters=store.catalog.meta.parameters,
+        query_names=query_names,
     )
 
 
@@ -240,6 +254,10 @@ def _locate(
 
     in_queries = tuple(grid(codes) for codes in query_codes)
     return Part(word, in_queries, None if hit_codes is None else grid(hit_codes))
+
+
+def _file_name(image: QueryImage) -> str:
+    return os.path.basename(image) if isinstance(image, str | os.PathLike) else ""
 
 
 def _decode_query(vocabulary: Vocabulary, image: QueryImage) -> Pixels:

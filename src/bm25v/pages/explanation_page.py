@@ -35,9 +35,7 @@ _FORMATS = {
 }
 
 
-def render_explanation(
-    explanation: Explanation, *, top: int | None = None, query_names: Sequence[str] = ()
-) -> str:
+def render_explanation(explanation: Explanation, *, top: int | None = None) -> str:
     """Return the page; with `top`, only the words that contribute most have a row of their own.
 
     >>> import numpy as np
@@ -71,7 +69,7 @@ def render_explanation(
         n_query=sum(word.weight > 0 for word in explanation.query_words) or n_positive,
         facts=list(_facts(explanation)),
         notes=explanation.notes,
-        query_figures=_query_figures(explanation, sides, in_queries, query_names),
+        query_figures=_query_figures(explanation, sides, in_queries),
         text=explanation.text,
         hit_map=None
         if in_hit is None
@@ -101,13 +99,7 @@ def check_output(path: Path) -> None:
         raise WrongUse(f"{path}: the folder {path.parent} does not exist: create it first")
 
 
-def write_explanation(
-    explanation: Explanation,
-    path: Path,
-    *,
-    top: int | None = None,
-    query_names: Sequence[str] = (),
-) -> None:
+def write_explanation(explanation: Explanation, path: Path, *, top: int | None = None) -> None:
     """Write an explanation in the format of the suffix: a page, or an image of the `top` words.
 
     A page has all words unless `top` is given, an image five.
@@ -115,11 +107,10 @@ def write_explanation(
     check_output(path)
     kind = _FORMATS[path.suffix.lower()]
     if kind == _PAGE:
-        content: str | bytes = render_explanation(explanation, top=top, query_names=query_names)
+        content: str | bytes = render_explanation(explanation, top=top)
     else:
-        query_name = query_names[0] if query_names else explanation.text or "words"
         file = io.BytesIO()
-        draw(explanation, top=top or 5, query_name=query_name).save(file, kind, quality=90)
+        draw(explanation, top=5 if top is None else top).save(file, kind, quality=90)
         content = file.getvalue()
     try:
         replace_file(path, content)
@@ -170,16 +161,14 @@ def _facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
 
 
 def _query_figures(
-    explanation: Explanation,
-    sides: Mapping[str, Pixels],
-    grids: Sequence[Grid],
-    names: Sequence[str],
+    explanation: Explanation, sides: Mapping[str, Pixels], grids: Sequence[Grid]
 ) -> list[_Figure]:
     figures = []
+    names = dict(enumerate(explanation.query_names))
     for n, grid in enumerate(grids):
         region = explanation.region if n == 0 else None
         heat_map = _make_map(f"q{n}", sides, grid, "What matched in the query", region)
-        figures.append(_Figure(heat_map, names[n] if n < len(names) else ""))
+        figures.append(_Figure(heat_map, names.get(n, "")))
     return figures
 
 
