@@ -11,7 +11,7 @@ from typing import Self, Unpack
 from bm25v.duplicates import DuplicateGroup, find_duplicates
 from bm25v.errors import WrongUse
 from bm25v.explanations.explanation import Explanation, explain_hit
-from bm25v.explanations.word_statistics import WordInGallery, WordStatistics, WordUse
+from bm25v.explanations.word_statistics import WordList, WordStatistics, WordUse
 from bm25v.gallery.catalog import FILE_NAME
 from bm25v.gallery.indexing import IndexReport, index_files
 from bm25v.gallery.store import GalleryInfo, GalleryStore
@@ -222,7 +222,7 @@ class Gallery:
         checked_query = _as_query(query, options)
         return explain_hit(self.store, checked_query, os.fspath(hit), encoding=encoding)
 
-    def words(self, *, best: int = 3) -> list[WordInGallery]:
+    def words(self, *, best: int = 3) -> WordList:
         """Return the words in use, by number, each with the images where it is strongest."""
         return self._word_statistics.all_words(best=best)
 

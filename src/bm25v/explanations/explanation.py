@@ -72,6 +72,11 @@ class Explanation:
         words = count(len(self.parts), "word")
         return f"<Explanation of {self.hit_path}: {words}, BM25 {self.sparse:.2f}>"
 
+    def _repr_html_(self) -> str:
+        from bm25v.pages.notebook import explanation_fragment
+
+        return explanation_fragment(self)
+
     @property
     def hit_path(self) -> str:
         """The path of the hit's file, which may be missing by now."""

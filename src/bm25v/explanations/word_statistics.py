@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.display import word_label
+from bm25v.display import count, word_label
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
 from bm25v.search.text import SharedWord, find_shared_words
@@ -22,6 +22,8 @@ from bm25v.vocabulary.bag import dequantise
 from bm25v.vocabulary.names import check_word
 
 COMPANIONS = 8
+
+_SHOWN = 10  # words of a list in a REPL
 
 Rows = NDArray[np.int64]
 
@@ -43,10 +45,41 @@ class WordInGallery:
     idf: float
     best: tuple[ImageWithWord, ...]
 
+    def __repr__(self) -> str:
+        images = count(self.df, "image")
+        return f"<WordInGallery {self.word}: {self.label}, in {images}, idf {self.idf:.2f}>"
+
+    def _repr_html_(self) -> str:
+        from bm25v.pages.notebook import word_fragment
+
+        return word_fragment(self)
+
     @property
     def label(self) -> str:
         """Its name, or its number if it has none."""
         return word_label(self.word, self.name)
+
+
+class WordList(list[WordInGallery]):
+    """The words of a gallery: a list that a notebook shows with images."""
+
+    @overload
+    def __getitem__(self, position: SupportsIndex, /) -> WordInGallery: ...
+    @overload
+    def __getitem__(self, position: slice, /) -> "WordList": ...
+    def __getitem__(self, position: SupportsIndex | slice, /) -> "WordInGallery | WordList":
+        chosen = super().__getitem__(position)
+        return WordList(chosen) if isinstance(chosen, list) else chosen
+
+    def __repr__(self) -> str:
+        shown = "".join(f"\n {word!r}," for word in self[:_SHOWN])
+        n_more = len(self) - _SHOWN
+        return f"[{shown[2:-1]}]" if n_more <= 0 else f"[{shown[2:]}\n ... {n_more:,} more]"
+
+    def _repr_html_(self) -> str:
+        from bm25v.pages.notebook import words_fragment
+
+        return words_fragment(self)
 
 
 class FolderWithWord(NamedTuple):
@@ -66,6 +99,16 @@ class WordUse:
     images: tuple[ImageWithWord, ...]  # all that have it, strongest first
     companions: tuple[SharedWord, ...]  # words that are often in the same images
     folders: tuple[FolderWithWord, ...]  # most images with the word first; none if all are in one
+
+    def __repr__(self) -> str:
+        facts = self.facts
+        images = f"{facts.df:,} of {count(self.n, 'image')}"
+        return f"<WordUse {facts.word}: {facts.label}, in {images}, idf {facts.idf:.2f}>"
+
+    def _repr_html_(self) -> str:
+        from bm25v.pages.notebook import word_use_fragment
+
+        return word_use_fragment(self)
 
     @property
     def purity(self) -> float | None:
@@ -89,9 +132,9 @@ class WordStatistics:
         self._store = store
         self._listing: _Listing | None = None
 
-    def all_words(self, *, best: int = 3) -> list[WordInGallery]:
+    def all_words(self, *, best: int = 3) -> WordList:
         """Return the words in use, by number."""
-        return list(self._store.read(lambda snapshot: self._list_words(snapshot, best)).words)
+        return WordList(self._store.read(lambda snapshot: self._list_words(snapshot, best)).words)
 
     def word(self, word: int) -> WordUse:
         """Return everything about one word."""

@@ -67,7 +67,7 @@ def render_explanation(explanation: Explanation, *, top: int | None = None) -> s
         n_positive=n_positive,
         n_negative=len(explanation.parts) - n_positive,
         n_query=sum(word.weight > 0 for word in explanation.query_words) or n_positive,
-        facts=list(_facts(explanation)),
+        facts=list(describe_score(explanation)),
         notes=explanation.notes,
         query_figures=_query_figures(explanation, sides, in_queries),
         text=explanation.text,
@@ -152,7 +152,8 @@ class _Stretch(NamedTuple):
     percent: float
 
 
-def _facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
+def describe_score(explanation: Explanation) -> Iterator[tuple[str, str]]:
+    """Yield what is known about the score, as (value, label)."""
     coverage = "share of the query matched, rare words counting more"
     yield f"{explanation.sparse:.2f}", "BM25 score, the sum of its words"
     yield f"{explanation.match.coverage:.0%}", coverage

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from bm25v import display
+from bm25v import display, images
+from bm25v.errors import ImageError
 
 _FOLDER = Path(__file__).parent
 _PNG = b"\x89PNG"
@@ -34,6 +35,18 @@ def render(template: str, **values: Any) -> str:
     (True, True)
     """
     return display.printable(_environment().get_template(template).render(values))
+
+
+def embed_thumbnail(path: str, *, side: int, alt: str) -> EmbeddedImage:
+    """Return a small version of an image file, or why there is none.
+
+    >>> embed_thumbnail("/nowhere/rose.jpg", side=96, alt="A rose")
+    EmbeddedImage(bytes=None, alt='A rose', problem='does not exist')
+    """
+    try:
+        return EmbeddedImage(images.make_thumbnail(path, side=side), alt)
+    except ImageError as error:
+        return EmbeddedImage(None, alt, str(error))
 
 
 def data_url(image: bytes) -> str:

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from bm25v import images
-from bm25v.errors import ImageError
 from bm25v.explanations.crops import encode_heat_map
 from bm25v.explanations.explanation import Explanation, Part, percent_of
-from bm25v.pages.render import EmbeddedImage, render
+from bm25v.pages.render import EmbeddedImage, embed_thumbnail, render
 from bm25v.search import Hit, Results, WordContribution
 
 TOP = 5  # words of an explanation that are shown
@@ -63,6 +61,11 @@ def render_searches(
     )
 
 
+def describe_order(mode: str) -> str:
+    """Return how the hits of a search are sorted."""
+    return _ORDERS.get(mode, "Best hits first")
+
+
 class _Row(NamedTuple):
     word: WordContribution
     contribution: float
@@ -77,10 +80,10 @@ def _describe_search(number: int, search: LabelledSearch) -> dict[str, object]:
     return {
         "name": name,
         "label": search.labels.get(search.query),
-        "icon": _make_thumbnail(search.query, _ICON_SIDE, f"Query {number}, {name}"),
-        "image": _make_thumbnail(search.query, _QUERY_SIDE, f"The query, {name}"),
+        "icon": embed_thumbnail(search.query, side=_ICON_SIDE, alt=f"Query {number}, {name}"),
+        "image": embed_thumbnail(search.query, side=_QUERY_SIDE, alt=f"The query, {name}"),
         "marks": marks,
-        "order": _ORDERS.get(search.results.mode, "Hits, best first"),
+        "order": describe_order(search.results.mode),
         "n_words": search.n_words,
         "hits": [_describe_hit(search, hit) for hit in search.results],
         "explanations": [_describe_explanation(e) for e in search.explanations],
@@ -92,7 +95,7 @@ def _describe_hit(search: LabelledSearch, hit: Hit) -> dict[str, object]:
     return {
         "rank": hit.rank,
         "name": name,
-        "image": _make_thumbnail(hit.path, _HIT_SIDE, f"Hit {hit.rank}, {name}"),
+        "image": embed_thumbnail(hit.path, side=_HIT_SIDE, alt=f"Hit {hit.rank}, {name}"),
         "label": search.labels.get(hit.path),
         "agrees": search.agrees(hit),
         "cosine": _format_cosine(hit.dense),
@@ -140,10 +143,3 @@ def _make_maps(explanation: Explanation, part: Part) -> list[EmbeddedImage]:
 
 def _format_cosine(cosine: float | None) -> str:
     return "none" if cosine is None else f"{cosine:.3f}"
-
-
-def _make_thumbnail(path: str, side: int, alt: str) -> EmbeddedImage:
-    try:
-        return EmbeddedImage(images.make_thumbnail(path, side=side), alt)
-    except ImageError as error:
-        return EmbeddedImage(None, alt, str(error))

@@ -74,6 +74,11 @@ class Match:
         """Return the path, so that a hit is accepted wherever an image or a path is."""
         return self.path
 
+    def _repr_html_(self) -> str:
+        from bm25v.pages.notebook import match_fragment
+
+        return match_fragment(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the match as plain values."""
         values = {"pictures" if k == "n_images" else k: v for k, v in vars(self).items()}
@@ -127,6 +132,11 @@ class Results:
 
     def __getitem__(self, position: int) -> Hit:
         return self.hits[position]
+
+    def _repr_html_(self) -> str:
+        from bm25v.pages.notebook import results_fragment
+
+        return results_fragment(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the results as plain values."""

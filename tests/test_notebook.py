@@ -1,0 +1,331 @@
+"""What a notebook shows: HTML fragments that add up, escape every value and change nothing else."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFilter
+
+from bm25v import pages
+from bm25v.api import Gallery
+from bm25v.explanations import Explanation, Part
+from bm25v.explanations.word_statistics import WordList
+from bm25v.pages.notebook import MAX_HITS, MAX_WORDS
+from bm25v.pages.render import fixed
+from bm25v.search import Results
+from tests.browser import CHROMIUM, Browser, browser
+from tests.conftest import make_image
+from tests.html_page import HtmlPage, find_numbers
+from tests.test_explain import gradient, make_explanation, make_match
+
+FOLDER = Path(pages.__file__).parent
+STYLE = (FOLDER / "static" / "notebook.css").read_text(encoding="utf-8")
+HOSTILE = '"><script>alert(1)</script>'
+VIEWPORT = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+ADDED = r"</span> ([+−][\d.]+)</li>"
+
+
+def read(value: object) -> HtmlPage:
+    """Return the fragment of a value, which is self-contained and has no script."""
+    text = value._repr_html_()  # type: ignore[attr-defined]
+    fragment = HtmlPage(text)
+    assert text.startswith('<div class="bm25v">')
+    assert not re.search(r"https?://|url\(|@import|<link|<script|\son\w+=", text)
+    assert all(
+        source.startswith("data:image/jpeg;base64,") for source in fragment.values("img", "src")
+    )
+    assert all(fragment.values("img", "alt"))
+    return fragment
+
+
+def test_results_show_every_hit_with_its_values(gallery: Gallery, photos: Path) -> None:
+    results = gallery.search(photos / "3.png")
+    fragment = read(results)
+    assert f"{len(results)} hits" in fragment.text
+    assert len(fragment.values("img", "src")) == len(results)
+    for hit in results:
+        assert Path(hit.path).name in fragment.text
+        assert f"score{fixed(hit.score, 3)}" in fragment.text
+        assert f"{hit.sparse:.2f}" in fragment.text
+        assert f"{hit.coverage:.0%}" in fragment.text
+        assert all(word.label in fragment.text for word in hit.words[:3])
+    assert all(word.label in fragment.text for word in results.query[:8])
+    assert set(fragment.values("p", "title")) == {"", str(photos)}
+
+
+def test_the_words_of_a_hit_add_up_to_its_bm25_score(gallery: Gallery, photos: Path) -> None:
+    results = gallery.search([photos / "3.png", photos / "4.png"], negative=photos / "5.png", k=12)
+    cards = results._repr_html_().split('<div class="frame">')[1:]
+    assert len(cards) == len(results)
+    for hit, card in zip(results, cards, strict=True):
+        assert sum(find_numbers(card, ADDED)) == pytest.approx(round(hit.sparse, 2))
+        assert sum(find_numbers(hit._repr_html_(), ADDED)) == pytest.approx(round(hit.sparse, 2))
+
+
+def test_a_hit_and_a_match_are_one_card(gallery: Gallery, photos: Path) -> None:
+    hit = gallery.search(photos / "3.png")[1]
+    card = read(hit)
+    assert len(card.values("img", "src")) == 1
+    assert f"{hit.rank}{Path(hit.path).name}" in card.text
+    assert any(f"rank {hit.first_rank} by words" in about for about in card.values("div", "title"))
+    match = gallery.match(photos / "3.png", hit)
+    assert f"cosine{match.dense:.3f}" in read(match).text
+    by_words = gallery.search(photos / "3.png", mode="sparse")[1]
+    assert "score" not in read(by_words).text, "the score is BM25"
+
+
+def test_results_without_hits_show_the_reason_and_the_query(gallery: Gallery, photos: Path) -> None:
+    word = gallery.search(photos / "3.png").query[0].word
+    results = gallery.search(photos / "3.png", min_coverage=1, without=word)
+    fragment = read(results)
+    assert results.no_match
+    assert f"No match {results.no_match}" in fragment.text
+    assert results.query[0].label in fragment.text
+    noted = replace(results, notes=("a note",), query=results.query * 3)
+    assert "a note" in read(noted).text
+    assert f"and {len(noted.query) - 8} more" in read(noted).text
+
+
+def test_a_weight_of_the_query_is_shown_unless_it_is_1(gallery: Gallery, photos: Path) -> None:
+    word = gallery.search(photos / "3.png").query[0].label
+    assert f"{word} ×" not in read(gallery.search(photos / "3.png")).text
+    number = int(word.removeprefix("word "))
+    assert f"{word} × 2.5" in read(gallery.search(photos / "3.png", boost={number: 2.5})).text
+
+
+def test_a_file_that_is_missing_or_unreadable_is_shown_as_the_reason(
+    gallery: Gallery, photos: Path
+) -> None:
+    results = gallery.search(photos / "3.png")
+    Path(results[1].path).unlink()
+    Path(results[2].path).write_bytes(b"no image")
+    for value in (results, gallery.search(photos / "3.png", k=3)):
+        fragment = read(value)
+        assert "does not exist" in fragment.text
+        assert len(fragment.values("img", "src")) == len(value) - 2
+    assert "does not exist" in read(results[1]).text
+    missing = results[1].path
+    word = next(w for w in gallery.words(best=12) if missing in dict(w.best))
+    for shown in (word, WordList([word]), gallery.word(word.word)):
+        assert "does not exist" in read(shown).text
+
+
+def test_names_are_escaped(gallery: Gallery, photos: Path) -> None:
+    hostile = photos / f"{HOSTILE.replace('/', '')}.png"
+    make_image(50).save(hostile)
+    gallery.add(hostile)
+    results = gallery.search(hostile)
+    word = results[0].words[0].word
+    gallery.name_words({word: HOSTILE})
+    results = gallery.search(hostile)
+    explanation = gallery.explain(hostile, results[0])
+    values = (
+        results,
+        results[0],
+        explanation,
+        gallery.word(word),
+        gallery.words(),
+        gallery.words()[0],
+    )
+    for value in values:
+        fragment = read(value)
+        assert "script" not in {tag for tag, _ in fragment.tags}
+    for value in values[:4]:
+        assert HOSTILE in read(value).text
+    undecodable = replace(results[0], path="/photos/caf\udce9.jpg")
+    assert "caf?.jpg" in read(replace(results, hits=(undecodable,))).text
+    for name in ("", "a", "x" * 300, "a\nb.jpg", "日本語のとても長い名前.jpg"):
+        assert name in read(replace(results[0], path=f"/photos/{name}")).text
+
+
+def test_ten_hits_are_well_under_300_kb(gallery: Gallery, tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (900, 1200, 3), dtype=np.uint8)
+    photo = Image.fromarray(noise).filter(ImageFilter.GaussianBlur(4))
+    photo.save(tmp_path / "photo.jpg")
+    hit = replace(gallery.search(make_image(3))[0], path=str(tmp_path / "photo.jpg"))
+    results = Results("two-stage", (hit,) * 10, {})
+    assert 50_000 < len(results._repr_html_()) < 250_000
+    assert len(hit._repr_html_()) < 100_000
+    many = replace(results, hits=(hit,) * (MAX_HITS + 6))
+    assert len(read(many).values("img", "src")) == MAX_HITS
+    assert "and 6 more hits" in read(many).text
+
+
+@pytest.mark.parametrize(
+    "contributions", [(4.0, 2.0, 1.5), (3.0, 2.0, 1.0, -0.5, -1.5), (1.0,) * 9]
+)
+def test_the_words_of_an_explanation_add_up_to_the_score(contributions: tuple[float, ...]) -> None:
+    explanation = make_explanation(gradient(40, 60), gradient(60, 40), *contributions)
+    text = explanation._repr_html_()
+    printed = find_numbers(text, r"<b>([+−][\d.]+)</b>")
+    assert len(printed) == min(6, len(contributions))
+    assert sum(printed) == pytest.approx(round(explanation.sparse, 2))
+    bars = re.findall(r'class="bar" style="--start:([\d.]+)%;--size:([\d.]+)%"', text)
+    whole, end = explanation.positive_sum / 100, 0.0
+    for (start, size), value in zip(bars, printed, strict=True):
+        assert float(size) * whole == pytest.approx(abs(value), abs=0.02)
+        assert float(start) * whole == pytest.approx(min(end, end + value), abs=0.02)
+        end += value
+    assert f"BM25 score {explanation.sparse:.2f}" in read(explanation).text
+
+
+def test_an_explanation_shows_both_photos_and_each_word_in_both(
+    gallery: Gallery, photos: Path
+) -> None:
+    explanation = gallery.explain(photos / "3.png", photos / "4.png")
+    fragment = read(explanation)
+    alts = fragment.values("img", "alt")
+    assert alts[:2] == ["What matched in the query", "What matched in the hit"]
+    labels = [part.word.label for part in explanation.parts[:5]]
+    assert alts[2:] == [f"{label} in the {role}" for label in labels for role in ("query", "hit")]
+    assert "Query3.png" in fragment.text
+    assert "Hit4.png" in fragment.text
+    assert f"{explanation.match.coverage:.0%} share of the query matched" in fragment.text
+    assert all(word.label in fragment.text for word in explanation.missing[:8])
+    assert len(explanation._repr_html_()) < 200_000
+
+
+def test_an_explanation_without_images_words_or_files_is_shown(
+    gallery: Gallery, photos: Path
+) -> None:
+    word = gallery.search(photos / "3.png")[0].words[0].word
+    assert read(gallery.explain(None, photos / "3.png", must=word)).values("img", "alt")
+    (photos / "4.png").unlink()
+    missing = gallery.explain(photos / "3.png", photos / "4.png")
+    assert missing.notes[0] in read(missing).text
+    assert "its file cannot be read" in read(missing).text
+    none = Explanation((gradient(9, 9),), gradient(9, 9), make_match("x.jpg"), ())
+    assert "No shared words" in read(none).text
+    silent = np.zeros((7, 7), dtype=np.float32)
+    part = make_explanation(gradient(9, 9), gradient(9, 9), 2.0).parts[0]
+    nowhere = replace(none, parts=(Part(part.word, (silent,), silent),))
+    assert len(read(nowhere).values("img", "src")) == 2
+    for shape in ((1, 900), (900, 1), (1, 1)):
+        read(make_explanation(gradient(*shape), gradient(*shape), 2.0))
+
+
+def test_a_word_is_shown_with_the_images_where_it_is_strongest(gallery: Gallery) -> None:
+    words = gallery.words()
+    word = max(words, key=lambda word: word.df)
+    fragment = read(word)
+    assert fragment.values("li", "title") == [image.path for image in word.best]
+    assert f"in {word.df} images" in fragment.text
+    assert f"idf {word.idf:.2f}" in fragment.text
+    assert f"tf {word.best[0].tf:.1f}" in fragment.text
+    use = gallery.word(word.word)
+    fragment = read(use)
+    assert fragment.values("li", "title") == [image.path for image in use.images[:8]]
+    assert f"in {word.df} of 12 images" in fragment.text
+    gallery.name_words({word.word: "corner"})
+    assert re.search(rf"corner\s+word {word.word}\b", read(gallery.word(word.word)).text)
+
+
+def test_a_word_that_is_mostly_in_one_folder_names_it(gallery: Gallery, photos: Path) -> None:
+    (photos / "more").mkdir()
+    make_image(40).save(photos / "more" / "40.png")
+    gallery.add(photos)
+    uses = [gallery.word(word.word) for word in gallery.words()]
+    alone = next(use for use in uses if [f.name for f in use.folders] == ["more"])
+    assert "100% of them in more" in read(alone).text
+
+
+def test_a_list_of_words_stays_short(gallery: Gallery) -> None:
+    words = gallery.words()
+    assert len(words) > MAX_WORDS
+    fragment = read(words)
+    assert f"{len(words)} words" in fragment.text
+    assert f"and {len(words) - MAX_WORDS} more words" in fragment.text
+    assert words[MAX_WORDS - 1].label in fragment.text
+    assert isinstance(words[2:5], WordList)
+    assert "more words" not in read(words[2:5]).text
+    assert words[2:5] == list(words)[2:5]
+    assert repr(words[:2]) == f"[{words[0]!r},\n {words[1]!r}]"
+    assert repr(words).endswith(f",\n ... {len(words) - 10} more]")
+    assert (repr(words[:0]), repr(words[:1])) == ("[]", f"[{words[0]!r}]")
+
+
+def test_the_style_is_limited_to_the_fragment_and_all_of_it_is_used() -> None:
+    rules = re.sub(r"/\*.*?\*/", "", STYLE, flags=re.DOTALL).strip()
+    inside = rules.removeprefix(".bm25v.bm25v.bm25v {").removesuffix("}")
+    assert len(rules) - len(inside) == 21
+    selectors = re.findall(r"([^{};]+)\{[^{}]*\}", inside)
+    assert not re.search(r"[{}]", re.sub(r"[^{};]+\{[^{}]*\}", "", inside)), "one rule holds all"
+    styled = {"bm25v", *re.findall(r"\.([a-z][\w-]*)", " ".join(selectors))}
+    notebook, macros = (
+        " ".join(path.read_text(encoding="utf-8") for path in FOLDER.glob(f"templates/{pattern}"))
+        for pattern in ("notebook*.html", "macros.html")
+    )
+    assert styled - set(re.findall(r"[\w-]+", notebook + macros)) == set()
+    classes = {
+        name for value in re.findall(r'class="([^"{}]*)"', notebook) for name in value.split()
+    }
+    assert len(classes) > 15
+    assert classes - styled == set()
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+@pytest.mark.parametrize("width", [320, 1100])
+def test_fragments_fit_and_change_nothing_around_them(
+    tab: Browser, gallery: Gallery, photos: Path, tmp_path: Path, width: int
+) -> None:
+    results = gallery.search(photos / "3.png")
+    explanation = gallery.explain(photos / "3.png", photos / "4.png")
+    values = (
+        results,
+        results[0],
+        explanation,
+        gallery.words(),
+        gallery.word(results.query[0].word),
+    )
+    around = (
+        "<p>text <small>small</small> <b>bold</b></p><ol><li>item</ol><dl><dt>term<dd>value</dl>"
+    )
+    styles = """[...document.querySelectorAll(".around, .around *")].map((element) => {
+      const style = getComputedStyle(element);
+      return [style.margin, style.padding, style.font, style.color, style.display].join(); })"""
+    seen = []
+    for shown in ((), values):
+        fragments = "".join(value._repr_html_() for value in shown)
+        page = tmp_path / "page.html"
+        page.write_text(
+            f'<!doctype html>{VIEWPORT}<body style="color:#123456">{fragments}'
+            f'<div class="around">{around}</div>',
+            encoding="utf-8",
+        )
+        tab.open(page, width=width)
+        assert tab.value("document.documentElement.scrollWidth") <= width
+        assert [url for url in tab.addresses if not url.startswith("data:")] == [page.as_uri()]
+        seen.append(tab.value(styles))
+    assert seen[0] == seen[1]
+    colour = 'getComputedStyle(document.querySelector(".bm25v dd")).color'
+    assert tab.value(colour) == "rgb(18, 52, 86)", "text has the colour of the notebook"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_rules_of_a_notebook_do_not_move_a_fragment(
+    tab: Browser, gallery: Gallery, photos: Path, tmp_path: Path
+) -> None:
+    """The rules are those of JupyterLab."""
+    theirs = """.output ul:not(.list-inline), .output ol:not(.list-inline) { padding-left: 2em; }
+      .output dl dt { float: left; width: 20%; } .output p { margin: 0 0 1em; }
+      .output img { max-width: 100%; height: auto; } .output small { font-size: 2em; }"""
+    fragment = gallery.search(photos / "3.png")._repr_html_()
+    boxes = """[...document.querySelectorAll(".bm25v *:not(style)")].map((element) => {
+      const box = element.getBoundingClientRect();
+      return [box.x, box.y, box.width, box.height].map(Math.round).join(); })"""
+    seen = []
+    for style in ("", theirs):
+        page = tmp_path / "page.html"
+        page.write_text(f'{VIEWPORT}<style>{style}</style><div class="output">{fragment}</div>')
+        tab.open(page)
+        seen.append(tab.value(boxes))
+    assert seen[0] == seen[1]
