@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,26 +14,34 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bm25v import backbones
 from bm25v.backbones import downloads, text
-from bm25v.backbones import onnx as onnx_backbones
-from bm25v.backbones.onnx import SPECS, TINYVIT, OnnxBackbone, OnnxSpec
-from bm25v.backbones.protocol import Features, Floats
+from bm25v.backbones.onnx import SPECS, TINYVIT, OnnxBackbone
+from bm25v.backbones.onnx_model import create_session
+from bm25v.backbones.onnx_spec import LayerNorm, ModelShape, PatchOutput
+from bm25v.backbones.protocol import Floats
 from bm25v.errors import UnknownBackbone
 
 
 def tiny_model() -> bytes:
-    """A graph like TinyViT's: tokens (B, 2, 2, 5) inside, a pooled vector (B, 5) as output."""
+    """A graph like TinyViT's: tokens (B, 2, 2, 5) inside, the norm of their mean as output."""
     rng = np.random.default_rng(0)
-    kernel = numpy_helper.from_array(rng.standard_normal((5, 3, 4, 4)).astype(np.float32), "kernel")
+    arrays = {
+        "kernel": rng.standard_normal((5, 3, 4, 4)).astype(np.float32),
+        "axes": np.array([1, 2]),
+        "norm.weight": rng.standard_normal(5).astype(np.float32),
+        "norm.bias": rng.standard_normal(5).astype(np.float32),
+    }
+    constants = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    norm = ["mean", "norm.weight", "norm.bias"]
     nodes = [
         helper.make_node("Conv", ["input", "kernel"], ["maps"], strides=[4, 4]),
         helper.make_node("Relu", ["maps"], ["active"]),
         helper.make_node("Transpose", ["active"], ["inner/tokens"], perm=[0, 2, 3, 1]),
-        helper.make_node("ReduceMean", ["inner/tokens", "axes"], ["output"], keepdims=0),
+        helper.make_node("ReduceMean", ["inner/tokens", "axes"], ["mean"], keepdims=0),
+        helper.make_node("LayerNormalization", norm, ["output"], epsilon=1e-5),
     ]
-    axes = numpy_helper.from_array(np.array([1, 2], dtype=np.int64), "axes")
     inputs = [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 3, 8, 8])]
     outputs = [helper.make_tensor_value_info("output", TensorProto.FLOAT, ["batch", 5])]
-    graph = helper.make_graph(nodes, "tiny", inputs, outputs, [kernel, axes])
+    graph = helper.make_graph(nodes, "tiny", inputs, outputs, constants)
     opset = [helper.make_opsetid("", 18)]
     model = helper.make_model(graph, opset_imports=opset, ir_version=9)
     return bytes(model.SerializeToString())
@@ -45,18 +54,16 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OnnxBackbone:
     (tmp_path / "tiny.onnx").write_bytes(content)
     monkeypatch.setenv("BM25V_MODELS", str(tmp_path))
     digest = hashlib.sha256(content).hexdigest()
-    spec = replace(
-        TINYVIT,
-        file=replace(TINYVIT.file, name="tiny.onnx", sha256=digest),
-        input_size=8,
-        grid=(2, 2),
-        patch_dim=5,
-        dense_dim=5,
-        patch_tensor="inner/tokens",
-        pool_dense=lambda mean_d, kernel: mean_d * kernel.size / 240,
-        pool_weights=("kernel",),
+    return OnnxBackbone(
+        replace(
+            TINYVIT,
+            file=replace(TINYVIT.file, name="tiny.onnx", sha256=digest),
+            pixels=TINYVIT.pixels._replace(size=8),
+            patches=PatchOutput("inner/tokens", "BHWD"),
+            dense=TINYVIT.dense._replace(norm_of_mean=LayerNorm("norm.weight", "norm.bias")),
+            shape=ModelShape(grid=(2, 2), patch_dim=5, dense_dim=5),
+        )
     )
-    return OnnxBackbone(spec)
 
 
 def test_patch_features_and_dense_vector_come_from_one_pass(tiny: OnnxBackbone) -> None:
@@ -65,7 +72,6 @@ def test_patch_features_and_dense_vector_come_from_one_pass(tiny: OnnxBackbone) 
     assert pixels.shape == (1, 3, 8, 8)
     features = tiny.forward(pixels)
     assert features.patches_pd.shape == (4, 5)
-    np.testing.assert_allclose(features.dense_e, features.patches_pd.mean(axis=0), rtol=1e-5)
     kernel = numpy_helper.to_array(onnx.load_from_string(tiny_model()).graph.initializer[0])
     top_left = np.maximum((pixels[0, :, :4, :4] * kernel).sum(axis=(1, 2, 3)), 0)
     np.testing.assert_allclose(features.patches_pd[0], top_left, rtol=1e-4, atol=1e-5)
@@ -73,16 +79,13 @@ def test_patch_features_and_dense_vector_come_from_one_pass(tiny: OnnxBackbone) 
 
 def test_pool_dense_gives_the_dense_vector_of_any_mean(tiny: OnnxBackbone) -> None:
     """The constants that it needs are read from the model."""
-    mean_d = np.arange(5, dtype=np.float32)
-    pooled = tiny.pool_dense(mean_d)
-    assert pooled is not None
-    np.testing.assert_allclose(pooled, mean_d)
-    toy = backbones.load_backbone("toy")
-    features = toy.forward(toy.prepare_image(np.zeros((9, 9, 3), dtype=np.uint8)))
-    pooled = toy.pool_dense(features.patches_pd.mean(axis=0))
-    assert pooled is not None
-    np.testing.assert_allclose(pooled, features.dense_e)
-    assert OnnxBackbone(SPECS["dinov2-s"]).pool_dense(mean_d) is None
+    for backbone in (tiny, backbones.load_backbone("toy")):
+        image = np.random.default_rng(1).integers(0, 256, (30, 20, 3), dtype=np.uint8)
+        features = backbone.forward(backbone.prepare_image(image))
+        pooled = backbone.pool_dense(features.patches_pd.mean(axis=0))
+        assert pooled is not None
+        np.testing.assert_allclose(pooled, features.dense_e, rtol=1e-4, atol=1e-5)
+    assert OnnxBackbone(SPECS["dinov2-s"]).pool_dense(features.dense_e) is None
 
 
 def test_a_batch_gives_the_same_floats_as_single_images(tiny: OnnxBackbone) -> None:
@@ -106,30 +109,26 @@ def test_pixels_are_normalised_like_imagenet(tiny: OnnxBackbone) -> None:
 def test_threads_that_start_at_once_load_the_weights_once(
     tiny: OnnxBackbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create, created = onnx_backbones._create_session, []
+    created: list[Path] = []
 
-    def create_slowly(spec: OnnxSpec) -> object:
+    def create_slowly(path: Path, model: bytes, tensors: Sequence[str]) -> object:
         time.sleep(0.05)
-        created.append(spec.name)
-        return create(spec)
+        created.append(path)
+        return create_session(path, model, tensors)
 
-    monkeypatch.setattr(onnx_backbones, "_create_session", create_slowly)
+    monkeypatch.setattr("bm25v.backbones.onnx.create_session", create_slowly)
     with ThreadPoolExecutor(4) as pool:
         sessions = list(pool.map(lambda _: tiny.load_weights(), range(4)))
     assert len(created) == 1
     assert all(session is sessions[0] for session in sessions)
 
 
-def test_the_fingerprint_follows_what_decides_the_output(tiny: OnnxBackbone) -> None:
-    spec = tiny.spec
-    same = replace(spec, summary="other words", file=replace(spec.file, origin="elsewhere"))
-    assert OnnxBackbone(same).fingerprint == tiny.fingerprint
-    for other in (
-        replace(spec, patch_tensor="maps"),
-        replace(spec, input_size=16),
-        replace(spec, file=replace(spec.file, sha256="0" * 64)),
-    ):
-        assert OnnxBackbone(other).fingerprint != tiny.fingerprint
+def test_fingerprints_of_built_in_backbones_are_those_of_vocabularies_on_disk() -> None:
+    assert {name: backbones.load_backbone(name).fingerprint for name in SPECS} == {
+        "tinyvit-5m": "ee03ebccde9ba654",
+        "mobilenet-v2": "97f5429631f99356",
+        "dinov2-s": "b9b0dbdc02c27dc4",
+    }
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
@@ -171,14 +170,6 @@ def test_an_added_output_does_not_change_the_dense_vector() -> None:
     )
     (expected,) = plain.run(["output"], {"input": pixels})
     np.testing.assert_allclose(backbone.forward(pixels).dense_e, expected[0], rtol=1e-4, atol=1e-5)
-
-
-def test_the_class_token_is_the_dense_vector_and_no_patch() -> None:
-    tokens_bpd = np.arange(2 * 5 * 3, dtype=np.float32).reshape(2, 5, 3)[:1]
-    features = SPECS["dinov2-s"].make_features(tokens_bpd)
-    assert isinstance(features, Features)
-    assert features.dense_e.tolist() == [0, 1, 2]
-    assert features.patches_pd.tolist() == tokens_bpd[0, 1:].tolist()
 
 
 class StubTower(text.TextTower):

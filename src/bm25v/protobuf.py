@@ -1,8 +1,12 @@
-"""Writes fields in the format of protocol buffers, as far as ONNX graphs need it.
+"""Reads and writes fields in the format of protocol buffers, as far as ONNX graphs need it.
 
-In: field numbers and values. Out: bytes. Not this module's job: reading, and what ONNX's fields
-mean.
+In: field numbers and values, or bytes. Out: bytes, or field numbers and values. Not this module's
+job: what ONNX's fields mean.
 """
+
+from collections.abc import Iterator
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # how a field's value is stored
 
 
 def field(number: int, value: bytes | str | int) -> bytes:
@@ -16,9 +20,47 @@ def field(number: int, value: bytes | str | int) -> bytes:
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
     payload = value.encode() if isinstance(value, str) else value
-    return _varint(number << 3 | 2) + _varint(len(payload)) + payload
+    return _varint(number << 3 | _BYTES) + _varint(len(payload)) + payload
+
+
+def read_fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Yield the number and the bytes of each text, bytes or message field; skip numbers.
+
+    Whatever is no message raises `ValueError`.
+
+    >>> [(number, bytes(value)) for number, value in read_fields(memoryview(field(2, "on")))]
+    [(2, b'on')]
+    """
+    at = 0
+    while at < len(message):
+        key, at = _read_varint(message, at)
+        kind = key & 7
+        if kind == _VARINT:
+            _, at = _read_varint(message, at)
+            continue
+        if kind not in (_FIXED64, _BYTES, _FIXED32):
+            raise ValueError(f"no protocol buffer has a value of kind {kind}")
+        length, at = _read_varint(message, at) if kind == _BYTES else (8 if kind == 1 else 4, at)
+        if length > len(message) - at:
+            raise ValueError("the protocol buffer is cut off")
+        if kind == _BYTES:
+            yield key >> 3, message[at : at + length]
+        at += length
 
 
 def _varint(value: int) -> bytes:
     low = bytes([value & 127])
     return low if value < 128 else bytes([value & 127 | 128]) + _varint(value >> 7)
+
+
+def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
+    """Return a number and the position after it; seven bits per byte, the lowest ones first."""
+    value = 0
+    for index in range(10):
+        if at + index >= len(message):
+            raise ValueError("the protocol buffer is cut off")
+        byte = message[at + index]
+        value |= (byte & 127) << 7 * index
+        if byte < 128:
+            return value, at + index + 1
+    raise ValueError("the protocol buffer has a number of more than ten bytes")

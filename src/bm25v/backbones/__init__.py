@@ -1,6 +1,7 @@
 """Frozen vision models: images in, patch features and one dense vector per image out.
 
-`load_backbone` takes the names below, or a Hugging Face model: `owner/name`, or a folder with one.
+`load_backbone` takes the names below, the path of a spec file for an ONNX model of one's own, or a
+Hugging Face model: `owner/name`, or a folder with one.
 In: an upright RGB array. Out: `Features` (patches (P, D), dense (E,)) from one forward pass. `text`
 turns texts into vectors that compare with dense vectors. Not this package's job: visual words, and
 reading image files.
@@ -11,10 +12,24 @@ reading image files.
 (7, 7)
 """
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 from bm25v.backbones.protocol import Backbone, Features
 from bm25v.errors import UnknownBackbone, WrongUse
 
-__all__ = ["Backbone", "Features", "backbone_names", "load_backbone"]
+__all__ = [
+    "Backbone",
+    "Features",
+    "backbone_names",
+    "has_device",
+    "load_backbone",
+    "restore_backbone",
+]
+
+
+_SPEC_SUFFIX = ".toml"
 
 
 def backbone_names() -> list[str]:
@@ -22,6 +37,15 @@ def backbone_names() -> list[str]:
     from bm25v.backbones.onnx import SPECS
 
     return [*SPECS, "toy"]
+
+
+def has_device(name: str) -> bool:
+    """Return whether a backbone runs on any device, and has layers to choose from.
+
+    >>> has_device("tinyvit-5m"), has_device("my-model.toml"), has_device("owner/name")
+    (False, False, True)
+    """
+    return name not in backbone_names() and not name.endswith(_SPEC_SUFFIX)
 
 
 def load_backbone(name: str, *, layer: int | None = None, device: str | None = None) -> Backbone:
@@ -32,20 +56,36 @@ def load_backbone(name: str, *, layer: int | None = None, device: str | None = N
     """
     from bm25v.backbones import checkpoint
     from bm25v.backbones.onnx import SPECS, OnnxBackbone
+    from bm25v.backbones.onnx_spec import read_spec
     from bm25v.backbones.toy import ToyBackbone
 
-    if name in backbone_names():
+    if not has_device(name):
         if layer is not None or device not in (None, "cpu"):
             raise WrongUse(
                 f"the backbone {name} has a fixed layer and runs on the CPU only: "
                 "leave out the layer and the device"
             )
-        return ToyBackbone() if name == "toy" else OnnxBackbone(SPECS[name])
+        if name == "toy":
+            return ToyBackbone()
+        return OnnxBackbone(SPECS[name] if name in SPECS else read_spec(Path(name).expanduser()))
     if checkpoint.is_model(name):
         from bm25v.backbones.huggingface import HuggingFaceBackbone
 
         return HuggingFaceBackbone(name, layer=layer, device=device)
     raise UnknownBackbone(
-        f"no backbone {name!r}; known are: {', '.join(backbone_names())}, and Hugging Face models: "
-        "owner/name, or a folder with a config.json"
+        f"no backbone {name!r}; known are: {', '.join(backbone_names())}, spec files (.toml), and "
+        "Hugging Face models: owner/name, or a folder with a config.json"
     )
+
+
+def restore_backbone(
+    name: str, definition: Mapping[str, Any] | None, folder: Path | None
+) -> Backbone:
+    """Return the backbone that a vocabulary in `folder` was made with, by what it has stored."""
+    if definition is None:
+        return load_backbone(name)
+    from bm25v.backbones.onnx import OnnxBackbone
+    from bm25v.backbones.onnx_spec import parse_spec
+
+    source = f"vocabulary {folder}" if folder else f"backbone {name}"
+    return OnnxBackbone(parse_spec(definition, source=source, folder=folder))

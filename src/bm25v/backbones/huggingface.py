@@ -74,6 +74,8 @@ class HuggingFaceBackbone:
     are downloaded and loaded on first use; of a model with a text tower only the vision tower.
     """
 
+    definition = None
+
     def __init__(self, name: str, *, layer: int | None = None, device: str | None = None) -> None:
         self._source, named_layer = checkpoint.split_layer(name)
         self._torch = checkpoint.import_extra("torch", name)

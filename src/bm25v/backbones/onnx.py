@@ -1,109 +1,147 @@
-"""Backbones that run in ONNX Runtime, each described by a small specification.
+"""Backbones that run in ONNX Runtime: the class, and the built-in ones.
 
-A new one is one more `OnnxSpec`: where its file comes from, which tensors are read, and how they
-become features. Patch features and dense vector come from one forward pass. Not this module's job:
-downloading the files.
+In: an upright RGB array. Out: `Features` from one forward pass. What differs between models is in
+an `OnnxSpec`. Not this module's job: finding and downloading the files.
 """
 
-import hashlib
+import math
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from bm25v.backbones.downloads import PackagedFile, read_file
+from bm25v.backbones.downloads import PackagedFile
+from bm25v.backbones.onnx_model import create_session
+from bm25v.backbones.onnx_spec import (
+    PRESETS,
+    BuiltInSpec,
+    DenseOutput,
+    LayerNorm,
+    ModelShape,
+    OnnxSpec,
+    PatchOutput,
+    PixelInput,
+)
 from bm25v.backbones.protocol import CPU_BATCH_SIZE, Features, Floats, ImageArray
+from bm25v.display import first_line
+from bm25v.errors import BackboneError
 from bm25v.images import resize_image
-from bm25v.protobuf import field
 from bm25v.threads import locked_cached_property
 
-_IMAGENET_MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
-_IMAGENET_STD = np.array([0.229, 0.224, 0.225], dtype=np.float32)
-_SCALE_C11 = (1 / (255 * _IMAGENET_STD))[:, None, None]
-_SHIFT_C11 = (_IMAGENET_MEAN / _IMAGENET_STD)[:, None, None]
-# Part of every fingerprint: another wording would make all vocabularies unusable.
-_PREPARATION = "whole picture, bicubic, ImageNet mean and deviation"
-
-
-@dataclass(frozen=True)
-class OnnxSpec:
-    """Everything that is specific to one ONNX backbone."""
-
-    name: str
-    summary: str
-    file: PackagedFile
-    input_size: int
-    grid: tuple[int, int]
-    patch_dim: int
-    dense_dim: int
-    patch_tensor: str  # the inner tensor that holds the patch features
-    outputs: tuple[str, ...]  # outputs of the graph that are read beside it
-    make_features: Callable[..., Features]  # takes those tensors in that order
-    pool_dense: Callable[..., Floats] | None = None  # mean of patches → their dense vector
-    pool_weights: tuple[str, ...] = ()  # constants of the graph that `pool_dense` takes too
+_NORM_EPSILON = 1e-5
 
 
 class OnnxBackbone:
-    """A frozen model in ONNX Runtime; its file is downloaded on first use."""
-
-    batch_size = CPU_BATCH_SIZE
+    """A frozen model in ONNX Runtime; a built-in one is downloaded on first use."""
 
     def __init__(self, spec: OnnxSpec) -> None:
         self.spec = spec
         self.name = spec.name
-        self.input_size = spec.input_size
-        self.grid = spec.grid
-        self.patch_dim = spec.patch_dim
-        self.dense_dim = spec.dense_dim
-        sha256 = spec.file.sha256
-        identity = (sha256, spec.input_size, spec.patch_tensor, spec.outputs, _PREPARATION)
-        self.fingerprint = hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
+        self.fingerprint = spec.fingerprint
+        self.definition = spec.definition
+        self.input_size = spec.pixels.size
+        mean_c, std_c = (np.array(v, np.float32) for v in (spec.pixels.mean, spec.pixels.std))
+        self._scale_c11 = (1 / (255 * std_c))[:, None, None]
+        self._shift_c11 = (mean_c / std_c)[:, None, None]
+        self._tensors = [t for t in (spec.patches.tensor, spec.dense.tensor) if t is not None]
         self._lock = threading.Lock()
         self._session: Any = None
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """The rows and columns of patches."""
+        return self._shape.grid
+
+    @property
+    def patch_dim(self) -> int:
+        """D, the width of a patch feature."""
+        return self._shape.patch_dim
+
+    @property
+    def dense_dim(self) -> int:
+        """E, the width of the dense vector."""
+        return self._shape.dense_dim
+
+    @property
+    def batch_size(self) -> int:
+        """The best number of images per batch."""
+        return max(CPU_BATCH_SIZE, self._shape.batch)
 
     def load_weights(self) -> Any:
         """Return the ONNX Runtime session, created on first use."""
         with self._lock:
             if self._session is None:
-                self._session = _create_session(self.spec)
+                path, model = self.spec.read_model()
+                constants = self.spec.dense.norm_of_mean or ()
+                self._session = create_session(path, model, [*self._tensors, *constants])
         return self._session
 
     def prepare_image(self, image_hwc: ImageArray) -> Floats:
         """Return an image as a normalised (1, 3, side, side) array."""
         side = self.input_size
         small_hwc = resize_image(image_hwc, width=side, height=side)
+        if self.spec.pixels.channels == "BGR":
+            small_hwc = small_hwc[:, :, ::-1]
         small_chw = np.ascontiguousarray(small_hwc.transpose(2, 0, 1))
-        pixels_chw = np.multiply(small_chw, _SCALE_C11, dtype=np.float32)
-        pixels_chw -= _SHIFT_C11
+        pixels_chw = np.multiply(small_chw, self._scale_c11, dtype=np.float32)
+        pixels_chw -= self._shift_c11
         return pixels_chw[None]
 
     def forward(self, pixels: Floats) -> Features:
         """Return the patch features and the dense vector of a prepared image."""
-        tensors = self._run([self.spec.patch_tensor, *self.spec.outputs], pixels)
-        return self.spec.make_features(*tensors)
+        return self.forward_batch([pixels])[0]
 
     def forward_batch(self, batch: list[Floats]) -> list[Features]:
         """Return the features of prepared images, computed one by one.
 
-        An image's floats then do not depend on the other images of its batch.
+        An image's floats then do not depend on the other images of its batch. Only a model with a
+        fixed batch gets several at once; empty images fill up its last batch.
         """
-        return [self.forward(pixels) for pixels in batch]
+        size, features = self._shape.batch, []
+        for start in range(0, len(batch), size):
+            images = batch[start : start + size]
+            padding = [np.zeros_like(batch[0])] * (size - len(images))
+            tensors = self._run(self._tensors, np.concatenate(images + padding))
+            rows = zip(*tensors, strict=True)
+            features += [self._take_features(*row) for row, _ in zip(rows, images, strict=False)]
+        return features
 
     def pool_dense(self, mean_d: Floats) -> Floats | None:
         """Return the dense vector of patches with this mean, if the model uses the mean."""
-        if self.spec.pool_dense is None:
+        if self.spec.dense.pool == "mean":
+            return mean_d
+        if self.spec.dense.norm_of_mean is None:
             return None
-        return self.spec.pool_dense(mean_d, *self._pool_weights)
+        weight_d, bias_d = self._norm_weights
+        normal_d = (mean_d - mean_d.mean()) / np.sqrt(mean_d.var() + _NORM_EPSILON)
+        return np.asarray(normal_d * weight_d + bias_d, dtype=np.float32)
 
     @locked_cached_property
-    def _pool_weights(self) -> list[Floats]:
-        if not self.spec.pool_weights:
-            return []
+    def _norm_weights(self) -> list[Floats]:
+        assert self.spec.dense.norm_of_mean is not None
         side = self.input_size
         # Constants do not depend on the input: ONNX Runtime computes only the requested tensors.
-        return self._run(list(self.spec.pool_weights), np.zeros((1, 3, side, side), np.float32))
+        pixels = np.zeros((1, 3, side, side), np.float32)
+        return self._run(list(self.spec.dense.norm_of_mean), pixels)
+
+    @locked_cached_property
+    def _shape(self) -> ModelShape:
+        return self.spec.shape or _measure_shape(self.spec, self.load_weights(), self._tensors)
+
+    def _take_features(self, patches: Floats, dense: Floats | None = None) -> Features:
+        """Return the features of one image from its part of the model's tensors."""
+        patches_pd = np.asarray(patches, np.float32)
+        layout, leading_tokens = self.spec.patches.layout, self.spec.patches.leading_tokens
+        if layout == "BDHW":
+            patches_pd = np.ascontiguousarray(patches_pd.reshape(len(patches), -1).T)
+        elif layout == "BHWD":
+            patches_pd = patches_pd.reshape(-1, patches.shape[-1])
+        class_d, patches_pd = patches_pd[0], patches_pd[leading_tokens:]
+        if dense is not None:
+            return Features(patches_pd, np.asarray(dense, np.float32).reshape(-1))
+        is_mean = self.spec.dense.pool == "mean"
+        return Features(patches_pd, patches_pd.mean(axis=0) if is_mean else class_d)
 
     def _run(self, tensors: list[str], pixels: Floats) -> list[Floats]:
         session = self.load_weights()
@@ -111,50 +149,92 @@ class OnnxBackbone:
         return values
 
 
-def _create_session(spec: OnnxSpec) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    # Callers encode several images at once in threads of their own, which is faster than one image
-    # on several threads and gives the same floats on any number of cores.
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    model = read_file(spec.file)
-    for tensor in (spec.patch_tensor, *spec.pool_weights):
-        model = _add_output(model, tensor)
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
-def _add_output(model: bytes, tensor: str) -> bytes:
-    """Declare an inner tensor or a constant of a serialised ONNX graph as one of its outputs.
-
-    Protocol buffers merge by concatenation: appending `ModelProto{graph{output{name}}}` adds one
-    output. The onnx package, which would parse and rewrite the whole file, is not needed.
-    """
-    return model + field(7, field(12, field(1, tensor)))
+def _measure_shape(spec: OnnxSpec, session: Any, tensors: list[str]) -> ModelShape:
+    """Return what the model computes for an empty image; raise an error if it does not fit."""
+    batch = _check_input(spec, session.get_inputs())
+    pixels = np.zeros((batch, 3, spec.pixels.size, spec.pixels.size), np.float32)
+    try:
+        patches, *dense = session.run(tensors, {session.get_inputs()[0].name: pixels})
+    except Exception as error:  # ONNX Runtime's errors have no common class
+        raise BackboneError(
+            f"backbone {spec.name} cannot be run: {first_line(str(error))}"
+        ) from error
+    for tensor, values in zip(tensors, (patches, *dense), strict=True):
+        if not np.isfinite(values).all():
+            raise BackboneError(
+                f"backbone {spec.name}: values of {tensor} are not finite: use another one"
+            )
+    grid, patch_dim = _measure_patches(spec, batch, patches.shape)
+    dense_dim = _measure_dense(spec, batch, dense[0].shape) if dense else patch_dim
+    return ModelShape(grid, patch_dim, dense_dim, batch)
 
 
-def _tinyvit_features(tokens_byxd: Floats, dense_be: Floats) -> Features:
-    return Features(tokens_byxd[0].reshape(-1, tokens_byxd.shape[-1]), dense_be[0])
+def _check_input(spec: OnnxSpec, inputs: list[Any]) -> int:
+    """Return the number of images that the model takes at once."""
+    if len(inputs) != 1:
+        names = ", ".join(entry.name for entry in inputs)
+        raise BackboneError(
+            f"backbone {spec.name} has {len(inputs)} inputs ({names}): "
+            "export only the part that takes images"
+        )
+    (entry,) = inputs
+    expected = ("batch", 3, spec.pixels.size, spec.pixels.size)
+    is_fitting = len(entry.shape) == 4 and all(
+        not isinstance(actual, int) or actual == size
+        for actual, size in zip(entry.shape[1:], expected[1:], strict=True)
+    )
+    if entry.type != "tensor(float)" or not is_fitting:
+        raise BackboneError(
+            f"backbone {spec.name} takes {entry.type} of shape {_format_shape(entry.shape)}, but "
+            f"gets tensor(float) of shape {_format_shape(expected)}: correct input.size, or "
+            "export the model again"
+        )
+    return entry.shape[0] if isinstance(entry.shape[0], int) else 1
 
 
-def _apply_layer_norm(mean_d: Floats, weight_d: Floats, bias_d: Floats) -> Floats:
-    """Apply the layer norm that follows the mean of all patches in TinyViT's head."""
-    normal_d = (mean_d - mean_d.mean()) / np.sqrt(mean_d.var() + 1e-5)
-    return np.asarray(normal_d * weight_d + bias_d, dtype=np.float32)
+def _measure_patches(
+    spec: OnnxSpec, batch: int, shape: tuple[int, ...]
+) -> tuple[tuple[int, int], int]:
+    """Return the grid and the width of the patch features."""
+    layout, leading_tokens = spec.patches.layout, spec.patches.leading_tokens
+    if len(shape) == len(layout) and shape[0] == batch:
+        sizes = dict(zip(layout, shape, strict=True))
+        if layout == "BND":
+            side = math.isqrt(max(sizes["N"] - leading_tokens, 0))
+            is_square = 0 < side**2 == sizes["N"] - leading_tokens
+        else:
+            side = sizes["H"]
+            is_square = side == sizes["W"]
+        if is_square:
+            return (side, side), sizes["D"]
+    raise BackboneError(
+        f"backbone {spec.name}: {spec.patches.tensor} has shape {_format_shape(shape)}, which is "
+        f"no square grid of patches in the layout {layout} with {leading_tokens} leading tokens: "
+        "correct patches.output, patches.layout or patches.leading_tokens"
+    )
 
 
-def _vit_features(tokens_bpd: Floats) -> Features:
-    return Features(tokens_bpd[0, 1:], tokens_bpd[0, 0])  # the class token comes first
+def _measure_dense(spec: OnnxSpec, batch: int, shape: tuple[int, ...]) -> int:
+    """Return the width of the dense vector, which may have further axes of length 1."""
+    n_values = math.prod(shape[1:])
+    if len(shape) > 1 and shape[0] == batch and n_values == max(shape[1:]):
+        return n_values
+    raise BackboneError(
+        f"backbone {spec.name}: {spec.dense.tensor} has shape {_format_shape(shape)}, which is "
+        "not one vector per image: correct dense.output, or use dense.pool"
+    )
 
 
-def _convolutional_features(maps_bdyx: Floats) -> Features:
-    patches_pd = np.ascontiguousarray(maps_bdyx[0].reshape(maps_bdyx.shape[1], -1).T)
-    return Features(patches_pd, patches_pd.mean(axis=0))
+def _format_shape(shape: Iterable[object]) -> str:
+    return f"({', '.join(map(str, shape))})"
 
 
-TINYVIT = OnnxSpec(
+_IMAGENET = PixelInput(224, *PRESETS["imagenet"])
+
+# Fingerprints are written out: vocabularies on disk contain them.
+TINYVIT = BuiltInSpec(
     name="tinyvit-5m",
+    fingerprint="ee03ebccde9ba654",
     summary="TinyViT-5M, ImageNet-22k distilled: words for both parts and categories of things",
     file=PackagedFile(
         name="tinyvit-5m.onnx",
@@ -166,19 +246,15 @@ TINYVIT = OnnxSpec(
         origin="Microsoft TinyViT",
         licence="MIT / Apache-2.0 upstream; the package states none",
     ),
-    input_size=224,
-    grid=(7, 7),
-    patch_dim=320,
-    dense_dim=320,
-    patch_tensor="/stages/stages.3/blocks/blocks.1/Reshape_3_output_0",
-    outputs=("output",),
-    make_features=_tinyvit_features,
-    pool_dense=_apply_layer_norm,
-    pool_weights=("head.norm.weight", "head.norm.bias"),
+    pixels=_IMAGENET,
+    patches=PatchOutput("/stages/stages.3/blocks/blocks.1/Reshape_3_output_0", "BHWD"),
+    dense=DenseOutput("output", norm_of_mean=LayerNorm("head.norm.weight", "head.norm.bias")),
+    shape=ModelShape(grid=(7, 7), patch_dim=320, dense_dim=320),
 )
 
-MOBILENET = OnnxSpec(
+MOBILENET = BuiltInSpec(
     name="mobilenet-v2",
+    fingerprint="97f5429631f99356",
     summary="MobileNetV2, ImageNet-1k: the fastest, with a clear licence",
     file=PackagedFile(
         name="mobilenet-v2.onnx",
@@ -190,18 +266,15 @@ MOBILENET = OnnxSpec(
         origin="ONNX Model Zoo",
         licence="Apache-2.0",
     ),
-    input_size=224,
-    grid=(7, 7),
-    patch_dim=1280,
-    dense_dim=1280,
-    patch_tensor="mobilenetv20_features_relu1_fwd",
-    outputs=(),
-    make_features=_convolutional_features,
-    pool_dense=lambda mean_d: mean_d,
+    pixels=_IMAGENET,
+    patches=PatchOutput("mobilenetv20_features_relu1_fwd", "BDHW"),
+    dense=DenseOutput(pool="mean"),
+    shape=ModelShape(grid=(7, 7), patch_dim=1280, dense_dim=1280),
 )
 
-DINOV2 = OnnxSpec(
+DINOV2 = BuiltInSpec(
     name="dinov2-s",
+    fingerprint="b9b0dbdc02c27dc4",
     summary="DINOv2 ViT-S/14: the finest grid and the best dense vector, slow",
     file=PackagedFile(
         name="dinov2-s.onnx",
@@ -213,13 +286,10 @@ DINOV2 = OnnxSpec(
         origin="Meta DINOv2",
         licence="Apache-2.0 upstream; the package states none",
     ),
-    input_size=224,
-    grid=(16, 16),
-    patch_dim=384,
-    dense_dim=384,
-    patch_tensor="/norm/Add_1_output_0",
-    outputs=(),
-    make_features=_vit_features,
+    pixels=_IMAGENET,
+    patches=PatchOutput("/norm/Add_1_output_0", "BND", leading_tokens=1),
+    dense=DenseOutput(pool="class"),
+    shape=ModelShape(grid=(16, 16), patch_dim=384, dense_dim=384),
 )
 
 SPECS = {spec.name: spec for spec in (TINYVIT, MOBILENET, DINOV2)}

@@ -4,7 +4,8 @@ A backbone is a frozen vision model. In: an upright RGB array. Out: `Features` f
 pass. Not this module's job: any particular model.
 """
 
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,11 @@ class Backbone(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that `load_backbone` takes."""
+        """The name that `load_backbone` takes, unless there is a definition."""
+
+    @property
+    def definition(self) -> Mapping[str, Any] | None:
+        """What `restore_backbone` needs beside the name, as JSON values; None for most models."""
 
     @property
     def fingerprint(self) -> str:
@@ -51,7 +56,7 @@ class Backbone(Protocol):
 
     @property
     def batch_size(self) -> int:
-        """The best number of images per batch; known before the weights are loaded."""
+        """The best number of images per batch."""
 
     def load_weights(self) -> object:
         """Load the weights now rather than at the first forward pass."""

@@ -19,6 +19,7 @@ class ToyBackbone:
     """
 
     name = "toy"
+    definition = None
     fingerprint = "toy-1"
     input_size = _SIDE
     grid = (_GRID, _GRID)

