@@ -10,11 +10,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.dataframes import make_frame
 from bm25v.display import count
 from bm25v.errors import ImageError, WrongUse
 from bm25v.gallery.snapshot import Snapshot
@@ -29,8 +30,23 @@ from bm25v.search.results import Match, Matcher, QueryWord, WordContribution
 from bm25v.vocabulary import Encoding, Vocabulary
 from bm25v.vocabulary import bag as bags
 
+if TYPE_CHECKING:
+    import pandas
+
 Grid = NDArray[np.float32]  # (rows, columns): how active a word is in each patch
 Pixels = NDArray[np.uint8]
+
+_COLUMNS = {  # of Explanation.to_pandas()
+    "word": "int",
+    "name": "object",
+    "contribution": "float",
+    "weight": "float",
+    "idf": "float",
+    "saturation": "float",
+    "tf": "float",
+    "query_tf": "float",
+    "df": "int",
+}
 
 
 @dataclass(frozen=True)
@@ -137,6 +153,10 @@ class Explanation:
             "missing": [word._asdict() for word in self.missing],
             "notes": list(self.notes),
         }
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Return one row per word; the column `contribution` sums to the score."""
+        return make_frame((part.word._asdict() for part in self.parts), _COLUMNS)
 
 
 def explain_hit(

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple, SupportsIndex, overload
+from typing import TYPE_CHECKING, NamedTuple, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.dataframes import make_frame
 from bm25v.display import count, word_label
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
@@ -21,9 +22,19 @@ from bm25v.search.text import SharedWord, find_shared_words
 from bm25v.vocabulary.bag import dequantise
 from bm25v.vocabulary.names import check_word
 
+if TYPE_CHECKING:
+    import pandas
+
 COMPANIONS = 8
 
 _SHOWN = 10  # words of a list in a REPL
+_COLUMNS = {  # of WordList.to_pandas()
+    "word": "int",
+    "name": "object",
+    "df": "int",
+    "idf": "float",
+    "best": "object",
+}
 
 Rows = NDArray[np.int64]
 
@@ -80,6 +91,11 @@ class WordList(list[WordInGallery]):
         from bm25v.pages.notebook import words_fragment
 
         return words_fragment(self)
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Return one row per word; `best` holds the paths of the images where it is strongest."""
+        rows = ({**vars(word), "best": [image.path for image in word.best]} for word in self)
+        return make_frame(rows, _COLUMNS)
 
 
 class FolderWithWord(NamedTuple):

@@ -4,18 +4,33 @@ In: a row, an encoded query, the statistics. Out: plain values for people and pr
 module's job: finding and ordering rows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bm25v.dataframes import make_frame
 from bm25v.display import count, word_label
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.index.bm25 import Contribution, contributions, sum_contributions
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.filters import Names
 from bm25v.vocabulary.bag import SCALE
+
+if TYPE_CHECKING:
+    import pandas
+
+_COLUMNS = {  # of Results.to_pandas()
+    "rank": "int",
+    "path": "object",
+    "score": "float",
+    "sparse": "float",
+    "dense": "float",
+    "coverage": "float",
+    "first_rank": "Int64",  # an integer that may be missing
+    "words": "object",
+}
 
 
 class WordContribution(NamedTuple):
@@ -150,6 +165,11 @@ class Results:
             "ms": self.ms,
         }
 
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Return one row per hit; `words` holds what each word adds to `sparse`, by its label."""
+        rows = ({**vars(hit), "words": _sum_by_label(hit.words)} for hit in self.hits)
+        return make_frame(rows, _COLUMNS)
+
 
 class Matcher:
     """Compares rows of a snapshot with one query."""
@@ -217,3 +237,10 @@ class Matcher:
     def _coverage(self, parts: list[Contribution]) -> float:
         shared = sorted(part.word for part in parts if part.word in self._masses)
         return sum(self._masses[word] for word in shared) / (self._total_mass or 1.0)
+
+
+def _sum_by_label(words: Iterable[WordContribution]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for word in words:  # several words may have the same name
+        sums[word.label] = sums.get(word.label, 0.0) + word.contribution
+    return sums
