@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bm25v import Query
+from bm25v import Bag, Query
 from bm25v.api import Gallery
 from bm25v.errors import WrongUse
 from bm25v.search import Results
@@ -230,12 +231,42 @@ def test_a_gallery_lists_its_images(gallery: Gallery, photos: Path) -> None:
     assert len(list(gallery)) == len(gallery) == 11
 
 
-def test_reprs_are_short(gallery: Gallery, photos: Path) -> None:
+def test_reprs_are_short_and_say_what_matters(gallery: Gallery, photos: Path) -> None:
     results = gallery.search(photos / "3.png")
     explanation = gallery.explain(photos / "3.png", results[1])
-    for value in (gallery, results, results[0], explanation):
-        assert len(repr(value)) < 250
-        assert str(photos.parent) in repr(value)
+    match = gallery.match(photos / "3.png", results[1])
+    for located in (gallery, results, results[0], match, explanation):
+        assert str(photos.parent) in repr(located)
+    word = results[0].words[0]
+    gallery.name_words({word.word: "striped ear"})
+    named = gallery.search(photos / "3.png")
+    assert f"{word.word} 'striped ear'" in repr(named[0].words[0])
+    assert f"{word.word} 'striped ear'" in repr(gallery.word(word.word))
+    assert f": {word.contribution:.2f} = 1 · {word.idf:.2f} · {word.saturation:.2f}>" in repr(word)
+    shutil.copy(photos / "3.png", photos / "copy.png")
+    gallery.add(photos)
+    (group,) = gallery.duplicates(near=False)
+    assert "2 images (exact)" in repr(group)
+    encoding = gallery.vocabulary.encode(photos / "3.png")
+    strongest = encoding.bag.words[encoding.bag.tf.argmax()]
+    assert f"16 words, strongest {strongest} (" in repr(encoding.bag)
+    assert "none" in repr(Bag(np.empty(0, np.int32), np.empty(0, np.uint16)))
+    assert "49 patches" in repr(encoding)
+    values: tuple[object, ...] = (
+        *(gallery, results, results[0], match, explanation, explanation.parts[0], word, group),
+        *(results.query[0], gallery.words()[0], gallery.word(word.word), encoding, encoding.bag),
+        *(gallery.vocabulary, gallery.info()),
+    )
+    for value in values:
+        assert len(repr(value)) < 500
+        assert "\n" not in repr(value)
+        assert "array(" not in repr(value)
+
+
+def test_the_repr_of_results_shows_the_best_hit_or_why_there_is_none(
+    gallery: Gallery, photos: Path
+) -> None:
+    results = gallery.search(photos / "3.png")
     assert repr(results).startswith("<Results: 10 hits (two-stage), best <Hit 1: ")
     nothing = gallery.search(photos / "3.png", min_coverage=1, without=results.query[0].word)
     assert repr(nothing).startswith("<Results: 0 hits (two-stage): no image that")

@@ -47,6 +47,15 @@ def word_label(word: int, name: str | None) -> str:
     return name or f"word {word}"
 
 
+def identify_word(word: int, name: str | None) -> str:
+    """Return a word's number, and its name if it has one.
+
+    >>> identify_word(12, None), identify_word(12, "striped ear")
+    ('12', "12 'striped ear'")
+    """
+    return f"{word} {name!r}" if name else str(word)
+
+
 def count(n: int, noun: str) -> str:
     """Return a number of things.
 

@@ -36,6 +36,9 @@ class DuplicateGroup:
 
     images: tuple[Duplicate, ...]
 
+    def __repr__(self) -> str:
+        return f"<DuplicateGroup: {len(self.images)} images ({self.kind}), {self.images[0].path} …>"
+
     @property
     def kind(self) -> str:
         """Return "exact" if all have the same content, else "near"."""

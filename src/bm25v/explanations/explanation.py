@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.dataframes import make_frame
-from bm25v.display import count
+from bm25v.display import count, identify_word
 from bm25v.errors import ImageError, WrongUse
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
@@ -56,6 +56,10 @@ class Part:
     word: WordContribution
     in_queries: tuple[Grid, ...]  # one grid for each image of the query
     in_hit: Grid | None  # None if the hit's file cannot be read
+
+    def __repr__(self) -> str:
+        word = identify_word(self.word.word, self.word.name)
+        return f"<Part {word}: {self.word.contribution:.2f}>"
 
     @property
     def best_query(self) -> int:

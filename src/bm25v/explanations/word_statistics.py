@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.dataframes import make_frame
-from bm25v.display import count, word_label
+from bm25v.display import count, identify_word, word_label
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
 from bm25v.search.text import SharedWord, find_shared_words
@@ -57,8 +57,8 @@ class WordInGallery:
     best: tuple[ImageWithWord, ...]
 
     def __repr__(self) -> str:
-        images = count(self.df, "image")
-        return f"<WordInGallery {self.word}: {self.label}, in {images}, idf {self.idf:.2f}>"
+        word, images = identify_word(self.word, self.name), count(self.df, "image")
+        return f"<WordInGallery {word}: in {images}, idf {self.idf:.2f}>"
 
     def _repr_html_(self) -> str:
         from bm25v.pages.notebook import word_fragment
@@ -117,9 +117,9 @@ class WordUse:
     folders: tuple[FolderWithWord, ...]  # most images with the word first; none if all are in one
 
     def __repr__(self) -> str:
-        facts = self.facts
-        images = f"{facts.df:,} of {count(self.n, 'image')}"
-        return f"<WordUse {facts.word}: {facts.label}, in {images}, idf {facts.idf:.2f}>"
+        word = identify_word(self.facts.word, self.facts.name)
+        images = f"{self.facts.df:,} of {count(self.n, 'image')}"
+        return f"<WordUse {word}: in {images}, idf {self.facts.idf:.2f}>"
 
     def _repr_html_(self) -> str:
         from bm25v.pages.notebook import word_use_fragment

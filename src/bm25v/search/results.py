@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bm25v.dataframes import make_frame
-from bm25v.display import count, word_label
+from bm25v.display import count, identify_word, word_label
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.index.bm25 import Contribution, contributions, sum_contributions
 from bm25v.search.encode import EncodedQuery
@@ -46,6 +46,11 @@ class WordContribution(NamedTuple):
     weight: float = 1.0
     df: int = 0
 
+    def __repr__(self) -> str:
+        word = identify_word(self.word, self.name)
+        factors = f"{self.weight:.3g} · {self.idf:.2f} · {self.saturation:.2f}"
+        return f"<WordContribution {word}: {self.contribution:.2f} = {factors}>"
+
     @property
     def label(self) -> str:
         """Its name, or its number if it has none."""
@@ -61,6 +66,10 @@ class QueryWord(NamedTuple):
     query_tf: float
     idf: float
     df: int
+
+    def __repr__(self) -> str:
+        word = identify_word(self.word, self.name)
+        return f"<QueryWord {word}: weight {self.weight:.3g}, idf {self.idf:.2f}>"
 
     @property
     def label(self) -> str:
@@ -84,6 +93,9 @@ class Match:
     length: float  # |d|, the sum of the image's term frequencies
     average_length: float  # of all images
     n_images: int  # N, of the gallery
+
+    def __repr__(self) -> str:
+        return f"<Match {self.path}: BM25 {self.sparse:.2f}, coverage {self.coverage:.0%}>"
 
     def __fspath__(self) -> str:
         """Return the path, so that a hit is accepted wherever an image or a path is."""

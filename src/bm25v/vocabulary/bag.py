@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.display import count
 from bm25v.sae.model import Codes
 
 SCALE = 100  # stored tf = round(100 · tf)
@@ -21,6 +22,12 @@ class Bag(NamedTuple):
 
     words: NDArray[np.int32]
     tf: NDArray[np.uint16]
+
+    def __repr__(self) -> str:
+        order = np.argsort(-self.frequencies, kind="stable")[:3]
+        pairs = zip(self.words[order].tolist(), self.frequencies[order].tolist(), strict=True)
+        strongest = ", ".join(f"{word} ({tf:.2f})" for word, tf in pairs)
+        return f"<Bag: {count(len(self.words), 'word')}, strongest {strongest or 'none'}>"
 
     @property
     def frequencies(self) -> NDArray[np.float64]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from bm25v import backbones, images
 from bm25v.backbones import Backbone, Features
 from bm25v.backbones.protocol import Floats
-from bm25v.display import first_line
+from bm25v.display import count, first_line
 from bm25v.errors import MissingExtra, UnknownVocabulary, VocabularyError, WrongUse
 from bm25v.files import replace_file
 from bm25v.images import ImageInput
@@ -57,6 +57,10 @@ class Encoding(NamedTuple):
     codes: Codes
     patches_pd: NDArray[np.float32] | None = None  # only if the image was encoded alone
 
+    def __repr__(self) -> str:
+        words, n_patches = count(len(self.bag.words), "word"), len(self.codes.words_pk)
+        return f"<Encoding: {words}, {n_patches} patches, dense vector of {len(self.dense_e)}>"
+
 
 @dataclass(frozen=True)
 class Vocabulary:
@@ -81,6 +85,10 @@ class Vocabulary:
     backbone_definition: Mapping[str, Any] | None = None  # of an ONNX model of one's own
     word_names: Mapping[int, str] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        words = count(self.n_words, "word")
+        return f"<Vocabulary {self.source}: {words}, backbone {self.backbone_name}>"
 
     @classmethod
     def load(cls, name_or_path: str | os.PathLike[str] = DEFAULT) -> "Vocabulary":
