@@ -40,7 +40,8 @@ Run = Callable[..., Outcome]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run a command in an empty folder, as the shell would."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("BM25V_GALLERY", raising=False)
+    for name in ("BM25V_GALLERY", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
 
     def call(*words: object) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["bm25v", *map(str, words)])
@@ -134,9 +135,9 @@ def test_search_prints_a_table(indexed: Run, photos: Path) -> None:
     assert first.split()[:3] == ["1", "1", "1.000"]
     assert first.split()[4] == "100%"
     assert "photos/3.png" in first
-    assert len(re.findall(r"word \d+ \(\d+\.\d\d\)", first)) == 3
+    assert len(re.findall(r"word \d+ \(\d+\.\d\d\)", first)) == 5
     assert len(rest) == 3
-    assert "at most 200 candidates by visual words, sorted by similarity" in rest[-1]
+    assert "up to 200 candidates by words, sorted by similarity" in rest[-1]
 
 
 HIT = {"rank", "first_rank", "path", "score", "sparse", "dense", "coverage", "length"}

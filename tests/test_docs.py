@@ -1,6 +1,7 @@
 """What the README claims is true: its commands, its JSON, its code, its session."""
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -31,6 +32,7 @@ def run(command: str, folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "bm25v.cli", *words[1:]],
         cwd=folder,
+        env={**os.environ, "COLUMNS": "80"},
         capture_output=True,
         text=True,
         check=False,

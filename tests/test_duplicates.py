@@ -289,8 +289,8 @@ def test_the_command(run: Any, folder: Path) -> None:
     assert [g["kind"] for g in run("duplicates", "--near", "--json").json["groups"]] == ["near"]
     printed = run("duplicates").out
     assert "photos/half.png" in printed
-    assert re.search(r"^  same +photos/", printed, re.MULTILINE)
-    assert re.search(r"^  near, cosine [01]\.\d\d  photos/", printed, re.MULTILINE)
+    assert re.search(r"^ +[\d.]+ kB  same +photos/", printed, re.MULTILINE)
+    assert re.search(r"^ +[\d.]+ kB  near, cosine [01]\.\d\d  photos/", printed, re.MULTILINE)
     assert printed.endswith(
         "2 groups; 2 of 10 images look like another one: check before deleting\n"
     )

@@ -194,7 +194,7 @@ def test_terminal_image_and_page_print_the_same_contributions(
         draw(explanation, top=top)
         in_image = [float(text) for text in written if re.fullmatch(r"[+-]\d+\.\d\d", text)]
         cli_search._print_explanation(explanation, top)
-        in_terminal = find_numbers(capsys.readouterr().out, r"(?m)^ +([\d.]+)  ")
+        in_terminal = find_numbers(capsys.readouterr().out, r"(?m)^ *(\d[\d.]+)  ")
         assert in_page == in_image == in_terminal == pytest.approx(expected)
 
 
@@ -202,7 +202,7 @@ def test_a_single_word_that_is_left_out_is_not_called_words(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     cli_search._print_explanation(make_explanation(gradient(8, 8), gradient(8, 8), 3.0, 1.0), 1)
-    assert "   1.00  1 more word\n" in capsys.readouterr().out
+    assert "\n1.00  1 more word\n" in capsys.readouterr().out
 
 
 def test_an_explanation_with_options_explains_the_search_with_these_options(

@@ -6,7 +6,11 @@ for HTML (jinja2 does that) and JSON (which keeps every string as it is).
 
 import contextlib
 import math
+import re
 from pathlib import Path
+
+# Characters that end a line, move the cursor or reverse the text of a terminal.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def printable(text: str) -> str:
@@ -28,14 +32,14 @@ def first_line(text: str) -> str:
 
 
 def display_path(path: str) -> str:
-    """Return a path relative to the current folder if it is inside it.
+    """Return a path in one line, relative to the current folder if it is inside it.
 
-    >>> display_path("/somewhere/else/cat.jpg")
-    '/somewhere/else/cat.jpg'
+    >>> display_path("/somewhere/else/two\\nlines.jpg")
+    '/somewhere/else/two?lines.jpg'
     """
     with contextlib.suppress(ValueError):
         path = str(Path(path).relative_to(Path.cwd()))
-    return printable(path)
+    return _CONTROL.sub("?", printable(path))
 
 
 def word_label(word: int, name: str | None) -> str:

@@ -16,29 +16,35 @@ from bm25v.cli.evaluate import (
     split_option,
 )
 from bm25v.cli.options import (
-    console,
     find_gallery,
     gallery_option,
     json_option,
-    make_table,
-    print_json,
-    print_problems,
     split_list,
     vocabulary_option,
+)
+from bm25v.cli.printing import (
+    console,
+    fill_lines,
+    make_columns,
+    output_width,
+    print_grid,
+    print_json,
+    print_problems,
+    print_table,
 )
 from bm25v.display import count, display_path
 from bm25v.errors import WrongUse
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from bm25v.gallery.store import GalleryInfo
     from bm25v.research.cost import Growth, WordUsage
     from bm25v.research.zipf import ZipfFit
 
 _PAPER_ZIPF = (
-    "the paper's seven sets: α 1.20 to 2.32, R² .917 to .973, head 0.25 to 1.83%, "
-    "IDF > 2 96 to 99.7%"
+    "the paper's seven sets: α 1.20 to 2.32",
+    "R² .917 to .973",
+    "head 0.25 to 1.83%",
+    "IDF > 2 96 to 99.7%",
 )
 _COST_NOTE = (
     "bytes per vector as in the paper: 4 per number, 6 per word; counted: 5 operations for each "
@@ -129,7 +135,7 @@ def ablate(
     elif format_name == "markdown":
         click.echo(tables.markdown_table(*tables.ablation_table(result)))
     else:
-        console().print(tables.rich_table(*tables.ablation_table(result)))
+        print_grid(*tables.ablation_table(result))
 
 
 @click.command("report")
@@ -247,15 +253,14 @@ def _zipf_to_dict(path: str, words: int, fit: "ZipfFit") -> dict[str, Any]:
 
 
 def _print_zipf(fits: "dict[str, ZipfFit]") -> None:
-    numbers = ("images", "active words", "α", "R²", "head", "tail", "IDF > 2")
-    table = make_table(left=("gallery",), right=numbers)
+    header = ("gallery", "images", "active words", "α", "R²", "head", "tail", "IDF > 2")
+    rows = []
     for name, fit in fits.items():
         counts = (f"{fit.images:,}", f"{fit.active_words:,}")
         shares = (f"{fit.head:.2%}", f"{fit.tail:.1%}", f"{fit.high_idf:.1%}")
-        table.add_row(name, *counts, f"{fit.alpha:.2f}", f"{fit.r2:.3f}", *shares)
-    out = console()
-    out.print(table)
-    out.print(_PAPER_ZIPF, style="dim")
+        rows.append((name, *counts, f"{fit.alpha:.2f}", f"{fit.r2:.3f}", *shares))
+    print_grid(header, rows)
+    console().print("\n".join(fill_lines(_PAPER_ZIPF, output_width())), style="dim")
 
 
 @click.command("cost")
@@ -293,11 +298,10 @@ def cost(gallery_path: Path, sizes: tuple[int, ...], output: Path | None, as_jso
     if as_json:
         print_json(_cost_to_dict(gallery.info, usages, gallery.dim, growth))
         return
-    out = console()
     for each in usages:
-        _print_costs(out, each, gallery.dim, is_projected=each is not usage)
-    _print_growth(out, growth)
-    _print_disk(out, gallery.info)
+        _print_costs(each, gallery.dim, is_projected=each is not usage)
+    _print_growth(growth)
+    _print_disk(gallery.info)
     if output:
         click.echo(f"{display_path(str(output))}: words in use as the gallery grows")
 
@@ -332,37 +336,37 @@ def _cost_to_dict(
     }
 
 
-def _print_costs(out: "Console", usage: "WordUsage", dim: int, *, is_projected: bool) -> None:
+def _print_costs(usage: "WordUsage", dim: int, *, is_projected: bool) -> None:
     from bm25v.research.cost import cost_table
 
-    numbers = ("bytes per vector", "compression", "operations, expected", "counted")
-    table = make_table(left=("system",), right=numbers)
-    for system in cost_table(usage, dim=dim):
-        table.add_row(
+    header = ("system", "bytes per vector", "compression", "operations, expected", "counted")
+    rows = [
+        (
             system.system,
             f"{system.bytes_per_image:,.0f}",
             f"{system.compression:.1f}×",
             f"{system.operations:,.0f}",
             "" if system.counted is None else f"{system.counted:,.0f}",
         )
+        for system in cost_table(usage, dim=dim)
+    ]
     words = f"{usage.active_words:,.0f} of {usage.vocabulary:,} words"
     title = f"{count(usage.images, 'image')}, {words} active"
     if is_projected:
         title = f"projected to {usage.images:,} images, {words} expected to be active"
-    out.print(title, style="bold")
-    out.print(table)
-    out.print()
+    console().print(title, style="bold")
+    print_grid(header, rows)
+    click.echo()
 
 
-def _print_growth(out: "Console", growth: "Growth") -> None:
-    table = make_table(right=("images", "words in use", "if equally frequent"))
-    for size, measured, expected in zip(*growth[1:], strict=True):
-        table.add_row(f"{size:,}", f"{measured:,.0f}", f"{expected:,.0f}")
-    out.print(table)
-    out.print()
+def _print_growth(growth: "Growth") -> None:
+    rows = [[f"{n:,.0f}" for n in row] for row in zip(*growth[1:], strict=True)]
+    print_table(make_columns(("images", "words in use", "if equally frequent"), rows))
+    click.echo()
 
 
-def _print_disk(out: "Console", info: "GalleryInfo") -> None:
+def _print_disk(info: "GalleryInfo") -> None:
+    out = console()
     bag, dense = info.bag_bytes_per_image, info.dense_bytes_per_image
     out.print(
         f"bm25v stores {bag + dense:,.0f} bytes per image on disk: {bag:,.0f} for the bag and "
@@ -370,4 +374,4 @@ def _print_disk(out: "Console", info: "GalleryInfo") -> None:
     )
     if info.removed_rows:
         out.print(f"this includes {count(info.removed_rows, 'removed image')}: run bm25v compact")
-    out.print(_COST_NOTE, style="dim", soft_wrap=True)
+    out.print(_COST_NOTE, style="dim")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bm25v.cli.options import console, json_option, make_table, print_json, vocabulary_option
+from bm25v.cli.options import json_option, vocabulary_option
+from bm25v.cli.printing import console, print_grid, print_json
 from bm25v.display import count
 
 if TYPE_CHECKING:
@@ -146,10 +147,9 @@ def search(
 
 
 def _print_search_times(times: "SearchTimes") -> None:
-    numbers = ("median ms", "p95 ms", "against dense", "build s", "bytes per vector", "recall")
-    table = make_table(left=("system",), right=numbers)
-    for name, system in times.systems.items():
-        table.add_row(
+    numbers = ("median ms", "p95 ms", "vs. dense", "build s", "bytes per vector", "recall")
+    rows = [
+        (
             name,
             f"{system.median_ms:.3f}",
             f"{system.p95_ms:.3f}",
@@ -158,9 +158,11 @@ def _print_search_times(times: "SearchTimes") -> None:
             f"{system.bytes_per_vector:,.0f}",
             "" if system.recall is None else f"{system.recall:.0%}",
         )
+        for name, system in times.systems.items()
+    ]
     out = console()
     out.print(f"{count(times.n, 'image')}, K = {times.k}, D = {times.dim}", style="bold")
-    out.print(table)
+    print_grid(("system", *numbers), rows)
     update = times.update
     out.print(
         f"one image added in {update.add_ms:.1f} ms, removed in {update.remove_ms:.1f} ms, on disk "

@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bm25v.cli.options import (
-    MODES,
-    console,
-    json_option,
-    print_json,
-    print_problems,
-    split_list,
-    vocabulary_option,
-)
+from bm25v.cli.options import MODES, json_option, split_list, vocabulary_option
+from bm25v.cli.printing import console, print_grid, print_json, print_problems
 from bm25v.display import display_path
 from bm25v.errors import WrongUse
 from bm25v.files import replace_file
@@ -180,10 +173,11 @@ def _print_evaluation(
         return
     out = console()
     for line in tables.describe(result):
-        out.print(line, style="dim", soft_wrap=True)
-    out.print(tables.terminal_table(result))
+        out.print(line, style="dim")
+    print_grid(*tables.result_table(result))
     if any(system.classes for system in result.systems.values()):
-        out.print(tables.class_table(result))
+        click.echo()
+        print_grid(*tables.class_table(result))
 
 
 @click.command("regions")
@@ -324,8 +318,11 @@ def faithfulness(
         return
     out = console()
     for line in faithfulness_results.describe(result):
-        out.print(line, style="dim", soft_wrap=True)
-    for table in faithfulness_results.terminal_tables(result):
-        out.print(table, soft_wrap=True)
+        out.print(line, style="dim")
+    for mask, measured in result.masks.items():
+        for table in faithfulness_results.mask_tables(mask, measured):
+            click.echo()
+            print_grid(*table)
+        out.print(faithfulness_results.describe_word(measured))
     if output:
         click.echo(f"{display_path(str(output))}: the curves")

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bm25v.cli.options import gallery_option, json_option, print_json
+from bm25v.cli.options import gallery_option, json_option
+from bm25v.cli.printing import print_facts, print_json
 from bm25v.display import count, display_path, duration, file_size
 from bm25v.errors import GalleryError, WrongUse
 
 if TYPE_CHECKING:
-    from bm25v.duplicates import Duplicate, DuplicateGroup
+    from bm25v.duplicates import DuplicateGroup
 
 
 @click.command("index")
@@ -92,8 +93,7 @@ def info(gallery_path: Path, as_json: bool) -> None:
         "BM25": f"k1 {facts.k1:g}, b {facts.b:g}",
         "bytes per image": sizes,
     }
-    for name, value in lines.items():
-        click.echo(f"{name:<16} {value}")
+    print_facts(lines)
 
 
 @click.command("remove")
@@ -196,12 +196,8 @@ def duplicates(gallery_path: Path, only: str | None, as_json: bool) -> None:
 
 
 def _print_group(group: "DuplicateGroup") -> None:
-    first, *others = group.images
-    click.echo(f"{display_path(first.path)}  {file_size(first.size)}")
-    for image in others:
-        click.echo(f"  {_relation(image)}  {display_path(image.path)}  {file_size(image.size)}")
+    for number, image in enumerate(group.images):
+        near = f"near, cosine {image.similarity.cosine:.2f}"
+        relation = "" if number == 0 else "same" if image.is_copy else near
+        click.echo(f"{file_size(image.size):>9}  {relation:<17}  {display_path(image.path)}")
     click.echo()
-
-
-def _relation(image: "Duplicate") -> str:
-    return "same             " if image.is_copy else f"near, cosine {image.similarity.cosine:.2f}"

@@ -1,22 +1,17 @@
-"""What several commands share: options, and how they print."""
+"""Options that several commands have."""
 
 import inspect
-import json
 import os
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bm25v.display import printable
 from bm25v.errors import WrongUse
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from bm25v.search import QueryOptions
 
 DEFAULT_GALLERY = "gallery.bm25v"
@@ -146,41 +141,6 @@ def find_gallery() -> Path:
         if folder == Path.home():
             break
     return Path(DEFAULT_GALLERY)
-
-
-def console() -> "Console":
-    """Return a console that prints names unchanged, and does not wrap lines in a pipe."""
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else 200
-    return Console(markup=False, emoji=False, highlight=False, width=width)
-
-
-def make_table(
-    left: Iterable[str] = (), right: Iterable[str] = (), rest: Iterable[str] = ()
-) -> Any:
-    """Return an empty table: columns of names, of numbers, and of texts that may wrap."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in left:
-        table.add_column(title, no_wrap=True)
-    for title in right:
-        table.add_column(title, justify="right", no_wrap=True)
-    for title in rest:
-        table.add_column(title, overflow="fold")
-    return table
-
-
-def print_json(value: Any) -> None:
-    """Print a value as JSON."""
-    click.echo(json.dumps(value, indent=2))
-
-
-def print_problems(problems: Iterable[str]) -> None:
-    """Print what is wrong with a data set to standard error."""
-    for problem in problems:
-        click.echo(f"note: {printable(problem)}", err=True)
 
 
 def split_list(text: str) -> list[str]:

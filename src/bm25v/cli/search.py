@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bm25v.cli.options import (
+from bm25v.cli.options import gallery_option, is_empty_query, json_option, query_options
+from bm25v.cli.printing import (
+    Column,
     console,
-    gallery_option,
-    is_empty_query,
-    json_option,
-    make_table,
+    fit_items,
+    make_columns,
+    output_width,
+    path_column,
     print_json,
-    query_options,
+    print_table,
 )
 from bm25v.display import count, display_path, duration
 from bm25v.errors import WrongUse
@@ -22,12 +24,14 @@ if TYPE_CHECKING:
     from bm25v.search import Hit, QueryOptions, Results
 
 _ORDERS = {
-    "two-stage": "at most {candidates} by visual words, sorted by similarity",
-    "hybrid": "at most {candidates} by visual words, sorted by similarity + {factor:.3g} × BM25",
-    "sparse": "all images, sorted by visual words (BM25)",
+    "two-stage": "up to {candidates} by words, sorted by similarity",
+    "hybrid": "up to {candidates} by words, sorted by similarity + {factor:.3g} × BM25",
+    "sparse": "all images, sorted by words (BM25)",
     "dense": "all images, sorted by similarity",
 }
-_QUERY_WORDS = 8  # listed below the hits
+_NARROW, _WIDE = 80, 100  # columns: below, fewer numbers are shown; from there on, more
+_HIT_WORDS = 5  # at most, beside a hit
+_QUERY_WORDS = 8  # at most, below the hits
 _IMAGE_COLUMNS = 60  # at most, of an image in the terminal
 
 
@@ -48,6 +52,9 @@ def search(
 
     Give several images to find what they have in common. Without an image, search by --text, or by
     visual words alone: --must and --boost. A WORD is a number or a name.
+
+    In a terminal each hit is one line: long paths are shortened, and 100 columns have more numbers
+    than 80. In a pipe, lines are complete.
     """
     from bm25v.api import Gallery
 
@@ -70,19 +77,35 @@ def search(
 
 
 def _print_hits(results: "Results", n_candidates: int, verbose: bool) -> None:
-    has_stages = results.mode in ("two-stage", "hybrid")
-    ranks = ("#", "by words") if has_stages else ("#",)
-    table = make_table(
-        right=(*ranks, "score", "BM25", "coverage"), rest=("image", "words that add most")
+    width = output_width()
+    is_wide = width >= _WIDE
+    header = ("#", "by words", "score", "BM25", "coverage")
+    rows = [
+        (
+            str(hit.rank),
+            str(hit.first_rank),
+            f"{hit.score:.3f}",
+            f"{hit.sparse:.2f}",
+            f"{hit.coverage:.0%}",
+        )
+        for hit in results
+    ]
+    hidden = set() if is_wide else {"by words", "BM25"}
+    if results.mode in ("sparse", "dense"):
+        hidden.add("by words")
+    if results.mode == "sparse":
+        hidden.add("BM25")  # it is the score
+    words = [_list_words(hit, with_contributions=is_wide) for hit in results]
+    print_table(
+        [
+            *(column for column in make_columns(header, rows) if column.title not in hidden),
+            path_column("image", (hit.path for hit in results)),
+            Column("words that add most", words),
+        ]
     )
-    for hit in results:
-        numbers = (f"{hit.score:.3f}", f"{hit.sparse:.2f}", f"{hit.coverage:.0%}")
-        rank = (str(hit.rank), str(hit.first_rank)) if has_stages else (str(hit.rank),)
-        table.add_row(*rank, *numbers, display_path(hit.path), _list_words(hit))
     out = console()
-    out.print(table)
     if any(word.weight != 1 for word in results.query):
-        out.print(_list_weights(results), style="dim")
+        out.print(_list_weights(results, width), style="dim")
     order = _ORDERS[results.mode].format(
         candidates=count(n_candidates, "candidate"), factor=results.sparse_factor or 0
     )
@@ -93,16 +116,20 @@ def _print_hits(results: "Results", n_candidates: int, verbose: bool) -> None:
         out.print(stages, style="dim")
 
 
-def _list_words(hit: "Hit") -> str:
-    return ", ".join(f"{word.label} ({word.contribution:.2f})" for word in hit.words[:3])
+def _list_words(hit: "Hit", *, with_contributions: bool) -> list[str]:
+    return [
+        f"{word.label} ({word.contribution:.2f})" if with_contributions else word.label
+        for word in hit.words[:_HIT_WORDS]
+    ]
 
 
-def _list_weights(results: "Results") -> str:
-    """Return the words of the query and their weights, the largest first."""
+def _list_weights(results: "Results", width: int) -> str:
+    """Return the words of the query with their weights, the largest first, as many as fit."""
     words = sorted(results.query, key=lambda word: -abs(word.weight))
-    listed = ", ".join(f"{word.label} × {word.weight:.3g}" for word in words[:_QUERY_WORDS])
-    n_more = len(words) - _QUERY_WORDS
-    return f"query: {listed}" + (f" and {n_more} more" if n_more > 0 else "")
+    items = [f"{word.label} × {word.weight:.3g}" for word in words[:_QUERY_WORDS]]
+    listed = fit_items(items, width - len(f"query:  and {len(words)} more"))
+    n_more = len(words) - len(listed)
+    return f"query: {', '.join(listed)}" + (f" and {n_more} more" if n_more else "")
 
 
 @click.command("explain")
@@ -162,23 +189,43 @@ def _print_explanation(explanation: "Explanation", top: int) -> None:
     if match.dense is not None:
         click.echo(f"overall similarity (cosine) {match.dense:.3f}, not part of the score")
     click.echo(f"share of the query matched {match.coverage:.0%}, rare words counting more")
-    click.echo(f"score by words (BM25) {match.sparse:.2f}, the sum of:")
-    contributions = explanation.rounded_contributions()
-    for part, contribution in zip(explanation.parts[:top], contributions, strict=False):
-        word = part.word
-        weight = "" if word.weight == 1 else f" × weight {word.weight:.3g}"
-        click.echo(
-            f"{contribution:7.2f}  {word.label:<12} idf {word.idf:.2f} × saturation "
-            f"{word.saturation:.2f}{weight}  (tf {word.tf:.2f} here, {word.query_tf:.2f} in the "
-            f"query; in {count(word.df, 'image')})"
-        )
-    rest = contributions[top:]
-    if rest:
-        click.echo(f"{sum(rest):7.2f}  {count(len(rest), 'more word')}")
+    if explanation.parts:
+        click.echo(f"score by words (BM25) {match.sparse:.2f}, the sum of:")
+        _print_contributions(explanation, top)
+    else:
+        click.echo("score by words (BM25) 0.00: no word of the query")
     click.echo(
         f"total word strength {match.length:.2f} (average of {count(match.n_images, 'image')} "
         f"{match.average_length:.2f})"
     )
+
+
+def _print_contributions(explanation: "Explanation", top: int) -> None:
+    """Print what each word adds, IDF × saturation (× weight), and the numbers behind that."""
+    contributions = explanation.rounded_contributions()
+    header = ("adds", "word", "IDF", "× saturation", "× weight", "tf here", "in query", "images")
+    words = [part.word for part in explanation.parts[:top]]
+    rows = [
+        (
+            f"{contribution:.2f}",
+            word.label,
+            f"{word.idf:.2f}",
+            f"{word.saturation:.2f}",
+            f"{word.weight:.3g}",
+            f"{word.tf:.2f}",
+            f"{word.query_tf:.2f}",
+            f"{word.df:,}",
+        )
+        for contribution, word in zip(contributions, words, strict=False)
+    ]
+    rest = contributions[top:]
+    if rest:
+        rows.append((f"{sum(rest):.2f}", count(len(rest), "more word"), "", "", "", "", "", ""))
+    hidden = {"× weight"} if all(word.weight == 1 for word in words) else set()
+    if output_width() < _NARROW:
+        hidden |= {"in query", "images"}
+    columns = make_columns(header, rows, texts=("word",))
+    print_table([column for column in columns if column.title not in hidden])
 
 
 def _show_images(explanation: "Explanation") -> None:

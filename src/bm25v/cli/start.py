@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bm25v import __version__
-from bm25v.cli.options import console, json_option, make_table, print_json
+from bm25v.cli.options import json_option
+from bm25v.cli.printing import make_columns, print_facts, print_json, print_table
 from bm25v.display import display_path
 
 if TYPE_CHECKING:
@@ -44,12 +45,9 @@ def demo(folder: Path, as_json: bool) -> None:
 
 
 def _print_demo(report: "DemoReport") -> None:
-    table = make_table(
-        left=("query", "species", "first hit", "its species"), right=("cosine", "BM25", "agree")
-    )
-    for search in report.searches:
-        table.add_row(*_demo_row(search))
-    console().print(table)
+    header = ("query", "species", "first hit", "its species", "cosine", "BM25", "agree")
+    rows = [_demo_row(search) for search in report.searches]
+    print_table(make_columns(header, rows, texts=header[:4]))
     hits, by_words = report.agreement, report.agreement_by_words
     click.echo(
         f"\nspecies agrees in {hits.first} of {hits.queries} first hits, "
@@ -88,10 +86,14 @@ def doctor(as_json: bool) -> None:
     if as_json:
         print_json(facts)
         return
-    for name, value in facts.items():
-        if isinstance(value, dict):
-            value = ", ".join(f"{key} {detail}" for key, detail in value.items())
-        click.echo(f"{name:<13} {value}")
+    print_facts(
+        {
+            name: [f"{key} {detail}" for key, detail in value.items()]
+            if isinstance(value, dict)
+            else value
+            for name, value in facts.items()
+        }
+    )
 
 
 def _collect_facts() -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bm25v.cli.options import json_option, print_json
+from bm25v.cli.options import json_option
+from bm25v.cli.printing import print_facts, print_json
 
 if TYPE_CHECKING:
     from bm25v.vocabulary import Vocabulary
@@ -256,9 +257,10 @@ def list_models(as_json: bool) -> None:
         return
     for model in models:
         remedy = f"not here: bm25v models get {model['name']} ({model['download_mb']} MB)"
-        click.echo(f"{model['name']:<13} {model['summary']}")
-        click.echo(f"{'':<13} {model['origin']}, {model['licence']}")
-        click.echo(f"{'':<13} {model['path'] if model['here'] else remedy}")
+        source = f"{model['origin']}, {model['licence']}"
+        place = str(model["path"]) if model["here"] else remedy
+        click.echo(model["name"])
+        print_facts({"what": str(model["summary"]), "from": source, "file": place}, indent="  ")
 
 
 @models.command("get")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from bm25v.cli.options import console, gallery_option, json_option, make_table, print_json
+from bm25v.cli.options import gallery_option, json_option
+from bm25v.cli.printing import Column, make_columns, print_facts, print_json, print_table
 from bm25v.display import count, display_path
 from bm25v.files import replace_file
 
@@ -76,13 +77,12 @@ def _to_dict(word: "WordInGallery") -> dict[str, Any]:
 
 
 def _print_words(words: "list[WordInGallery]", total: int, n_images: int) -> None:
-    table = make_table(right=("word", "images", "IDF"), rest=("name", "strongest in (tf)"))
-    for word in words:
-        best = ", ".join(f"{_short_path(image.path)} ({image.tf:.2f})" for image in word.best)
-        table.add_row(str(word.word), f"{word.df:,}", f"{word.idf:.2f}", word.name or "", best)
-    out = console()
-    out.print(table)
-    out.print(f"{len(words):,} of {total:,} words in {count(n_images, 'image')}", style="dim")
+    header = ("word", "images", "IDF", "name")
+    rows = [(str(w.word), f"{w.df:,}", f"{w.idf:.2f}", w.name or "") for w in words]
+    best = [[f"{_short_path(image.path)} ({image.tf:.2f})" for image in w.best] for w in words]
+    columns = make_columns(header, rows, texts=("name",))
+    print_table([*columns, Column("strongest in (tf)", best)])
+    click.echo(f"{len(words):,} of {total:,} words in {count(n_images, 'image')}")
 
 
 def _short_path(path: str) -> str:
@@ -157,15 +157,13 @@ def _print_portrait(portrait: "WordPortrait") -> None:
     click.echo(
         f"{facts.label}{number}: in {facts.df:,} of {count(uses.n, 'image')}, IDF {facts.idf:.2f}"
     )
-    lines = {
+    lists = {
         "strongest in": [f"{_short_path(i.path)} (tf {i.tf:.2f})" for i in portrait.top[:3]],
         "folders": [f"{f.name} ({f.has_word} of {f.n_images})" for f in uses.folders[:3]],
         "together with": [_relate(word, "{:.1f} × chance") for word in portrait.companions[:3]],
         "similar words": [_relate(word, "cosine {:.2f}") for word in portrait.neighbours[:3]],
     }
-    for title, items in lines.items():
-        if items:
-            click.echo(f"  {title:<15}{', '.join(items)}")
+    print_facts({title: items for title, items in lists.items() if items}, indent="  ")
 
 
 def _relate(word: "RelatedWord", value: str) -> str:
@@ -304,10 +302,11 @@ def suggest(
 
 
 def _print_suggestions(suggestions: "list[Suggestion]") -> None:
-    table = make_table(right=("word", "margin", "cosine"), rest=("suggestion", "next best"))
-    for s in suggestions:
-        table.add_row(str(s.word), f"{s.margin:.3f}", f"{s.cosine:.3f}", s.name, s.next)
-    console().print(table)
+    header = ("word", "margin", "cosine", "suggestion", "next best")
+    rows = [
+        (str(s.word), f"{s.margin:.3f}", f"{s.cosine:.3f}", s.name, s.next) for s in suggestions
+    ]
+    print_table(make_columns(header, rows, texts=("suggestion", "next best")))
 
 
 @words.command("report")

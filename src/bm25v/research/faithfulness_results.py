@@ -6,7 +6,6 @@ terminal and in Markdown. Not this module's job: drawing (`plots`).
 Array letters: o orders of patches, q pairs of a query and a hit, s steps of a curve.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -22,10 +21,10 @@ from bm25v.research.significance import (
     confidence_intervals,
     ratio_interval,
 )
-from bm25v.research.tables import format_p, format_share, markdown_table, rich_table
+from bm25v.research.tables import Cells, format_p, format_share, markdown_table
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    pass
 
 Mask = Literal["grey", "blur"]
 MASKS: tuple[Mask, ...] = get_args(Mask)
@@ -42,7 +41,6 @@ _NOTE = (
 )
 
 Floats = NDArray[np.float64]
-Cells = tuple[list[str], list[list[str]]]  # column names and rows
 
 
 @dataclass(frozen=True)
@@ -190,22 +188,17 @@ def describe(result: Faithfulness) -> list[str]:
     ]
 
 
-def terminal_tables(result: Faithfulness) -> "Iterator[str | Table]":
-    """Yield lines and tables for the terminal."""
-    for mask, measured in result.masks.items():
-        yield ""
-        yield rich_table(*_areas(mask, measured))
-        yield ""
-        yield rich_table(*_ratios(measured))
-        yield _describe_word(measured)
+def mask_tables(mask: Mask, measured: MaskResult) -> tuple[Cells, Cells]:
+    """Return the areas of one mask, and how much better explanations are, as tables."""
+    return _areas(mask, measured), _ratios(measured)
 
 
 def to_markdown(result: Faithfulness) -> str:
     """Return everything in Markdown, with the data set's problems at the end."""
     parts = describe(result)
     for mask, measured in result.masks.items():
-        parts += [markdown_table(*_areas(mask, measured)), markdown_table(*_ratios(measured))]
-        parts.append(_describe_word(measured))
+        parts += [markdown_table(*table) for table in mask_tables(mask, measured)]
+        parts.append(describe_word(measured))
     parts.append("\n".join(f"- {problem}" for problem in result.problems))
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -241,7 +234,8 @@ def _ratios(measured: MaskResult) -> Cells:
     return ["explanation, times better than", "deletion", "p", "insertion", "p"], rows
 
 
-def _describe_word(measured: MaskResult) -> str:
+def describe_word(measured: MaskResult) -> str:
+    """Return what is left of a word's contribution without its patches, in one sentence."""
     patches, left, left_random = (confidence_interval(values_q) for values_q in measured.word)
     p = format_p(compare(measured.word.left_q, measured.word.left_random_q).p)
     return (

@@ -9,28 +9,27 @@ import csv
 import io
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from bm25v.research.ablate import AblationResult
 from bm25v.research.evaluate import EvaluationResult, SystemResult
 from bm25v.research.settings import format_setting
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 _ABLATION_METRICS = ("R@1", "R@100", "mAP")
 _ABLATION_METRICS_OF_BM25V = ("R@1", "R@10", "R@100", "R@200", "mAP")
-_WIDTH = 1_000  # characters: no table is cut off
+
+Cells = tuple[list[str], list[list[str]]]  # column names and rows
 
 
-def terminal_table(result: EvaluationResult) -> "Table":
-    """Return a table for the terminal."""
-    return rich_table(_header(result), _rows(result))
+def result_table(result: EvaluationResult) -> Cells:
+    """Return the header and the rows: one row per system."""
+    first, *others = result.metrics
+    rows = [[name, *_cells(result, system)] for name, system in result.systems.items()]
+    return ["system", first, "95 % CI", *others, "vs. dense"], rows
 
 
 def to_text(result: EvaluationResult) -> str:
-    """Return the terminal's table as plain text, below a description."""
-    return "\n".join([*describe(result), "", _render(terminal_table(result))])
+    """Return the table as plain text, below a description."""
+    return "\n".join([*describe(result), "", _align(*result_table(result))])
 
 
 def describe(result: EvaluationResult) -> list[str]:
@@ -53,7 +52,7 @@ def to_markdown(result: EvaluationResult) -> str:
     """Return a Markdown table, below a description and above the problems of the data set."""
     systems = [f"- {name}: {system.description}" for name, system in result.systems.items()]
     problems = [f"- {problem}" for problem in result.problems]
-    table = markdown_table(_header(result), _rows(result))
+    table = markdown_table(*result_table(result))
     return "\n\n".join([*describe(result), table, "\n".join([*systems, *problems])]) + "\n"
 
 
@@ -73,7 +72,7 @@ def to_csv(result: EvaluationResult) -> str:
 
 def to_latex(result: EvaluationResult) -> str:
     """Return a LaTeX table in the paper's style, for the package booktabs."""
-    head, rows = _header(result), _rows(result)
+    head, rows = result_table(result)
     lines = [" & ".join(map(_escape_latex, row)) + r" \\" for row in [head, *rows]]
     caption = _escape_latex(" ".join(describe(result)[:2]))
     return "\n".join(
@@ -108,7 +107,7 @@ FORMATS: dict[str, Callable[[EvaluationResult], str]] = {
 }
 
 
-def class_table(result: EvaluationResult) -> "Table":
+def class_table(result: EvaluationResult) -> Cells:
     """Return the first metric of every class and system, the worst classes first."""
     metric, systems = result.metrics[0], result.systems
     classes = next(iter(systems.values())).classes
@@ -119,10 +118,10 @@ def class_table(result: EvaluationResult) -> "Table":
         [label, f"{classes[label]['queries']:.0f}", *map(format_share, values[label])]
         for label in sorted(classes, key=lambda label: sum(values[label]))
     ]
-    return rich_table([f"{metric} by class", "queries", *systems], rows)
+    return [f"{metric} by class", "queries", *systems], rows
 
 
-def ablation_table(ablation: AblationResult) -> tuple[list[str], list[list[str]]]:
+def ablation_table(ablation: AblationResult) -> Cells:
     """Return the header and the rows of a table of trials, below a row for dense vectors."""
     columns = [
         (system, metric)
@@ -140,18 +139,6 @@ def ablation_table(ablation: AblationResult) -> tuple[list[str], list[list[str]]
         sizes = [f"{trial.words:.1f}", f"{trial.postings:,.0f}"]
         rows.append([*(trial.values[axis] for axis in ablation.axes), *sizes, *metrics])
     return header, rows
-
-
-def rich_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> "Table":
-    """Return a table for the terminal."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, name in enumerate(header):
-        table.add_column(name, justify="right" if number else "left", no_wrap=True)
-    for cells in rows:
-        table.add_row(*cells)
-    return table
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -188,15 +175,6 @@ def format_p(p: float) -> str:
     return "p < .001" if p < 0.001 else f"p = {format_share(p)}"
 
 
-def _header(result: EvaluationResult) -> list[str]:
-    first, *others = result.metrics
-    return ["system", first, "95 % CI", *others, "vs. dense"]
-
-
-def _rows(result: EvaluationResult) -> list[list[str]]:
-    return [[name, *_cells(result, system)] for name, system in result.systems.items()]
-
-
 def _cells(result: EvaluationResult, system: SystemResult) -> list[str]:
     first, *others = system.metrics.values()
     comparison = system.against_dense.get(result.metrics[0])
@@ -209,12 +187,11 @@ def _cells(result: EvaluationResult, system: SystemResult) -> list[str]:
     return [format_share(first.mean), interval, *means, compared]
 
 
-def _render(table: "Table") -> str:
-    from rich.console import Console
-
-    file = io.StringIO()
-    Console(file=file, width=_WIDTH).print(table)
-    return "".join(line.rstrip() + "\n" for line in file.getvalue().splitlines())
+def _align(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return lines in which the first column is aligned to the left, all others to the right."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    form = "  ".join(["{:<%d}", *["{:>%d}"] * (len(header) - 1)]) % tuple(widths)
+    return "".join(form.format(*row).rstrip() + "\n" for row in (header, *rows))
 
 
 def _escape_latex(cell: str) -> str:
