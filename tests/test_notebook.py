@@ -25,7 +25,7 @@ FOLDER = Path(pages.__file__).parent
 STYLE = (FOLDER / "static" / "notebook.css").read_text(encoding="utf-8")
 HOSTILE = '"><script>alert(1)</script>'
 VIEWPORT = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-ADDED = r"</span> ([+−][\d.]+)</li>"
+ADDED = r"<b>([+−][\d.]+)</b></div>"
 
 
 def read(value: object) -> HtmlPage:
@@ -48,12 +48,12 @@ def test_results_show_every_hit_with_its_values(gallery: Gallery, photos: Path) 
     assert len(fragment.values("img", "src")) == len(results)
     for hit in results:
         assert Path(hit.path).name in fragment.text
-        assert f"score{fixed(hit.score, 3)}" in fragment.text
+        assert f"score {fixed(hit.score, 3)}" in fragment.text
         assert f"{hit.sparse:.2f}" in fragment.text
         assert f"{hit.coverage:.0%}" in fragment.text
         assert all(word.label in fragment.text for word in hit.words[:3])
     assert all(word.label in fragment.text for word in results.query[:8])
-    assert set(fragment.values("p", "title")) == {"", str(photos)}
+    assert fragment.values("p", "title").count(str(photos)) == len(results)
 
 
 def test_the_words_of_a_hit_add_up_to_its_bm25_score(gallery: Gallery, photos: Path) -> None:
@@ -69,10 +69,10 @@ def test_a_hit_and_a_match_are_one_card(gallery: Gallery, photos: Path) -> None:
     hit = gallery.search(photos / "3.png")[1]
     card = read(hit)
     assert len(card.values("img", "src")) == 1
-    assert f"{hit.rank}{Path(hit.path).name}" in card.text
+    assert f"{hit.rank} {Path(hit.path).name}" in card.text
     assert any(f"rank {hit.first_rank} by words" in about for about in card.values("div", "title"))
     match = gallery.match(photos / "3.png", hit)
-    assert f"cosine{match.dense:.3f}" in read(match).text
+    assert f"cosine {match.dense:.3f}" in read(match).text
     by_words = gallery.search(photos / "3.png", mode="sparse")[1]
     assert "score" not in read(by_words).text, "the score is BM25"
 
@@ -181,8 +181,8 @@ def test_an_explanation_shows_both_photos_and_each_word_in_both(
     assert alts[:2] == ["What matched in the query", "What matched in the hit"]
     labels = [part.word.label for part in explanation.parts[:5]]
     assert alts[2:] == [f"{label} in the {role}" for label in labels for role in ("query", "hit")]
-    assert "Query3.png" in fragment.text
-    assert "Hit4.png" in fragment.text
+    assert "Query 3.png" in fragment.text
+    assert "Hit 4.png" in fragment.text
     assert f"{explanation.match.coverage:.0%} share of the query matched" in fragment.text
     assert all(word.label in fragment.text for word in explanation.missing[:8])
     assert len(explanation._repr_html_()) < 200_000
@@ -192,7 +192,11 @@ def test_an_explanation_without_images_words_or_files_is_shown(
     gallery: Gallery, photos: Path
 ) -> None:
     word = gallery.search(photos / "3.png")[0].words[0].word
-    assert read(gallery.explain(None, photos / "3.png", must=word)).values("img", "alt")
+    by_word = gallery.explain(None, photos / "3.png", must=word)
+    assert "only words, no image" in read(by_word).text
+    hit_alone = ["What matched in the hit", f"word {word} in the hit"]
+    assert read(by_word).values("img", "alt") == hit_alone
+    assert "the text “a cat”" in read(replace(by_word, text="a cat")).text
     (photos / "4.png").unlink()
     missing = gallery.explain(photos / "3.png", photos / "4.png")
     assert missing.notes[0] in read(missing).text
@@ -207,17 +211,22 @@ def test_an_explanation_without_images_words_or_files_is_shown(
         read(make_explanation(gradient(*shape), gradient(*shape), 2.0))
 
 
+def titles(fragment: HtmlPage) -> list[str]:
+    """Return the tooltips of images."""
+    return [title for title in fragment.values("div", "title") if title]
+
+
 def test_a_word_is_shown_with_the_images_where_it_is_strongest(gallery: Gallery) -> None:
     words = gallery.words()
     word = max(words, key=lambda word: word.df)
     fragment = read(word)
-    assert fragment.values("li", "title") == [image.path for image in word.best]
+    assert titles(fragment) == [image.path for image in word.best]
     assert f"in {word.df} images" in fragment.text
     assert f"idf {word.idf:.2f}" in fragment.text
     assert f"tf {word.best[0].tf:.1f}" in fragment.text
     use = gallery.word(word.word)
     fragment = read(use)
-    assert fragment.values("li", "title") == [image.path for image in use.images[:8]]
+    assert titles(fragment) == [image.path for image in use.images[:8]]
     assert f"in {word.df} of 12 images" in fragment.text
     gallery.name_words({word.word: "corner"})
     assert re.search(rf"corner\s+word {word.word}\b", read(gallery.word(word.word)).text)
@@ -306,7 +315,7 @@ def test_fragments_fit_and_change_nothing_around_them(
         assert [url for url in tab.addresses if not url.startswith("data:")] == [page.as_uri()]
         seen.append(tab.value(styles))
     assert seen[0] == seen[1]
-    colour = 'getComputedStyle(document.querySelector(".bm25v dd")).color'
+    colour = 'getComputedStyle(document.querySelector(".bm25v .figure span")).color'
     assert tab.value(colour) == "rgb(18, 52, 86)", "text has the colour of the notebook"
 
 
@@ -314,9 +323,8 @@ def test_fragments_fit_and_change_nothing_around_them(
 def test_rules_of_a_notebook_do_not_move_a_fragment(
     tab: Browser, gallery: Gallery, photos: Path, tmp_path: Path
 ) -> None:
-    """The rules are those of JupyterLab."""
-    theirs = """.output ul:not(.list-inline), .output ol:not(.list-inline) { padding-left: 2em; }
-      .output dl dt { float: left; width: 20%; } .output p { margin: 0 0 1em; }
+    theirs = """.output p:not(.inline), .output figure:not(.inline) { margin: 1em; padding: 1em; }
+      .output b { font-size: 2em; }
       .output img { max-width: 100%; height: auto; } .output small { font-size: 2em; }"""
     fragment = gallery.search(photos / "3.png")._repr_html_()
     boxes = """[...document.querySelectorAll(".bm25v *:not(style)")].map((element) => {

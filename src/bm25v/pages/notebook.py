@@ -143,32 +143,39 @@ def _figures(match: Match) -> Iterator[tuple[str, str, str]]:
 
 
 def _show_photos(explanation: Explanation) -> Iterator[dict[str, object]]:
+    """Yield each image of the query, then the hit, with what matched."""
     in_queries, in_hit = combine_maps(explanation)
     names = dict(enumerate(explanation.query_names))
     for n, (image, grid) in enumerate(zip(explanation.query_images, in_queries, strict=True)):
+        yield _show_photo("query", names.get(n, ""), image, grid)
+    if not explanation.query_images:
+        text = explanation.text
+        about = "only words, no image" if text is None else f"the text “{text}”"
+        yield _show_photo("query", "", None, None, about)
+    name, problem = Path(explanation.hit_path).name, "its file cannot be read"
+    yield _show_photo("hit", name, explanation.hit_image, in_hit, problem)
+
+
+def _show_photo(
+    role: str, name: str, image: Pixels | None, grid: Grid | None, problem: str = ""
+) -> dict[str, object]:
+    heat_map = None
+    if image is not None and grid is not None:
         heat_map = encode_heat_map(image, grid, side=_PHOTO_SIDE)
-        shown = EmbeddedImage(heat_map, "What matched in the query")
-        yield {"role": "Query", "name": names.get(n, ""), "image": shown}
-    if explanation.hit_image is None or in_hit is None:
-        shown = EmbeddedImage(None, "The hit", "its file cannot be read")
-    else:
-        heat_map = encode_heat_map(explanation.hit_image, in_hit, side=_PHOTO_SIDE)
-        shown = EmbeddedImage(heat_map, "What matched in the hit")
-    yield {"role": "Hit", "name": Path(explanation.hit_path).name, "image": shown}
+    shown = EmbeddedImage(heat_map, f"What matched in the {role}", problem)
+    return {"role": role.capitalize(), "name": name, "image": shown}
 
 
-def _crop_part(explanation: Explanation, part: Part) -> Iterator[EmbeddedImage]:
-    """Yield the part of the query, then of the hit, that has the word."""
+def _crop_part(explanation: Explanation, part: Part) -> Iterator[EmbeddedImage | None]:
+    """Yield the part of the query, then of the hit, that has the word; None if none has it."""
     query = explanation.query_images[part.best_query] if explanation.query_images else None
     pairs = ((query, part.in_query, "query"), (explanation.hit_image, part.in_hit, "hit"))
     for image, grid, role in pairs:
-        if image is not None and grid is not None and grid.any():
-            yield EmbeddedImage(_crop(image, grid), f"{part.word.label} in the {role}")
-
-
-def _crop(image_hwc: Pixels, grid: Grid) -> bytes:
-    part = crop_word(image_hwc, grid)
-    return encode_jpeg(images.resize_image(part, width=_CROP_SIDE, height=_CROP_SIDE))
+        if image is None or grid is None or not grid.any():
+            yield None
+        else:
+            crop = images.resize_image(crop_word(image, grid), width=_CROP_SIDE, height=_CROP_SIDE)
+            yield EmbeddedImage(encode_jpeg(crop), f"{part.word.label} in the {role}")
 
 
 def _describe_word(
