@@ -106,6 +106,33 @@ def test_index_follows_the_folder(indexed: Run, photos: Path) -> None:
     }
 
 
+def test_index_leaves_out_what_is_excluded(run: Run, photos: Path) -> None:
+    (photos / "raw").mkdir()
+    for number in (10, 11):
+        (photos / f"{number}.png").rename(photos / "raw" / f"{number}.png")
+    index = ("index", photos, "--vocabulary", "toy", "--json")
+    assert run(*index, "--exclude", "raw", "--exclude", "/0.png").json["added"] == 9
+    assert run(*index).json["added"] == 3
+    report = run(*index, "--exclude", "photos/raw").json  # a path is one in the indexed folder
+    assert (report["unchanged"], report["removed"]) == (12, 0)
+    report = run(*index, "--exclude", "raw/10.png").json
+    assert (report["unchanged"], report["removed"]) == (11, 1)
+    report = run("index", photos, photos / "raw", "--exclude", "raw", "--json").json
+    assert (report["added"], report["removed"]) == (1, 0)  # raw was given by name
+    report = run("index", photos / "1.png", photos / "2.png", "--exclude", "1.*", "--json").json
+    assert (report["unchanged"], report["removed"]) == (1, 1)
+
+
+def test_an_exclude_that_leaves_no_image_is_one_clear_line(run: Run, photos: Path) -> None:
+    index = ("index", photos, "--vocabulary", "toy")
+    failed(run(*index, "--exclude", "*.png"), 2, "no images left in", "all match exclude *.png")
+    assert not Path("gallery.bm25v").exists()
+    failed(run(*index, "--exclude", ""), 2, "exclude '' is an empty pattern")
+    assert run(*index).code == 0
+    failed(run(*index, "--exclude", "*"), 2, "no images left in", "all match exclude *")
+    assert run("info", "--json").json["pictures"] == 12
+
+
 def test_a_bare_command_prints_the_help_and_a_typo_names_the_closest_command(run: Run) -> None:
     bare = run()
     assert (bare.code, bare.err) == (0, "")

@@ -681,6 +681,54 @@ def test_find_skips_galleries_and_thumbnails_of_the_system(tmp_path: Path) -> No
     assert list(images.find_images(tmp_path / "g")) == []
 
 
+PATHS = ("cat.png", "raw/cat.png", "raw.png", "2023/cat.png", "2023/raw/a.jpg", "2023/a/b/cat.png")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "left_out"),  # as git's check-ignore does
+    [
+        ("raw", ["2023/raw/a.jpg", "raw/cat.png"]),
+        ("raw/", ["2023/raw/a.jpg", "raw/cat.png"]),
+        ("/raw", ["raw/cat.png"]),
+        ("./raw", ["raw/cat.png"]),
+        ("raw/cat.png", ["raw/cat.png"]),
+        ("2023/raw", ["2023/raw/a.jpg"]),
+        ("2023", ["2023/a/b/cat.png", "2023/cat.png", "2023/raw/a.jpg"]),
+        ("*.jpg", ["2023/raw/a.jpg"]),
+        ("/*.png", ["cat.png", "raw.png"]),
+        ("2023/*.png", ["2023/cat.png"]),
+        ("2023/**/cat.png", ["2023/a/b/cat.png", "2023/cat.png"]),
+        ("ra?.png", ["raw.png"]),
+        ("raw*", ["2023/raw/a.jpg", "raw.png", "raw/cat.png"]),
+        ("RAW", []),
+        ("w", []),
+        ("[r]aw", []),
+    ],
+)
+def test_find_leaves_out_what_matches_a_pattern(
+    tmp_path: Path, pattern: str, left_out: list[str]
+) -> None:
+    touch(*(tmp_path / path for path in PATHS))
+    kept = names(tmp_path, list(images.find_images(tmp_path, exclude=[pattern])))
+    assert sorted(set(PATHS) - set(kept)) == left_out
+
+
+def test_find_does_not_enter_what_is_excluded(tmp_path: Path) -> None:
+    touch(tmp_path / "a.jpg", tmp_path / "locked" / "b.jpg")
+    (tmp_path / "broken.jpg").symlink_to(tmp_path / "missing")
+    (tmp_path / "linked").symlink_to(tmp_path / "locked")
+    errors: list[Path] = []
+    paths = images.find_images(
+        tmp_path,
+        exclude=["l*ked", "broken.*"],
+        on_error=lambda path, error: errors.append(path),
+    )
+    assert names(tmp_path, list(paths)) == ["a.jpg"]
+    assert errors == []
+    with pytest.raises(WrongUse, match="exclude '/' is an empty pattern"):
+        list(images.find_images(tmp_path, exclude=["*.png", "/"]))
+
+
 def test_find_skips_a_compacted_gallery(photos: Path) -> None:
     gallery = Gallery.create(photos / "gallery.bm25v", vocabulary="toy")
     gallery.add(photos)

@@ -389,3 +389,10 @@ def test_a_killed_writer_does_not_keep_the_lock(gallery: Gallery, photos: Path) 
         assert other.stdout.readline() == b"locked\n"
         other.kill()
     assert gallery.add(photos).unchanged == 12
+
+
+def test_one_exclude_pattern_may_be_given_as_a_string(gallery: Gallery, photos: Path) -> None:
+    assert gallery.add(photos, exclude="1*.png").unchanged == 9
+    assert gallery.add(photos, exclude="1*.png", remove_missing=True).removed == 3
+    assert photos / "0.png" in gallery
+    assert photos / "10.png" not in gallery

@@ -125,6 +125,7 @@ class Gallery:
         self,
         paths: PathInput | Iterable[PathInput],
         *,
+        exclude: str | Iterable[str] = (),
         remove_missing: bool = False,
         workers: int | None = None,
         timeout: float = 0.0,
@@ -132,7 +133,9 @@ class Gallery:
     ) -> IndexReport:
         """Add new, update changed and follow moved images; folders are searched for images.
 
-        With `remove_missing`, images under these paths whose files no longer exist are removed.
+        What matches a pattern of `exclude` is left out: a name (`"raw"`, `"*.png"`), or a path from
+        the folder on (`"2023/raw"`). With `remove_missing`, images under these paths whose files no
+        longer exist or are excluded are removed.
         `workers` is the number of threads. `timeout` is how many seconds to wait for another
         process that writes to this gallery.
         """
@@ -144,6 +147,7 @@ class Gallery:
                 writer,
                 self.vocabulary,
                 list(absolute_paths(paths)),
+                exclude=(exclude,) if isinstance(exclude, str) else tuple(exclude),
                 remove_missing=remove_missing,
                 workers=workers,
                 progress=progress,

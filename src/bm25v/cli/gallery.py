@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 @click.command("index")
 @click.argument("paths", nargs=-1, required=True, type=click.Path())
 @gallery_option
+@click.option(
+    "--exclude",
+    multiple=True,
+    metavar="PATTERN",
+    help="Leave out files and folders of this name (raw, *.png), or of this path from the indexed "
+    "folder on (2023/raw). Give it at every run.",
+)
 @click.option("--vocabulary", help="A vocabulary's name or folder  [default: the gallery's own]")
 @click.option("--k1", type=float, help="The k1 of BM25, for a new gallery.")
 @click.option("--b", type=float, help="The b of BM25, for a new gallery.")
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
 def index(
     paths: tuple[str, ...],
     gallery_path: Path,
+    exclude: tuple[str, ...],
     vocabulary: str | None,
     k1: float | None,
     b: float | None,
@@ -35,7 +43,7 @@ def index(
     """Index folders: add, update and remove images.
 
     New images are added, changed ones updated, moved ones followed, and those whose files no longer
-    exist are removed. It can be interrupted and run again at any time.
+    exist, or are excluded, are removed. It can be interrupted and run again at any time.
     """
     from bm25v.api import Gallery
     from bm25v.cli.progress import progress_bar
@@ -49,10 +57,12 @@ def index(
             raise WrongUse(f"{gallery_path} exists: --k1 and --b are for a new gallery")
         gallery = Gallery.open(gallery_path, vocabulary=vocabulary)
     else:
-        require_images(paths)  # before an empty gallery is created
+        require_images(paths, exclude)  # before an empty gallery is created
         gallery = Gallery.create(gallery_path, vocabulary=vocabulary or DEFAULT, **parameters)
     with gallery, progress_bar() as progress:
-        report = gallery.add(paths, remove_missing=True, workers=workers, progress=progress)
+        report = gallery.add(
+            paths, exclude=exclude, remove_missing=True, workers=workers, progress=progress
+        )
     if as_json:
         print_json(report.to_dict())
         return

@@ -9,11 +9,11 @@ import hashlib
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from threadpoolctl import threadpool_limits
@@ -59,6 +59,7 @@ def index_files(
     vocabulary: Vocabulary,
     paths: list[str],
     *,
+    exclude: tuple[str, ...],
     remove_missing: bool,
     workers: int | None,
     progress: Progress,
@@ -67,25 +68,28 @@ def index_files(
     start = time.perf_counter()
     if workers is not None and workers < 1:
         raise WrongUse(f"workers = {workers}: give at least 1")
-    require_images(paths)
+    require_images(paths, exclude)
     report = IndexReport()
-    changed = _find_changed_files(writer, paths, report)
+    changed = _find_changed_files(writer, paths, exclude, report)
     progress("indexing", report.unchanged, report.unchanged + len(changed))
     _add_files(writer, vocabulary, changed, report, workers or available_cpus(), progress)
     if remove_missing:
-        _remove_missing(writer, paths, report)
+        _remove_missing(writer, paths, exclude, report)
     writer.commit()
     report.seconds = time.perf_counter() - start
     return report
 
 
-def require_images(paths: Iterable[str]) -> None:
+def require_images(paths: Sequence[str], exclude: tuple[str, ...]) -> None:
     """Raise an error for missing paths and folders without images: a drive may not be mounted."""
     for path in paths:
         if not os.path.lexists(path):
             raise WrongUse(f"{path} does not exist")
-        if os.path.isdir(path) and next(images.find_images(path), None) is None:
+        if os.path.isdir(path) and not any(images.find_images(path)):
             raise WrongUse(f"no images in {path}")
+    if exclude and not any(_walk(paths, exclude, IndexReport())):
+        patterns = ", ".join(exclude)
+        raise WrongUse(f"no images left in {', '.join(paths)}: all match exclude {patterns}")
 
 
 def read_file_state(path: str) -> FileState:
@@ -108,10 +112,12 @@ def has_size_and_time(path: str, size: int, mtime_ns: int) -> bool:
     return status.st_size == size and status.st_mtime_ns == mtime_ns
 
 
-def _find_changed_files(writer: Writer, paths: list[str], report: IndexReport) -> list[str]:
+def _find_changed_files(
+    writer: Writer, paths: list[str], exclude: tuple[str, ...], report: IndexReport
+) -> list[str]:
     changed = []
     seen: set[str] = set()
-    for path in _walk(paths, report):
+    for path in _walk(paths, exclude, report):
         if len(paths) > 1:  # they may overlap
             if path in seen:
                 continue
@@ -124,14 +130,15 @@ def _find_changed_files(writer: Writer, paths: list[str], report: IndexReport) -
     return changed
 
 
-def _walk(paths: list[str], report: IndexReport) -> Iterator[str]:
+def _walk(paths: Sequence[str], exclude: tuple[str, ...], report: IndexReport) -> Iterator[str]:
     def add_failure(path: Path, error: ImageError) -> None:
         report.failed.append(Failure(str(path), str(error)))
 
     for path in paths:
         if os.path.isdir(path):
-            yield from map(str, images.find_images(path, on_error=add_failure))
-        else:
+            found = images.find_images(path, exclude=exclude, on_error=add_failure)
+            yield from map(str, found)
+        elif not _is_excluded(path, [path], exclude):
             yield path
 
 
@@ -194,12 +201,26 @@ def _add_file(writer: Writer, read: "ReadFile", report: IndexReport) -> None:
         report.updated += 1
 
 
-def _remove_missing(writer: Writer, paths: list[str], report: IndexReport) -> None:
+def _remove_missing(
+    writer: Writer, paths: list[str], exclude: tuple[str, ...], report: IndexReport
+) -> None:
     for path in paths:
         for record in writer.catalog.below(path):
-            if _is_missing(record.path):
+            if _is_missing(record.path) or _is_excluded(record.path, paths, exclude):
                 writer.remove(record.row)
                 report.removed += 1
+
+
+def _is_excluded(path: str, given: Sequence[str], exclude: tuple[str, ...]) -> bool:
+    """Return whether a path is left out below each of the paths that were given and contain it."""
+    if not exclude:
+        return False
+    relative = (
+        PurePath(path).relative_to(parent) if path != parent else PurePath(PurePath(path).name)
+        for parent in given
+        if PurePath(path).is_relative_to(parent)
+    )
+    return all(images.is_excluded(name.as_posix(), exclude) for name in relative)
 
 
 def _is_missing(path: str) -> bool:

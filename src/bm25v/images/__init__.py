@@ -16,7 +16,7 @@ from bm25v.images.decode import (
     read_size,
     resize_image,
 )
-from bm25v.images.folders import find_images
+from bm25v.images.folders import find_images, is_excluded
 from bm25v.images.formats import HEAD_SIZE, SUFFIXES, detect_format
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "decode_image",
     "detect_format",
     "find_images",
+    "is_excluded",
     "make_thumbnail",
     "open_stream",
     "read_input",

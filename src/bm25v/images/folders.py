@@ -1,16 +1,19 @@
 """Finds image files under a folder.
 
-In: a folder. Out: paths, sorted. Not this module's job: decoding the images.
+In: a folder, and patterns of what to leave out. Out: paths, sorted. Not this module's job: decoding
+the images.
 """
 
 import os
+import re
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from bm25v.display import printable
-from bm25v.errors import ImageError
+from bm25v.errors import ImageError, WrongUse
 from bm25v.images.decode import open_nonblocking, system_reason
 from bm25v.images.formats import HEAD_SIZE, SUFFIXES, is_image
 
@@ -22,16 +25,24 @@ _THUMBNAIL_FOLDER = "@eaDir"  # written by Synology file servers
 def find_images(
     folder: str | os.PathLike[str],
     *,
+    exclude: Iterable[str] = (),
     on_error: Callable[[Path, ImageError], None] | None = None,
 ) -> Iterator[Path]:
     """Yield every image file under a folder, sorted; skip hidden folders and galleries.
 
     A file is an image by its name or by its content, also if its format cannot be decoded. Links
     are followed last, and each folder is visited once. Files and folders below `folder` that cannot
-    be read are passed to `on_error` and skipped; `folder` itself must be readable.
+    be read are passed to `on_error` and skipped; `folder` itself must be readable. What matches a
+    pattern of `exclude` (`is_excluded`) is left out.
     """
     report = on_error or (lambda path, error: None)
     root = Path(folder)
+    patterns = tuple(exclude)
+
+    def is_left_out(path: Path, is_folder: bool) -> bool:
+        relative = path.relative_to(root).as_posix() + "/" * is_folder
+        return bool(patterns) and is_excluded(relative, patterns)
+
     visited: set[tuple[int, int]] = set()
     waiting, links = [root], deque[Path]()
     while waiting or links:
@@ -41,7 +52,7 @@ def find_images(
             if (status.st_dev, status.st_ino) in visited:
                 continue
             visited.add((status.st_dev, status.st_ino))
-            listing = _list_folder(path, report)
+            listing = _list_folder(path, is_left_out, report)
         except (OSError, ValueError) as error:
             if path is root:
                 name = printable(os.fspath(folder))
@@ -53,6 +64,42 @@ def find_images(
         links += listing.links
 
 
+def is_excluded(path: str, patterns: tuple[str, ...]) -> bool:
+    """Return whether a path, relative to the folder that is searched, matches a pattern.
+
+    A pattern without a slash matches the name of a file or folder anywhere; with a slash it is a
+    path from the folder that is searched. What is in a folder that matches, matches too. `*` stands
+    for any characters of one name, `**` for any folders, `?` for one character. A slash at the end
+    is for folders only, also at the end of a path.
+
+    >>> is_excluded("2023/raw/cat.png", ("raw",)), is_excluded("2023/raw/cat.png", ("/raw",))
+    (True, False)
+    >>> is_excluded("2023/cat.png", ("*.png",)), is_excluded("2023/cat.png", ("2023/c?t.*",))
+    (True, True)
+    """
+    return _compile(patterns).fullmatch(path) is not None
+
+
+_WILDCARDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+@cache
+def _compile(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(_translate, patterns)), re.DOTALL)
+
+
+def _translate(pattern: str) -> str:
+    """Return the regular expression of a pattern."""
+    name = pattern.removeprefix("./").strip("/")
+    if not name:
+        raise WrongUse(f"exclude {pattern!r} is an empty pattern: give a name such as *.png or raw")
+    is_path = "/" in pattern.rstrip("/")
+    parts = re.findall(r"\*\*/|\*\*|\*|\?|[^*?]+", name)
+    body = "".join(_WILDCARDS.get(part) or re.escape(part) for part in parts)
+    end = "/.*" if pattern.endswith("/") else "(?:/.*)?"
+    return f"{'' if is_path else '(?:.*/)?'}{body}{end}"
+
+
 class _Listing(NamedTuple):
     """What is directly in a folder, each sorted by name."""
 
@@ -61,7 +108,11 @@ class _Listing(NamedTuple):
     links: list[Path]  # to folders
 
 
-def _list_folder(folder: Path, report: Callable[[Path, ImageError], None]) -> _Listing:
+def _list_folder(
+    folder: Path,
+    is_left_out: Callable[[Path, bool], bool],
+    report: Callable[[Path, ImageError], None],
+) -> _Listing:
     with os.scandir(folder) as scan:
         entries = sorted(scan, key=lambda entry: entry.name)
     listing = _Listing([], [], [])
@@ -70,6 +121,8 @@ def _list_folder(folder: Path, report: Callable[[Path, ImageError], None]) -> _L
     for entry in entries:
         path = folder / entry.name
         try:
+            if is_left_out(path, entry.is_dir()):
+                continue
             if entry.is_dir():
                 if not entry.name.startswith(".") and entry.name != _THUMBNAIL_FOLDER:
                     (listing.links if entry.is_symlink() else listing.folders).append(path)
