@@ -391,6 +391,19 @@ def test_bad_input_is_one_clear_line(indexed: Run, photos: Path) -> None:
     failed(indexed("models", "get", "resnet"), 1, "no backbone 'resnet'", "tinyvit-5m")
 
 
+def test_a_text_or_a_folder_in_place_of_an_image_names_the_remedy(
+    indexed: Run, photos: Path
+) -> None:
+    hint = """no image 'a striped cat'; to search by text: --text "a striped cat\""""
+    failed(indexed("search", "a striped cat"), 2, hint)
+    failed(indexed("search", "a", "striped", photos / "0.png", "cat"), 2, hint)
+    failed(indexed("explain", "a striped cat", photos / "0.png"), 2, hint)
+    failed(indexed("search", "lamp"), 2, '--text "lamp"')
+    failed(indexed("search", "x" * 5000), 2, "--text")
+    failed(indexed("search", "my cat.JPG"), 1, "my cat.JPG: does not exist")
+    failed(indexed("search", "photos"), 2, "photos is a folder", "`bm25v index photos`")
+
+
 def test_places_that_cannot_be_written_are_one_clear_line(indexed: Run, photos: Path) -> None:
     pair = (photos / "0.png", photos / "1.png")
     missing = "no/such/why.png: the folder no/such does not exist: create it first"

@@ -1,5 +1,6 @@
 """`bm25v search` and `bm25v explain`."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,7 @@ def search(
 
     if not images and is_empty_query(options):
         raise WrongUse("an empty query: give an IMAGE, a --text, or words by --must or --boost")
+    _check_images(images)
     with Gallery.open(gallery_path) as gallery:
         results = gallery.search(images, **options)
         n_images = len(gallery)
@@ -74,6 +76,19 @@ def search(
         click.echo(f"no match: {results.no_match}")
     else:
         _print_hits(results, options["candidates"], verbose)
+
+
+def _check_images(images: tuple[str, ...]) -> None:
+    """Raise an error if something else was given as an image: a folder, or a text."""
+    from bm25v.images import SUFFIXES
+
+    for image in images:
+        if os.path.isdir(image):
+            raise WrongUse(f"{image} is a folder: give an image; `bm25v index {image}` indexes it")
+    is_text = {image: Path(image).suffix.lower() not in SUFFIXES for image in images}
+    text = " ".join(image for image in images if is_text[image] and not os.path.lexists(image))
+    if text.strip():
+        raise WrongUse(f'no image {text!r}; to search by text: --text "{text}"')
 
 
 def _print_hits(results: "Results", n_candidates: int, verbose: bool) -> None:
@@ -163,6 +178,7 @@ def explain(
     """
     from bm25v.api import Gallery
 
+    _check_images(images)
     if output is not None:
         from bm25v.pages.explanation_page import check_output
 
