@@ -9,7 +9,8 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -633,25 +634,46 @@ def test_doctor_reports_and_warms_the_compiler(run: Run) -> None:
     assert "onnxruntime" in run("doctor").out
 
 
-def test_ctrl_c_keeps_what_was_committed(tmp_path: Path) -> None:
-    photos = tmp_path / "photos"
-    photos.mkdir()
-    for seed in range(900):  # more than are read before the signal comes, also on a busy machine
-        make_image(seed, side=400).save(photos / f"{seed}.png")
-    command = [sys.executable, "-m", "bm25v.cli", "index", "photos", "--vocabulary", "toy"]
+@contextmanager
+def interrupted(*words: object, folder: Path) -> Iterator[list[str]]:
+    """Start a command, and press Ctrl-C at the end; what it prints as errors is added to a list."""
+    command = [sys.executable, "-m", "bm25v", *map(str, words)]
     # A job in the background ignores Ctrl-C, and so would its children.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as child:
+    errors: list[str] = []
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as child:
         signal.signal(signal.SIGINT, before)
+        yield errors
+        child.send_signal(signal.SIGINT)
+        errors += child.communicate(timeout=60)[1].strip().splitlines()
+    assert child.returncode == 130
+
+
+def test_ctrl_c_tells_how_many_images_were_saved(run: Run, photos: Path, tmp_path: Path) -> None:
+    assert run("index", photos, "--vocabulary", "toy").code == 0
+    large = io.BytesIO()
+    make_image(1, side=2000).save(large, "png")
+    for number in range(12, 200):  # more than are read before the signal comes
+        (photos / f"{number}.png").write_bytes(large.getvalue() + bytes([number]))
+    lock = tmp_path / "gallery.bm25v" / "writer.lock"
+    lock.unlink(missing_ok=True)
+    with interrupted("index", "photos", "--workers", 1, folder=tmp_path) as errors:
         deadline = time.monotonic() + 60
-        while not (tmp_path / "gallery.bm25v/writer.lock").exists():
+        while not lock.exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        time.sleep(0.15)
-        child.send_signal(signal.SIGINT)
-        _, err = child.communicate(timeout=60)
-    assert child.returncode == 1
-    assert err.strip().splitlines() == ["error: interrupted; everything committed is kept"]
-    environment = {**os.environ, "BM25V_GALLERY": str(tmp_path / "gallery.bm25v")}
-    verify = [sys.executable, "-m", "bm25v.cli", "verify"]
-    assert subprocess.run(verify, env=environment, check=False).returncode == 0
+        time.sleep(0.5)
+    saved = run("info", "--json").json["pictures"]
+    assert 12 <= saved < 200
+    remedy = "run the same command again to continue"
+    assert errors == [f"interrupted: {saved} of 200 images were saved; {remedy}"]
+    assert run("verify").code == 0
+
+
+def test_ctrl_c_elsewhere_is_one_line(indexed: Run, tmp_path: Path) -> None:
+    names = tmp_path / "names.tsv"
+    os.mkfifo(names)
+    with interrupted("words", "import", names, folder=tmp_path) as errors:
+        end = os.open(names, os.O_WRONLY)  # waits until the command reads it
+    os.close(end)
+    assert errors == ["interrupted"]

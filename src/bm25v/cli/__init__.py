@@ -48,6 +48,7 @@ _SECTIONS = {
         "doctor": "start:doctor",
     },
 }
+_INTERRUPTED = 130  # as of shells and other programs: 128 + SIGINT
 COMMANDS = {name: target for section in _SECTIONS.values() for name, target in section.items()}
 
 
@@ -84,7 +85,7 @@ def bm25v() -> None:
 
 
 def main() -> None:
-    """Run the command line: exit code 0, 1 (failed) or 2 (wrong use)."""
+    """Run the command line: exit code 0, 1 (failed), 2 (wrong use) or 130 (interrupted)."""
     log = logging.getLogger("bm25v")
     log.addHandler(logging.StreamHandler())
     log.setLevel(logging.INFO)
@@ -96,8 +97,10 @@ def main() -> None:
         _fail(error.format_message(), error.exit_code)
     except Bm25vError as error:
         _fail(str(error), 2 if isinstance(error, WrongUse) else 1)
-    except (KeyboardInterrupt, click.Abort):
-        _fail("interrupted; everything committed is kept", 1)
+    except (KeyboardInterrupt, click.Abort) as error:
+        details = (error.__cause__ or error).args  # a command may say what is left to do
+        click.echo(": ".join(("interrupted", *details)), err=True)
+        sys.exit(_INTERRUPTED)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)

@@ -1,5 +1,6 @@
 """`bm25v index`, `info`, `remove`, `compact`, `verify` and `duplicates`."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,9 @@ from bm25v.display import count, display_path, duration, file_size
 from bm25v.errors import GalleryError, WrongUse
 
 if TYPE_CHECKING:
+    from bm25v.api import Gallery
     from bm25v.duplicates import DuplicateGroup
+    from bm25v.gallery.indexing import IndexReport
 
 
 @click.command("index")
@@ -46,7 +49,6 @@ def index(
     exist, or are excluded, are removed. It can be interrupted and run again at any time.
     """
     from bm25v.api import Gallery
-    from bm25v.cli.progress import progress_bar
     from bm25v.gallery.catalog import FILE_NAME
     from bm25v.gallery.indexing import require_images
     from bm25v.vocabulary import DEFAULT
@@ -59,10 +61,8 @@ def index(
     else:
         require_images(paths, exclude)  # before an empty gallery is created
         gallery = Gallery.create(gallery_path, vocabulary=vocabulary or DEFAULT, **parameters)
-    with gallery, progress_bar() as progress:
-        report = gallery.add(
-            paths, exclude=exclude, remove_missing=True, workers=workers, progress=progress
-        )
+    with gallery:
+        report = _add_images(gallery, paths, exclude=exclude, workers=workers)
     if as_json:
         print_json(report.to_dict())
         return
@@ -74,6 +74,33 @@ def index(
     counts += [f"{n:,} {change}" for change, n in changes.items() if n]
     counts.append(f"{report.unchanged:,} unchanged")
     click.echo(f"{', '.join(counts)} in {duration(report.seconds)}")
+
+
+def _add_images(
+    gallery: "Gallery", paths: tuple[str, ...], *, exclude: tuple[str, ...], workers: int | None
+) -> "IndexReport":
+    """Add images with a progress bar; if that is interrupted, tell how many were saved."""
+    from bm25v.cli.progress import progress_bar
+
+    n_images = 0
+
+    def progress(stage: str, done: int, total: int) -> None:
+        nonlocal n_images
+        n_images = total
+        show(stage, done, total)
+
+    try:
+        with progress_bar() as show:
+            return gallery.add(
+                paths, exclude=exclude, remove_missing=True, workers=workers, progress=progress
+            )
+    except KeyboardInterrupt:
+        if not n_images:
+            raise
+        below = gallery.store.catalog.below
+        rows = {image.row for path in paths for image in below(os.path.abspath(path))}
+        saved = f"{min(len(rows), n_images):,} of {count(n_images, 'image')} were saved"
+        raise KeyboardInterrupt(f"{saved}; run the same command again to continue") from None
 
 
 @click.command("info")
