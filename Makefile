@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -q -c constraints.txt
 
-.PHONY: help demo test check install bench clean
+.PHONY: help demo test check docs pictures install bench clean
 
 help: ## list these commands
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
@@ -21,20 +21,32 @@ check: $(VENV)/full ## formatting, lint, types, import directions
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+docs: $(VENV)/docs ## the documentation as a site: site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo site/index.html
+
+pictures: $(VENV)/full ## make the pictures of the documentation again; needs Chromium
+	PYTHONPATH=. $(BIN)/python docs/make_pictures.py
+
 install: $(VENV)/full ## .venv with every extra
 
 bench: $(VENV)/core ## measure how fast images are indexed on this machine
 	$(BIN)/bm25v bench encode
 
 clean: ## remove what the other commands made
-	rm -rf $(VENV) demo build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) -e .
 	touch $@
 
+$(VENV)/docs: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -e '.[docs]'
+	touch $@ $(VENV)/core
+
 $(VENV)/full: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) -e '.[all,dev]'
-	touch $@ $(VENV)/core
+	$(PIP) -e '.[all,dev,docs]'
+	touch $@ $(VENV)/core $(VENV)/docs

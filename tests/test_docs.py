@@ -1,5 +1,7 @@
-"""What the README claims is true: its commands, its JSON, its code, its session."""
+"""What the documents say is true: sessions, code, JSON, commands, options; the site builds."""
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -7,30 +9,48 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import click
 import pytest
 
+import bm25v
 from bm25v import cli
+from tests.browser import CHROMIUM, browser
 from tests.conftest import make_image
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+SESSIONS = [ROOT / "README.md", ROOT / "docs" / "tutorial.md"]
+HOW_TO = sorted(ROOT.glob("docs/how-to/*.md"))
+DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
+STEP = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", flags=re.MULTILINE)
 DURATION = re.compile(r"\b(\d+[hm] )?[\d.]+[ms]\b")
 DECIMAL = re.compile(r"\d+\.\d+")
+TOLERANCE = 0.02  # of decimals: other processors round the backbone's sums differently
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+class Block(NamedTuple):
+    language: str
+    text: str
 
 
-def run(command: str, folder: Path) -> str:
+def blocks(document: Path) -> list[Block]:
+    return [Block(*match) for match in FENCE.findall(document.read_text(encoding="utf-8"))]
+
+
+def name(document: Path) -> str:
+    return document.relative_to(ROOT).as_posix()
+
+
+def run_command(command: str, folder: Path) -> str:
     words = shlex.split(command)
     assert words[0] == "bm25v"
     done = subprocess.run(
-        [sys.executable, "-m", "bm25v.cli", *words[1:]],
+        [sys.executable, "-m", "bm25v", *words[1:]],
         cwd=folder,
         env={**os.environ, "COLUMNS": "80"},
         capture_output=True,
@@ -41,10 +61,158 @@ def run(command: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_every_command_is_in_the_table() -> None:
-    table = README.split("## Commands")[1].split("\n## ")[0]
-    documented = dict.fromkeys(re.findall(r"`([a-z]+)[ `]", table))
-    assert set(documented) >= set(cli.COMMANDS)
+def run_python(code: str, names: dict[str, Any]) -> str:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "example", "exec"), names)
+    return printed.getvalue()
+
+
+def run_session(document: Path, folder: Path) -> int:
+    """Run a document's console and Python blocks in order, and compare what they print.
+
+    A `text` block after a Python block is what that prints. Return the number of comparisons.
+    """
+    names: dict[str, Any] = {}
+    compared = 0
+    printed: str | None = None
+    for block in blocks(document):
+        if block.language == "console":
+            for command, expected in STEP.findall(block.text):
+                compare(run_command(command, folder), expected, command)
+                compared += 1
+        elif block.language == "text" and printed is not None:
+            compare(printed, block.text, "Python")
+            compared += 1
+        printed = run_python(block.text, names) if block.language == "python" else None
+    return compared
+
+
+def compare(printed: str, expected: str, what: str) -> None:
+    """Expect the same text, but for durations and, within `TOLERANCE`, decimals.
+
+    A line "…" stands for any lines.
+    """
+    printed, expected = normalise(printed), normalise(expected)
+    lines = DECIMAL.sub("#", expected).splitlines()
+    pattern = "".join("(.*\n)*?" if line == "…" else f"{re.escape(line)}\n" for line in lines)
+    assert re.fullmatch(pattern, DECIMAL.sub("#", printed) + "\n"), f"{what} prints\n{printed}"
+    if "…" not in lines:
+        tolerance = pytest.approx(decimals(expected), rel=TOLERANCE, abs=TOLERANCE)
+        assert decimals(printed) == tolerance, f"{what} prints\n{printed}"
+
+
+def normalise(text: str) -> str:
+    """Return a text without durations, and with single spaces."""
+    lines = (re.sub(r"\s+", " ", line).strip() for line in text.strip().splitlines())
+    return DURATION.sub("", "\n".join(lines))
+
+
+def decimals(text: str) -> list[float]:
+    return [float(number) for number in DECIMAL.findall(text)]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which `bm25v demo` ran."""
+    folder = tmp_path_factory.mktemp("demo")
+    run_command("bm25v demo", folder)
+    return folder
+
+
+@pytest.mark.parametrize("document", SESSIONS, ids=name)
+def test_a_session_prints_what_the_document_shows(
+    document: Path, demo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(demo / "gallery.bm25v", ignore_errors=True)  # of the other session
+    monkeypatch.chdir(demo)
+    assert run_session(document, demo) >= 4
+
+
+def test_other_output_than_a_document_shows_is_noticed() -> None:
+    compare("2 hits, 0.93 (0.6s)\nend", "2 hits, 0.94 (1.2s)\nend", "")
+    compare("first\n0.1\n0.2\nlast", "first\n…\nlast", "")
+    for printed in ("2 hits, 0.83 (0.6s)\nend", "3 hits, 0.93 (0.6s)\nend", "2 hits, 0.93 (0.6s)"):
+        with pytest.raises(AssertionError):
+            compare(printed, "2 hits, 0.93 (0.6s)\nend", "")
+    with pytest.raises(AssertionError):
+        compare("first\nlast\nmore", "first\n…\nlast", "")
+
+
+@pytest.mark.parametrize("document", HOW_TO, ids=name)
+def test_python_code_of_how_to_pages_runs(
+    document: Path, demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(demo / "demo" / "gallery.bm25v", tmp_path / "gallery.bm25v")
+    (tmp_path / "queries").symlink_to(demo / "demo" / "queries")
+    (tmp_path / "Pictures").mkdir()
+    for image, file in enumerate(("a.jpg", "b.jpg", "c.jpg", "cat.jpg", "Pictures/cat.jpg")):
+        make_image(image).save(tmp_path / file)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in blocks(document):
+        if block.language == "python":
+            run_python(block.text, names)
+
+
+def command_lines(document: Path) -> Iterator[str]:
+    """Yield every call of bm25v in a document: in a block, or as code within a sentence."""
+    text = document.read_text(encoding="utf-8")
+    for block in blocks(document):
+        lines = block.text.replace("\\\n", " ").splitlines()
+        yield from (line.removeprefix("$ ") for line in lines)
+    yield from re.findall(r"`(bm25v [^`]+)`", FENCE.sub("", text).replace("\n", " "))
+
+
+def find_command(words: list[str]) -> tuple[click.Command, list[str]]:
+    """Return the command that a line calls, and its arguments."""
+    command, words = top_command(words[0]), words[1:]
+    while words and words[0] in subcommands(command):
+        command, words = subcommands(command)[words[0]], words[1:]
+    return command, words
+
+
+def subcommands(command: click.Command) -> dict[str, click.Command]:
+    found: dict[str, click.Command] = getattr(command, "commands", {})
+    return found
+
+
+def top_command(name: str) -> click.Command:
+    command = cli.bm25v.get_command(click.Context(cli.bm25v), name)
+    assert command is not None
+    return command
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_every_command_and_option_of_a_document_exists(document: Path) -> None:
+    for line in command_lines(document):
+        code, _, _ = line.partition(" #")
+        if not code.startswith("bm25v ") or "…" in code:
+            continue
+        words = shlex.split(code.split(" | ")[0])[1:]
+        if words[0].startswith("-"):
+            continue
+        command, arguments = find_command(words)
+        options = {o for p in command.get_params(click.Context(command)) for o in p.opts}
+        given = {word.partition("=")[0] for word in arguments if re.match("--?[a-z]", word)}
+        assert given <= options, f"{line}: no option {', '.join(given - options)}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_every_option_named_in_a_sentence_exists(document: Path) -> None:
+    text = FENCE.sub("", document.read_text(encoding="utf-8"))
+    named = set(re.findall(r"`(--[a-z][a-z0-9-]*)[^`]*`", text))
+    assert named <= all_options(), f"no option {', '.join(named - all_options())}"
+
+
+def all_options() -> set[str]:
+    def options(command: click.Command) -> Iterator[str]:
+        for parameter in command.params:
+            yield from parameter.opts if isinstance(parameter, click.Option) else ()
+        for subcommand in subcommands(command).values():
+            yield from options(subcommand)
+
+    return {option for name in cli.COMMANDS for option in options(top_command(name))}
 
 
 def same_shape(example: Any, actual: Any) -> None:
@@ -58,49 +226,55 @@ def same_shape(example: Any, actual: Any) -> None:
 
 
 def test_json_examples_have_the_shape_of_the_real_thing(photos: Path, tmp_path: Path) -> None:
-    index_example, search_example = (json.loads(block) for block in blocks("json"))
+    examples = [b for b in blocks(ROOT / "docs" / "reference" / "json.md") if b.language == "json"]
+    index_example, search_example = (json.loads(example.text) for example in examples)
     (photos / "torn.png").write_bytes(b"no picture")
-    report = json.loads(run("bm25v index photos --vocabulary toy --json", tmp_path))
+    report = json.loads(run_command("bm25v index photos --vocabulary toy --json", tmp_path))
     same_shape(index_example, report)
-    found = json.loads(run("bm25v search photos/3.png --json", tmp_path))
+    found = json.loads(run_command("bm25v search photos/3.png --json", tmp_path))
     same_shape(search_example, found)
 
 
-def test_the_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = blocks("python")
-    (tmp_path / "Pictures").mkdir()
-    for seed in range(5):
-        make_image(seed).save(tmp_path / "Pictures" / f"{seed}.jpg")
-    make_image(2).save(tmp_path / "cat.jpg")
-    monkeypatch.chdir(tmp_path)
-    exec(compile(code, "README.md", "exec"), {})
-    assert (tmp_path / "why.png").stat().st_size > 10_000
+def test_the_readme_is_short_and_pictures_are_small() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 130
+    sizes = [picture.stat().st_size for picture in (ROOT / "docs" / "images").iterdir()]
+    assert max(sizes) <= 150_000
+    assert sum(sizes) <= 1_000_000
 
 
-def test_the_session_prints_what_the_readme_shows(tmp_path: Path) -> None:
-    run("bm25v demo", tmp_path)
-    shutil.rmtree(tmp_path / "demo" / "gallery.bm25v")
-    (session,) = blocks("console")
-    steps = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", session, flags=re.MULTILINE)
-    assert len(steps) >= 3
-    for command, expected in steps:
-        printed, expected = normalise(run(command, tmp_path)), normalise(expected)
-        assert DECIMAL.sub("#", printed) == DECIMAL.sub("#", expected), command
-        assert decimals(printed) == pytest.approx(decimals(expected), rel=0.02, abs=0.02), command
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documentation, built without a warning."""
+    folder = tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+    done = subprocess.run(
+        [*build, "--site-dir", str(folder)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
 
 
-def test_other_numbers_than_the_readme_shows_are_noticed() -> None:
-    (session,) = blocks("console")
-    assert len(decimals(normalise(session))) > 20
-    changed = normalise(session.replace("0.930", "0.830", 1))
-    assert decimals(changed) != pytest.approx(decimals(normalise(session)), rel=0.02, abs=0.02)
+def test_the_references_have_every_command_option_and_exported_name(site: Path) -> None:
+    page = (site / "reference" / "command-line.html").read_text(encoding="utf-8")
+    assert {f'id="{command}"' for command in cli.COMMANDS} <= set(re.findall(r'id="[^"]*"', page))
+    terms = " ".join(re.findall("<dt><code>(.*?)</code>", page))
+    assert all_options() <= set(re.findall("--?[a-z][a-z0-9-]*", terms))
+    pages = "".join(p.read_text(encoding="utf-8") for p in site.glob("reference/python/*.html"))
+    identifiers = set(re.findall(r'id="bm25v[^"]*\.(\w+)"', pages))
+    assert set(bm25v.__all__) <= identifiers
 
 
-def normalise(text: str) -> str:
-    """Return a text without durations, and with single spaces."""
-    lines = (re.sub(r"\s+", " ", line).strip() for line in text.strip().splitlines())
-    return DURATION.sub("", "\n".join(lines))
-
-
-def decimals(text: str) -> list[float]:
-    return [float(number) for number in DECIMAL.findall(text)]
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_the_site_opens_from_the_disk_and_needs_no_network(site: Path, tmp_path: Path) -> None:
+    with browser(tmp_path) as tab:
+        for page in ("tutorial.html", "reference/python/gallery.html", "index.html"):
+            tab.open(site / page)
+            assert not tab.errors
+            assert {a.partition(":")[0] for a in tab.addresses} <= {"file", "data"}
+        tab.value("document.querySelector('[data-md-component=search-query]').focus()")
+        tab.call("Input.insertText", text="coverage")
+        wait = """new Promise((done) => { const look = () => {
+          const link = document.querySelector(".md-search-result__link");
+          link ? done(link.textContent) : setTimeout(look, 50); }; look(); })"""
+        answer = tab.call("Runtime.evaluate", expression=wait, awaitPromise=True)
+        assert "overage" in answer["result"]["value"]

@@ -16,7 +16,7 @@ from bm25v import __version__
 from bm25v.errors import Bm25vError, WrongUse
 
 # Section of the help text -> command -> module of this package and the command's name there.
-_SECTIONS = {
+SECTIONS = {
     "Search": {
         "search": "search:search",
         "explain": "search:explain",
@@ -49,7 +49,7 @@ _SECTIONS = {
     },
 }
 _INTERRUPTED = 130  # as of shells and other programs: 128 + SIGINT
-COMMANDS = {name: target for section in _SECTIONS.values() for name, target in section.items()}
+COMMANDS = {name: target for section in SECTIONS.values() for name, target in section.items()}
 
 
 class _Commands(click.Group):
@@ -69,7 +69,7 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))
-        for section, commands in _SECTIONS.items():
+        for section, commands in SECTIONS.items():
             with formatter.section(section):
                 rows = []
                 for name in commands:

@@ -66,6 +66,11 @@ def read_settings(preset: str, changes: tuple[str, ...]) -> "RankingSettings":
 class _Evaluate(click.Command):
     """The command; in place of a DATASET it also accepts the name of a subcommand."""
 
+    @property
+    def commands(self) -> dict[str, click.Command]:
+        """The subcommands, as a group has them."""
+        return {"regions": regions, "faithfulness": faithfulness}
+
     def make_context(
         self,
         info_name: str | None,
@@ -73,10 +78,9 @@ class _Evaluate(click.Command):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        subcommands = {"regions": regions, "faithfulness": faithfulness}
-        if not args or args[0] not in subcommands:
+        if not args or args[0] not in self.commands:
             return super().make_context(info_name, args, parent, **extra)
-        subcommand = subcommands[args[0]]
+        subcommand = self.commands[args[0]]
         return subcommand.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
 
 
