@@ -14,13 +14,18 @@ import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from pygments.lexers.shell import BashSessionLexer
 
 from bm25v import cli
 
 ROOT = Path(__file__).parent.parent
 _DOCUMENTS = {"ARCHITECTURE.md": "explanation/architecture.md", "CHANGELOG.md": "changelog.md"}
+_HIDDEN = {"index.md": ["navigation", "toc"], "tutorial.md": ["navigation"]}  # beside these pages
 _COMMANDS = "<!-- every command and option -->"
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
+
+# Pygments takes "#", the title of the column of ranks, for the prompt of a shell.
+BashSessionLexer._ps1rgx = re.compile(r"^(\$ )(.*\n?)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -32,6 +37,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Write links as the site needs them, and put in the commands."""
+    page.meta["hide"] = _HIDDEN.get(page.file.src_uri, [])
     source = Path(str(page.file.abs_src_path)).relative_to(ROOT).parent.as_posix()
     markdown = _LINK.sub(lambda link: _to_site(link[1], source, page.file.src_uri), markdown)
     if _COMMANDS in markdown:
