@@ -22,7 +22,7 @@ from bm25v.errors import VocabularyMismatch, WrongUse
 from bm25v.files import replace_file
 from bm25v.gallery.indexing import IndexReport
 from bm25v.pages.searches_page import LabelledSearch, render_searches
-from bm25v.progress import Progress, no_progress
+from bm25v.progress import Progress, no_progress, show_downloads
 from bm25v.search import Mode
 from bm25v.vocabulary import DEFAULT, Encoding
 
@@ -30,7 +30,7 @@ PHOTOS = PackagedFile(
     name="flower-photos.zip",
     requirement="clustimage==1.3.0",
     wheel_sha256="0b236d65187f713c9facb3327ca360308c2b2f00f2ec17cf669ac1982b12cb82",
-    download_mb=23,
+    wheel_bytes=23_148_677,
     member="clustimage/data/flower_images.zip",
     sha256="c4409bec5834b327c0dc8504ebb63ac10b7cd8fa7e269d170b408f7895fa4e06",
     origin="210 labelled photos of flowers, 10 species",
@@ -115,7 +115,8 @@ def run(
     A second run does only what is left to do. `say` gets a line of text after each step.
     """
     folder = Path(os.path.abspath(folder))
-    photos = unpack(downloads.read_file(PHOTOS) if archive is None else archive, folder)
+    with show_downloads(progress):
+        photos = unpack(downloads.read_file(PHOTOS) if archive is None else archive, folder)
     n_species = len(set(photos.species.values()))
     say(f"{len(photos.indexed)} photos of {n_species} species in {folder / 'photos'}")
     with _open_gallery(folder / "gallery.bm25v", vocabulary) as gallery:

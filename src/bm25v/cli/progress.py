@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     ProgressColumn,
     Task,
@@ -20,7 +19,8 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from bm25v.display import display_path
+from bm25v import progress
+from bm25v.display import display_path, file_size
 
 if TYPE_CHECKING:
     from bm25v.errors import ImageError
@@ -33,25 +33,40 @@ _SPEED_SECONDS = 60.0  # over which speeds are smoothed
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
+def progress_bar() -> Iterator[progress.Progress]:
+    """Yield a progress callback that shows a bar, also for downloads on first use."""
+    with open_bar() as show, progress.show_downloads(show):
+        yield show
+
+
+@contextmanager
+def open_bar() -> Iterator[progress.Progress]:
     """Yield a progress callback that shows a bar; silent if standard error is not a terminal."""
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     with Progress(
-        *columns,
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[amount]}"),
         TimeRemainingColumn(),
         console=console,
         transient=True,
         disable=not console.is_terminal,
     ) as bar:
-        task = bar.add_task("", total=None)
+        task = bar.add_task("", amount="", visible=False)
 
         def show(stage: str, done: int, total: int) -> None:
+            amount = _format_amount(stage, done, total)
             if stage != bar.tasks[0].description:
-                bar.reset(task, description=stage)
-            bar.update(task, completed=done, total=total)
+                bar.reset(task, description=stage, total=total, visible=True, amount=amount)
+            bar.update(task, completed=done, total=total, amount=amount)
 
         yield show
+
+
+def _format_amount(stage: str, done: int, total: int) -> str:
+    if stage.startswith(progress.DOWNLOADING):
+        return f"{file_size(done)} of {file_size(total)}"
+    return f"{done:,} of {total:,}"
 
 
 @contextmanager
@@ -94,8 +109,11 @@ def training_display(*, is_silent: bool = False) -> "Iterator[Listener]":
     console = Console(stderr=True, highlight=False, markup=False, quiet=is_silent)
     with live_line(console) as show:
 
-        def progress(stage: str, done: int, total: int) -> None:
-            show(f"{stage}: image {done:,} of {total:,}", done, total, "images")
+        def show_stage(stage: str, done: int, total: int) -> None:
+            unit = "bytes" if stage.startswith(progress.DOWNLOADING) else "images"
+            counted = "" if unit == "bytes" else "image "
+            label = f"{stage}: {counted}{_format_amount(stage, done, total)}"
+            show(label, done, total, unit)
 
         def on_step(figures: "StepFigures", steps: int) -> None:
             label = (
@@ -110,7 +128,11 @@ def training_display(*, is_silent: bool = False) -> "Iterator[Listener]":
         def on_error(path: Path, error: "ImageError") -> None:
             on_message(f"left out: {display_path(str(path))}: {error}")
 
-        yield Listener(progress=progress, on_step=on_step, on_error=on_error, on_message=on_message)
+        listener = Listener(
+            progress=show_stage, on_step=on_step, on_error=on_error, on_message=on_message
+        )
+        with progress.show_downloads(show_stage):
+            yield listener
 
 
 class _SpeedColumn(ProgressColumn):

@@ -22,7 +22,7 @@ from bm25v import images
 from bm25v.backbones.protocol import Floats
 from bm25v.errors import ImageError, WrongUse
 from bm25v.gallery.writer import FileState, Writer
-from bm25v.progress import Progress
+from bm25v.progress import Progress, show_downloads
 from bm25v.threads import available_cpus
 from bm25v.vocabulary import Encoding, Vocabulary
 
@@ -151,7 +151,8 @@ def _add_files(
     progress: Progress,
 ) -> None:
     if paths:
-        vocabulary.backbone.load_weights()  # once, before all workers need it
+        with show_downloads(progress):
+            vocabulary.backbone.load_weights()  # once, before all workers need it
     done = report.unchanged
     total = done + len(paths)
     last_commit = time.monotonic()
