@@ -5,6 +5,7 @@ This is fast, and every row is known to the last bit.
 
 import random
 from collections.abc import Iterator
+from datetime import datetime
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path
@@ -12,8 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from bm25v.api import Gallery
+from bm25v.gallery.file_state import FileState
 from bm25v.gallery.rows import bag_file, dense_file
-from bm25v.gallery.writer import FileState, Writer
+from bm25v.gallery.writer import Writer
+from bm25v.images import Metadata
 from bm25v.index.bm25 import WeightedWords, reference_scores
 from bm25v.sae.model import Codes
 from bm25v.vocabulary import Encoding
@@ -38,6 +41,16 @@ def make_encoding(number: int) -> Encoding:
 def image_number(path: str) -> int:
     """Return the number of the image at a path; the file name starts with it."""
     return int(Path(path).name.split("-")[0])
+
+
+def image_date(number: int) -> datetime:
+    """Return an image's date: of every third image the time of its file, else its EXIF date."""
+    return datetime(1970 if number % 3 == 0 else 2020, 1, 1 + number % 31, 12)
+
+
+def image_size(number: int) -> tuple[int, int]:
+    """Return the width and height of an image."""
+    return 100 + number, 50 + number
 
 
 def change_randomly(rng: random.Random, contents: Contents) -> Contents:
@@ -69,7 +82,11 @@ def random_sessions(seed: int, contents: Contents) -> Iterator[list[Contents]]:
 def write_contents(writer: Writer, contents: Contents) -> None:
     """Make a gallery have these contents, in the ways that indexing does; without a commit."""
     for path, number in contents.items():
-        file = FileState(path, number.to_bytes(16, "big"), 1000 + number, number)
+        taken = image_date(number) if image_date(number).year == 2020 else None
+        metadata = Metadata(*image_size(number), taken)
+        mtime_ns = 0 if taken is not None else int(image_date(number).timestamp()) * 10**9
+        content = number.to_bytes(16, "big")
+        file = FileState(path, content, 1000 + number, mtime_ns, metadata)
         same = writer.catalog.with_content(file.content)
         if writer.catalog.at_path(path) is not None:
             continue

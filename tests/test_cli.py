@@ -128,7 +128,7 @@ def test_an_exclude_that_leaves_no_image_is_one_clear_line(run: Run, photos: Pat
     index = ("index", photos, "--vocabulary", "toy")
     failed(run(*index, "--exclude", "*.png"), 2, "no images left in", "all match exclude *.png")
     assert not Path("gallery.bm25v").exists()
-    failed(run(*index, "--exclude", ""), 2, "exclude '' is an empty pattern")
+    failed(run(*index, "--exclude", ""), 2, "'' is an empty pattern")
     assert run(*index).code == 0
     failed(run(*index, "--exclude", "*"), 2, "no images left in", "all match exclude *")
     assert run("info", "--json").json["pictures"] == 12

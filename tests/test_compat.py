@@ -10,7 +10,8 @@ import pytest
 
 from bm25v.api import Gallery
 from bm25v.gallery import catalog
-from bm25v.gallery.writer import FileState, Writer
+from bm25v.gallery.file_state import FileState
+from bm25v.gallery.writer import Writer
 from bm25v.vocabulary import Vocabulary
 from tests.conftest import make_pixels
 

@@ -16,8 +16,9 @@ import pytest
 from bm25v.api import Gallery
 from bm25v.errors import GalleryError, GalleryLocked, GalleryNotFound
 from bm25v.gallery.catalog import RowsRenumbered
+from bm25v.gallery.file_state import FileState
 from bm25v.gallery.snapshot import Snapshot
-from bm25v.gallery.writer import FileState, Writer
+from bm25v.gallery.writer import Writer
 from bm25v.index.bm25 import WeightedWords, reference_search
 from bm25v.search import Mode
 from tests.children import REFUSED, Report, finish, needs_fork, start

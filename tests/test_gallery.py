@@ -41,7 +41,7 @@ def file_names(gallery: Gallery) -> set[str]:
 
 def test_an_image_is_its_own_best_hit_in_every_mode(gallery: Gallery, photos: Path) -> None:
     for mode in MODES:
-        hits = gallery.search(photos / "3.png", k=5, mode=mode).hits
+        hits = gallery.search(photos / "3.png", k=5, mode=mode, include_query=True).hits
         assert Path(hits[0].path) == photos / "3.png"
         assert [hit.rank for hit in hits] == list(range(1, len(hits) + 1))
         assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)

@@ -17,7 +17,7 @@ from bm25v import backbones
 from bm25v.backbones import checkpoint
 from bm25v.backbones.huggingface import HuggingFaceBackbone, find_device
 from bm25v.errors import BackboneError, MissingExtra, ModelUnavailable, UnknownBackbone, WrongUse
-from bm25v.gallery.indexing import ReadFile, encode_files
+from bm25v.gallery.indexing import EncodedImage, NamedImage, encode_images
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.vocabulary import Vocabulary
 
@@ -377,9 +377,9 @@ def test_images_are_indexed_and_extracted_though_batches_do_not_fit(
         return run(pixels)
 
     monkeypatch.setattr(backbone, "_run", small_memory)
-    read = encode_files([*map(str, paths)], vocabulary, lambda content: False, 2)
+    read = encode_images(map(NamedImage, map(str, paths)), vocabulary, lambda content: None, 2)
     for (_, outcome), alone in zip(read, expected, strict=True):
-        assert isinstance(outcome, ReadFile)
+        assert isinstance(outcome, EncodedImage)
         assert outcome.encoding is not None
         np.testing.assert_allclose(outcome.encoding.dense_e, alone.dense_e, rtol=1e-4, atol=1e-5)
     assert set(failures) == {backbone.batch_size}

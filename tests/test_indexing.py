@@ -19,6 +19,9 @@ from bm25v.backbones.protocol import Features, Floats, ImageArray
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import GalleryLocked, ImageError, WrongUse
 from bm25v.gallery import indexing
+from bm25v.gallery.catalog import ImageRecord
+from bm25v.gallery.file_state import read_file_state
+from bm25v.gallery.indexing import NamedImage
 from bm25v.vocabulary import Encoding, Vocabulary
 from tests.conftest import make_image, make_pixels
 
@@ -27,7 +30,7 @@ def forbid_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise AssertionError("encoded again")
 
-    monkeypatch.setattr(Vocabulary, "prepare", fail)
+    monkeypatch.setattr(Vocabulary, "decode_with_metadata", fail)
 
 
 def file_names(gallery: Gallery) -> set[str]:
@@ -65,18 +68,23 @@ def test_an_unreadable_file_does_not_affect_the_others_of_its_batch(
     vocabulary, backbone = Vocabulary.load("toy"), CountingBackbone()
     expected = {str(path): vocabulary.encode(path) for path in photos.glob("[0-9]*.png")}
     vocabulary.__dict__["backbone"] = backbone
-    prepare = Vocabulary.prepare
+    decode = Vocabulary.decode_with_metadata
 
-    def prepare_and_touch(self: Vocabulary, path: str) -> object:
-        pixels = prepare(self, path)
+    def decode_and_touch(self: Vocabulary, path: str) -> object:
+        decoded = decode(self, path)
         if path.endswith("3.png"):
             os.utime(path, (1, 1))
-        return pixels
+        return decoded
 
-    monkeypatch.setattr(Vocabulary, "prepare", prepare_and_touch)
-    known = indexing.read_file_state(str(photos / "7.png")).content
+    monkeypatch.setattr(Vocabulary, "decode_with_metadata", decode_and_touch)
+    known = read_file_state(str(photos / "7.png")).to_record(0, 0)
+
+    def find_known(content: bytes) -> ImageRecord | None:
+        return known if content == known.content else None
+
     paths = sorted(map(str, photos.iterdir()))
-    outcomes = dict(indexing.encode_files(paths, vocabulary, lambda content: content == known, 2))
+    named = map(NamedImage, paths)
+    outcomes = dict(indexing.encode_images(named, vocabulary, find_known, 2))
     assert list(outcomes) == paths
     # Batches of 5, 5 and 3 files: one is known, one unreadable, one changed while it was read.
     assert sorted(backbone.sizes) == [2, 3, 5]
@@ -86,7 +94,7 @@ def test_an_unreadable_file_does_not_affect_the_others_of_its_batch(
             assert isinstance(outcome, ImageError)
             assert ("changed while it was read" in str(outcome)) == (name == "3.png")
             continue
-        assert isinstance(outcome, indexing.ReadFile)
+        assert isinstance(outcome, indexing.EncodedImage)
         if name == "7.png":
             assert outcome.encoding is None
             continue
@@ -159,7 +167,7 @@ def test_file_names_that_are_not_text_can_be_indexed(
         pytest.skip("this file system accepts only text")
     gallery = make_gallery("g")
     assert gallery.add(photos).added == 13
-    assert os.fsdecode(path) in {hit.path for hit in gallery.search(photos / "0.png", k=20)}
+    assert os.fsdecode(path) in {hit.path for hit in gallery.search(photos / "1.png", k=20)}
 
 
 def test_an_empty_folder_raises_wrong_use_and_nothing_is_removed(
@@ -292,14 +300,14 @@ def test_workers_is_the_number_of_threads_and_does_not_change_rows(
 ) -> None:
     threads: set[int] = set()
     all_busy = threading.Barrier(workers, timeout=30)  # 12 images: each worker prepares as many
-    prepare = Vocabulary.prepare
+    decode = Vocabulary.decode_with_metadata
 
-    def prepare_together(self: Vocabulary, path: str) -> object:
+    def decode_together(self: Vocabulary, path: str) -> object:
         threads.add(threading.get_ident())
         all_busy.wait()
-        return prepare(self, path)
+        return decode(self, path)
 
-    monkeypatch.setattr(Vocabulary, "prepare", prepare_together)
+    monkeypatch.setattr(Vocabulary, "decode_with_metadata", decode_together)
     other = make_gallery("other")
     assert other.add(photos, workers=workers).added == 12
     assert len(threads) == workers
@@ -335,7 +343,8 @@ def test_indexing_restores_the_number_of_blas_threads(
     vocabulary, paths = Vocabulary.load("toy"), sorted(map(str, photos.iterdir()))
     with threadpool_limits(2, user_api="blas"):
         assert blas_threads() == {2}
-        abandoned = indexing.encode_files(paths, vocabulary, lambda _: False, 2)
+        named = map(NamedImage, paths)
+        abandoned = indexing.encode_images(named, vocabulary, lambda _: None, 2)
         next(abandoned)
         assert blas_threads() == {2}, "a generator must not set it: it may never end"
         del abandoned

@@ -1,6 +1,5 @@
 """Queries: their options are checked, and they become the documented words, weights and patches."""
 
-import os
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
@@ -69,7 +68,7 @@ def test_a_query_accepts_single_values_however_it_is_made() -> None:
     values: dict[str, Any] = {"images": "a.jpg", "must": 3, "like": "b.jpg", "negative": pixels}
     query = Query(**values | {"boost": None, "without": None})
     assert (query.images, query.must, query.without, query.boost) == (("a.jpg",), (3,), (), {})
-    assert query.like == (os.path.abspath("b.jpg"),)
+    assert query.like == ("b.jpg",)
     assert len(query.negative) == 1
 
 
@@ -92,10 +91,9 @@ def test_single_values_stand_for_lists_of_one(tmp_path: Path) -> None:
     for single, several in words:
         one, many = (Query.of("cat.jpg", must=w, without=w) for w in (single, several))
         assert one.must == many.must == one.without == many.without == (single,)
-    here = os.path.abspath("cat.jpg")
     for path in ("cat.jpg", Path("cat.jpg"), ["cat.jpg"], [Path("cat.jpg")]):
-        assert Query.of(like=path, unlike=path).like == (here,)
-        assert Query.of(like=path, unlike=path).unlike == (here,)
+        assert Query.of(like=path, unlike=path).like == ("cat.jpg",)
+        assert Query.of(like=path, unlike=path).unlike == ("cat.jpg",)
     assert Query.of(text="a cat", negative=None, boost=None).boost == {}
 
 

@@ -3,7 +3,8 @@
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from functools import cache
 from itertools import chain, combinations, islice
 from pathlib import Path
@@ -97,10 +98,15 @@ class Expected:
         query = WeightedWords(words, weights, np.ones(len(words)))
         scores = bm25.reference_scores(list(self.bags.values()), query)
         self.scores = dict(zip(self.bags, scores, strict=True))
+        own = {contents[path] for path in (*options["like"], *options["unlike"])}
         self.allowed = {
             path
             for path, words in self.words.items()
             if set(options["must"]) <= words and not set(options["without"]) & words
+            if options["include_query"] or contents[path] not in own
+            if FOLDERS[options["folder"]](path)
+            if DATES[options["date"]](histories.image_date(contents[path]))
+            if SIZES[options["min_size"]](histories.image_size(contents[path]))
         }
         self.masses = {w: x * self.idf(w) for w, x in self.weights.items() if x > 0}
 
@@ -145,6 +151,26 @@ class Expected:
             assert word.contribution == pytest.approx(product, abs=1e-9)
 
 
+# Filters, and what they mean.
+FOLDERS: dict[str | None, Callable[[str], bool]] = {
+    None: lambda path: True,
+    "/photos": lambda path: True,
+    "*-a.png": lambda path: path.endswith("-a.png"),
+    "/photos/1?-*": lambda path: len(path) == len("/photos/1?-a.png") and path[8] == "1",
+    "/elsewhere": lambda path: False,
+}
+DATES: dict[str | None, Callable[[datetime], bool]] = {
+    None: lambda date: True,
+    "2020-01-05..2020-01-20": lambda date: 5 <= date.day <= 20 and date.year == 2020,
+    "..2020-01-10": lambda date: date < datetime(2020, 1, 11),
+    "1970": lambda date: date.year == 1970,
+}
+SIZES: dict[int | tuple[int, int] | None, Callable[[tuple[int, int]], bool]] = {
+    None: lambda size: True,
+    70: lambda size: size[0] >= 70 and size[1] >= 70,
+    (110, 1): lambda size: size[0] >= 110,
+}
+
 words = st.integers(0, 191)
 boxes = st.tuples(st.floats(0, 0.7), st.floats(0, 0.7), st.floats(0.05, 0.3), st.floats(0.05, 0.3))
 random_options = st.fixed_dictionaries(
@@ -160,6 +186,10 @@ random_options = st.fixed_dictionaries(
         "like": st.lists(st.integers(0, 99), max_size=2),
         "unlike": st.lists(st.integers(0, 99), max_size=2),
         "min_coverage": st.sampled_from([0.0, 0.0, 0.1, 0.4]),
+        "folder": st.sampled_from(list(FOLDERS)),
+        "date": st.sampled_from(list(DATES)),
+        "min_size": st.sampled_from(list(SIZES)),
+        "include_query": st.booleans(),
     }
 )
 
@@ -346,7 +376,9 @@ def test_a_region_takes_one_forward_pass(
         results = gallery.search(photos / "3.png", region=same_region, k=12)
         assert [(h.path, h.sparse) for h in results] == [(h.path, h.sparse) for h in corner]
     pixels = np.asarray(make_image(3))
-    assert gallery.search(pixels, region=(0, 0, 32, 32), k=12).hits == corner.hits
+    hits = gallery.search(pixels, region=(0, 0, 32, 32), k=12)
+    others = [(h.path, h.sparse) for h in hits if h.path != str(photos / "3.png")]
+    assert others == [(h.path, h.sparse) for h in corner]
 
 
 @pytest.mark.parametrize("region", [None, (0, 0, 0.5, 1)])
@@ -368,7 +400,9 @@ def test_a_query_may_have_more_words_than_the_gallery_stores(
 def test_feedback_raises_liked_and_lowers_unliked_hits(large_gallery: Gallery) -> None:
     before = large_gallery.search(query_image(5), mode="sparse", k=40)
     liked, unliked = before[6].path, before[1].path
-    after = large_gallery.search(query_image(5), like=liked, unlike=[unliked], mode="sparse", k=40)
+    after = large_gallery.search(
+        query_image(5), like=liked, unlike=[unliked], mode="sparse", k=40, include_query=True
+    )
 
     def rank(results: Results, path: str) -> int:
         return next((hit.rank for hit in results if hit.path == path), 1000)

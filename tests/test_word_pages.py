@@ -18,7 +18,8 @@ from bm25v.errors import WrongUse
 from bm25v.explanations import crops, word_statistics
 from bm25v.explanations.word_portrait import MAX_BINS, TOP, make_portraits, nearest_words, tf_bins
 from bm25v.explanations.word_statistics import FolderWithWord
-from bm25v.gallery.writer import FileState, Writer
+from bm25v.gallery.file_state import FileState
+from bm25v.gallery.writer import Writer
 from bm25v.pages.charts import draw_position_map, draw_tf_histogram
 from bm25v.pages.word_page import render_word, render_words_overview
 from bm25v.search.text import SharedWord

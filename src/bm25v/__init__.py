@@ -31,8 +31,9 @@ from bm25v.errors import (
 )
 
 if TYPE_CHECKING:
-    from bm25v.api import Gallery
+    from bm25v.api import Gallery, explain
     from bm25v.explanations import Explanation
+    from bm25v.gallery.selection import GalleryImage
     from bm25v.search import Hit, Query, Results
     from bm25v.vocabulary import Vocabulary
     from bm25v.vocabulary.bag import Bag
@@ -48,6 +49,7 @@ __all__ = [
     "Gallery",
     "GalleryDamaged",
     "GalleryError",
+    "GalleryImage",
     "GalleryLocked",
     "GalleryNotFound",
     "GalleryTooNew",
@@ -64,16 +66,19 @@ __all__ = [
     "VocabularyError",
     "VocabularyMismatch",
     "WrongUse",
+    "explain",
 ]
 
 _HOMES = {
     "Bag": "bm25v.vocabulary.bag",
     "Explanation": "bm25v.explanations",
     "Gallery": "bm25v.api",
+    "GalleryImage": "bm25v.gallery.selection",
     "Hit": "bm25v.search",
     "Query": "bm25v.search",
     "Results": "bm25v.search",
     "Vocabulary": "bm25v.vocabulary",
+    "explain": "bm25v.api",
 }
 
 

@@ -3,6 +3,7 @@
 Not this module's job: any logic of its own.
 """
 
+import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -13,18 +14,21 @@ from bm25v.errors import WrongUse
 from bm25v.explanations.explanation import Explanation, explain_hit
 from bm25v.explanations.word_statistics import WordList, WordStatistics, WordUse
 from bm25v.gallery.catalog import FILE_NAME
-from bm25v.gallery.indexing import IndexReport, index_files
+from bm25v.gallery.indexing import IndexReport, index_files, index_images, parse_images
+from bm25v.gallery.selection import GalleryImage, ImageFilter, Period, Size
 from bm25v.gallery.store import GalleryInfo, GalleryStore
 from bm25v.gallery.verify import find_problems
 from bm25v.gallery.writer import Writer
+from bm25v.images import ImageInput
 from bm25v.index.bm25 import Bm25Parameters
 from bm25v.progress import Progress, no_progress
 from bm25v.search import engine
-from bm25v.search.query import Query, QueryImage, QueryOptions, absolute_paths
-from bm25v.search.results import Match, Results
+from bm25v.search.query import Query, QueryImage, QueryOptions, list_paths
+from bm25v.search.results import Explainer, Match, Results
 from bm25v.vocabulary import DEFAULT, Encoding, Vocabulary
 
 PathInput = str | os.PathLike[str]
+NamedImages = Mapping[str, ImageInput] | Iterable[tuple[str, ImageInput]]
 
 
 class Gallery:
@@ -97,11 +101,11 @@ class Gallery:
     def __len__(self) -> int:
         return self.store.catalog.n_live()
 
-    def __contains__(self, path: PathInput) -> bool:
-        return self.store.catalog.at_path(os.path.abspath(path)) is not None
+    def __contains__(self, image: PathInput) -> bool:
+        return self.store.catalog.at_path(self.store.resolve_path(image)) is not None
 
-    def __iter__(self) -> Iterator[str]:
-        return (record.path for record in self.store.catalog.images())
+    def __iter__(self) -> Iterator[GalleryImage]:
+        return self.images()
 
     def __repr__(self) -> str:
         return f"<Gallery {self.path}>"
@@ -121,9 +125,29 @@ class Gallery:
         """The names of words: those given in this gallery, else those of the vocabulary."""
         return self.store.word_names
 
+    def images(
+        self,
+        *,
+        folder: PathInput | Iterable[PathInput] | None = None,
+        date: Period | None = None,
+        min_size: Size | None = None,
+        max_size: Size | None = None,
+    ) -> Iterator[GalleryImage]:
+        """Return the images with their dates and sizes; the filters are those of `Query`.
+
+        >>> import tempfile, numpy as np
+        >>> gallery = Gallery.create(tempfile.mkdtemp(), vocabulary="toy")
+        >>> gallery.add({"red": np.full((40, 60, 3), (200, 30, 30), dtype=np.uint8)}).added
+        1
+        >>> [(image.path, image.width, image.height) for image in gallery.images(min_size=40)]
+        [('red', 60, 40)]
+        """
+        wanted = ImageFilter.of(folder=folder, date=date, min_size=min_size, max_size=max_size)
+        return map(GalleryImage.from_record, self.store.list_images(wanted))
+
     def add(
         self,
-        paths: PathInput | Iterable[PathInput],
+        images: PathInput | Iterable[PathInput] | NamedImages,
         *,
         exclude: str | Iterable[str] = (),
         remove_missing: bool = False,
@@ -133,30 +157,47 @@ class Gallery:
     ) -> IndexReport:
         """Add new, update changed and follow moved images; folders are searched for images.
 
+        Images from memory come with ids, as a mapping or as pairs: `add({"cat-7": image})`. An id
+        is any text that is not an absolute path; it stands in place of the path in all results.
+
         What matches a pattern of `exclude` is left out: a name (`"raw"`, `"*.png"`), or a path from
         the folder on (`"2023/raw"`). With `remove_missing`, images under these paths whose files no
         longer exist or are excluded are removed.
         `workers` is the number of threads. `timeout` is how many seconds to wait for another
         process that writes to this gallery.
         """
+        exclude = (exclude,) if isinstance(exclude, str) else tuple(exclude)
+        parsed = parse_images(images)
+        if not isinstance(parsed, list) and (exclude or remove_missing):
+            raise WrongUse("exclude and remove_missing are for files, not for images from memory")
         with Writer(self.path, timeout=timeout) as writer:
             if self.vocabulary.source != writer.catalog.meta.vocabulary:
                 writer.catalog.set_vocabulary(self.vocabulary.source)
                 writer.n_pending += 1
+            if not isinstance(parsed, list):
+                return index_images(
+                    writer,
+                    self.vocabulary,
+                    parsed,
+                    total=operator.length_hint(images),
+                    workers=workers,
+                    progress=progress,
+                )
             return index_files(
                 writer,
                 self.vocabulary,
-                list(absolute_paths(paths)),
-                exclude=(exclude,) if isinstance(exclude, str) else tuple(exclude),
+                parsed,
+                exclude=exclude,
                 remove_missing=remove_missing,
                 workers=workers,
                 progress=progress,
             )
 
     def remove(self, paths: PathInput | Iterable[PathInput], *, timeout: float = 0.0) -> int:
-        """Remove images, or all images in a folder; return how many there were."""
+        """Remove images, by path or id, or all images in a folder; return how many there were."""
+        known_paths = [self.store.resolve_path(path) for path in list_paths(paths)]
         with Writer(self.path, timeout=timeout) as writer:
-            records = [r for path in absolute_paths(paths) for r in writer.catalog.below(path)]
+            records = [r for path in known_paths for r in writer.catalog.below(path)]
             rows = {record.row for record in records}
             for row in rows:
                 writer.remove(row)
@@ -183,14 +224,15 @@ class Gallery:
         >>> gallery = Gallery.create(folder / "g", vocabulary="toy")
         >>> gallery.add(folder).added
         2
-        >>> red = gallery.search(folder / "red.png", region=(0, 0, 0.5, 1))
+        >>> red = gallery.search(folder / "red.png", region=(0, 0, 0.5, 1), include_query=True)
         >>> word = red[0].words[0].word
         >>> [Path(hit.path).name for hit in gallery.search(must=word)]
         ['red.png']
         >>> gallery.search(folder / "red.png", without=word).no_match
         '0 of 7 words shared with any image that does not have word 163'
         """
-        return engine.search(self.store, _as_query(query, options))
+        checked = _as_query(query, options)
+        return engine.search(self.store, checked).with_explainer(self._explainer(checked))
 
     def search_many(
         self, queries: Iterable[Query | QueryImage], **options: Unpack[QueryOptions]
@@ -200,7 +242,10 @@ class Gallery:
         The options are those of the images; a `Query` has its own.
         """
         checked = [q if isinstance(q, Query) else Query.of(q, **options) for q in queries]
-        return engine.search_many(self.store, checked)
+        return [
+            results.with_explainer(self._explainer(query))
+            for query, results in zip(checked, engine.search_many(self.store, checked), strict=True)
+        ]
 
     def match(
         self,
@@ -217,14 +262,19 @@ class Gallery:
         hit: PathInput,
         *,
         encoding: Encoding | None = None,
+        image: ImageInput | None = None,
         **options: Unpack[QueryOptions],
     ) -> Explanation:
         """Return why an image of the gallery matches a query: which words, and where.
 
-        `encoding` saves encoding the query's image again.
+        `encoding` saves encoding the query's image again. `image` is that of the hit, if it was
+        added from memory, or if its file is not here any more.
         """
-        checked_query = _as_query(query, options)
-        return explain_hit(self.store, checked_query, os.fspath(hit), encoding=encoding)
+        checked = _as_query(query, options)
+        return explain_hit(self.store, checked, os.fspath(hit), encoding=encoding, image=image)
+
+    def _explainer(self, query: Query) -> Explainer:
+        return lambda hit, image: self.explain(query, hit, image=image)
 
     def words(self, *, best: int = 3) -> WordList:
         """Return the words in use, by number, each with the images where it is strongest."""
@@ -251,6 +301,18 @@ class Gallery:
     def problems(self) -> list[str]:
         """Check every row and return what is wrong, one line per problem."""
         return self.store.retry(lambda: find_problems(self.path, self.store.catalog))
+
+
+def explain(
+    gallery: Gallery,
+    query: Query | QueryImage | Iterable[QueryImage] | None,
+    hit: PathInput,
+    *,
+    image: ImageInput | None = None,
+    **options: Unpack[QueryOptions],
+) -> Explanation:
+    """Return why an image of a gallery matches a query; the same as `Gallery.explain`."""
+    return gallery.explain(query, hit, image=image, **options)
 
 
 def _as_query(

@@ -8,7 +8,7 @@ the score and where the word is in both images. Not this module's job: how that 
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +20,16 @@ from bm25v.display import count, identify_word
 from bm25v.errors import ImageError, WrongUse
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
+from bm25v.images import ImageInput
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, Bm25Parameters
 from bm25v.sae.model import Codes
-from bm25v.search.encode import EncodedQuery, encode_query, name_image, resolve_region
+from bm25v.search.encode import (
+    EncodedQuery,
+    encode_query,
+    find_without_file,
+    naming_image,
+    resolve_region,
+)
 from bm25v.search.engine import match_record
 from bm25v.search.query import Query, QueryImage
 from bm25v.search.regions import Box, as_box
@@ -164,34 +171,38 @@ class Explanation:
 
 
 def explain_hit(
-    store: GalleryStore, query: Query, hit: str, *, encoding: Encoding | None = None
+    store: GalleryStore,
+    query: Query,
+    hit: str,
+    *,
+    encoding: Encoding | None = None,
+    image: ImageInput | None = None,
 ) -> Explanation:
     """Explain why an image of the gallery matches a query.
 
-    `encoding` saves encoding the query's image again. The query's mode matters for a text only: it
-    decides which words the text becomes.
+    `encoding` saves encoding the query's image again; `image` is the hit's, if it has no file. The
+    query's mode matters for a text only: it decides which words the text becomes.
     """
     if encoding is not None and len(query.images) != 1:
         raise WrongUse(f"an encoding with {len(query.images)} images: it needs exactly one")
     vocabulary = store.vocabulary
     query = resolve_region(query)
-    images = tuple(_decode_query(vocabulary, image) for image in query.images)
-    query_names = tuple(_file_name(image) for image in query.images)
-    query = replace(query, images=images if encoding is None else (encoding,))
+    query_images = tuple(_decode_query(store, query_image) for query_image in query.images)
+    encodings = [encoding] if encoding is not None else list(map(vocabulary.encode, query_images))
     encoded, match, query_words = store.read(
-        lambda snapshot: _match_hit(store, query, hit, snapshot)
+        lambda snapshot: _match_hit(store, query, encodings, hit, snapshot)
     )
     notes = list(encoded.notes)
     hit_image = hit_codes = None
     try:
-        hit_image = vocabulary.decode(match.path)
-        hit_codes = vocabulary.encode(hit_image).codes
-        if store.has_changed(match.path):
+        if image is None and store.has_changed(match.path):
             notes.append(f"{match.path} has changed since it was indexed: index it again")
+        hit_image = vocabulary.decode(match.path if image is None else image)
+        hit_codes = vocabulary.encode(hit_image).codes
     except ImageError as error:
         notes.append(f"{match.path}: {error}; its words are known, but not where they are in it")
     return Explanation(
-        images,
+        query_images,
         hit_image,
         match,
         tuple(_locate(vocabulary, word, encoded.codes, hit_codes) for word in match.words),
@@ -200,7 +211,7 @@ def explain_hit(
         text=query.text,
         notes=tuple(notes),
         parameters=store.catalog.meta.parameters,
-        query_names=query_names,
+        query_names=tuple(_file_name(query_image) for query_image in query.images),
     )
 
 
@@ -264,9 +275,13 @@ def percent_of(part: float, whole: float) -> str:
 
 
 def _match_hit(
-    store: GalleryStore, query: Query, hit: str, snapshot: Snapshot
+    store: GalleryStore,
+    query: Query,
+    encodings: Sequence[Encoding],
+    hit: str,
+    snapshot: Snapshot,
 ) -> tuple[EncodedQuery, Match, tuple[QueryWord, ...]]:
-    encoded = encode_query(query, store, snapshot)
+    encoded = encode_query(query, store, snapshot, encodings)
     matcher = Matcher(encoded, snapshot, store.word_names)
     match = match_record(encoded, matcher, store.find_image(hit, snapshot), snapshot)
     return encoded, match, matcher.query_words()
@@ -289,10 +304,11 @@ def _file_name(image: QueryImage) -> str:
     return os.path.basename(image) if isinstance(image, str | os.PathLike) else ""
 
 
-def _decode_query(vocabulary: Vocabulary, image: QueryImage) -> Pixels:
+def _decode_query(store: GalleryStore, image: QueryImage) -> Pixels:
     if isinstance(image, Encoding):
         raise WrongUse("an encoding has no pixels to show: give the image, and encoding=")
-    try:
-        return vocabulary.decode(image)
-    except ImageError as error:
-        raise name_image(image, error) from error
+    stored = find_without_file(image, store)
+    if stored is not None:
+        raise WrongUse(f"{stored} has no file to show: give the image itself as the query")
+    with naming_image(image):
+        return store.vocabulary.decode(image)

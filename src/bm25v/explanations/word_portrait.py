@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bm25v.errors import ImageError, WrongUse
 from bm25v.explanations.word_statistics import ImageWithWord, WordInGallery, WordStatistics, WordUse
-from bm25v.gallery.indexing import ReadFile, encode_files
+from bm25v.gallery.indexing import EncodedImage, NamedImage, encode_images
 from bm25v.gallery.store import GalleryStore
 from bm25v.progress import Progress, no_progress
 from bm25v.sae.model import Codes
@@ -200,11 +200,11 @@ class _WordFinder:
         paths = set(paths)
         if len(self._codes) > _MAX_CACHED:
             self._codes.clear()
-        new = sorted(paths - self._codes.keys())
-        for path, outcome in encode_files(
-            new, self._store.vocabulary, lambda content: False, available_cpus()
+        new = map(NamedImage, sorted(paths - self._codes.keys()))
+        for path, outcome in encode_images(
+            new, self._store.vocabulary, lambda content: None, available_cpus()
         ):
-            if isinstance(outcome, ReadFile) and outcome.encoding is not None:
+            if isinstance(outcome, EncodedImage) and outcome.encoding is not None:
                 self._codes[path] = self._check(path) or outcome.encoding.codes
             else:
                 self._codes[path] = str(outcome)

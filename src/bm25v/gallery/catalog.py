@@ -9,9 +9,10 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,15 +28,20 @@ from bm25v.errors import (
     WrongUse,
 )
 from bm25v.gallery.storage_errors import DATABASE_ERRORS, database_error
+from bm25v.images import Metadata
 from bm25v.index.bm25 import Bm25Parameters
 
 FILE_NAME = "catalog.sqlite"
-FORMAT = 3
+FORMAT = 4
+
+_METADATA_FORMAT = 4  # the first with dates, sizes and known failures
 
 Rows = NDArray[np.int64]
 
 _OLD_PARAMETERS = Bm25Parameters(k1=1.5, b=0.75)  # of formats 1 and 2, which do not store them
-_COLUMNS = "row, path, content, size, mtime_ns, checksum, live"
+_COLUMNS = "row, path, content, size, mtime_ns, checksum, live, width, height, taken"
+_METADATA_COLUMNS = ("width", "height", "taken")
+_OLD_COLUMNS = "row, path, content, size, mtime_ns, checksum, live, NULL, NULL, NULL"
 _CREATE_META = "CREATE TABLE meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"
 _CREATE_IMAGES = """CREATE TABLE pictures (
     row INTEGER PRIMARY KEY,    -- of the bag and of the dense vector
@@ -44,7 +50,10 @@ _CREATE_IMAGES = """CREATE TABLE pictures (
     size INTEGER NOT NULL,
     mtime_ns INTEGER NOT NULL,
     checksum INTEGER NOT NULL,  -- of the two rows
-    live INTEGER NOT NULL       -- 0 after removal; kept for readers of older snapshots
+    live INTEGER NOT NULL,      -- 0 after removal; kept for readers of older snapshots
+    width INTEGER,              -- in pixels; NULL if an older format did not store it
+    height INTEGER,
+    taken INTEGER               -- EXIF date, in seconds of the camera's clock; NULL if none
 )"""
 _CREATE_INDEXES = (
     "CREATE UNIQUE INDEX live_path ON pictures (path) WHERE live",
@@ -57,17 +66,32 @@ _CREATE_CHANGES = """CREATE TABLE changes (
     row INTEGER NOT NULL,       -- removed or restored; a new row needs no entry
     live INTEGER NOT NULL
 )"""
+# Since format 4: filters by date and size read this index alone; failures that are known already.
+_CREATE_METADATA_INDEX = (
+    "CREATE INDEX metadata ON pictures (taken, mtime_ns, width, height) WHERE live"
+)
+_CREATE_FAILURES = """CREATE TABLE failures (
+    path BLOB PRIMARY KEY,      -- of a file that could not be indexed
+    error TEXT NOT NULL
+) WITHOUT ROWID"""
 _CREATE = (
     _CREATE_META,
     _CREATE_IMAGES,
     _CREATE_CHANGES,
+    _CREATE_FAILURES,
     *_CREATE_INDEXES,
     _CREATE_REMOVED_INDEX,
+    _CREATE_METADATA_INDEX,
     f"INSERT INTO meta VALUES ('format', {FORMAT}), ('generation', 0)",
 )
 _UPGRADES = {  # from the format that is the key to the next one
     1: (_CREATE_CHANGES, _CREATE_REMOVED_INDEX, "INSERT INTO meta VALUES ('generation', 0)"),
     2: (f"INSERT INTO meta VALUES ('k1', {_OLD_PARAMETERS.k1}), ('b', {_OLD_PARAMETERS.b})",),
+    3: (
+        *(f"ALTER TABLE pictures ADD COLUMN {name} INTEGER" for name in _METADATA_COLUMNS),
+        _CREATE_METADATA_INDEX,
+        _CREATE_FAILURES,
+    ),
 }
 _RENUMBER = (
     "ALTER TABLE pictures RENAME TO old",
@@ -78,12 +102,14 @@ _RENUMBER = (
     "DROP TABLE old",
     *_CREATE_INDEXES,
     _CREATE_REMOVED_INDEX,
+    _CREATE_METADATA_INDEX,
     "DELETE FROM changes",
     "UPDATE meta SET value = value + 1 WHERE key = 'generation'",
 )
 
 _IMMUTABLE = "ro&immutable=1"  # read without a log, for read-only media
 _SEPARATOR = os.fsencode(os.sep)
+_EPOCH = datetime(1970, 1, 1)
 _CHANGES_KEPT = 1_000_000  # a reader that is further behind reads the whole gallery again
 
 
@@ -116,6 +142,16 @@ class ImageRecord(NamedTuple):
     mtime_ns: int
     checksum: int  # of its rows
     live: bool = True
+    width: int | None = None  # in pixels; None if the gallery does not know the metadata yet
+    height: int | None = None
+    taken: int | None = None  # seconds of the camera's clock, from 1970 on
+
+    @property
+    def metadata(self) -> Metadata | None:
+        """Its size and date as the file has them; None if the gallery does not know them yet."""
+        if self.width is None or self.height is None:
+            return None
+        return Metadata(self.width, self.height, from_seconds(self.taken))
 
 
 class State(NamedTuple):
@@ -138,6 +174,7 @@ class Catalog:
         require_gallery(path.parent)
         self._path = path
         self._write = write
+        self._format: int
         self._mutex = threading.RLock()
         self._connect()
 
@@ -264,7 +301,7 @@ class Catalog:
         """Return the paths of rows, also of removed ones; raise `RowsRenumbered` for old rows."""
         with self.transaction():
             self.check_generation(generation)
-            query = f"SELECT {_COLUMNS} FROM pictures WHERE row = ?"
+            query = f"SELECT {_OLD_COLUMNS} FROM pictures WHERE row = ?"
             return [_to_record(self._one(query, row)).path for row in rows]
 
     def all_paths(self, generation: int) -> dict[int, str]:
@@ -293,12 +330,39 @@ class Catalog:
 
     def below(self, path: str) -> Iterator[ImageRecord]:
         """Return the image at a path, or all images below it if it is a folder."""
-        name, separator = os.fsencode(path).rstrip(_SEPARATOR), _SEPARATOR
-        low, high = name + separator, name + bytes([separator[0] + 1])
-        select = f"SELECT {_COLUMNS} FROM pictures WHERE live AND"
+        select = f"SELECT {self._columns()} FROM pictures WHERE live AND"
         # With OR instead of UNION, SQLite would scan the whole table.
         query = f"{select} path = ? UNION ALL {select} path > ? AND path < ? ORDER BY path"
-        return map(_to_record, self._all(query, name, low, high))
+        return map(_to_record, self._all(query, *path_bounds(path)))
+
+    def rows_where(self, condition: str, *values: object) -> Rows:
+        """Return the rows of those images for which an SQL condition is true."""
+        query = f"SELECT row FROM pictures WHERE live AND {condition}"
+        return _rows([row for (row,) in self._all(query, *values)])
+
+    def paths_where(self, condition: str, *values: object) -> list[tuple[int, str]]:
+        """Return the row and the path of those images for which an SQL condition is true."""
+        query = f"SELECT row, path FROM pictures WHERE live AND {condition}"
+        return [(row, os.fsdecode(path)) for row, path in self._all(query, *values)]
+
+    def with_rows(self, rows: list[int]) -> Iterator[ImageRecord]:
+        """Return the images of some rows."""
+        query = f"SELECT {self._columns()} FROM pictures WHERE live AND row = ?"
+        return (_to_record(found[0]) for row in rows if (found := self._all(query, row)))
+
+    def known_failures(self) -> dict[str, str]:
+        """Return the files that could not be indexed the last time, and why."""
+        failures = self._all("SELECT path, error FROM failures") if self.has_metadata() else []
+        return {os.fsdecode(path): error for path, error in failures}
+
+    def has_metadata(self) -> bool:
+        """Return whether the format has columns for dates and sizes; a writer may add them."""
+        if self._format < _METADATA_FORMAT:
+            (self._format,) = self._one("SELECT value FROM meta WHERE key = 'format'")
+        return bool(self._format >= _METADATA_FORMAT)
+
+    def _columns(self) -> str:
+        return _COLUMNS if self.has_metadata() else _OLD_COLUMNS
 
     def images(self) -> Iterator[ImageRecord]:
         """Return all images, by row."""
@@ -306,7 +370,7 @@ class Catalog:
 
     def records(self) -> Iterator[ImageRecord]:
         """Return all images and the removed ones, by row."""
-        return map(_to_record, self._all(f"SELECT {_COLUMNS} FROM pictures ORDER BY row"))
+        return map(_to_record, self._all(f"SELECT {self._columns()} FROM pictures ORDER BY row"))
 
     def problems(self) -> list[str]:
         """Return the problems that SQLite's integrity check reports."""
@@ -327,19 +391,33 @@ class Catalog:
     def insert(self, record: ImageRecord) -> None:
         """Add an image with a new row."""
         values = (record.row, os.fsencode(record.path), *record[2:])
-        self._change(f"INSERT INTO pictures ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", *values)
+        marks = ", ".join("?" * len(values))
+        self._change(f"INSERT INTO pictures ({_COLUMNS}) VALUES ({marks})", *values)
 
-    def move(self, row: int, path: str, size: int, mtime_ns: int) -> None:
-        """Change an image's path or time stamp; restore it if it was removed."""
+    def move(
+        self, row: int, path: str, size: int, mtime_ns: int, metadata: Metadata | None
+    ) -> None:
+        """Change an image's path, time stamp or metadata; restore it if it was removed."""
         restored = "INSERT INTO changes (row, live) SELECT row, 1 FROM pictures "
         self._change(restored + "WHERE row = ? AND NOT live", row)
         update = "UPDATE pictures SET path = ?, size = ?, mtime_ns = ?, live = 1 WHERE row = ?"
         self._change(update, os.fsencode(path), size, mtime_ns, row)
+        if metadata is not None:
+            update = "UPDATE pictures SET width = ?, height = ?, taken = ? WHERE row = ?"
+            self._change(update, *metadata[:2], to_seconds(metadata.taken), row)
 
     def remove(self, row: int) -> None:
         """Remove an image; its row stays in the files until the gallery is compacted."""
         self._change("UPDATE pictures SET live = 0 WHERE row = ?", row)
         self._change("INSERT INTO changes (row, live) VALUES (?, 0)", row)
+
+    def replace_failures(self, failures: Mapping[str, str], *, below: Iterable[str]) -> None:
+        """Store the files below some paths that could not be indexed, in place of earlier ones."""
+        for path in below:
+            delete = "DELETE FROM failures WHERE path = ? OR path > ? AND path < ?"
+            self._change(delete, *path_bounds(path))
+        for path, error in failures.items():
+            self._change("INSERT OR REPLACE INTO failures VALUES (?, ?)", os.fsencode(path), error)
 
     def renumber(self) -> None:
         """Delete the records of removed images and number the others from 0, in their order."""
@@ -376,6 +454,7 @@ class Catalog:
         entries = dict(db.execute("SELECT key, value FROM meta").fetchall())
         entries.pop("generation", 0)  # not constant: see `state`
         version = entries.pop("format", None)
+        self._format = version
         if isinstance(version, int) and version > FORMAT:
             raise GalleryTooNew(
                 f"{self._path.parent} was written by a newer bm25v: upgrade bm25v to open it"
@@ -413,7 +492,8 @@ class Catalog:
         return columns[0]
 
     def _find_record(self, condition: str, value: bytes) -> ImageRecord | None:
-        columns = self._all(f"SELECT {_COLUMNS} FROM pictures WHERE {condition} LIMIT 1", value)
+        query = f"SELECT {self._columns()} FROM pictures WHERE {condition} LIMIT 1"
+        columns = self._all(query, value)
         return _to_record(columns[0]) if columns else None
 
 
@@ -425,11 +505,32 @@ def require_gallery(folder: Path) -> None:
         )
 
 
+def path_bounds(path: str) -> tuple[bytes, bytes, bytes]:
+    """Return a path as it is stored, and the bounds between which everything in the folder is."""
+    name = os.fsencode(path).rstrip(_SEPARATOR)
+    return name, name + _SEPARATOR, name + bytes([_SEPARATOR[0] + 1])
+
+
+def to_seconds(date: datetime | None) -> int | None:
+    """Return a date without a time zone as seconds from 1970 on, by the same clock.
+
+    >>> to_seconds(datetime(1970, 1, 2)), from_seconds(86_400)
+    (86400, datetime.datetime(1970, 1, 2, 0, 0))
+    """
+    return None if date is None else (date - _EPOCH) // timedelta(seconds=1)
+
+
+def from_seconds(seconds: int | None) -> datetime | None:
+    """Return the date of `to_seconds`."""
+    return None if seconds is None else _EPOCH + timedelta(seconds=seconds)
+
+
 def _to_record(columns: tuple[Any, ...]) -> ImageRecord:
-    row, path, content, size, mtime_ns, checksum, live = columns
+    row, path, content, size, mtime_ns, checksum, live, *metadata = columns
     if not isinstance(path, bytes):
         raise GalleryDamaged(f"row {row} has no path in the catalogue: run bm25v verify")
-    return ImageRecord(row, os.fsdecode(path), content, size, mtime_ns, checksum, bool(live))
+    file = (os.fsdecode(path), content, size, mtime_ns)
+    return ImageRecord(row, *file, checksum, bool(live), *metadata)
 
 
 def _rows(rows: list[Any]) -> Rows:

@@ -1,28 +1,39 @@
-"""Files in, rows out: find what changed, encode in parallel, commit in batches.
+"""Images in, rows out: find what changed, encode in parallel, commit in batches.
 
-A file is unchanged if its size and modification time are; otherwise its content hash decides.
-Known content is never encoded again: it is a moved file if its old path no longer exists, else a
-copy. Not this module's job: the order of writes on disk (`writer`).
+Images are files, or come from memory with an id in place of a path. A file is unchanged if its size
+and modification time are; otherwise its content hash decides. Known content is never encoded again:
+it is a moved file if its old path no longer exists, else a copy. Not this module's job: the order
+of writes on disk (`writer`).
 """
 
-import hashlib
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from itertools import chain, islice
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from bm25v import images
 from bm25v.backbones.protocol import Floats
 from bm25v.errors import ImageError, WrongUse
-from bm25v.gallery.writer import FileState, Writer
-from bm25v.progress import Progress, show_downloads
+from bm25v.gallery.catalog import ImageRecord
+from bm25v.gallery.file_state import (
+    FileState,
+    has_size_and_time,
+    hash_image,
+    read_file_state,
+)
+from bm25v.gallery.writer import Writer
+from bm25v.images import ImageInput, Metadata, Source
+from bm25v.progress import Progress, no_progress, show_downloads
 from bm25v.threads import available_cpus
 from bm25v.vocabulary import Encoding, Vocabulary
 
@@ -31,15 +42,16 @@ _BATCH_SECONDS = 10.0
 
 
 class Failure(NamedTuple):
-    """A file that could not be indexed, and why."""
+    """An image that could not be indexed, and why; `known` if that was so the last time too."""
 
     path: str
     error: str
+    known: bool = False
 
 
 @dataclass
 class IndexReport:
-    """What happened to the files that were given."""
+    """What happened to the images that were given."""
 
     added: int = 0
     updated: int = 0
@@ -54,6 +66,13 @@ class IndexReport:
         return {**asdict(self), "failed": [failure._asdict() for failure in self.failed]}
 
 
+class NamedImage(NamedTuple):
+    """An image to index: a file, or an image from memory with an id."""
+
+    path: str  # or the id
+    image: Source | NDArray[np.uint8] | None = None  # None: the file at the path
+
+
 def index_files(
     writer: Writer,
     vocabulary: Vocabulary,
@@ -66,18 +85,111 @@ def index_files(
 ) -> IndexReport:
     """Add, update and move images so that the gallery agrees with the files at these paths."""
     start = time.perf_counter()
-    if workers is not None and workers < 1:
-        raise WrongUse(f"workers = {workers}: give at least 1")
+    _check_workers(workers)
     require_images(paths, exclude)
     report = IndexReport()
+    known_failures = writer.catalog.known_failures()
     changed = _find_changed_files(writer, paths, exclude, report)
     progress("indexing", report.unchanged, report.unchanged + len(changed))
-    _add_files(writer, vocabulary, changed, report, workers or available_cpus(), progress)
+    _add_images(
+        writer, vocabulary, map(NamedImage, changed), len(changed), report, workers, progress
+    )
     if remove_missing:
         _remove_missing(writer, paths, exclude, report)
+    _note_failures(writer, known_failures, paths, report)
     writer.commit()
     report.seconds = time.perf_counter() - start
     return report
+
+
+def index_images(
+    writer: Writer,
+    vocabulary: Vocabulary,
+    named: Iterable[tuple[str, ImageInput]],
+    *,
+    total: int,
+    workers: int | None,
+    progress: Progress,
+) -> IndexReport:
+    """Add images from memory, and replace those whose ids the gallery has already."""
+    start = time.perf_counter()
+    _check_workers(workers)
+    report = IndexReport()
+    checked = _check_named_images(named)
+    _add_images(writer, vocabulary, checked, total, report, workers, progress)
+    writer.commit()
+    report.seconds = time.perf_counter() - start
+    return report
+
+
+def parse_images(images: Any) -> list[str] | Iterator[tuple[Any, Any]]:
+    """Return what a person wants to add: paths, or pairs of an id and an image from memory.
+
+    >>> list(parse_images({"cat": b"bytes of a file"}))
+    [('cat', b'bytes of a file')]
+    """
+    if isinstance(images, str | os.PathLike):
+        images = [images]
+    is_image = isinstance(images, bytes | np.ndarray) or hasattr(images, "read")
+    if is_image or not isinstance(images, Iterable):
+        raise WrongUse(
+            f"a {type(images).__name__} in place of paths: give paths, or images from memory with "
+            "ids, such as add({'cat-7': image})"
+        )
+    items = iter(images.items() if isinstance(images, Mapping) else images)
+    first = next(items, None)
+    if isinstance(first, tuple):
+        return _check_pairs(chain([first], items))
+    paths = [] if first is None else [first, *items]
+    for path in paths:
+        if not isinstance(path, str | os.PathLike):
+            raise WrongUse(
+                f"a {type(path).__name__} among paths: give images from memory with ids, such as "
+                "add({'cat-7': image})"
+            )
+    return [os.path.abspath(path) for path in paths]
+
+
+def _check_pairs(pairs: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise WrongUse(f"a {type(pair).__name__} among pairs: give (id, image) for each image")
+        yield pair
+
+
+def _check_named_images(named: Iterable[tuple[Any, Any]]) -> Iterator[NamedImage]:
+    seen: set[str] = set()
+    for name, image in named:
+        if not isinstance(name, str) or not name.strip():
+            raise WrongUse(f"{name!r} is not an id: give each image a text that identifies it")
+        if os.path.isabs(name):
+            raise WrongUse(f"the id {name!r} is an absolute path: add files by their paths alone")
+        if name in seen:
+            raise WrongUse(f"the id {name!r} occurs twice: give each image its own")
+        seen.add(name)
+        try:
+            yield NamedImage(name, images.read_input(image))
+        except WrongUse as error:
+            raise WrongUse(f"image {name!r}: {error}") from None
+
+
+def _check_workers(workers: int | None) -> None:
+    if workers is not None and workers < 1:
+        raise WrongUse(f"workers = {workers}: give at least 1")
+
+
+def _note_failures(
+    writer: Writer, known: Mapping[str, str], paths: Sequence[str], report: IndexReport
+) -> None:
+    """Mark the failures of the last run, and store all of this run for the next one."""
+    failures = {failure.path: failure.error for failure in report.failed}
+    report.failed = [
+        failure._replace(known=known.get(failure.path) == failure.error)
+        for failure in report.failed
+    ]
+    if failures or known:
+        writer.catalog.replace_failures(failures, below=paths)
+        writer.n_pending += 1
 
 
 def require_images(paths: Sequence[str], exclude: tuple[str, ...]) -> None:
@@ -92,26 +204,6 @@ def require_images(paths: Sequence[str], exclude: tuple[str, ...]) -> None:
         raise WrongUse(f"no images left in {', '.join(paths)}: all match exclude {patterns}")
 
 
-def read_file_state(path: str) -> FileState:
-    """Return a file's content hash, size and modification time."""
-    with images.open_stream(path) as file:
-        head = file.read(images.HEAD_SIZE)
-        images.detect_format(head)  # raises before a large file that is not an image is read
-        file.seek(0)
-        content = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
-        status = os.fstat(file.fileno())
-    return FileState(path, content, status.st_size, status.st_mtime_ns)
-
-
-def has_size_and_time(path: str, size: int, mtime_ns: int) -> bool:
-    """Return whether a file still has this size and modification time."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return False
-    return status.st_size == size and status.st_mtime_ns == mtime_ns
-
-
 def _find_changed_files(
     writer: Writer, paths: list[str], exclude: tuple[str, ...], report: IndexReport
 ) -> list[str]:
@@ -123,11 +215,17 @@ def _find_changed_files(
                 continue
             seen.add(path)
         record = writer.catalog.at_path(path)
-        if record is not None and has_size_and_time(path, record.size, record.mtime_ns):
+        if record is not None and _is_unchanged(record):
             report.unchanged += 1
         else:
             changed.append(path)
     return changed
+
+
+def _is_unchanged(record: ImageRecord) -> bool:
+    """Return whether an image needs no look at its file; older formats lack its metadata."""
+    has_metadata = record.metadata is not None
+    return has_metadata and has_size_and_time(record.path, record.size, record.mtime_ns)
 
 
 def _walk(paths: Sequence[str], exclude: tuple[str, ...], report: IndexReport) -> Iterator[str]:
@@ -142,25 +240,21 @@ def _walk(paths: Sequence[str], exclude: tuple[str, ...], report: IndexReport) -
             yield path
 
 
-def _add_files(
+def _add_images(
     writer: Writer,
     vocabulary: Vocabulary,
-    paths: list[str],
+    named: Iterator[NamedImage],
+    n_images: int,
     report: IndexReport,
-    workers: int,
+    workers: int | None,
     progress: Progress,
 ) -> None:
-    if paths:
-        with show_downloads(progress):
-            vocabulary.backbone.load_weights()  # once, before all workers need it
     done = report.unchanged
-    total = done + len(paths)
+    total = done + n_images
     last_commit = time.monotonic()
-
-    def is_known(content: bytes) -> bool:
-        return writer.catalog.with_content(content) is not None
-
-    encoded = encode_files(paths, vocabulary, is_known, workers)
+    encoded = encode_images(
+        named, vocabulary, writer.catalog.with_content, workers or available_cpus(), progress
+    )
     # Images are encoded in parallel, so each matrix product gets one thread. The limit is set here
     # and not in the generator: an abandoned generator would leave the caller's BLAS limited.
     with threadpool_limits(1, user_api="blas"), closing(encoded):
@@ -168,15 +262,15 @@ def _add_files(
             if isinstance(outcome, ImageError):
                 report.failed.append(Failure(path, str(outcome)))
             else:
-                _add_file(writer, outcome, report)
+                _add_image(writer, outcome, report)
             if writer.n_pending >= BATCH or time.monotonic() - last_commit > _BATCH_SECONDS:
                 writer.commit()
                 last_commit = time.monotonic()
             done += 1
-            progress("indexing", done, total)
+            progress("indexing", done, max(done, total))
 
 
-def _add_file(writer: Writer, read: "ReadFile", report: IndexReport) -> None:
+def _add_image(writer: Writer, read: "EncodedImage", report: IndexReport) -> None:
     file = read.file
     at_path = writer.catalog.at_path(file.path)
     same = writer.catalog.with_content(file.content)
@@ -221,10 +315,13 @@ def _is_excluded(path: str, given: Sequence[str], exclude: tuple[str, ...]) -> b
         for parent in given
         if PurePath(path).is_relative_to(parent)
     )
-    return all(images.is_excluded(name.as_posix(), exclude) for name in relative)
+    return all(images.matches_pattern(name.as_posix(), exclude) for name in relative)
 
 
 def _is_missing(path: str) -> bool:
+    """Return whether a file no longer exists; an image from memory never had one."""
+    if not os.path.isabs(path):
+        return False
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -234,39 +331,40 @@ def _is_missing(path: str) -> bool:
     return False
 
 
-class ReadFile(NamedTuple):
-    """A file that was read; it has no encoding if its content is known."""
+class EncodedImage(NamedTuple):
+    """An image that was read; it has no encoding if its content is known."""
 
     file: FileState
     encoding: Encoding | None
 
 
-class _PreparedFile(NamedTuple):
-    """A file with new content, ready for the backbone."""
+class _PreparedImage(NamedTuple):
+    """An image with new content, ready for the backbone."""
 
     file: FileState
     pixels: Floats
 
 
-Outcome = ReadFile | ImageError
+Outcome = EncodedImage | ImageError
+FindKnown = Callable[[bytes], ImageRecord | None]  # an image with this content hash
 
 
-def encode_files(
-    paths: list[str], vocabulary: Vocabulary, is_known: Callable[[bytes], bool], workers: int
+def encode_images(
+    named: Iterator[NamedImage],
+    vocabulary: Vocabulary,
+    find_known: FindKnown,
+    workers: int,
+    progress: Progress = no_progress,
 ) -> Generator[tuple[str, Outcome]]:
-    """Read and encode files in parallel; yield each path with its outcome, in order.
+    """Read and encode images in parallel; yield each path with its outcome, in order.
 
-    `is_known` decides by the content hash whether a file needs no encoding.
+    What `find_known` returns an image for is not encoded again.
     """
-    if not paths:
-        return  # without loading the backbone
-    size = vocabulary.backbone.batch_size
-    chunks = (paths[start : start + size] for start in range(0, len(paths), size))
-    pending: deque[tuple[list[str], Future[list[Outcome]]]] = deque()
+    pending: deque[tuple[list[NamedImage], Future[list[Outcome]]]] = deque()
     pool = ThreadPoolExecutor(workers)
     try:
-        for chunk in chunks:
-            pending.append((chunk, pool.submit(_encode_chunk, chunk, vocabulary, is_known)))
+        for chunk in _split_in_batches(named, vocabulary, progress):
+            pending.append((chunk, pool.submit(_encode_chunk, chunk, vocabulary, find_known)))
             if len(pending) > 2 * workers:
                 yield from _wait_for(*pending.popleft())
         while pending:
@@ -275,32 +373,65 @@ def encode_files(
         pool.shutdown(cancel_futures=True)
 
 
-def _wait_for(chunk: list[str], future: Future[list[Outcome]]) -> Iterator[tuple[str, Outcome]]:
-    return zip(chunk, future.result(), strict=True)
+def _split_in_batches(
+    named: Iterator[NamedImage], vocabulary: Vocabulary, progress: Progress
+) -> Iterator[list[NamedImage]]:
+    """Yield as many images as the backbone takes at once; it is loaded if there is an image."""
+    first = list(islice(named, 1))
+    if first:
+        with show_downloads(progress):
+            vocabulary.backbone.load_weights()  # once, before all workers need it
+    named = chain(first, named)
+    while first and (batch := list(islice(named, vocabulary.backbone.batch_size))):
+        yield batch
+
+
+def _wait_for(
+    chunk: list[NamedImage], future: Future[list[Outcome]]
+) -> Iterator[tuple[str, Outcome]]:
+    return zip((named.path for named in chunk), future.result(), strict=True)
 
 
 def _encode_chunk(
-    paths: list[str], vocabulary: Vocabulary, is_known: Callable[[bytes], bool]
+    chunk: list[NamedImage], vocabulary: Vocabulary, find_known: FindKnown
 ) -> list[Outcome]:
-    files = [_prepare_file(path, vocabulary, is_known) for path in paths]
-    pixels = [file.pixels for file in files if isinstance(file, _PreparedFile)]
+    prepared = [_prepare_image(named, vocabulary, find_known) for named in chunk]
+    pixels = [image.pixels for image in prepared if isinstance(image, _PreparedImage)]
     encodings = iter(vocabulary.encode_features(vocabulary.backbone.forward_batch(pixels)))
     return [
-        ReadFile(file.file, next(encodings)) if isinstance(file, _PreparedFile) else file
-        for file in files
+        EncodedImage(image.file, next(encodings)) if isinstance(image, _PreparedImage) else image
+        for image in prepared
     ]
 
 
-def _prepare_file(
-    path: str, vocabulary: Vocabulary, is_known: Callable[[bytes], bool]
-) -> _PreparedFile | Outcome:
+def _prepare_image(
+    named: NamedImage, vocabulary: Vocabulary, find_known: FindKnown
+) -> _PreparedImage | Outcome:
     try:
-        file = read_file_state(path)
-        if is_known(file.content):
-            return ReadFile(file, None)
-        pixels = vocabulary.prepare(path)
-        if not has_size_and_time(path, file.size, file.mtime_ns):
+        image = named.path if named.image is None else named.image
+        if isinstance(image, bytes | np.ndarray):
+            n_bytes = image.nbytes if isinstance(image, np.ndarray) else len(image)
+            file = FileState(named.path, hash_image(image), n_bytes, time.time_ns())
+        else:
+            file = read_file_state(os.fspath(image))._replace(path=named.path)
+        known = find_known(file.content)
+        if known is not None:
+            return EncodedImage(file._replace(metadata=_known_metadata(known, image)), None)
+        pixels_hwc, metadata = vocabulary.decode_with_metadata(image)
+        pixels = vocabulary.backbone.prepare_image(pixels_hwc)
+        if isinstance(image, str | os.PathLike) and not has_size_and_time(
+            os.fspath(image), file.size, file.mtime_ns
+        ):
             raise ImageError("the file changed while it was read: run the command again")
-        return _PreparedFile(file, pixels)
+        return _PreparedImage(file._replace(metadata=metadata), pixels)
     except ImageError as error:
         return error
+
+
+def _known_metadata(known: ImageRecord, image: Source | NDArray[np.uint8]) -> Metadata:
+    """Return the metadata of known content; an older format has not stored it."""
+    if known.metadata is not None:
+        return known.metadata
+    if isinstance(image, np.ndarray):
+        return Metadata(image.shape[1], image.shape[0])
+    return images.read_metadata(image)

@@ -7,24 +7,27 @@ module's job: searching (`search`) and the class that people use (`api.Gallery`)
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bm25v.backbones.text import TextTower, has_text_tower, load_text_tower
 from bm25v.errors import (
     GalleryError,
+    ImageError,
     UnknownVocabulary,
     VocabularyMismatch,
     WrongUse,
 )
 from bm25v.files import sync_folder
 from bm25v.gallery.catalog import FILE_NAME, Catalog, ImageRecord, Meta, RowsRenumbered
-from bm25v.gallery.indexing import has_size_and_time, read_file_state
+from bm25v.gallery.file_state import has_size_and_time, read_file_state
 from bm25v.gallery.rows import bag_file, dense_file
+from bm25v.gallery.selection import ImageFilter, select_rows
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.storage_errors import disk_errors
 from bm25v.gallery.word_names import WordNames
@@ -32,6 +35,7 @@ from bm25v.index.bm25 import Bm25Parameters
 from bm25v.vocabulary import Vocabulary
 
 _ATTEMPTS = 10  # compactions in a row, until a reader gives up
+_SELECTIONS_KEPT = 16  # filters whose rows are remembered, as pages of one search share them
 
 T = TypeVar("T")
 
@@ -75,6 +79,7 @@ class GalleryStore:
         self._vocabulary: Vocabulary | None = None
         self._text_tower: TextTower | None = None
         self._snapshot: Snapshot | None = None
+        self._selections: dict[tuple[tuple[int, ...], ImageFilter], NDArray[np.int64]] = {}
         self._mutex = threading.RLock()
         if vocabulary is not None:
             try:
@@ -156,16 +161,44 @@ class GalleryStore:
         )
 
     def find_image(self, path: str | os.PathLike[str], snapshot: Snapshot) -> ImageRecord:
-        """Return the record of an image of a snapshot, by its path."""
-        absolute = os.path.abspath(path)
+        """Return the record of an image of a snapshot, by its path or id."""
         with self.catalog.transaction():
             self.catalog.check_generation(snapshot.state.generation)
-            record = self.catalog.at_path(absolute)
-            was_removed = record is None and self.catalog.was_removed(absolute)
+            known_path = self.resolve_path(path)
+            record = self.catalog.at_path(known_path)
+            was_removed = record is None and self.catalog.was_removed(known_path)
         if record is None or record.row not in snapshot.rows:
             remedy = "it was removed; index it again" if was_removed else "index it first"
-            raise WrongUse(f"{absolute} is not in {self.path}: {remedy}")
+            raise WrongUse(f"{known_path} is not in {self.path}: {remedy}")
         return record
+
+    def resolve_path(self, path: str | os.PathLike[str]) -> str:
+        """Return an image's path or id as the catalogue has it.
+
+        Paths in the catalogue are absolute, so a relative one that it has is an id.
+        """
+        given = os.fspath(path)
+        return given if self.catalog.at_path(given) else os.path.abspath(given)
+
+    def select_rows(self, wanted: ImageFilter, snapshot: Snapshot) -> NDArray[np.int64]:
+        """Return the rows of a snapshot that a filter selects; the last filters are remembered."""
+        key = (snapshot.version, wanted)
+        rows = self._selections.get(key)
+        if rows is None:
+            with self.catalog.transaction():
+                self.catalog.check_generation(snapshot.state.generation)
+                rows = select_rows(self.catalog, wanted)
+            rows = rows[rows < snapshot.state.n_rows]
+            while len(self._selections) >= _SELECTIONS_KEPT:
+                self._selections.pop(next(iter(self._selections)), None)
+            self._selections[key] = rows
+        return rows
+
+    def list_images(self, wanted: ImageFilter) -> Iterator[ImageRecord]:
+        """Return the images that a filter selects, by row."""
+        if not wanted:
+            return self.catalog.images()
+        return self.catalog.with_rows(select_rows(self.catalog, wanted).tolist())
 
     def has_changed(self, path: str) -> bool:
         """Return whether an image's file has other content than when it was indexed.
@@ -173,6 +206,8 @@ class GalleryStore:
         As in indexing, the same size and time mean the same content. A file that cannot be read
         raises `ImageError`.
         """
+        if not os.path.isabs(path):
+            raise ImageError("was added from memory: there is no file to read")
         record = self.catalog.at_path(path)
         if record is None or has_size_and_time(path, record.size, record.mtime_ns):
             return False

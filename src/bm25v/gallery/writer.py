@@ -8,7 +8,6 @@ deciding which files to add (`indexing`).
 import zlib
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -16,7 +15,8 @@ from numpy.typing import NDArray
 
 from bm25v.errors import GalleryLocked
 from bm25v.files import sync_folder
-from bm25v.gallery.catalog import FILE_NAME, Catalog, ImageRecord, require_gallery
+from bm25v.gallery.catalog import FILE_NAME, Catalog, require_gallery
+from bm25v.gallery.file_state import FileState
 from bm25v.gallery.rows import RowFile, RowWriter, bag_file, dense_file, write_bag
 from bm25v.gallery.storage_errors import disk_errors
 from bm25v.progress import Progress, no_progress
@@ -25,15 +25,6 @@ from bm25v.vocabulary.bag import Bag
 LOCK_NAME = "writer.lock"
 
 _COPY_ROWS = 16_384  # rows copied at once
-
-
-class FileState(NamedTuple):
-    """A file at the moment it was read."""
-
-    path: str
-    content: bytes  # hash of the file
-    size: int
-    mtime_ns: int
 
 
 class Writer:
@@ -98,13 +89,13 @@ class Writer:
         with disk_errors(self._folder):
             self._bags.write(self._n_rows, bag_row)
             self._dense.write(self._n_rows, dense_row)
-        self.catalog.insert(ImageRecord(self._n_rows, *file, row_checksum(bag_row, dense_row)))
+        self.catalog.insert(file.to_record(self._n_rows, row_checksum(bag_row, dense_row)))
         self._n_rows += 1
         self.n_pending += 1
 
     def move(self, row: int, file: FileState) -> None:
-        """Change an image's path or time stamp; restore it if it was removed."""
-        self.catalog.move(row, file.path, file.size, file.mtime_ns)
+        """Change an image's path, time stamp or metadata; restore it if it was removed."""
+        self.catalog.move(row, file.path, file.size, file.mtime_ns, file.metadata)
         self.n_pending += 1
 
     def remove(self, row: int) -> None:

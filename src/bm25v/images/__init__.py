@@ -1,7 +1,7 @@
 """Files and bytes become upright RGB arrays; folders become the image files in them.
 
-`formats` detects formats, `decode` decodes one image, `folders` finds image files. Not this
-package's job: what a model needs.
+`formats` detects formats, `decode` decodes one image, `metadata` reads its date and size, `folders`
+finds image files. Not this package's job: what a model needs.
 """
 
 from bm25v.images.decode import (
@@ -10,14 +10,16 @@ from bm25v.images.decode import (
     ImageInput,
     Source,
     decode_image,
+    decode_with_metadata,
     make_thumbnail,
     open_stream,
     read_input,
-    read_size,
+    read_metadata,
     resize_image,
 )
-from bm25v.images.folders import find_images, is_excluded
+from bm25v.images.folders import find_images, matches_pattern
 from bm25v.images.formats import HEAD_SIZE, SUFFIXES, detect_format
+from bm25v.images.metadata import Metadata
 
 __all__ = [
     "HEAD_SIZE",
@@ -25,14 +27,16 @@ __all__ = [
     "MAX_PIXELS",
     "SUFFIXES",
     "ImageInput",
+    "Metadata",
     "Source",
     "decode_image",
+    "decode_with_metadata",
     "detect_format",
     "find_images",
-    "is_excluded",
     "make_thumbnail",
+    "matches_pattern",
     "open_stream",
     "read_input",
-    "read_size",
+    "read_metadata",
     "resize_image",
 ]

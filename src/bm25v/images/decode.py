@@ -1,8 +1,8 @@
 """Decodes one image, whatever its format, mode and orientation.
 
-In: a path or the bytes of a file. Out: an upright RGB array, a size or a thumbnail. Whatever is
-wrong with the file ends in one `ImageError`, whose message is the reason without the path. Not this
-module's job: what a model needs.
+In: a path or the bytes of a file. Out: an upright RGB array, its metadata or a thumbnail. Whatever
+is wrong with the file ends in one `ImageError`, whose message is the reason without the path. Not
+this module's job: what a model needs.
 """
 
 import errno
@@ -25,6 +25,7 @@ from PIL import Image, ImageOps
 from bm25v.display import printable
 from bm25v.errors import ImageError, MissingExtra, WrongUse
 from bm25v.images.formats import HEAD_SIZE, detect_format
+from bm25v.images.metadata import Metadata, read_image_metadata, read_turn
 
 Source = str | os.PathLike[str] | bytes
 """An image: the path of a file, or the bytes of one."""
@@ -56,17 +57,7 @@ _PLUGINS = {
     "JPEG 2000": ("PIL.Jpeg2KImagePlugin", "Jpeg2KImageFile"),
     "PNM": ("PIL.PpmImagePlugin", "PpmImageFile"),
 }
-_BITS_PER_SAMPLE, _ORIENTATION = 0x0102, 0x0112  # TIFF and EXIF tags
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-_SIDEWAYS = {_TURNS[orientation] for orientation in (5, 6, 7, 8)}
+_BITS_PER_SAMPLE = 0x0102  # a TIFF tag
 
 _SYSTEM_REASONS = {
     errno.ENOENT: "does not exist",
@@ -88,7 +79,7 @@ def decode_image(source: Source, *, short_side: int | None = None) -> NDArray[np
     least that long. Transparent parts become white.
 
     >>> import io
-    >>> from PIL import Image, ImageOps
+    >>> from PIL import Image
     >>> file = io.BytesIO()
     >>> Image.new("RGB", (800, 600)).save(file, "JPEG")
     >>> decode_image(file.getvalue()).shape
@@ -96,18 +87,25 @@ def decode_image(source: Source, *, short_side: int | None = None) -> NDArray[np
     >>> decode_image(file.getvalue(), short_side=256).shape
     (300, 400, 3)
     """
+    return decode_with_metadata(source, short_side=short_side)[0]
+
+
+def decode_with_metadata(
+    source: Source, *, short_side: int | None = None
+) -> tuple[NDArray[np.uint8], Metadata]:
+    """Return what `decode_image` returns, and the metadata of the file, which is read once."""
     if short_side is not None and short_side < 1:
         raise WrongUse(f"the side of an image must be at least 1 pixel, not {short_side}")
     with _open_image(source) as (stream, image_format):
         try:
-            rgb = _decode_rgb(stream, image_format, short_side)
+            rgb, metadata = _decode_rgb(stream, image_format, short_side)
         except (SyntaxError, ValueError):
             if image_format not in _METADATA_REMOVERS:
                 raise
             stream.seek(0)
             content = _METADATA_REMOVERS[image_format](stream.read())
-            rgb = _decode_rgb(io.BytesIO(content), image_format, short_side)
-    return np.array(rgb)
+            rgb, metadata = _decode_rgb(io.BytesIO(content), image_format, short_side)
+    return np.array(rgb), metadata
 
 
 def read_input(image: ImageInput) -> Source | NDArray[np.uint8]:
@@ -133,24 +131,22 @@ def read_input(image: ImageInput) -> Source | NDArray[np.uint8]:
     return content
 
 
-def read_size(source: Source) -> tuple[int, int]:
-    """Return the width and height of the upright image; most formats need no decoding for it.
+def read_metadata(source: Source) -> Metadata:
+    """Return the size of the upright image and its date; some formats are decoded for it.
 
     >>> import io
-    >>> from PIL import Image, ImageOps
+    >>> from PIL import Image
     >>> file = io.BytesIO()
     >>> Image.new("RGB", (800, 600)).save(file, "JPEG")
-    >>> read_size(file.getvalue())
-    (800, 600)
+    >>> read_metadata(file.getvalue())
+    Metadata(width=800, height=600, taken=None)
     """
     with _open_image(source) as (stream, image_format):
         stream.seek(0)
         image: Image.Image = _import_plugin(image_format)(stream, "")
         if image_format in ("HEIC", "TIFF"):  # size and orientation are final only after loading
             image.load()
-        width, height = image.size
-        is_sideways = _read_turn(image) in _SIDEWAYS
-    return (height, width) if is_sideways else (width, height)
+        return read_image_metadata(image, image.size)
 
 
 def make_thumbnail(source: Source, *, side: int) -> bytes:
@@ -233,19 +229,25 @@ def _decoding_reason(image_format: str, error: Exception) -> str:
     return f"damaged or truncated {image_format}: {text or type(error).__name__}"
 
 
-def _decode_rgb(stream: Stream, image_format: str, short_side: int | None) -> Image.Image:
+def _decode_rgb(
+    stream: Stream, image_format: str, short_side: int | None
+) -> tuple[Image.Image, Metadata]:
     stream.seek(0)
     # Not Image.open: its pixel limit is global, and it hides why it failed.
     image: Image.Image = _import_plugin(image_format)(stream, "")
     _check_size(image)
+    size = image.size
     if image_format == "JPEG" and short_side is not None:
         image.draft(None, (short_side, short_side))
     is_large = image.width * image.height > _LARGE_PIXELS
     with _large_image_lock if is_large else nullcontext():
         image.load()
-        _check_size(image)  # a HEIC file may give its true size only now
-        turn, rgb = _read_turn(image), _convert_to_rgb(_reduce(image, short_side))
-        return rgb if turn is None else rgb.transpose(turn)
+        if image_format != "JPEG":  # a HEIC file may give its true size only now
+            _check_size(image)
+            size = image.size
+        turn, metadata = read_turn(image), read_image_metadata(image, size)
+        rgb = _convert_to_rgb(_reduce(image, short_side))
+        return (rgb if turn is None else rgb.transpose(turn)), metadata
 
 
 def _import_plugin(image_format: str) -> Any:
@@ -260,14 +262,6 @@ def _check_size(image: Image.Image) -> None:
     width, height = image.size
     if width * height > MAX_PIXELS:
         raise ImageError(f"too large: {width} × {height} pixels; the limit is {MAX_PIXELS:,}")
-
-
-def _read_turn(image: Image.Image) -> Image.Transpose | None:
-    """Return what makes the image upright."""
-    try:
-        return _TURNS.get(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # damaged metadata is no reason to refuse intact pixels
-        return None
 
 
 def _reduce(image: Image.Image, short_side: int | None) -> Image.Image:

@@ -33,7 +33,7 @@ def find_images(
     A file is an image by its name or by its content, also if its format cannot be decoded. Links
     are followed last, and each folder is visited once. Files and folders below `folder` that cannot
     be read are passed to `on_error` and skipped; `folder` itself must be readable. What matches a
-    pattern of `exclude` (`is_excluded`) is left out.
+    pattern of `exclude` (`matches_pattern`) is left out.
     """
     report = on_error or (lambda path, error: None)
     root = Path(folder)
@@ -41,7 +41,7 @@ def find_images(
 
     def is_left_out(path: Path, is_folder: bool) -> bool:
         relative = path.relative_to(root).as_posix() + "/" * is_folder
-        return bool(patterns) and is_excluded(relative, patterns)
+        return bool(patterns) and matches_pattern(relative, patterns)
 
     visited: set[tuple[int, int]] = set()
     waiting, links = [root], deque[Path]()
@@ -64,7 +64,7 @@ def find_images(
         links += listing.links
 
 
-def is_excluded(path: str, patterns: tuple[str, ...]) -> bool:
+def matches_pattern(path: str, patterns: tuple[str, ...]) -> bool:
     """Return whether a path, relative to the folder that is searched, matches a pattern.
 
     A pattern without a slash matches the name of a file or folder anywhere; with a slash it is a
@@ -72,9 +72,10 @@ def is_excluded(path: str, patterns: tuple[str, ...]) -> bool:
     for any characters of one name, `**` for any folders, `?` for one character. A slash at the end
     is for folders only, also at the end of a path.
 
-    >>> is_excluded("2023/raw/cat.png", ("raw",)), is_excluded("2023/raw/cat.png", ("/raw",))
+    >>> path = "2023/raw/cat.png"
+    >>> matches_pattern(path, ("raw",)), matches_pattern(path, ("/raw",))
     (True, False)
-    >>> is_excluded("2023/cat.png", ("*.png",)), is_excluded("2023/cat.png", ("2023/c?t.*",))
+    >>> matches_pattern(path, ("*.png",)), matches_pattern(path, ("2023/**/c?t.*",))
     (True, True)
     """
     return _compile(patterns).fullmatch(path) is not None
@@ -92,7 +93,7 @@ def _translate(pattern: str) -> str:
     """Return the regular expression of a pattern."""
     name = pattern.removeprefix("./").strip("/")
     if not name:
-        raise WrongUse(f"exclude {pattern!r} is an empty pattern: give a name such as *.png or raw")
+        raise WrongUse(f"{pattern!r} is an empty pattern: give a name such as *.png or raw")
     is_path = "/" in pattern.rstrip("/")
     parts = re.findall(r"\*\*/|\*\*|\*|\?|[^*?]+", name)
     body = "".join(_WILDCARDS.get(part) or re.escape(part) for part in parts)

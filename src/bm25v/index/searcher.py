@@ -118,6 +118,11 @@ class Searcher:
         return np.flatnonzero(self._live_n)
 
     @property
+    def live_n(self) -> Flags:
+        """A flag for each row: whether it is searched."""
+        return self._live_n
+
+    @property
     def nbytes(self) -> int:
         """Bytes in memory, without the bags."""
         own = self._live_n.nbytes + self.statistics.df_v.nbytes

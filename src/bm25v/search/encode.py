@@ -6,14 +6,17 @@ and the options for single words are applied. Not this module's job: scores.
 """
 
 import os
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bm25v import images
+from bm25v.backbones.protocol import Floats
 from bm25v.errors import ImageError, WrongUse
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
@@ -21,6 +24,7 @@ from bm25v.images import ImageInput
 from bm25v.index.bm25 import WeightedWords
 from bm25v.sae.model import Codes
 from bm25v.search import regions
+from bm25v.search.filters import RowFilter, find_own_rows, note_missing_metadata, select_rows
 from bm25v.search.query import Query, QueryImage, Word
 from bm25v.search.text import interpret_text
 from bm25v.vocabulary import Encoding, Vocabulary
@@ -36,8 +40,7 @@ class EncodedQuery:
     """A query as the index and the second stage read it."""
 
     words: WeightedWords
-    must: tuple[int, ...] = ()
-    without: tuple[int, ...] = ()
+    row_filter: RowFilter = field(default_factory=RowFilter)
     boosted: tuple[int, ...] = ()
     dense_e: NDArray[np.float32] | None = None
     no_dense: str = ""  # the reason, if there is no dense vector
@@ -61,24 +64,31 @@ class QueryPart(NamedTuple):
     no_dense: str = ""  # the reason, if there is no dense vector
 
 
-def encode_query(query: Query, store: GalleryStore, snapshot: Snapshot) -> EncodedQuery:
-    """Return the weighted words, the filters and the dense vector of a query."""
+def encode_query(
+    query: Query,
+    store: GalleryStore,
+    snapshot: Snapshot,
+    encodings: Sequence[Encoding] | None = None,
+) -> EncodedQuery:
+    """Return the weighted words, the filters and the dense vector of a query.
+
+    `encodings` are those of the query's images, if they are encoded already.
+    """
     vocabulary, names = store.vocabulary, store.word_names
     must = _find_words(query.must, names, vocabulary)
     without = _find_words(query.without, names, vocabulary)
     boost = _find_boosts(query.boost, names, vocabulary)
+    row_filter = RowFilter(
+        must, without, select_rows(query, store, snapshot), find_own_rows(query, store, snapshot)
+    )
+    notes = note_missing_metadata(query, store)
     liked = [_stored_part(path, store, snapshot) for path in query.like]
     negative = [_stored_part(path, store, snapshot) for path in query.unlike]
     query = resolve_region(query)
-    encodings = [encode_image(vocabulary, image) for image in query.images]
-    parts = [_image_part(encoding, query.query_words) for encoding in encodings]
-    codes = [encoding.codes for encoding in encodings]
-    if query.region is not None:
-        parts[0], codes[0] = _region_part(vocabulary, encodings[0], query)
-    notes = []
+    parts, codes = _encode_images(query, store, snapshot, encodings)
     if query.text is not None:
         mode = query.mode or ("sparse" if boost else "dense")
-        text = interpret_text(query.text, mode, store, snapshot, must=must, without=without)
+        text = interpret_text(query.text, mode, store, snapshot, row_filter)
         parts.append(QueryPart(_text_bag(text.words), text.dense_e, text.no_dense))
         notes.append(text.note)
     for image in query.negative:
@@ -92,8 +102,7 @@ def encode_query(query: Query, store: GalleryStore, snapshot: Snapshot) -> Encod
     dense_e, no_dense = _combine_dense(parts, liked, negative)
     return EncodedQuery(
         apply_word_options(words, must=must, without=without, boost=boost),
-        must=must,
-        without=without,
+        row_filter=row_filter,
         boosted=tuple(boost),
         dense_e=dense_e,
         no_dense=no_dense,
@@ -101,6 +110,70 @@ def encode_query(query: Query, store: GalleryStore, snapshot: Snapshot) -> Encod
         text=query.text,
         notes=tuple(notes),
     )
+
+
+def encode_batch(queries: Sequence[Query], store: GalleryStore) -> list[Sequence[Encoding] | None]:
+    """Encode the images of several queries at once.
+
+    A query gets None if its images must be encoded alone: a region needs all features of an image,
+    and an image without a file has none.
+    """
+    vocabulary = store.vocabulary
+    pixels: list[Floats] = []
+    is_together = [
+        query.region is None and not any(find_without_file(image, store) for image in query.images)
+        for query in queries
+    ]
+    for query in compress(queries, is_together):
+        for image in query.images:
+            if not isinstance(image, Encoding):
+                with naming_image(image):
+                    pixels.append(vocabulary.prepare(image))
+    encodings = iter(vocabulary.encode_features(vocabulary.backbone.forward_batch(pixels)))
+    return [
+        [image if isinstance(image, Encoding) else next(encodings) for image in query.images]
+        if together
+        else None
+        for query, together in zip(queries, is_together, strict=True)
+    ]
+
+
+def _encode_images(
+    query: Query,
+    store: GalleryStore,
+    snapshot: Snapshot,
+    encodings: Sequence[Encoding] | None,
+) -> tuple[list[QueryPart], list[Codes]]:
+    """Return the parts of the query's images, and where their words are.
+
+    An image of the gallery whose file no longer exists, or that was added from memory, is searched
+    with what is stored; where its words are is not known.
+    """
+    parts, codes = [], []
+    for number, image in enumerate(query.images):
+        stored = None if encodings is not None else find_without_file(image, store)
+        if stored is not None:
+            if query.region is not None:
+                raise WrongUse(f"a region of {stored}: there is no file; give the image itself")
+            parts.append(_stored_part(stored, store, snapshot))
+            continue
+        encoding = encode_image(store.vocabulary, image) if encodings is None else encodings[number]
+        if query.region is None:
+            parts.append(_image_part(encoding, query.query_words))
+            codes.append(encoding.codes)
+        else:
+            part, part_codes = _region_part(store.vocabulary, encoding, query)
+            parts.append(part)
+            codes.append(part_codes)
+    return parts, codes
+
+
+def find_without_file(image: QueryImage, store: GalleryStore) -> str | None:
+    """Return the path or id of an image of the gallery that has no file to read."""
+    if not isinstance(image, str | os.PathLike) or os.path.exists(image):
+        return None
+    path = store.resolve_path(image)
+    return None if store.catalog.at_path(path) is None else path
 
 
 def resolve_region(query: Query) -> Query:
@@ -113,10 +186,8 @@ def resolve_region(query: Query) -> Query:
     if isinstance(image, np.ndarray):
         size = (image.shape[1], image.shape[0])
     else:
-        try:
-            size = images.read_size(image)
-        except ImageError as error:
-            raise name_image(image, error) from error
+        with naming_image(image):
+            size = images.read_metadata(image)[:2]
     return replace(query, region=regions.to_fractions(query.region, size))
 
 
@@ -124,17 +195,19 @@ def encode_image(vocabulary: Vocabulary, image: QueryImage) -> Encoding:
     """Return an image's encoding; an error names the file."""
     if isinstance(image, Encoding):
         return image
-    try:
+    with naming_image(image):
         return vocabulary.encode(image)
+
+
+@contextmanager
+def naming_image(image: ImageInput) -> Iterator[None]:
+    """Make an `ImageError` within the block start with the path of the image, if it has one."""
+    try:
+        yield
     except ImageError as error:
-        raise name_image(image, error) from error
-
-
-def name_image(image: ImageInput, error: ImageError) -> ImageError:
-    """Return an error that starts with the path of the image, if it has one."""
-    if isinstance(image, str | os.PathLike):
-        return ImageError(f"{os.fspath(image)}: {error}")
-    return error
+        if isinstance(image, str | os.PathLike):
+            raise ImageError(f"{os.fspath(image)}: {error}") from error
+        raise
 
 
 def combine_bags(

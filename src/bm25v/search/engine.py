@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from bm25v.gallery.catalog import ImageRecord
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
 from bm25v.index.searcher import top_positions
-from bm25v.search.encode import EncodedQuery, encode_query
+from bm25v.search.encode import EncodedQuery, encode_batch, encode_query
 from bm25v.search.filters import explain_no_match, flag_rows
 from bm25v.search.query import Mode, Query
 from bm25v.search.ranking import cosines
@@ -42,8 +43,10 @@ class RankedRows(NamedTuple):
     ms: dict[str, float]
 
 
-def search(store: GalleryStore, query: Query) -> Results:
-    """Return the hits of a query in an open gallery."""
+def search(
+    store: GalleryStore, query: Query, encodings: Sequence[Encoding] | None = None
+) -> Results:
+    """Return the hits of a query in an open gallery; `encodings` are those of its images."""
     start = time.perf_counter()
     _load_models(store, query)
     store.snapshot()
@@ -51,7 +54,7 @@ def search(store: GalleryStore, query: Query) -> Results:
 
     def search_snapshot(snapshot: Snapshot) -> Results:
         start_encoding = time.perf_counter()
-        encoded = encode_query(query, store, snapshot)
+        encoded = encode_query(query, store, snapshot, encodings)
         encode_ms = (time.perf_counter() - start_encoding) * 1e3
         results = search_encoded(encoded, query, store, snapshot)
         return replace(results, ms={"encode": encode_ms} | results.ms)
@@ -61,11 +64,22 @@ def search(store: GalleryStore, query: Query) -> Results:
 
 
 def search_many(store: GalleryStore, queries: Sequence[Query]) -> list[Results]:
-    """Search with many queries on all CPUs; each result is that of `search`."""
+    """Search with many queries on all CPUs; each result is that of `search`.
+
+    Images are encoded in batches of the size that is fastest for the backbone.
+    """
+    if not queries:
+        return []
     store.snapshot().searcher.prepare_for(len(queries))
-    workers = available_cpus()
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(lambda query: search(store, query), queries))
+    size = store.vocabulary.backbone.batch_size
+    chunks = [queries[start : start + size] for start in range(0, len(queries), size)]
+
+    def search_chunk(chunk: Sequence[Query]) -> list[Results]:
+        encodings = encode_batch(chunk, store)
+        return [search(store, *pair) for pair in zip(chunk, encodings, strict=True)]
+
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(available_cpus()) as pool:
+        return list(chain.from_iterable(pool.map(search_chunk, chunks)))
 
 
 def search_encoded(
@@ -87,12 +101,12 @@ def search_encoded(
             score=score,
         )
         for rank, (row, path, cosine, first_rank, score) in enumerate(
-            zip(*columns, ranked.scores.tolist(), strict=True), start=1
+            zip(*columns, ranked.scores.tolist(), strict=True), start=query.offset + 1
         )
     )
     no_match = None
     if not hits:
-        no_match = explain_no_match(encoded, query.min_coverage, snapshot, store.catalog, names)
+        no_match = explain_no_match(encoded, query, snapshot, store.catalog, names)
     return Results(
         mode=mode,
         hits=hits,
@@ -141,14 +155,13 @@ def choose_mode(mode: Mode | None, encoded: EncodedQuery) -> Mode:
 def rank_rows(encoded: EncodedQuery, query: Query, mode: Mode, snapshot: Snapshot) -> RankedRows:
     """Return the best k rows: first stage by words, second stage by mode."""
     start = time.perf_counter()
-    flags = None  # all rows
-    if encoded.must or encoded.without or query.min_coverage > 0:
-        flags = flag_rows(snapshot.searcher, encoded, query.min_coverage)
+    flags = flag_rows(snapshot, encoded, query.min_coverage)
+    n_best = query.offset + query.k
     if mode == "dense":
         rows = snapshot.rows if flags is None else np.flatnonzero(flags)
         sparse_scores = np.full(len(rows), np.nan)
     else:
-        n_candidates = query.k if mode == "sparse" else max(query.k, query.candidates)
+        n_candidates = n_best if mode == "sparse" else max(query.k, query.candidates)
         rows, sparse_scores = snapshot.searcher.search(encoded.words, n_candidates, among=flags)
         is_match = sparse_scores > 0
         rows, sparse_scores = rows[is_match], sparse_scores[is_match]
@@ -159,7 +172,7 @@ def rank_rows(encoded: EncodedQuery, query: Query, mode: Mode, snapshot: Snapsho
     if mode == "hybrid":
         factor = HYBRID_WEIGHT / (_highest_score(encoded, snapshot) or 1.0)
         scores = similarities + factor * sparse_scores
-    best = top_positions(rows, scores, query.k)
+    best = top_positions(rows, scores, n_best)[query.offset :]
     ms = {
         "sparse": (first_stage_end - start) * 1e3,
         "rerank": (time.perf_counter() - first_stage_end) * 1e3,

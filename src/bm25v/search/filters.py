@@ -1,20 +1,28 @@
 """Which rows a query allows, how much of the query each row covers, and why nothing matched.
 
-In: required and excluded words, a minimum coverage. Out: a flag for each row. Filters leave the
-statistics unchanged: scores are those of an unfiltered search.
+In: required and excluded words, a minimum coverage, the rows that the catalogue selected. Out: a
+flag for each row. Filters leave the statistics unchanged: scores are those of an unfiltered search.
 """
 
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.display import count, display_path, word_label
+from bm25v.errors import ImageError
 from bm25v.gallery.catalog import Catalog
+from bm25v.gallery.file_state import has_size_and_time, hash_image, read_file_state
+from bm25v.gallery.selection import count_without_metadata
 from bm25v.gallery.snapshot import Snapshot
+from bm25v.gallery.store import GalleryStore
 from bm25v.index.bm25 import Statistics, WeightedWords
 from bm25v.index.searcher import Searcher
+from bm25v.search.query import Query, QueryImage
 
 if TYPE_CHECKING:
     from bm25v.search.encode import EncodedQuery
@@ -25,20 +33,64 @@ Flags = NDArray[np.bool_]  # one for each row
 Names = Mapping[int, str]
 
 
-def find_rows(
-    snapshot: Snapshot, *, must: Sequence[int] = (), without: Sequence[int] = ()
-) -> NDArray[np.int64]:
-    """Return the rows that have all of some words and none of others."""
-    if not must and not without:
-        return snapshot.rows
-    return np.flatnonzero(flag_words(snapshot.searcher, must, without))
+@dataclass(frozen=True, eq=False)
+class RowFilter:
+    """Which rows a query rules out, whatever their scores."""
+
+    must: tuple[int, ...] = ()  # words
+    without: tuple[int, ...] = ()
+    selected: NDArray[np.int64] | None = None  # by folder, date and size; None: all rows
+    own_rows: tuple[int, ...] = ()  # of the query's own images
+
+    def __bool__(self) -> bool:
+        return bool(self.must or self.without or self.own_rows) or self.selected is not None
+
+    def flag_rows(self, snapshot: Snapshot) -> Flags:
+        """Return which rows are allowed."""
+        if self.must or self.without:
+            flags = flag_words(snapshot.searcher, self.must, self.without)
+        else:
+            flags = snapshot.searcher.live_n.copy()
+        if self.selected is not None:
+            is_selected = np.zeros_like(flags)
+            is_selected[self.selected] = True
+            flags &= is_selected
+        flags[list(self.own_rows)] = False
+        return flags
 
 
-def flag_rows(searcher: Searcher, query: "EncodedQuery", min_coverage: float) -> Flags:
-    """Return which rows a query allows."""
-    flags = flag_words(searcher, query.must, query.without)
+def select_rows(query: Query, store: GalleryStore, snapshot: Snapshot) -> NDArray[np.int64] | None:
+    """Return the rows with the folder, date and size that a query asks for; None for all."""
+    return store.select_rows(query.image_filter, snapshot) if query.image_filter else None
+
+
+def find_own_rows(query: Query, store: GalleryStore, snapshot: Snapshot) -> tuple[int, ...]:
+    """Return the rows of the query's own images and of their copies, to be left out."""
+    if query.include_query:
+        return ()
+    given = (*query.images, *query.negative, *query.opened_from, *query.like, *query.unlike)
+    with store.catalog.transaction():
+        store.catalog.check_generation(snapshot.state.generation)
+        own = {row for image in given for row in _find_copies(image, store)}
+    return tuple(sorted(row for row in own if row < snapshot.state.n_rows))
+
+
+def note_missing_metadata(query: Query, store: GalleryStore) -> list[str]:
+    """Return a note if a filter uses dates or sizes that an older format has not stored."""
+    if not query.image_filter.needs_metadata():
+        return []
+    n = count_without_metadata(store.catalog)
+    remedy = "`bm25v index` on their folders stores them"
+    return [f"{count(n, 'image')} without stored date and size: {remedy}"] if n else []
+
+
+def flag_rows(snapshot: Snapshot, query: "EncodedQuery", min_coverage: float) -> Flags | None:
+    """Return which rows a query allows; None for all."""
+    if not query.row_filter and min_coverage <= 0:
+        return None
+    flags = query.row_filter.flag_rows(snapshot)
     if min_coverage > 0:
-        flags &= coverages(searcher, query.positive_words) >= min_coverage - _ROUNDING
+        flags &= coverages(snapshot.searcher, query.positive_words) >= min_coverage - _ROUNDING
     return flags
 
 
@@ -55,45 +107,71 @@ def coverages(searcher: Searcher, words: WeightedWords) -> NDArray[np.float64]:
 
 
 def explain_no_match(
-    query: "EncodedQuery", min_coverage: float, snapshot: Snapshot, catalog: Catalog, names: Names
+    encoded: "EncodedQuery", query: Query, snapshot: Snapshot, catalog: Catalog, names: Names
 ) -> str:
     """Return the reason why a search has no hits."""
-    searcher, words = snapshot.searcher, query.positive_words
+    searcher, words = snapshot.searcher, encoded.positive_words
     if searcher.statistics.n == 0:
         return "the gallery has no images"
-    rows = find_rows(snapshot, must=query.must, without=query.without)
+    if query.offset:
+        return f"there are no more hits after the first {query.offset:,}"
+    rows = np.flatnonzero(encoded.row_filter.flag_rows(snapshot))
+    condition = _describe_filters(encoded.row_filter, query, names)
     if not len(rows):
-        return _explain_filters(query, searcher.statistics, names)
-    condition = f" that {_describe_filters(query, names)}" if query.must or query.without else ""
+        if encoded.row_filter.own_rows:
+            return f"there is no other image{condition} than those of the query"
+        return _explain_filters(encoded.row_filter, condition, searcher.statistics, names)
     if not len(words.words):
         return "the query has no words: the image has none, or all are muted"
     coverage_n = coverages(searcher, words)
     best = int(rows[np.argmax(coverage_n[rows])])
     if coverage_n[best] <= 0:
         return f"0 of {count(len(words.words), 'word')} shared with any image{condition}"
-    if coverage_n[best] < min_coverage:
+    if coverage_n[best] < query.min_coverage:
         (path,) = catalog.paths_of([best], snapshot.state.generation)
         closest = f"the best has {coverage_n[best]:.2f}: {display_path(path)}"
-        return f"no image{condition} reaches a coverage of {min_coverage:g} ({closest})"
+        return f"no image{condition} reaches a coverage of {query.min_coverage:g} ({closest})"
     return "in every image, the words that count against it outweigh those that count for it"
 
 
-def _explain_filters(query: "EncodedQuery", statistics: Statistics, names: Names) -> str:
-    missing = [word for word in query.must if statistics.df_v[word] == 0]
+def _find_copies(image: QueryImage, store: GalleryStore) -> list[int]:
+    """Return the rows of an image, and of all files with the same content."""
+    rows, content = [], None
+    if isinstance(image, str | os.PathLike):
+        record = store.catalog.at_path(store.resolve_path(image))
+        if record is not None:
+            rows.append(record.row)
+            content = record.content
+        if record is None or not has_size_and_time(record.path, record.size, record.mtime_ns):
+            with suppress(ImageError):  # whoever needs the pixels reports it
+                content = read_file_state(os.fspath(image)).content
+    elif isinstance(image, bytes | np.ndarray):
+        content = hash_image(image)
+    if content is not None:
+        rows += store.catalog.rows_where("content = ?", content).tolist()
+    return rows
+
+
+def _explain_filters(
+    row_filter: RowFilter, condition: str, statistics: Statistics, names: Names
+) -> str:
+    missing = [word for word in row_filter.must if statistics.df_v[word] == 0]
     if missing:
         return f"no image has {_list_words(missing, names)}"
-    if not query.must:
-        return f"every image has {_list_words(query.without, names, 'or')}"
-    return f"no image {_describe_filters(query, names)}"
+    if row_filter.selected is None and not row_filter.must:
+        return f"every image has {_list_words(row_filter.without, names, 'or')}"
+    return f"no image{condition}".replace("image that", "image", 1)
 
 
-def _describe_filters(query: "EncodedQuery", names: Names) -> str:
-    """Return what images must and must not have."""
-    required = f"has {_list_words(query.must, names)}" if query.must else ""
-    excluded = _list_words(query.without, names, "or")
-    if not excluded:
-        return required
-    return f"{required} but not {excluded}" if required else f"does not have {excluded}"
+def _describe_filters(row_filter: RowFilter, query: Query, names: Names) -> str:
+    """Return what images must be, have and not have, to follow "image"."""
+    selected = f" {query.image_filter.describe()}" if query.image_filter else ""
+    required = f"has {_list_words(row_filter.must, names)}" if row_filter.must else ""
+    excluded = _list_words(row_filter.without, names, "or")
+    if required and excluded:
+        return f"{selected} that {required} but not {excluded}"
+    words = required or (f"does not have {excluded}" if excluded else "")
+    return selected + (f" that {words}" if words else "")
 
 
 def _list_words(words: Sequence[int], names: Names, conjunction: str = "and") -> str:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bm25v.errors import WrongUse
+from bm25v.gallery.selection import ImageFilter, Period, Size
 from bm25v.images import ImageInput, Source, read_input
 from bm25v.search.regions import Region
 from bm25v.vocabulary import Encoding
@@ -38,7 +39,13 @@ class QueryOptions(TypedDict, total=False):
     unlike: Path | Iterable[Path]
     query_words: int | None
     min_coverage: float
+    folder: Path | Iterable[Path] | None
+    date: Period | None
+    min_size: Size | None
+    max_size: Size | None
+    include_query: bool
     k: int
+    offset: int
     mode: Mode | None
     candidates: int
 
@@ -63,7 +70,18 @@ class Query:
     query_words: search with this many words of each image, weighted by the square root of their
         strength, instead of the words that the gallery would store, each with weight 1.
     min_coverage: the smallest share of the query's IDF mass that a hit must match.
-    k: the number of hits.
+    folder: only images in this folder, or in one of several; or whose path matches a pattern:
+        `*` stands for any characters of one name, `**` for any folders, `?` for one character. A
+        pattern without a slash, such as "*.png", stands for names in any folder.
+    date: only images that were taken then, by their EXIF date, else by the time of the file: a
+        year, month, day or time ("2023", "2023-06", "2023-06-01T14:30", a `datetime.date`), or a
+        range of two ("2021..2023-06", ("2023-06-01", None)), whose end is included.
+    min_size, max_size: only images of at least, or at most, this width and height in pixels: a
+        number for both, or (width, height).
+    include_query: the images of the query, and files with the same content, are left out of the
+        hits unless this is true.
+    k, offset: the number of hits, and how many better ones are skipped: the next page. Except in
+        modes "sparse" and "dense", pages end with the candidates.
     mode: "two-stage" takes the best `candidates` by BM25 and orders them by cosine; "hybrid"
         orders them by cosine and BM25 together; "sparse" orders by BM25 alone; "dense" orders all
         images by cosine. By default two-stage; sparse if the query has no dense vector or boosts
@@ -84,9 +102,17 @@ class Query:
     unlike: tuple[str, ...] = ()
     query_words: int | None = None
     min_coverage: float = 0.0
+    folder: Path | Iterable[Path] | None = None
+    date: Period | None = None
+    min_size: Size | None = None
+    max_size: Size | None = None
+    include_query: bool = False
     k: int = 10
+    offset: int = 0
     mode: Mode | None = None
     candidates: int = 200
+    image_filter: ImageFilter = field(init=False, repr=False)  # by folder, date and size
+    opened_from: tuple[str, ...] = field(init=False, repr=False)  # files of Pillow images
 
     @classmethod
     def of(
@@ -99,6 +125,11 @@ class Query:
         return cls(**values)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "opened_from", _file_names(self.images))
+        wanted = ImageFilter.of(
+            folder=self.folder, date=self.date, min_size=self.min_size, max_size=self.max_size
+        )
+        object.__setattr__(self, "image_filter", wanted)
         for name, normalise in _NORMALISE.items():
             object.__setattr__(self, name, normalise(getattr(self, name)))
         if not (self.images or self.like or self.must or self.boost or self.text is not None):
@@ -113,14 +144,23 @@ class Query:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise WrongUse(f"{name} = {value}: give at least 1")
+        if self.offset < 0:
+            raise WrongUse(f"offset = {self.offset}: give 0 or more")
         if not 0 <= self.min_coverage <= 1:
             raise WrongUse(f"min_coverage = {self.min_coverage}: give a share between 0 and 1")
 
 
-def absolute_paths(paths: Path | Iterable[Path] | None) -> tuple[str, ...]:
-    """Return one path, several or none as absolute paths."""
+def list_paths(paths: Path | Iterable[Path] | None) -> tuple[str, ...]:
+    """Return one path, several or none as texts."""
     paths = [paths] if isinstance(paths, str | os.PathLike) else paths or ()
-    return tuple(os.path.abspath(path) for path in paths)
+    return tuple(os.fspath(path) for path in paths)
+
+
+def _file_names(images: Any) -> tuple[str, ...]:
+    """Return the files that Pillow images were opened from."""
+    images = images if isinstance(images, list | tuple) else (images,)
+    names = (getattr(image, "filename", "") for image in images if isinstance(image, Image.Image))
+    return tuple(os.path.abspath(name) for name in names if name and isinstance(name, str))
 
 
 def _as_images(images: Any) -> tuple[ReadImage, ...]:
@@ -153,6 +193,6 @@ _NORMALISE: dict[str, Callable[[Any], Any]] = {  # a single value stands for a l
     "must": _as_words,
     "without": _as_words,
     "boost": lambda boost: dict(boost or {}),
-    "like": absolute_paths,
-    "unlike": absolute_paths,
+    "like": list_paths,
+    "unlike": list_paths,
 }

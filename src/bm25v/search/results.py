@@ -4,15 +4,17 @@ In: a row, an encoded query, the statistics. Out: plain values for people and pr
 module's job: finding and ordering rows.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from bm25v.dataframes import make_frame
 from bm25v.display import count, identify_word, word_label
+from bm25v.errors import WrongUse
 from bm25v.gallery.snapshot import Snapshot
+from bm25v.images import ImageInput
 from bm25v.index.bm25 import Contribution, contributions, sum_contributions
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.filters import Names
@@ -20,6 +22,10 @@ from bm25v.vocabulary.bag import SCALE
 
 if TYPE_CHECKING:
     import pandas
+
+    from bm25v.explanations import Explanation
+
+Explainer = Callable[["Hit", ImageInput | None], "Explanation"]
 
 _COLUMNS = {  # of Results.to_pandas()
     "rank": "int",
@@ -108,7 +114,11 @@ class Match:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the match as plain values."""
-        values = {"pictures" if k == "n_images" else k: v for k, v in vars(self).items()}
+        values = {
+            "pictures" if field.name == "n_images" else field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.compare
+        }
         return {**values, "words": [word._asdict() for word in self.words]}
 
 
@@ -119,9 +129,23 @@ class Hit(Match):
     rank: int
     first_rank: int | None  # None in dense mode
     score: float
+    explainer: Explainer | None = field(default=None, compare=False)  # of the gallery
 
     def __repr__(self) -> str:
         return f"<Hit {self.rank}: {self.path}, score {self.score:.3f}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the open gallery when a hit is pickled or copied."""
+        return vars(self) | {"explainer": None}
+
+    def explain(self, *, image: ImageInput | None = None) -> "Explanation":
+        """Return why this hit matches the query of its search: which words, and where.
+
+        Give its image if it was added from memory, or if its file is not here any more.
+        """
+        if self.explainer is None:
+            raise WrongUse(f"{self!r} has no open gallery: use gallery.explain(query, hit)")
+        return self.explainer(self, image)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the hit as plain values."""
@@ -159,6 +183,10 @@ class Results:
 
     def __getitem__(self, position: int) -> Hit:
         return self.hits[position]
+
+    def with_explainer(self, explainer: Explainer) -> "Results":
+        """Return the same results, whose hits can explain themselves."""
+        return replace(self, hits=tuple(replace(hit, explainer=explainer) for hit in self.hits))
 
     def _repr_html_(self) -> str:
         from bm25v.pages.notebook import results_fragment
@@ -226,7 +254,7 @@ class Matcher:
         return self._query.notes + tuple(
             f"no image has {word_label(word, self._names.get(word))}: {effect}"
             for words, effect in (
-                (self._query.without, "excluding it changes nothing"),
+                (self._query.row_filter.without, "excluding it changes nothing"),
                 (self._query.boosted, "boosting it changes nothing"),
             )
             for word in words

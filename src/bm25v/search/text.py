@@ -17,7 +17,7 @@ from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
 from bm25v.index.bm25 import Statistics
 from bm25v.index.searcher import top_positions
-from bm25v.search.filters import find_rows
+from bm25v.search.filters import RowFilter
 from bm25v.search.query import Mode
 from bm25v.search.ranking import cosines
 from bm25v.vocabulary.names import find_named_words
@@ -49,9 +49,7 @@ def interpret_text(
     mode: Mode,
     store: GalleryStore,
     snapshot: Snapshot,
-    *,
-    must: tuple[int, ...] = (),
-    without: tuple[int, ...] = (),
+    row_filter: RowFilter,
 ) -> TextMeaning:
     """Return the words and the vector of a text, for a mode of search."""
     tower = None if mode == "sparse" else store.text_tower
@@ -60,7 +58,7 @@ def interpret_text(
     (dense_e,) = tower.embed([text])
     if mode != "dense":
         return _find_by_name(text, dense_e, store, snapshot)
-    nearest = _nearest_rows(snapshot, dense_e, must, without)
+    nearest = _nearest_rows(snapshot, dense_e, row_filter)
     k_post = snapshot.bags.dtype["words"].shape[0]
     shared = find_shared_words(snapshot.bags[nearest], snapshot.searcher.statistics)[:k_post]
     note = (
@@ -89,12 +87,10 @@ def find_shared_words(bags: NDArray[np.void], statistics: Statistics) -> list[Sh
     ]
 
 
-def _nearest_rows(
-    snapshot: Snapshot, dense_e: Floats, must: tuple[int, ...], without: tuple[int, ...]
-) -> NDArray[np.int64]:
+def _nearest_rows(snapshot: Snapshot, dense_e: Floats, row_filter: RowFilter) -> NDArray[np.int64]:
     """Return the rows nearest to a vector: at most half of the gallery, or they would be all."""
     k = min(NEAREST, max(1, snapshot.searcher.statistics.n // 2))
-    rows = find_rows(snapshot, must=must, without=without)
+    rows = np.flatnonzero(row_filter.flag_rows(snapshot)) if row_filter else snapshot.rows
     similarities = cosines(snapshot.dense_ne, dense_e, rows, compiled=snapshot.searcher.has_index)
     return rows[top_positions(rows, similarities, k)]
 

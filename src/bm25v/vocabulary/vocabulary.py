@@ -24,7 +24,7 @@ from bm25v.backbones.protocol import Floats
 from bm25v.display import count, first_line
 from bm25v.errors import MissingExtra, UnknownVocabulary, VocabularyError, WrongUse
 from bm25v.files import replace_file
-from bm25v.images import ImageInput
+from bm25v.images import ImageInput, Metadata
 from bm25v.sae.model import Codes, SparseAutoEncoder
 from bm25v.threads import locked_cached_property
 from bm25v.vocabulary import bag as bags
@@ -227,10 +227,14 @@ class Vocabulary:
 
     def decode(self, image: ImageInput) -> NDArray[np.uint8]:
         """Return an upright RGB array; one from a file is not much larger than the input."""
+        return self.decode_with_metadata(image)[0]
+
+    def decode_with_metadata(self, image: ImageInput) -> tuple[NDArray[np.uint8], Metadata]:
+        """Return what `decode` returns, and the image's size and date."""
         source = images.read_input(image)
         if isinstance(source, np.ndarray):
-            return source
-        return images.decode_image(source, short_side=2 * self.backbone.input_size)
+            return source, Metadata(source.shape[1], source.shape[0])
+        return images.decode_with_metadata(source, short_side=2 * self.backbone.input_size)
 
     def bag(self, image: ImageInput) -> Bag:
         """Return the bag of an image."""

@@ -130,7 +130,7 @@ def measure_duplicates(
                 change(image).save(copy)
                 original_of[copy], change_of[copy] = path, name
         with Gallery.create(Path(scratch) / "gallery", vocabulary=vocabulary) as gallery:
-            gallery.add([folder, scratch], progress=progress)
+            gallery.add([str(folder), scratch], progress=progress)
             start = time.perf_counter()
             groups = gallery.duplicates(progress=progress)
             seconds = time.perf_counter() - start

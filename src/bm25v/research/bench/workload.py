@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from bm25v.api import Gallery
 from bm25v.errors import WrongUse
 from bm25v.gallery import rows as row_files
-from bm25v.gallery.catalog import FILE_NAME, Catalog, ImageRecord, Meta
+from bm25v.gallery.catalog import FILE_NAME, Catalog, Meta
+from bm25v.gallery.file_state import FileState
 from bm25v.gallery.rows import RowArray, read_bag
-from bm25v.gallery.writer import FileState
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, WeightedWords
 from bm25v.threads import available_cpus
 from bm25v.vocabulary.bag import Bag, quantise
@@ -121,7 +121,7 @@ def write_gallery(
     with closing(Catalog(folder / FILE_NAME, write=True)) as catalog:
         catalog.begin()
         for row in range(len(images)):
-            catalog.insert(ImageRecord(row, *synthetic_file(row), checksum=0))
+            catalog.insert(synthetic_file(row).to_record(row, checksum=0))
         catalog.commit()
 
 

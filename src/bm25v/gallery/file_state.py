@@ -1,0 +1,70 @@
+"""A file, or an image from memory, at the moment it was read: what tells whether it has changed.
+
+In: a path, bytes or pixels. Out: a `FileState` with a hash of the content. Not this module's job:
+deciding what a change means (`indexing`).
+"""
+
+import hashlib
+import os
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bm25v import images
+from bm25v.gallery.catalog import ImageRecord, to_seconds
+from bm25v.images import Metadata
+
+
+class FileState(NamedTuple):
+    """A file at the moment it was read."""
+
+    path: str
+    content: bytes  # hash of the file
+    size: int
+    mtime_ns: int
+    metadata: Metadata | None = None  # None keeps what is stored
+
+    def to_record(self, row: int, checksum: int) -> ImageRecord:
+        """Return the catalogue's entry for a row with the file's image."""
+        width, height, taken = self.metadata or (None, None, None)
+        facts = (checksum, True, width, height, to_seconds(taken))
+        return ImageRecord(row, self.path, self.content, self.size, self.mtime_ns, *facts)
+
+
+def read_file_state(path: str) -> FileState:
+    """Return a file's content hash, size and modification time."""
+    with images.open_stream(path) as file:
+        head = file.read(images.HEAD_SIZE)
+        images.detect_format(head)  # raises before a large file that is not an image is read
+        file.seek(0)
+        content = hashlib.file_digest(file, _new_hash).digest()
+        status = os.fstat(file.fileno())
+    return FileState(path, content, status.st_size, _modification_time(status))
+
+
+def hash_image(image: bytes | NDArray[np.uint8]) -> bytes:
+    """Return the content hash of an image from memory: that of its file, or of its pixels."""
+    if isinstance(image, bytes):
+        return _new_hash(image).digest()
+    digest = _new_hash(f"pixels {image.shape}".encode())
+    digest.update(np.ascontiguousarray(image).data)
+    return digest.digest()
+
+
+def _new_hash(content: bytes = b"") -> "hashlib.blake2b":
+    return hashlib.blake2b(content, digest_size=16)
+
+
+def _modification_time(status: os.stat_result) -> int:
+    """Return a file's time in nanoseconds, as the catalogue can store it: up to the year 2262."""
+    return max(-(2**63), min(status.st_mtime_ns, 2**63 - 1))
+
+
+def has_size_and_time(path: str, size: int, mtime_ns: int) -> bool:
+    """Return whether a file still has this size and modification time."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return status.st_size == size and _modification_time(status) == mtime_ns
