@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,7 +79,7 @@ def test_index_says_what_became_of_the_files(run: Run, photos: Path) -> None:
     (photos / "torn.jpg").write_bytes(b"\xff\xd8\xff\xe0 and no more")
     outcome = run("index", photos, "--vocabulary", "toy")
     assert outcome.code == 0
-    assert re.fullmatch(r"12 added, 1 unreadable \(listed\), 0 unchanged in \S+\n", outcome.out)
+    assert re.fullmatch(r"12 added, 1 unreadable, 0 unchanged in \S+\n", outcome.out)
     assert "unreadable: photos/torn.jpg: " in outcome.err
     again = run("index", photos, "--json")
     assert again.code == 0
@@ -91,7 +93,83 @@ def test_index_says_what_became_of_the_files(run: Run, photos: Path) -> None:
         "seconds",
     }
     assert (again.json["added"], again.json["unchanged"]) == (0, 12)
-    assert [set(failure) for failure in again.json["failed"]] == [{"path", "error"}]
+    assert [set(failure) for failure in again.json["failed"]] == [{"path", "error", "known"}]
+
+
+def test_index_lists_a_failure_once(run: Run, photos: Path) -> None:
+    torn, later = photos / "torn.jpg", photos / "later.jpg"
+    torn.write_bytes(b"\xff\xd8\xff\xe0 and no more")
+    assert "unreadable: photos/torn.jpg: " in run("index", photos, "--vocabulary", "toy").err
+    later.write_bytes(b"\xff\xd8\xff\xe0 and no more")
+    second = run("index", photos)
+    assert second.err.startswith("unreadable: photos/later.jpg: ")
+    assert len(second.err.splitlines()) == 1
+    assert "0 added, 2 unreadable (1 as before: list with -v), 12 unchanged in" in second.out
+    third = run("index", photos)
+    assert third.err == ""
+    assert "2 unreadable (2 as before: list with -v)" in third.out
+    assert len(run("index", photos, "-v").err.splitlines()) == 2
+    assert [failure["known"] for failure in run("index", photos, "--json").json["failed"]] == [
+        True,
+        True,
+    ]
+    torn.write_bytes(b"GIF89a and no more")
+    assert run("index", photos).err.startswith("unreadable: photos/torn.jpg: "), "another reason"
+    torn.unlink()
+    later.unlink()
+    assert "12 unchanged" in run("index", photos).out
+    later.write_bytes(b"\xff\xd8\xff\xe0 and no more")
+    assert run("index", photos).err.startswith("unreadable: photos/later.jpg: "), "it was gone"
+
+
+def test_search_takes_filters_and_pages(indexed: Run, photos: Path) -> None:
+    (photos / "rome").mkdir()
+    for number in (1, 2):
+        (photos / f"{number}.png").rename(photos / "rome" / f"{number}.png")
+    noon = datetime(2023, 6, 1, 12).timestamp()
+    os.utime(photos / "rome" / "1.png", (noon, noon))
+    make_image(40, side=200).save(photos / "large.png")
+    indexed("index", photos)
+
+    def found(*options: object) -> set[str]:
+        results = indexed("search", "photos/3.png", "--mode", "dense", "-k", 50, "--json", *options)
+        return {os.path.relpath(hit["path"], photos) for hit in results.json["hits"]}
+
+    assert found("--folder", "photos/rome") == {"rome/1.png", "rome/2.png"}
+    assert found("--folder", "rome/*", "--folder", "**/large.*") == {"large.png"}
+    assert found("--folder", "1*.png") == {"rome/1.png", "10.png", "11.png"}
+    assert found("--date", "2023-06") == {"rome/1.png"}
+    assert found("--date", "..2023", "--folder", "photos") == {"rome/1.png"}
+    assert found("--min-size", "100") == found("--min-size", "200x100") == {"large.png"}
+    assert len(found("--max-size", "64x64")) == 11
+    assert "3.png" not in found()
+    assert "3.png" in found("--include-query")
+    pages = [found("-k", 5, "--offset", offset) for offset in (0, 5, 10)]
+    assert [len(page) for page in pages] == [5, 5, 2]
+    assert set.union(*pages) == found()
+    second = indexed("search", "photos/3.png", "-k", 2, "--offset", 2, "--mode", "dense").out
+    assert second.splitlines()[1].startswith("3  ")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--date", "June"), "date 'June': give a year, a month, a day or a time"),
+        (("--min-size", "large"), "--min-size large: give pixels, such as 1000 or 1920x1080"),
+        (("--max-size", "10x0"), "max_size = (10, 0): give a number of pixels"),
+        (("--folder", ""), "an empty folder: give a path or a pattern"),
+    ],
+)
+def test_a_wrong_filter_is_one_clear_line(
+    indexed: Run, options: tuple[str, ...], message: str
+) -> None:
+    failed(indexed("search", "photos/3.png", *options), 2, message)
+
+
+def test_a_filter_that_selects_nothing_says_so(indexed: Run) -> None:
+    outcome = indexed("search", "photos/3.png", "--folder", "elsewhere", "--date", "1999")
+    assert outcome.code == 0
+    assert outcome.out == "no match: no image in elsewhere, dated 1999\n"
 
 
 def test_index_follows_the_folder(indexed: Run, photos: Path) -> None:
@@ -156,7 +234,7 @@ def test_the_nearest_gallery_above_is_used(
 
 
 def test_search_prints_a_table(indexed: Run, photos: Path) -> None:
-    outcome = indexed("search", photos / "3.png", "-k", "3")
+    outcome = indexed("search", photos / "3.png", "-k", "3", "--include-query")
     assert outcome.code == 0
     header, first, *rest = outcome.out.splitlines()
     assert " ".join(header.split()) == "# by words score BM25 coverage image words that add most"
@@ -175,7 +253,8 @@ WORD = {"word", "name", "idf", "tf", "query_tf", "saturation", "contribution", "
 
 @pytest.mark.parametrize("mode", ["two-stage", "sparse", "dense", "hybrid"])
 def test_search_json_is_the_contract(indexed: Run, photos: Path, mode: str) -> None:
-    found = indexed("search", photos / "3.png", "-k", "4", "--mode", mode, "--json").json
+    options = ("-k", "4", "--mode", mode, "--include-query", "--json")
+    found = indexed("search", photos / "3.png", *options).json
     assert set(found) == {"mode", "query", "hits", "no_match", "notes", "sparse_factor", "ms"}
     assert found["mode"] == mode
     assert (found["no_match"], found["notes"]) == (None, [])
@@ -202,7 +281,9 @@ def hits(outcome: Outcome) -> list[str]:
 
 
 def test_a_search_is_steered(indexed: Run, photos: Path) -> None:
-    query = photos / "3.png"
+    query = photos.parent / "query.png"
+    shutil.move(photos / "3.png", query)
+    indexed("index", photos)
     plain = indexed("search", query, "-k", "12", "--json").json
     word = plain["query"][0]["word"]
     having = {h["path"] for h in plain["hits"] if word in [w["word"] for w in h["words"]]}
@@ -219,8 +300,8 @@ def test_a_search_is_steered(indexed: Run, photos: Path) -> None:
     box = indexed("search", query, "--region", "0,0,32,32", "--json").json
     share = indexed("search", query, "--region", "0,0,.5,.5", "--json").json
     assert box["query"] == share["query"] != plain["query"]
-    some = indexed("search", query, "--min-coverage", "0.5", "--json").json["hits"]
-    assert len(some) == sum(hit["coverage"] >= 0.5 for hit in plain["hits"]) > 0
+    some = indexed("search", query, "--min-coverage", "0.1", "--json").json["hits"]
+    assert len(some) == sum(hit["coverage"] >= 0.1 for hit in plain["hits"]) > 0
     several = indexed("search", query, photos / "4.png", "--not", photos / "5.png", "--json").json
     assert {word["weight"] for word in several["query"]} > {0.5, -0.5}
     liked = indexed("search", query, "--like", photos / "4.png", "--unlike", photos / "5.png")
@@ -449,7 +530,7 @@ def test_names_are_printed_as_they_are(run: Run) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         make_image(number).save(folder / name)
     assert run("index", "odd", "--vocabulary", "toy").code == 0
-    printed = run("search", "odd/cat [edited].png", "--mode", "dense").out
+    printed = run("search", "odd/cat [edited].png", "--mode", "dense", "--include-query").out
     for name in ("odd/cat [edited].png", "odd/:smile: x.png", "odd/a[/b].png"):
         assert name in printed
 

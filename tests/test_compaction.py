@@ -92,13 +92,13 @@ def test_compaction_forgets_removed_images(
     gallery: Gallery, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded = []
-    prepare = Vocabulary.prepare
+    decode = Vocabulary.decode_with_metadata
 
-    def prepare_and_record(self: Vocabulary, path: str) -> object:
+    def decode_and_record(self: Vocabulary, path: str) -> object:
         encoded.append(Path(path).name)
-        return prepare(self, path)
+        return decode(self, path)
 
-    monkeypatch.setattr(Vocabulary, "prepare", prepare_and_record)
+    monkeypatch.setattr(Vocabulary, "decode_with_metadata", decode_and_record)
     gallery.remove(photos / "3.png")
     gallery.add(photos / "3.png")
     assert encoded == []

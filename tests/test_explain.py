@@ -282,7 +282,7 @@ def test_a_hit_is_explained_even_if_its_file_is_missing(gallery: Gallery, photos
     assert note in page.text
     assert "The file cannot be read" in page.text
     assert f"{explanation.sparse:.2f}" in page.text
-    with pytest.raises(ImageError, match=r"4.png: does not exist"):
+    with pytest.raises(ImageError, match=r"4.png: there is no file to show"):
         gallery.explain(photos / "4.png", photos / "3.png")
 
 

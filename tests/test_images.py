@@ -8,6 +8,7 @@ import threading
 import warnings
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from bm25v import images
 from bm25v.api import Gallery
 from bm25v.errors import ImageError, WrongUse
+from bm25v.images.metadata import parse_date
 
 RED, GREEN, BLUE, YELLOW = (200, 30, 40), (20, 160, 60), (30, 60, 190), (230, 210, 40)
 
@@ -195,6 +198,44 @@ def test_the_array_is_upright_for_every_orientation(image_format: str, orientati
     assert_close(images.decode_image(data), quarters())
     if image_format == "JPEG":
         assert_close(images.decode_image(data, short_side=16), quarters(24, 16))
+
+
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+def test_the_date_is_read_from_every_format_that_has_one(image_format: str) -> None:
+    tags: dict[int, Any] = {0x010F: "camera", 0x0112: 6}
+    dates = {0x9003: "2023:06:01 14:30:05"}
+    exif, directory = Image.Exif(), ImageFileDirectory_v2()
+    for tag, value in tags.items():
+        exif[tag] = directory[tag] = value
+    exif.get_ifd(0x8769).update(dates)
+    directory[0x8769] = dates
+    metadata = {"tiffinfo": directory} if image_format == "TIFF" else {"exif": exif}
+    data = encode(quarters(80, 60), image_format, **metadata)
+    expected = images.Metadata(60, 80, datetime(2023, 6, 1, 14, 30, 5))
+    assert images.read_metadata(data) == expected
+    for short_side in (None, 8):
+        pixels, read = images.decode_with_metadata(data, short_side=short_side)
+        assert read == expected, "the size is that of the file, not of the reduced image"
+        assert pixels.shape[0] > pixels.shape[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2023:06:01 14:30:05", datetime(2023, 6, 1, 14, 30, 5)),
+        ("2023-06-01T14:30:05.123+02:00", datetime(2023, 6, 1, 14, 30, 5)),
+        ("2023:06:01 14:30", datetime(2023, 6, 1, 14, 30)),
+        ("0000:00:00 00:00:00", None),
+        ("    :  :     :  :  ", None),
+        ("2023:02:30 10:00:00", None),
+        ("٢٠٢٣:06:01 14:30:05", None),
+        ("", None),
+        (b"2023:06:01 14:30:05", None),
+        (None, None),
+    ],
+)
+def test_an_impossible_date_counts_as_missing(text: object, expected: datetime | None) -> None:
+    assert parse_date(text) == expected
 
 
 def test_read_metadata_refuses_what_is_not_an_image(tmp_path: Path) -> None:

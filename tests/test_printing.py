@@ -45,7 +45,8 @@ def test_each_hit_is_one_line_that_fits(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     for options in ([], ["--mode", "sparse"], ["--mode", "dense"], ["--like", FOLDER / NAMES[2]]):
-        lines = deep("search", FOLDER / NAMES[0], *options).out.splitlines()
+        query = (FOLDER / NAMES[0], "--include-query")
+        lines = deep("search", *query, *options).out.splitlines()
         header, hits = lines[0], lines[1 : len(NAMES) + 1]
         assert max(widths(lines)) <= columns
         for name in NAMES:
@@ -74,7 +75,7 @@ def test_other_lists_fit(deep: Run, columns: int, monkeypatch: pytest.MonkeyPatc
 
 
 def test_without_a_terminal_nothing_is_shortened(deep: Run) -> None:
-    printed = deep("search", FOLDER / NAMES[0]).out
+    printed = deep("search", FOLDER / NAMES[0], "--include-query").out
     for name in NAMES:
         assert str(FOLDER / name) in printed
     assert "…" not in printed
@@ -143,6 +144,6 @@ def test_a_path_is_one_line_whatever_it_holds(run: Run, tmp_path: Path) -> None:
     (tmp_path / "odd").mkdir()
     make_image(1).save(tmp_path / "odd" / "two\nlines \x1b[31mred.png")
     assert run("index", "odd", "--vocabulary", "toy").code == 0
-    printed = run("search", "odd/two\nlines \x1b[31mred.png").out
+    printed = run("search", "odd/two\nlines \x1b[31mred.png", "--include-query").out
     assert "odd/two?lines ?[31mred.png" in printed
     assert len(printed.splitlines()) == 3

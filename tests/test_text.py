@@ -122,7 +122,7 @@ def test_a_text_counts_like_one_more_image(two_towers: TwoTowers, photos: Path) 
     assert query.dense_e is not None
     np.testing.assert_allclose(query.dense_e, mean_e / np.linalg.norm(mean_e), atol=1e-5)
     assert gallery.search(photos / "3.png", text="cat").mode == "dense"
-    liked = gallery.search(text="cat", like=photos / "3.png", k=12)
+    liked = gallery.search(text="cat", like=photos / "3.png", k=12, include_query=True)
     before = gallery.search(text="cat", k=12)
     path = str(photos / "3.png")
     assert paths_of(liked).index(path) <= paths_of(before).index(path)

@@ -76,7 +76,9 @@ def test_a_folder_becomes_a_vocabulary_that_searches(
     assert not options.work.exists()
     gallery = Gallery.create(options.output.with_name("g"), vocabulary=options.output)
     gallery.add(training_images)
-    assert Path(gallery.search(training_images / "7.png")[0].path).name == "7.png"
+    assert (
+        Path(gallery.search(training_images / "7.png", include_query=True)[0].path).name == "7.png"
+    )
 
 
 def test_an_interrupted_run_resumes_to_the_same_weights(options: TrainingOptions) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @click.option("--k1", type=float, help="The k1 of BM25, for a new gallery.")
 @click.option("--b", type=float, help="The b of BM25, for a new gallery.")
 @click.option("--workers", type=click.IntRange(1), help="Threads  [default: one for each CPU]")
+@click.option("-v", "--verbose", is_flag=True, help="List files that were unreadable before, too.")
 @json_option
 def index(
     paths: tuple[str, ...],
@@ -41,6 +42,7 @@ def index(
     k1: float | None,
     b: float | None,
     workers: int | None,
+    verbose: bool,
     as_json: bool,
 ) -> None:
     """Index folders: add, update and remove images.
@@ -66,10 +68,12 @@ def index(
     if as_json:
         print_json(report.to_dict())
         return
-    for failure in report.failed:
+    listed = [failure for failure in report.failed if verbose or not failure.known]
+    for failure in listed:
         click.echo(f"unreadable: {display_path(failure.path)}: {failure.error}", err=True)
-    listed = " (listed)" if report.failed else ""
-    counts = [f"{report.added:,} added", f"{len(report.failed):,} unreadable{listed}"]
+    n_known = len(report.failed) - len(listed)
+    as_before = f" ({n_known:,} as before: list with -v)" if n_known else ""
+    counts = [f"{report.added:,} added", f"{len(report.failed):,} unreadable{as_before}"]
     changes = {"updated": report.updated, "moved": report.moved, "removed": report.removed}
     counts += [f"{n:,} {change}" for change, n in changes.items() if n]
     counts.append(f"{report.unchanged:,} unchanged")

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -89,7 +90,37 @@ _QUERY_OPTIONS = (
         type=click.FloatRange(0, 1),
         help="Only images that match this share of the query, rare words counting more (0 to 1).",
     ),
+    click.option(
+        "--folder",
+        multiple=True,
+        metavar="FOLDER",
+        help="Only images in this folder, or with a path like '2023/**/*.jpg' or '*.png'.",
+    ),
+    click.option(
+        "--date",
+        metavar="DATE",
+        help="Only images taken then: 2023, 2023-06, 2023-06-01 or a range such as "
+        "2021..2023-06. By the EXIF date, else by the time of the file.",
+    ),
+    click.option(
+        "--min-size",
+        metavar="SIZE",
+        help="Only images of at least this size in pixels: 1000 (both sides) or 1920x1080.",
+    ),
+    click.option("--max-size", metavar="SIZE", help="Only images of at most this size."),
+    click.option(
+        "--include-query",
+        is_flag=True,
+        help="Also list the images of the query, and their copies, if the gallery has them.",
+    ),
     click.option("-k", default=10, show_default=True, type=click.IntRange(1), help="Hits to show."),
+    click.option(
+        "--offset",
+        default=0,
+        type=click.IntRange(0),
+        metavar="N",
+        help="Skip the best N hits, to show the next page.",
+    ),
     click.option(
         "--mode",
         type=click.Choice(MODES),
@@ -116,6 +147,8 @@ def query_options(function: Callable[..., None]) -> Callable[..., None]:
         if options["region"] is not None:
             options["region"] = _parse_region(options["region"])
         options["boost"] = _parse_boosts(options["boost"])
+        for name in ("min_size", "max_size"):
+            options[name] = _parse_size(name, options[name])
         function(options=options, **{name: values[name] for name in own if name in values})
 
     decorated: Callable[..., None] = command
@@ -167,6 +200,22 @@ def _parse_region(region: str) -> tuple[float, ...]:
             f"--region {region}: give x,y,width,height, such as 120,40,200,180 or 0.1,0.2,0.5,0.5"
         )
     return numbers
+
+
+def _parse_size(name: str, size: str | None) -> int | tuple[int, ...] | None:
+    """Return a width and height, or one number for both.
+
+    >>> _parse_size("min_size", "1920x1080"), _parse_size("min_size", "800")
+    ((1920, 1080), 800)
+    """
+    if size is None:
+        return None
+    match = re.fullmatch(r"(\d+)(?:\s*[x×]\s*(\d+))?", size.strip().lower())
+    if match is None:
+        option = name.replace("_", "-")
+        raise WrongUse(f"--{option} {size}: give pixels, such as 1000 or 1920x1080")
+    width, height = match.groups()
+    return int(width) if height is None else (int(width), int(height))
 
 
 def _parse_boosts(boosts: tuple[str, ...]) -> dict[str, float]:

@@ -309,6 +309,6 @@ def _decode_query(store: GalleryStore, image: QueryImage) -> Pixels:
         raise WrongUse("an encoding has no pixels to show: give the image, and encoding=")
     stored = find_without_file(image, store)
     if stored is not None:
-        raise WrongUse(f"{stored} has no file to show: give the image itself as the query")
+        raise ImageError(f"{stored}: there is no file to show: give the image itself as the query")
     with naming_image(image):
         return store.vocabulary.decode(image)

@@ -55,8 +55,9 @@ _CREATE_IMAGES = """CREATE TABLE pictures (
     height INTEGER,
     taken INTEGER               -- EXIF date, in seconds of the camera's clock; NULL if none
 )"""
+# An index that has the column `live` answers a query by itself, without a look at the table.
 _CREATE_INDEXES = (
-    "CREATE UNIQUE INDEX live_path ON pictures (path) WHERE live",
+    "CREATE UNIQUE INDEX live_path ON pictures (path, live) WHERE live",
     "CREATE INDEX content ON pictures (content)",
 )
 # Since format 2: readers follow changes without reading everything again.
@@ -68,7 +69,7 @@ _CREATE_CHANGES = """CREATE TABLE changes (
 )"""
 # Since format 4: filters by date and size read this index alone; failures that are known already.
 _CREATE_METADATA_INDEX = (
-    "CREATE INDEX metadata ON pictures (taken, mtime_ns, width, height) WHERE live"
+    "CREATE INDEX metadata ON pictures (taken, mtime_ns, width, height, live) WHERE live"
 )
 _CREATE_FAILURES = """CREATE TABLE failures (
     path BLOB PRIMARY KEY,      -- of a file that could not be indexed
@@ -89,6 +90,8 @@ _UPGRADES = {  # from the format that is the key to the next one
     2: (f"INSERT INTO meta VALUES ('k1', {_OLD_PARAMETERS.k1}), ('b', {_OLD_PARAMETERS.b})",),
     3: (
         *(f"ALTER TABLE pictures ADD COLUMN {name} INTEGER" for name in _METADATA_COLUMNS),
+        "DROP INDEX live_path",
+        _CREATE_INDEXES[0],
         _CREATE_METADATA_INDEX,
         _CREATE_FAILURES,
     ),

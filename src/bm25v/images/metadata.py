@@ -14,7 +14,7 @@ _ORIENTATION = 0x0112  # an EXIF tag, like those below
 _EXIF_BLOCK = 0x8769
 _DATES = (0x9003, 0x9004)  # taken; digitised, which for a camera is the same
 
-_DATE = re.compile(r"(\d{4})\D(\d\d)\D(\d\d)\D(\d\d)\D(\d\d)(?:\D(\d\d))?")
+_DATE = re.compile(r"(\d{4})\D(\d\d)\D(\d\d)\D(\d\d)\D(\d\d)(?:\D(\d\d))?", re.ASCII)
 
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,

@@ -7,7 +7,7 @@ flag for each row. Filters leave the statistics unchanged: scores are those of a
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -118,7 +118,7 @@ def explain_no_match(
     rows = np.flatnonzero(encoded.row_filter.flag_rows(snapshot))
     condition = _describe_filters(encoded.row_filter, query, names)
     if not len(rows):
-        if encoded.row_filter.own_rows:
+        if replace(encoded.row_filter, own_rows=()).flag_rows(snapshot).any():
             return f"there is no other image{condition} than those of the query"
         return _explain_filters(encoded.row_filter, condition, searcher.statistics, names)
     if not len(words.words):

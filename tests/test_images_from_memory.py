@@ -1,0 +1,213 @@
+"""Images that are added from memory, with ids in place of paths."""
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bm25v import Gallery, ImageError
+from bm25v.backbones.protocol import Features, Floats
+from bm25v.backbones.toy import ToyBackbone
+from bm25v.errors import WrongUse
+from tests.conftest import make_image, make_pixels
+
+
+@pytest.fixture
+def empty(make_gallery: Callable[[str], Gallery]) -> Gallery:
+    return make_gallery("memory")
+
+
+def png(seed: int) -> bytes:
+    file = io.BytesIO()
+    make_image(seed).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_every_form_of_image_is_added_as_its_file_would_be(
+    empty: Gallery, gallery: Gallery, photos: Path
+) -> None:
+    with (photos / "4.png").open("rb") as file:
+        report = empty.add(
+            {
+                "bytes": png(0),
+                "pillow": make_image(1),
+                "array": make_pixels(2),
+                "path": photos / "3.png",
+                "file": file,
+            }
+        )
+    assert (report.added, report.failed) == (5, [])
+    snapshot, expected = empty.store.snapshot(), gallery.store.snapshot()
+    for seed, name in enumerate(("bytes", "pillow", "array", "path", "file")):
+        row = empty.store.find_image(name, snapshot).row
+        file_row = gallery.store.find_image(photos / f"{seed}.png", expected).row
+        assert snapshot.bag(row).words.tolist() == expected.bag(file_row).words.tolist()
+        np.testing.assert_array_equal(snapshot.dense_ne[row], expected.dense_ne[file_row])
+    assert {(image.width, image.height) for image in empty} == {(64, 64)}
+    assert empty.problems() == []
+
+
+def test_an_id_stands_in_place_of_a_path(empty: Gallery) -> None:
+    empty.add({"shop/cat-7": make_pixels(7), "shop/cat-8": make_pixels(8), "dog": make_pixels(9)})
+    assert "shop/cat-7" in empty
+    assert "cat-7" not in empty
+    hits = empty.search(make_pixels(1), k=5, mode="dense")
+    assert {hit.path for hit in hits} == {"shop/cat-7", "shop/cat-8", "dog"}
+    assert {image.path for image in empty.images(folder="shop")} == {"shop/cat-7", "shop/cat-8"}
+    assert [image.path for image in empty.images(folder="shop/*8")] == ["shop/cat-8"]
+    assert empty.match(make_pixels(7), "shop/cat-7").coverage == pytest.approx(1)
+    assert empty.search(like="dog", mode="dense", k=5).hits
+    assert empty.remove("dog") == 1
+    assert empty.remove("shop") == 0, "only paths have folders"
+    assert len(empty) == 2
+
+
+def test_an_image_with_a_known_id_replaces_it(empty: Gallery) -> None:
+    assert empty.add({"a": make_pixels(1), "b": make_pixels(2)}).added == 2
+    assert empty.add({"a": make_pixels(1), "b": make_pixels(2)}).unchanged == 2
+    report = empty.add({"a": make_pixels(3)})
+    assert (report.added, report.updated, len(empty)) == (0, 1, 2)
+    assert empty.match(make_pixels(3), "a").coverage == pytest.approx(1)
+
+
+def test_two_ids_may_have_the_same_image_and_files_do_not_take_an_id_over(
+    empty: Gallery, photos: Path
+) -> None:
+    content = (photos / "3.png").read_bytes()
+    assert empty.add({"a": content, "b": content}).added == 2
+    report = empty.add(photos)
+    assert (report.added, report.moved, len(empty)) == (12, 0, 14)
+    assert "a" in empty
+    own = {"a", "b", str(photos / "3.png")}
+    for query in (content, photos / "3.png", "a"):
+        assert not {hit.path for hit in empty.search(query, k=20, mode="dense")} & own
+    array = make_pixels(20)
+    empty.add({"array": array})
+    assert "array" not in {hit.path for hit in empty.search(array, k=20, mode="dense")}
+
+
+def test_a_stream_of_images_is_not_held_in_memory(empty: Gallery) -> None:
+    made: list[int] = []
+    progress: list[tuple[int, int]] = []
+
+    def stream() -> Iterator[tuple[str, Any]]:
+        for number in range(60):
+            made.append(number)
+            yield f"image {number}", make_pixels(number)
+
+    def note(_: str, done: int, total: int) -> None:
+        progress.append((done, total))
+        assert len(made) <= done + 24, "only a few images are ahead of the encoder"
+
+    assert empty.add(stream(), workers=2, progress=note).added == 60
+    assert progress[-1] == (60, 60)
+    pairs = [(f"image {number}", make_pixels(number)) for number in range(60)]
+    assert empty.add(pairs).unchanged == 60
+
+
+def test_an_unreadable_image_is_reported_by_its_id(empty: Gallery) -> None:
+    report = empty.add({"torn": png(1)[:50], "text": b"Dear Sir or Madam", "good": make_pixels(1)})
+    assert (report.added, len(empty)) == (1, 1)
+    assert [failure.path for failure in report.failed] == ["torn", "text"]
+    assert "is not an image" in report.failed[1].error
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        ({"": make_pixels(1)}, "'' is not an id"),
+        ({7: make_pixels(1)}, "7 is not an id: give each image a text"),
+        ({"/photos/a.png": make_pixels(1)}, "is an absolute path: add files by their paths"),
+        ({"a": 7}, "image 'a': a int is not an image"),
+        ({"a": np.zeros((2, 2))}, "image 'a': an array of float64"),
+        ([("a", make_pixels(1)), ("a", make_pixels(2))], "the id 'a' occurs twice"),
+        ([("a", make_pixels(1)), "b.png"], "a str among pairs"),
+        ([("a", make_pixels(1), 3)], "a tuple among pairs"),
+        (["a.png", make_pixels(1)], "a ndarray among paths: give images from memory with ids"),
+        (make_pixels(1), "a ndarray in place of paths"),
+        (make_image(1), "a Image in place of paths"),
+        (b"bytes", "a bytes in place of paths"),
+        (7, "a int in place of paths"),
+        (None, "a NoneType in place of paths"),
+    ],
+)
+def test_wrong_ids_and_images_are_named(empty: Gallery, images: Any, message: str) -> None:
+    with pytest.raises(WrongUse, match=message):
+        empty.add(images)
+    assert len(empty) == 0
+
+
+def test_options_for_files_are_refused_for_images_from_memory(empty: Gallery) -> None:
+    for options in ({"exclude": "*.png"}, {"remove_missing": True}):
+        with pytest.raises(WrongUse, match="are for files"):
+            empty.add({"a": make_pixels(1)}, **options)
+
+
+def test_a_hit_from_memory_can_be_searched_with_and_explained(
+    empty: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = {f"image {number}": make_image(number) for number in range(6)}
+    empty.add(images)
+    hit = empty.search(make_pixels(3), k=1, include_query=True)[0]
+    assert hit.path == "image 3"
+    again = empty.search(hit, k=5, mode="dense")
+    by_pixels = empty.search(images[hit.path], k=5, mode="dense")
+    assert [h.path for h in again] == [h.path for h in by_pixels]
+    with pytest.raises(WrongUse, match="a region of image 3: there is no file"):
+        empty.search(hit, region=(0, 0, 0.5, 0.5))
+    with pytest.raises(ImageError, match="image 3: there is no file to show: give the image"):
+        empty.explain(hit, again[0])
+    monkeypatch.chdir(tmp_path)
+    make_image(50).save("image 3", "PNG")  # another file, of the same name by chance
+    explanation = hit.explain()
+    assert explanation.hit_image is None
+    assert "was added from memory: there is no file to read" in explanation.notes[0]
+    complete = hit.explain(image=images["image 3"])
+    assert complete.notes == ()
+    assert complete.parts[0].in_hit is not None
+    assert complete.parts[0].in_hit.any()
+    assert empty.duplicates() == []
+
+
+def test_a_deleted_file_can_still_be_searched_with(gallery: Gallery, photos: Path) -> None:
+    expected = [hit.path for hit in gallery.search(photos / "3.png")]
+    (photos / "3.png").unlink()
+    assert [hit.path for hit in gallery.search(photos / "3.png")] == expected
+    assert [hit.path for hit in gallery.search_many([photos / "3.png"])[0]] == expected
+    with pytest.raises(ImageError, match=r"missing\.png: does not exist"):
+        gallery.search(photos / "missing.png")
+
+
+class BatchingBackbone(ToyBackbone):
+    """A toy backbone with batches of four images, which records their sizes."""
+
+    batch_size = 4
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def forward_batch(self, batch: list[Floats]) -> list[Features]:
+        self.sizes.append(len(batch))
+        return super().forward_batch(batch)
+
+
+def test_search_many_encodes_in_batches(gallery: Gallery, photos: Path) -> None:
+    queries: list[Any] = [make_pixels(20 + number) for number in range(10)]
+    expected = [[hit.path for hit in gallery.search(query)] for query in queries]
+    backbone = BatchingBackbone()
+    gallery.vocabulary.__dict__["backbone"] = backbone
+    results = gallery.search_many(queries)
+    assert [[hit.path for hit in hits] for hits in results] == expected
+    assert sorted(backbone.sizes) == [2, 4, 4]
+    with pytest.raises(ImageError, match=r"missing\.png: does not exist"):
+        gallery.search_many([queries[0], photos / "missing.png"])
+
+
+def test_pillow_images_of_any_mode_are_added(empty: Gallery) -> None:
+    modes = ("1", "L", "LA", "P", "RGBA", "CMYK", "I;16", "F")
+    report = empty.add({mode: Image.new(mode, (32, 32)) for mode in modes})
+    assert report.added == len(modes)
