@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -341,7 +342,7 @@ class Catalog:
     def rows_where(self, condition: str, *values: object) -> Rows:
         """Return the rows of those images for which an SQL condition is true."""
         query = f"SELECT row FROM pictures WHERE live AND {condition}"
-        return _rows([row for (row,) in self._all(query, *values)])
+        return np.fromiter(chain.from_iterable(self._all(query, *values)), dtype=np.int64)
 
     def paths_where(self, condition: str, *values: object) -> list[tuple[int, str]]:
         """Return the row and the path of those images for which an SQL condition is true."""
