@@ -1,10 +1,12 @@
 """Docstrings as Markdown, for the Python reference.
 
 In: docstrings as they are in the code, with doctests, trees, and lists of `name: meaning`; the
-fields of a class, with a comment behind each. Out: Markdown with code blocks and lists. Not this
-module's job: what a docstring says.
+fields of a class, with a comment behind each; defaults that are constants. Out: Markdown with code
+blocks and lists, and the values of the defaults. Not this module's job: what a docstring says.
 """
 
+import importlib
+import json
 import re
 from typing import Any
 
@@ -23,15 +25,28 @@ class MarkdownDocstrings(griffe.Extension):
             obj.docstring.value = "\n\n".join(map(to_markdown, paragraphs))
 
     def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
-        """List the fields of a class, unless its docstring does."""
+        """List the fields of a class that its docstring does not list, before its examples."""
+        for function in [*cls.functions.values()]:
+            if any("cached_property" in str(decorator.value) for decorator in function.decorators):
+                cls.set_member(function.name, to_property(function))
+        if cls.docstring is None:
+            return
+        described = {name for f in _FIELD.findall(cls.docstring.value) for name in f[0].split(", ")}
         fields = [f for f in cls.attributes.values() if f.annotation and not f.docstring]
-        listed = [f for f in fields if not f.name.startswith("_")]
-        if (
-            cls.docstring is not None
-            and listed
-            and f"`{listed[0].name}`: " not in cls.docstring.value
-        ):
-            cls.docstring.value += "\n\n" + "\n".join(map(describe_field, listed))
+        listed = [f for f in fields if not f.name.startswith("_") and f.name not in described]
+        text, *examples = cls.docstring.value.split("\n\n>>> ", 1)
+        text += ("\n" if described else "\n\n") + "\n".join(map(describe_field, listed))
+        cls.docstring.value = "\n\n>>> ".join([text.rstrip(), *examples])
+
+    def on_function(self, *, func: griffe.Function, **_: Any) -> None:
+        """Show the value of a default that is a constant, such as `Bm25Parameters.k1`."""
+        for parameter in func.parameters:
+            if isinstance(parameter.default, griffe.ExprName | griffe.ExprAttribute):
+                value: Any = importlib.import_module(func.module.path)
+                for name in str(parameter.default).split("."):
+                    value = getattr(value, name)
+                if isinstance(value, str | int | float):
+                    parameter.default = json.dumps(value)
 
 
 def to_markdown(paragraph: str) -> str:
@@ -53,7 +68,17 @@ def describe_field(field: griffe.Attribute) -> str:
     """Return a field as an item of a list, with the comment behind it as its meaning."""
     _, _, comment = field.source.partition("  # ")
     meaning = f": {comment}" if comment else ""
-    return f"- `{field.name}` (`{field.annotation}`){meaning}"
+    default = "" if field.value is None or "(" in str(field.value) else f" = {field.value}"
+    return f"- `{field.name}` (`{field.annotation}{default}`){meaning}"
+
+
+def to_property(function: griffe.Function) -> griffe.Attribute:
+    """Return a method with a decorator that makes it a property, as the reference shows one."""
+    attribute = griffe.Attribute(
+        function.name, annotation=function.returns, docstring=function.docstring
+    )
+    attribute.labels.add("property")
+    return attribute
 
 
 def _to_item(field: re.Match[str]) -> str:

@@ -52,9 +52,9 @@ class WordInGallery:
 
     word: int
     name: str | None
-    df: int
+    df: int  # how many images have it
     idf: float
-    best: tuple[ImageWithWord, ...]
+    best: tuple[ImageWithWord, ...]  # strongest first
 
     def __repr__(self) -> str:
         word, images = identify_word(self.word, self.name), count(self.df, "image")
