@@ -144,6 +144,7 @@ def test_python_code_of_how_to_pages_runs(
     document: Path, demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(demo / "demo" / "gallery.bm25v", tmp_path / "gallery.bm25v")
+    (tmp_path / "demo").symlink_to(demo / "demo")
     (tmp_path / "queries").symlink_to(demo / "demo" / "queries")
     (tmp_path / "Pictures").mkdir()
     for image, file in enumerate(("a.jpg", "b.jpg", "c.jpg", "cat.jpg", "Pictures/cat.jpg")):

@@ -1,16 +1,64 @@
 """The package as a whole: what it exports, what importing it costs, how it is described."""
 
+import ast
+import functools
+import inspect
 import re
 import subprocess
 import sys
+import textwrap
 import tomllib
+import typing
 import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+import numpy.typing
+import pandas
+import pytest
 
 import bm25v
 from bm25v import errors
 
 ROOT = Path(__file__).parent.parent
+SELF = ("self", "cls")
+EXPORTED = {name: getattr(bm25v, name) for name in bm25v.__all__}
+
+
+def public_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield every exported function, and every method and property of an exported class."""
+    for name, value in EXPORTED.items():
+        if inspect.isfunction(value):
+            yield name, value
+            continue
+        for parent in value.__mro__:
+            if parent.__module__.startswith("bm25v."):
+                for member, definition in vars(parent).items():
+                    function = as_function(definition)
+                    if not member.startswith("_") and function is not None:
+                        yield f"{name}.{member}", function
+
+
+def as_function(definition: object) -> Callable[..., Any] | None:
+    if isinstance(definition, property):
+        return definition.fget
+    if isinstance(definition, functools.cached_property):
+        return definition.func
+    function = getattr(definition, "__func__", definition)
+    return function if inspect.isfunction(function) else None
+
+
+def annotated_classes(annotation: Any) -> Iterator[type]:
+    """Yield the classes that an annotation is made of."""
+    parts = [annotation, typing.get_origin(annotation)]
+    yield from (part for part in parts if isinstance(part, type))
+    for argument in typing.get_args(annotation):
+        yield from annotated_classes(argument)
+
+
+def resolve_annotations(value: Any) -> dict[str, Any]:
+    return typing.get_type_hints(value, localns={"pandas": pandas})
 
 
 def test_exported_names_are_all_there_and_sorted() -> None:
@@ -19,6 +67,117 @@ def test_exported_names_are_all_there_and_sorted() -> None:
         assert getattr(bm25v, name).__name__ == name
     raised = {n for n, v in vars(errors).items() if isinstance(v, type)}
     assert raised <= set(bm25v.__all__)
+
+
+def test_dir_lists_every_exported_name_without_importing_anything() -> None:
+    assert set(bm25v.__all__) <= set(dir(bm25v))
+    script = "import sys, bm25v; assert 'Gallery' in dir(bm25v) and 'numpy' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_the_python_reference_has_every_exported_name_and_no_other() -> None:
+    pages = [page.read_text(encoding="utf-8") for page in ROOT.glob("docs/reference/python/*.md")]
+    named = re.findall(r"^::: bm25v\.(\w+)$", "\n".join(pages), flags=re.MULTILINE)
+    assert len(named) == len(set(named))
+    raised = {name for name, value in EXPORTED.items() if value.__module__ == "bm25v.errors"}
+    assert set(named) - {"errors"} | raised == set(bm25v.__all__)
+    assert "errors" in named
+
+
+def test_everything_public_has_a_docstring_and_annotations() -> None:
+    for name, value in EXPORTED.items():
+        assert value.__doc__ and value.__doc__[0] != "\n", name
+        assert not value.__doc__.startswith(f"{name}("), name  # generated, if there is none
+    for name, function in public_functions():
+        assert function.__doc__, f"{name} has no docstring"
+        signature = inspect.signature(function)
+        annotations = [p.annotation for p in signature.parameters.values()]
+        is_method = next(iter(signature.parameters), "") in SELF
+        annotations = [signature.return_annotation, *annotations[is_method:]]
+        assert inspect.Signature.empty not in annotations, f"{name} lacks an annotation"
+
+
+def test_every_class_in_a_public_annotation_is_exported() -> None:
+    annotated: list[tuple[str, Any]] = [*public_functions(), *EXPORTED.items()]
+    missing = {
+        f"{name}: {part.__qualname__}"
+        for name, value in annotated
+        for annotation in resolve_annotations(value).values()
+        for part in annotated_classes(annotation)
+        if part.__module__.startswith("bm25v") and part not in EXPORTED.values()
+    }
+    assert missing == set()
+
+
+def test_the_python_reference_explains_every_alias_in_a_public_signature() -> None:
+    page = (ROOT / "docs" / "reference" / "python" / "index.md").read_text(encoding="utf-8")
+    classes = [(name, value) for name, value in EXPORTED.items() if isinstance(value, type)]
+    named = {
+        alias: owner
+        for owner, value in (*public_functions(), *classes)
+        for alias in aliases_in_annotations(value)
+    }
+    assert {"Mode", "PathInput", "Progress", "QueryImage"} <= set(named)
+    assert {alias: owner for alias, owner in named.items() if f"`{alias}`" not in page} == {}
+
+
+def aliases_in_annotations(value: Any) -> Iterator[str]:
+    """Yield the names in a function's or a class's own annotations that stand for other types."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(value))).body
+    parts = tree.body if isinstance(tree, ast.ClassDef) else [*ast.walk(tree)]
+    annotations = [getattr(part, "annotation", getattr(part, "returns", None)) for part in parts]
+    module = vars(sys.modules[value.__module__])
+    for annotation in filter(None, annotations):
+        for node in ast.walk(annotation):
+            name = getattr(node, "id", "")
+            is_general = any(hasattr(library, name) for library in (typing, numpy.typing))
+            if not is_general and typing.get_origin(module.get(name)) is not None:
+                yield name
+
+
+def test_options_are_keyword_arguments() -> None:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    made_by_users: list[tuple[str, Any]] = [("Query", bm25v.Query), ("Recipe", bm25v.Recipe)]
+    for name, function in (*made_by_users, *public_functions()):
+        parameters = inspect.signature(function).parameters
+        positional = [p for n, p in parameters.items() if p.kind in kinds and n not in SELF]
+        assert len(positional) <= 2, f"{name} takes {len(positional)} positional arguments"
+        with_default = [p.name for p in positional if p.default is not p.empty]
+        assert len(with_default) <= 1, f"{name}: {with_default} should be keyword arguments"
+
+
+def test_what_users_have_no_business_with_has_an_underscore() -> None:
+    """An attribute without one is a field, which the reference lists, or a property."""
+    unlisted = set()
+    for name, value in EXPORTED.items():
+        if isinstance(value, type):
+            tree = ast.parse(textwrap.dedent(inspect.getsource(value)))
+            stored = {
+                node.attr
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+                if isinstance(node.value, ast.Name) and node.value.id == "self"
+            }
+            fields = resolve_annotations(value)
+            unlisted |= {f"{name}.{n}" for n in stored - set(fields) if not n.startswith("_")}
+    assert unlisted == {"Gallery.store"}  # the packages above `api` read it
+
+
+@pytest.mark.parametrize("call", ["bm25v.train('photos', 'mine.vocab')", "bm25v.train"])
+def test_training_without_torch_names_the_extra(call: str, tmp_path: Path) -> None:
+    script = f"""
+import sys, bm25v
+sys.modules["torch"] = None
+try:
+    {call}
+except bm25v.MissingExtra as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    message = "training a vocabulary needs an extra: pip install 'bm25v[train]'\n"
+    assert done.stdout == (message if call.endswith(")") else "")  # the name alone needs no torch
 
 
 def test_the_tree_of_errors_names_every_error() -> None:

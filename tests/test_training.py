@@ -1,5 +1,7 @@
 """Training on folders: stores, checkpoints, resuming, several processes."""
 
+import dataclasses
+import inspect
 import itertools
 import json
 import os
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 
 torch = pytest.importorskip("torch")
 
+import bm25v  # noqa: E402
 from bm25v import images  # noqa: E402
 from bm25v.api import Gallery  # noqa: E402
 from bm25v.backbones.protocol import Features, Floats  # noqa: E402
@@ -99,6 +102,39 @@ def test_an_interrupted_run_resumes_to_the_same_weights(options: TrainingOptions
     assert steps[0] == 10
     assert weights(resumed) == weights(whole)
     assert resumed.sae.w_dec_vd.tobytes() == whole.sae.w_dec_vd.tobytes()
+
+
+def test_the_function_for_python_trains_like_a_run_with_the_same_options(
+    options: TrainingOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    (options.folder / "torn.png").write_bytes(b"not an image")
+    expected = train_vocabulary(options)
+    stages: dict[str, tuple[int, int]] = {}
+
+    def note(stage: str, done: int, total: int) -> None:
+        stages[stage] = (done, total)
+
+    output = str(options.output.with_name("again.vocab"))
+    trained = bm25v.train(str(options.folder), output, backbone="toy", recipe=RECIPE, progress=note)
+    assert weights(trained) == weights(expected)
+    assert Vocabulary.load(output).fingerprint == trained.fingerprint
+    assert stages["extracting patches"] == (41, 41)
+    done, total = stages["training"]
+    assert done == total > 0
+    (warning,) = (r.message for r in caplog.records if r.levelname == "WARNING")
+    assert warning.startswith(f"left out: {options.folder / 'torn.png'}: is not an image")
+
+
+def test_the_function_for_python_has_every_option_with_its_default() -> None:
+    parameters = inspect.signature(bm25v.train).parameters
+    defaults = {
+        field.name: None if field.name == "recipe" else field.default  # it stands for Recipe()
+        for field in dataclasses.fields(TrainingOptions)
+    }
+    for name in ("folder", "output"):
+        assert defaults.pop(name) is dataclasses.MISSING
+    assert {name: parameters[name].default for name in defaults} == defaults
+    assert set(parameters) == {"folder", "output", *defaults, "progress"}
 
 
 def test_interrupted_extraction_continues(options: TrainingOptions, tmp_path: Path) -> None:

@@ -32,53 +32,122 @@ from bm25v.errors import (
 
 if TYPE_CHECKING:
     from bm25v.api import Gallery, explain
-    from bm25v.explanations import Explanation
+    from bm25v.backbones.protocol import Backbone, Features
+    from bm25v.duplicates.groups import Duplicate, DuplicateGroup
+    from bm25v.duplicates.similarity import Similarity
+    from bm25v.explanations.explanation import Explanation, Part
+    from bm25v.explanations.word_statistics import (
+        FolderWithWord,
+        ImageWithWord,
+        WordInGallery,
+        WordList,
+        WordUse,
+    )
+    from bm25v.gallery.indexing import Failure, IndexReport
     from bm25v.gallery.selection import GalleryImage
-    from bm25v.search import Hit, Query, Results
-    from bm25v.vocabulary import Vocabulary
+    from bm25v.gallery.store import GalleryInfo
+    from bm25v.index.bm25 import Bm25Parameters
+    from bm25v.sae.model import Codes, SparseAutoEncoder
+    from bm25v.search.query import Query, QueryOptions
+    from bm25v.search.results import Hit, Match, QueryWord, Results, WordContribution
+    from bm25v.search.text import SharedWord
+    from bm25v.training.recipe import Recipe
+    from bm25v.training.train import train
     from bm25v.vocabulary.bag import Bag
+    from bm25v.vocabulary.vocabulary import Encoding, Vocabulary
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Backbone",
     "BackboneError",
     "Bag",
+    "Bm25Parameters",
     "Bm25vError",
+    "Codes",
+    "Duplicate",
+    "DuplicateGroup",
+    "Encoding",
     "EvaluationError",
     "Explanation",
+    "Failure",
+    "Features",
+    "FolderWithWord",
     "Gallery",
     "GalleryDamaged",
     "GalleryError",
     "GalleryImage",
+    "GalleryInfo",
     "GalleryLocked",
     "GalleryNotFound",
     "GalleryTooNew",
     "Hit",
     "ImageError",
+    "ImageWithWord",
+    "IndexReport",
+    "Match",
     "MissingExtra",
     "ModelUnavailable",
+    "Part",
     "Query",
+    "QueryOptions",
+    "QueryWord",
+    "Recipe",
     "Results",
+    "SharedWord",
+    "Similarity",
+    "SparseAutoEncoder",
     "StorageFull",
     "UnknownBackbone",
     "UnknownVocabulary",
     "Vocabulary",
     "VocabularyError",
     "VocabularyMismatch",
+    "WordContribution",
+    "WordInGallery",
+    "WordList",
+    "WordUse",
     "WrongUse",
     "explain",
+    "train",
 ]
 
+# Where each name is imported from when it is first used.
 _HOMES = {
+    "Backbone": "bm25v.backbones.protocol",
     "Bag": "bm25v.vocabulary.bag",
-    "Explanation": "bm25v.explanations",
+    "Bm25Parameters": "bm25v.index.bm25",
+    "Codes": "bm25v.sae.model",
+    "Duplicate": "bm25v.duplicates.groups",
+    "DuplicateGroup": "bm25v.duplicates.groups",
+    "Encoding": "bm25v.vocabulary.vocabulary",
+    "Explanation": "bm25v.explanations.explanation",
+    "Failure": "bm25v.gallery.indexing",
+    "Features": "bm25v.backbones.protocol",
+    "FolderWithWord": "bm25v.explanations.word_statistics",
     "Gallery": "bm25v.api",
     "GalleryImage": "bm25v.gallery.selection",
-    "Hit": "bm25v.search",
-    "Query": "bm25v.search",
-    "Results": "bm25v.search",
-    "Vocabulary": "bm25v.vocabulary",
+    "GalleryInfo": "bm25v.gallery.store",
+    "Hit": "bm25v.search.results",
+    "ImageWithWord": "bm25v.explanations.word_statistics",
+    "IndexReport": "bm25v.gallery.indexing",
+    "Match": "bm25v.search.results",
+    "Part": "bm25v.explanations.explanation",
+    "Query": "bm25v.search.query",
+    "QueryOptions": "bm25v.search.query",
+    "QueryWord": "bm25v.search.results",
+    "Recipe": "bm25v.training.recipe",
+    "Results": "bm25v.search.results",
+    "SharedWord": "bm25v.search.text",
+    "Similarity": "bm25v.duplicates.similarity",
+    "SparseAutoEncoder": "bm25v.sae.model",
+    "Vocabulary": "bm25v.vocabulary.vocabulary",
+    "WordContribution": "bm25v.search.results",
+    "WordInGallery": "bm25v.explanations.word_statistics",
+    "WordList": "bm25v.explanations.word_statistics",
+    "WordUse": "bm25v.explanations.word_statistics",
     "explain": "bm25v.api",
+    "train": "bm25v.training.train",
 }
 
 
@@ -86,3 +155,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'bm25v' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

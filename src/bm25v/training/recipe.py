@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Patches = NDArray[np.float16] | NDArray[np.float32]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """How a sparse auto-encoder is trained; the defaults worked best in our measurements.
 
@@ -26,21 +26,21 @@ class Recipe:
 
     expansion: int = 16  # words per feature dimension
     k: int = 16  # active words per patch
-    batch: int = 4096
-    epochs: int = 5
+    batch: int = 4096  # patches per step
+    epochs: int = 5  # how often each patch is used
     steps: int | None = None  # overrides epochs
-    learning_rate: float = 4e-3
+    learning_rate: float = 4e-3  # the highest of the cosine schedule
     warm_up: float = 0.05  # share of the steps
-    l1: float = 1e-3
-    aux_weight: float = 1 / 32
-    aux_k: int | None = None  # None: half the feature dimensions
+    l1: float = 1e-3  # weight of the L1 penalty
+    aux_weight: float = 1 / 32  # of the loss that makes dead words active again
+    aux_k: int | None = None  # dead words in that loss; None: half the feature dimensions
     dead_after: int = 10_000_000  # patches without activation, at most a tenth of the run
     held_out: float = 0.02  # share of the patches
     mean_activation: float = 1.0  # of active words: a term frequency then counts occurrences
     standardise: bool = True  # train on centred and scaled patches
     data_start: bool = True  # words start as directions of patches, the encoder as the decoder
     unit_rows: bool = True  # decoder rows keep length 1
-    seed: int = 0
+    seed: int = 0  # of the start and of the order of the patches
 
     @classmethod
     def paper(cls) -> "Recipe":

@@ -181,7 +181,8 @@ def check_output(output: Path) -> None:
 def _check_unfinished(options: TrainingOptions) -> None:
     if not options.resume and (options.work / checkpoints.FILE_NAME).exists():
         raise WrongUse(
-            f"{options.work} has an unfinished run: continue it with --resume, or delete the folder"
+            f"{options.work} has an unfinished run: continue it with --resume (in Python "
+            "resume=True), or delete the folder"
         )
 
 
