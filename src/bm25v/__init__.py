@@ -8,6 +8,7 @@ Importing it is cheap: numpy, the backbones and the compiler are loaded when fir
 """
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 from bm25v.errors import (
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from bm25v.vocabulary.vocabulary import Encoding, Vocabulary
 
 __version__ = "0.1.0"
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # else warnings go to stderr
 
 __all__ = [
     "Backbone",

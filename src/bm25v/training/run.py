@@ -8,6 +8,7 @@ a step (`trainer`).
 import hashlib
 import itertools
 import json
+import logging
 import os
 import shutil
 import signal
@@ -25,6 +26,7 @@ from torch import distributed
 from bm25v import backbones
 from bm25v.backbones import Backbone
 from bm25v.backbones.huggingface import find_device
+from bm25v.display import duration
 from bm25v.errors import ImageError, VocabularyError, WrongUse
 from bm25v.explanations.samples import Samples
 from bm25v.progress import Progress, no_progress
@@ -49,6 +51,8 @@ from bm25v.training.word_samples import gather_samples
 from bm25v.vocabulary import Vocabulary
 
 CHECKPOINT_SECONDS = 60.0
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,13 @@ def train_vocabulary(options: TrainingOptions, listener: Listener | None = None)
         trainer = start_trainer(windows, options.recipe, device=device)
         if options.resume:
             trainer.restore(checkpoints.load_checkpoint(options.work))
+        _log.info(
+            "training on %s patches of %s images, from step %s to %s",
+            f"{n_patches:,}",
+            f"{len(extraction.paths):,}",
+            f"{trainer.step_number:,}",
+            f"{trainer.steps:,}",
+        )
         _train(options, trainer, windows, key, processes, listener)
         sae = trainer.autoencoder()
         report = {
@@ -163,6 +174,7 @@ def train_vocabulary(options: TrainingOptions, listener: Listener | None = None)
                 progress=listener.progress,
             )
             _finish(options, vocabulary, samples)
+            _log.info("trained %s in %s", options.output, duration(time.perf_counter() - start))
         processes.wait()
     return vocabulary
 
@@ -282,6 +294,7 @@ def _train(
     def save() -> None:
         if processes.is_first:
             checkpoints.save_checkpoint(options.work, trainer.state(), key=key)
+            _log.debug("checkpoint after step %s", f"{trainer.step_number:,}")
 
     last = time.monotonic()
     with _open_log(options, trainer.step_number, processes) as write, _defer_interrupt() as stop:
