@@ -29,7 +29,7 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def start(function: Callable[[Report], None]) -> tuple[int, int]:
     """Run a function in a child, which may report steps; return its process id and a pipe to read.
 
-    No catalogue may be open in this process: a database connection must not be forked.
+    No other thread may use a gallery meanwhile: the child would wait for its locks.
     """
     read_end, write_end = os.pipe()
     child = os.fork()

@@ -115,6 +115,7 @@ _IMMUTABLE = "ro&immutable=1"  # read without a log, for read-only media
 _SEPARATOR = os.fsencode(os.sep)
 _EPOCH = datetime(1970, 1, 1)
 _CHANGES_KEPT = 1_000_000  # a reader that is further behind reads the whole gallery again
+_inherited: list[sqlite3.Connection] = []  # by fork: only the process that opened one may close it
 
 
 @dataclass(frozen=True)
@@ -204,8 +205,18 @@ class Catalog:
                 db.close()
                 if not isinstance(error, sqlite3.OperationalError) or mode == modes[-1]:
                     raise
-        self._db, self._mode, self._stamp = db, mode, stamp
-        self._close = weakref.finalize(self, db.close)
+        self._connection, self._mode, self._stamp = db, mode, stamp
+        self._process = os.getpid()
+        self._close = weakref.finalize(self, _close_connection, db, self._process)
+
+    @property
+    def _db(self) -> sqlite3.Connection:
+        """The connection; after a fork, the new process gets its own."""
+        if self._process != os.getpid() and self._close.alive:  # Linux, macOS: forked, not closed
+            if self._write:
+                raise WrongUse(f"{self._path.parent} is written by the parent process: open it")
+            self._connect()
+        return self._connection
 
     @staticmethod
     def create(path: Path, meta: Meta) -> None:
@@ -231,7 +242,8 @@ class Catalog:
             if self._check_identity() != self._stamp:
                 self._close()
                 self._connect()
-            return (*self._stamp, *self._one("PRAGMA data_version"))
+            data_version = self._one("PRAGMA data_version")  # may be equal on two connections
+            return (self._process, *self._stamp, *data_version)
 
     def _check_identity(self) -> tuple[int, ...]:
         """Raise an error if the gallery was deleted, or replaced by another one."""
@@ -541,6 +553,13 @@ def _rows(rows: list[Any]) -> Rows:
     if not all(isinstance(row, int) for row in rows):
         raise GalleryDamaged("the catalogue has rows that are not numbers: run bm25v verify")
     return np.array(rows, dtype=np.int64)
+
+
+def _close_connection(db: sqlite3.Connection, process: int) -> None:
+    if process == os.getpid():
+        db.close()
+    else:
+        _inherited.append(db)
 
 
 def _connection(path: Path, mode: str) -> sqlite3.Connection:
