@@ -44,7 +44,7 @@ def replacing_file(path: Path) -> Iterator[BinaryIO]:
 
 def sync_folder(folder: Path) -> None:
     """Sync a folder's list of files, on systems that can open a folder."""
-    if os.name == "nt":
+    if os.name == "nt":  # Windows: cannot open a folder
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -12,7 +12,8 @@ from typing import Any, Self, TypeVar, overload
 
 _T = TypeVar("_T")
 
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")  # "quota period" or "max period", in microseconds
+# Linux: "quota period" or "max period", in microseconds. Other systems do not have this file.
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 
 def available_cpus() -> int:
@@ -23,7 +24,7 @@ def available_cpus() -> int:
     """
     try:
         cpus = len(os.sched_getaffinity(0))
-    except AttributeError:  # only Linux has it
+    except AttributeError:  # macOS, Windows: no affinity
         cpus = os.cpu_count() or 1
     return max(1, min(cpus, _cgroup_cpus() or cpus))
 
@@ -31,7 +32,7 @@ def available_cpus() -> int:
 def _cgroup_cpus() -> int | None:
     """Return the limit of the container, rounded up; None if there is none."""
     try:
-        quota, period = _CGROUP_LIMIT.read_text().split()
+        quota, period = _CGROUP_LIMIT.read_text(encoding="ascii").split()
         return -(-int(quota) // int(period))
     except (OSError, ValueError):
         return None

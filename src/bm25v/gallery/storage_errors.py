@@ -11,7 +11,7 @@ from bm25v.errors import Bm25vError, GalleryDamaged, GalleryError, StorageFull, 
 # A damaged text in an SQLite error message raises UnicodeDecodeError.
 DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 
-_DISK_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
+_DISK_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}  # Windows: no such code
 _NOT_ACCESSIBLE = {  # the file may be intact
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CANTOPEN,

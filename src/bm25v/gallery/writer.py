@@ -162,7 +162,7 @@ class Writer:
         location = (self._folder, self.catalog.meta, self.catalog.state().generation)
         current = {bag_file(*location).path, dense_file(*location).path}
         for path in set(self._folder.glob("*.rows")) - current:
-            with suppress(OSError):  # Windows keeps files that a reader has open
+            with suppress(OSError):  # Windows: keeps files that a reader has open
                 path.unlink(missing_ok=True)
 
 

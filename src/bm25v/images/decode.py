@@ -193,7 +193,7 @@ def open_stream(source: Source) -> Iterator[Stream]:
 
 def open_nonblocking(path: str, flags: int) -> int:
     """Open like `os.open`, but do not wait for the other end of a FIFO."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # Windows: no such flag, no FIFOs
 
 
 def system_reason(error: OSError | ValueError) -> str:

@@ -59,7 +59,7 @@ def open_log(folder: Path, *, after: int) -> Iterator[Callable[[StepFigures], No
     """Yield a function that logs a step; a run that resumes does so after step `after`."""
     folder.mkdir(parents=True, exist_ok=True)
     with (
-        (folder / _LOG).open("a" if after else "w", encoding="utf-8") as log,
+        (folder / _LOG).open("a" if after else "w", encoding="utf-8", newline="\n") as log,
         _open_curves(folder / _CURVES, after=after) as add_to_curves,
     ):
 
