@@ -61,13 +61,13 @@ def describe_commands() -> Iterator[str]:
     context = click.Context(cli.bm25v, info_name="bm25v")
     yield "| command | what it does |\n|---|---|"
     for name in cli.COMMANDS:
-        summary = cli.bm25v.get_command(context, name).get_short_help_str(limit=100)
+        summary = cli.load_command(name).get_short_help_str(limit=100)
         yield f"| [`{name}`](#{name}) | {summary} |"
     yield ""
     for section, names in cli.SECTIONS.items():
         yield f"## {section}\n"
         for name in names:
-            yield from _describe(cli.bm25v.get_command(context, name), context)
+            yield from _describe(cli.load_command(name), context)
 
 
 def _describe(command: click.Command, parent: click.Context) -> Iterator[str]:

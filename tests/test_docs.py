@@ -9,7 +9,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -167,7 +168,7 @@ def command_lines(document: Path) -> Iterator[str]:
 
 def find_command(words: list[str]) -> tuple[click.Command, list[str]]:
     """Return the command that a line calls, and its arguments."""
-    command, words = top_command(words[0]), words[1:]
+    command, words = cli.load_command(words[0]), words[1:]
     while words and words[0] in subcommands(command):
         command, words = subcommands(command)[words[0]], words[1:]
     return command, words
@@ -176,12 +177,6 @@ def find_command(words: list[str]) -> tuple[click.Command, list[str]]:
 def subcommands(command: click.Command) -> dict[str, click.Command]:
     found: dict[str, click.Command] = getattr(command, "commands", {})
     return found
-
-
-def top_command(name: str) -> click.Command:
-    command = cli.bm25v.get_command(click.Context(cli.bm25v), name)
-    assert command is not None
-    return command
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
@@ -213,7 +208,56 @@ def all_options() -> set[str]:
         for subcommand in subcommands(command).values():
             yield from options(subcommand)
 
-    return {option for name in cli.COMMANDS for option in options(top_command(name))}
+    return {option for name in cli.COMMANDS for option in options(cli.load_command(name))}
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Callable[[str], str]:
+    """A function that runs a script in bash, where `bm25v` is this one; the home is empty."""
+    program = tmp_path / "bin" / "bm25v"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m bm25v "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "HOME": str(tmp_path), "PATH": path}
+
+    def run(script: str) -> str:
+        done = subprocess.run(
+            ["bash", "-eu", "-c", script],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash is installed")
+def test_shells_complete_commands_and_options_as_the_page_says(
+    shell: Callable[[str], str], tmp_path: Path
+) -> None:
+    page = (ROOT / "docs" / "how-to" / "install.md").read_text(encoding="utf-8")
+    section = page.split("## Completion in the shell")[1].split("\n## ")[0]
+    scripts = re.findall(r"^    ```sh\n(.*?)^    ```$", section, flags=re.DOTALL | re.MULTILINE)
+    assert len(scripts) == 3
+    for script in scripts:
+        shell(textwrap.dedent(script))
+    assert (tmp_path / ".bm25v-complete.zsh").read_text().startswith("#compdef bm25v")
+    assert "complete " in (tmp_path / ".config/fish/completions/bm25v.fish").read_text()
+    for line, expected in {
+        "bm25v expl": "explain",
+        "bm25v words sug": "suggest",
+        "bm25v search --min": "--min-coverage",
+        "bm25v search --mode hy": "hybrid",
+        "bm25v nosuch x": "",
+    }.items():
+        words = shlex.join(line.split(" "))
+        query = f"COMP_WORDS=({words}); COMP_CWORD={line.count(' ')}; _bm25v_completion bm25v"
+        reply = shell(f'. ~/.bashrc; COMPREPLY=(); {query}; echo "${{COMPREPLY[@]}}"')
+        assert reply == f"{expected}\n"
 
 
 def same_shape(example: Any, actual: Any) -> None:

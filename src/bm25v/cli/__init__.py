@@ -56,20 +56,26 @@ _INTERRUPTED = 130  # as of shells and other programs: 128 + SIGINT
 COMMANDS = {name: target for section in SECTIONS.values() for name, target in section.items()}
 
 
+def load_command(name: str) -> click.Command:
+    """Import a command by its name in `COMMANDS`."""
+    module, attribute = COMMANDS[name].split(":")
+    command: click.Command = getattr(importlib.import_module(f"bm25v.cli.{module}"), attribute)
+    return command
+
+
 class _Commands(click.Group):
     """Loads commands when they are needed, and lists them in sections."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        if cmd_name not in COMMANDS:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        is_completing = ctx.resilient_parsing  # for a shell, which must not show an error
+        if cmd_name not in COMMANDS and not is_completing:
             close = difflib.get_close_matches(cmd_name, COMMANDS, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else " `bm25v --help` lists them."
             ctx.fail(f"no command {cmd_name!r}.{hint}")
-        module, attribute = COMMANDS[cmd_name].split(":")
-        command: click.Command = getattr(importlib.import_module(f"bm25v.cli.{module}"), attribute)
-        return command
+        return load_command(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))
@@ -77,7 +83,7 @@ class _Commands(click.Group):
             with formatter.section(section):
                 rows = []
                 for name in commands:
-                    summary = self.get_command(ctx, name).get_short_help_str(limit=70)
+                    summary = load_command(name).get_short_help_str(limit=70)
                     rows.append((name.ljust(width), summary))
                 formatter.write_dl(rows)
 
