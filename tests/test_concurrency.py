@@ -173,6 +173,17 @@ def test_concurrent_writers_get_gallery_locked_and_lose_nothing(folder: Path) ->
     check_contents(folder, {f"/photos/{n}-a.png": n for n in range(24)})
 
 
+def test_a_second_thread_that_writes_gets_gallery_locked(folder: Path) -> None:
+    with Gallery.open(folder) as gallery, Writer(folder):
+
+        def write(number: int) -> None:
+            with pytest.raises(GalleryLocked):
+                gallery.remove("/photos")
+            assert len(gallery.search(make_encoding(number))) == 0
+
+        run_in_threads(2, write)
+
+
 @pytest.fixture
 def shared(folder: Path) -> Iterator[Path]:
     """A gallery that other users may read, without a log of its catalogue."""
