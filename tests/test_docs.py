@@ -250,7 +250,7 @@ def test_shells_complete_commands_and_options_as_the_page_says(
     for line, expected in {
         "bm25v expl": "explain",
         "bm25v words sug": "suggest",
-        "bm25v search --min": "--min-coverage",
+        "bm25v search --min-c": "--min-coverage",
         "bm25v search --mode hy": "hybrid",
         "bm25v nosuch x": "",
     }.items():

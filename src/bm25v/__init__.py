@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from bm25v.gallery.indexing import Failure, IndexReport
     from bm25v.gallery.selection import GalleryImage
     from bm25v.gallery.store import GalleryInfo
+    from bm25v.images.metadata import Metadata
     from bm25v.index.bm25 import Bm25Parameters
     from bm25v.sae.model import Codes, SparseAutoEncoder
     from bm25v.search.query import Query, QueryOptions
@@ -89,6 +90,7 @@ __all__ = [
     "ImageWithWord",
     "IndexReport",
     "Match",
+    "Metadata",
     "MissingExtra",
     "ModelUnavailable",
     "Part",
@@ -135,6 +137,7 @@ _HOMES = {
     "ImageWithWord": "bm25v.explanations.word_statistics",
     "IndexReport": "bm25v.gallery.indexing",
     "Match": "bm25v.search.results",
+    "Metadata": "bm25v.images.metadata",
     "Part": "bm25v.explanations.explanation",
     "Query": "bm25v.search.query",
     "QueryOptions": "bm25v.search.query",

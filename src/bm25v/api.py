@@ -6,6 +6,7 @@ Not this module's job: any logic of its own.
 import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Self, Unpack
 
@@ -15,7 +16,7 @@ from bm25v.explanations.explanation import Explanation, explain_hit
 from bm25v.explanations.word_statistics import WordList, WordStatistics, WordUse
 from bm25v.gallery.catalog import FILE_NAME
 from bm25v.gallery.indexing import IndexReport, index_files, index_images, parse_images
-from bm25v.gallery.selection import GalleryImage, ImageFilter, Period, Size
+from bm25v.gallery.selection import GalleryImage, ImageFilter, Period, Size, to_gallery_image
 from bm25v.gallery.store import GalleryInfo, GalleryStore
 from bm25v.gallery.verify import find_problems
 from bm25v.gallery.writer import Writer
@@ -24,7 +25,7 @@ from bm25v.index.bm25 import Bm25Parameters
 from bm25v.progress import Progress, no_progress
 from bm25v.search import engine
 from bm25v.search.query import Query, QueryImage, QueryOptions, list_paths
-from bm25v.search.results import Explainer, Match, Results
+from bm25v.search.results import Match, Results, let_hits_explain
 from bm25v.vocabulary import DEFAULT, Encoding, Vocabulary
 
 PathInput = str | os.PathLike[str]
@@ -143,7 +144,7 @@ class Gallery:
         [('red', 60, 40)]
         """
         wanted = ImageFilter.of(folder=folder, date=date, min_size=min_size, max_size=max_size)
-        return map(GalleryImage.from_record, self.store.list_images(wanted))
+        return map(to_gallery_image, self.store.list_images(wanted))
 
     def add(
         self,
@@ -232,7 +233,7 @@ class Gallery:
         '0 of 7 words shared with any image that does not have word 163'
         """
         checked = _as_query(query, options)
-        return engine.search(self.store, checked).with_explainer(self._explainer(checked))
+        return let_hits_explain(engine.search(self.store, checked), partial(self.explain, checked))
 
     def search_many(
         self, queries: Iterable[Query | QueryImage], **options: Unpack[QueryOptions]
@@ -243,7 +244,7 @@ class Gallery:
         """
         checked = [q if isinstance(q, Query) else Query.of(q, **options) for q in queries]
         return [
-            results.with_explainer(self._explainer(query))
+            let_hits_explain(results, partial(self.explain, query))
             for query, results in zip(checked, engine.search_many(self.store, checked), strict=True)
         ]
 
@@ -272,9 +273,6 @@ class Gallery:
         """
         checked = _as_query(query, options)
         return explain_hit(self.store, checked, os.fspath(hit), encoding=encoding, image=image)
-
-    def _explainer(self, query: Query) -> Explainer:
-        return lambda hit, image: self.explain(query, hit, image=image)
 
     def words(self, *, best: int = 3) -> WordList:
         """Return the words in use, by number, each with the images where it is strongest."""

@@ -45,13 +45,6 @@ class GalleryImage:
     file_size: int  # in bytes
     taken: datetime | None  # by its metadata; None if that does not say
 
-    @classmethod
-    def from_record(cls, record: ImageRecord) -> "GalleryImage":
-        """Return what people see of the catalogue's entry."""
-        taken = from_seconds(record.taken)
-        date = taken or _file_date(record.mtime_ns)
-        return cls(record.path, date, record.width, record.height, record.size, taken)
-
     def __fspath__(self) -> str:
         """Return the path, so that it is accepted wherever an image or a path is."""
         return self.path
@@ -64,6 +57,13 @@ class GalleryImage:
         """Return the facts as plain values; dates are texts, such as "2023-06-01T14:30:05"."""
         dates = {"date": self.date, "taken": self.taken}
         return vars(self) | {name: date and date.isoformat() for name, date in dates.items()}
+
+
+def to_gallery_image(record: ImageRecord) -> GalleryImage:
+    """Return what people see of the catalogue's entry."""
+    taken = from_seconds(record.taken)
+    date = taken or _file_date(record.mtime_ns)
+    return GalleryImage(record.path, date, record.width, record.height, record.size, taken)
 
 
 class DateRange(NamedTuple):

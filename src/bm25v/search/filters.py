@@ -22,7 +22,7 @@ from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
 from bm25v.index.bm25 import Statistics, WeightedWords
 from bm25v.index.searcher import Searcher
-from bm25v.search.query import Query, QueryImage
+from bm25v.search.query import Query, QueryImage, list_images, make_filter
 
 if TYPE_CHECKING:
     from bm25v.search.encode import EncodedQuery
@@ -61,23 +61,23 @@ class RowFilter:
 
 def select_rows(query: Query, store: GalleryStore, snapshot: Snapshot) -> NDArray[np.int64] | None:
     """Return the rows with the folder, date and size that a query asks for; None for all."""
-    return store.select_rows(query.image_filter, snapshot) if query.image_filter else None
+    wanted = make_filter(query)
+    return store.select_rows(wanted, snapshot) if wanted else None
 
 
 def find_own_rows(query: Query, store: GalleryStore, snapshot: Snapshot) -> tuple[int, ...]:
     """Return the rows of the query's own images and of their copies, to be left out."""
     if query.include_query:
         return ()
-    given = (*query.images, *query.negative, *query.opened_from, *query.like, *query.unlike)
     with store.catalog.transaction():
         store.catalog.check_generation(snapshot.state.generation)
-        own = {row for image in given for row in _find_copies(image, store)}
+        own = {row for image in list_images(query) for row in _find_copies(image, store)}
     return tuple(sorted(row for row in own if row < snapshot.state.n_rows))
 
 
 def note_missing_metadata(query: Query, store: GalleryStore) -> list[str]:
     """Return a note if a filter uses dates or sizes that an older format has not stored."""
-    if not query.image_filter.needs_metadata():
+    if not make_filter(query).needs_metadata():
         return []
     n = count_without_metadata(store.catalog)
     remedy = "`bm25v index` on their folders stores them"
@@ -165,7 +165,8 @@ def _explain_filters(
 
 def _describe_filters(row_filter: RowFilter, query: Query, names: Names) -> str:
     """Return what images must be, have and not have, to follow "image"."""
-    selected = f" {query.image_filter.describe()}" if query.image_filter else ""
+    wanted = make_filter(query)
+    selected = f" {wanted.describe()}" if wanted else ""
     required = f"has {_list_words(row_filter.must, names)}" if row_filter.must else ""
     excluded = _list_words(row_filter.without, names, "or")
     if required and excluded:

@@ -111,8 +111,7 @@ class Query:
     offset: int = 0
     mode: Mode | None = None
     candidates: int = 200
-    image_filter: ImageFilter = field(init=False, repr=False)  # by folder, date and size
-    opened_from: tuple[str, ...] = field(init=False, repr=False)  # files of Pillow images
+    _opened_from: tuple[str, ...] = field(init=False, repr=False)  # files of Pillow images
 
     @classmethod
     def of(
@@ -125,11 +124,8 @@ class Query:
         return cls(**values)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "opened_from", _file_names(self.images))
-        wanted = ImageFilter.of(
-            folder=self.folder, date=self.date, min_size=self.min_size, max_size=self.max_size
-        )
-        object.__setattr__(self, "image_filter", wanted)
+        object.__setattr__(self, "_opened_from", _file_names(self.images))
+        make_filter(self)  # raises an error for wrong values
         for name, normalise in _NORMALISE.items():
             object.__setattr__(self, name, normalise(getattr(self, name)))
         if not (self.images or self.like or self.must or self.boost or self.text is not None):
@@ -148,6 +144,18 @@ class Query:
             raise WrongUse(f"offset = {self.offset}: give 0 or more")
         if not 0 <= self.min_coverage <= 1:
             raise WrongUse(f"min_coverage = {self.min_coverage}: give a share between 0 and 1")
+
+
+def make_filter(query: Query) -> ImageFilter:
+    """Return the filter by folder, date and size of a query."""
+    sizes = {"min_size": query.min_size, "max_size": query.max_size}
+    return ImageFilter.of(folder=query.folder, date=query.date, **sizes)
+
+
+def list_images(query: Query) -> tuple[ReadImage, ...]:
+    """Return all images that a query names, for or against, as pixels or paths."""
+    feedback = (*query.like, *query.unlike)
+    return (*query.images, *query.negative, *query._opened_from, *feedback)
 
 
 def list_paths(paths: Path | Iterable[Path] | None) -> tuple[str, ...]:

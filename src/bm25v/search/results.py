@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from bm25v.explanations import Explanation
 
-Explainer = Callable[["Hit", ImageInput | None], "Explanation"]
-
 _COLUMNS = {  # of Results.to_pandas()
     "rank": "int",
     "path": "object",
@@ -129,23 +127,23 @@ class Hit(Match):
     rank: int
     first_rank: int | None  # None in dense mode
     score: float
-    explainer: Explainer | None = field(default=None, compare=False)  # of the gallery
+    _explain: Callable[..., "Explanation"] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         return f"<Hit {self.rank}: {self.path}, score {self.score:.3f}>"
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the open gallery when a hit is pickled or copied."""
-        return vars(self) | {"explainer": None}
+        return vars(self) | {"_explain": None}
 
     def explain(self, *, image: ImageInput | None = None) -> "Explanation":
         """Return why this hit matches the query of its search: which words, and where.
 
         Give its image if it was added from memory, or if its file is not here any more.
         """
-        if self.explainer is None:
+        if self._explain is None:
             raise WrongUse(f"{self!r} has no open gallery: use gallery.explain(query, hit)")
-        return self.explainer(self, image)
+        return self._explain(self, image=image)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the hit as plain values."""
@@ -184,10 +182,6 @@ class Results:
     def __getitem__(self, position: int) -> Hit:
         return self.hits[position]
 
-    def with_explainer(self, explainer: Explainer) -> "Results":
-        """Return the same results, whose hits can explain themselves."""
-        return replace(self, hits=tuple(replace(hit, explainer=explainer) for hit in self.hits))
-
     def _repr_html_(self) -> str:
         from bm25v.pages.notebook import results_fragment
 
@@ -209,6 +203,11 @@ class Results:
         """Return one row per hit; `words` holds what each word adds to `sparse`, by its label."""
         rows = ({**vars(hit), "words": _sum_by_label(hit.words)} for hit in self.hits)
         return make_frame(rows, _COLUMNS)
+
+
+def let_hits_explain(results: Results, explain: Callable[..., "Explanation"]) -> Results:
+    """Return the same results with hits whose `explain` calls a function."""
+    return replace(results, hits=tuple(replace(hit, _explain=explain) for hit in results.hits))
 
 
 class Matcher:
