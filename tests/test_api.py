@@ -213,8 +213,12 @@ def test_a_pillow_image_is_turned_upright(gallery: Gallery, photos: Path, tmp_pa
 
 @pytest.mark.parametrize("wrong", [7, 2.5, {"a": 1}, io.StringIO("text")])
 def test_what_is_not_an_image_is_named(gallery: Gallery, wrong: Any) -> None:
-    with pytest.raises(WrongUse, match=f"a {type(wrong).__name__} is not an image: give a path"):
+    message = f"a {type(wrong).__name__} is not an image: give a path"
+    with pytest.raises(WrongUse, match=message):
         gallery.search([wrong])
+    if not isinstance(wrong, dict):
+        with pytest.raises(WrongUse, match=message):
+            gallery.search(wrong)
 
 
 def test_open_or_create_opens_what_is_there(tmp_path: Path, photos: Path) -> None:

@@ -180,7 +180,7 @@ def _as_images(images: Any) -> tuple[ReadImage, ...]:
     if images is None:
         return ()
     is_single = isinstance(images, str | os.PathLike | bytes | np.ndarray | Encoding | Image.Image)
-    if is_single or hasattr(images, "read"):
+    if is_single or hasattr(images, "read") or not isinstance(images, Iterable):
         return (_as_image(images),)
     return tuple(_as_image(image) for image in images)
 
