@@ -517,8 +517,8 @@ def require_gallery(folder: Path) -> None:
     """Raise an error if a folder is not a gallery."""
     if not (folder / FILE_NAME).is_file():
         raise GalleryNotFound(
-            f"no gallery at {folder}: create one with `bm25v index FOLDER -g {folder}`, or in Python "
-            "with Gallery.open_or_create"
+            f"no gallery at {folder}: create one with `bm25v index FOLDER -g {folder}`, or in "
+            "Python with Gallery.open_or_create"
         )
 
 
