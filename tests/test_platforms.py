@@ -35,7 +35,7 @@ DIFFERENT = {  # attributes of the standard library that only some systems have,
     "platform": "system|uname|win32_ver|mac_ver",
     "signal": r"SIG(?!INT\b|TERM\b)[A-Z]+|alarm|pthread_\w+",
     "errno": r"EDQUOT|WSA\w+",
-    "multiprocessing": ".*",
+    "multiprocessing": "get_context|set_start_method",
 }
 MODULES = {"fcntl", "grp", "msvcrt", "posix", "pwd", "resource", "termios", "winreg"}
 SYSTEM_FOLDERS = ("/proc", "/sys", "/dev", "/etc", "/tmp")

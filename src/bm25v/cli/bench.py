@@ -1,8 +1,9 @@
-"""`bm25v bench`: encode, search, explain, duplicates."""
+"""`bm25v bench`: encode, search, explain, duplicates, soak."""
 
 import itertools
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING
 import click
 
 from bm25v.cli.options import json_option, vocabulary_option
-from bm25v.cli.printing import console, print_grid, print_json
-from bm25v.display import count
+from bm25v.cli.printing import console, print_facts, print_grid, print_json
+from bm25v.display import count, duration, file_size
 
 if TYPE_CHECKING:
     from bm25v.research.bench.search import SearchTimes
+    from bm25v.research.bench.soak import SoakReport
 
 _RATIOS = (  # the system to compare with, and ours
     ("dense", "first-stage"),
@@ -33,7 +35,7 @@ _folder_argument = click.argument(
 
 @click.group("bench")
 def bench() -> None:
-    """Time parts of bm25v on this machine."""
+    """Measure parts of bm25v on this machine."""
 
 
 @contextmanager
@@ -235,3 +237,86 @@ def duplicates(folder: Path, vocabulary: str, every: int, as_json: bool) -> None
     )
     for paths in result.mixed:
         click.echo(f"one group: {', '.join(paths)}")
+
+
+@bench.command("soak")
+@click.option("--seconds", default=60, show_default=True, type=click.IntRange(1))
+@click.option(
+    "--images",
+    "n_images",
+    default=500,
+    show_default=True,
+    type=click.IntRange(2),
+    help="Synthetic images that are added, updated, moved and removed.",
+)
+@click.option("--readers", "n_readers", default=2, show_default=True, type=click.IntRange(1))
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
+@click.option(
+    "-g",
+    "--gallery",
+    "gallery_path",
+    type=click.Path(path_type=Path),
+    help="Make the gallery in this empty folder and keep it  [default: a temporary folder]",
+)
+@json_option
+def soak(
+    seconds: int,
+    n_images: int,
+    n_readers: int,
+    seed: int,
+    gallery_path: Path | None,
+    as_json: bool,
+) -> None:
+    """Write to a gallery, kill the writers, search meanwhile and check every answer.
+
+    The exit code is 1 if something is wrong. Ctrl-C ends the run early.
+    """
+    from bm25v.cli.progress import progress_bar
+    from bm25v.research.bench.soak import run_soak
+
+    with progress_bar() as progress:
+        report = run_soak(
+            seconds=seconds,
+            n_images=n_images,
+            n_readers=n_readers,
+            seed=seed,
+            folder=gallery_path,
+            progress=progress,
+        )
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        _print_soak(report)
+    if report.problems:
+        sys.exit(1)
+    if report.is_interrupted:
+        raise KeyboardInterrupt
+
+
+def _print_soak(report: "SoakReport") -> None:
+    writers = count(report.kills.total(), "writer")
+    facts = {
+        "run": f"{duration(report.seconds)}, {count(report.n_images, 'image')}, seed {report.seed}",
+        "written": f"{count(report.commits, 'commit')}, {count(report.compactions, 'compaction')}",
+        "killed": f"{writers} ({_list_counts(report.kills)})",
+        "interrupted": f"{report.interrupted_commits:,} commits and compactions, of which "
+        f"{report.kept_commits:,} had taken effect; {report.repeated:,} begun again",
+        "checked": f"{report.searches.total():,} searches ({_list_counts(report.searches)})",
+    }
+    for number, reader in enumerate(report.readers):
+        start, end = reader.usage_at_start, reader.usage_at_end
+        facts[f"reader {number}"] = (
+            f"{count(reader.snapshots, 'snapshot')}, {count(reader.compactions, 'compaction')} "
+            f"followed, {reader.retries:,} retries, slowest search {reader.slowest_ms:.0f} ms, "
+            f"memory {file_size(start.memory_bytes)} at first, {file_size(end.memory_bytes)} at "
+            f"the end, open files {start.open_files} and {end.open_files}"
+        )
+    print_facts(facts)
+    for problem in report.problems:
+        click.echo(f"problem: {problem}")
+    if not report.problems:
+        click.echo("no problems")
+
+
+def _list_counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{n:,} {name}" for name, n in sorted(counts.items()))

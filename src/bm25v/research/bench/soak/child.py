@@ -1,0 +1,92 @@
+"""What all child processes of a run have in common: how they start and end, what they use.
+
+A child ends when the journal says so, or when the process that started it is gone; then it removes
+the temporary folder, because nobody else does.
+"""
+
+import faulthandler
+import gc
+import multiprocessing
+import shutil
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from bm25v.research.bench.soak.journal import Journal
+
+_PROCESS = Path("/proc/self")  # Linux: other systems do not have it, and report nothing
+_DESCRIPTORS, _MEMORY = _PROCESS / "fd", _PROCESS / "status"
+
+
+class Usage(NamedTuple):
+    """What a process uses; 0 on systems without /proc."""
+
+    memory_bytes: int  # without the pages of files
+    open_files: int
+
+
+NOTHING = Usage(0, 0)
+
+
+def highest_usage(usages: Sequence[Usage]) -> Usage:
+    """Return the highest of several values, one by one."""
+    memory_bytes, open_files = zip(NOTHING, *usages, strict=True)
+    return Usage(max(memory_bytes), max(open_files))
+
+
+class Place(NamedTuple):
+    """Where a run keeps its files."""
+
+    gallery: Path
+    scratch: Path
+
+    @property
+    def journal(self) -> Path:
+        """The file of the journal."""
+        return self.scratch / "journal"
+
+    def errors(self, name: str) -> Path:
+        """Return the file of what a child prints to standard error."""
+        return self.scratch / f"{name}.stderr"
+
+    def read_error(self, name: str) -> str:
+        """Return the last line that a child has printed to standard error."""
+        try:
+            lines = self.errors(name).read_text(errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return lines[-1] if lines else "it printed no error"
+
+
+@contextmanager
+def join_run(place: Place) -> Iterator[Journal]:
+    """Yield the journal to a child process; at the end, clean up if the run was killed."""
+    errors = place.errors(multiprocessing.current_process().name)
+    sys.stderr = errors.open("w", buffering=1)  # not closed: the process may end with an error
+    faulthandler.enable()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with Journal(place.journal) as journal:
+            yield journal
+    finally:
+        if is_abandoned():
+            shutil.rmtree(place.scratch, ignore_errors=True)
+
+
+def is_abandoned() -> bool:
+    """Return whether the process that started this one is gone."""
+    parent = multiprocessing.parent_process()
+    return parent is not None and not parent.is_alive()
+
+
+def measure_usage() -> Usage:
+    """Return what this process uses now."""
+    gc.collect()
+    if not _DESCRIPTORS.is_dir():
+        return NOTHING
+    lines = _MEMORY.read_text(encoding="ascii", errors="replace").splitlines()
+    kilobytes = next((line.split()[1] for line in lines if line.startswith("RssAnon:")), "0")
+    return Usage(int(kilobytes) * 1024, len(list(_DESCRIPTORS.iterdir())) - 1)  # 1: this listing
