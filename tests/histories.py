@@ -6,7 +6,6 @@ This is fast, and every row is known to the last bit.
 import random
 from collections.abc import Iterator
 from datetime import datetime
-from functools import cache
 from itertools import chain, islice
 from pathlib import Path
 
@@ -18,24 +17,12 @@ from bm25v.gallery.rows import bag_file, dense_file
 from bm25v.gallery.writer import Writer
 from bm25v.images import Metadata
 from bm25v.index.bm25 import WeightedWords, reference_scores
-from bm25v.sae.model import Codes
-from bm25v.vocabulary import Encoding
-from bm25v.vocabulary.bag import Bag
+from bm25v.research.bench.soak.history import make_encoding as make_encoding  # exported
 
 N_IMAGES = 40  # different images that are added and removed
 
 Contents = dict[str, int]  # what a gallery should contain: for each path the number of its image
 Rows = dict[str, tuple[bytes, bytes, bytes]]  # for each path its words, tf and dense vector
-
-
-@cache
-def make_encoding(number: int) -> Encoding:
-    """Return a random encoding of the toy vocabulary, a different one for each number."""
-    rng = np.random.default_rng(number)
-    words = np.sort(rng.choice(192, 12, replace=False)).astype(np.int32)
-    bag = Bag(words, rng.integers(1, 500, 12).astype(np.uint16))
-    dense_e = rng.normal(size=12).astype(np.float16).astype(np.float32)
-    return Encoding(bag, dense_e, Codes(np.empty((0, 1), np.int32), np.empty((0, 1), np.float32)))
 
 
 def image_number(path: str) -> int:

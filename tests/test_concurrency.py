@@ -1,7 +1,6 @@
 """Readers see one complete version and no error, whatever a writer does meanwhile."""
 
 import os
-import random
 import shutil
 import tempfile
 import threading
@@ -19,12 +18,11 @@ from bm25v.gallery.catalog import RowsRenumbered
 from bm25v.gallery.file_state import FileState
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.writer import Writer
-from bm25v.index.bm25 import WeightedWords, reference_search
+from bm25v.index.bm25 import WeightedWords
 from bm25v.search import Mode
 from tests.children import REFUSED, Report, finish, needs_fork, start
 from tests.histories import (
     N_IMAGES,
-    Contents,
     check_contents,
     expected_rows,
     fill_gallery,
@@ -37,57 +35,11 @@ from tests.histories import (
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork")
 
-SOAK_SECONDS = float(os.environ.get("BM25V_SOAK_SECONDS", "4"))
-NUMBERS = {make_encoding(n).dense_e.astype(np.float16).tobytes(): n for n in range(N_IMAGES)}
-MODES: tuple[Mode, ...] = ("two-stage", "sparse", "dense")
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     Gallery.create(tmp_path / "g", vocabulary="toy").close()
     return tmp_path / "g"
-
-
-def random_pairs(seed: int) -> Iterator[list[Contents]]:
-    """Yield commits as `random_sessions` does; images are added, moved and removed in pairs."""
-    rng = random.Random(seed)
-    contents: Contents = {}
-    while True:
-        commits = []
-        for _ in range(rng.randint(0, 3)):
-            first, letter = 2 * rng.randrange(N_IMAGES // 2), rng.choice("abc")
-            is_present = first in contents.values()
-            contents = {path: n for path, n in contents.items() if n // 2 != first // 2}
-            if not is_present or rng.random() < 0.5:
-                contents |= {f"/photos/{n}-{letter}.png": n for n in (first, first + 1)}
-            commits.append(contents)
-        yield commits
-
-
-@needs_fork
-def test_readers_see_complete_versions_while_a_writer_writes_and_compacts(folder: Path) -> None:
-    """For a longer test: BM25V_SOAK_SECONDS=60 pytest tests/test_concurrency.py."""
-    end = time.monotonic() + SOAK_SECONDS
-
-    def write(report: Report) -> None:
-        for commits in random_pairs(7):
-            for _ in run_session(folder, commits):
-                report()
-            if time.monotonic() > end:
-                break
-
-    def read(report: Report) -> None:
-        with Gallery.open(folder) as gallery:
-            run_in_threads(4, lambda seed: read_until(end, gallery, random.Random(seed), report))
-
-    children = [start(write), start(read), start(read)]
-    (written, commits), *readers = [finish(*child) for child in children]
-    print(f"{commits} commits, {[reads for _, reads in readers]} reads in {SOAK_SECONDS:g} s")
-    assert written == 0
-    assert [code for code, _ in readers] == [0, 0]
-    assert min(commits, *(reads for _, reads in readers)) > 10
-    with Gallery.open(folder) as gallery:
-        assert gallery.problems() == []
 
 
 def run_in_threads(n: int, function: Callable[[int], None]) -> None:
@@ -107,31 +59,6 @@ def run_in_threads(n: int, function: Callable[[int], None]) -> None:
         thread.join()
     if errors:
         raise errors[0]
-
-
-def read_until(end: float, gallery: Gallery, rng: random.Random, report: Report) -> None:
-    while time.monotonic() < end:
-        number = rng.randrange(N_IMAGES)
-        check_snapshot(gallery.store.snapshot(), number)
-        check_hits(gallery, number, rng.choice(MODES))
-        assert len(gallery) % 2 == 0
-        if rng.random() < 0.1:
-            assert gallery.problems() == []
-        report()
-
-
-def check_snapshot(snapshot: Snapshot, number: int) -> None:
-    """Assert that both images of every pair are there, and that scores equal the reference."""
-    rows = snapshot.rows.tolist()
-    numbers = {NUMBERS[snapshot.dense_ne[row].tobytes()] for row in rows}
-    assert len(numbers) == len(rows)
-    assert {n ^ 1 for n in numbers} == numbers
-    query = WeightedWords.from_bag(make_encoding(number).bag)
-    expected = reference_search([snapshot.bag(row) for row in rows], query, 10)
-    ranked = snapshot.searcher.search(query, 10)
-    assert list(zip(*map(np.ndarray.tolist, ranked), strict=True)) == [
-        (rows[i], score) for i, score in expected
-    ]
 
 
 def check_hits(gallery: Gallery, number: int, mode: Mode) -> None:
@@ -317,7 +244,7 @@ def test_a_gallery_deleted_at_any_time_gives_results_or_a_gallery_error(
 
     def write(report: Report) -> None:
         report()
-        for commits in random_pairs(seed):
+        for commits in random_sessions(seed, {}):
             for _ in run_session(folder, commits):
                 pass
 
