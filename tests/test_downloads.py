@@ -191,7 +191,7 @@ def test_a_full_disk_leaves_no_part_of_the_file(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
-    assert "cannot be written (No space left on device)" in failure(file)
+    assert "cannot be written (the disk is full)" in failure(file)
     assert list((tmp_path / "models").iterdir()) == []
 
 

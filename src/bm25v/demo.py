@@ -19,7 +19,7 @@ from bm25v.api import Gallery
 from bm25v.backbones import downloads
 from bm25v.backbones.downloads import PackagedFile
 from bm25v.errors import VocabularyMismatch, WrongUse
-from bm25v.files import replace_file
+from bm25v.files import make_folder, replace_file, reporting_full_disk
 from bm25v.gallery.indexing import IndexReport
 from bm25v.pages.searches_page import LabelledSearch, render_searches
 from bm25v.progress import Progress, no_progress, show_downloads
@@ -209,9 +209,10 @@ def _check_name(name: str) -> str:
 
 def _write(path: Path, content: bytes) -> None:
     """Write a file unless it is there already, so that indexing sees it as unchanged."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     if not path.is_file() or path.read_bytes() != content:
-        path.write_bytes(content)  # not synced, because that is slow: the next run repairs it
+        with reporting_full_disk(path):
+            path.write_bytes(content)  # not synced, because that is slow: the next run repairs it
 
 
 def _open_gallery(path: Path, vocabulary: str) -> Gallery:

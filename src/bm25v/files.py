@@ -1,16 +1,23 @@
 """The one way to write a file: complete and synced, or not at all.
 
 In: a path and its new content. Out: the file on disk; a reader sees the old content or the new one,
-never a part. Append-only row files are the exception: `gallery.rows` writes those. Not this
-module's job: turning `OSError` into an error for users; callers know what the file is for.
+never a part. A full disk is a `StorageFull`; other errors of the disk stay `OSError`, because
+callers know what the file is for. Append-only row files are the exception: `gallery.rows` writes
+those. Files that others wrote are read with a limit, because a few bytes on a disk can be a file of
+any size.
 """
 
+import errno
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from bm25v.errors import StorageFull
+
+_DISK_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
 def replace_file(path: Path, content: bytes | str) -> None:
@@ -30,16 +37,67 @@ def replace_file(path: Path, content: bytes | str) -> None:
 def replacing_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a file to write to; it replaces `path` once the block ends without error."""
     scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    with reporting_full_disk(path):
+        try:
+            with scratch.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.replace(path)
+        except BaseException:
+            with suppress(OSError):  # the first error is the one to report
+                scratch.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+@contextmanager
+def reporting_full_disk(path: Path) -> Iterator[None]:
+    """Turn the error of a full disk within the block into `StorageFull`, which names `path`."""
     try:
-        with scratch.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
-    except BaseException:
-        scratch.unlink(missing_ok=True)
+        yield
+    except StorageFull:
         raise
-    sync_folder(path.parent)
+    except Exception as error:
+        if not _is_disk_full(error):
+            raise
+        raise StorageFull(
+            f"the disk of {path} is full; what was complete is kept: "
+            "free some space and run the same command again"
+        ) from error
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, synced; one that exists is left as it is.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp()) / "pages" / "words"
+    >>> make_folder(folder)
+    >>> folder.is_dir()
+    True
+    """
+    if folder.is_dir():
+        return
+    if folder.parent != folder:
+        make_folder(folder.parent)
+    with reporting_full_disk(folder):
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def is_unused(folder: Path, *leftovers: str) -> bool:
+    """Return whether a folder is missing or empty, but for files of a write that failed.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> (folder / "weights").write_bytes(b"")
+    0
+    >>> is_unused(folder / "new"), is_unused(folder), is_unused(folder, "weights")
+    (True, False, True)
+    """
+    if not folder.exists():
+        return True
+    return folder.is_dir() and all(path.name in leftovers for path in folder.iterdir())
 
 
 def sync_folder(folder: Path) -> None:
@@ -51,3 +109,30 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def read_limited(path: Path, limit: int) -> bytes:
+    """Return a file's content; raise `ValueError` if it has more than `limit` bytes.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "large.json"
+    >>> path.write_bytes(bytes(1000))
+    1000
+    >>> read_limited(path, 999)
+    Traceback (most recent call last):
+    ValueError: it has more than 999 bytes
+    """
+    with path.open("rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise ValueError(f"it has more than {limit:,} bytes")
+    return content
+
+
+def _is_disk_full(error: BaseException | None) -> bool:
+    """Return whether a full disk caused an error; closing a file may raise another one after it."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _DISK_FULL:
+            return True
+        error = error.__cause__ or error.__context__
+    return False

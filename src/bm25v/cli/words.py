@@ -9,7 +9,7 @@ from click.core import ParameterSource
 from bm25v.cli.options import gallery_option, json_option
 from bm25v.cli.printing import Column, make_columns, print_facts, print_json, print_table
 from bm25v.display import count, display_path
-from bm25v.files import replace_file
+from bm25v.files import make_folder, replace_file
 
 if TYPE_CHECKING:
     from bm25v.api import Gallery
@@ -140,7 +140,7 @@ def _write_pages(
     if not into_folder:
         replace_file(output, render_word(portraits[0]))
         return [output]
-    output.mkdir(parents=True, exist_ok=True)
+    make_folder(output)
     numbers = [portrait.uses.facts.word for portrait in portraits]
     links = {number: f"word-{number}.html" for number in numbers}
     pages = {"index.html": render_words_overview(title, portraits, links)}

@@ -19,6 +19,7 @@ import numpy as np
 
 from bm25v import __version__
 from bm25v.errors import EvaluationError, WrongUse
+from bm25v.files import make_folder
 from bm25v.progress import Progress, no_progress
 from bm25v.research import settings as choices
 from bm25v.research.datasets import Dataset
@@ -300,7 +301,7 @@ class TrialCache:
         """Append a record: one synced write at the end of the file."""
         line = json.dumps({"key": key, "found": record}).encode() + b"\n"
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._path.parent)
             with self._path.open("ab") as file:
                 file.write(b"\n" + line if self._ends_incomplete else line)
                 file.flush()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bm25v import __version__
-from bm25v.files import replace_file
+from bm25v.files import make_folder, replace_file
 from bm25v.gallery.rows import RowArray
 from bm25v.index.bm25 import DEFAULT_PARAMETERS
 from bm25v.pages.evaluation_page import render_evaluation
@@ -170,7 +170,7 @@ def measure_report(
 
 def write_report(report: Report, folder: Path) -> None:
     """Write the page and its numbers into a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     replace_file(folder / PAGE, render_evaluation(report))
     replace_file(folder / NUMBERS, json.dumps(report.to_dict(), indent=2) + "\n")
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import WrongUse
-from bm25v.files import replacing_file
+from bm25v.files import make_folder, replacing_file
 from bm25v.index.searcher import Ranked
 from bm25v.research.datasets import Dataset
 
@@ -32,7 +32,7 @@ def write_trec(
         raise WrongUse(
             f"{dataset.name} cannot be written as TREC files, because qrels cannot mark junk images"
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     _write_lines(folder / "qrels.txt", _qrels(dataset))
     for system, rankings in rankings_by_system.items():
         _write_lines(folder / f"{system}.run", _run(dataset, rankings, tag=system))

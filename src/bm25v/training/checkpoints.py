@@ -15,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from bm25v.errors import VocabularyError, WrongUse
-from bm25v.files import replace_file
+from bm25v.files import make_folder, replace_file
 from bm25v.training.trainer import StepFigures
 
 FILE_NAME = "checkpoint.safetensors"
@@ -57,7 +57,7 @@ def load_checkpoint(folder: Path) -> dict[str, Tensor]:
 @contextmanager
 def open_log(folder: Path, *, after: int) -> Iterator[Callable[[StepFigures], None]]:
     """Yield a function that logs a step; a run that resumes does so after step `after`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with (
         (folder / _LOG).open("a" if after else "w", encoding="utf-8", newline="\n") as log,
         _open_curves(folder / _CURVES, after=after) as add_to_curves,

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.errors import EvaluationError, VocabularyError, WrongUse
-from bm25v.files import replace_file, replacing_file
+from bm25v.errors import EvaluationError, StorageFull, VocabularyError, WrongUse
+from bm25v.files import make_folder, replace_file, replacing_file
 
 FORMAT = 2  # of a PatchStore; 1 had raw shards
 WINDOW_BYTES = 512 * 2**20  # of patches that are shuffled together, and held in memory
@@ -108,7 +108,7 @@ class PatchStore:
 
     def check_disk_space(self, n_bytes: int) -> None:
         """Raise `WrongUse` if the disk has less than `n_bytes` free."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         free = shutil.disk_usage(self.folder).free
         if n_bytes > free:
             raise WrongUse(
@@ -250,9 +250,10 @@ def _read_or_delete(path: Path, *names: str) -> dict[str, NDArray[Any]] | None:
 
 def _write_to_cache(path: Path, arrays: Arrays) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_arrays(path, arrays)
-    except OSError as error:
+    except (OSError, StorageFull) as error:
+        reason = error.strerror if isinstance(error, OSError) else "the disk is full"
         raise EvaluationError(
-            f"{path} cannot be written ({error.strerror}): name another folder with --cache"
+            f"{path} cannot be written ({reason}): name another folder with --cache"
         ) from error

@@ -29,6 +29,7 @@ from bm25v.backbones.huggingface import find_device
 from bm25v.display import duration
 from bm25v.errors import ImageError, VocabularyError, WrongUse
 from bm25v.explanations.samples import Samples
+from bm25v.files import make_folder
 from bm25v.progress import Progress, no_progress
 from bm25v.training import checkpoints
 from bm25v.training.extraction import (
@@ -354,7 +355,7 @@ def _data_report(
 
 
 def _finish(options: TrainingOptions, vocabulary: Vocabulary, samples: Samples) -> None:
-    options.output.mkdir(parents=True, exist_ok=True)
+    make_folder(options.output)
     samples.save(options.output)
     checkpoints.copy_log(options.work, options.output)
     vocabulary.save(options.output)  # last, so that a vocabulary that exists is complete
