@@ -19,8 +19,8 @@ from bm25v.api import Gallery
 from bm25v.backbones import text
 from bm25v.errors import BackboneError, GalleryError, GalleryLocked, VocabularyError, WrongUse
 from bm25v.gallery import word_names
-from bm25v.vocabulary import names
-from bm25v.vocabulary.vocabulary import NAMES, Vocabulary
+from bm25v.vocabulary import Vocabulary, names
+from bm25v.vocabulary.folder import NAMES
 from tests import test_cli
 from tests.children import Report, die_at_step, finish, needs_fork, start
 from tests.histories import fill_gallery

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.numpy
+import safetensors
+from click.testing import CliRunner
 
 from bm25v import backbones
 from bm25v.backbones.toy import ToyBackbone
+from bm25v.cli.gallery import index
 from bm25v.errors import UnknownVocabulary, VocabularyError, WrongUse
 from bm25v.files import replace_file
 from bm25v.sae.model import SparseAutoEncoder
@@ -64,7 +66,7 @@ def test_a_failed_save_leaves_no_vocabulary(
             written += 1
             replace_file(path, content)
 
-        monkeypatch.setattr("bm25v.vocabulary.vocabulary.replace_file", fail)
+        monkeypatch.setattr("bm25v.vocabulary.folder.replace_file", fail)
         with pytest.raises(OSError, match="No space left"):
             other.save(tmp_path / "v")
         monkeypatch.undo()
@@ -79,13 +81,13 @@ def test_a_vocabulary_replaced_while_it_is_read_raises_an_error(
 ) -> None:
     toy = Vocabulary.load("toy")
     toy.save(tmp_path / "v")
-    load_file = safetensors.numpy.load_file
+    open_file = safetensors.safe_open
 
-    def replace_then_load(path: Path) -> dict[str, Any]:
+    def replace_then_open(path: Path, framework: str) -> Any:
         replace(toy, k_post=3).save(tmp_path / "v")
-        return load_file(path)
+        return open_file(path, framework=framework)
 
-    monkeypatch.setattr(safetensors.numpy, "load_file", replace_then_load)
+    monkeypatch.setattr(safetensors, "safe_open", replace_then_open)
     with pytest.raises(VocabularyError, match="was replaced while it was read"):
         Vocabulary.load(tmp_path / "v")
 
@@ -118,6 +120,35 @@ def test_only_exact_names_load_shipped_vocabularies(
     assert Vocabulary.load("default").source == "default"
 
 
+def test_a_vocabulary_is_found_by_every_way_to_write_its_path(
+    tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "toy"  # has the name of a shipped one
+    Vocabulary.load("toy").save(folder)
+    (folder / "inside").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    given: dict[Path, list[str | Path]] = {
+        folder: [".", "./", "./.", "../toy", "../toy/", "~/toy", "~/toy/", str(folder), folder],
+        folder / "inside": ["..", "../", "../."],
+        tmp_path: ["./toy", "toy/", "toy/.", Path("toy")],
+    }
+    for here, names in given.items():
+        monkeypatch.chdir(here)
+        for number, name in enumerate(names):
+            assert Vocabulary.load(name).source == str(folder)
+            arguments = [str(photos), "-g", str(tmp_path / f"{here.name} {number}")]
+            done = CliRunner().invoke(index, [*arguments, "--vocabulary", str(name)])
+            assert done.exit_code == 0, done.output
+    assert Vocabulary.load("toy").source == "toy"
+    for name in ("~nobody-has-this-name/toy", "toy/vocabulary.json", "x" * 5000, "a\0b"):
+        with pytest.raises(UnknownVocabulary, match=r"give a folder with a vocabulary\.json"):
+            Vocabulary.load(name)
+    monkeypatch.chdir(folder)
+    with pytest.raises(WrongUse, match="an empty name of a vocabulary"):
+        Vocabulary.load("")
+
+
 def test_concurrent_threads_load_one_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[backbones.Backbone] = []
 
@@ -142,11 +173,11 @@ def test_damaged_and_newer_folders_raise_vocabulary_error(tmp_path: Path) -> Non
     with pytest.raises(VocabularyError, match=r"format 99.*upgrade bm25v"):
         Vocabulary.load(tmp_path / "v")
     settings_path.write_text("{")
-    with pytest.raises(VocabularyError, match="not a complete vocabulary"):
+    with pytest.raises(VocabularyError, match=r"vocabulary\.json: it is not JSON .* again"):
         Vocabulary.load(tmp_path / "v")
     settings_path.write_text(json.dumps(settings))
     (tmp_path / "v" / "sae.safetensors").write_bytes(b"torn")
-    with pytest.raises(VocabularyError, match="not a complete vocabulary"):
+    with pytest.raises(VocabularyError, match=r"sae\.safetensors: it cannot be read .* again"):
         Vocabulary.load(tmp_path / "v")
 
 

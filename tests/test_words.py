@@ -212,7 +212,7 @@ def test_the_page_names_the_files_that_are_missing(toy_folder: Path) -> None:
 def test_samples_of_another_vocabulary_are_an_error(toy_folder: Path) -> None:
     samples = Samples.load(toy_folder)
     assert samples is not None
-    replace(samples, counts_v=samples.counts_v[:9]).save(toy_folder)
+    replace(samples, counts_v=samples.counts_v[:9], words=()).save(toy_folder)
     with pytest.raises(VocabularyError, match="another vocabulary"):
         render_vocabulary(Vocabulary.load(toy_folder))
 

@@ -10,7 +10,8 @@ from bm25v.api import Gallery
 from bm25v.gallery import catalog
 from bm25v.gallery.file_state import FileState
 from bm25v.gallery.writer import Writer
-from bm25v.vocabulary.vocabulary import FORMAT, Vocabulary
+from bm25v.vocabulary import Vocabulary
+from bm25v.vocabulary.folder import FORMAT
 from tests.conftest import make_pixels
 
 HERE = Path(__file__).parent

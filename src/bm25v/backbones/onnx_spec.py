@@ -8,7 +8,7 @@ running the model.
 
 import difflib
 import hashlib
-import math
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from bm25v.backbones.downloads import PackagedFile, cached_path, models_folder, read_file
 from bm25v.backbones.onnx_model import hash_model
+from bm25v.display import printable
 from bm25v.errors import BackboneError, ModelUnavailable
+from bm25v.schema import listing, number, show_value
 
 Layout: TypeAlias = Literal["BDHW", "BHWD", "BND"]
 Channels: TypeAlias = Literal["RGB", "BGR"]
@@ -34,6 +36,11 @@ PRESETS: dict[
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "none": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
 }
+_MAX_NAME = 200
+_MAX_PATH = 4096
+_MAX_SIZE = 4096  # pixels: an image of that size takes 200 MB
+_LARGEST_NUMBER = 1e6  # of a mean or standard deviation, where pixels are between 0 and 1
+_SMALLEST_STD = 1e-6
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _KINDS = {str: "a text", int: "a whole number", list: "a list of three numbers"}
 _KEYS = {
@@ -150,39 +157,71 @@ def read_spec(path: Path) -> OwnSpec:
 
 def parse_spec(definition: Mapping[str, Any], *, source: str, folder: Path | None) -> OwnSpec:
     """Return the spec in a table; errors name its `source`, and its model may be in `folder`."""
-    values = _Values(definition, source)
-    name = values.take("name")
-    if not _NAME.fullmatch(name):
-        raise values.error("name", f"may have letters, digits and . _ - only, not {name!r}")
-    pixels = _parse_pixels(values)
-    patches = _parse_patches(values)
-    dense = _parse_dense(values, patches)
+    values, parts = _parse_parts(definition, source)
     path, sha256 = _find_model(values, folder)
+    if not _is_path(str(path)):
+        raise values.error(
+            "model", f"has a path that is not text, {show_value(str(path))}: rename it"
+        )
     # Explicit, so that a later field does not change the fingerprints of existing vocabularies.
-    identity = (sha256, tuple(pixels), tuple(patches), dense.tensor, dense.pool)
+    identity = (
+        sha256,
+        tuple(parts.pixels),
+        tuple(parts.patches),
+        parts.dense.tensor,
+        parts.dense.pool,
+    )
     return OwnSpec(
-        name=name,
+        name=parts.name,
         fingerprint=hashlib.sha256(repr(identity).encode()).hexdigest()[:16],
         path=path,
-        pixels=pixels,
-        patches=patches,
-        dense=dense,
+        pixels=parts.pixels,
+        patches=parts.patches,
+        dense=parts.dense,
         definition={**definition, "model": str(path), "sha256": sha256},
     )
 
 
+def check_definition(definition: Mapping[str, Any], *, source: str) -> None:
+    """Raise the errors of `parse_spec` that can be known without the model."""
+    _parse_parts(definition, source)
+
+
+class _Parts(NamedTuple):
+    name: str
+    pixels: PixelInput
+    patches: PatchOutput
+    dense: DenseOutput
+
+
+def _parse_parts(definition: Mapping[str, Any], source: str) -> tuple["_Values", _Parts]:
+    """Return the values of a spec, and all parts that do not depend on the model's file."""
+    values = _Values(definition, source)
+    name = values.take("name")
+    if not _NAME.fullmatch(name) or len(name) > _MAX_NAME:
+        raise values.error(
+            "name",
+            f"may have letters, digits and . _ - only, up to {_MAX_NAME}, not {show_value(name)}",
+        )
+    model = values.take("model")
+    if not _is_path(model):
+        raise values.error("model", f"must be the path of a file, not {show_value(model)}")
+    patches = _parse_patches(values)
+    return values, _Parts(name, _parse_pixels(values), patches, _parse_dense(values, patches))
+
+
 def _parse_pixels(values: "_Values") -> PixelInput:
     size = values.take("input.size")
-    if size < 1:
-        raise values.error("input.size", f"must be at least 1, not {size}")
+    if not 1 <= size <= _MAX_SIZE:
+        raise values.error("input.size", f"must be from 1 to {_MAX_SIZE}, not {show_value(size)}")
     if "input.preset" in values.given:
         if {"input.mean", "input.std"} & set(values.given):
             raise values.error("input.preset", "contradicts input.mean and input.std: give one")
         mean, std = PRESETS[values.choose("input.preset", tuple(PRESETS))]
     else:
         mean, std = values.take_three("input.mean"), values.take_three("input.std")
-    if 0 in std:
-        raise values.error("input.std", "must not contain 0")
+    if not all(abs(value) >= _SMALLEST_STD for value in std):
+        raise values.error("input.std", f"must not contain 0, or less than {_SMALLEST_STD}")
     return PixelInput(size, mean, std, values.choose("input.channels", get_args(Channels), "RGB"))
 
 
@@ -217,8 +256,9 @@ def _find_model(values: "_Values", folder: Path | None) -> tuple[Path, str]:
     model, expected = values.take("model"), values.take("sha256", "")
     name = PureWindowsPath(model).name  # knows the separators of every system
     folders = [models_folder()] if folder is None else [folder, models_folder()]
-    paths = dict.fromkeys([folders[0] / Path(model).expanduser(), *(f / name for f in folders)])
-    hashes = {path: _hash_file(path) for path in paths if path.is_file()}
+    given = folders[0] / os.path.expanduser(model)
+    paths = dict.fromkeys([given, *(f / name for f in folders)])
+    hashes = {path: _hash_file(path) for path in paths if _is_file(path)}
     for path, sha256 in hashes.items():
         if expected in ("", sha256):
             return path, sha256
@@ -231,6 +271,11 @@ def _find_model(values: "_Values", folder: Path | None) -> tuple[Path, str]:
         f"the model of {values.source} is missing: copy {name} to one of these paths: "
         f"{', '.join(map(str, paths))}"
     )
+
+
+def _is_file(path: Path) -> bool:
+    with _report_unreadable(path):
+        return path.is_file()
 
 
 def _hash_file(path: Path) -> str:
@@ -261,9 +306,9 @@ class _Values:
             if key not in _KEYS:
                 close = difflib.get_close_matches(key, _KEYS, n=1)
                 hint = f"did you mean {close[0]}?" if close else f"known are: {', '.join(_KEYS)}"
-                raise self.error(key, f"is not a known key; {hint}")
+                raise self.error(_show_key(key), f"is not a known key; {hint}")
             if not isinstance(value, _KEYS[key]) or isinstance(value, bool):
-                raise self.error(key, f"must be {_KINDS[_KEYS[key]]}, not {value!r}")
+                raise self.error(key, f"must be {_KINDS[_KEYS[key]]}, not {show_value(value)}")
 
     def error(self, key: str, problem: str) -> BackboneError:
         return BackboneError(f"{self.source}: {key} {problem}")
@@ -278,12 +323,20 @@ class _Values:
     def choose(self, key: str, choices: tuple[str, ...], default: str | None = None) -> Any:
         value = self.take(key, default)
         if value not in choices:
-            raise self.error(key, f"must be one of {', '.join(choices)}, not {value!r}")
+            raise self.error(key, f"must be one of {', '.join(choices)}, not {show_value(value)}")
         return value
 
     def take_three(self, key: str) -> Numbers:
         value = self.take(key)
-        is_number = [type(entry) in (int, float) and math.isfinite(entry) for entry in value]
-        if is_number != [True] * 3:
-            raise self.error(key, f"must be {_KINDS[list]}, not {value!r}")
+        if not listing(number(-_LARGEST_NUMBER, _LARGEST_NUMBER), 3).accepts(value):
+            raise self.error(key, f"must be {_KINDS[list]}, not {show_value(value)}")
         return tuple(map(float, value))
+
+
+def _is_path(value: str) -> bool:
+    """Return whether a text can be a path, and can be written into a vocabulary."""
+    return 0 < len(value) <= _MAX_PATH and "\0" not in value and printable(value) == value
+
+
+def _show_key(key: str) -> str:
+    return key if key.isprintable() and len(key) < 60 else show_value(key)

@@ -147,10 +147,12 @@ def import_vocabulary(
     """Make a vocabulary from an auto-encoder of SAELens, sparsify, saev and others."""
     from bm25v import backbones
     from bm25v.errors import VocabularyError
+    from bm25v.files import is_unused
     from bm25v.sae import formats
     from bm25v.vocabulary import Vocabulary
+    from bm25v.vocabulary.folder import NAMES, WEIGHTS
 
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+    if not is_unused(output, WEIGHTS, NAMES):
         raise VocabularyError(f"{output} already exists: give another path")
     format = format or formats.recognise(source)
     imported = Vocabulary.build(

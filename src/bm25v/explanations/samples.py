@@ -14,9 +14,15 @@ from numpy.typing import NDArray
 
 from bm25v.errors import VocabularyError
 from bm25v.files import replace_file
+from bm25v.schema import check_values, listing, number, parse_object, show_value, table, whole
 
 FORMAT = 1
 FILE_NAME = "words.safetensors"
+
+_COUNT = whole(0, 1 << 53)
+_DESCRIPTION = {"pictures": _COUNT, "patches": _COUNT, "words": listing(table())}
+_WORD = {"pictures": _COUNT, "examples": listing(table())}
+_EXAMPLE = {"activation": number(0, 1e9), "patch": listing(number(-1e9, 1e9), 4)}
 
 
 class PatchBox(NamedTuple):
@@ -94,22 +100,33 @@ class Samples:
                 if int(metadata["format"]) > FORMAT:
                     raise VocabularyError(f"{path} was written by a newer bm25v: upgrade bm25v")
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return _parse(json.loads(metadata["samples"]), tensors)
+            return _parse(parse_object(metadata["samples"].encode()), tensors)
         except (OSError, KeyError, TypeError, ValueError, StopIteration, SafetensorError) as error:
-            raise VocabularyError(f"{path} is damaged: delete it ({error!r})") from error
+            raise VocabularyError(
+                f"{path} is damaged: delete it ({show_value(str(error))})"
+            ) from error
 
 
 def _parse(description: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Samples:
-    ends = np.cumsum(tensors["jpeg_sizes"], dtype=np.int64)
+    counts_v, sizes = tensors["counts"], tensors["jpeg_sizes"]
+    if (
+        counts_v.dtype != np.uint32
+        or sizes.dtype != np.uint32
+        or tensors["jpegs"].dtype != np.uint8
+    ):
+        raise TypeError("arrays of other types")
+    check_values(description, _DESCRIPTION)
+    ends = np.cumsum(sizes, dtype=np.int64)
     jpegs = (part.tobytes() for part in np.split(tensors["jpegs"], ends))
     words = []
     for word in description["words"]:
+        check_values(word, {"word": whole(0, len(counts_v) - 1), **_WORD})
         heat_map = next(jpegs)
+        for example in word["examples"]:
+            check_values(example, _EXAMPLE)
         examples = tuple(
             Example(next(jpegs), float(e["activation"]), PatchBox(*map(float, e["patch"])))
             for e in word["examples"]
         )
-        words.append(SampleWord(int(word["word"]), int(word["pictures"]), heat_map, examples))
-    return Samples(
-        int(description["pictures"]), int(description["patches"]), tensors["counts"], tuple(words)
-    )
+        words.append(SampleWord(word["word"], word["pictures"], heat_map, examples))
+    return Samples(description["pictures"], description["patches"], counts_v, tuple(words))

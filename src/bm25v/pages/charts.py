@@ -228,7 +228,7 @@ def draw_training_curve(points: Sequence[tuple[int, float]], final: float | None
     first, last = points[0][0], points[-1][0]
     highest = max(value for _, value in curve)
     gap = 0.2 if highest > 0.4 else 0.1
-    top = min(1.0, gap * math.ceil(highest / gap))
+    top = min(1.0, gap * max(1, math.ceil(highest / gap)))
 
     def x(step: float) -> float:
         return frame.left + (step - first) / max(last - first, 1) * (frame.right - frame.left)

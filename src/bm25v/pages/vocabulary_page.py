@@ -4,8 +4,7 @@ In: a `Vocabulary`, with what training wrote into its folder. Out: HTML. Not thi
 choosing sample words.
 """
 
-import json
-import math
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -17,10 +16,12 @@ from bm25v.errors import VocabularyError
 from bm25v.explanations.samples import FILE_NAME, Samples
 from bm25v.pages.charts import draw_density_histogram, draw_training_curve
 from bm25v.pages.render import render
+from bm25v.schema import SchemaError, check_values, number, parse_object, whole
 from bm25v.vocabulary import Vocabulary
 
 LOG_NAME = "training.jsonl"
 
+_LOG_ENTRY = {"step": whole(0, 1 << 53), "fvu": number(0, 1e9)}
 _MAX_SILENT = 2000  # silent words that are listed
 
 
@@ -34,7 +35,7 @@ def render_vocabulary(vocabulary: Vocabulary) -> str:
     folder = vocabulary.folder
     samples = _load_samples(vocabulary, folder) if folder else None
     points = read_log(folder / LOG_NAME) if folder else []
-    training, data = (_section(vocabulary.report, name) for name in ("training", "data"))
+    training, data = (vocabulary.report_section(name) for name in ("training", "data"))
     final = training.get("fvu")
     return render(
         "vocabulary.html",
@@ -59,15 +60,14 @@ def read_log(path: Path) -> list[tuple[int, float]]:
     A run that was resumed may have logged a step twice; the last value counts.
     """
     fvu_by_step: dict[int, float] = {}
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    for line in text.splitlines():
+    content = path.read_bytes() if path.is_file() else b""
+    for line in content.splitlines():
         try:
-            entry = json.loads(line)
-            step, fvu = int(entry["step"]), float(entry["fvu"])
-        except (KeyError, TypeError, ValueError):  # a line cut off when a run was killed
+            entry = parse_object(line)
+            check_values(entry, _LOG_ENTRY)
+        except SchemaError:  # a line cut off when a run was killed
             continue
-        if math.isfinite(fvu):
-            fvu_by_step[step] = fvu
+        fvu_by_step[entry["step"]] = float(entry["fvu"])
     return sorted(fvu_by_step.items())
 
 
@@ -129,10 +129,5 @@ def _details(
     yield vocabulary.fingerprint, "fingerprint"
 
 
-def _section(report: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    section = report.get(name)
-    return section if isinstance(section, Mapping) else {}
-
-
 def _is_number(value: Any) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max

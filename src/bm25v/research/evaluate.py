@@ -248,5 +248,5 @@ def describe_vocabulary(vocabulary: Vocabulary, settings: RankingSettings) -> di
         "words": vocabulary.n_words,
         "k": vocabulary.sae.k,
         "k_post": settings.k_post or vocabulary.k_post,
-        "learnt_from": vocabulary.report.get("data", {}).get("about") or "not stated",
+        "learnt_from": str(vocabulary.report_section("data").get("about") or "not stated"),
     }

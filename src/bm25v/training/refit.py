@@ -6,6 +6,7 @@ vocabulary and a folder of images. Out: a vocabulary folder, if it explains held
 
 import itertools
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -19,8 +20,18 @@ from bm25v.backbones import Backbone
 from bm25v.compiler import jit
 from bm25v.errors import VocabularyError, WrongUse
 from bm25v.explanations import samples
-from bm25v.files import replace_file
+from bm25v.files import make_folder, replace_file
 from bm25v.sae.model import Codes, SparseAutoEncoder
+from bm25v.schema import (
+    SchemaError,
+    check_values,
+    nullable,
+    number,
+    optional,
+    table,
+    text,
+    whole,
+)
 from bm25v.training.checkpoints import copy_log
 from bm25v.training.extraction import (
     Extraction,
@@ -38,6 +49,16 @@ MAX_WORDS = 32_768  # two square matrices of float64 take 17 GB then
 PULL = 0.1  # towards the old decoder, as a multiple of the words' mean sum of squares
 
 _BLOCK_ROWS = 4096
+_TRAINING_REPORT = {
+    "data": table(),
+    "data.pictures": whole(1),
+    "data.views": text(lambda value: re.match(r"[1-9][0-9]{0,3}:", value) is not None),
+    "data.patches_a_view": optional(nullable(whole(1))),  # missing in older reports; few set it
+    "training": table(),
+    "training.recipe": table(),
+    "training.recipe.held_out": number(0, 1),
+    "training.recipe.seed": whole(0),
+}
 _VIEWS = 4  # at least: the first two are never random
 
 
@@ -88,10 +109,10 @@ def refit_vocabulary(
         "explained_variance": 1 - after.fvu,
         "seconds": round(time.perf_counter() - start, 1),
     }
-    training = {**old.report.get("training", {}), **after.report()}
+    training = {**old.report_section("training"), **after.report()}
     report = {**old.report, "training": training, "refit": facts}
     new = replace(new, word_names=old.word_names, report=report)
-    output.mkdir(parents=True, exist_ok=True)
+    make_folder(output)
     if old.folder is not None:
         _copy_other_files(old.folder, output)
     new.save(output)
@@ -161,13 +182,14 @@ def _add_patches(
 def _training_split(report: Mapping[str, Any], paths: tuple[Path, ...]) -> Extraction | None:
     """Return how a vocabulary's training split these images; None if it had other images."""
     try:
-        data, recipe = report["data"], report["training"]["recipe"]
-        views = int(data["views"].partition(":")[0])
-        patches = data.get("patches_a_view")  # missing in older reports; few runs set it
-        split = Extraction(paths, views, patches, recipe["held_out"], recipe["seed"])
-        return split if data["pictures"] == len(paths) else None
-    except KeyError:  # trained by another program
+        check_values(report, _TRAINING_REPORT)
+    except SchemaError:  # trained by another program
         return None
+    data, recipe = report["data"], report["training"]["recipe"]
+    views = int(data["views"].partition(":")[0])
+    patches = data.get("patches_a_view")
+    split = Extraction(paths, views, patches, recipe["held_out"], recipe["seed"])
+    return split if data["pictures"] == len(paths) else None
 
 
 def _new_split(paths: tuple[Path, ...]) -> Extraction:

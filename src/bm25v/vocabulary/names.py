@@ -17,12 +17,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bm25v.errors import WrongUse
+from bm25v.files import read_limited
+from bm25v.schema import show_value
 
 FORMAT = 1
 MAX_LENGTH = 100  # characters in a name
+NOT_ALLOWED = {"Cc", "Cs", "Zl", "Zp"}  # control characters, surrogates, line breaks
 
-_HEADER = re.compile(r"# bm25v word names, format (\d+)(?:, vocabulary (\w+))?")
-_NOT_ALLOWED = {"Cc", "Cs", "Zl", "Zp"}  # control characters, surrogates, line breaks
+_MAX_BYTES = 64_000_000  # of a table
+_HEADER = re.compile(r"# bm25v word names, format ([0-9]{1,9})(?:, vocabulary (\w{1,64}))?")
 
 
 def check_name(name: str) -> str:
@@ -34,14 +37,14 @@ def check_name(name: str) -> str:
     name = unicodedata.normalize("NFC", name).strip()
     if not name:
         raise WrongUse("an empty name: give at least one character")
-    if any(unicodedata.category(character) in _NOT_ALLOWED for character in name):
+    if len(name) > MAX_LENGTH:
+        raise WrongUse(f"a name of {len(name)} characters: give at most {MAX_LENGTH}")
+    if any(unicodedata.category(character) in NOT_ALLOWED for character in name):
         raise WrongUse(
             f"the name {name!r} has a tab, line break or control character: leave it out"
         )
     if name.isdecimal():
         raise WrongUse(f"the name {name!r} looks like the number of a word: add a letter")
-    if len(name) > MAX_LENGTH:
-        raise WrongUse(f"a name of {len(name)} characters: give at most {MAX_LENGTH}")
     return name
 
 
@@ -54,6 +57,19 @@ def check_word(word: int, n_words: int) -> int:
     if not 0 <= word < n_words:
         raise WrongUse(f"no word {word}: this vocabulary has words 0 to {n_words - 1}")
     return word
+
+
+def parse_word(text: str, n_words: int) -> int:
+    """Return the word that a table names by its number.
+
+    >>> parse_word("191", n_words=192)
+    191
+    """
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise WrongUse(
+            f"{show_value(text)} is not the number of a word: write the number, a tab, the name"
+        )
+    return check_word(int(text), n_words)
 
 
 def find_word(text: str, names: Mapping[int, str], n_words: int) -> int:
@@ -125,11 +141,7 @@ def parse_names(text: str, *, n_words: int, vocabulary: str, source: str) -> dic
             name = rest.partition("\t")[0].strip()
             if not line.strip() or (first.strip() == "word" and not names):
                 continue
-            if not re.fullmatch(r"[0-9]{1,18}", first.strip()):
-                raise WrongUse(
-                    f"{first!r} is not the number of a word: write the number, a tab, the name"
-                )
-            word = check_word(int(first), n_words)
+            word = parse_word(first.strip(), n_words)
             if word in names:
                 raise WrongUse(
                     f"word {word} already has the name {names[word]!r}: keep one of them"
@@ -144,9 +156,12 @@ def parse_names(text: str, *, n_words: int, vocabulary: str, source: str) -> dic
 def read_names(path: Path, *, n_words: int, vocabulary: str) -> dict[int, str]:
     """Return the names in a file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_limited(path, _MAX_BYTES).decode()
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:
         raise WrongUse(f"{path} is not UTF-8 text: save it in this encoding") from None
+    except ValueError as error:
+        raise WrongUse(f"{path} is not a table of names: {error}") from None
     return parse_names(text, n_words=n_words, vocabulary=vocabulary, source=str(path))
 
 

@@ -1,14 +1,12 @@
 """What turns an image into words: a backbone, an SAE and the settings of a bag, in one folder.
 
 In: an image. Out: an `Encoding`: its bag, its dense vector, and the codes of its patches. A
-vocabulary is a folder with `vocabulary.json` and `sae.safetensors`, identified by a fingerprint.
-`words.tsv` beside them names words (see `names`). Not this module's job: storing images, scoring
-them, training.
+vocabulary is a folder (see `folder`), identified by a fingerprint; `words.tsv` in it names words
+(see `names`). Not this module's job: storing images, scoring them, training.
 """
 
 import hashlib
 import importlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,20 +21,28 @@ from bm25v.backbones import Backbone, Features
 from bm25v.backbones.protocol import Floats
 from bm25v.display import count, first_line
 from bm25v.errors import MissingExtra, UnknownVocabulary, VocabularyError, WrongUse
-from bm25v.files import replace_file
 from bm25v.images import ImageInput, Metadata
 from bm25v.sae.model import Codes, SparseAutoEncoder
+from bm25v.schema import show_value
 from bm25v.threads import locked_cached_property
 from bm25v.vocabulary import bag as bags
 from bm25v.vocabulary import names
 from bm25v.vocabulary.bag import Bag
+from bm25v.vocabulary.folder import (
+    NAMES,
+    SETTINGS,
+    WEIGHTS,
+    StoredVocabulary,
+    check_settings,
+    make_label,
+    read_folder,
+    write_folder,
+)
 
-FORMAT = 1
 DEFAULT = "default"
-NAMES = "words.tsv"
 HUB_FILES = [  # downloaded from the hub
-    "vocabulary.json",
-    "sae.safetensors",
+    SETTINGS,
+    WEIGHTS,
     NAMES,
     "words.safetensors",  # this and the next are for the page about the vocabulary
     "training.jsonl",
@@ -46,7 +52,6 @@ HUB_FILES = [  # downloaded from the hub
 
 _SHIPPED = Path(__file__).parent / "shipped"
 _HUB_PREFIX = "hf://"
-_TENSORS = ("W_enc", "b_enc", "W_dec", "b_dec")
 
 
 class Encoding(NamedTuple):
@@ -94,7 +99,8 @@ class Vocabulary:
     def load(cls, name_or_path: str | os.PathLike[str] = DEFAULT) -> "Vocabulary":
         """Return a shipped vocabulary by its exact name, one from a folder, or one from the hub.
 
-        The hub is Hugging Face's: "hf://owner/name". The backbone is loaded later.
+        A path may start with "~"; "./toy" is a folder, "toy" is shipped. The hub is Hugging
+        Face's: "hf://owner/name". The backbone is loaded later.
         """
         if name_or_path == "toy":
             return _toy()
@@ -102,13 +108,7 @@ class Vocabulary:
             return replace(_read(_SHIPPED / name_or_path), source=str(name_or_path))
         if str(name_or_path).startswith(_HUB_PREFIX):
             return replace(_read(_download(str(name_or_path))), source=str(name_or_path))
-        folder = Path(os.path.abspath(name_or_path))
-        if not (folder / "vocabulary.json").is_file():
-            raise UnknownVocabulary(
-                f"no vocabulary {str(name_or_path)!r}: give a folder with a vocabulary.json, "
-                f"{_HUB_PREFIX}owner/name, or one of: {', '.join(shipped_names())}"
-            )
-        return _read(folder)
+        return _read(_find_folder(name_or_path))
 
     @classmethod
     def build(
@@ -121,14 +121,11 @@ class Vocabulary:
         report: Mapping[str, Any] | None = None,
     ) -> "Vocabulary":
         """Return a vocabulary of a backbone and an SAE that was trained on it."""
-        if backbone.patch_dim != sae.patch_dim:
-            raise VocabularyError(
-                f"patches of the backbone {backbone.name} have {backbone.patch_dim} values, "
-                f"those of the SAE {sae.patch_dim}: use an SAE that was trained on this backbone"
-            )
+        check_settings(backbone, k=sae.k, n_words=sae.n_words, k_post=k_post)
+        _check_width(backbone, sae)
         sae = _round_weights(sae)
         return cls(
-            name=name,
+            name=make_label(name),
             backbone_name=backbone.name,
             backbone_fingerprint=backbone.fingerprint,
             sae=sae,
@@ -144,37 +141,18 @@ class Vocabulary:
 
         `vocabulary.json` is written last: until then, there is no vocabulary in the folder.
         """
-        from safetensors.numpy import save
-
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "vocabulary.json").unlink(missing_ok=True)
-        arrays = (self.sae.w_enc_dv, self.sae.b_enc_v, self.sae.w_dec_vd, self.sae.b_dec_d)
-        halves = {name: a.astype(np.float16) for name, a in zip(_TENSORS, arrays, strict=True)}
-        replace_file(folder / "sae.safetensors", save(halves))
-        (folder / NAMES).unlink(missing_ok=True)
-        if self.word_names:
-            table = names.format_names(self.word_names, vocabulary=self.fingerprint)
-            replace_file(folder / NAMES, table)
-        definition = self.backbone_definition
-        backbone = {
-            "name": self.backbone_name,
-            "fingerprint": self.backbone_fingerprint,
-            **({} if definition is None else {"definition": dict(definition)}),
-        }
-        settings = {
-            "format": FORMAT,
-            "name": self.name,
-            "backbone": backbone,
-            "words": self.sae.n_words,
-            "k": self.sae.k,
-            "k_post": self.k_post,
-            "scale": bags.SCALE,
-            "names": {},  # older versions look for names here
-            "report": dict(self.report),
-        }
-        text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-        replace_file(folder / "vocabulary.json", text)
+        stored = StoredVocabulary(
+            name=self.name,
+            backbone_name=self.backbone_name,
+            backbone_fingerprint=self.backbone_fingerprint,
+            backbone_definition=self.backbone_definition,
+            sae=self.sae,
+            k_post=self.k_post,
+            word_names=self.word_names,
+            report=self.report,
+        )
+        table = names.format_names(self.word_names, vocabulary=self.fingerprint)
+        write_folder(Path(folder), stored, names_table=table if self.word_names else None)
 
     @property
     def n_words(self) -> int:
@@ -193,7 +171,17 @@ class Vocabulary:
                 f"({self.backbone_fingerprint}) than this bm25v has ({backbone.fingerprint}): "
                 "use the bm25v or the model files that it was trained with"
             )
+        _check_width(backbone, self.sae)
         return backbone
+
+    def report_section(self, name: str) -> Mapping[str, Any]:
+        """Return a section of the report; empty if there is none, as other programs write others.
+
+        >>> Vocabulary.load().report_section("data")["pictures"]
+        4780
+        """
+        section = self.report.get(name)
+        return section if isinstance(section, Mapping) else {}
 
     def encode(self, image: ImageInput) -> Encoding:
         """Return the bag, the dense vector and the codes of a path, bytes or RGB array."""
@@ -247,6 +235,24 @@ def shipped_names() -> list[str]:
     return [*sorted(folder.name for folder in folders if folder.is_dir()), "toy"]
 
 
+def _find_folder(name_or_path: str | os.PathLike[str]) -> Path:
+    """Return the absolute path of a vocabulary's folder."""
+    given = os.fspath(name_or_path)
+    if not given:
+        raise WrongUse("an empty name of a vocabulary: give a name or a folder, such as .")
+    folder = Path(os.path.abspath(os.path.expanduser(given)))
+    try:
+        if (folder / SETTINGS).is_file():
+            return folder
+        problem = f"no vocabulary {str(given)!r}"
+    except OSError as error:  # a name that is too long, a folder that cannot be entered
+        problem = f"no vocabulary {show_value(given)} ({error.strerror})"
+    raise UnknownVocabulary(
+        f"{problem}: give a folder with a {SETTINGS}, "
+        f"{_HUB_PREFIX}owner/name, or one of: {', '.join(shipped_names())}"
+    )
+
+
 def _download(name: str) -> Path:
     try:
         hub = importlib.import_module("huggingface_hub")
@@ -263,55 +269,45 @@ def _download(name: str) -> Path:
 
 
 def _read(folder: Path) -> Vocabulary:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
+    stored = read_folder(folder)
+    fingerprint = _fingerprint(stored.backbone_fingerprint, stored.sae, stored.k_post)
+    return Vocabulary(
+        **{**stored._asdict(), "word_names": _read_names(folder, stored, fingerprint)},
+        fingerprint=fingerprint,
+        source=str(folder),
+        folder=folder,
+    )
 
+
+def _read_names(folder: Path, stored: StoredVocabulary, fingerprint: str) -> dict[int, str]:
+    """Return the names in the settings, and those of the table, which count more."""
+    path = folder / NAMES
+    if not path.is_file():
+        return dict(stored.word_names)
     try:
-        text = (folder / "vocabulary.json").read_text(encoding="utf-8")
-        settings = json.loads(text)
-        if settings["format"] > FORMAT:
-            raise VocabularyError(
-                f"{folder} has vocabulary format {settings['format']}, this bm25v reads up to "
-                f"{FORMAT}: upgrade bm25v"
-            )
-        tensors = load_file(folder / "sae.safetensors")
-        w_enc, b_enc, w_dec, b_dec = (tensors[name].astype(np.float32) for name in _TENSORS)
-        sae = SparseAutoEncoder(w_enc, b_enc, w_dec, b_dec, k=settings["k"])
-        if (folder / "vocabulary.json").read_text(encoding="utf-8") != text:
-            raise VocabularyError(f"{folder} was replaced while it was read: load it again")
-        backbone = settings["backbone"]
-        fingerprint = _fingerprint(backbone["fingerprint"], sae, settings["k_post"])
-        word_names = {int(word): name for word, name in settings["names"].items()}
-        if (folder / NAMES).is_file():
-            word_names |= names.read_names(
-                folder / NAMES, n_words=sae.n_words, vocabulary=fingerprint
-            )
-        return Vocabulary(
-            name=settings["name"],
-            backbone_name=backbone["name"],
-            backbone_fingerprint=backbone["fingerprint"],
-            sae=sae,
-            k_post=settings["k_post"],
-            fingerprint=fingerprint,
-            source=str(folder),
-            folder=folder,
-            backbone_definition=backbone.get("definition"),
-            word_names=word_names,
-            report=settings["report"],
-        )
-    except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
-        raise VocabularyError(f"{folder} is not a complete vocabulary: {error!r}") from error
+        table = names.read_names(path, n_words=stored.sae.n_words, vocabulary=fingerprint)
     except WrongUse as error:
         raise VocabularyError(
             f"{error}; correct the file, or delete it to remove all names"
         ) from error
+    except OSError as error:
+        raise VocabularyError(f"{path} cannot be read ({error.strerror})") from error
+    return {**stored.word_names, **table}
 
 
 def _fingerprint(backbone_fingerprint: str, sae: SparseAutoEncoder, k_post: int) -> str:
     digest = hashlib.sha256(f"{backbone_fingerprint} {sae.k} {k_post} {bags.SCALE}".encode())
-    digest.update(sae.w_enc_dv.tobytes())
-    digest.update(sae.b_enc_v.tobytes())
+    digest.update(sae.w_enc_dv.ravel().data)
+    digest.update(sae.b_enc_v.ravel().data)
     return digest.hexdigest()[:16]
+
+
+def _check_width(backbone: Backbone, sae: SparseAutoEncoder) -> None:
+    if backbone.patch_dim != sae.patch_dim:
+        raise VocabularyError(
+            f"patches of the backbone {backbone.name} have {backbone.patch_dim} values, "
+            f"those of the SAE {sae.patch_dim}: use an SAE that was trained on this backbone"
+        )
 
 
 def _round_weights(sae: SparseAutoEncoder) -> SparseAutoEncoder:

@@ -11,16 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bm25v.sae.formats.reading import (
-    Format,
-    Tensors,
-    Weights,
-    read_json,
-    read_torch,
-    refuse,
-    take_tensors,
-)
+from bm25v.sae.formats.reading import Format, Tensors, read_json, read_torch
 from bm25v.sae.model import SparseAutoEncoder
+from bm25v.sae.weights import Weights, refuse, take_tensors
 
 _SETTINGS = "config.json"
 _DECODER_BIAS = {

@@ -11,17 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bm25v.sae.formats.reading import (
-    Array,
-    Format,
-    Tensors,
-    Weights,
-    read_safetensors,
-    read_torch,
-    refuse,
-    take_tensors,
-)
+from bm25v.sae.formats.reading import Format, Tensors, read_safetensors, read_torch
 from bm25v.sae.model import SparseAutoEncoder
+from bm25v.sae.weights import Array, Weights, refuse, take_tensors
 
 _SUFFIXES = (".pt", ".pth", ".safetensors")
 _DICTIONARY = ("dictionary._weights", "dictionary.multiplier")

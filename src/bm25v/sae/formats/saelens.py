@@ -18,17 +18,10 @@ from typing import Any
 import numpy as np
 
 from bm25v.errors import VocabularyError
-from bm25v.files import replace_file
-from bm25v.sae.formats.reading import (
-    Array,
-    Format,
-    Weights,
-    read_json,
-    read_safetensors,
-    refuse,
-    take_tensors,
-)
+from bm25v.files import is_unused, make_folder, replace_file
+from bm25v.sae.formats.reading import Format, read_json, read_safetensors
 from bm25v.sae.model import SparseAutoEncoder
+from bm25v.sae.weights import Array, Weights, refuse, take_tensors
 
 _SETTINGS = "cfg.json"
 _WEIGHTS = "sae_weights.safetensors"
@@ -133,7 +126,7 @@ def export_saelens(
     from safetensors.numpy import save
 
     folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if not is_unused(folder, _WEIGHTS):
         raise VocabularyError(f"{folder} already exists: give another path")
     arrays = (sae.w_enc_dv, sae.b_enc_v, sae.w_dec_vd, sae.b_dec_d)
     tensors = {
@@ -153,10 +146,10 @@ def export_saelens(
         "rescale_acts_by_decoder_norm": False,
         "metadata": {"sae_lens_version": _LAYOUT_VERSION, **(metadata or {})},
     }
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     replace_file(folder / _WEIGHTS, save(tensors))
     text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-    replace_file(folder / _SETTINGS, text)
+    replace_file(folder / _SETTINGS, text)  # last: until then, there is no auto-encoder
 
 
 FORMAT = Format(f"{_SETTINGS} and {_WEIGHTS}", _find, _read)

@@ -10,16 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bm25v.sae.formats.reading import (
-    Format,
-    Weights,
-    parse_json,
-    read_bytes,
-    read_torch,
-    refuse,
-    take_tensors,
-)
+from bm25v.sae.formats.reading import Format, parse_json, read_bytes, read_torch
 from bm25v.sae.model import SparseAutoEncoder
+from bm25v.sae.weights import Weights, refuse, take_tensors
 
 _NEWEST_SCHEMA = 5
 _OLD_CLASSES = ("Relu", "TopK", "BatchTopK")

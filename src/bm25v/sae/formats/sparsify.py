@@ -5,15 +5,9 @@ h = topk(relu((x - b_dec) Eᵀ + e))        x_hat = h W_dec + b_dec
 
 from pathlib import Path
 
-from bm25v.sae.formats.reading import (
-    Format,
-    Weights,
-    read_json,
-    read_safetensors,
-    refuse,
-    take_tensors,
-)
+from bm25v.sae.formats.reading import Format, read_json, read_safetensors
 from bm25v.sae.model import SparseAutoEncoder
+from bm25v.sae.weights import Weights, refuse, take_tensors
 
 _SETTINGS = "cfg.json"
 _WEIGHTS = "sae.safetensors"
