@@ -357,7 +357,7 @@ def test_a_ground_truth_in_json_is_read(tmp_path: Path) -> None:
     (tmp_path / "gnd_rparis6k.json").write_text(json.dumps(TRUTH))
     expect_truth(load("rparis6k", tmp_path))
     (tmp_path / "gnd_rparis6k.json").write_text("{")
-    with pytest.raises(EvaluationError, match=r"gnd_rparis6k.json is not JSON"):
+    with pytest.raises(EvaluationError, match=r"gnd_rparis6k.json cannot be used: it is not JSON"):
         load("rparis6k", tmp_path)
 
 

@@ -4,13 +4,14 @@ The ground truth is published as a pickle; the same content as JSON is read as w
 part of the gallery, and only the boxed part of their image is searched for.
 """
 
-import json
+import math
 from pathlib import Path
 from typing import Any
 
 from bm25v.research.datasets.dataset import Item, PixelBox, RevisitedTruth
 from bm25v.research.datasets.layout import DatasetFolder, DatasetLayout, DatasetParts
 from bm25v.research.datasets.plain_pickle import PickleRefused, load_plain
+from bm25v.schema import SchemaError, parse_object, show_value
 
 
 def _read(folder: DatasetFolder, name: str) -> DatasetParts:
@@ -21,8 +22,8 @@ def _read(folder: DatasetFolder, name: str) -> DatasetParts:
             Item(_image_path(folder, image), "", _truth(truth, gallery))
             for image, truth in zip(content["qimlist"], content["gnd"], strict=True)
         ]
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        folder.fail(f"{file} is not the revisited ground truth ({error!r})")
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+        folder.fail(f"{file} is not the revisited ground truth ({show_value(str(error))})")
     return DatasetParts(
         "gallery: imlist, queries: the boxes of qimlist",
         [Item(path, "") for path in gallery],
@@ -35,9 +36,9 @@ def _read_ground_truth(folder: DatasetFolder, stem: str) -> tuple[str, Any]:
     if (folder.root / f"{stem}.json").is_file():
         file = f"{stem}.json"
         try:
-            return file, json.loads(folder.read_bytes(file))
-        except (ValueError, RecursionError):
-            folder.fail(f"{file} is not JSON")
+            return file, parse_object(folder.read_bytes(file))
+        except SchemaError as error:
+            folder.fail(f"{file} cannot be used: {error}")
     file = f"{stem}.pkl"
     try:
         return file, load_plain(folder.read_bytes(file))
@@ -47,7 +48,7 @@ def _read_ground_truth(folder: DatasetFolder, stem: str) -> tuple[str, Any]:
 
 def _image_path(folder: DatasetFolder, name: Any) -> Path:
     if not isinstance(name, str):
-        raise TypeError(f"{name!r} is not a name")
+        raise TypeError(f"{show_value(name)} is not a name")
     return folder.root / "jpg" / f"{name}.jpg"
 
 
@@ -59,6 +60,8 @@ def _truth(truth: Any, gallery: list[Path]) -> RevisitedTruth:
         return frozenset(gallery[row] for row in rows)
 
     box = PixelBox(*(float(edge) for edge in truth["bbx"]))
+    if not all(map(math.isfinite, box)):
+        raise ValueError("bbx has an edge that is not finite")
     return RevisitedTruth(box, paths("easy"), paths("hard"), paths("junk"))
 
 

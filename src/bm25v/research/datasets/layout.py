@@ -12,7 +12,10 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from bm25v.errors import EvaluationError, MissingExtra
+from bm25v.files import read_limited
 from bm25v.research.datasets.dataset import Item
+
+_MAX_BYTES = 256_000_000  # of a list or table; that of a million images has less
 
 
 class DatasetParts(NamedTuple):
@@ -58,11 +61,13 @@ class DatasetFolder:
     def read_bytes(self, name: str) -> bytes:
         """Return the content of a file."""
         try:
-            return (self.root / name).read_bytes()
+            return read_limited(self.root / name, _MAX_BYTES)
         except FileNotFoundError:
             self.fail(f"{name} is missing")
         except OSError as error:
             self.fail(f"{name} cannot be read: {error.strerror}")
+        except ValueError as error:
+            self.fail(f"{name} is too large: {error}")
 
     def read_lines(self, name: str) -> list[str]:
         """Return the lines of a file that are not empty."""
