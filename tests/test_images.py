@@ -117,9 +117,9 @@ def test_the_array_is_the_callers_own() -> None:
         ("CMYK", "TIFF", (255, 0, 0, 0), (0, 255, 255)),
         ("YCbCr", "TIFF", (128, 128, 128), (128, 128, 128)),
         ("I;16", "PNG", 0xCCFF, (204, 204, 204)),
-        ("I;16", "TIFF", 0x3300, (51, 51, 51)),
+        ("I;16", "TIFF", 0xCC00, (204, 204, 204)),
         ("I", "TIFF", 51, (51, 51, 51)),
-        ("I", "TIFF", 51 * 257, (51, 51, 51)),
+        ("I", "TIFF", 204 * 257, (204, 204, 204)),
         ("F", "TIFF", 0.2, (51, 51, 51)),
         ("F", "TIFF", 51.0, (51, 51, 51)),
     ],
@@ -154,6 +154,52 @@ def test_tiff_with_12_bits_per_sample() -> None:
     pixels = data.index(b"\xcd\xab\xcd\xab")
     data[pixels : pixels + 3] = b"\xff\xf3\x33"  # 0xFFF, 0x333
     assert images.decode_image(bytes(data))[0, :, 0].tolist() == [255, 51]
+
+
+@pytest.mark.parametrize("image_format", ["PNG", "TIFF"])
+@pytest.mark.parametrize("bits", [8, 10, 12, 14, 16])
+def test_16_bit_samples_are_scaled_by_the_depth_that_holds_them(
+    bits: int, image_format: str
+) -> None:
+    brightest = 2**bits - 1
+    pil_image = Image.fromarray(np.array([[0, brightest // 5, brightest]], np.uint16))
+    image = images.decode_image(encode(pil_image, image_format))
+    np.testing.assert_allclose(image[0, :, 0], [0, 51, 255], atol=1)
+
+
+def test_a_dark_image_in_the_full_range_stays_dark() -> None:
+    pil_image = Image.fromarray(np.array([[600] * 99 + [40_000]], np.uint16))
+    assert images.decode_image(encode(pil_image, "PNG"))[0, :99].max() == 2
+
+
+def test_a_portable_greymap_is_scaled_by_its_stated_maximum() -> None:
+    data = b"P5 2 1 4095 " + (819).to_bytes(2) + (409).to_bytes(2)
+    assert images.decode_image(data)[0, :, 0].tolist() == [51, 25]
+
+
+def test_a_portable_floatmap_is_white_at_one() -> None:
+    data = b"Pf\n3 1\n-1.0\n" + np.array([0.2, 1, 3], "<f4").tobytes()
+    assert images.decode_image(data)[0, :, 0].tolist() == [51, 255, 255]
+
+
+@pytest.mark.parametrize("bitmap_format", ["png", "bmp"])
+def test_an_icon_gives_its_largest_image(bitmap_format: str) -> None:
+    icon = quarters(64, 64)
+    data = encode(icon, "ICO", sizes=[(16, 16), (64, 64)], bitmap_format=bitmap_format)
+    assert_close(images.decode_image(data), icon)
+
+
+def test_qoi_is_decoded() -> None:
+    data = b"qoif" + struct.pack(">IIBB", 3, 1, 3, 0) + b"\xfe\xc8\x1e\x28\xc1" + bytes(7) + b"\1"
+    assert images.decode_image(data).tolist() == [[list(RED)] * 3]
+
+
+def test_jpeg_2000_is_reduced_while_it_is_decoded() -> None:
+    data = encode(quarters(800, 1200), "JPEG2000")
+    image, metadata = images.decode_with_metadata(data, short_side=100)
+    assert_close(image, quarters(100, 150))
+    assert metadata[:2] == (800, 1200)
+    assert_close(images.decode_image(data), quarters(800, 1200))
 
 
 def test_palette_images_are_decoded() -> None:
@@ -441,6 +487,47 @@ def test_every_truncation_is_detected(image_format: str) -> None:
         assert f"truncated {image_format}".lower() in reason(data[:length]).lower()
 
 
+@pytest.mark.parametrize("progressive", [False, True])
+def test_a_jpeg_may_lack_its_end_marker_but_not_its_pixels(progressive: bool) -> None:
+    data = encode(noise(400, 300), "JPEG", progressive=progressive)
+    whole = images.decode_image(data)
+    for n_bytes in (1, 2):
+        assert np.array_equal(images.decode_image(data[:-n_bytes]), whole)
+    assert "truncated JPEG" in reason(data[: int(0.9 * len(data))])
+
+
+def test_a_jpeg_that_lacks_a_few_rows_is_decoded() -> None:
+    data = encode(noise(160, 1600), "JPEG")
+    image = images.decode_image(data[: int(0.99 * len(data))])
+    assert np.array_equal(image[:1550], images.decode_image(data)[:1550])
+
+
+@pytest.mark.parametrize(
+    "mode", ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "I;16", "I", "F"]
+)
+@pytest.mark.parametrize("turn", [None, *Image.Transpose])
+def test_tiles_make_the_same_image_as_a_whole(
+    mode: str, turn: Image.Transpose | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = noise(157, 101)
+    pil_image = shapes.convert("L").convert(mode) if mode in "I;16F" else shapes.convert(mode)
+    whole = images.pixels.convert_to_array(pil_image, short_side=30, turn=turn)
+    monkeypatch.setattr(images.pixels, "TILE_SIDE", 16)
+    tiled = images.pixels.convert_to_array(pil_image, short_side=30, turn=turn)
+    assert np.array_equal(tiled, whole)
+    assert min(whole.shape[:2]) == 34
+    expected = shapes.convert("RGB" if mode in ("RGB", "RGBA", "CMYK") else "L").reduce(3)
+    if mode not in ("1", "P", "PA"):
+        assert_close(whole, expected if turn is None else expected.transpose(turn))
+
+
+def test_libtiff_writes_nothing_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    data = bytearray(encode(noise(64, 64), "TIFF", compression="tiff_lzw"))
+    data[200:3000] = bytes(2800)
+    reason(bytes(data))
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     "image_format", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "HEIF"]
 )
@@ -514,7 +601,7 @@ def test_the_size_is_checked_again_after_loading(monkeypatch: pytest.MonkeyPatch
 def test_our_pixel_limit_applies_not_pillows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     assert_close(images.decode_image(encode(quarters(), "JPEG")), quarters())
-    monkeypatch.setattr(images.decode, "MAX_PIXELS", 96 * 64 - 1)
+    monkeypatch.setattr(images.limits, "MAX_PIXELS", 96 * 64 - 1)
     assert "96 × 64" in reason(encode(quarters(), "JPEG"))
 
 

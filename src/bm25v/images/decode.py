@@ -2,19 +2,15 @@
 
 In: a path or the bytes of a file. Out: an upright RGB array, its metadata or a thumbnail. Whatever
 is wrong with the file ends in one `ImageError`, whose message is the reason without the path. Not
-this module's job: what a model needs.
+this module's job: limits, modes of pixels, what a model needs.
 """
 
-import errno
 import io
 import logging
 import os
-import stat
-import threading
-import warnings
-import zlib
+import random
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from importlib import import_module
 from typing import IO, Any
 
@@ -25,25 +21,23 @@ from PIL import Image, ImageOps
 from bm25v.display import printable
 from bm25v.errors import ImageError, MissingExtra, WrongUse
 from bm25v.images.formats import HEAD_SIZE, detect_format
+from bm25v.images.limits import check_memory, check_pixels, estimate_memory, memory
 from bm25v.images.metadata import Metadata, read_image_metadata, read_turn
-
-Source = str | os.PathLike[str] | bytes
-"""An image: the path of a file, or the bytes of one."""
+from bm25v.images.pixels import convert_to_array, reduction_factor
+from bm25v.images.silence import ignore_warnings, silence_libtiff
+from bm25v.images.streams import (
+    Piece,
+    Pieces,
+    Source,
+    Stream,
+    open_stream,
+    stream_size,
+    system_reason,
+)
+from bm25v.images.structure import Structure, read_structure, remove_png_metadata
 
 ImageInput = Source | IO[bytes] | Image.Image | NDArray[np.uint8]
 """An image as people have it: also an open file, a Pillow image, a grey or an RGB array."""
-
-Stream = io.BufferedReader | io.BytesIO
-
-MAX_BYTES = 2**31
-"""Larger files are refused before they are read: some decoders read the whole file."""
-
-MAX_PIXELS = 200_000_000
-"""Larger images are refused before they are decoded; the largest phone cameras stay below."""
-
-_LARGE_PIXELS = 30_000_000
-_large_image_lock = threading.Lock()  # else memory would grow with the number of threads
-_REDUCIBLE_MODES = frozenset({"L", "LA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"})
 
 _PLUGINS = {
     "JPEG": ("PIL.JpegImagePlugin", "JpegImageFile"),
@@ -56,18 +50,14 @@ _PLUGINS = {
     "HEIC": ("pillow_heif", "HeifImageFile"),
     "JPEG 2000": ("PIL.Jpeg2KImagePlugin", "Jpeg2KImageFile"),
     "PNM": ("PIL.PpmImagePlugin", "PpmImageFile"),
+    "QOI": ("PIL.QoiImagePlugin", "QoiImageFile"),
+    "ICO": ("PIL.IcoImagePlugin", "IcoImageFile"),
 }
-_BITS_PER_SAMPLE = 0x0102  # a TIFF tag
 
-_SYSTEM_REASONS = {
-    errno.ENOENT: "does not exist",
-    errno.EACCES: "permission denied",
-    errno.EISDIR: "is a folder, not a file",
-    errno.ENOTDIR: "is not a folder",
-    errno.ENXIO: "is not a regular file",  # a socket
-    errno.ELOOP: "is a link in a circle of links",
-}
 _SIGNS_OF_TRUNCATION = ("truncated", "end of file", "eof")
+
+_MAX_MISSING = 0.02  # the share of pixels that may be missing at the end of a JPEG
+_END_OF_JPEG = b"\xff\xd9"
 
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # else its errors go to stderr
 
@@ -96,16 +86,21 @@ def decode_with_metadata(
     """Return what `decode_image` returns, and the metadata of the file, which is read once."""
     if short_side is not None and short_side < 1:
         raise WrongUse(f"the side of an image must be at least 1 pixel, not {short_side}")
-    with _open_image(source) as (stream, image_format):
+    with _open_image(source) as (stream, structure):
         try:
-            rgb, metadata = _decode_rgb(stream, image_format, short_side)
+            return _decode(stream, structure, short_side)
         except (SyntaxError, ValueError):
-            if image_format not in _METADATA_REMOVERS:
+            if structure.image_format not in _METADATA_REMOVERS:
                 raise
-            stream.seek(0)
-            content = _METADATA_REMOVERS[image_format](stream.read())
-            rgb, metadata = _decode_rgb(io.BytesIO(content), image_format, short_side)
-    return np.array(rgb), metadata
+            remove_metadata = _METADATA_REMOVERS[structure.image_format]
+            return _decode(remove_metadata(stream), structure, short_side)
+        except OSError as error:
+            if structure.image_format != "JPEG" or "truncated" not in str(error):
+                raise
+            decoded = _complete_jpeg(stream, structure, short_side)
+            if decoded is None:
+                raise
+            return decoded
 
 
 def read_input(image: ImageInput) -> Source | NDArray[np.uint8]:
@@ -119,7 +114,7 @@ def read_input(image: ImageInput) -> Source | NDArray[np.uint8]:
     if isinstance(image, str | os.PathLike | bytes):
         return image
     if isinstance(image, Image.Image):
-        return np.asarray(_convert_to_rgb(ImageOps.exif_transpose(image)))
+        return convert_to_array(ImageOps.exif_transpose(image))
     if isinstance(image, np.ndarray):
         return _check_array(image)
     content = image.read() if hasattr(image, "read") else None
@@ -141,11 +136,11 @@ def read_metadata(source: Source) -> Metadata:
     >>> read_metadata(file.getvalue())
     Metadata(width=800, height=600, taken=None)
     """
-    with _open_image(source) as (stream, image_format):
-        stream.seek(0)
-        image: Image.Image = _import_plugin(image_format)(stream, "")
-        if image_format in ("HEIC", "TIFF"):  # size and orientation are final only after loading
-            image.load()
+    with _open_image(source) as (stream, structure):
+        if structure.image_format in ("HEIC", "TIFF"):  # final only after loading
+            with _load_image(stream, structure, short_side=1) as (_, metadata):
+                return metadata
+        image = _open_with_plugin(stream, structure)
         return read_image_metadata(image, image.size)
 
 
@@ -169,47 +164,18 @@ def resize_image(image_hwc: NDArray[np.uint8], *, width: int, height: int) -> ND
 
 
 @contextmanager
-def open_stream(source: Source) -> Iterator[Stream]:
-    """Open a file or bytes for reading; refuse what is not a regular file, empty or too large."""
-    if isinstance(source, bytes):
-        if not source:
-            raise ImageError("is empty (0 bytes)")
-        yield io.BytesIO(source)
-        return
-    try:
-        file = open(source, "rb", opener=open_nonblocking)  # noqa: SIM115
-    except (OSError, ValueError) as error:
-        raise ImageError(system_reason(error)) from error
-    with file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise ImageError("is not a regular file")
-        if status.st_size == 0:
-            raise ImageError("is empty (0 bytes)")
-        if status.st_size > MAX_BYTES:
-            raise ImageError(f"too large: {status.st_size:,} bytes; the limit is {MAX_BYTES:,}")
-        yield file
-
-
-def open_nonblocking(path: str, flags: int) -> int:
-    """Open like `os.open`, but do not wait for the other end of a FIFO."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # Windows: no such flag, no FIFOs
-
-
-def system_reason(error: OSError | ValueError) -> str:
-    """Return why the system could not open or read a file."""
-    known = isinstance(error, OSError) and _SYSTEM_REASONS.get(error.errno or 0)
-    return known or getattr(error, "strerror", None) or str(error)
-
-
-@contextmanager
-def _open_image(source: Source) -> Iterator[tuple[Stream, str]]:
-    """Yield a stream and its format; whatever a decoder raises in the block is an `ImageError`."""
-    with open_stream(source) as stream, _ignore_warnings():
+def _open_image(source: Source) -> Iterator[tuple[Stream, Structure]]:
+    """Yield what a decoder reads; whatever it raises in the block is an `ImageError`."""
+    with open_stream(source) as file, ignore_warnings():
         image_format = "image"
         try:
-            image_format = detect_format(stream.read(HEAD_SIZE))
-            yield stream, image_format
+            image_format = detect_format(file.read(HEAD_SIZE))
+            structure = read_structure(file, image_format)
+            stream = Pieces(file, structure.pieces)
+            if structure.image_format != image_format:  # an icon that is a PNG
+                structure = read_structure(stream, structure.image_format)
+                stream = Pieces(stream, structure.pieces)
+            yield stream, structure
         except ImageError:
             raise
         except Exception as error:  # Pillow's plugins raise nearly every type there is
@@ -221,7 +187,8 @@ def _decoding_reason(image_format: str, error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "too large: not enough memory to decode it"
     if isinstance(error, Image.DecompressionBombError):
-        return "too large: far too many pixels"
+        limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        return f"too large: the limit of Pillow for {image_format} is {limit:,} pixels"
     if isinstance(error, OSError) and error.errno:
         return system_reason(error)
     if any(sign in text.lower() for sign in _SIGNS_OF_TRUNCATION):
@@ -229,45 +196,84 @@ def _decoding_reason(image_format: str, error: Exception) -> str:
     return f"damaged or truncated {image_format}: {text or type(error).__name__}"
 
 
-def _decode_rgb(
-    stream: Stream, image_format: str, short_side: int | None
-) -> tuple[Image.Image, Metadata]:
+def _decode(
+    stream: Stream, structure: Structure, short_side: int | None
+) -> tuple[NDArray[np.uint8], Metadata]:
+    with _load_image(stream, structure, short_side) as (image, metadata):
+        return convert_to_array(image, short_side=short_side, turn=read_turn(image)), metadata
+
+
+@contextmanager
+def _load_image(
+    stream: Stream, structure: Structure, short_side: int | None
+) -> Iterator[tuple[Image.Image, Metadata]]:
+    """Yield a decoded image; its memory is reserved until the end of the block."""
+    image_format = structure.image_format
+    if image_format == "WebP":  # its plugin decodes when it opens a file
+        check_memory(structure.n_bytes, "WebP of this size")
+    with memory.reserve(structure.n_bytes if image_format == "WebP" else 0):
+        image = _open_with_plugin(stream, structure)
+        check_pixels(image.size)
+        size = image.size
+        if short_side is not None:
+            _reduce_while_decoding(image, structure, short_side)
+        n_bytes = estimate_memory(image, structure, short_side)
+        check_memory(n_bytes, f"{size[0]} × {size[1]} pixels of {image_format} in {image.mode}")
+        with memory.reserve(0 if image_format == "WebP" else n_bytes):
+            image.load()
+            if image_format == "JPEG 2000":
+                no_halvings: Any = 0
+                image.reduce = no_halvings  # type: ignore[method-assign]  # a method again
+            elif image_format != "JPEG":  # HEIC may give its true size only now
+                check_pixels(image.size)
+                size = image.size
+            yield image, read_image_metadata(image, size)
+
+
+def _open_with_plugin(stream: Stream, structure: Structure) -> Image.Image:
+    """Open a file like `Image.open`, whose pixel limit is global, and which hides why it failed."""
     stream.seek(0)
-    # Not Image.open: its pixel limit is global, and it hides why it failed.
-    image: Image.Image = _import_plugin(image_format)(stream, "")
-    _check_size(image)
-    size = image.size
-    if image_format == "JPEG" and short_side is not None:
+    image: Image.Image = _import_plugin(structure.image_format)(stream, "")
+    return image
+
+
+def _reduce_while_decoding(image: Image.Image, structure: Structure, short_side: int) -> None:
+    if structure.image_format == "JPEG":
         image.draft(None, (short_side, short_side))
-    is_large = image.width * image.height > _LARGE_PIXELS
-    with _large_image_lock if is_large else nullcontext():
-        image.load()
-        if image_format != "JPEG":  # a HEIC file may give its true size only now
-            _check_size(image)
-            size = image.size
-        turn, metadata = read_turn(image), read_image_metadata(image, size)
-        rgb = _convert_to_rgb(_reduce(image, short_side))
-        return (rgb if turn is None else rgb.transpose(turn)), metadata
+    if structure.image_format == "JPEG 2000":
+        factor = reduction_factor(image.size, short_side)
+        n_halvings: Any = structure.count_halvings(factor)
+        image.reduce = n_halvings  # type: ignore[method-assign]
+
+
+def _complete_jpeg(
+    stream: Stream, structure: Structure, short_side: int | None
+) -> tuple[NDArray[np.uint8], Metadata] | None:
+    """Decode a JPEG that lacks its end; None if more than a small share of the pixels is missing.
+
+    What follows the end of the file changes only pixels that are missing.
+    """
+    size = stream_size(stream)
+    stream.seek(size - 1)
+    if stream.read(1) == _END_OF_JPEG[:1]:
+        size -= 1
+    noise = random.Random(0).randbytes(2**16).replace(b"\xff", b"")
+    one, other = (
+        _decode(Pieces(stream, [Piece(0, size), Piece.from_bytes(end)]), structure, short_side)
+        for end in (_END_OF_JPEG, noise + _END_OF_JPEG)
+    )
+    missing = (one[0] != other[0]).any(axis=2).mean()
+    return one if missing <= _MAX_MISSING else None
 
 
 def _import_plugin(image_format: str) -> Any:
     module, name = _PLUGINS[image_format]
+    if image_format == "TIFF":
+        silence_libtiff()
     try:
         return getattr(import_module(module), name)
     except ImportError as error:
         raise ImageError(str(MissingExtra(f"reading {image_format}", "heic"))) from error
-
-
-def _check_size(image: Image.Image) -> None:
-    width, height = image.size
-    if width * height > MAX_PIXELS:
-        raise ImageError(f"too large: {width} × {height} pixels; the limit is {MAX_PIXELS:,}")
-
-
-def _reduce(image: Image.Image, short_side: int | None) -> Image.Image:
-    """Average whole blocks of pixels if the image is at least twice as large as needed."""
-    factor = min(image.size) // (short_side or min(image.size))
-    return image.reduce(factor) if factor > 1 and image.mode in _REDUCIBLE_MODES else image
 
 
 def _check_array(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -282,71 +288,14 @@ def _check_array(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
     )
 
 
-def _convert_to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        return Image.fromarray(_scale_to_8_bits(image)).convert("RGB")
-    if not image.has_transparency_data:
-        return image if image.mode == "RGB" else image.convert("RGB")
-    image = image.convert("RGBA")
-    white = Image.new("RGB", image.size, "white")
-    white.paste(image, mask=image.getchannel("A"))
-    return white
+def _remove_png_metadata(stream: Stream) -> Stream:
+    return Pieces(stream, remove_png_metadata(stream))
 
 
-def _scale_to_8_bits(image: Image.Image) -> NDArray[np.uint8]:
-    """Scale grey values of more than 8 bits by the smallest usual range that holds them."""
-    values = np.nan_to_num(np.array(image, np.float32), posinf=0, neginf=0)
-    low, high = float(values.min()), float(values.max())
-    if image.mode.startswith("I;16"):
-        bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (16,))[0]
-        low, high = 0, 2**bits - 1
-    elif low >= 0 and high <= 65535:
-        usual = (1, 255, 65535) if image.mode == "F" else (255, 65535)
-        low, high = 0, next(top for top in usual if high <= top)
-    return ((values - low) * (255 / (high - low or 1))).round().clip(0, 255).astype(np.uint8)
-
-
-def _remove_png_metadata(content: bytes) -> bytes:
-    """Keep the chunks that make the pixels, and the orientation if it is intact."""
-    kept, start = [content[:8]], 8
-    while start < len(content):
-        end = start + 12 + int.from_bytes(content[start : start + 4])
-        name, checksum = content[start + 4 : start + 8], int.from_bytes(content[end - 4 : end])
-        is_intact = zlib.crc32(content[start + 4 : end - 4]) == checksum
-        if name[:1].isupper() or (name in (b"tRNS", b"eXIf") and is_intact):
-            kept.append(content[start:end])
-        start = end
-    return b"".join(kept)
-
-
-def _remove_avif_metadata(content: bytes) -> bytes:
+def _remove_avif_metadata(stream: Stream) -> Stream:
     """Rename the EXIF item, so that no decoder reads it."""
-    return content.replace(b"Exif", b"none")
+    stream.seek(0)
+    return io.BytesIO(stream.read().replace(b"Exif", b"none"))
 
 
 _METADATA_REMOVERS = {"PNG": _remove_png_metadata, "AVIF": _remove_avif_metadata}
-
-_thread = threading.local()
-_filter_lock = threading.Lock()
-
-
-class _MatchesWhileDecoding(type):
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        return getattr(_thread, "is_decoding", False)
-
-
-class _AnyWarning(Warning, metaclass=_MatchesWhileDecoding):
-    """The parent of every warning, but only in a thread that is decoding."""
-
-
-@contextmanager
-def _ignore_warnings() -> Iterator[None]:
-    """Ignore warnings in this thread only, which `warnings.catch_warnings` cannot do."""
-    with _filter_lock:
-        if not warnings.filters or warnings.filters[0][2] is not _AnyWarning:
-            warnings.simplefilter("ignore", _AnyWarning)
-    _thread.is_decoding = True
-    try:
-        yield
-    finally:
-        _thread.is_decoding = False

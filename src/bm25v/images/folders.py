@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from bm25v.display import printable
 from bm25v.errors import ImageError, WrongUse
-from bm25v.images.decode import open_nonblocking, system_reason
 from bm25v.images.formats import HEAD_SIZE, SUFFIXES, is_image
+from bm25v.images.streams import open_nonblocking, system_reason
 
 _GALLERY_FILE = "catalog.sqlite"  # every gallery has it, under this name
 _SYSTEM_FILES = ("._", "thumbs.db")  # written by macOS and Windows beside images

@@ -11,12 +11,15 @@ from bm25v.errors import ImageError
 HEAD_SIZE = 256
 """How many bytes of a file `detect_format` and `is_image` need."""
 
-READABLE = ("JPEG", "PNG", "WebP", "GIF", "BMP", "TIFF", "AVIF", "HEIC", "JPEG 2000", "PNM")
+READABLE = (
+    *("JPEG", "PNG", "WebP", "GIF", "BMP", "TIFF", "AVIF", "HEIC", "JPEG 2000", "PNM"),
+    *("QOI", "ICO"),
+)
 
 SUFFIXES: frozenset[str] = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp"}
     | {".tif", ".tiff", ".avif", ".avifs", ".heic", ".heif", ".hif", ".mpo"}
-    | {".jp2", ".j2k", ".pbm", ".pgm", ".ppm", ".pnm"}
+    | {".jp2", ".j2k", ".pbm", ".pgm", ".ppm", ".pnm", ".pfm", ".qoi", ".ico"}
 )
 """A file with one of these suffixes counts as an image without a look at its content."""
 
@@ -28,7 +31,9 @@ _READABLE_STARTS = {
     "BMP": rb"BM....\0\0\0\0",
     "TIFF": rb"II[*+]\0|MM\0[*+]",
     "JPEG 2000": rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
-    "PNM": rb"P[1-6]\s+(#|\d)",
+    "PNM": rb"P[1-6f]\s+(#|\d)",
+    "QOI": rb"qoif.{8}[\x03\x04][\x00\x01]",
+    "ICO": rb"\0\0\x01\0[^\0]\0...\0[\x00\x01]\0[\x00-\x20]\0",
 }
 _UNREADABLE_STARTS = {
     "Photoshop": rb"8BPS",

@@ -1,0 +1,329 @@
+"""Reads the structure of a file before it is decoded: what to leave out, and what decoding takes.
+
+In: the stream of a file and its format. Out: a `Structure`: the pieces that a decoder needs,
+without huge metadata, and how much memory it takes beside the pixels. What can repeat without end
+is refused here. Not this module's job: limits of memory (`limits`), pixels.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from bm25v.errors import ImageError
+from bm25v.images.streams import Piece, Stream, stream_size
+
+MAX_SCANS = 100
+"""Encoders write about ten scans of a progressive JPEG; each visits every pixel again."""
+
+_MAX_SCAN_BYTES = 8_000_000_000  # coefficients that all scans visit together
+
+MAX_METADATA = 2**22
+"""Larger metadata is not read."""
+
+_MAX_PARTS = 100_000  # chunks of a PNG, segments of a JPEG
+_MAX_TIFF_VALUES = 2_000_000  # two for each strip
+_MAX_ICON_SIDE = 1024
+_CODEC_BOXES = {"AVIF": b"av1C", "HEIC": b"hvcC"}
+_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_PROGRESSIVE_MARKERS = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
+
+
+class Structure(NamedTuple):
+    """What is known of a file before it is decoded."""
+
+    image_format: str
+    pieces: list[Piece] | None = None  # None: the whole file
+    n_bytes: int = 0  # what the decoder takes beside the pixels,
+    bytes_per_pixel: float = 0  # and for each pixel
+    n_halvings: int = 0  # how often the decoder can halve both sides
+
+    def count_halvings(self, factor: int) -> int:
+        """Return how often the decoder halves an image that is reduced by a factor."""
+        return min(self.n_halvings, factor.bit_length() - 1)
+
+
+def read_structure(stream: Stream, image_format: str) -> Structure:
+    """Return the structure of a file; raise if it is made to take time or memory without end."""
+    stream.seek(0)
+    reader = _READERS.get(image_format)
+    return Structure(image_format) if reader is None else reader(stream)
+
+
+class _Chunk(NamedTuple):
+    name: bytes
+    start: int
+    end: int
+
+
+def remove_png_metadata(stream: Stream) -> list[Piece]:
+    """Keep the chunks that make the pixels, and the orientation if it is intact."""
+    kept = [Piece(0, 8)]
+    for chunk in _walk_png(stream):
+        is_small = chunk.name == b"IDAT" or chunk.end - chunk.start <= MAX_METADATA
+        if is_small and (
+            chunk.name[:1].isupper()
+            or (chunk.name in (b"tRNS", b"eXIf") and _is_intact(stream, chunk))
+        ):
+            kept.append(Piece(chunk.start, chunk.end))
+    return kept
+
+
+def _read_png(stream: Stream) -> Structure:
+    n_bytes = sum(chunk.end - chunk.start for chunk in _walk_png(stream) if chunk.name != b"IDAT")
+    return Structure("PNG", remove_png_metadata(stream) if n_bytes > MAX_METADATA else None)
+
+
+def _walk_png(stream: Stream) -> Iterator[_Chunk]:
+    size, start = stream_size(stream), 8
+    for _ in range(_MAX_PARTS):
+        stream.seek(start)
+        head = stream.read(8)
+        if len(head) < 8:
+            return
+        end = min(start + 12 + int.from_bytes(head[:4]), size)
+        yield _Chunk(head[4:], start, end)
+        start = end
+        if head[4:] == b"IEND":
+            return
+    raise ImageError(f"too many chunks for a PNG: more than {_MAX_PARTS:,}")
+
+
+def _is_intact(stream: Stream, chunk: _Chunk) -> bool:
+    stream.seek(chunk.start + 4)
+    content = stream.read(chunk.end - chunk.start - 4)
+    return zlib.crc32(content[:-4]) == int.from_bytes(content[-4:])
+
+
+class _Frame(NamedTuple):
+    """The header of the pixels of a JPEG."""
+
+    marker: int
+    width: int
+    height: int
+    samplings: list[tuple[int, int]]  # of each colour, across and down
+
+    @property
+    def coefficient_bytes(self) -> int:
+        """What all coefficients take; a JPEG with several scans keeps them until the last."""
+        highest = [max(2**-8, *factors) for factors in zip(*self.samplings, strict=True)]
+        shares = sum(across * down for across, down in self.samplings) / (highest[0] * highest[1])
+        return int(2 * shares * (self.width + 32) * (self.height + 32))
+
+
+def _read_jpeg(stream: Stream) -> Structure:
+    """Leave out segments of metadata if they are huge; count scans if there are several."""
+    kept, n_metadata, frame = [Piece(0, 2)], 0, None
+    for marker, start, end in _walk_jpeg(stream):
+        if marker in _FRAME_MARKERS:
+            frame = _read_frame(stream, marker, start)
+        is_metadata = marker == 0xFE or 0xE1 <= marker <= 0xED
+        n_metadata += is_metadata * (end - start)
+        if not is_metadata or n_metadata <= MAX_METADATA:
+            kept.append(Piece(start, end))
+        if marker == 0xDA:
+            break
+    else:
+        return Structure("JPEG")
+    kept.append(Piece(end, stream_size(stream)))
+    pieces = kept if n_metadata > MAX_METADATA else None
+    if frame is None or not frame.samplings:
+        return Structure("JPEG", pieces)
+    stream.seek(start + 4)
+    has_one_scan = stream.read(1) == bytes([len(frame.samplings)])
+    if has_one_scan and frame.marker not in _PROGRESSIVE_MARKERS:
+        return Structure("JPEG", pieces)
+    n_scans = _count_scans(stream, start)
+    if n_scans > MAX_SCANS:
+        raise ImageError(f"too many scans for a JPEG: the limit is {MAX_SCANS}")
+    if n_scans * frame.coefficient_bytes > _MAX_SCAN_BYTES:
+        raise ImageError(f"too large: {frame.width} × {frame.height} pixels in {n_scans} scans")
+    return Structure("JPEG", pieces, frame.coefficient_bytes)
+
+
+def _walk_jpeg(stream: Stream) -> Iterator[tuple[int, int, int]]:
+    """Yield each marker with the start and end of its segment, to the first scan."""
+    start = 2
+    for _ in range(_MAX_PARTS):
+        stream.seek(start)
+        head = stream.read(4)
+        if len(head) < 4:
+            return
+        if head[0] != 0xFF or head[1] in (0x00, 0xFF):  # bytes between segments
+            start += 1
+            continue
+        has_no_length = head[1] == 0x01 or 0xD0 <= head[1] <= 0xD8
+        end = start + 2 if has_no_length else start + 2 + max(2, int.from_bytes(head[2:]))
+        yield head[1], start, end
+        start = end
+    raise ImageError(f"too many segments for a JPEG: more than {_MAX_PARTS:,}")
+
+
+def _read_frame(stream: Stream, marker: int, start: int) -> _Frame:
+    stream.seek(start + 5)
+    head = stream.read(5)
+    height, width, n_colours = struct.unpack(">HHB", head.ljust(5, b"\0"))
+    colours = stream.read(3 * n_colours)
+    samplings = [(byte >> 4, byte & 15) for byte in colours[1::3]]
+    return _Frame(marker, width, height, samplings)
+
+
+def _count_scans(stream: Stream, start: int) -> int:
+    stream.seek(start)
+    n_scans, last = 0, b""
+    while block := stream.read(2**20):
+        n_scans += (last + block).count(b"\xff\xda")
+        last = block[-1:]
+        if n_scans > MAX_SCANS:
+            break
+    return n_scans
+
+
+def _read_webp(stream: Stream) -> Structure:
+    """The decoder makes canvases of the stated size when it opens the file."""
+    head = stream.read(30).ljust(30, b"\0")
+    if head[12:16] == b"VP8X":
+        width, height = (1 + int.from_bytes(head[at : at + 3], "little") for at in (24, 27))
+    elif head[12:16] == b"VP8L":
+        bits = int.from_bytes(head[21:25], "little")
+        width, height = 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    else:
+        width, height = (int.from_bytes(head[at : at + 2], "little") & 0x3FFF for at in (26, 28))
+    # Two canvases of 4 bytes, what is decoded, and the pixels themselves.
+    return Structure("WebP", n_bytes=16 * width * height + 2 * stream_size(stream))
+
+
+def _read_avif(stream: Stream) -> Structure:
+    return _read_iso_media(stream, "AVIF")
+
+
+def _read_heic(stream: Stream) -> Structure:
+    return _read_iso_media(stream, "HEIC")
+
+
+def _read_iso_media(stream: Stream, image_format: str) -> Structure:
+    """Without alpha, 8 bits and with quarter-size colours decoding takes half the memory."""
+    head = stream.read(2**16)
+    at = head.find(_CODEC_BOXES[image_format]) + 4
+    box = head[at : at + 18].ljust(18, b"\0")
+    if image_format == "AVIF":
+        is_plain = box[2] & 0b0110_1100 == 0b0000_1100
+    else:
+        is_plain = box[16] & 3 == 1 and box[17] & 7 == 0
+    is_plain = is_plain and at > 4 and b"alpha" not in head and b"auxid:1" not in head
+    return Structure(
+        image_format, n_bytes=2 * stream_size(stream), bytes_per_pixel=6 if is_plain else 12
+    )
+
+
+def _read_jpeg_2000(stream: Stream) -> Structure:
+    """The decoder takes 4 bytes per sample of a tile, and more for each of its code blocks."""
+    head = stream.read(2**20)
+    start = head.find(b"\xff\x4f\xff\x51")
+    sizes = head[start + 8 : start + 42]
+    if start < 0 or len(sizes) < 34:
+        return Structure("JPEG 2000", bytes_per_pixel=24)
+    right, bottom, left, top, tile_width, tile_height = struct.unpack(">6I", sizes[:24])
+    n_colours = int.from_bytes(sizes[32:34])
+    n_pixels = min(right - left, tile_width) * min(bottom - top, tile_height)
+    at, bytes_per_sample, n_halvings = start + 2, 8.0, 0
+    while (marker := head[at : at + 2]) not in (b"", b"\xff\x90"):
+        if marker == b"\xff\x52":
+            style, n_halvings, across, down = head[at + 4], *head[at + 9 : at + 12]
+            bytes_per_sample += 160 / 2 ** (across + down + 4)
+            if style & 1:
+                precincts = head[at + 14 : at + 15 + n_halvings]
+                bytes_per_sample += sum(400 / 2 ** ((p & 15) + (p >> 4)) for p in precincts)
+        at += 2 + max(2, int.from_bytes(head[at + 2 : at + 4]))
+    n_bytes = int(max(0, n_pixels) * n_colours * bytes_per_sample)
+    return Structure("JPEG 2000", n_bytes=n_bytes, n_halvings=n_halvings)
+
+
+def _read_tiff(stream: Stream) -> Structure:
+    """Leave out huge tags; a strip or tile is decompressed at once."""
+    tags, omitted, n_values = {}, [], 0
+    for tag, kind, count, value, count_at, count_size in _walk_tiff(stream):
+        size = count * {1: 1, 2: 1, 6: 1, 7: 1, 3: 2, 8: 2, 4: 4, 9: 4, 11: 4}.get(kind, 8)
+        n_values += count if kind not in (1, 2, 6, 7) else 0
+        if size > MAX_METADATA and kind in (1, 2, 6, 7):
+            omitted.append((count_at, count_size))
+        tags[tag] = (count, value)
+    if n_values > _MAX_TIFF_VALUES:
+        raise ImageError(f"too many values in the tags of a TIFF: {n_values:,}")
+    width, height, rows, tile_width, tile_height, samples, turn = (
+        tags.get(tag, (1, default))[1]
+        for tag, default in (
+            (256, 0),
+            (257, 0),
+            (278, 2**32),
+            (322, 0),
+            (323, 0),
+            (277, 1),
+            (274, 1),
+        )
+    )
+    n_pixels = tile_width * tile_height or width * min(rows, height)
+    n_bytes = n_pixels * samples * (1 if tags.get(258, (1, 8))[1] <= 8 else 4)
+    if not omitted:
+        return Structure("TIFF", None, n_bytes, 4 if turn > 1 else 0)
+    pieces, start = [], 0
+    for count_at, count_size in omitted:
+        pieces += [Piece(start, count_at), Piece.from_bytes(bytes(count_size))]
+        start = count_at + count_size
+    pieces.append(Piece(start, stream_size(stream)))
+    return Structure("TIFF", pieces, n_bytes + stream_size(stream), 4 if turn > 1 else 0)
+
+
+def _walk_tiff(stream: Stream) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """Yield tag, type, count, value, and where the count is, of each tag of the first image."""
+    head = stream.read(16).ljust(16, b"\0")
+    order = "<" if head[:1] == b"I" else ">"
+    is_big = 43 in head[2:4]
+    start = struct.unpack_from(order + ("Q" if is_big else "I"), head, 8 if is_big else 4)[0]
+    entry = struct.Struct(order + ("HHQ8s" if is_big else "HHI4s"))
+    stream.seek(start)
+    n_size = 8 if is_big else 2
+    n_entries = struct.unpack(
+        order + ("Q" if is_big else "H"), stream.read(n_size).ljust(n_size, b"\0")
+    )[0]
+    content = stream.read(entry.size * min(n_entries, 2**16))
+    for index in range(len(content) // entry.size):
+        tag, kind, count, field = entry.unpack_from(content, index * entry.size)
+        form = {1: "B", 3: "H", 4: "I", 16: "Q"}.get(kind, "I")
+        value = struct.unpack_from(order + form, field.ljust(8, b"\0"))[0]
+        count_at = start + n_size + index * entry.size + 4
+        yield tag, kind, count, value, count_at, 8 if is_big else 4
+
+
+def _read_ico(stream: Stream) -> Structure:
+    """An icon is a small bitmap, or a PNG, which is then read as one."""
+    n_entries = int.from_bytes(stream.read(6)[4:], "little")
+    content = stream.read(16 * n_entries)
+    entries = [content[at : at + 16] for at in range(0, len(content) - 15, 16)]
+    if not entries:
+        raise ImageError("damaged or truncated ICO: it has no image")
+    best = max(entries, key=lambda entry: ((entry[0] or 256) * (entry[1] or 256), entry[6]))
+    size, start = struct.unpack_from("<II", best, 8)
+    stream.seek(start)
+    head = stream.read(16).ljust(16, b"\0")
+    if head.startswith(b"\x89PNG"):
+        return Structure("PNG", [Piece(start, min(start + size, stream_size(stream)))])
+    width, height = struct.unpack_from("<ii", head, 4)
+    if not (0 < width <= _MAX_ICON_SIDE and 0 < height <= 2 * _MAX_ICON_SIDE):
+        raise ImageError(f"too large: an icon of {width} × {abs(height) // 2} pixels")
+    header = b"\0\0\1\0\1\0" + best[:12] + struct.pack("<I", 22)
+    return Structure(
+        "ICO", [Piece.from_bytes(header), Piece(start, min(start + size, stream_size(stream)))]
+    )
+
+
+_READERS = {
+    "PNG": _read_png,
+    "JPEG": _read_jpeg,
+    "WebP": _read_webp,
+    "AVIF": _read_avif,
+    "HEIC": _read_heic,
+    "JPEG 2000": _read_jpeg_2000,
+    "TIFF": _read_tiff,
+    "ICO": _read_ico,
+}
