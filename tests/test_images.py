@@ -586,6 +586,55 @@ def test_decompression_bombs_are_refused_by_their_header(data: bytes) -> None:
     assert "too large" in reason(data)
 
 
+@pytest.mark.parametrize(
+    ("bits", "colours", "mode"), [(8, 6, "RGBA"), (8, 4, "LA"), (8, 2, "RGB"), (16, 6, "RGBA")]
+)
+def test_the_reason_names_the_memory_and_its_limit(bits: int, colours: int, mode: str) -> None:
+    header = struct.pack(">IIBBBBB", 14_000, 14_000, bits, colours, 0, 0, 0)
+    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0"))
+    with pytest.raises(ImageError) as caught:
+        images.decode_image(data, short_side=448)
+    assert str(caught.value) == (
+        f"too large: 14000 × 14000 pixels of PNG in {mode} take 825 MB to decode; "
+        "the limit is 650 MB"
+    )
+
+
+def test_large_images_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    from PIL import PngImagePlugin
+
+    budget = images.limits._Budget(100_000_000)
+    monkeypatch.setattr(images.decode, "memory", budget)
+    monkeypatch.setattr(images.decode, "estimate_memory", lambda *args: 60_000_000)
+    lock, decoding, most = threading.Lock(), [0], [0]
+    load = PngImagePlugin.PngImageFile.load
+
+    def count_load(self: PngImagePlugin.PngImageFile) -> Any:
+        with lock:
+            decoding[0] += 1
+            most[0] = max(most[0], decoding[0])
+        try:
+            return load(self)
+        finally:
+            with lock:
+                decoding[0] -= 1
+
+    monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", count_load)
+    data = encode(noise(300, 200), "PNG")
+    with ThreadPoolExecutor(4) as pool:
+        shapes = list(pool.map(lambda data: images.decode_image(data).shape, [data] * 40))
+    assert shapes == [(200, 300, 3)] * 40
+    assert most == [1]
+    assert budget._free == 100_000_000
+
+
+def test_slow_images_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter(range(0, 1000, 2))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(times)))
+    monkeypatch.setattr("time.thread_time", lambda: float(next(times)))
+    assert "takes too long" in reason(encode(noise(900, 900), "PNG"))
+
+
 def test_an_image_without_pixels_is_refused() -> None:
     assert "damaged or truncated PNG" in reason(bomb_png(0, 5))
 

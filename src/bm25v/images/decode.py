@@ -31,6 +31,7 @@ from bm25v.images.streams import (
     Source,
     Stream,
     open_stream,
+    select_pieces,
     stream_size,
     system_reason,
 )
@@ -171,10 +172,10 @@ def _open_image(source: Source) -> Iterator[tuple[Stream, Structure]]:
         try:
             image_format = detect_format(file.read(HEAD_SIZE))
             structure = read_structure(file, image_format)
-            stream = Pieces(file, structure.pieces)
+            stream = select_pieces(file, structure.pieces)
             if structure.image_format != image_format:  # an icon that is a PNG
                 structure = read_structure(stream, structure.image_format)
-                stream = Pieces(stream, structure.pieces)
+                stream = select_pieces(stream, structure.pieces)
             yield stream, structure
         except ImageError:
             raise

@@ -56,14 +56,17 @@ def convert_to_array(
     With `short_side`, whole blocks of pixels are averaged if the image is at least twice as large.
     """
     factor = reduction_factor(image.size, short_side)
+    grey = _find_grey_range(image)
+    if max(image.size) <= TILE_SIDE:
+        rgb = _reduce_to_rgb(image, factor, grey)
+        return np.array(rgb if turn is None else rgb.transpose(turn))
     width, height = (-(-side // factor) for side in image.size)
     shape = (width, height, 3) if turn in _SIDEWAYS else (height, width, 3)
     upright = np.empty(shape, np.uint8)
     stored = upright if turn is None else _STORED_VIEWS[turn](upright)
-    grey = _find_grey_range(image)
     for tile, (x, y) in _split_in_tiles(image, factor):
-        rgb = np.asarray(_reduce_to_rgb(tile, factor, grey))
-        stored[y : y + rgb.shape[0], x : x + rgb.shape[1]] = rgb
+        tile_hwc = np.asarray(_reduce_to_rgb(tile, factor, grey))
+        stored[y : y + tile_hwc.shape[0], x : x + tile_hwc.shape[1]] = tile_hwc
     return upright
 
 
@@ -72,9 +75,6 @@ def _split_in_tiles(
 ) -> Iterator[tuple[Image.Image, tuple[int, int]]]:
     """Yield the tiles of an image, and where each begins in the reduced image."""
     width, height = image.size
-    if max(width, height) <= TILE_SIDE:
-        yield image, (0, 0)
-        return
     side = max(TILE_SIDE // factor, 1) * factor
     for top in range(0, height, side):
         for left in range(0, width, side):
@@ -110,11 +110,7 @@ def _find_grey_range(image: Image.Image) -> _GreyRange | None:
     stated_bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (16,))[0]
     if image.mode.startswith("I;16") and stated_bits < 16:
         return _GreyRange(0, 2**stated_bits - 1)
-    extrema = [
-        (values.min(), values.max())
-        for values in (_read_finite(tile) for tile, _ in _split_in_tiles(image, 1))
-    ]
-    low, high = float(min(low for low, _ in extrema)), float(max(high for _, high in extrema))
+    low, high = _find_extrema(image)
     if low < 0 or high > 65535:
         return _GreyRange(low, high)
     if image.mode == "F" and high <= 1:
@@ -122,10 +118,28 @@ def _find_grey_range(image: Image.Image) -> _GreyRange | None:
     return _GreyRange(0, next(2**bits - 1 for bits in _USUAL_BITS if high <= 2**bits - 1))
 
 
+def _find_extrema(image: Image.Image) -> tuple[float, float]:
+    if image.mode == "I;16":
+        _, highest = image.getextrema()
+        return 0, float(highest)  # type: ignore[arg-type]
+    extrema = [
+        (values.min(), values.max())
+        for values in (_read_finite(tile) for tile, _ in _split_in_tiles(image, 1))
+    ]
+    return float(min(low for low, _ in extrema)), float(max(high for _, high in extrema))
+
+
 def _read_finite(image: Image.Image) -> NDArray[np.float32]:
     return np.nan_to_num(np.asarray(image).astype(np.float32), posinf=0, neginf=0)
 
 
 def _scale_to_8_bits(image: Image.Image, grey: _GreyRange) -> Array:
-    values = (_read_finite(image) - grey.black) * (255 / (grey.white - grey.black or 1))
-    return values.round().clip(0, 255).astype(np.uint8)
+    if image.mode == "I;16":
+        table = _scale_values(np.arange(2**16, dtype=np.float32), grey)
+        return np.take(table, np.asarray(image))
+    return _scale_values(_read_finite(image), grey)
+
+
+def _scale_values(values: NDArray[np.float32], grey: _GreyRange) -> Array:
+    scaled = (values - grey.black) * (255 / (grey.white - grey.black or 1))
+    return scaled.round().clip(0, 255).astype(np.uint8)

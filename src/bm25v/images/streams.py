@@ -53,11 +53,28 @@ class Piece:
         return cls(0, len(content), content)
 
 
+class _Clock:
+    """Measures CPU time of this thread after the first second, because asking for it is slow."""
+
+    def __init__(self) -> None:
+        self._opened = time.monotonic()
+        self._started: float | None = None
+
+    def check(self) -> None:
+        """Raise if the time is over."""
+        if time.monotonic() - self._opened < 1:
+            return
+        now = time.thread_time()
+        self._started = now if self._started is None else self._started
+        if now - self._started > MAX_SECONDS:
+            raise ImageError(f"takes too long to decode: more than {MAX_SECONDS:g} s of CPU time")
+
+
 class _RawPieces(io.RawIOBase):
     """The pieces of a file one after the other; a read after the time limit raises."""
 
-    def __init__(self, stream: Stream, pieces: Sequence[Piece], started: float) -> None:
-        self._stream, self._pieces, self._started = stream, pieces, started
+    def __init__(self, stream: Stream, pieces: Sequence[Piece]) -> None:
+        self._stream, self._pieces, self._clock = stream, pieces, _Clock()
         self._starts = [0, *accumulate(piece.end - piece.start for piece in pieces)]
         self._position = 0
 
@@ -75,8 +92,7 @@ class _RawPieces(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        if time.thread_time() - self._started > MAX_SECONDS:
-            raise ImageError(f"took too long to decode: more than {MAX_SECONDS:g} s of CPU time")
+        self._clock.check()
         index = bisect_right(self._starts, self._position) - 1
         if index >= len(self._pieces):
             return 0
@@ -108,7 +124,17 @@ class Pieces(io.BufferedReader):
 
     def __init__(self, stream: Stream, pieces: Sequence[Piece] | None = None) -> None:
         pieces = [Piece(0, stream_size(stream))] if pieces is None else pieces
-        super().__init__(_RawPieces(stream, pieces, time.thread_time()), _BUFFER_SIZE)
+        super().__init__(_RawPieces(stream, pieces), _BUFFER_SIZE)
+
+
+def select_pieces(stream: Stream, pieces: Sequence[Piece] | None) -> Stream:
+    """Return the pieces of a file as a stream; a small file that is read whole stays as it is.
+
+    It would be read at once, so that its time cannot be limited while it is read.
+    """
+    if pieces is None and stream_size(stream) <= _BUFFER_SIZE:
+        return stream
+    return Pieces(stream, pieces)
 
 
 def stream_size(stream: Stream) -> int:

@@ -16,7 +16,7 @@ from bm25v.images.streams import Piece, Stream, stream_size
 MAX_SCANS = 100
 """Encoders write about ten scans of a progressive JPEG; each visits every pixel again."""
 
-_MAX_SCAN_BYTES = 8_000_000_000  # coefficients that all scans visit together
+_MAX_SCAN_BYTES = 10_000_000_000  # coefficients that all scans visit together
 
 MAX_METADATA = 2**22
 """Larger metadata is not read."""
@@ -137,7 +137,9 @@ def _read_jpeg(stream: Stream) -> Structure:
     if n_scans > MAX_SCANS:
         raise ImageError(f"too many scans for a JPEG: the limit is {MAX_SCANS}")
     if n_scans * frame.coefficient_bytes > _MAX_SCAN_BYTES:
-        raise ImageError(f"too large: {frame.width} × {frame.height} pixels in {n_scans} scans")
+        raise ImageError(
+            f"too large: {frame.width} × {frame.height} pixels in {n_scans} scans take too long"
+        )
     return Structure("JPEG", pieces, frame.coefficient_bytes)
 
 
@@ -263,7 +265,8 @@ def _read_tiff(stream: Stream) -> Structure:
         )
     )
     n_pixels = tile_width * tile_height or width * min(rows, height)
-    n_bytes = n_pixels * samples * (1 if tags.get(258, (1, 8))[1] <= 8 else 4)
+    is_packed = tags.get(259, (1, 1))[1] != 1
+    n_bytes = n_pixels * samples * _read_tiff_depth(stream, *tags.get(258, (1, 1))) * is_packed
     if not omitted:
         return Structure("TIFF", None, n_bytes, 4 if turn > 1 else 0)
     pieces, start = [], 0
@@ -271,7 +274,16 @@ def _read_tiff(stream: Stream) -> Structure:
         pieces += [Piece(start, count_at), Piece.from_bytes(bytes(count_size))]
         start = count_at + count_size
     pieces.append(Piece(start, stream_size(stream)))
-    return Structure("TIFF", pieces, n_bytes + stream_size(stream), 4 if turn > 1 else 0)
+    n_bytes += is_packed * stream_size(stream)  # libtiff gets the pieces at once
+    return Structure("TIFF", pieces, n_bytes, 4 if turn > 1 else 0)
+
+
+def _read_tiff_depth(stream: Stream, count: int, value: int) -> int:
+    """Return the bytes of a sample; their bits are elsewhere in the file if there are several."""
+    if count > 2:
+        stream.seek(value)
+        value = min(max(stream.read(2), default=8), 64)
+    return max(1, value // 8)
 
 
 def _walk_tiff(stream: Stream) -> Iterator[tuple[int, int, int, int, int, int]]:
