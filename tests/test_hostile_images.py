@@ -27,6 +27,9 @@ SPARSE = 1_900_000_000  # such a file takes no space on disk
 
 CHILD = """
 import json, os, resource, sys
+from bm25v import images
+from bm25v.errors import ImageError
+
 resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30, 6 * 2**30))
 for path in sys.stdin.read().splitlines():
     if child := os.fork():

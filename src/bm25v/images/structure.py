@@ -26,6 +26,8 @@ _MAX_TIFF_VALUES = 2_000_000  # two for each strip
 _MAX_ICON_SIDE = 1024
 _CODEC_BOXES = {"AVIF": b"av1C", "HEIC": b"hvcC"}
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_METADATA_MARKERS = frozenset({0xFE, *range(0xE1, 0xEE)})
+_SCAN_MARKER = 0xDA
 _PROGRESSIVE_MARKERS = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 
 
@@ -113,27 +115,18 @@ class _Frame(NamedTuple):
 
 def _read_jpeg(stream: Stream) -> Structure:
     """Leave out segments of metadata if they are huge; count scans if there are several."""
-    kept, n_metadata, frame = [Piece(0, 2)], 0, None
-    for marker, start, end in _walk_jpeg(stream):
-        if marker in _FRAME_MARKERS:
-            frame = _read_frame(stream, marker, start)
-        is_metadata = marker == 0xFE or 0xE1 <= marker <= 0xED
-        n_metadata += is_metadata * (end - start)
-        if not is_metadata or n_metadata <= MAX_METADATA:
-            kept.append(Piece(start, end))
-        if marker == 0xDA:
-            break
-    else:
-        return Structure("JPEG")
-    kept.append(Piece(end, stream_size(stream)))
-    pieces = kept if n_metadata > MAX_METADATA else None
-    if frame is None or not frame.samplings:
+    segments = list(_walk_jpeg(stream))
+    n_metadata = sum(end - start for marker, start, end in segments if marker in _METADATA_MARKERS)
+    pieces = _remove_jpeg_metadata(stream, segments) if n_metadata > MAX_METADATA else None
+    frames = [segment for segment in segments if segment[0] in _FRAME_MARKERS]
+    if not frames or segments[-1][0] != _SCAN_MARKER:
         return Structure("JPEG", pieces)
-    stream.seek(start + 4)
+    frame, first_scan = _read_frame(stream, *frames[-1][:2]), segments[-1][1]
+    stream.seek(first_scan + 4)
     has_one_scan = stream.read(1) == bytes([len(frame.samplings)])
-    if has_one_scan and frame.marker not in _PROGRESSIVE_MARKERS:
+    if not frame.samplings or (has_one_scan and frame.marker not in _PROGRESSIVE_MARKERS):
         return Structure("JPEG", pieces)
-    n_scans = _count_scans(stream, start)
+    n_scans = _count_scans(stream, first_scan)
     if n_scans > MAX_SCANS:
         raise ImageError(f"too many scans for a JPEG: the limit is {MAX_SCANS}")
     if n_scans * frame.coefficient_bytes > _MAX_SCAN_BYTES:
@@ -143,12 +136,24 @@ def _read_jpeg(stream: Stream) -> Structure:
     return Structure("JPEG", pieces, frame.coefficient_bytes)
 
 
+def _remove_jpeg_metadata(stream: Stream, segments: list[tuple[int, int, int]]) -> list[Piece]:
+    """Keep the first segments of metadata, where cameras write date and orientation."""
+    kept, n_metadata = [Piece(0, 2)], 0
+    for marker, start, end in segments:
+        n_metadata += end - start if marker in _METADATA_MARKERS else 0
+        if marker not in _METADATA_MARKERS or n_metadata <= MAX_METADATA:
+            kept.append(Piece(start, end))
+    return [*kept, Piece(segments[-1][2], stream_size(stream))]
+
+
 def _walk_jpeg(stream: Stream) -> Iterator[tuple[int, int, int]]:
     """Yield each marker with the start and end of its segment, to the first scan."""
-    start = 2
+    start, window, window_start = 2, b"", 0
     for _ in range(_MAX_PARTS):
-        stream.seek(start)
-        head = stream.read(4)
+        if start + 4 > window_start + len(window):
+            stream.seek(start)
+            window, window_start = stream.read(4096), start
+        head = window[start - window_start : start - window_start + 4]
         if len(head) < 4:
             return
         if head[0] != 0xFF or head[1] in (0x00, 0xFF):  # bytes between segments
@@ -157,6 +162,8 @@ def _walk_jpeg(stream: Stream) -> Iterator[tuple[int, int, int]]:
         has_no_length = head[1] == 0x01 or 0xD0 <= head[1] <= 0xD8
         end = start + 2 if has_no_length else start + 2 + max(2, int.from_bytes(head[2:]))
         yield head[1], start, end
+        if head[1] == _SCAN_MARKER:
+            return
         start = end
     raise ImageError(f"too many segments for a JPEG: more than {_MAX_PARTS:,}")
 
