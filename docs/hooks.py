@@ -19,7 +19,11 @@ from pygments.lexers.shell import BashSessionLexer
 from bm25v import cli
 
 ROOT = Path(__file__).parent.parent
-_DOCUMENTS = {"ARCHITECTURE.md": "explanation/architecture.md", "CHANGELOG.md": "changelog.md"}
+_DOCUMENTS = {
+    "ARCHITECTURE.md": "explanation/architecture.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "explanation/security.md",
+}
 _HIDDEN = {"index.md": ["navigation", "toc"], "tutorial.md": ["navigation"]}  # beside these pages
 _COMMANDS = "<!-- every command and option -->"
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")

@@ -1,6 +1,7 @@
 """bm25v: an image search engine that can say why.
 
-Importing it is cheap: numpy, the backbones and the compiler are loaded when first used.
+Importing it is cheap: numpy, the backbones and the compiler are loaded when first used. It switches
+off the telemetry of the libraries that it uses.
 
 >>> import bm25v
 >>> bm25v.Vocabulary.load("toy").n_words
@@ -30,6 +31,7 @@ from bm25v.errors import (
     VocabularyMismatch,
     WrongUse,
 )
+from bm25v.privacy import silence_libraries
 
 if TYPE_CHECKING:
     from bm25v.api import Gallery, explain
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # else warnings go to stderr
+silence_libraries()  # before any of them is imported
 
 __all__ = [
     "Backbone",

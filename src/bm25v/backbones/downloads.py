@@ -23,6 +23,7 @@ from pathlib import Path
 from bm25v.display import duration, printable
 from bm25v.errors import ModelUnavailable, StorageFull
 from bm25v.files import make_folder, replace_file
+from bm25v.privacy import cache_folder
 from bm25v.progress import report_download
 
 _REPORT_SECONDS = 0.1
@@ -54,9 +55,7 @@ def models_folder() -> Path:
     override = os.environ.get("BM25V_MODELS")
     if override:
         return Path(override).expanduser()
-    import platformdirs
-
-    return platformdirs.user_cache_path("bm25v") / "models"
+    return cache_folder() / "models"
 
 
 def cached_path(file: PackagedFile) -> Path:

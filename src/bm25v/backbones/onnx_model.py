@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bm25v import privacy
 from bm25v.display import first_line
 from bm25v.errors import BackboneError
 from bm25v.protobuf import field, read_fields
@@ -48,6 +49,7 @@ def create_session(path: Path, model: bytes, tensors: Sequence[str]) -> Any:
     """Return an ONNX Runtime session that can also compute these inner tensors and constants."""
     import onnxruntime
 
+    privacy.warn_about_telemetry()
     options = onnxruntime.SessionOptions()
     # Callers encode several images at once in threads of their own, which is faster than one image
     # on several threads and gives the same floats on any number of cores.

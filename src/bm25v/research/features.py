@@ -22,6 +22,7 @@ from bm25v import images
 from bm25v.backbones import Backbone, Features
 from bm25v.backbones.protocol import Floats
 from bm25v.errors import EvaluationError, ImageError, WrongUse
+from bm25v.privacy import cache_folder
 from bm25v.progress import Progress, no_progress
 from bm25v.research.datasets import Dataset, Item, PixelBox, drop_unreadable
 from bm25v.threads import available_cpus
@@ -76,9 +77,7 @@ class DatasetFeatures:
 
 def default_cache() -> Path:
     """Return where features are cached by default: in the user's cache folder."""
-    import platformdirs
-
-    return platformdirs.user_cache_path("bm25v") / "evaluation"
+    return cache_folder() / "evaluation"
 
 
 def extract_features(

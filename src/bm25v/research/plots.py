@@ -12,6 +12,7 @@ import numpy as np
 
 from bm25v.errors import MissingExtra, WrongUse
 from bm25v.files import replacing_file
+from bm25v.privacy import prepare_matplotlib
 from bm25v.research.tables import format_share
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def check_path(path: Path) -> None:
         raise WrongUse(f"{path}: a plot's name must end in {', '.join(_SUFFIXES)}")
     if not path.parent.is_dir():
         raise WrongUse(f"{path}: the folder {path.parent} does not exist: create it first")
+    prepare_matplotlib()
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:

@@ -1,0 +1,76 @@
+"""Keeps libraries from sending, looking up or storing anything that nobody asked for.
+
+In: nothing. Out: settings in the environment, which libraries read when they are imported; `bm25v`
+makes them when it is imported itself. Not this module's job: downloads that a user asks for
+(`backbones.downloads`).
+"""
+
+import atexit
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from bm25v.errors import WrongUse
+
+_SETTINGS = {
+    # ONNX Runtime: a device id and a database in the home folder, and events to its makers.
+    "ORT_DISABLE_TELEMETRY": "1",
+    # huggingface_hub and transformers: names of models and versions, beside each download.
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+}
+
+_log = logging.getLogger(__name__)
+_too_late: list[str] = []  # libraries that were imported before they could be silenced
+
+
+def silence_libraries() -> None:
+    """Switch off the telemetry of libraries that are not imported yet."""
+    if "onnxruntime" in sys.modules and os.environ.get("ORT_DISABLE_TELEMETRY") != "1":
+        _too_late.append("onnxruntime")
+    os.environ.update(_SETTINGS)
+
+
+def warn_about_telemetry() -> None:
+    """Log once that the host program started ONNX Runtime's telemetry, which cannot be stopped."""
+    for library in _too_late:
+        _log.warning(
+            "%s was imported before bm25v with its telemetry on: import bm25v first, or set "
+            "ORT_DISABLE_TELEMETRY=1",
+            library,
+        )
+    _too_late.clear()
+
+
+def cache_folder() -> Path:
+    """Return the one folder that bm25v keeps files in without being told to."""
+    import platformdirs
+
+    folder = platformdirs.user_cache_path("bm25v")
+    if not folder.is_absolute():
+        raise WrongUse(
+            "this user has no home folder to keep files in: set XDG_CACHE_HOME to a folder, or "
+            "BM25V_MODELS for models alone"
+        )
+    return folder
+
+
+def prepare_matplotlib() -> None:
+    """Make matplotlib keep its list of fonts in bm25v's cache folder, or nowhere.
+
+    Otherwise it makes folders in the home folder, and warns if it cannot.
+    """
+    if "matplotlib" in sys.modules or "MPLCONFIGDIR" in os.environ:
+        return
+    try:
+        folder = cache_folder() / "matplotlib"
+        folder.mkdir(parents=True, exist_ok=True)
+        is_usable = os.access(folder, os.W_OK)
+    except (OSError, WrongUse):
+        is_usable = False
+    if not is_usable:
+        folder = Path(tempfile.mkdtemp(prefix="bm25v-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["MPLCONFIGDIR"] = str(folder)

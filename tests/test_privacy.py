@@ -1,0 +1,244 @@
+"""Nothing leaves the machine, and no file is written that was not asked for, by any library."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from bm25v.privacy import cache_folder
+from tests.conftest import make_image
+from tests.test_own_backbones import CONVOLUTION, convolution, write
+
+REPOSITORY = Path(__file__).parent.parent
+STRACE = shutil.which("strace")
+
+# Runs commands in one process. Python reports opened files and sockets to the hook; what compiled
+# libraries do is seen by strace alone.
+PROGRAM = """
+import json, os, sys
+seen = set()
+WATCHED = ("open", "os.mkdir", "os.rename", "sqlite3.connect", "tempfile.mkdtemp")
+
+def watch(event, args):
+    if event.startswith("socket.") and event != "socket.gethostname":  # it asks the system alone
+        seen.add(("network", event))
+    elif event in WATCHED and isinstance(args[0], (str, bytes)):
+        mode = args[2] if event == "open" else os.O_RDWR
+        kind = "write" if (mode or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) else "read"
+        seen.add((kind, os.path.abspath(os.fsdecode(args[0]))))
+
+sys.addaudithook(watch)
+from bm25v.cli import main
+codes = []
+for sys.argv in json.loads(sys.argv[1]):
+    try:
+        main()
+        codes.append(0)
+    except SystemExit as stop:
+        codes.append(stop.code)
+print("seen", json.dumps([codes, sorted(seen)]))
+"""
+
+# What every program on this system reads; and where Python, its packages and numba's code are.
+SYSTEM = ("/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/run", "/sys", "/usr", "/var")
+INSTALLED = {
+    *(os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, REPOSITORY / "src")),
+    *(os.path.abspath(path) for path in (sys.prefix, sys.base_prefix, *filter(None, sys.path))),
+    *(sysconfig.get_path(kind) for kind in ("stdlib", "platlib", "purelib")),
+}
+SCRATCH_DEVICES = ("/dev/null", "/dev/shm", "/dev/tty")
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A folder with twenty images, a text, and the ONNX model of a backbone."""
+    work = tmp_path / "work"
+    (work / "photos").mkdir(parents=True)
+    (tmp_path / "temporary").mkdir()
+    for seed in range(20):
+        make_image(seed).save(work / "photos" / f"{seed}.png")
+    (work / "photos" / "note.png").write_text("not an image")
+    write(work / "net", convolution(), CONVOLUTION)
+    return work
+
+
+def commands(backbone: str) -> list[list[str]]:
+    """Return commands that train, index, search, explain and draw."""
+    photo = "photos/1.png"
+    train = ["train", "photos", "-o", "vocabulary", "--backbone", backbone, "--expansion", "4"]
+    lines = [
+        [*train, "--k", "2", "--epochs", "1"],
+        ["index", "photos", "--vocabulary", "vocabulary"],
+        ["search", photo],
+        ["explain", photo, "photos/2.png", "-o", "explanation.html"],
+        ["explain", photo, "photos/2.png", "-o", "explanation.png"],
+        ["words"],
+        ["duplicates"],
+        ["verify"],
+        ["zipf", "-o", "zipf.png"],
+    ]
+    return [["bm25v", *line] for line in lines]
+
+
+def run_program(
+    program: str, *words: str, work: Path, home: str | None, before: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python program in the folder, with a home folder, or with none."""
+    kept = ("PATH", "PYTHONPATH", "LANG", "LD_LIBRARY_PATH", "SYSTEMROOT")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    environment |= {"PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(work.parent / "temporary")}
+    environment |= {} if home is None else {"HOME": home}
+    command = [*before, sys.executable, "-W", "error", "-c", program, *words]
+    return subprocess.run(
+        command, cwd=work, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def is_below(path: str, folders: "set[str] | tuple[str, ...]") -> bool:
+    return any(path == folder or path.startswith(folder + os.sep) for folder in folders)
+
+
+def check_files(work: Path, read: set[str], written: set[str]) -> None:
+    """Expect files only where they belong; `work` has the gallery and all that was asked for."""
+    temporary = work.parent / "temporary"
+    assert [path for path in temporary.rglob("*") if not path.is_dir()] == []
+    own = {str(work), str(temporary), str(work.parent / "home" / ".cache" / "bm25v")}
+    parents = {str(folder) for path in own for folder in (Path(path), *Path(path).parents)}
+    bytecode = {path for path in written if f"{os.sep}__pycache__" in path}  # numba's code
+    assert {p for p in bytecode if not is_below(p, INSTALLED)} == set()
+    strange = {path for path in written - bytecode - parents if not is_below(path, own)}
+    assert {path for path in strange if not is_below(path, SCRATCH_DEVICES)} == set()
+    allowed = own | INSTALLED | set(SYSTEM)
+    assert {path for path in read - parents if not is_below(path, allowed)} == set()
+
+
+@pytest.mark.parametrize("backbone", ["toy", "net/spec.toml"])
+def test_commands_open_no_socket_and_no_strange_file(work: Path, backbone: str) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("matplotlib")
+    (work.parent / "home").mkdir()
+    words = json.dumps(commands(backbone))
+    done = run_program(PROGRAM, words, work=work, home=str(work.parent / "home"))
+    assert done.returncode == 0, done.stderr
+    codes, seen = json.loads(done.stdout.rpartition("seen ")[2])
+    assert codes == [0] * len(codes), done.stderr
+    kinds: dict[str, set[str]] = {"network": set(), "read": set(), "write": set()}
+    for kind, what in seen:
+        kinds[kind].add(what)
+    assert kinds["network"] == set()
+    check_files(work, kinds["read"], kinds["write"])
+
+
+@pytest.mark.skipif(STRACE is None, reason="strace is not installed")
+def test_compiled_libraries_open_no_socket_and_no_strange_file(work: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("matplotlib")
+    home = work.parent / "home"
+    home.mkdir()
+    log = work.parent / "calls"
+    calls = "trace=%network,open,openat,creat,mkdir,mkdirat,rename,renameat,renameat2"
+    before = (str(STRACE), "-f", "--seccomp-bpf", "-qq", "-y", "-o", str(log), "-e", calls)
+    words = json.dumps(commands("net/spec.toml"))
+    done = run_program(PROGRAM, words, work=work, home=str(home), before=before)
+    if not log.exists() or "ptrace" in done.stderr:
+        pytest.skip("this system does not allow to trace a process")
+    assert done.returncode == 0, done.stderr
+    lines = log.read_text(errors="replace").splitlines()
+    opened = [line for line in lines if re.search(r"\b(open|creat|mkdir|rename)\w*\(", line)]
+    assert len(opened) > 1000  # it did trace
+    is_local = re.compile(r"AF_UNIX|<(unix|socket):")  # libc asks the system who the user is
+    sockets = [
+        line for line in lines if re.search(r"\b(socket|connect|bind|send(to|m?msg))\(", line)
+    ]
+    assert [line for line in sockets if not is_local.search(line)] == []
+    read: set[str] = set()
+    written: set[str] = set()
+    for line in opened:
+        if re.search(r"= -1 E\w+", line):
+            continue
+        is_write = re.search(r"O_WRONLY|O_RDWR|O_CREAT|creat\(|mkdir|rename", line)
+        folder = re.search(r"\((?:AT_FDCWD|\d+)<(.*?)>", line)
+        for path in re.findall(r'"(.*?)"', line):
+            whole = os.path.normpath(os.path.join(folder[1] if folder else work, path))
+            (written if is_write else read).add(whole)
+    check_files(work, read, written)
+    assert {str(path.relative_to(home)) for path in home.rglob("*")} <= {
+        ".cache",
+        ".cache/bm25v",
+        *(str(path.relative_to(home)) for path in (home / ".cache" / "bm25v").rglob("*")),
+    }
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows keeps the home folder elsewhere")
+@pytest.mark.parametrize("home", ["/dev/null/home", "/proc", None], ids=["missing", "fixed", "no"])
+def test_commands_work_without_a_home_folder_and_without_warnings(
+    work: Path, home: str | None
+) -> None:
+    pytest.importorskip("matplotlib")
+    lines = [line for line in commands("toy") if line[1] != "train"]
+    words = json.dumps(lines).replace('"vocabulary"]', '"toy"]')
+    done = run_program(PROGRAM, words, work=work, home=home)
+    codes, _ = json.loads(done.stdout.rpartition("seen ")[2])
+    assert codes == [0] * len(codes), done.stderr
+    unreadable = "unreadable: photos/note.png: is not an image\n"
+    assert re.sub(r"is not an image.*", "is not an image", done.stderr) == unreadable
+
+
+def test_libraries_are_silenced_before_they_are_imported(work: Path) -> None:
+    program = (
+        "import os, bm25v\n"
+        "print(os.environ['ORT_DISABLE_TELEMETRY'], os.environ['HF_HUB_DISABLE_TELEMETRY'])\n"
+        "from bm25v.backbones import load_backbone\n"
+        "load_backbone('net/spec.toml').load_weights()\n"
+    )
+    done = run_program(program, work=work, home=str(work))
+    assert (done.stdout, done.stderr) == ("1 1\n", "")
+    assert not (work / ".cache").exists()
+
+
+def test_telemetry_that_the_host_program_started_is_named_once(work: Path) -> None:
+    program = (
+        "import onnxruntime\n"
+        "from bm25v.backbones import load_backbone\n"
+        "load_backbone('net/spec.toml').load_weights()\n"
+        "load_backbone('net/spec.toml').load_weights()\n"
+    )
+    done = run_program(program, work=work, home=str(work))
+    assert done.returncode == 0
+    assert done.stderr.count("onnxruntime was imported before bm25v with its telemetry on") == 1
+
+
+def test_a_user_without_a_home_folder_is_told_what_to_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import platformdirs
+
+    from bm25v.errors import WrongUse
+
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: Path("~/.cache") / name)
+    with pytest.raises(WrongUse, match="set XDG_CACHE_HOME"):
+        cache_folder()
+
+
+def test_the_tests_that_the_security_page_names_exist() -> None:
+    text = (REPOSITORY / "SECURITY.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"tests/\w+\.py", text))
+    assert len(named) > 5
+    assert {name for name in named if not (REPOSITORY / name).is_file()} == set()
+
+
+def test_constraints_pin_every_direct_dependency() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    needed = {re.match(r"[\w-]+", line)[0] for group in groups for line in group}  # type: ignore[index]
+    pinned = set(
+        re.findall(r"^([\w-]+)==", (REPOSITORY / "constraints.txt").read_text(), re.MULTILINE)
+    )
+    assert needed - {"bm25v", "pip"} - pinned == set()
