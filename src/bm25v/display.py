@@ -1,16 +1,19 @@
 """How strings from outside are shown to people: paths, word names, texts of files.
 
-In: any string. Out: one that a terminal, a page or a plot can show. Not this module's job: escaping
-for HTML (jinja2 does that) and JSON (which keeps every string as it is).
+In: any string. Out: one that a terminal, a page or a plot can show; or JSON, which keeps every
+string as it is. Not this module's job: escaping for HTML (jinja2 does that).
 """
 
 import contextlib
+import json
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 # Characters that end a line, move the cursor or reverse the text of a terminal.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f]")
 
 
 def printable(text: str) -> str:
@@ -22,13 +25,22 @@ def printable(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
+def one_line(text: str) -> str:
+    """Return a text as one line that no terminal takes for a command: no control characters.
+
+    >>> one_line("red \\x1b[31m, two\\nlines")
+    'red ?[31m, two?lines'
+    """
+    return _CONTROL.sub("?", printable(text))
+
+
 def first_line(text: str) -> str:
     """Return the first line of a long message.
 
     >>> first_line("no such model\\nTraceback of 40 lines")
     'no such model'
     """
-    return printable(text.strip().partition("\n")[0])
+    return one_line(text.strip().partition("\n")[0])
 
 
 def display_path(path: str) -> str:
@@ -39,7 +51,38 @@ def display_path(path: str) -> str:
     """
     with contextlib.suppress(ValueError):
         path = str(Path(path).relative_to(Path.cwd()))
-    return _CONTROL.sub("?", printable(path))
+    return one_line(path)
+
+
+def format_json(value: Any) -> str:
+    """Return plain values as JSON; NaN and infinite numbers, which JSON has not, become null.
+
+    It is ASCII, so that every terminal shows it and every path is read back as it was.
+
+    >>> print(format_json({"path": "caf\\udce9.jpg", "scores": [0.5, math.nan, math.inf]}))
+    {
+      "path": "caf\\udce9.jpg",
+      "scores": [
+        0.5,
+        null,
+        null
+      ]
+    }
+    """
+    try:
+        return json.dumps(value, indent=2, allow_nan=False)
+    except ValueError:
+        return json.dumps(_without_nan(value), indent=2, allow_nan=False)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    return value
 
 
 def word_label(word: int, name: str | None) -> str:

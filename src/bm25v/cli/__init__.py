@@ -16,6 +16,7 @@ from typing import NoReturn
 import click
 
 from bm25v import __version__
+from bm25v.cli.printing import accept_any_text, echo, echo_text
 from bm25v.errors import Bm25vError, WrongUse
 from bm25v.progress import Progress, show_downloads
 
@@ -96,6 +97,7 @@ def bm25v() -> None:
 
 def main() -> None:
     """Run the command line: exit code 0, 1 (failed), 2 (wrong use) or 130 (interrupted)."""
+    accept_any_text()
     log = logging.getLogger("bm25v")
     log.addHandler(_LineHandler())
     log.setLevel(logging.WARNING)
@@ -105,14 +107,14 @@ def main() -> None:
         with _download_bar():
             bm25v(prog_name="bm25v", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.ctx.get_help())
+        echo_text(error.ctx.get_help())
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
     except Bm25vError as error:
         _fail(str(error), 2 if isinstance(error, WrongUse) else 1)
     except (KeyboardInterrupt, click.Abort) as error:
         details = (error.__cause__ or error).args  # a command may say what is left to do
-        click.echo(": ".join(("interrupted", *details)), err=True)
+        echo(": ".join(("interrupted", *details)), err=True)
         sys.exit(_INTERRUPTED)
     except BrokenPipeError:
         sys.stderr.close()
@@ -131,7 +133,7 @@ class _LineHandler(logging.Handler):
     """Prints log lines; while a progress bar is shown, `sys.stderr` puts them above it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), file=sys.stderr)
+        echo(self.format(record), err=True)
 
 
 @contextmanager
@@ -155,5 +157,5 @@ def _download_bar() -> Iterator[None]:
 
 def _fail(message: str, code: int) -> NoReturn:
     line = " ".join(message.split())
-    click.echo(f"error: {line}", err=True)
+    echo(f"error: {line}", err=True)
     sys.exit(code)

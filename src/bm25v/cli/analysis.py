@@ -16,6 +16,7 @@ from bm25v.cli.evaluate import (
     split_option,
 )
 from bm25v.cli.options import (
+    PathType,
     find_gallery,
     gallery_option,
     json_option,
@@ -23,7 +24,9 @@ from bm25v.cli.options import (
     vocabulary_option,
 )
 from bm25v.cli.printing import (
-    console,
+    echo,
+    echo_text,
+    echo_wrapped,
     fill_lines,
     make_columns,
     output_width,
@@ -69,7 +72,7 @@ _COST_NOTE = (
 @preset_option
 @set_option
 @click.option("--format", "format_name", default="table", type=click.Choice(["table", "markdown"]))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Draw a plot, as .png.")
+@click.option("-o", "--output", type=PathType(path_type=Path), help="Draw a plot, as .png.")
 @cache_option
 @json_option
 def ablate(
@@ -120,7 +123,7 @@ def ablate(
     print_problems(result.dataset.problems)
     known = sum(not trial.is_new for trial in result.trials)
     if known:
-        click.echo(f"{known} of {len(result.trials)} were measured before", err=True)
+        echo(f"{known} of {len(result.trials)} were measured before", err=True)
     if output:
         plots.draw_ablation(result, output)
     if as_json:
@@ -133,7 +136,7 @@ def ablate(
             }
         )
     elif format_name == "markdown":
-        click.echo(tables.markdown_table(*tables.ablation_table(result)))
+        echo_text(tables.markdown_table(*tables.ablation_table(result)))
     else:
         print_grid(*tables.ablation_table(result))
 
@@ -147,7 +150,7 @@ def ablate(
     "--output",
     default="report",
     show_default=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=PathType(file_okay=False, path_type=Path),
     help="The folder for the page and its figures as JSON.",
 )
 @vocabulary_option
@@ -190,8 +193,8 @@ def report(
         print_json(result.to_dict())
         return
     page, numbers = (display_path(str(output / file)) for file in (report.PAGE, report.NUMBERS))
-    click.echo(f"{page}: a page about {result.result.name}")
-    click.echo(f"{numbers}: its figures")
+    echo(f"{page}: a page about {result.result.name}")
+    echo(f"{numbers}: its figures")
 
 
 @click.command("zipf")
@@ -202,13 +205,13 @@ def report(
     multiple=True,
     default=lambda: (os.environ.get("BM25V_GALLERY") or find_gallery(),),
     show_default="$BM25V_GALLERY, else the nearest gallery.bm25v",
-    type=click.Path(path_type=Path),
+    type=PathType(path_type=Path),
     help="A gallery's folder; give several to compare them.",
 )
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PathType(dir_okay=False, path_type=Path),
     help="Draw words by rank, as .png, .svg or .pdf; several galleries in one plot.",
 )
 @json_option
@@ -235,7 +238,7 @@ def zipf(paths: tuple[Path, ...], output: Path | None, as_json: bool) -> None:
         return
     _print_zipf(fits)
     if output:
-        click.echo(f"{display_path(str(output))}: words by rank")
+        echo(f"{display_path(str(output))}: words by rank")
 
 
 def _zipf_to_dict(path: str, words: int, fit: "ZipfFit") -> dict[str, Any]:
@@ -260,7 +263,8 @@ def _print_zipf(fits: "dict[str, ZipfFit]") -> None:
         shares = (f"{fit.head:.2%}", f"{fit.tail:.1%}", f"{fit.high_idf:.1%}")
         rows.append((name, *counts, f"{fit.alpha:.2f}", f"{fit.r2:.3f}", *shares))
     print_grid(header, rows)
-    console().print("\n".join(fill_lines(_PAPER_ZIPF, output_width())), style="dim")
+    for line in fill_lines(_PAPER_ZIPF, output_width()):
+        echo_wrapped(line, style="dim")
 
 
 @click.command("cost")
@@ -275,7 +279,7 @@ def _print_zipf(fits: "dict[str, ZipfFit]") -> None:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PathType(dir_okay=False, path_type=Path),
     help="Draw the words in use as the gallery grows, as .png, .svg or .pdf.",
 )
 @json_option
@@ -303,7 +307,7 @@ def cost(gallery_path: Path, sizes: tuple[int, ...], output: Path | None, as_jso
     _print_growth(growth)
     _print_disk(gallery.info)
     if output:
-        click.echo(f"{display_path(str(output))}: words in use as the gallery grows")
+        echo(f"{display_path(str(output))}: words in use as the gallery grows")
 
 
 def _cost_to_dict(
@@ -354,24 +358,25 @@ def _print_costs(usage: "WordUsage", dim: int, *, is_projected: bool) -> None:
     title = f"{count(usage.images, 'image')}, {words} active"
     if is_projected:
         title = f"projected to {usage.images:,} images, {words} expected to be active"
-    console().print(title, style="bold")
+    echo_wrapped(title, style="bold")
     print_grid(header, rows)
-    click.echo()
+    echo()
 
 
 def _print_growth(growth: "Growth") -> None:
     rows = [[f"{n:,.0f}" for n in row] for row in zip(*growth[1:], strict=True)]
     print_table(make_columns(("images", "words in use", "if equally frequent"), rows))
-    click.echo()
+    echo()
 
 
 def _print_disk(info: "GalleryInfo") -> None:
-    out = console()
     bag, dense = info.bag_bytes_per_image, info.dense_bytes_per_image
-    out.print(
+    echo_wrapped(
         f"bm25v stores {bag + dense:,.0f} bytes per image on disk: {bag:,.0f} for the bag and "
         f"{dense:,.0f} for the dense vector"
     )
     if info.removed_rows:
-        out.print(f"this includes {count(info.removed_rows, 'removed image')}: run bm25v compact")
-    out.print(_COST_NOTE, style="dim")
+        echo_wrapped(
+            f"this includes {count(info.removed_rows, 'removed image')}: run bm25v compact"
+        )
+    echo_wrapped(_COST_NOTE, style="dim")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bm25v.cli.options import json_option, vocabulary_option
-from bm25v.cli.printing import console, print_facts, print_grid, print_json
+from bm25v.cli.options import PathType, json_option, vocabulary_option
+from bm25v.cli.printing import echo, echo_wrapped, print_facts, print_grid, print_json
 from bm25v.display import count, duration, file_size
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _RATIOS = (  # the system to compare with, and ours
     ("hnsw", "two-stage"),
 )
 _folder_argument = click.argument(
-    "folder", required=False, type=click.Path(exists=True, path_type=Path)
+    "folder", required=False, type=PathType(exists=True, path_type=Path)
 )
 
 
@@ -70,9 +70,9 @@ def encode(folder: Path | None, vocabulary: str, limit: int, rounds: int, as_jso
         counts = {"pictures": times.images, "rounds": times.rounds}
         print_json({**counts, "seconds": seconds, "overhead": times.overhead})
         return
-    click.echo(f"forward passes alone  {n / times.forward_seconds:6.1f} images/s")
-    click.echo(f"indexing, everything  {n / times.index_seconds:6.1f} images/s")
-    click.echo(f"overhead              {times.overhead:+.1%}")
+    echo(f"forward passes alone  {n / times.forward_seconds:6.1f} images/s")
+    echo(f"indexing, everything  {n / times.index_seconds:6.1f} images/s")
+    echo(f"overhead              {times.overhead:+.1%}")
 
 
 @bench.command("search")
@@ -90,7 +90,7 @@ def encode(folder: Path | None, vocabulary: str, limit: int, rounds: int, as_jso
     "-g",
     "--gallery",
     "gallery_path",
-    type=click.Path(path_type=Path),
+    type=PathType(path_type=Path),
     help="Search a copy of this gallery instead, with its own images.",
 )
 @click.option("--k", default=200, show_default=True, type=click.IntRange(1), help="Candidates.")
@@ -103,7 +103,7 @@ def encode(folder: Path | None, vocabulary: str, limit: int, rounds: int, as_jso
     help="HNSW and IVF-PQ, which are slow to build, are timed up to this many images.",
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Draw a plot, as .png.")
+@click.option("-o", "--output", type=PathType(path_type=Path), help="Draw a plot, as .png.")
 @json_option
 def search(
     sizes: tuple[int, ...],
@@ -137,7 +137,7 @@ def search(
             k=k,
             threads=threads,
             ann_limit=ann_limit,
-            warn=lambda message: click.echo(message, err=True),
+            warn=lambda message: echo(message, err=True),
         )
         all_times.append(times)
         if not as_json:
@@ -162,19 +162,18 @@ def _print_search_times(times: "SearchTimes") -> None:
         )
         for name, system in times.systems.items()
     ]
-    out = console()
-    out.print(f"{count(times.n, 'image')}, K = {times.k}, D = {times.dim}", style="bold")
+    echo_wrapped(f"{count(times.n, 'image')}, K = {times.k}, D = {times.dim}", style="bold")
     print_grid(("system", *numbers), rows)
     update = times.update
-    out.print(
+    echo_wrapped(
         f"one image added in {update.add_ms:.1f} ms, removed in {update.remove_ms:.1f} ms, on disk "
         f"and visible to the next search; 1,000 new ones read in {update.refresh_ms:.1f} ms"
     )
     for slow, fast in _RATIOS:
         ratio = times.ratio(slow, fast)
         if ratio is not None:
-            out.print(f"{fast} is {ratio:.2f} times as fast as {slow}")
-    out.print()
+            echo_wrapped(f"{fast} is {ratio:.2f} times as fast as {slow}")
+    echo()
 
 
 @bench.command("explain")
@@ -201,20 +200,20 @@ def explain(folder: Path | None, vocabulary: str, hits: int, n: int, as_json: bo
     if as_json:
         print_json({"hit": {**asdict(hit), "added_ms": hit.added_ms}, "words": words.to_dict()})
         return
-    click.echo(f"one hit after a search, median of {hit.hits}")
-    click.echo(f"{hit.forward_ms:9.1f} ms  forward pass of the hit")
-    click.echo(f"{hit.added_ms:9.1f} ms  its words and where they are, without the forward pass")
-    click.echo(f"{hit.page_ms:9.1f} ms  the page")
-    click.echo(f"{hit.sheet_ms:9.1f} ms  the image")
-    click.echo(f"words of {words.images:,} synthetic images, {words.words:,} in use")
-    click.echo(f"{words.first_s:9.3f} s   all words, first time")
-    click.echo(f"{words.again_s:9.3f} s   all words again, nothing changed")
-    click.echo(f"{words.renewed_s:9.3f} s   all words again, after an image was added")
-    click.echo(f"{words.word_s:9.3f} s   everything about the most frequent word")
+    echo(f"one hit after a search, median of {hit.hits}")
+    echo(f"{hit.forward_ms:9.1f} ms  forward pass of the hit")
+    echo(f"{hit.added_ms:9.1f} ms  its words and where they are, without the forward pass")
+    echo(f"{hit.page_ms:9.1f} ms  the page")
+    echo(f"{hit.sheet_ms:9.1f} ms  the image")
+    echo(f"words of {words.images:,} synthetic images, {words.words:,} in use")
+    echo(f"{words.first_s:9.3f} s   all words, first time")
+    echo(f"{words.again_s:9.3f} s   all words again, nothing changed")
+    echo(f"{words.renewed_s:9.3f} s   all words again, after an image was added")
+    echo(f"{words.word_s:9.3f} s   everything about the most frequent word")
 
 
 @bench.command("duplicates")
-@click.argument("folder", type=click.Path(exists=True, path_type=Path))
+@click.argument("folder", type=PathType(exists=True, path_type=Path))
 @vocabulary_option
 @click.option("--every", default=4, show_default=True, type=click.IntRange(1))
 @json_option
@@ -229,14 +228,14 @@ def duplicates(folder: Path, vocabulary: str, every: int, as_json: bool) -> None
         print_json(result.to_dict())
         return
     for kind, share in result.recall.items():
-        click.echo(f"{share:7.1%}  of {kind}")
+        echo(f"{share:7.1%}  of {kind}")
     ms = 1e3 * result.seconds / result.images
-    click.echo(
+    echo(
         f"{count(result.groups, 'group')} among {count(result.images, 'image')}, {ms:.1f} ms per "
         "image"
     )
     for paths in result.mixed:
-        click.echo(f"one group: {', '.join(paths)}")
+        echo(f"one group: {', '.join(paths)}")
 
 
 @bench.command("soak")
@@ -255,7 +254,7 @@ def duplicates(folder: Path, vocabulary: str, every: int, as_json: bool) -> None
     "-g",
     "--gallery",
     "gallery_path",
-    type=click.Path(path_type=Path),
+    type=PathType(path_type=Path),
     help="Make the gallery in this empty folder and keep it  [default: a temporary folder]",
 )
 @json_option
@@ -313,9 +312,9 @@ def _print_soak(report: "SoakReport") -> None:
         )
     print_facts(facts)
     for problem in report.problems:
-        click.echo(f"problem: {problem}")
+        echo(f"problem: {problem}")
     if not report.problems:
-        click.echo("no problems")
+        echo("no problems")
 
 
 def _list_counts(counts: Mapping[str, int]) -> str:

@@ -1,15 +1,20 @@
 """`bm25v evaluate`, with `evaluate regions` and `evaluate faithfulness`."""
 
-import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bm25v.cli.options import MODES, json_option, split_list, vocabulary_option
-from bm25v.cli.printing import console, print_grid, print_json, print_problems
-from bm25v.display import display_path
+from bm25v.cli.options import MODES, PathType, json_option, split_list, vocabulary_option
+from bm25v.cli.printing import (
+    echo,
+    echo_text,
+    echo_wrapped,
+    print_grid,
+    print_json,
+    print_problems,
+)
+from bm25v.display import display_path, format_json
 from bm25v.errors import WrongUse
 from bm25v.files import replace_file
 
@@ -23,13 +28,13 @@ _SUFFIX_FORMATS = {".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "
 
 cache_option = click.option(
     "--cache",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=PathType(path_type=Path, file_okay=False),
     help="Keep features in this folder  [default: the user's cache folder]",
 )
 data_option = click.option(
     "--data",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PathType(path_type=Path),
     help="The data set's folder, or the folder that holds it.",
 )
 dataset_option = click.option(
@@ -37,7 +42,7 @@ dataset_option = click.option(
 )
 split_option = click.option(
     "--split",
-    type=click.Path(path_type=Path),
+    type=PathType(path_type=Path),
     help='For "folder": a file with lines "path<TAB>gallery|query".',
 )
 preset_option = click.option("--preset", default="default", type=click.Choice(["default", "paper"]))
@@ -94,14 +99,12 @@ class _Evaluate(click.Command):
 @set_option
 @click.option("--per-class", is_flag=True, help="Also show every class.")
 @click.option("--format", "format_name", type=click.Choice(["table", "markdown", "csv", "latex"]))
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Write the table to this file."
-)
+@click.option("-o", "--output", type=PathType(path_type=Path), help="Write the table to this file.")
 @_json_file_option
 @click.option(
     "--run",
     "run_folder",
-    type=click.Path(path_type=Path),
+    type=PathType(path_type=Path),
     help="Write TREC files to this folder.",
 )
 @cache_option
@@ -164,7 +167,7 @@ def _print_evaluation(
     from bm25v.research import tables
 
     if json_path == "-":
-        click.echo(tables.to_json(result), nl=False)
+        echo_text(tables.to_json(result))
     elif json_path:
         replace_file(Path(json_path), tables.to_json(result))
     if output:
@@ -173,14 +176,13 @@ def _print_evaluation(
     if json_path == "-" or output:
         return
     if format_name not in (None, "table"):
-        click.echo(tables.FORMATS[format_name](result), nl=False)
+        echo_text(tables.FORMATS[format_name](result))
         return
-    out = console()
     for line in tables.describe(result):
-        out.print(line, style="dim")
+        echo_wrapped(line, style="dim")
     print_grid(*tables.result_table(result))
     if any(system.classes for system in result.systems.values()):
-        click.echo()
+        echo()
         print_grid(*tables.class_table(result))
 
 
@@ -230,19 +232,12 @@ def regions(
     if as_json:
         counts = {"pairs": result.pairs, "k": result.k, "mode": result.mode, "seed": seed}
         intervals = {"whole": result.whole, "box": result.box, "gain": result.gain}
-        print_json(counts | {kind: _to_dict(value) for kind, value in intervals.items()})
+        print_json(counts | {kind: value._asdict() for kind, value in intervals.items()})
         return
-    click.echo(
-        f"{result.pairs} pairs, {result.mode}; the right class among the first {result.k} hits:"
-    )
-    click.echo(f"whole pair      {_format(result.whole, '.1%')}")
-    click.echo(f"box around one  {_format(result.box, '.1%')}")
-    click.echo(f"a box is right {_format(result.gain, '.2f')} times as often")
-
-
-def _to_dict(interval: "Interval") -> dict[str, float | None]:
-    """Return an interval for JSON, which has no infinite numbers."""
-    return {name: x if math.isfinite(x) else None for name, x in interval._asdict().items()}
+    echo(f"{result.pairs} pairs, {result.mode}; the right class among the first {result.k} hits:")
+    echo(f"whole pair      {_format(result.whole, '.1%')}")
+    echo(f"box around one  {_format(result.box, '.1%')}")
+    echo(f"a box is right {_format(result.gain, '.2f')} times as often")
 
 
 def _format(interval: "Interval", form: str) -> str:
@@ -266,7 +261,7 @@ def _format(interval: "Interval", form: str) -> str:
 @seed_option
 @vocabulary_option
 @click.option("--format", "format_name", default="table", type=click.Choice(["table", "markdown"]))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Draw the curves, as .png.")
+@click.option("-o", "--output", type=PathType(path_type=Path), help="Draw the curves, as .png.")
 @_json_file_option
 @cache_option
 def faithfulness(
@@ -312,21 +307,19 @@ def faithfulness(
     if output:
         plots.draw_faithfulness(result, output)
     if json_path:
-        text = json.dumps(result.to_dict(), indent=2) + "\n"
         if json_path == "-":
-            click.echo(text, nl=False)
+            print_json(result.to_dict())
             return
-        replace_file(Path(json_path), text)
+        replace_file(Path(json_path), format_json(result.to_dict()) + "\n")
     if format_name == "markdown":
-        click.echo(faithfulness_results.to_markdown(result), nl=False)
+        echo_text(faithfulness_results.to_markdown(result))
         return
-    out = console()
     for line in faithfulness_results.describe(result):
-        out.print(line, style="dim")
+        echo_wrapped(line, style="dim")
     for mask, measured in result.masks.items():
         for table in faithfulness_results.mask_tables(mask, measured):
-            click.echo()
+            echo()
             print_grid(*table)
-        out.print(faithfulness_results.describe_word(measured))
+        echo_wrapped(faithfulness_results.describe_word(measured))
     if output:
-        click.echo(f"{display_path(str(output))}: the curves")
+        echo(f"{display_path(str(output))}: the curves")

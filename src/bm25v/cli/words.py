@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from bm25v.cli.options import gallery_option, json_option
-from bm25v.cli.printing import Column, make_columns, print_facts, print_json, print_table
+from bm25v.cli.options import PathType, gallery_option, json_option
+from bm25v.cli.printing import (
+    Column,
+    echo,
+    echo_text,
+    make_columns,
+    print_facts,
+    print_json,
+    print_table,
+)
 from bm25v.display import count, display_path
 from bm25v.files import make_folder, replace_file
 
@@ -52,7 +60,7 @@ def words(
     if as_json:
         print_json({"pictures": n_images, "words": [_to_dict(word) for word in listed[:limit]]})
     elif not listed:
-        click.echo(f"no words: {gallery_path} has no images")
+        echo(f"no words: {gallery_path} has no images")
     else:
         _print_words(listed[: limit or _LIMIT], len(listed), n_images)
 
@@ -82,7 +90,7 @@ def _print_words(words: "list[WordInGallery]", total: int, n_images: int) -> Non
     best = [[f"{_short_path(image.path)} ({image.tf:.2f})" for image in w.best] for w in words]
     columns = make_columns(header, rows, texts=("name",))
     print_table([*columns, Column("strongest in (tf)", best)])
-    click.echo(f"{len(words):,} of {total:,} words in {count(n_images, 'image')}")
+    echo(f"{len(words):,} of {total:,} words in {count(n_images, 'image')}")
 
 
 def _short_path(path: str) -> str:
@@ -96,7 +104,7 @@ def _short_path(path: str) -> str:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PathType(path_type=Path),
     help="The page to write, or a folder for the pages of several words.",
 )
 @json_option
@@ -125,7 +133,7 @@ def show(words: tuple[str, ...], gallery_path: Path, output: Path | None, as_jso
     for portrait in portraits:
         _print_portrait(portrait)
     for path in written[:1]:
-        click.echo(f"written: {display_path(str(path))}")
+        echo(f"written: {display_path(str(path))}")
 
 
 def _is_folder(path: Path) -> bool:
@@ -154,9 +162,7 @@ def _write_pages(
 def _print_portrait(portrait: "WordPortrait") -> None:
     uses, facts = portrait.uses, portrait.uses.facts
     number = f" (word {facts.word})" if facts.name else ""
-    click.echo(
-        f"{facts.label}{number}: in {facts.df:,} of {count(uses.n, 'image')}, IDF {facts.idf:.2f}"
-    )
+    echo(f"{facts.label}{number}: in {facts.df:,} of {count(uses.n, 'image')}, IDF {facts.idf:.2f}")
     lists = {
         "strongest in": [f"{_short_path(i.path)} (tf {i.tf:.2f})" for i in portrait.top[:3]],
         "folders": [f"{f.name} ({f.has_word} of {f.n_images})" for f in uses.folders[:3]],
@@ -199,12 +205,12 @@ def name_word(word: str, name: str | None, gallery_path: Path, clear: bool, as_j
     if as_json:
         print_json({"word": number, "name": new_name})
     else:
-        click.echo(f"word {number}: {new_name}" if new_name else f"word {number} has no name now")
+        echo(f"word {number}: {new_name}" if new_name else f"word {number} has no name now")
 
 
 @words.command("export")
 @gallery_option
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="The file.")
+@click.option("-o", "--output", type=PathType(dir_okay=False, path_type=Path), help="The file.")
 def export_names(gallery_path: Path, output: Path | None) -> None:
     """Write the names that were given in this gallery, as a TSV table.
 
@@ -217,14 +223,14 @@ def export_names(gallery_path: Path, output: Path | None) -> None:
         names = gallery.store.names.current()
         table = format_names(names, vocabulary=gallery.vocabulary.fingerprint)
     if output is None:
-        click.echo(table, nl=False)
+        echo_text(table)
     else:
         replace_file(output, table)
-        click.echo(f"{display_path(str(output))}: {count(len(names), 'name')}")
+        echo(f"{display_path(str(output))}: {count(len(names), 'name')}")
 
 
 @words.command("import")
-@click.argument("table", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("table", metavar="FILE", type=PathType(dir_okay=False, path_type=Path))
 @gallery_option
 @json_option
 def import_names(table: Path, gallery_path: Path, as_json: bool) -> None:
@@ -244,7 +250,7 @@ def import_names(table: Path, gallery_path: Path, as_json: bool) -> None:
     if as_json:
         print_json({"names": len(names), "replaced": replaced})
     else:
-        click.echo(f"{count(len(names), 'name')} read, {replaced:,} of them replaced another one")
+        echo(f"{count(len(names), 'name')} read, {replaced:,} of them replaced another one")
 
 
 @words.command("suggest")
@@ -253,14 +259,14 @@ def import_names(table: Path, gallery_path: Path, as_json: bool) -> None:
 @click.option(
     "--prompts",
     required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PathType(dir_okay=False, path_type=Path),
     help="A text file of possible names, one per line.",
 )
 @click.option("--limit", type=click.IntRange(1), help="Only the words of most images.")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PathType(dir_okay=False, path_type=Path),
     help="Write them as a TSV table, for `words import` or as a vocabulary's words.tsv.",
 )
 @json_option
@@ -298,7 +304,7 @@ def suggest(
         return
     _print_suggestions(suggestions)
     if output is not None:
-        click.echo(f"written: {display_path(str(output))}")
+        echo(f"written: {display_path(str(output))}")
 
 
 def _print_suggestions(suggestions: "list[Suggestion]") -> None:
@@ -316,7 +322,7 @@ def _print_suggestions(suggestions: "list[Suggestion]") -> None:
     "--output",
     default="words.html",
     show_default=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PathType(dir_okay=False, path_type=Path),
     help="The page to write.",
 )
 @json_option
@@ -334,4 +340,4 @@ def report(vocabulary: str, output: Path, as_json: bool) -> None:
         print_json({"output": str(output), "vocabulary": loaded.name, "words": loaded.n_words})
     else:
         page = display_path(str(output))
-        click.echo(f"{page}: a page about {loaded.name}, {loaded.n_words:,} words")
+        echo(f"{page}: a page about {loaded.name}, {loaded.n_words:,} words")

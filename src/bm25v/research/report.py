@@ -4,7 +4,6 @@ In: a data set and a vocabulary. Out: a `Report`, from one extraction of feature
 job: the HTML (`bm25v.pages`).
 """
 
-import json
 import platform
 import shlex
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bm25v import __version__
+from bm25v.display import format_json
 from bm25v.files import make_folder, replace_file
 from bm25v.gallery.rows import RowArray
 from bm25v.index.bm25 import DEFAULT_PARAMETERS
@@ -172,7 +172,7 @@ def write_report(report: Report, folder: Path) -> None:
     """Write the page and its numbers into a folder."""
     make_folder(folder)
     replace_file(folder / PAGE, render_evaluation(report))
-    replace_file(folder / NUMBERS, json.dumps(report.to_dict(), indent=2) + "\n")
+    replace_file(folder / NUMBERS, format_json(report.to_dict()) + "\n")
 
 
 def _time_searches(words: WordRanker, vectors: Vectors) -> Latencies:

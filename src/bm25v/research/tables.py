@@ -7,9 +7,9 @@ with dense vectors.
 
 import csv
 import io
-import json
 from collections.abc import Callable, Sequence
 
+from bm25v.display import format_json
 from bm25v.research.ablate import AblationResult
 from bm25v.research.evaluate import EvaluationResult, SystemResult
 from bm25v.research.settings import format_setting
@@ -95,7 +95,7 @@ def to_latex(result: EvaluationResult) -> str:
 
 def to_json(result: EvaluationResult) -> str:
     """Return everything as JSON."""
-    return json.dumps(result.to_dict(), indent=2) + "\n"
+    return format_json(result.to_dict()) + "\n"
 
 
 FORMATS: dict[str, Callable[[EvaluationResult], str]] = {
