@@ -356,7 +356,7 @@ def test_wrong_steering_is_one_clear_line(indexed: Run, photos: Path) -> None:
     failed(search("--must", "zebra"), 2, "no word is named 'zebra'")
     failed(search("--boost", "19"), 2, "--boost 19: give each word once, with a factor")
     failed(search("--boost", "19=much"), 2, "'much' is not a number")
-    failed(search("--boost", "19=nan"), 2, "give a finite number")
+    failed(search("--boost", "19=nan"), 2, "give a number from -1,000,000")
     failed(search("--not", "gone.png"), 1, "gone.png: does not exist")
     failed(search("--like", "gone.png"), 2, "is not in", "index it first")
     failed(search("--min-coverage", "7"), 2)

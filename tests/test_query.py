@@ -27,9 +27,9 @@ INVALID_OPTIONS = [
     ({"images": (), "must": (3,), "region": (0, 0, 1, 1)}, "a region with 0 images"),
     ({"images": ("a.jpg", "b.jpg"), "region": (0, 0, 1, 1)}, "a region with 2 images: it needs ex"),
     ({"mode": "fast"}, "mode 'fast': choose one of two-stage, sparse, dense, hybrid"),
-    ({"k": 0}, "k = 0: give at least 1"),
-    ({"candidates": 0}, "candidates = 0: give at least 1"),
-    ({"query_words": 0}, "query_words = 0: give at least 1"),
+    ({"k": 0}, "k = 0: give a whole number, 1 or more"),
+    ({"candidates": 0}, "candidates = 0: give a whole number, 1 or more"),
+    ({"query_words": 0}, "query_words = 0: give a whole number, 1 or more"),
     ({"k": -5}, "k = -5"),
     ({"min_coverage": 1.5}, "min_coverage = 1.5: give a share between 0 and 1"),
     ({"min_coverage": -0.1}, "min_coverage = -0.1"),
@@ -179,7 +179,7 @@ def test_word_options_add_multiply_and_leave_out_words() -> None:
     [
         ({"must": [4, 5], "without": [5]}, r"word 5 is both required \(must\) and excluded"),
         ({"without": [5], "boost": {5: 2.0}}, r"word 5 is excluded .*: it cannot be boosted"),
-        ({"boost": {5: float("nan")}}, "boost of word 5 by nan: give a finite number"),
+        ({"boost": {5: float("nan")}}, "boost of word 5 by nan: give a number from -1,000,000 to"),
         ({"boost": {5: float("inf")}}, "boost of word 5 by inf"),
     ],
 )

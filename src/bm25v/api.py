@@ -15,6 +15,7 @@ from bm25v.errors import WrongUse
 from bm25v.explanations.explanation import Explanation, explain_hit
 from bm25v.explanations.word_statistics import WordList, WordStatistics, WordUse
 from bm25v.gallery.catalog import FILE_NAME
+from bm25v.gallery.file_state import check_path
 from bm25v.gallery.indexing import IndexReport, index_files, index_images, parse_images
 from bm25v.gallery.selection import GalleryImage, ImageFilter, Period, Size, to_gallery_image
 from bm25v.gallery.store import GalleryInfo, GalleryStore
@@ -70,7 +71,7 @@ class Gallery:
         >>> gallery.info().k1, gallery.info().b
         (2.0, 0.75)
         """
-        folder = Path(os.path.realpath(path))
+        folder = Path(os.path.realpath(check_path(path)))
         parameters = Bm25Parameters(k1=k1, b=b)
         GalleryStore.create(folder, Vocabulary.load(vocabulary), parameters)
         return cls(GalleryStore(folder))
@@ -78,14 +79,14 @@ class Gallery:
     @classmethod
     def open(cls, path: PathInput, *, vocabulary: PathInput | None = None) -> "Gallery":
         """Open a gallery. Give its vocabulary only if that has moved to another path."""
-        return cls(GalleryStore(Path(path), vocabulary))
+        return cls(GalleryStore(path, vocabulary))
 
     @classmethod
     def open_or_create(
         cls, path: PathInput, *, vocabulary: PathInput | None = None, **parameters: float
     ) -> "Gallery":
         """Open a gallery, or create it if there is none; `parameters` are those of `create`."""
-        if (Path(path) / FILE_NAME).is_file():
+        if Path(check_path(path), FILE_NAME).is_file():
             return cls.open(path, vocabulary=vocabulary)
         return cls.create(path, vocabulary=vocabulary or DEFAULT, **parameters)
 

@@ -6,12 +6,13 @@ deciding what a change means (`indexing`).
 
 import hashlib
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bm25v import images
+from bm25v.errors import WrongUse
 from bm25v.gallery.catalog import ImageRecord, to_seconds
 from bm25v.images import Metadata
 
@@ -30,6 +31,21 @@ class FileState(NamedTuple):
         width, height, taken = self.metadata or (None, None, None)
         facts = (checksum, True, width, height, to_seconds(taken))
         return ImageRecord(row, self.path, self.content, self.size, self.mtime_ns, *facts)
+
+
+def check_path(path: Any) -> str:
+    """Return a path as text; an empty one is refused, as it would mean the current folder.
+
+    >>> from pathlib import Path
+    >>> check_path(Path("photos") / "cat.jpg")
+    'photos/cat.jpg'
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise WrongUse(f"{path!r} is not a path: give a text or a pathlib.Path")
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text:
+        raise WrongUse(f"{text!r} is not a path: for the current folder, give '.'")
+    return text
 
 
 def read_file_state(path: str) -> FileState:

@@ -7,6 +7,7 @@ of writes on disk (`writer`).
 """
 
 import os
+import stat
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from bm25v.errors import ImageError, WrongUse
 from bm25v.gallery.catalog import ImageRecord
 from bm25v.gallery.file_state import (
     FileState,
+    check_path,
     has_size_and_time,
     hash_image,
     read_file_state,
@@ -61,6 +63,11 @@ class IndexReport:
     failed: list[Failure] = field(default_factory=list)
     seconds: float = 0.0
 
+    @property
+    def n_indexed(self) -> int:
+        """How many of the images are in the gallery now."""
+        return self.added + self.updated + self.moved + self.unchanged
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain values."""
         return {**asdict(self), "failed": [failure._asdict() for failure in self.failed]}
@@ -90,6 +97,8 @@ def index_files(
     report = IndexReport()
     known_failures = writer.catalog.known_failures()
     changed = _find_changed_files(writer, paths, exclude, report)
+    if remove_missing:
+        changed += _find_overwritten(writer, paths, exclude, changed)
     progress("indexing", report.unchanged, report.unchanged + len(changed))
     _add_images(
         writer, vocabulary, map(NamedImage, changed), len(changed), report, workers, progress
@@ -147,7 +156,7 @@ def parse_images(images: Any) -> list[str] | Iterator[tuple[Any, Any]]:
                 f"a {type(path).__name__} among paths: give images from memory with ids, such as "
                 "add({'cat-7': image})"
             )
-    return [os.path.abspath(path) for path in paths]
+    return [os.path.abspath(check_path(path)) for path in paths]
 
 
 def _check_pairs(pairs: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
@@ -220,6 +229,27 @@ def _find_changed_files(
         else:
             changed.append(path)
     return changed
+
+
+def _find_overwritten(
+    writer: Writer, paths: list[str], exclude: tuple[str, ...], changed: list[str]
+) -> list[str]:
+    """Return known files that are images neither by name nor, since they changed, by content.
+
+    Walking through folders does not find them; reading them will tell what is wrong.
+    """
+    found = set(changed)
+    return [
+        record.path
+        for path in paths
+        for record in writer.catalog.below(path)
+        if os.path.isabs(record.path)
+        and os.path.splitext(record.path)[1].lower() not in images.SUFFIXES
+        and record.path not in found
+        and not _is_unchanged(record)
+        and not _is_missing(record.path)
+        and not _is_excluded(record.path, paths, exclude)
+    ]
 
 
 def _is_unchanged(record: ImageRecord) -> bool:
@@ -323,12 +353,11 @@ def _is_missing(path: str) -> bool:
     if not os.path.isabs(path):
         return False
     try:
-        os.stat(path)
+        return not stat.S_ISREG(os.stat(path).st_mode)  # a folder may have taken its place
     except (FileNotFoundError, NotADirectoryError):
         return True
     except OSError:
         return False
-    return False
 
 
 class EncodedImage(NamedTuple):

@@ -25,7 +25,7 @@ from bm25v.errors import (
 )
 from bm25v.files import sync_folder
 from bm25v.gallery.catalog import FILE_NAME, Catalog, ImageRecord, Meta, RowsRenumbered
-from bm25v.gallery.file_state import has_size_and_time, read_file_state
+from bm25v.gallery.file_state import check_path, has_size_and_time, read_file_state
 from bm25v.gallery.rows import bag_file, dense_file
 from bm25v.gallery.selection import ImageFilter, select_rows
 from bm25v.gallery.snapshot import Snapshot
@@ -71,8 +71,10 @@ class GalleryInfo:
 class GalleryStore:
     """What is on disk, opened for reading."""
 
-    def __init__(self, path: Path, vocabulary: str | os.PathLike[str] | None = None) -> None:
-        self.path = Path(os.path.abspath(path))
+    def __init__(
+        self, path: str | os.PathLike[str], vocabulary: str | os.PathLike[str] | None = None
+    ) -> None:
+        self.path = Path(os.path.abspath(check_path(path)))
         self.catalog = Catalog(self.path / FILE_NAME)
         self.names = WordNames(self.path, self.catalog.meta)
         self._vocabulary_source = vocabulary or self.catalog.meta.vocabulary
@@ -177,7 +179,7 @@ class GalleryStore:
 
         Paths in the catalogue are absolute, so a relative one that it has is an id.
         """
-        given = os.fspath(path)
+        given = check_path(path)
         return given if self.catalog.at_path(given) else os.path.abspath(given)
 
     def select_rows(self, wanted: ImageFilter, snapshot: Snapshot) -> NDArray[np.int64]:

@@ -5,12 +5,13 @@ read from the gallery; then all of them are combined (Rocchio's formula over the
 and the options for single words are applied. Not this module's job: scores.
 """
 
+import numbers
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import compress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,7 @@ from bm25v.vocabulary import Encoding, Vocabulary
 from bm25v.vocabulary.bag import Bag, pool_codes
 from bm25v.vocabulary.names import check_word, find_word
 
+MAX_BOOST = 1e6  # beyond, other words would not count at all, and sums might overflow
 LIKED_WEIGHT = 0.75  # of a word that all liked images have; query images weigh 1
 NEGATIVE_WEIGHT = 0.5  # subtracted for a word that all counter-examples have
 
@@ -268,7 +270,7 @@ def apply_word_options(
         terms.setdefault(word, (1.0, 0.0))
     for word, factor in boost.items():
         weight, frequency = terms[word]
-        terms[word] = (weight * factor, frequency)
+        terms[word] = (weight * float(factor), frequency)
     kept = sorted(w for w, (weight, _) in terms.items() if weight != 0 and w not in without)
     return WeightedWords(
         np.array(kept, dtype=np.int32),
@@ -309,6 +311,8 @@ def _find_words(
 def _find_word(word: Word, names: Mapping[int, str], vocabulary: Vocabulary) -> int:
     if isinstance(word, str):
         return find_word(word, names, vocabulary.n_words)
+    if isinstance(word, bool) or not isinstance(word, int | np.integer):
+        raise WrongUse(f"{word!r} is not a word: give its number or its name")
     return check_word(int(word), vocabulary.n_words)
 
 
@@ -320,8 +324,18 @@ def _find_boosts(
         word = _find_word(given, names, vocabulary)
         if word in factors:
             raise WrongUse(f"word {word} is boosted twice: give one factor")
-        factors[word] = float(factor)
+        factors[word] = factor
     return factors
+
+
+def _check_factor(word: Word, factor: Any) -> float:
+    is_number = isinstance(factor, numbers.Real) and not isinstance(factor, bool)
+    if not is_number or not abs(factor) <= MAX_BOOST:
+        raise WrongUse(
+            f"boost of word {word} by {factor!r}: give a number from {-MAX_BOOST:,.0f} to "
+            f"{MAX_BOOST:,.0f}; 0 mutes the word"
+        )
+    return float(factor)
 
 
 def _stored_part(path: str, store: GalleryStore, snapshot: Snapshot) -> QueryPart:
@@ -401,5 +415,4 @@ def _check_word_options(
         if word in boost:
             raise WrongUse(f"word {word} is excluded (without): it cannot be boosted")
     for word, factor in boost.items():
-        if not np.isfinite(factor):
-            raise WrongUse(f"boost of word {word} by {factor}: give a finite number, 0 to mute it")
+        _check_factor(word, factor)

@@ -201,4 +201,5 @@ def _dense_scores(
     if encoded.dense_e is None:
         return np.full(len(rows), np.nan, dtype=np.float32)
     is_compiled = snapshot.searcher.has_index
-    return cosines(snapshot.dense_ne, encoded.dense_e, rows, compiled=is_compiled)
+    cosines_c = cosines(snapshot.dense_ne, encoded.dense_e, rows, compiled=is_compiled)
+    return np.nan_to_num(cosines_c, copy=False, nan=-1.0)  # a damaged vector: the image comes last

@@ -4,6 +4,7 @@ In: options as people write them. Out: a `Query`, which `encode` turns into word
 this module's job: reading images, and finding out which word a name means.
 """
 
+import numbers
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bm25v.errors import WrongUse
+from bm25v.gallery.file_state import check_path
 from bm25v.gallery.selection import ImageFilter, Period, Size
 from bm25v.images import ImageInput, Source, read_input
 from bm25v.search.regions import Region
@@ -62,8 +64,8 @@ class Query:
         number is above 1, in fractions of the image; or a mask, an array over the image.
     must, without: words, by number or name, that hits must have or must not have. A required word
         is added to the query.
-    boost: factors for the weights of words; 0 mutes a word, below 0 it counts against an image. A
-        word that the image does not have is added to the query.
+    boost: factors for the weights of words, at most 1,000,000; 0 mutes a word, below 0 it counts
+        against an image. A word that the image does not have is added to the query.
     negative: counter-examples. Their words count against an image, by half.
     like, unlike: images of the gallery, as feedback on hits. Words of the liked ones count for an
         image, by three quarters; words of the unliked ones count against it, by half.
@@ -130,20 +132,27 @@ class Query:
             object.__setattr__(self, name, normalise(getattr(self, name)))
         if not (self.images or self.like or self.must or self.boost or self.text is not None):
             raise WrongUse("an empty query: give an image, a text, or words by must or boost")
+        if self.text is not None and not isinstance(self.text, str):
+            raise WrongUse(f"text = {self.text!r}: give a text")
         if self.text is not None and not self.text.strip():
             raise WrongUse("an empty text: write what to look for")
         if self.region is not None and len(self.images) != 1:
             raise WrongUse(f"a region with {len(self.images)} images: it needs exactly one")
         if self.mode is not None and self.mode not in get_args(Mode):
             raise WrongUse(f"mode {self.mode!r}: choose one of {', '.join(get_args(Mode))}")
-        for name in ("k", "candidates", "query_words"):
+        for name, least in (("k", 1), ("candidates", 1), ("query_words", 1), ("offset", 0)):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise WrongUse(f"{name} = {value}: give at least 1")
-        if self.offset < 0:
-            raise WrongUse(f"offset = {self.offset}: give 0 or more")
-        if not 0 <= self.min_coverage <= 1:
-            raise WrongUse(f"min_coverage = {self.min_coverage}: give a share between 0 and 1")
+            if value is not None or name != "query_words":
+                _check_count(name, value, least)
+        is_number = isinstance(self.min_coverage, numbers.Real)
+        if not is_number or not 0 <= self.min_coverage <= 1:
+            raise WrongUse(f"min_coverage = {self.min_coverage!r}: give a share between 0 and 1")
+
+
+def _check_count(name: str, value: Any, least: int) -> None:
+    is_count = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_count or value < least:
+        raise WrongUse(f"{name} = {value!r}: give a whole number, {least} or more")
 
 
 def make_filter(query: Query) -> ImageFilter:
@@ -160,8 +169,9 @@ def list_images(query: Query) -> tuple[ReadImage, ...]:
 
 def list_paths(paths: Path | Iterable[Path] | None) -> tuple[str, ...]:
     """Return one path, several or none as texts."""
-    paths = [paths] if isinstance(paths, str | os.PathLike) else paths or ()
-    return tuple(os.fspath(path) for path in paths)
+    is_several = isinstance(paths, Iterable) and not isinstance(paths, str | bytes | os.PathLike)
+    several: Any = paths if is_several else () if paths is None else (paths,)
+    return tuple(check_path(path) for path in several)
 
 
 def _file_names(images: Any) -> tuple[str, ...]:
@@ -186,13 +196,22 @@ def _as_images(images: Any) -> tuple[ReadImage, ...]:
 
 
 def _as_image(image: Any) -> ReadImage:
-    return image if isinstance(image, Encoding) else read_input(image)
+    if isinstance(image, Encoding):
+        return image
+    return check_path(image) if isinstance(image, str) else read_input(image)
 
 
-def _as_words(words: Word | Iterable[Word] | None) -> tuple[Word, ...]:
+def _as_words(words: Any) -> tuple[Word, ...]:
     if words is None:
         return ()
-    return (words,) if isinstance(words, int | np.integer | str) else tuple(words)
+    is_single = isinstance(words, str) or not isinstance(words, Iterable)
+    return (words,) if is_single else tuple(words)
+
+
+def _as_boosts(boost: Any) -> dict[Word, float]:
+    if boost is not None and not isinstance(boost, Mapping):
+        raise WrongUse(f"boost = {boost!r}: give words and factors, such as {{12: 2.0}}")
+    return dict(boost or {})
 
 
 _NORMALISE: dict[str, Callable[[Any], Any]] = {  # a single value stands for a list of one
@@ -200,7 +219,7 @@ _NORMALISE: dict[str, Callable[[Any], Any]] = {  # a single value stands for a l
     "negative": _as_images,
     "must": _as_words,
     "without": _as_words,
-    "boost": lambda boost: dict(boost or {}),
+    "boost": _as_boosts,
     "like": list_paths,
     "unlike": list_paths,
 }

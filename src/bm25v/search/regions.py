@@ -21,6 +21,7 @@ Box = tuple[float, float, float, float]
 Size = tuple[int, int]  # width and height in pixels
 
 _ROUNDING = 1e-6  # computed fractions may exceed the image by this much
+_SMALLEST = 1e-6  # width and height of a box, as a share of the image
 
 
 def as_box(region: Region | None) -> Box | None:
@@ -84,7 +85,7 @@ def _is_mask(region: Region) -> bool:
 def _box(region: Region) -> Box:
     try:
         x, y, width, height = (float(value) for value in region)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         raise WrongUse(
             f"region {region!r}: give x,y,width,height, in pixels or in fractions of the image"
         ) from None
@@ -106,6 +107,11 @@ def _box_shares(region: Region, grid: tuple[int, int]) -> NDArray[np.float64]:
         raise WrongUse(
             f"region {_format(region)} reaches beyond the image: in fractions, x + width and "
             "y + height must be at most 1"
+        )
+    if width < _SMALLEST or height < _SMALLEST:
+        raise WrongUse(
+            f"region {_format(region)} is too small: its width and height must be at least "
+            f"{_SMALLEST:g} of the image's"
         )
     rows, columns = grid
     return np.outer(_overlaps(y, height, rows), _overlaps(x, width, columns))
