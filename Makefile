@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -q -c constraints.txt
 
-.PHONY: help demo test check docs pictures install bench clean
+.PHONY: help demo test check docs pictures install bench lowest clean
 
 help: ## list these commands
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
@@ -32,6 +32,15 @@ install: $(VENV)/full ## .venv with every extra
 
 bench: $(VENV)/core ## measure how fast images are indexed on this machine
 	$(BIN)/bm25v bench encode
+
+LOWEST := build/lowest
+lowest: ## test the lowest versions that pyproject.toml allows; before a release, minutes
+	rm -rf $(LOWEST)
+	$(PYTHON) -m venv $(LOWEST)
+	$(PYTHON) .ci/lowest.py > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/python -m pip install -q -c $(LOWEST)/constraints.txt -e . hypothesis onnx pytest pytest-timeout
+	$(LOWEST)/bin/python -m pytest tests/test_index.py tests/test_gallery.py tests/test_search.py \
+		tests/test_query.py tests/test_images.py tests/test_indexing.py tests/test_wrong_input.py
 
 clean: ## remove what the other commands made
 	rm -rf $(VENV) demo site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
