@@ -270,7 +270,7 @@ def test_metadata_of_known_files_is_read_without_encoding(
         ({"min_size": (1.5, 2)}, "min_size = "),
         ({"folder": ""}, "an empty folder: give a path or a pattern"),
         ({"folder": [" "]}, "an empty folder"),
-        ({"offset": -1}, "offset = -1: give 0 or more"),
+        ({"offset": -1}, "offset = -1: give a whole number, 0 or more"),
     ],
 )
 def test_a_wrong_filter_is_named(filters: dict[str, Any], message: str) -> None:

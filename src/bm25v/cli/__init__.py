@@ -6,7 +6,6 @@ its own.
 
 import difflib
 import importlib
-import io
 import logging
 import sys
 from collections.abc import Iterator
@@ -102,7 +101,6 @@ def main() -> None:
     log.addHandler(_LineHandler())
     log.setLevel(logging.WARNING)
     logging.getLogger("bm25v.backbones.downloads").setLevel(logging.INFO)
-    _accept_all_characters()
     try:
         with _download_bar():
             bm25v(prog_name="bm25v", standalone_mode=False)
@@ -121,12 +119,6 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         _fail(str(error), 1)
-
-
-def _accept_all_characters() -> None:
-    """Print "?" for what the encoding of standard output lacks, such as letters in a file name."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="replace")  # Windows: a pipe or file is not UTF-8
 
 
 class _LineHandler(logging.Handler):

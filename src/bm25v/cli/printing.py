@@ -44,7 +44,7 @@ def accept_any_text() -> None:
     """Make the output show "?" for what its encoding does not have, instead of raising an error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors="replace")  # Windows: a pipe or file is not UTF-8
 
 
 def echo(line: str = "", *, err: bool = False) -> None:
