@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -405,3 +406,57 @@ def test_one_exclude_pattern_may_be_given_as_a_string(gallery: Gallery, photos: 
     assert gallery.add(photos, exclude="1*.png", remove_missing=True).removed == 3
     assert photos / "0.png" in gallery
     assert photos / "10.png" not in gallery
+
+
+def test_an_interrupted_index_does_not_wait_for_images_that_are_being_decoded(
+    photos: Path, make_gallery: Callable[[str], Gallery], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, is_over = Vocabulary.decode_with_metadata, threading.Event()
+
+    def decode_slowly(self: Vocabulary, path: str) -> object:
+        if path.endswith("9.png"):  # the last one
+            assert is_over.wait(60)
+        return decode(self, path)
+
+    def interrupt(stage: str, done: int, total: int) -> None:
+        if done == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Vocabulary, "decode_with_metadata", decode_slowly)
+    gallery = make_gallery("g")
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            gallery.add(photos, workers=2, progress=interrupt)
+        assert not is_over.is_set()
+        assert len(gallery) == 0, "the batch was not committed"
+    finally:
+        is_over.set()
+    monkeypatch.undo()
+    assert gallery.add(photos).added == 12
+
+
+def test_ctrl_c_ends_a_command_while_an_image_is_being_decoded(photos: Path) -> None:
+    script = """
+import sys, time
+from bm25v.cli import main
+from bm25v.vocabulary import Vocabulary
+def decode_without_end(self, path):
+    print("decoding", flush=True)
+    time.sleep(600)
+Vocabulary.decode_with_metadata = decode_without_end
+sys.argv = ["bm25v", "index", "photos", "--vocabulary", "toy", "--workers", "1"]
+main()
+"""
+    child = subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=photos.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "decoding\n"
+    child.send_signal(signal.SIGINT)
+    _, printed = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "0 of 12 images were saved; run the same command again to continue" in printed

@@ -7,6 +7,7 @@ its own.
 import difflib
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -113,7 +114,8 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort) as error:
         details = (error.__cause__ or error).args  # a command may say what is left to do
         echo(": ".join(("interrupted", *details)), err=True)
-        sys.exit(_INTERRUPTED)
+        sys.stdout.flush()
+        os._exit(_INTERRUPTED)  # sys.exit would wait for threads that are decoding images
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)

@@ -399,7 +399,8 @@ def encode_images(
         while pending:
             yield from _wait_for(*pending.popleft())
     finally:
-        pool.shutdown(cancel_futures=True)
+        # After Ctrl-C nobody waits for images that are being decoded: one can take seconds.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _split_in_batches(
