@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import types
 from dataclasses import replace
 from pathlib import Path
 
@@ -290,13 +291,19 @@ def test_unreadable_images_are_reported_and_left_out(
 def test_a_small_disk_is_refused_before_anything_is_written(
     options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Usage:
-        free = 1000
+    def leave(n_bytes: int) -> None:
+        usage = types.SimpleNamespace(free=n_bytes)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
 
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage)
-    with pytest.raises(WrongUse, match=r"need 0\.0 GB.*--patches"):
+    leave(1000)
+    with pytest.raises(WrongUse, match=r"vocabulary need 31\.5 kB, .* has 1\.0 kB free: free some"):
+        train_vocabulary(options)
+    assert not options.work.exists()
+    leave(50_000)  # enough for checkpoints, but not for patches as well
+    with pytest.raises(WrongUse, match=r"the patches need 47\.0 kB, .* has 18\.5 kB .*--patches"):
         train_vocabulary(options)
     assert not list((options.work / "activations").iterdir())
+    train_vocabulary(replace(options, stream=True))
 
 
 def filled(folder: Path, sizes: list[int]) -> PatchStore:
@@ -539,11 +546,11 @@ def test_unreadable_held_out_images_are_refused_before_training(
 
 
 def logged(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Return each figure's steps and values; of a step logged twice, what came last."""
-    lines = (folder / "training.jsonl").read_text().splitlines()
-    steps = {entry["step"]: entry for entry in map(json.loads, lines)}
-    names = next(iter(steps.values())).keys() - {"step"}
-    return {name: [(step, entry[name]) for step, entry in steps.items()] for name in names}
+    """Return each figure's steps and values."""
+    entries = [*map(json.loads, (folder / "training.jsonl").read_text().splitlines())]
+    assert [entry["step"] for entry in entries] == list(range(1, len(entries) + 1))
+    names = entries[0].keys() - {"step"}
+    return {name: [(entry["step"], entry[name]) for entry in entries] for name in names}
 
 
 def drawn_curves(folder: Path) -> dict[str, list[tuple[int, float]]]:

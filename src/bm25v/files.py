@@ -17,7 +17,9 @@ from typing import BinaryIO
 
 from bm25v.errors import StorageFull
 
-_DISK_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
+SCRATCH_SUFFIX = ".part"  # of a file that is not complete yet
+
+DISK_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}  # Windows: no such code
 
 
 def replace_file(path: Path, content: bytes | str) -> None:
@@ -36,7 +38,7 @@ def replace_file(path: Path, content: bytes | str) -> None:
 @contextmanager
 def replacing_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a file to write to; it replaces `path` once the block ends without error."""
-    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}{SCRATCH_SUFFIX}")
     with reporting_full_disk(path):
         try:
             with scratch.open("xb") as file:
@@ -132,7 +134,7 @@ def read_limited(path: Path, limit: int) -> bytes:
 def _is_disk_full(error: BaseException | None) -> bool:
     """Return whether a full disk caused an error; closing a file may raise another one after it."""
     while error is not None:
-        if isinstance(error, OSError) and error.errno in _DISK_FULL:
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
             return True
         error = error.__cause__ or error.__context__
     return False

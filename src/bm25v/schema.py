@@ -60,6 +60,11 @@ def text(accepts: Callable[[str], bool] = lambda value: True, expected: str = "a
     return Rule(expected, lambda value: isinstance(value, str) and accepts(value))
 
 
+def flag() -> Rule:
+    """Return the rule of true and false."""
+    return Rule("true or false", lambda value: isinstance(value, bool))
+
+
 def table() -> Rule:
     """Return the rule of a JSON object."""
     return Rule("a JSON object", lambda value: isinstance(value, Mapping))

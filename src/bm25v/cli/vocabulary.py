@@ -146,6 +146,7 @@ def import_vocabulary(
 ) -> None:
     """Make a vocabulary from an auto-encoder of SAELens, sparsify, saev and others."""
     from bm25v import backbones
+    from bm25v.display import printable
     from bm25v.errors import VocabularyError
     from bm25v.files import is_unused
     from bm25v.sae import formats
@@ -156,11 +157,11 @@ def import_vocabulary(
         raise VocabularyError(f"{output} already exists: give another path")
     format = format or formats.recognise(source)
     imported = Vocabulary.build(
-        output.stem,
+        Path(os.path.abspath(output)).stem,
         backbone=backbones.load_backbone(backbone),
         sae=formats.load(source, format=format, k=k),
         k_post=k_post,
-        report={"imported": {"format": format, "from": str(source)}},
+        report={"imported": {"format": format, "from": printable(str(source))}},
     )
     imported.save(output)
     facts = {

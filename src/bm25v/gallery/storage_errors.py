@@ -1,17 +1,16 @@
 """Errors of the disk and of SQLite in, the gallery's own errors out."""
 
-import errno
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from bm25v.errors import Bm25vError, GalleryDamaged, GalleryError, StorageFull, WrongUse
+from bm25v.files import DISK_FULL
 
 # A damaged text in an SQLite error message raises UnicodeDecodeError.
 DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 
-_DISK_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}  # Windows: no such code
 _NOT_ACCESSIBLE = {  # the file may be intact
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CANTOPEN,
@@ -27,7 +26,7 @@ def disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _DISK_FULL:
+        if error.errno in DISK_FULL:
             raise _storage_full(folder) from error
         raise GalleryError(
             f"cannot write to {folder}: {error.strerror or error}; everything committed is kept"

@@ -1,25 +1,31 @@
 """The files of an unfinished run: its state, to resume from, and the log of its steps.
 
 `checkpoint.safetensors` is always complete: it is replaced as a whole. `training.jsonl` has the
-figures of each step; if TensorBoard is installed, `tensorboard/` has them as curves.
+figures of each step, and is synced before each checkpoint, so it has every step up to that one. If
+TensorBoard is installed, `tensorboard/` has them as curves.
 """
 
 import json
+import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, BinaryIO, Protocol
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from bm25v.display import printable
 from bm25v.errors import VocabularyError, WrongUse
-from bm25v.files import make_folder, replace_file
+from bm25v.files import SCRATCH_SUFFIX, make_folder, replace_file
+from bm25v.schema import SchemaError, check_values, parse_object, whole
 from bm25v.training.trainer import StepFigures
 
 FILE_NAME = "checkpoint.safetensors"
 FORMAT = "1"
+ACTIVATIONS = "activations"
 
 _LOG = "training.jsonl"
 _CURVES = "tensorboard"
@@ -54,45 +60,124 @@ def load_checkpoint(folder: Path) -> dict[str, Tensor]:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
+class RunLog(Protocol):
+    """Takes the figures of each step."""
+
+    def write(self, figures: StepFigures) -> None:
+        """Log a step."""
+
+    def sync(self) -> None:
+        """Make all steps that were written durable."""
+
+
+class SilentLog:
+    """A log that keeps nothing, for all processes but the first."""
+
+    def write(self, figures: StepFigures) -> None:
+        """Log nothing."""
+
+    def sync(self) -> None:
+        """Sync nothing."""
+
+
+class _FileLog:
+    def __init__(self, file: BinaryIO, curves: "_Curves") -> None:
+        self._file = file
+        self._curves = curves
+
+    def write(self, figures: StepFigures) -> None:
+        self._file.write(json.dumps(figures._asdict()).encode() + b"\n")
+        self._curves.add(figures)
+
+    def sync(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._curves.flush()
+
+
 @contextmanager
-def open_log(folder: Path, *, after: int) -> Iterator[Callable[[StepFigures], None]]:
-    """Yield a function that logs a step; a run that resumes does so after step `after`."""
+def open_log(folder: Path, *, after: int) -> Iterator[RunLog]:
+    """Yield a log; a run that resumes does so after step `after`, and logs no step twice."""
     make_folder(folder)
-    with (
-        (folder / _LOG).open("a" if after else "w", encoding="utf-8", newline="\n") as log,
-        _open_curves(folder / _CURVES, after=after) as add_to_curves,
-    ):
+    path = folder / _LOG
+    replace_file(path, _read_steps(path, until=after) if after and path.is_file() else b"")
+    with path.open("ab") as file, _open_curves(folder / _CURVES, after=after) as curves:
+        yield _FileLog(file, curves)
 
-        def write(figures: StepFigures) -> None:
-            log.write(json.dumps(figures._asdict()) + "\n")
-            add_to_curves(figures)
 
-        yield write
+def _read_steps(path: Path, *, until: int) -> bytes:
+    """Return the lines of a log up to a step; of a step that was logged twice, the last one."""
+    lines: dict[int, bytes] = {}
+    for line in path.read_bytes().splitlines():
+        try:
+            entry = parse_object(line)
+            check_values(entry, {"step": whole(1)})
+        except SchemaError:  # a line cut off when a run was killed
+            continue
+        lines[entry["step"]] = line
+    return b"".join(lines[step] + b"\n" for step in sorted(lines) if step <= until)
 
 
 def copy_log(folder: Path, output: Path) -> None:
     """Copy the log and the curves of a run into a vocabulary's folder, if there are any."""
-    if (folder / _LOG).is_file():
-        replace_file(output / _LOG, (folder / _LOG).read_bytes())
-    if (folder / _CURVES).is_dir():
-        shutil.copytree(folder / _CURVES, output / _CURVES, dirs_exist_ok=True)
+    curves = (path for path in (folder / _CURVES).rglob("*") if path.is_file())
+    for path in (folder / _LOG, *curves):
+        if path.is_file():
+            target = output / path.relative_to(folder)
+            make_folder(target.parent)
+            replace_file(target, path.read_bytes())
+
+
+def delete_run(folder: Path) -> None:
+    """Delete what a run has written; what else is in the folder stays."""
+    (folder / FILE_NAME).unlink(missing_ok=True)  # first: what is left cannot be resumed
+    (folder / _LOG).unlink(missing_ok=True)
+    for scratch in folder.glob(f".*{SCRATCH_SUFFIX}"):  # of a process that was killed
+        scratch.unlink(missing_ok=True)
+    for inner in (_CURVES, ACTIVATIONS):
+        if (folder / inner).is_dir():
+            shutil.rmtree(folder / inner)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+class _Curves(Protocol):
+    def add(self, figures: StepFigures) -> None: ...
+
+    def flush(self) -> None: ...
+
+
+class _NoCurves:
+    def add(self, figures: StepFigures) -> None: ...
+
+    def flush(self) -> None: ...
+
+
+class _TensorBoard:
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def add(self, figures: StepFigures) -> None:
+        for name, value in figures._asdict().items():
+            if name != "step":
+                self._writer.add_scalar(name, value, figures.step)
+
+    def flush(self) -> None:
+        self._writer.flush()
 
 
 @contextmanager
-def _open_curves(folder: Path, *, after: int) -> Iterator[Callable[[StepFigures], None]]:
-    """Yield a function that adds a step to the curves; steps later than `after` are dropped."""
+def _open_curves(folder: Path, *, after: int) -> Iterator[_Curves]:
+    """Yield the curves; steps later than `after` are dropped."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        yield lambda figures: None
+        yield _NoCurves()
+        return
+    if printable(str(folder)) != str(folder):  # TensorBoard cannot write there
+        yield _NoCurves()
         return
     if after == 0:
         shutil.rmtree(folder, ignore_errors=True)
     with SummaryWriter(folder, purge_step=after + 1, flush_secs=_FLUSH_SECONDS) as writer:
-
-        def add(figures: StepFigures) -> None:
-            for name, value in figures._asdict().items():
-                if name != "step":
-                    writer.add_scalar(name, value, figures.step)
-
-        yield add
+        yield _TensorBoard(writer)

@@ -8,6 +8,7 @@ different ways: a training run reads numbered shards of patches, as many at a ti
 
 import json
 import logging
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -18,13 +19,34 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.display import file_size
 from bm25v.errors import EvaluationError, StorageFull, VocabularyError, WrongUse
 from bm25v.files import make_folder, replace_file, replacing_file
+from bm25v.schema import (
+    Rule,
+    SchemaError,
+    check_values,
+    parse_object,
+    show_value,
+    table,
+    text,
+    whole,
+)
 
 FORMAT = 2  # of a PatchStore; 1 had raw shards
 WINDOW_BYTES = 512 * 2**20  # of patches that are shuffled together, and held in memory
 
 _INDEX = "activations.json"
+_INDEX_SCHEMA = {"format": whole(1), "key": text(), "shards": table()}
+_SHARD = Rule(
+    "the number of a shard with its file and its patches",
+    lambda value: (
+        isinstance(value, dict)
+        and value.keys() == {"file", "patches"}
+        and isinstance(value["file"], str)
+        and whole(0).accepts(value["patches"])
+    ),
+)
 
 _log = logging.getLogger(__name__)
 
@@ -84,21 +106,23 @@ class PatchStore:
         index = self._read_index()
         if index is None:
             return
-        if index.get("format", 0) > FORMAT:
+        if index["format"] > FORMAT:
             raise VocabularyError(f"{folder} was written by a newer bm25v: upgrade bm25v")
-        self.has_other_patches = index.get("format") != FORMAT or index.get("key") != key
+        self.has_other_patches = index["format"] != FORMAT or index["key"] != key
         if not self.has_other_patches:
             self.shards = {int(n): PatchShard(**shard) for n, shard in index["shards"].items()}
 
     def _read_index(self) -> dict[str, Any] | None:
+        path = self.folder / _INDEX
         try:
-            index: dict[str, Any] = json.loads((self.folder / _INDEX).read_text(encoding="utf-8"))
+            index = parse_object(path.read_bytes())
+            check_values(index, _INDEX_SCHEMA)
+            if index["format"] == FORMAT:
+                check_values(index["shards"], dict.fromkeys(index["shards"], _SHARD))
         except FileNotFoundError:
             return None
-        except ValueError as error:
-            raise VocabularyError(
-                f"{self.folder / _INDEX} is damaged: delete the folder"
-            ) from error
+        except SchemaError as error:
+            raise VocabularyError(f"{path} is damaged ({error}): delete the folder") from error
         return index
 
     def clear(self) -> None:
@@ -106,13 +130,13 @@ class PatchStore:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.shards, self.has_other_patches = {}, False
 
-    def check_disk_space(self, n_bytes: int) -> None:
-        """Raise `WrongUse` if the disk has less than `n_bytes` free."""
+    def check_disk_space(self, n_bytes: int, *, reserved: int = 0) -> None:
+        """Raise `WrongUse` if the disk has less than `n_bytes` free, and as much as is reserved."""
         make_folder(self.folder)
-        free = shutil.disk_usage(self.folder).free
+        free = max(0, shutil.disk_usage(self.folder).free - reserved)
         if n_bytes > free:
             raise WrongUse(
-                f"the patches need {n_bytes / 1e9:.1f} GB, {self.folder} has {free / 1e9:.1f} GB "
+                f"the patches need {file_size(n_bytes)}, {self.folder} has {file_size(free)} "
                 "free: keep fewer with --patches, or name a larger disk with --activations"
             )
 
@@ -134,6 +158,12 @@ class PatchStore:
             raise VocabularyError(
                 f"{path} is damaged or missing: delete {self.folder} and start again"
             ) from error
+
+
+def _check_shards(shards: Mapping[str, Any]) -> None:
+    for number, shard in shards.items():
+        if not re.fullmatch("[0-9]{1,9}", number) or not _SHARD.accepts(shard):
+            raise SchemaError(f"shards has {show_value(number)}, not {_SHARD.expected}")
 
 
 class PatchWindows:

@@ -1,11 +1,12 @@
 """How well a sparse auto-encoder explains patches that it has not seen. numpy only."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.errors import WrongUse
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.training.recipe import Patches
 
@@ -38,7 +39,27 @@ class Quality(NamedTuple):
         }
 
 
-def measure_quality(sae: SparseAutoEncoder, blocks: Iterable[Patches]) -> Quality:
+def check_held_out(blocks: Sequence[Patches]) -> None:
+    """Raise `WrongUse` if nothing can be measured on patches: there must be finite, different ones.
+
+    >>> check_held_out([np.ones((3, 2), np.float16)])
+    Traceback (most recent call last):
+    bm25v.errors.WrongUse: the patches held out for measuring are all equal: ...
+    """
+    if not all(np.isfinite(block).all() for block in blocks):
+        raise WrongUse(
+            "the patches held out for measuring contain NaN or infinite values: check the images "
+            "and the backbone"
+        )
+    first_d = next((block[0] for block in blocks if len(block)), None)
+    if first_d is None or all((block == first_d).all() for block in blocks):
+        raise WrongUse(
+            "the patches held out for measuring are all equal: give more or other images, or "
+            "another --seed"
+        )
+
+
+def measure_quality(sae: SparseAutoEncoder, blocks: Sequence[Patches]) -> Quality:
     """Measure on patches that come in blocks; sums are kept in float64.
 
     >>> eye, zeros = np.eye(2, dtype=np.float32), np.zeros(2, dtype=np.float32)
@@ -46,8 +67,11 @@ def measure_quality(sae: SparseAutoEncoder, blocks: Iterable[Patches]) -> Qualit
     >>> quality.fvu, quality.l0, quality.silent_share
     (0.0, 1.0, 0.0)
     """
+    check_held_out(blocks)
     n = 0
     unexplained = 0.0
+    # Sums of differences to one patch: those of almost equal patches would cancel out.
+    origin_d = next(block[0] for block in blocks if len(block)).astype(np.float64)
     sum_d = np.zeros(sae.patch_dim)
     squares = 0.0
     active_v = np.zeros(sae.n_words)
@@ -57,8 +81,9 @@ def measure_quality(sae: SparseAutoEncoder, blocks: Iterable[Patches]) -> Qualit
             codes = sae.encode(z_nd)
             exact_nd = z_nd.astype(np.float64)
             unexplained += float(((exact_nd - sae.decode(codes)) ** 2).sum())
-            squares += float((exact_nd**2).sum())
-            sum_d += exact_nd.sum(axis=0)
+            shifted_nd = exact_nd - origin_d
+            squares += float((shifted_nd**2).sum())
+            sum_d += shifted_nd.sum(axis=0)
             words = codes.words_pk[codes.activations_pk > 0]
             active_v += np.bincount(words, minlength=sae.n_words)
             n += len(z_nd)

@@ -7,13 +7,27 @@ The order depends on the seed and the step alone, so a run can resume at any ste
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.errors import WrongUse
+from bm25v.schema import SchemaError, check_values, flag, nullable, number, whole
+
 Patches = NDArray[np.float16] | NDArray[np.float32]
+
+_RULES = {
+    **dict.fromkeys(("expansion", "k", "batch", "epochs", "dead_after"), whole(1)),
+    **dict.fromkeys(("steps", "aux_k"), nullable(whole(1))),
+    "learning_rate": number(1e-12, 1e30),
+    **dict.fromkeys(("warm_up", "held_out"), number(0, 1)),
+    **dict.fromkeys(("l1", "aux_weight"), number(0, 1e6)),
+    "mean_activation": number(1e-6, 1e6),
+    **dict.fromkeys(("standardise", "data_start", "unit_rows"), flag()),
+    "seed": whole(0),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +55,12 @@ class Recipe:
     data_start: bool = True  # words start as directions of patches, the encoder as the decoder
     unit_rows: bool = True  # decoder rows keep length 1
     seed: int = 0  # of the start and of the order of the patches
+
+    def __post_init__(self) -> None:
+        try:
+            check_values(asdict(self), _RULES)
+        except SchemaError as error:
+            raise WrongUse(f"{error}: give another value") from error
 
     @classmethod
     def paper(cls) -> "Recipe":

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from bm25v.backbones import Backbone
 from bm25v.compiler import jit
+from bm25v.display import printable
 from bm25v.errors import VocabularyError, WrongUse
 from bm25v.explanations import samples
 from bm25v.files import make_folder, replace_file
@@ -40,9 +41,10 @@ from bm25v.training.extraction import (
     stream_patches,
 )
 from bm25v.training.feature_store import Halves
+from bm25v.training.paths import check_output
 from bm25v.training.quality import measure_quality
 from bm25v.training.recipe import Patches, Recipe
-from bm25v.training.run import Listener, check_output
+from bm25v.training.run import Listener
 from bm25v.vocabulary import Vocabulary
 
 MAX_WORDS = 32_768  # two square matrices of float64 take 17 GB then
@@ -76,7 +78,7 @@ def refit_vocabulary(
     images as it had. Random parts of every image are drawn `draws` times.
     """
     listener = listener or Listener()
-    check_output(output)
+    check_output(output, folder)
     start = time.perf_counter()
     backbone = old.backbone
     paths = find_training_images(folder)
@@ -88,7 +90,7 @@ def refit_vocabulary(
     before = measure_quality(old.sae, held_out)
     streams = _new_views(split, backbone, draws, listener)
     new = Vocabulary.build(
-        output.stem,
+        Path(os.path.abspath(output)).stem,
         backbone=backbone,
         sae=refit_decoder(old.sae, _read_streams(streams, listener)),
         k_post=old.k_post,
@@ -100,7 +102,7 @@ def refit_vocabulary(
             f"the old one {1 - before.fvu:.2%}: nothing was written; give more --draws or images"
         )
     facts = {
-        "about": os.path.basename(os.path.abspath(folder)),
+        "about": printable(os.path.basename(os.path.abspath(folder))),
         "pictures": len(paths),
         "held_out": "as in training" if training_split else "chosen anew",
         "draws": draws,

@@ -10,7 +10,6 @@ import itertools
 import json
 import logging
 import os
-import shutil
 import signal
 import threading
 import time
@@ -26,11 +25,12 @@ from torch import distributed
 from bm25v import backbones
 from bm25v.backbones import Backbone
 from bm25v.backbones.huggingface import find_device
-from bm25v.display import duration
-from bm25v.errors import ImageError, VocabularyError, WrongUse
+from bm25v.display import duration, printable
+from bm25v.errors import ImageError, WrongUse
 from bm25v.explanations.samples import Samples
-from bm25v.files import make_folder
+from bm25v.files import make_folder, reporting_full_disk
 from bm25v.progress import Progress, no_progress
+from bm25v.schema import SchemaError, check_values, nullable, whole
 from bm25v.training import checkpoints
 from bm25v.training.extraction import (
     VIEWS_ABOUT,
@@ -40,6 +40,8 @@ from bm25v.training.extraction import (
     stream_patches,
 )
 from bm25v.training.feature_store import PatchStore, PatchWindows
+from bm25v.training.paths import check_output, check_run_space, check_work, work_folder
+from bm25v.training.quality import check_held_out
 from bm25v.training.recipe import Patches, Recipe, Windows, iterate_batches
 from bm25v.training.trainer import (
     StepFigures,
@@ -50,6 +52,7 @@ from bm25v.training.trainer import (
 )
 from bm25v.training.word_samples import gather_samples
 from bm25v.vocabulary import Vocabulary
+from bm25v.vocabulary.folder import check_settings
 
 CHECKPOINT_SECONDS = 60.0
 
@@ -77,7 +80,7 @@ class TrainingOptions:
     @property
     def work(self) -> Path:
         """The folder of the unfinished run."""
-        return self.output.with_name(self.output.name + ".work")
+        return work_folder(self.output)
 
 
 @dataclass(frozen=True)
@@ -128,9 +131,12 @@ class Processes:
 
 def train_vocabulary(options: TrainingOptions, listener: Listener | None = None) -> Vocabulary:
     """Train a vocabulary on a folder of images and save it."""
-    listener = listener or Listener()
-    check_output(options.output)
-    _check_unfinished(options)
+    _check_options(options)
+    with reporting_full_disk(options.work):
+        return _train_vocabulary(options, listener or Listener())
+
+
+def _train_vocabulary(options: TrainingOptions, listener: Listener) -> Vocabulary:
     start = time.perf_counter()
     options = replace(options, device=_device_of_process(options.device))
     device = str(find_device(torch, options.device or "cpu"))
@@ -138,10 +144,12 @@ def train_vocabulary(options: TrainingOptions, listener: Listener | None = None)
     with Processes.join(device) as processes:
         backbone = _load_backbone(options)
         key = _run_key(options, extraction.key(backbone))
-        _check_run(options, extraction, backbone, key)
-        windows, held_out = _read_patches(options, extraction, backbone, processes, listener)
+        run_bytes = _check_run(options, extraction, backbone, key)
+        patches = _read_patches(options, extraction, backbone, run_bytes, processes, listener)
+        windows, held_out = patches
         n_patches = sum(map(windows.n_patches, range(len(windows))))
         check_patches((n_patches, backbone.patch_dim), options.recipe)
+        check_held_out(held_out)
         trainer = start_trainer(windows, options.recipe, device=device)
         if options.resume:
             trainer.restore(checkpoints.load_checkpoint(options.work))
@@ -162,8 +170,9 @@ def train_vocabulary(options: TrainingOptions, listener: Listener | None = None)
                 "seconds": round(time.perf_counter() - start, 1),
             },
         }
+        name = Path(os.path.abspath(options.output)).stem
         vocabulary = Vocabulary.build(
-            options.output.stem, backbone=backbone, sae=sae, k_post=options.k_post, report=report
+            name, backbone=backbone, sae=sae, k_post=options.k_post, report=report
         )
         processes.wait()  # others may still read files that are deleted next
         if processes.is_first:
@@ -185,13 +194,15 @@ def _device_of_process(device: str | None) -> str | None:
     return f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if device == "cuda" else device
 
 
-def check_output(output: Path) -> None:
-    """Raise an error if there is a vocabulary, or a file, at the output path."""
-    if output.is_file() or (output / "vocabulary.json").exists():
-        raise VocabularyError(f"{output} already exists: give another path, or delete it")
-
-
-def _check_unfinished(options: TrainingOptions) -> None:
+def _check_options(options: TrainingOptions) -> None:
+    """Raise the errors that can be known before any image is read."""
+    try:
+        counts = {"views": options.views, "patches": options.patches}
+        check_values(counts, {"views": whole(1), "patches": nullable(whole(1))})
+    except SchemaError as error:
+        raise WrongUse(f"{error}: give another number") from error
+    check_output(options.output, options.folder)
+    check_work(options.work, options.folder, options.activations)
     if not options.resume and (options.work / checkpoints.FILE_NAME).exists():
         raise WrongUse(
             f"{options.work} has an unfinished run: continue it with --resume (in Python "
@@ -201,12 +212,19 @@ def _check_unfinished(options: TrainingOptions) -> None:
 
 def _check_run(
     options: TrainingOptions, extraction: Extraction, backbone: Backbone, key: str
-) -> None:
-    """Raise the errors that can be known before hours are spent on extraction."""
-    n_patches = len(extraction.paths) * extraction.patches_per_image(backbone)
-    check_patches((n_patches, backbone.patch_dim), options.recipe)
+) -> int:
+    """Raise the errors that can be known before extraction; return the bytes of the run's files."""
+    recipe, patch_dim = options.recipe, backbone.patch_dim
+    n_words = recipe.expansion * patch_dim
+    check_patches(
+        (len(extraction.paths) * extraction.patches_per_image(backbone), patch_dim), recipe
+    )
+    check_settings(backbone, k=recipe.k, n_words=n_words, k_post=options.k_post)
     if options.resume:
         checkpoints.check_checkpoint(options.work, key=key)
+    return check_run_space(
+        options.output, n_words=n_words, patch_dim=patch_dim, is_resumed=options.resume
+    )
 
 
 def _load_backbone(options: TrainingOptions) -> Backbone:
@@ -224,6 +242,7 @@ def _read_patches(
     options: TrainingOptions,
     extraction: Extraction,
     backbone: Backbone,
+    run_bytes: int,
     processes: Processes,
     listener: Listener,
 ) -> tuple[Windows, list[Patches]]:
@@ -233,7 +252,7 @@ def _read_patches(
         return training, [*whole]
     numbers = list(range(len(extraction.shards(backbone))))
     n_held_out = extraction.n_held_out(len(numbers))
-    store = _fill_store(options, extraction, backbone, processes, listener)
+    store = _fill_store(options, extraction, backbone, run_bytes, processes, listener)
     held_out: list[Patches] = [
         extraction.whole_images(store.read(number), backbone) for number in numbers[:n_held_out]
     ]
@@ -249,10 +268,11 @@ def _fill_store(
     options: TrainingOptions,
     extraction: Extraction,
     backbone: Backbone,
+    run_bytes: int,
     processes: Processes,
     listener: Listener,
 ) -> PatchStore:
-    folder = options.activations or options.work / "activations"
+    folder = options.activations or options.work / checkpoints.ACTIVATIONS
     key = extraction.key(backbone)
     if processes.is_first:
         store = PatchStore(folder, key=key, dim=backbone.patch_dim)
@@ -267,7 +287,7 @@ def _fill_store(
         n_bytes = per_image * len(extraction.paths)
         listener.on_message(f"{len(extraction.paths):,} images, {n_bytes / 1e9:.2f} GB of patches")
         stored = sum(shard.patches for shard in store.shards.values()) * store.dim * 2
-        store.check_disk_space(n_bytes - stored)
+        store.check_disk_space(n_bytes - stored, reserved=0 if options.activations else run_bytes)
         extract_patches(
             extraction,
             backbone,
@@ -292,13 +312,14 @@ def _train(
     processes: Processes,
     listener: Listener,
 ) -> None:
-    def save() -> None:
+    def save(log: checkpoints.RunLog) -> None:
         if processes.is_first:
+            log.sync()  # before: a log has every step up to the checkpoint
             checkpoints.save_checkpoint(options.work, trainer.state(), key=key)
             _log.debug("checkpoint after step %s", f"{trainer.step_number:,}")
 
     last = time.monotonic()
-    with _open_log(options, trainer.step_number, processes) as write, _defer_interrupt() as stop:
+    with _open_log(options, trainer.step_number, processes) as log, _defer_interrupt() as stop:
         try:
             remaining = trainer.steps - trainer.step_number
             batches = iterate_batches(windows, trainer.recipe, start=trainer.step_number)
@@ -306,26 +327,27 @@ def _train(
                 if stop.is_set():
                     raise KeyboardInterrupt
                 figures = trainer.step(processes.part(batch_nd))
-                write(figures)
+                log.write(figures)
                 listener.on_step(figures, trainer.steps)
                 if time.monotonic() - last > CHECKPOINT_SECONDS:
-                    save()
+                    save(log)
                     last = time.monotonic()
         except KeyboardInterrupt:
-            save()
+            save(log)
             raise
+        save(log)  # what follows may fail, for example on a full disk
 
 
 @contextmanager
 def _open_log(
     options: TrainingOptions, after: int, processes: Processes
-) -> Iterator[Callable[[StepFigures], None]]:
-    """Yield a function that logs a step; only the first process writes."""
+) -> Iterator[checkpoints.RunLog]:
+    """Yield the log of the run; only the first process writes."""
     if not processes.is_first:
-        yield lambda figures: None
+        yield checkpoints.SilentLog()
         return
-    with checkpoints.open_log(options.work, after=after) as write:
-        yield write
+    with checkpoints.open_log(options.work, after=after) as log:
+        yield log
 
 
 @contextmanager
@@ -346,7 +368,7 @@ def _data_report(
     options: TrainingOptions, extraction: Extraction, n_patches: int
 ) -> dict[str, Any]:
     return {
-        "about": options.about or os.path.basename(os.path.abspath(options.folder)),
+        "about": printable(options.about or os.path.basename(os.path.abspath(options.folder))),
         "pictures": len(extraction.paths),
         "views": f"{options.views}: {VIEWS_ABOUT}",
         "patches_a_view": options.patches,
@@ -359,4 +381,4 @@ def _finish(options: TrainingOptions, vocabulary: Vocabulary, samples: Samples) 
     samples.save(options.output)
     checkpoints.copy_log(options.work, options.output)
     vocabulary.save(options.output)  # last, so that a vocabulary that exists is complete
-    shutil.rmtree(options.work)
+    checkpoints.delete_run(options.work)

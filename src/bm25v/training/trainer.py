@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bm25v.errors import MissingExtra, WrongUse
 from bm25v.sae.model import SparseAutoEncoder
-from bm25v.training.quality import measure_quality
+from bm25v.training.quality import check_held_out, measure_quality
 from bm25v.training.recipe import (
     Patches,
     Recipe,
@@ -61,7 +61,8 @@ class Trainer:
         self.step_number = 0
         sample_nd = np.asarray(sample_nd, dtype=np.float32)
         self._device = torch.device(device)
-        self._scaling = _fit_scaling(sample_nd) if recipe.standardise else _no_scaling(sample_nd)
+        fitted = _fit_scaling(sample_nd)  # raises an error if there is nothing to learn
+        self._scaling = fitted if recipe.standardise else _no_scaling(sample_nd)
         self._sample_nd = self._scaling.apply(sample_nd).to(self._device)
         rng = np.random.default_rng(recipe.seed)
         self.model = _initialise(self._sample_nd, recipe, rng)
@@ -340,6 +341,7 @@ def train_sae(
     check_patches(patches_nd.shape, recipe)
     start = time.perf_counter()
     rows, held_out_rows = _split_rows(len(patches_nd), recipe)
+    check_held_out([patches_nd[held_out_rows]])
     windows = _ArrayWindow(patches_nd, rows)
     trainer = start_trainer(windows, recipe)
     for batch_nd in itertools.islice(iterate_batches(windows, recipe), trainer.steps):

@@ -65,7 +65,7 @@ class Place(NamedTuple):
 def join_run(place: Place) -> Iterator[Journal]:
     """Yield the journal to a child process; at the end, clean up if the run was killed."""
     errors = place.errors(multiprocessing.current_process().name)
-    sys.stderr = errors.open("w", buffering=1)  # not closed: the process may end with an error
+    sys.stderr = errors.open("w", buffering=1, encoding="utf-8")  # stays open: an error may end it
     faulthandler.enable()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
