@@ -205,8 +205,9 @@ def test_libraries_are_silenced_before_they_are_imported(work: Path) -> None:
 
 def test_telemetry_that_the_host_program_started_is_named_once(work: Path) -> None:
     program = (
-        "import onnxruntime\n"
+        "import logging, onnxruntime\n"
         "from bm25v.backbones import load_backbone\n"
+        "logging.basicConfig()\n"
         "load_backbone('net/spec.toml').load_weights()\n"
         "load_backbone('net/spec.toml').load_weights()\n"
     )

@@ -55,7 +55,9 @@ class Place(NamedTuple):
     def read_error(self, name: str) -> str:
         """Return the last line that a child has printed to standard error."""
         try:
-            lines = self.errors(name).read_text(errors="replace").strip().splitlines()
+            lines = (
+                self.errors(name).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            )
         except OSError:
             lines = []
         return lines[-1] if lines else "it printed no error"
