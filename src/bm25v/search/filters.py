@@ -23,6 +23,7 @@ from bm25v.gallery.store import GalleryStore
 from bm25v.index.bm25 import Statistics, WeightedWords
 from bm25v.index.searcher import Searcher
 from bm25v.search.query import Query, QueryImage, list_images, make_filter
+from bm25v.vocabulary import Encoding
 
 if TYPE_CHECKING:
     from bm25v.search.encode import EncodedQuery
@@ -67,11 +68,12 @@ def select_rows(query: Query, store: GalleryStore, snapshot: Snapshot) -> NDArra
 
 def find_own_rows(query: Query, store: GalleryStore, snapshot: Snapshot) -> tuple[int, ...]:
     """Return the rows of the query's own images and of their copies, to be left out."""
-    if query.include_query:
+    images = [image for image in list_images(query) if not isinstance(image, Encoding)]
+    if query.include_query or not images:
         return ()
     with store.catalog.transaction():
         store.catalog.check_generation(snapshot.state.generation)
-        own = {row for image in list_images(query) for row in _find_copies(image, store)}
+        own = {row for image in images for row in _find_copies(image, store)}
     return tuple(sorted(row for row in own if row < snapshot.state.n_rows))
 
 
