@@ -16,7 +16,7 @@ Bm25vError
     ├── GalleryTooNew      written by a newer bm25v
     ├── GalleryDamaged     its files contradict each other
     ├── VocabularyMismatch its bags were made with another vocabulary
-    └── StorageFull        the disk is full; what was committed is kept
+    └── StorageFull        the disk is full; what was complete is kept
 
 Messages say what happened, with which value, and what to do. Catch the root to catch all:
 
@@ -97,4 +97,4 @@ class VocabularyMismatch(GalleryError):
 
 
 class StorageFull(GalleryError):
-    """The disk is full; what was committed is kept."""
+    """The disk is full; what was complete is kept."""
