@@ -2,6 +2,7 @@
 
 import logging
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bm25v.api import Gallery
+from bm25v.gallery import catalog
+from bm25v.gallery.writer import Writer
 from bm25v.index.bm25 import Bm25Parameters
 from bm25v.index.searcher import Searcher
+from tests.conftest import make_pixels
 from tests.test_docs import blocks, compare
 
 ROOT = Path(__file__).parent.parent
@@ -78,3 +83,19 @@ def test_building_and_extending_an_index_are_logged(caplog: pytest.LogCaptureFix
     lines = [re.sub(r" in [^ ]*$", "", r.message) for r in caplog.records]
     assert lines == ["indexed 10000 rows from row 0 on", "indexed 20000 rows from row 0 on"]
     assert {record.name for record in caplog.records} == {"bm25v.index.searcher"}
+
+
+def test_adding_compacting_and_upgrading_are_logged(
+    gallery: Gallery, photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "bm25v")
+    gallery.add({"a": make_pixels(50)})
+    gallery.remove("a")
+    gallery.compact()
+    shutil.copytree(ROOT / "tests" / "compat" / "gallery-1", tmp_path / "old")
+    with Writer(tmp_path / "old"):
+        pass
+    added, compacted, upgraded = (record.message for record in caplog.records)
+    assert added.startswith("1 added, 0 updated, 0 removed, 0 failed in ")
+    assert compacted == f"compacted {gallery.path}: 1 images removed, 88 bytes"
+    assert upgraded == f"upgrading {tmp_path / 'old'} from format 1 to {catalog.FORMAT}"

@@ -5,6 +5,7 @@ transaction is the commit of the whole gallery: a row that no live record names 
 this module's job: the rows themselves.
 """
 
+import logging
 import os
 import sqlite3
 import threading
@@ -34,6 +35,8 @@ from bm25v.index.bm25 import Bm25Parameters
 
 FILE_NAME = "catalog.sqlite"
 FORMAT = 4
+
+_log = logging.getLogger(__name__)
 
 _METADATA_FORMAT = 4  # the first with dates, sizes and known failures
 
@@ -395,6 +398,8 @@ class Catalog:
     def upgrade(self) -> None:
         """Upgrade an older format, within a transaction."""
         (version,) = self._one("SELECT value FROM meta WHERE key = 'format'")
+        if version < FORMAT:
+            _log.info("upgrading %s from format %s to %s", self._path.parent, version, FORMAT)
         for older in range(version, FORMAT):
             for statement in _UPGRADES[older]:
                 self._change(statement)

@@ -6,6 +6,7 @@ it is a moved file if its old path no longer exists, else a copy. Not this modul
 of writes on disk (`writer`).
 """
 
+import logging
 import os
 import stat
 import time
@@ -24,6 +25,7 @@ from threadpoolctl import threadpool_limits
 
 from bm25v import images
 from bm25v.backbones.protocol import Floats
+from bm25v.display import duration
 from bm25v.errors import ImageError, WrongUse
 from bm25v.gallery.catalog import ImageRecord
 from bm25v.gallery.file_state import (
@@ -41,6 +43,8 @@ from bm25v.vocabulary import Encoding, Vocabulary
 
 BATCH = 256  # images per commit
 _BATCH_SECONDS = 10.0
+
+_log = logging.getLogger(__name__)
 
 
 class Failure(NamedTuple):
@@ -108,6 +112,8 @@ def index_files(
     _note_failures(writer, known_failures, paths, report)
     writer.commit()
     report.seconds = time.perf_counter() - start
+    counts = f"{report.added} added, {report.updated} updated, {report.removed} removed"
+    _log.info("%s, %s failed in %s", counts, len(report.failed), duration(report.seconds))
     return report
 
 
@@ -128,6 +134,8 @@ def index_images(
     _add_images(writer, vocabulary, checked, total, report, workers, progress)
     writer.commit()
     report.seconds = time.perf_counter() - start
+    counts = f"{report.added} added, {report.updated} updated, {report.removed} removed"
+    _log.info("%s, %s failed in %s", counts, len(report.failed), duration(report.seconds))
     return report
 
 

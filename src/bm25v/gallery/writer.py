@@ -5,6 +5,7 @@ the batch that it has not committed; the next writer cuts off what it left. Not 
 deciding which files to add (`indexing`).
 """
 
+import logging
 import zlib
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -23,6 +24,8 @@ from bm25v.progress import Progress, no_progress
 from bm25v.vocabulary.bag import Bag
 
 LOCK_NAME = "writer.lock"
+
+_log = logging.getLogger(__name__)
 
 _COPY_ROWS = 16_384  # rows copied at once
 
@@ -140,7 +143,9 @@ class Writer:
         self.catalog.commit()  # may count after a crash even if it fails: both files must stay
         self.catalog.shrink()
         self._delete_old_row_files()
-        return len(removed) * sum(old.dtype.itemsize for old, _, _ in copies)
+        freed = len(removed) * sum(old.dtype.itemsize for old, _, _ in copies)
+        _log.info("compacted %s: %s images removed, %s bytes", self._folder, len(removed), freed)
+        return freed
 
     def _copy_rows(
         self, old: RowFile, new: RowFile, rows: NDArray[np.int64], stage: str, progress: Progress
