@@ -6,15 +6,17 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bm25v.api import Gallery
-from bm25v.errors import GalleryError, GalleryLocked, GalleryNotFound
-from bm25v.gallery.catalog import RowsRenumbered
+from bm25v.errors import GalleryError, GalleryLocked, GalleryNotFound, WrongUse
+from bm25v.gallery.catalog import Catalog, RowsRenumbered
 from bm25v.gallery.file_state import FileState
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.writer import Writer
@@ -300,3 +302,24 @@ def test_a_reader_that_meets_a_few_compactions_returns_a_result(tmp_path: Path) 
 
     assert store.read(meet_compactions) == "a result"
     assert len(snapshots) == 10
+
+
+def test_a_catalogue_is_closed_while_other_threads_read_it(tmp_path: Path) -> None:
+    """They get an error; SQLite would crash if a connection was closed in the middle of a query."""
+    fill_gallery(tmp_path / "g")
+    for _ in range(20):
+        gallery = Gallery.open(tmp_path / "g")
+        started = threading.Barrier(3, timeout=30)
+
+        def read(catalog: Catalog = gallery.store.catalog, all_started: Any = started) -> None:
+            all_started.wait()
+            while True:
+                catalog.with_content(bytes(16))
+
+        with ThreadPoolExecutor(2) as pool:
+            readers = [pool.submit(read) for _ in range(2)]
+            started.wait()
+            gallery.close()
+            for reader in readers:
+                with pytest.raises(WrongUse, match="is closed: open it again"):
+                    reader.result(timeout=30)

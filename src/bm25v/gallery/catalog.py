@@ -237,7 +237,8 @@ class Catalog:
         """Close the connection; a writer empties its log if the disk has space for it."""
         if self._write:
             self._empty_log()
-        self._close()
+        with self._mutex:  # SQLite crashes if another thread is in the middle of a query
+            self._close()
 
     def version(self) -> tuple[int, ...]:
         """Return a value that changes when another connection commits."""
