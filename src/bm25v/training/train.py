@@ -54,11 +54,11 @@ def train(
 
     >>> import tempfile
     >>> from PIL import Image
-    >>> folder = Path(tempfile.mkdtemp())
+    >>> images, output = Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp()) / "small.vocab"
     >>> for n in range(20):
-    ...     Image.effect_noise((64, 64), sigma=n).save(folder / f"{n}.png")
+    ...     Image.effect_noise((64, 64), sigma=n).save(images / f"{n}.png")
     >>> small = Recipe(expansion=4, k=4, batch=128, epochs=1)
-    >>> vocabulary = train(folder, folder / "v", backbone="toy", recipe=small)
+    >>> vocabulary = train(images, output, backbone="toy", recipe=small)
     >>> vocabulary.n_words
     48
     """
