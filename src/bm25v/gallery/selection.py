@@ -129,8 +129,20 @@ class ImageFilter:
         return bool(self.dates or self.min_size or self.max_size)
 
 
-def select_rows(catalog: Catalog, wanted: ImageFilter) -> NDArray[np.int64]:
-    """Return the rows of all images that a filter selects, ascending."""
+class Selection(NamedTuple):
+    """What a filter selects."""
+
+    rows: NDArray[np.int64]  # ascending
+    n_unknown: int  # images whose date and size would matter, but are not stored yet
+
+
+def select_images(catalog: Catalog, wanted: ImageFilter) -> Selection:
+    """Return the images that a filter selects; the next `index` stores what is unknown."""
+    n_unknown = _count_without_metadata(catalog) if wanted.needs_metadata() else 0
+    return Selection(_select_rows(catalog, wanted), n_unknown)
+
+
+def _select_rows(catalog: Catalog, wanted: ImageFilter) -> NDArray[np.int64]:
     selections = []
     if wanted.folders:
         selections.append([_rows_in(catalog, folder) for folder in wanted.folders])
@@ -144,8 +156,7 @@ def select_rows(catalog: Catalog, wanted: ImageFilter) -> NDArray[np.int64]:
     return first
 
 
-def count_without_metadata(catalog: Catalog) -> int:
-    """Return how many images have no stored size and date; the next `index` adds them."""
+def _count_without_metadata(catalog: Catalog) -> int:
     if not catalog.has_metadata():
         return catalog.n_live()
     return len(catalog.rows_where("taken IS NULL AND width IS NULL"))

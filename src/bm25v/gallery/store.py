@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bm25v.backbones.text import TextTower, has_text_tower, load_text_tower
 from bm25v.errors import (
@@ -27,7 +26,7 @@ from bm25v.files import sync_folder
 from bm25v.gallery.catalog import FILE_NAME, Catalog, ImageRecord, Meta, RowsRenumbered
 from bm25v.gallery.file_state import check_path, has_size_and_time, read_file_state
 from bm25v.gallery.rows import bag_file, dense_file
-from bm25v.gallery.selection import ImageFilter, select_rows
+from bm25v.gallery.selection import ImageFilter, Selection, select_images
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.storage_errors import disk_errors
 from bm25v.gallery.word_names import WordNames
@@ -81,7 +80,7 @@ class GalleryStore:
         self._vocabulary: Vocabulary | None = None
         self._text_tower: TextTower | None = None
         self._snapshot: Snapshot | None = None
-        self._selections: dict[tuple[tuple[int, ...], ImageFilter], NDArray[np.int64]] = {}
+        self._selections: dict[tuple[tuple[int, ...], ImageFilter], Selection] = {}
         self._mutex = threading.RLock()
         if vocabulary is not None:
             try:
@@ -182,25 +181,25 @@ class GalleryStore:
         given = check_path(path)
         return given if self.catalog.at_path(given) else os.path.abspath(given)
 
-    def select_rows(self, wanted: ImageFilter, snapshot: Snapshot) -> NDArray[np.int64]:
-        """Return the rows of a snapshot that a filter selects; the last filters are remembered."""
+    def select_images(self, wanted: ImageFilter, snapshot: Snapshot) -> Selection:
+        """Return the images of a snapshot that a filter selects; the last are remembered."""
         key = (snapshot.version, wanted)
-        rows = self._selections.get(key)
-        if rows is None:
-            with self.catalog.transaction():
-                self.catalog.check_generation(snapshot.state.generation)
-                rows = select_rows(self.catalog, wanted)
-            rows = rows[rows < snapshot.state.n_rows]
-            while len(self._selections) >= _SELECTIONS_KEPT:
-                self._selections.pop(next(iter(self._selections)), None)
-            self._selections[key] = rows
-        return rows
+        with self._mutex:
+            if key not in self._selections:
+                with self.catalog.transaction():
+                    self.catalog.check_generation(snapshot.state.generation)
+                    rows, n_unknown = select_images(self.catalog, wanted)
+                if len(self._selections) >= _SELECTIONS_KEPT:
+                    del self._selections[next(iter(self._selections))]  # the oldest
+                rows = rows[rows < snapshot.state.n_rows]
+                self._selections[key] = Selection(rows, n_unknown)
+            return self._selections[key]
 
     def list_images(self, wanted: ImageFilter) -> Iterator[ImageRecord]:
         """Return the images that a filter selects, by row."""
         if not wanted:
             return self.catalog.images()
-        return self.catalog.with_rows(select_rows(self.catalog, wanted).tolist())
+        return self.catalog.with_rows(select_images(self.catalog, wanted).rows.tolist())
 
     def has_changed(self, path: str) -> bool:
         """Return whether an image's file has other content than when it was indexed.

@@ -25,7 +25,7 @@ from bm25v.images import ImageInput
 from bm25v.index.bm25 import WeightedWords
 from bm25v.sae.model import Codes
 from bm25v.search import regions
-from bm25v.search.filters import RowFilter, find_own_rows, note_missing_metadata, select_rows
+from bm25v.search.filters import RowFilter, find_own_rows, select_rows
 from bm25v.search.query import Query, QueryImage, Word
 from bm25v.search.text import interpret_text
 from bm25v.vocabulary import Encoding, Vocabulary
@@ -80,10 +80,8 @@ def encode_query(
     must = _find_words(query.must, names, vocabulary)
     without = _find_words(query.without, names, vocabulary)
     boost = _find_boosts(query.boost, names, vocabulary)
-    row_filter = RowFilter(
-        must, without, select_rows(query, store, snapshot), find_own_rows(query, store, snapshot)
-    )
-    notes = note_missing_metadata(query, store)
+    selected, notes = select_rows(query, store, snapshot)
+    row_filter = RowFilter(must, without, selected, find_own_rows(query, store, snapshot))
     liked = [_stored_part(path, store, snapshot) for path in query.like]
     negative = [_stored_part(path, store, snapshot) for path in query.unlike]
     query = resolve_region(query)

@@ -17,12 +17,11 @@ from bm25v.display import count, display_path, word_label
 from bm25v.errors import ImageError
 from bm25v.gallery.catalog import Catalog
 from bm25v.gallery.file_state import has_size_and_time, hash_image, read_file_state
-from bm25v.gallery.selection import count_without_metadata
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
 from bm25v.index.bm25 import Statistics, WeightedWords
 from bm25v.index.searcher import Searcher
-from bm25v.search.query import Query, QueryImage, list_images, make_filter
+from bm25v.search.query import Query, ReadImage, list_images, make_filter
 from bm25v.vocabulary import Encoding
 
 if TYPE_CHECKING:
@@ -60,10 +59,21 @@ class RowFilter:
         return flags
 
 
-def select_rows(query: Query, store: GalleryStore, snapshot: Snapshot) -> NDArray[np.int64] | None:
-    """Return the rows with the folder, date and size that a query asks for; None for all."""
+def select_rows(
+    query: Query, store: GalleryStore, snapshot: Snapshot
+) -> tuple[NDArray[np.int64] | None, list[str]]:
+    """Return the rows with the folder, date and size that a query asks for, and notes about them.
+
+    Without such a filter there are no rows, which means all.
+    """
     wanted = make_filter(query)
-    return store.select_rows(wanted, snapshot) if wanted else None
+    if not wanted:
+        return None, []
+    rows, n_unknown = store.select_images(wanted, snapshot)
+    if not n_unknown:
+        return rows, []
+    remedy = "`bm25v index` on their folders stores them"
+    return rows, [f"{count(n_unknown, 'image')} without stored date and size: {remedy}"]
 
 
 def find_own_rows(query: Query, store: GalleryStore, snapshot: Snapshot) -> tuple[int, ...]:
@@ -71,19 +81,16 @@ def find_own_rows(query: Query, store: GalleryStore, snapshot: Snapshot) -> tupl
     images = [image for image in list_images(query) if not isinstance(image, Encoding)]
     if query.include_query or not images:
         return ()
-    with store.catalog.transaction():
-        store.catalog.check_generation(snapshot.state.generation)
-        own = {row for image in images for row in _find_copies(image, store)}
+    paths = [os.fspath(image) for image in images if isinstance(image, str | os.PathLike)]
+    contents = {_find_content(image, store) for image in images} - {None}
+    catalog = store.catalog
+    with catalog.transaction():
+        catalog.check_generation(snapshot.state.generation)
+        records = [catalog.at_path(store.resolve_path(path)) for path in paths]
+        own = {record.row for record in records if record is not None}
+        for content in contents:
+            own.update(catalog.rows_where("content = ?", content).tolist())
     return tuple(sorted(row for row in own if row < snapshot.state.n_rows))
-
-
-def note_missing_metadata(query: Query, store: GalleryStore) -> list[str]:
-    """Return a note if a filter uses dates or sizes that an older format has not stored."""
-    if not make_filter(query).needs_metadata():
-        return []
-    n = count_without_metadata(store.catalog)
-    remedy = "`bm25v index` on their folders stores them"
-    return [f"{count(n, 'image')} without stored date and size: {remedy}"] if n else []
 
 
 def flag_rows(snapshot: Snapshot, query: "EncodedQuery", min_coverage: float) -> Flags | None:
@@ -136,22 +143,18 @@ def explain_no_match(
     return "in every image, the words that count against it outweigh those that count for it"
 
 
-def _find_copies(image: QueryImage, store: GalleryStore) -> list[int]:
-    """Return the rows of an image, and of all files with the same content."""
-    rows, content = [], None
-    if isinstance(image, str | os.PathLike):
-        record = store.catalog.at_path(store.resolve_path(image))
-        if record is not None:
-            rows.append(record.row)
-            content = record.content
-        if record is None or not has_size_and_time(record.path, record.size, record.mtime_ns):
-            with suppress(ImageError):  # whoever needs the pixels reports it
-                content = read_file_state(os.fspath(image)).content
-    elif isinstance(image, bytes | np.ndarray):
-        content = hash_image(image)
-    if content is not None:
-        rows += store.catalog.rows_where("content = ?", content).tolist()
-    return rows
+def _find_content(image: ReadImage, store: GalleryStore) -> bytes | None:
+    """Return the hash of an image's content, which copies of it have too."""
+    if isinstance(image, bytes | np.ndarray):
+        return hash_image(image)
+    if isinstance(image, Encoding):
+        return None
+    record = store.catalog.at_path(store.resolve_path(image))
+    if record is not None and has_size_and_time(record.path, record.size, record.mtime_ns):
+        return record.content
+    with suppress(ImageError):  # whoever needs the pixels reports it
+        return read_file_state(os.fspath(image)).content
+    return None if record is None else record.content
 
 
 def _explain_filters(
@@ -160,21 +163,27 @@ def _explain_filters(
     missing = [word for word in row_filter.must if statistics.df_v[word] == 0]
     if missing:
         return f"no image has {_list_words(missing, names)}"
-    if row_filter.selected is None and not row_filter.must:
+    if row_filter.selected is not None:
+        return f"no image{condition}"
+    if not row_filter.must:
         return f"every image has {_list_words(row_filter.without, names, 'or')}"
-    return f"no image{condition}".replace("image that", "image", 1)
+    return f"no image {_describe_words(row_filter, names)}"
 
 
 def _describe_filters(row_filter: RowFilter, query: Query, names: Names) -> str:
     """Return what images must be, have and not have, to follow "image"."""
     wanted = make_filter(query)
-    selected = f" {wanted.describe()}" if wanted else ""
+    words = _describe_words(row_filter, names)
+    return (f" {wanted.describe()}" if wanted else "") + (f" that {words}" if words else "")
+
+
+def _describe_words(row_filter: RowFilter, names: Names) -> str:
+    """Return which words images must have and not have."""
     required = f"has {_list_words(row_filter.must, names)}" if row_filter.must else ""
     excluded = _list_words(row_filter.without, names, "or")
     if required and excluded:
-        return f"{selected} that {required} but not {excluded}"
-    words = required or (f"does not have {excluded}" if excluded else "")
-    return selected + (f" that {words}" if words else "")
+        return f"{required} but not {excluded}"
+    return required or (f"does not have {excluded}" if excluded else "")
 
 
 def _list_words(words: Sequence[int], names: Names, conjunction: str = "and") -> str:
