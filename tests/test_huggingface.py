@@ -17,7 +17,7 @@ from bm25v import backbones
 from bm25v.backbones import checkpoint
 from bm25v.backbones.huggingface import HuggingFaceBackbone, find_device
 from bm25v.errors import BackboneError, MissingExtra, ModelUnavailable, UnknownBackbone, WrongUse
-from bm25v.gallery.indexing import EncodedImage, NamedImage, encode_images
+from bm25v.gallery.encoding import EncodedImage, NamedImage, encode_images
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.vocabulary import Vocabulary
 

@@ -19,10 +19,10 @@ from bm25v.api import Gallery
 from bm25v.backbones.protocol import Features, Floats, ImageArray
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import GalleryLocked, ImageError, WrongUse
-from bm25v.gallery import indexing
+from bm25v.gallery import encoding, indexing
 from bm25v.gallery.catalog import ImageRecord
+from bm25v.gallery.encoding import EncodedImage, NamedImage, encode_images
 from bm25v.gallery.file_state import read_file_state
-from bm25v.gallery.indexing import NamedImage
 from bm25v.vocabulary import Encoding, Vocabulary
 from tests.conftest import make_image, make_pixels
 
@@ -85,7 +85,7 @@ def test_an_unreadable_file_does_not_affect_the_others_of_its_batch(
 
     paths = sorted(map(str, photos.iterdir()))
     named = map(NamedImage, paths)
-    outcomes = dict(indexing.encode_images(named, vocabulary, find_known, 2))
+    outcomes = dict(encode_images(named, vocabulary, find_known, 2))
     assert list(outcomes) == paths
     # Batches of 5, 5 and 3 files: one is known, one unreadable, one changed while it was read.
     assert sorted(backbone.sizes) == [2, 3, 5]
@@ -95,7 +95,7 @@ def test_an_unreadable_file_does_not_affect_the_others_of_its_batch(
             assert isinstance(outcome, ImageError)
             assert ("changed while it was read" in str(outcome)) == (name == "3.png")
             continue
-        assert isinstance(outcome, indexing.EncodedImage)
+        assert isinstance(outcome, EncodedImage)
         if name == "7.png":
             assert outcome.encoding is None
             continue
@@ -110,7 +110,7 @@ def test_a_file_with_a_new_time_and_the_same_content_is_unchanged(
     os.utime(photos / "1.png", (1, 1))
     forbid_encoding(monkeypatch)
     assert gallery.add(photos).unchanged == 12
-    monkeypatch.setattr(indexing, "read_file_state", None)  # the new time is stored: no reading
+    monkeypatch.setattr(encoding, "read_file_state", None)  # the new time is stored: no reading
     assert gallery.add(photos).unchanged == 12
 
 
@@ -345,7 +345,7 @@ def test_indexing_restores_the_number_of_blas_threads(
     with threadpool_limits(2, user_api="blas"):
         assert blas_threads() == {2}
         named = map(NamedImage, paths)
-        abandoned = indexing.encode_images(named, vocabulary, lambda _: None, 2)
+        abandoned = encode_images(named, vocabulary, lambda _: None, 2)
         next(abandoned)
         assert blas_threads() == {2}, "a generator must not set it: it may never end"
         del abandoned

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bm25v.errors import ImageError, WrongUse
 from bm25v.explanations.word_statistics import ImageWithWord, WordInGallery, WordStatistics, WordUse
-from bm25v.gallery.indexing import EncodedImage, NamedImage, encode_images
+from bm25v.gallery.encoding import EncodedImage, NamedImage, encode_images
 from bm25v.gallery.store import GalleryStore
 from bm25v.progress import Progress, no_progress
 from bm25v.sae.model import Codes

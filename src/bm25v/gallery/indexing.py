@@ -2,44 +2,35 @@
 
 Images are files, or come from memory with an id in place of a path. A file is unchanged if its size
 and modification time are; otherwise its content hash decides. Known content is never encoded again:
-it is a moved file if its old path no longer exists, else a copy. Not this module's job: the order
-of writes on disk (`writer`).
+it is a moved file if its old path no longer exists, else a copy. Not this module's job: encoding
+(`encoding`), and the order of writes on disk (`writer`).
 """
 
 import logging
 import os
 import stat
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from bm25v import images
-from bm25v.backbones.protocol import Floats
 from bm25v.display import duration
 from bm25v.errors import ImageError, WrongUse
 from bm25v.gallery.catalog import ImageRecord
-from bm25v.gallery.file_state import (
-    FileState,
-    check_path,
-    has_size_and_time,
-    hash_image,
-    read_file_state,
-)
+from bm25v.gallery.encoding import EncodedImage, NamedImage, encode_images
+from bm25v.gallery.file_state import check_path, has_size_and_time
 from bm25v.gallery.writer import Writer
-from bm25v.images import ImageInput, Metadata, Source
-from bm25v.progress import Progress, no_progress, show_downloads
+from bm25v.images import ImageInput
+from bm25v.progress import Progress
 from bm25v.threads import available_cpus
-from bm25v.vocabulary import Encoding, Vocabulary
+from bm25v.vocabulary import Vocabulary
 
 BATCH = 256  # images per commit
 _BATCH_SECONDS = 10.0
@@ -77,13 +68,6 @@ class IndexReport:
         return {**asdict(self), "failed": [failure._asdict() for failure in self.failed]}
 
 
-class NamedImage(NamedTuple):
-    """An image to index: a file, or an image from memory with an id."""
-
-    path: str  # or the id
-    image: Source | NDArray[np.uint8] | None = None  # None: the file at the path
-
-
 def index_files(
     writer: Writer,
     vocabulary: Vocabulary,
@@ -110,11 +94,7 @@ def index_files(
     if remove_missing:
         _remove_missing(writer, paths, exclude, report)
     _note_failures(writer, known_failures, paths, report)
-    writer.commit()
-    report.seconds = time.perf_counter() - start
-    counts = f"{report.added} added, {report.updated} updated, {report.removed} removed"
-    _log.info("%s, %s failed in %s", counts, len(report.failed), duration(report.seconds))
-    return report
+    return _finish(writer, report, start)
 
 
 def index_images(
@@ -132,6 +112,10 @@ def index_images(
     report = IndexReport()
     checked = _check_named_images(named)
     _add_images(writer, vocabulary, checked, total, report, workers, progress)
+    return _finish(writer, report, start)
+
+
+def _finish(writer: Writer, report: IndexReport, start: float) -> IndexReport:
     writer.commit()
     report.seconds = time.perf_counter() - start
     counts = f"{report.added} added, {report.updated} updated, {report.removed} removed"
@@ -308,7 +292,7 @@ def _add_images(
             progress("indexing", done, max(done, total))
 
 
-def _add_image(writer: Writer, read: "EncodedImage", report: IndexReport) -> None:
+def _add_image(writer: Writer, read: EncodedImage, report: IndexReport) -> None:
     file = read.file
     at_path = writer.catalog.at_path(file.path)
     same = writer.catalog.with_content(file.content)
@@ -366,110 +350,3 @@ def _is_missing(path: str) -> bool:
         return True
     except OSError:
         return False
-
-
-class EncodedImage(NamedTuple):
-    """An image that was read; it has no encoding if its content is known."""
-
-    file: FileState
-    encoding: Encoding | None
-
-
-class _PreparedImage(NamedTuple):
-    """An image with new content, ready for the backbone."""
-
-    file: FileState
-    pixels: Floats
-
-
-Outcome = EncodedImage | ImageError
-FindKnown = Callable[[bytes], ImageRecord | None]  # an image with this content hash
-
-
-def encode_images(
-    named: Iterator[NamedImage],
-    vocabulary: Vocabulary,
-    find_known: FindKnown,
-    workers: int,
-    progress: Progress = no_progress,
-) -> Generator[tuple[str, Outcome]]:
-    """Read and encode images in parallel; yield each path with its outcome, in order.
-
-    What `find_known` returns an image for is not encoded again.
-    """
-    pending: deque[tuple[list[NamedImage], Future[list[Outcome]]]] = deque()
-    pool = ThreadPoolExecutor(workers)
-    try:
-        for chunk in _split_in_batches(named, vocabulary, progress):
-            pending.append((chunk, pool.submit(_encode_chunk, chunk, vocabulary, find_known)))
-            if len(pending) > 2 * workers:
-                yield from _wait_for(*pending.popleft())
-        while pending:
-            yield from _wait_for(*pending.popleft())
-    finally:
-        # After Ctrl-C nobody waits for images that are being decoded: one can take seconds.
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _split_in_batches(
-    named: Iterator[NamedImage], vocabulary: Vocabulary, progress: Progress
-) -> Iterator[list[NamedImage]]:
-    """Yield as many images as the backbone takes at once; it is loaded if there is an image."""
-    first = list(islice(named, 1))
-    if first:
-        with show_downloads(progress):
-            vocabulary.backbone.load_weights()  # once, before all workers need it
-    named = chain(first, named)
-    while first and (batch := list(islice(named, vocabulary.backbone.batch_size))):
-        yield batch
-
-
-def _wait_for(
-    chunk: list[NamedImage], future: Future[list[Outcome]]
-) -> Iterator[tuple[str, Outcome]]:
-    return zip((named.path for named in chunk), future.result(), strict=True)
-
-
-def _encode_chunk(
-    chunk: list[NamedImage], vocabulary: Vocabulary, find_known: FindKnown
-) -> list[Outcome]:
-    prepared = [_prepare_image(named, vocabulary, find_known) for named in chunk]
-    pixels = [image.pixels for image in prepared if isinstance(image, _PreparedImage)]
-    encodings = iter(vocabulary.encode_features(vocabulary.backbone.forward_batch(pixels)))
-    return [
-        EncodedImage(image.file, next(encodings)) if isinstance(image, _PreparedImage) else image
-        for image in prepared
-    ]
-
-
-def _prepare_image(
-    named: NamedImage, vocabulary: Vocabulary, find_known: FindKnown
-) -> _PreparedImage | Outcome:
-    try:
-        image = named.path if named.image is None else named.image
-        if isinstance(image, bytes | np.ndarray):
-            n_bytes = image.nbytes if isinstance(image, np.ndarray) else len(image)
-            file = FileState(named.path, hash_image(image), n_bytes, time.time_ns())
-        else:
-            file = read_file_state(os.fspath(image))._replace(path=named.path)
-        known = find_known(file.content)
-        if known is not None:
-            return EncodedImage(file._replace(metadata=_known_metadata(known, image)), None)
-        pixels_hwc, metadata = vocabulary.decode_with_metadata(image)
-        pixels = vocabulary.backbone.prepare_image(pixels_hwc)
-        if isinstance(image, str | os.PathLike) and not has_size_and_time(
-            os.fspath(image), file.size, file.mtime_ns
-        ):
-            raise ImageError("the file changed while it was read: run the command again")
-        return _PreparedImage(file._replace(metadata=metadata), pixels)
-    except ImageError as error:
-        return error
-
-
-def _known_metadata(known: ImageRecord, image: Source | NDArray[np.uint8]) -> Metadata:
-    """Return the metadata of known content; an older format has not stored it."""
-    if known.metadata is not None:
-        return known.metadata
-    if isinstance(image, np.ndarray):
-        return Metadata(image.shape[1], image.shape[0])
-    return images.read_metadata(image)
