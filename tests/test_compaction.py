@@ -14,7 +14,7 @@ import pytest
 
 from bm25v.api import Gallery
 from bm25v.errors import GalleryError, StorageFull
-from bm25v.gallery import catalog
+from bm25v.gallery import catalog, catalog_schema
 from bm25v.gallery.catalog import Catalog
 from bm25v.gallery.rows import HEADER_BYTES, RowFile
 from bm25v.gallery.writer import Writer
@@ -126,9 +126,9 @@ def test_the_catalogue_shrinks(tmp_path: Path) -> None:
     many = {f"/photos/{n}-{copy}.png": n for n in range(N_IMAGES) for copy in range(50)}
     for version in (many, contents):
         assert list(run_session(folder, [version])) == [version]
-    size = (folder / catalog.FILE_NAME).stat().st_size
+    size = (folder / catalog_schema.FILE_NAME).stat().st_size
     compact(folder)
-    assert (folder / catalog.FILE_NAME).stat().st_size < size / 4
+    assert (folder / catalog_schema.FILE_NAME).stat().st_size < size / 4
     check_contents(folder, contents)
 
 

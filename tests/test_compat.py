@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bm25v.api import Gallery
-from bm25v.gallery import catalog
+from bm25v.gallery import catalog_schema
 from bm25v.gallery.file_state import FileState
 from bm25v.gallery.writer import Writer
 from bm25v.vocabulary import Vocabulary
@@ -20,7 +20,7 @@ GALLERIES = sorted(COMPAT.glob("gallery-?"))
 
 
 def test_there_are_golden_files_of_every_format() -> None:
-    formats = range(1, catalog.FORMAT + 1)
+    formats = range(1, catalog_schema.FORMAT + 1)
     galleries = {f"gallery-{number}" for number in formats}
     assert {path.name for path in COMPAT.glob("*-?")} == galleries | {"vocabulary-1"}
 
@@ -96,7 +96,7 @@ def test_a_writer_upgrades_a_gallery_of_an_old_format_while_it_is_read(
     assert (reader.info().k1, reader.info().b) == (1.5, 0.75)
     reader.close()
     facts = stored_facts(folder)
-    assert (facts["format"], facts["k1"], facts["b"]) == (catalog.FORMAT, 1.5, 0.75)
+    assert (facts["format"], facts["k1"], facts["b"]) == (catalog_schema.FORMAT, 1.5, 0.75)
     with Gallery.open(folder) as gallery:
         assert gallery.problems() == []
         assert (gallery.info().k1, gallery.info().b) == (1.5, 0.75)
@@ -104,7 +104,7 @@ def test_a_writer_upgrades_a_gallery_of_an_old_format_while_it_is_read(
 
 
 def stored_facts(folder: Path) -> dict[str, object]:
-    with sqlite3.connect(folder / catalog.FILE_NAME) as db:
+    with sqlite3.connect(folder / catalog_schema.FILE_NAME) as db:
         facts = dict(db.execute("SELECT key, value FROM meta").fetchall())
     db.close()
     return facts

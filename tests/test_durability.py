@@ -15,7 +15,8 @@ import pytest
 
 from bm25v.api import Gallery
 from bm25v.errors import Bm25vError, GalleryError, StorageFull
-from bm25v.gallery.catalog import FILE_NAME, Catalog
+from bm25v.gallery.catalog import Catalog
+from bm25v.gallery.catalog_schema import FILE_NAME
 from bm25v.gallery.writer import Writer
 from bm25v.search import Mode
 from tests.children import REFUSED, Report, die_at_step, finish, needs_fork, start

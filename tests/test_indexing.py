@@ -20,9 +20,9 @@ from bm25v.backbones.protocol import Features, Floats, ImageArray
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import GalleryLocked, ImageError, WrongUse
 from bm25v.gallery import encoding, indexing
-from bm25v.gallery.catalog import ImageRecord
 from bm25v.gallery.encoding import EncodedImage, NamedImage, encode_images
 from bm25v.gallery.file_state import read_file_state
+from bm25v.gallery.records import ImageRecord
 from bm25v.vocabulary import Encoding, Vocabulary
 from tests.conftest import make_image, make_pixels
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bm25v.api import Gallery
-from bm25v.gallery import catalog
+from bm25v.gallery import catalog_schema
 from bm25v.gallery.writer import Writer
 from bm25v.index.bm25 import Bm25Parameters
 from bm25v.index.searcher import Searcher
@@ -98,4 +98,4 @@ def test_adding_compacting_and_upgrading_are_logged(
     added, compacted, upgraded = (record.message for record in caplog.records)
     assert added.startswith("1 added, 0 updated, 0 removed, 0 failed in ")
     assert compacted == f"compacted {gallery.path}: 1 images removed, 88 bytes"
-    assert upgraded == f"upgrading {tmp_path / 'old'} from format 1 to {catalog.FORMAT}"
+    assert upgraded == f"upgrading {tmp_path / 'old'} from format 1 to {catalog_schema.FORMAT}"

@@ -8,7 +8,7 @@ import pytest
 
 from bm25v.api import Gallery
 from bm25v.errors import GalleryDamaged, WrongUse
-from bm25v.gallery import catalog
+from bm25v.gallery import catalog_schema
 from bm25v.index.bm25 import Bm25Parameters, WeightedWords, reference_scores
 from bm25v.search.engine import HYBRID_WEIGHT
 from tests.conftest import make_pixels
@@ -98,7 +98,7 @@ def test_invalid_parameters_raise_wrong_use_and_create_nothing(
 @pytest.mark.parametrize("value", [-1.0, "1.5", None])
 def test_damaged_parameters_raise_gallery_damaged(tmp_path: Path, value: object) -> None:
     Gallery.create(tmp_path / "g", vocabulary="toy").close()
-    with sqlite3.connect(tmp_path / "g" / catalog.FILE_NAME) as db:
+    with sqlite3.connect(tmp_path / "g" / catalog_schema.FILE_NAME) as db:
         if value is None:
             db.execute("DELETE FROM meta WHERE key = 'k1'")
         else:

@@ -14,7 +14,7 @@ from bm25v.duplicates import DuplicateGroup, find_duplicates
 from bm25v.errors import WrongUse
 from bm25v.explanations.explanation import Explanation, explain_hit
 from bm25v.explanations.word_statistics import WordList, WordStatistics, WordUse
-from bm25v.gallery.catalog import FILE_NAME
+from bm25v.gallery.catalog_schema import FILE_NAME
 from bm25v.gallery.file_state import check_path
 from bm25v.gallery.indexing import IndexReport, index_files, index_images, parse_images
 from bm25v.gallery.selection import GalleryImage, ImageFilter, Period, Size, to_gallery_image

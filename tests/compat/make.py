@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from bm25v.api import Gallery
-from bm25v.gallery import catalog
+from bm25v.gallery import catalog_schema
 from bm25v.gallery.file_state import FileState
 from bm25v.gallery.writer import Writer
 from bm25v.vocabulary import Vocabulary
@@ -25,7 +25,7 @@ def main() -> None:
     vocabulary = Vocabulary.load("toy")
     if not (HERE / f"vocabulary-{FORMAT}").exists():
         vocabulary.save(HERE / f"vocabulary-{FORMAT}")
-    path = HERE / f"gallery-{catalog.FORMAT}"
+    path = HERE / f"gallery-{catalog_schema.FORMAT}"
     with Gallery.create(path, vocabulary="toy") as gallery:
         with Writer(path) as writer:
             for seed in (99, *range(5)):
@@ -40,7 +40,7 @@ def main() -> None:
     with Writer(path):
         pass  # the last connection empties and deletes the catalogue's log
     (path / "writer.lock").unlink()
-    (HERE / f"gallery-{catalog.FORMAT}.json").write_text(json.dumps(hits, indent=1) + "\n")
+    (HERE / f"gallery-{catalog_schema.FORMAT}.json").write_text(json.dumps(hits, indent=1) + "\n")
 
 
 if __name__ == "__main__":

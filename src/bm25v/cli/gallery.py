@@ -52,7 +52,7 @@ def index(
     code is 1 if no image could be read.
     """
     from bm25v.api import Gallery
-    from bm25v.gallery.catalog import FILE_NAME
+    from bm25v.gallery.catalog_schema import FILE_NAME
     from bm25v.gallery.indexing import require_images
     from bm25v.vocabulary import DEFAULT
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bm25v.duplicates.similarity import Pair, Similarity, find_near_pairs
-from bm25v.gallery.catalog import ImageRecord
+from bm25v.gallery.records import ImageRecord
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
 from bm25v.progress import Progress, no_progress

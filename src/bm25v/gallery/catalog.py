@@ -12,12 +12,10 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
-from datetime import datetime, timedelta
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,146 +27,35 @@ from bm25v.errors import (
     GalleryTooNew,
     WrongUse,
 )
+from bm25v.gallery.catalog_schema import (
+    COLUMNS,
+    CREATE,
+    FILE_NAME,
+    FORMAT,
+    METADATA_FORMAT,
+    OLD_COLUMNS,
+    OLD_PARAMETERS,
+    RENUMBER,
+    UPGRADES,
+)
+from bm25v.gallery.records import (
+    ImageRecord,
+    Meta,
+    State,
+    path_bounds,
+    to_record,
+    to_seconds,
+)
 from bm25v.gallery.storage_errors import DATABASE_ERRORS, database_error
 from bm25v.images import Metadata
-from bm25v.index.bm25 import Bm25Parameters
-
-FILE_NAME = "catalog.sqlite"
-FORMAT = 4
-
-_log = logging.getLogger(__name__)
-
-_METADATA_FORMAT = 4  # the first with dates, sizes and known failures
 
 Rows = NDArray[np.int64]
 
-_OLD_PARAMETERS = Bm25Parameters(k1=1.5, b=0.75)  # of formats 1 and 2, which do not store them
-_COLUMNS = "row, path, content, size, mtime_ns, checksum, live, width, height, taken"
-_METADATA_COLUMNS = ("width", "height", "taken")
-_OLD_COLUMNS = "row, path, content, size, mtime_ns, checksum, live, NULL, NULL, NULL"
-_CREATE_META = "CREATE TABLE meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"
-_CREATE_IMAGES = """CREATE TABLE pictures (
-    row INTEGER PRIMARY KEY,    -- of the bag and of the dense vector
-    path BLOB NOT NULL,         -- bytes, because file names need not be text
-    content BLOB NOT NULL,      -- hash of the file
-    size INTEGER NOT NULL,
-    mtime_ns INTEGER NOT NULL,
-    checksum INTEGER NOT NULL,  -- of the two rows
-    live INTEGER NOT NULL,      -- 0 after removal; kept for readers of older snapshots
-    width INTEGER,              -- in pixels; NULL if an older format did not store it
-    height INTEGER,
-    taken INTEGER               -- EXIF date, in seconds of the camera's clock; NULL if none
-)"""
-# An index that has the column `live` answers a query by itself, without a look at the table.
-_CREATE_INDEXES = (
-    "CREATE UNIQUE INDEX live_path ON pictures (path, live) WHERE live",
-    "CREATE INDEX content ON pictures (content)",
-)
-# Since format 2: readers follow changes without reading everything again.
-_CREATE_REMOVED_INDEX = "CREATE INDEX removed ON pictures (row) WHERE NOT live"
-_CREATE_CHANGES = """CREATE TABLE changes (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    row INTEGER NOT NULL,       -- removed or restored; a new row needs no entry
-    live INTEGER NOT NULL
-)"""
-# Since format 4: filters by date and size read this index alone; failures that are known already.
-_CREATE_METADATA_INDEX = (
-    "CREATE INDEX metadata ON pictures (taken, mtime_ns, width, height, live) WHERE live"
-)
-_CREATE_FAILURES = """CREATE TABLE failures (
-    path BLOB PRIMARY KEY,      -- of a file that could not be indexed
-    error TEXT NOT NULL
-) WITHOUT ROWID"""
-_CREATE = (
-    _CREATE_META,
-    _CREATE_IMAGES,
-    _CREATE_CHANGES,
-    _CREATE_FAILURES,
-    *_CREATE_INDEXES,
-    _CREATE_REMOVED_INDEX,
-    _CREATE_METADATA_INDEX,
-    f"INSERT INTO meta VALUES ('format', {FORMAT}), ('generation', 0)",
-)
-_UPGRADES = {  # from the format that is the key to the next one
-    1: (_CREATE_CHANGES, _CREATE_REMOVED_INDEX, "INSERT INTO meta VALUES ('generation', 0)"),
-    2: (f"INSERT INTO meta VALUES ('k1', {_OLD_PARAMETERS.k1}), ('b', {_OLD_PARAMETERS.b})",),
-    3: (
-        *(f"ALTER TABLE pictures ADD COLUMN {name} INTEGER" for name in _METADATA_COLUMNS),
-        "DROP INDEX live_path",
-        _CREATE_INDEXES[0],
-        _CREATE_METADATA_INDEX,
-        _CREATE_FAILURES,
-    ),
-}
-_RENUMBER = (
-    "ALTER TABLE pictures RENAME TO old",
-    _CREATE_IMAGES,
-    f"INSERT INTO pictures ({_COLUMNS}) "
-    f"SELECT row_number() OVER (ORDER BY row) - 1, {_COLUMNS.removeprefix('row, ')} "
-    "FROM old WHERE live ORDER BY row",
-    "DROP TABLE old",
-    *_CREATE_INDEXES,
-    _CREATE_REMOVED_INDEX,
-    _CREATE_METADATA_INDEX,
-    "DELETE FROM changes",
-    "UPDATE meta SET value = value + 1 WHERE key = 'generation'",
-)
+_log = logging.getLogger(__name__)
 
 _IMMUTABLE = "ro&immutable=1"  # read without a log, for read-only media
-_SEPARATOR = os.fsencode(os.sep)
-_EPOCH = datetime(1970, 1, 1)
 _CHANGES_KEPT = 1_000_000  # a reader that is further behind reads the whole gallery again
 _inherited: list[sqlite3.Connection] = []  # by fork: only the process that opened one may close it
-
-
-@dataclass(frozen=True)
-class Meta:
-    """Facts that never change after a gallery was created."""
-
-    vocabulary: str  # the name or path it was created with
-    vocabulary_fingerprint: str
-    backbone: str
-    n_words: int
-    k_post: int
-    dense_dim: int
-    k1: float
-    b: float
-
-    @property
-    def parameters(self) -> Bm25Parameters:
-        """The parameters of BM25."""
-        return Bm25Parameters(k1=self.k1, b=self.b)
-
-
-class ImageRecord(NamedTuple):
-    """The catalogue's entry for one image."""
-
-    row: int
-    path: str
-    content: bytes  # hash of the file
-    size: int
-    mtime_ns: int
-    checksum: int  # of its rows
-    live: bool = True
-    width: int | None = None  # in pixels; None if the gallery does not know the metadata yet
-    height: int | None = None
-    taken: int | None = None  # seconds of the camera's clock, from 1970 on
-
-    @property
-    def metadata(self) -> Metadata | None:
-        """Its size and date as the file has them; None if the gallery does not know them yet."""
-        if self.width is None or self.height is None:
-            return None
-        return Metadata(self.width, self.height, from_seconds(self.taken))
-
-
-class State(NamedTuple):
-    """Which version of the gallery a transaction sees."""
-
-    generation: int  # how many times rows were renumbered
-    n_rows: int  # with those of removed images
-    last_change: int | None  # the newest entry of `changes`; None if the format has none
-    forgotten: int = 0  # changes up to this one are no longer listed
 
 
 class RowsRenumbered(Exception):
@@ -227,7 +114,7 @@ class Catalog:
         try:
             with closing(sqlite3.connect(path)) as db, db:
                 db.execute("PRAGMA journal_mode = WAL")
-                for statement in _CREATE:
+                for statement in CREATE:
                     db.execute(statement)
                 db.executemany("INSERT INTO meta VALUES (?, ?)", list(vars(meta).items()))
         except DATABASE_ERRORS as error:
@@ -321,8 +208,8 @@ class Catalog:
         """Return the paths of rows, also of removed ones; raise `RowsRenumbered` for old rows."""
         with self.transaction():
             self.check_generation(generation)
-            query = f"SELECT {_OLD_COLUMNS} FROM pictures WHERE row = ?"
-            return [_to_record(self._one(query, row)).path for row in rows]
+            query = f"SELECT {OLD_COLUMNS} FROM pictures WHERE row = ?"
+            return [to_record(self._one(query, row)).path for row in rows]
 
     def all_paths(self, generation: int) -> dict[int, str]:
         """Return the path of each row, also of removed ones; raise `RowsRenumbered` as above."""
@@ -353,7 +240,7 @@ class Catalog:
         select = f"SELECT {self._columns()} FROM pictures WHERE live AND"
         # With OR instead of UNION, SQLite would scan the whole table.
         query = f"{select} path = ? UNION ALL {select} path > ? AND path < ? ORDER BY path"
-        return map(_to_record, self._all(query, *path_bounds(path)))
+        return map(to_record, self._all(query, *path_bounds(path)))
 
     def rows_where(self, condition: str, *values: object) -> Rows:
         """Return the rows of those images for which an SQL condition is true."""
@@ -368,7 +255,7 @@ class Catalog:
     def with_rows(self, rows: list[int]) -> Iterator[ImageRecord]:
         """Return the images of some rows."""
         query = f"SELECT {self._columns()} FROM pictures WHERE live AND row = ?"
-        return (_to_record(found[0]) for row in rows if (found := self._all(query, row)))
+        return (to_record(found[0]) for row in rows if (found := self._all(query, row)))
 
     def known_failures(self) -> dict[str, str]:
         """Return the files that could not be indexed the last time, and why."""
@@ -377,12 +264,12 @@ class Catalog:
 
     def has_metadata(self) -> bool:
         """Return whether the format has columns for dates and sizes; a writer may add them."""
-        if self._format < _METADATA_FORMAT:
+        if self._format < METADATA_FORMAT:
             (self._format,) = self._one("SELECT value FROM meta WHERE key = 'format'")
-        return bool(self._format >= _METADATA_FORMAT)
+        return bool(self._format >= METADATA_FORMAT)
 
     def _columns(self) -> str:
-        return _COLUMNS if self.has_metadata() else _OLD_COLUMNS
+        return COLUMNS if self.has_metadata() else OLD_COLUMNS
 
     def images(self) -> Iterator[ImageRecord]:
         """Return all images, by row."""
@@ -390,7 +277,7 @@ class Catalog:
 
     def records(self) -> Iterator[ImageRecord]:
         """Return all images and the removed ones, by row."""
-        return map(_to_record, self._all(f"SELECT {self._columns()} FROM pictures ORDER BY row"))
+        return map(to_record, self._all(f"SELECT {self._columns()} FROM pictures ORDER BY row"))
 
     def problems(self) -> list[str]:
         """Return the problems that SQLite's integrity check reports."""
@@ -402,7 +289,7 @@ class Catalog:
         if version < FORMAT:
             _log.info("upgrading %s from format %s to %s", self._path.parent, version, FORMAT)
         for older in range(version, FORMAT):
-            for statement in _UPGRADES[older]:
+            for statement in UPGRADES[older]:
                 self._change(statement)
         self._change("UPDATE meta SET value = ? WHERE key = 'format'", FORMAT)
 
@@ -414,7 +301,7 @@ class Catalog:
         """Add an image with a new row."""
         values = (record.row, os.fsencode(record.path), *record[2:])
         marks = ", ".join("?" * len(values))
-        self._change(f"INSERT INTO pictures ({_COLUMNS}) VALUES ({marks})", *values)
+        self._change(f"INSERT INTO pictures ({COLUMNS}) VALUES ({marks})", *values)
 
     def move(
         self, row: int, path: str, size: int, mtime_ns: int, metadata: Metadata | None
@@ -443,7 +330,7 @@ class Catalog:
 
     def renumber(self) -> None:
         """Delete the records of removed images and number the others from 0, in their order."""
-        for statement in _RENUMBER:
+        for statement in RENUMBER:
             self._change(statement)
 
     def commit(self) -> None:
@@ -482,7 +369,7 @@ class Catalog:
                 f"{self._path.parent} was written by a newer bm25v: upgrade bm25v to open it"
             )
         if version in (1, 2):
-            entries |= {"k1": _OLD_PARAMETERS.k1, "b": _OLD_PARAMETERS.b}
+            entries |= {"k1": OLD_PARAMETERS.k1, "b": OLD_PARAMETERS.b}
         types = {name: type(value) for name, value in entries.items()}
         if types != Meta.__annotations__ or version is None:
             raise GalleryDamaged(f"{self._path} lacks required entries: run bm25v verify")
@@ -516,7 +403,7 @@ class Catalog:
     def _find_record(self, condition: str, value: bytes) -> ImageRecord | None:
         query = f"SELECT {self._columns()} FROM pictures WHERE {condition} LIMIT 1"
         columns = self._all(query, value)
-        return _to_record(columns[0]) if columns else None
+        return to_record(columns[0]) if columns else None
 
 
 def require_gallery(folder: Path) -> None:
@@ -526,34 +413,6 @@ def require_gallery(folder: Path) -> None:
             f"no gallery at {folder}: create one with `bm25v index FOLDER -g {folder}`, or in "
             "Python with Gallery.open_or_create"
         )
-
-
-def path_bounds(path: str) -> tuple[bytes, bytes, bytes]:
-    """Return a path as it is stored, and the bounds between which everything in the folder is."""
-    name = os.fsencode(path).rstrip(_SEPARATOR)
-    return name, name + _SEPARATOR, name + bytes([_SEPARATOR[0] + 1])
-
-
-def to_seconds(date: datetime | None) -> int | None:
-    """Return a date without a time zone as seconds from 1970 on, by the same clock.
-
-    >>> to_seconds(datetime(1970, 1, 2)), from_seconds(86_400)
-    (86400, datetime.datetime(1970, 1, 2, 0, 0))
-    """
-    return None if date is None else (date - _EPOCH) // timedelta(seconds=1)
-
-
-def from_seconds(seconds: int | None) -> datetime | None:
-    """Return the date of `to_seconds`."""
-    return None if seconds is None else _EPOCH + timedelta(seconds=seconds)
-
-
-def _to_record(columns: tuple[Any, ...]) -> ImageRecord:
-    row, path, content, size, mtime_ns, checksum, live, *metadata = columns
-    if not isinstance(path, bytes):
-        raise GalleryDamaged(f"row {row} has no path in the catalogue: run bm25v verify")
-    file = (os.fsdecode(path), content, size, mtime_ns)
-    return ImageRecord(row, *file, checksum, bool(live), *metadata)
 
 
 def _rows(rows: list[Any]) -> Rows:

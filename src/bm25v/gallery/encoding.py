@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from bm25v import images
 from bm25v.backbones.protocol import Floats
 from bm25v.errors import ImageError
-from bm25v.gallery.catalog import ImageRecord
 from bm25v.gallery.file_state import (
     FileState,
     has_size_and_time,
     hash_image,
     read_file_state,
 )
+from bm25v.gallery.records import ImageRecord
 from bm25v.images import Metadata, Source
 from bm25v.progress import Progress, no_progress, show_downloads
 from bm25v.vocabulary import Encoding, Vocabulary

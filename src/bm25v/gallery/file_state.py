@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bm25v import images
 from bm25v.errors import WrongUse
-from bm25v.gallery.catalog import ImageRecord, to_seconds
+from bm25v.gallery.records import ImageRecord, to_seconds
 from bm25v.images import Metadata
 
 

@@ -23,9 +23,9 @@ from threadpoolctl import threadpool_limits
 from bm25v import images
 from bm25v.display import duration
 from bm25v.errors import ImageError, WrongUse
-from bm25v.gallery.catalog import ImageRecord
 from bm25v.gallery.encoding import EncodedImage, NamedImage, encode_images
 from bm25v.gallery.file_state import check_path, has_size_and_time
+from bm25v.gallery.records import ImageRecord
 from bm25v.gallery.writer import Writer
 from bm25v.images import ImageInput
 from bm25v.progress import Progress

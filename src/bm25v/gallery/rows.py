@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import GalleryDamaged, GalleryError, GalleryTooNew
-from bm25v.gallery.catalog import Meta
+from bm25v.gallery.records import Meta
 from bm25v.vocabulary.bag import Bag
 
 FORMAT = 1

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from bm25v.display import display_path
 from bm25v.errors import WrongUse
-from bm25v.gallery.catalog import Catalog, ImageRecord, from_seconds, path_bounds, to_seconds
+from bm25v.gallery.catalog import Catalog
+from bm25v.gallery.records import ImageRecord, from_seconds, path_bounds, to_seconds
 from bm25v.images import matches_pattern
 
 PathInput = str | os.PathLike[str]

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import GalleryDamaged, GalleryError
-from bm25v.gallery.catalog import Catalog, RowsRenumbered, State
+from bm25v.gallery.catalog import Catalog, RowsRenumbered
+from bm25v.gallery.records import State
 from bm25v.gallery.rows import RowArray, bag_file, dense_file, read_bag
 from bm25v.index.searcher import Searcher
 from bm25v.vocabulary.bag import Bag

@@ -23,8 +23,10 @@ from bm25v.errors import (
     WrongUse,
 )
 from bm25v.files import sync_folder
-from bm25v.gallery.catalog import FILE_NAME, Catalog, ImageRecord, Meta, RowsRenumbered
+from bm25v.gallery.catalog import Catalog, RowsRenumbered
+from bm25v.gallery.catalog_schema import FILE_NAME
 from bm25v.gallery.file_state import check_path, has_size_and_time, read_file_state
+from bm25v.gallery.records import ImageRecord, Meta
 from bm25v.gallery.rows import bag_file, dense_file
 from bm25v.gallery.selection import ImageFilter, Selection, select_images
 from bm25v.gallery.snapshot import Snapshot

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bm25v.gallery.catalog import Catalog, ImageRecord
+from bm25v.gallery.catalog import Catalog
+from bm25v.gallery.records import ImageRecord
 from bm25v.gallery.rows import read_bag
 from bm25v.gallery.snapshot import view_rows
 from bm25v.gallery.writer import row_checksum

@@ -13,7 +13,8 @@ from filelock import FileLock, Timeout
 
 from bm25v.errors import GalleryError, GalleryLocked, WrongUse
 from bm25v.files import replace_file
-from bm25v.gallery.catalog import Meta, require_gallery
+from bm25v.gallery.catalog import require_gallery
+from bm25v.gallery.records import Meta
 from bm25v.gallery.storage_errors import disk_errors
 from bm25v.vocabulary import names as tables
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from bm25v.errors import GalleryLocked
 from bm25v.files import sync_folder
-from bm25v.gallery.catalog import FILE_NAME, Catalog, require_gallery
+from bm25v.gallery.catalog import Catalog, require_gallery
+from bm25v.gallery.catalog_schema import FILE_NAME
 from bm25v.gallery.file_state import FileState
 from bm25v.gallery.rows import RowFile, RowWriter, bag_file, dense_file, write_bag
 from bm25v.gallery.storage_errors import disk_errors

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from bm25v.errors import WrongUse
-from bm25v.gallery.catalog import ImageRecord
+from bm25v.gallery.records import ImageRecord
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
 from bm25v.index.searcher import top_positions

@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from bm25v.api import Gallery
 from bm25v.errors import WrongUse
 from bm25v.gallery import rows as row_files
-from bm25v.gallery.catalog import FILE_NAME, Catalog, Meta
+from bm25v.gallery.catalog import Catalog
+from bm25v.gallery.catalog_schema import FILE_NAME
 from bm25v.gallery.file_state import FileState
+from bm25v.gallery.records import Meta
 from bm25v.gallery.rows import RowArray, read_bag
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, WeightedWords
 from bm25v.threads import available_cpus
