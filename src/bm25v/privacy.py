@@ -5,15 +5,15 @@ makes them when it is imported itself. Not this module's job: downloads that a u
 (`backbones.downloads`).
 """
 
-import atexit
 import logging
 import os
-import shutil
 import sys
-import tempfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bm25v.errors import WrongUse
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _SETTINGS = {
     # ONNX Runtime: a device id and a database in the home folder, and events to its makers.
@@ -44,7 +44,7 @@ def warn_about_telemetry() -> None:
     _too_late.clear()
 
 
-def cache_folder() -> Path:
+def cache_folder() -> "Path":
     """Return the one folder that bm25v keeps files in without being told to."""
     import platformdirs
 
@@ -71,6 +71,11 @@ def prepare_matplotlib() -> None:
     except (OSError, WrongUse):
         is_usable = False
     if not is_usable:
+        import atexit
+        import shutil
+        import tempfile
+        from pathlib import Path
+
         folder = Path(tempfile.mkdtemp(prefix="bm25v-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["MPLCONFIGDIR"] = str(folder)

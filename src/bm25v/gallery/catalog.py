@@ -53,6 +53,8 @@ Rows = NDArray[np.int64]
 
 _log = logging.getLogger(__name__)
 
+_BELOW = "path = ? OR path > ? AND path < ?"  # with `path_bounds`
+
 _IMMUTABLE = "ro&immutable=1"  # read without a log, for read-only media
 _CHANGES_KEPT = 1_000_000  # a reader that is further behind reads the whole gallery again
 _inherited: list[sqlite3.Connection] = []  # by fork: only the process that opened one may close it
@@ -257,10 +259,11 @@ class Catalog:
         query = f"SELECT {self._columns()} FROM pictures WHERE live AND row = ?"
         return (to_record(found[0]) for row in rows if (found := self._all(query, row)))
 
-    def known_failures(self) -> dict[str, str]:
-        """Return the files that could not be indexed the last time, and why."""
-        failures = self._all("SELECT path, error FROM failures") if self.has_metadata() else []
-        return {os.fsdecode(path): error for path, error in failures}
+    def failures(self, *, below: Iterable[str]) -> dict[str, str]:
+        """Return the files below some paths that could not be indexed the last time, and why."""
+        query = f"SELECT path, error FROM failures WHERE {_BELOW}"
+        found = [pair for path in below for pair in self._all(query, *path_bounds(path))]
+        return {os.fsdecode(path): error for path, error in found}
 
     def has_metadata(self) -> bool:
         """Return whether the format has columns for dates and sizes; a writer may add them."""
@@ -323,8 +326,7 @@ class Catalog:
     def replace_failures(self, failures: Mapping[str, str], *, below: Iterable[str]) -> None:
         """Store the files below some paths that could not be indexed, in place of earlier ones."""
         for path in below:
-            delete = "DELETE FROM failures WHERE path = ? OR path > ? AND path < ?"
-            self._change(delete, *path_bounds(path))
+            self._change(f"DELETE FROM failures WHERE {_BELOW}", *path_bounds(path))
         for path, error in failures.items():
             self._change("INSERT OR REPLACE INTO failures VALUES (?, ?)", os.fsencode(path), error)
 

@@ -83,7 +83,6 @@ def index_files(
     _check_workers(workers)
     require_images(paths, exclude)
     report = IndexReport()
-    known_failures = writer.catalog.known_failures()
     changed = _find_changed_files(writer, paths, exclude, report)
     if remove_missing:
         changed += _find_overwritten(writer, paths, exclude, changed)
@@ -93,7 +92,7 @@ def index_files(
     )
     if remove_missing:
         _remove_missing(writer, paths, exclude, report)
-    _note_failures(writer, known_failures, paths, report)
+    _note_failures(writer, paths, report)
     return _finish(writer, report, start)
 
 
@@ -179,16 +178,15 @@ def _check_workers(workers: int | None) -> None:
         raise WrongUse(f"workers = {workers}: give at least 1")
 
 
-def _note_failures(
-    writer: Writer, known: Mapping[str, str], paths: Sequence[str], report: IndexReport
-) -> None:
+def _note_failures(writer: Writer, paths: Sequence[str], report: IndexReport) -> None:
     """Mark the failures of the last run, and store all of this run for the next one."""
+    known = writer.catalog.failures(below=paths)
     failures = {failure.path: failure.error for failure in report.failed}
     report.failed = [
         failure._replace(known=known.get(failure.path) == failure.error)
         for failure in report.failed
     ]
-    if failures or known:
+    if failures != known:
         writer.catalog.replace_failures(failures, below=paths)
         writer.n_pending += 1
 
