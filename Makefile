@@ -39,7 +39,7 @@ lowest: ## test the lowest versions that pyproject.toml allows; before a release
 	$(PYTHON) -m venv $(LOWEST)
 	$(PYTHON) .ci/lowest.py > $(LOWEST)/constraints.txt
 	$(LOWEST)/bin/python -m pip install -q -c $(LOWEST)/constraints.txt -e . \
-		bm25s hypothesis onnx pytest pytest-timeout
+		bm25s hypothesis onnx pytest pytest-timeout scipy
 	$(LOWEST)/bin/python -m pytest tests/test_index.py tests/test_gallery.py tests/test_search.py \
 		tests/test_query.py tests/test_images.py tests/test_indexing.py tests/test_wrong_input.py
 

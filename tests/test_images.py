@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
@@ -115,7 +116,12 @@ def test_the_array_is_the_callers_own() -> None:
         ("RGBA", "TIFF", (255, 0, 0, 51), (255, 204, 204)),
         ("CMYK", "JPEG", (0, 255, 255, 0), (255, 0, 0)),
         ("CMYK", "TIFF", (255, 0, 0, 0), (0, 255, 255)),
-        ("YCbCr", "TIFF", (128, 128, 128), (128, 128, 128)),
+        pytest.param(
+            *("YCbCr", "TIFF", (128, 128, 128), (128, 128, 128)),
+            marks=pytest.mark.skipif(
+                PIL.__version__ < "13", reason="Pillow reads no uncompressed YCbCr before 13"
+            ),
+        ),
         ("I;16", "PNG", 0xCCFF, (204, 204, 204)),
         ("I;16", "TIFF", 0xCC00, (204, 204, 204)),
         ("I", "TIFF", 51, (51, 51, 51)),

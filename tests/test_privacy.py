@@ -108,7 +108,7 @@ def is_below(path: str, folders: "set[str] | tuple[str, ...]") -> bool:
 def check_files(work: Path, read: set[str], written: set[str]) -> None:
     """Expect files only where they belong; `work` has the gallery and all that was asked for."""
     temporary = work.parent / "temporary"
-    assert [path for path in temporary.rglob("*") if not path.is_dir()] == []
+    assert list(temporary.rglob("*")) == []
     own = {str(work), str(temporary), str(work.parent / "home" / ".cache" / "bm25v")}
     parents = {str(folder) for path in own for folder in (Path(path), *Path(path).parents)}
     bytecode = {path for path in written if f"{os.sep}__pycache__" in path}  # numba's code

@@ -213,9 +213,11 @@ def test_names_that_are_not_text_are_replaced(options: TrainingOptions) -> None:
 
 
 def test_a_damaged_index_of_patches_is_refused(tmp_path: Path) -> None:
-    index = {"format": 2, "key": "a", "dim": 3, "shards": {"0": {"file": "x", "patches": 4}}}
+    index: dict[str, Any] = {"format": 2, "key": "a", "dim": 3}
+    index["shards"] = {"0": {"file": "x", "patches": 4}}
     wrong: list[Any] = [[], 3, {**index, "format": "2"}, {**index, "shards": []}]
-    wrong += [{**index, "shards": {key: 1}} for key in ("0", "x", "9" * 5000)]
+    wrong += [{**index, "shards": {"0": 1}}]
+    wrong += [{**index, "shards": {key: index["shards"]["0"]}} for key in ("x", "-1", "9" * 5000)]
     wrong += [{**index, "shards": {"0": {"file": "x", "patches": n}}} for n in (-1, "4", None)]
     for content in wrong:
         (tmp_path / "activations.json").write_text(json.dumps(content))

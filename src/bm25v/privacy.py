@@ -62,10 +62,21 @@ def prepare_matplotlib() -> None:
 
     Otherwise it makes folders in the home folder, and warns if it cannot.
     """
-    if "matplotlib" in sys.modules or "MPLCONFIGDIR" in os.environ:
+    if "matplotlib" not in sys.modules:
+        _set_own_folder("MPLCONFIGDIR", "matplotlib")
+
+
+def prepare_torch() -> None:
+    """Make torch keep what it compiles in bm25v's cache folder, not in the folder of all users."""
+    _set_own_folder("TORCHINDUCTOR_CACHE_DIR", "torch")
+
+
+def _set_own_folder(variable: str, name: str) -> None:
+    """Let an environment variable name a folder in the cache, or one that is deleted at the end."""
+    if variable in os.environ:
         return
     try:
-        folder = cache_folder() / "matplotlib"
+        folder = cache_folder() / name
         folder.mkdir(parents=True, exist_ok=True)
         is_usable = os.access(folder, os.W_OK)
     except (OSError, WrongUse):
@@ -78,4 +89,4 @@ def prepare_matplotlib() -> None:
 
         folder = Path(tempfile.mkdtemp(prefix="bm25v-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.environ["MPLCONFIGDIR"] = str(folder)
+    os.environ[variable] = str(folder)

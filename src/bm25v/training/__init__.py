@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from bm25v.errors import MissingExtra
+from bm25v.privacy import prepare_torch
 
 if TYPE_CHECKING:
     from bm25v.training.refit import refit_vocabulary
@@ -29,6 +30,7 @@ def __getattr__(name: str) -> Any:
     """Import on first use: `feature_store` and `recipe` are also used without torch."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    prepare_torch()
     try:
         import torch  # noqa: F401
     except ImportError as error:

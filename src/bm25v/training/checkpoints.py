@@ -119,11 +119,16 @@ def _read_steps(path: Path, *, until: int) -> bytes:
 
 
 def copy_log(folder: Path, output: Path) -> None:
-    """Copy the log and the curves of a run into a vocabulary's folder, if there are any."""
-    curves = (path for path in (folder / _CURVES).rglob("*") if path.is_file())
-    for path in (folder / _LOG, *curves):
+    """Copy the log and the curves of a run into a vocabulary's folder, if there are any.
+
+    TensorBoard puts the name of this machine into the names of files: a vocabulary is for others.
+    """
+    files = {folder / _LOG: output / _LOG}
+    curves = sorted(path for path in (folder / _CURVES).rglob("*") if path.is_file())
+    for number, path in enumerate(curves):
+        files[path] = output / _CURVES / f"events.out.tfevents.{number}"
+    for path, target in files.items():
         if path.is_file():
-            target = output / path.relative_to(folder)
             make_folder(target.parent)
             replace_file(target, path.read_bytes())
 

@@ -118,7 +118,7 @@ class PatchStore:
             index = parse_object(path.read_bytes())
             check_values(index, _INDEX_SCHEMA)
             if index["format"] == FORMAT:
-                check_values(index["shards"], dict.fromkeys(index["shards"], _SHARD))
+                _check_shards(index["shards"])
         except FileNotFoundError:
             return None
         except SchemaError as error:
