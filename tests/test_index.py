@@ -126,6 +126,22 @@ def test_tiny_and_huge_weights_are_searched_exactly(scale: float) -> None:
         assert_ranked(searcher.search(query, 20), reference_search(bags, query, 20))
 
 
+@pytest.mark.parametrize("built", [False, True], ids=["scanned", "indexed"])
+@pytest.mark.parametrize("k1", [0, 1.5])
+@pytest.mark.parametrize("weight", [1.0, -1.0, 0.0, -0.0, 1e308])
+def test_an_empty_slot_adds_nothing(weight: float, k1: float, built: bool) -> None:
+    """Its word is 0, which may be in the query; its saturation would be 0 / 0 if k1 is 0."""
+    bags = [to_bag({3: 100}), to_bag({0: 200, 3: 100}), to_bag({5: 100}), to_bag({})]
+    parameters, query = Bm25Parameters(k1), to_query({0: weight, 3: 1.0})
+    searcher = Searcher(*to_rows(bags), n_words=N_WORDS, parameters=parameters)
+    if built:
+        searcher.build_index()
+    ranked = searcher.search(query, 4)
+    assert_ranked(ranked, reference_search(bags, query, 4, parameters))
+    assert sorted(ranked.rows.tolist()) == [0, 1]
+    assert not np.signbit(ranked.scores[ranked.scores == 0]).any()
+
+
 history_strategy = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.lists(bag_strategy, max_size=6)),

@@ -8,6 +8,7 @@ the words of a bag in ascending order in float64.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -67,6 +68,15 @@ class WeightedWords(NamedTuple):
         """
         return cls(bag.words, np.ones(len(bag.words)), bag.frequencies)
 
+    def strongest(self, n: int) -> "WeightedWords":
+        """Return the n words whose weights are farthest from 0; of equals, the lower words."""
+        return self.select(np.sort(np.argsort(-np.abs(self.weights), kind="stable")[:n]))
+
+    def select(self, positions: NDArray[np.intp]) -> "WeightedWords":
+        """Return the words at some positions, ascending."""
+        words, weights, frequencies = self
+        return WeightedWords(words[positions], weights[positions], frequencies[positions])
+
 
 def reference_scores(
     bags: Sequence[Bag], query: WeightedWords, parameters: Bm25Parameters = DEFAULT_PARAMETERS
@@ -114,6 +124,11 @@ class Statistics:
     total_length: int  # sum of the stored tf, a whole number, so that updates do not round
 
     @classmethod
+    def empty(cls, n_words: int) -> "Statistics":
+        """Return the statistics of no bags."""
+        return cls(0, np.zeros(n_words, dtype=np.int64), 0)
+
+    @classmethod
     def count(
         cls, words_nk: NDArray[np.unsignedinteger], tf_nk: NDArray[np.uint16], n_words: int
     ) -> "Statistics":
@@ -152,10 +167,15 @@ class Statistics:
         """The mean |d|, or 1 where it is 0: a divisor that is never 0."""
         return self.average_length or 1.0
 
+    @cached_property
+    def idf_v(self) -> NDArray[np.float64]:
+        """ln(1 + (N - df + 0.5) / (df + 0.5)) of each word of the vocabulary (equation 2)."""
+        df_v = self.df_v
+        return np.asarray(np.log(1 + (self.n - df_v + 0.5) / (df_v + 0.5)), dtype=np.float64)
+
     def idf(self, words: NDArray[np.integer]) -> NDArray[np.float64]:
-        """Return ln(1 + (N - df + 0.5) / (df + 0.5)) of each word (equation 2)."""
-        df = self.df_v[words]
-        return np.asarray(np.log(1 + (self.n - df + 0.5) / (df + 0.5)), dtype=np.float64)
+        """Return the IDF of each of some words."""
+        return np.asarray(self.idf_v[words], dtype=np.float64)
 
     def idf_masses(self, words: "WeightedWords") -> NDArray[np.float64]:
         """Return weight · idf of each word; their sum is the query's IDF mass."""

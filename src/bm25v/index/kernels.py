@@ -49,53 +49,43 @@ Sums = NDArray[np.uint16]
 
 
 @jit
-def length_norm(tf_nk: NDArray[np.uint16], row: int, formula: Formula) -> float:
-    """Return k1 (1 - b + b |d| / average) of a row."""
+def length_norm(length: int, formula: Formula) -> float:
+    """Return k1 (1 - b + b |d| / average) for a sum of stored tf."""
     k1, b, average, scale = formula
-    length = 0
-    for slot in range(tf_nk.shape[1]):
-        length += tf_nk[row, slot]
     return k1 * (1 - b + b * (length / scale) / average)
 
 
 @jit
-def exact_score(bags: Bags, row: int, formula: Formula, terms: Terms) -> float:
-    """Return a row's BM25 score."""
+def scan_rows(bags: Bags, rows: NDArray[np.int64], formula: Formula, terms: Terms) -> RowScores:
+    """Return those of the given rows that share a word with the query, and their scores.
+
+    Which words are shared is hard to predict. So they are collected without a branch: what does not
+    count is overwritten by what comes next.
+    """
     words_nk, tf_nk = bags
     term_v, weights = terms
     k1, _, _, scale = formula
-    norm = length_norm(tf_nk, row, formula)
-    score = 0.0
-    for slot in range(tf_nk.shape[1]):
-        term = term_v[words_nk[row, slot]]
-        if term > 0 and tf_nk[row, slot] > 0:
-            frequency = tf_nk[row, slot] / scale
-            score += weights[term] * (frequency * (k1 + 1) / (frequency + norm))
-    return score
-
-
-@jit
-def has_term(bags: Bags, row: int, terms: Terms) -> bool:
-    """Return whether a row shares a word with the query; a slot with tf 0 is empty."""
-    words_nk, tf_nk = bags
-    term_v, _ = terms
-    for slot in range(tf_nk.shape[1]):
-        if term_v[words_nk[row, slot]] > 0 and tf_nk[row, slot] > 0:
-            return True
-    return False
-
-
-@jit
-def scan_rows(bags: Bags, rows: NDArray[np.int64], formula: Formula, terms: Terms) -> RowScores:
-    """Return those of the given rows that share a word with the query, and their scores."""
+    shared_weights = np.empty(tf_nk.shape[1], dtype=np.float64)
+    shared_frequencies = np.empty(tf_nk.shape[1], dtype=np.float64)
     hits = np.empty(len(rows), dtype=np.int64)
     scores = np.empty(len(rows), dtype=np.float64)
     n = 0
     for row in rows:
-        if has_term(bags, row, terms):
-            hits[n] = row
-            scores[n] = exact_score(bags, row, formula, terms)
-            n += 1
+        length = 0
+        n_shared = 0
+        for slot in range(tf_nk.shape[1]):
+            term, tf = term_v[words_nk[row, slot]], tf_nk[row, slot]
+            length += tf
+            shared_weights[n_shared] = weights[term]
+            shared_frequencies[n_shared] = tf / scale
+            n_shared += (term > 0) & (tf > 0)  # a slot with tf 0 is empty
+        norm = length_norm(length, formula)
+        score = 0.0
+        for i in range(n_shared):
+            frequency = shared_frequencies[i]
+            score += shared_weights[i] * (frequency * (k1 + 1) / (frequency + norm))
+        hits[n], scores[n] = row, score
+        n += n_shared > 0
     return hits[:n], scores[:n]
 
 
@@ -103,14 +93,15 @@ def scan_rows(bags: Bags, rows: NDArray[np.int64], formula: Formula, terms: Term
 def score_rows(
     bags: Bags, rows: NDArray[np.int64], formula: Formula, terms: Terms
 ) -> NDArray[np.float64]:
-    """Score rows that are far apart in memory: read all once, so that waits for memory overlap."""
+    """Score rows that share words with the query and are far apart in memory.
+
+    All are read once before they are scored, so that waits for memory overlap.
+    """
     words_nk, tf_nk = bags
     touched = 0
     for row in rows:  # a bag may reach into a second cache line
         touched += words_nk[row, 0] + tf_nk[row, -1]
-    scores = np.empty(len(rows), dtype=np.float64)
-    for i in range(len(rows)):
-        scores[i] = exact_score(bags, rows[i], formula, terms)
+    scores: NDArray[np.float64] = scan_rows(bags, rows, formula, terms)[1]
     scores[touched:0] = 0  # changes nothing; without a use, the compiler would drop the first loop
     return scores
 
@@ -143,7 +134,10 @@ def fill_postings(bags: Bags, formula: Formula, postings: Postings) -> None:
     for tile in range(n_tiles):
         next_v[:] = starts[tile:-1:n_tiles]
         for row in range(tile, len(words_nk), n_tiles):
-            norm = length_norm(tf_nk, row, formula)
+            length = 0
+            for slot in range(words_nk.shape[1]):
+                length += tf_nk[row, slot]
+            norm = length_norm(length, formula)
             for slot in range(words_nk.shape[1]):
                 if tf_nk[row, slot] == 0:
                     continue
@@ -277,6 +271,9 @@ def _collect_rows(
     tile_sums = np.empty(2 * half, dtype=np.uint16)
     columns = np.empty(COLUMNS, dtype=np.uint16)
     groups = np.empty(_GROUPS, dtype=np.uint16)
+    all_groups = np.arange(_GROUPS).astype(np.uint16)
+    high_groups = np.empty(_GROUPS, dtype=np.uint16)
+    high_columns = np.empty(COLUMNS, dtype=np.uint16)
     high = np.empty(len(tile_sums), dtype=np.uint16)
     rows = np.empty(1024, dtype=np.int64)
     sums = np.empty(1024, dtype=np.uint16)
@@ -289,16 +286,18 @@ def _collect_rows(
         _find_maxima(columns, groups)
         if threshold == 0:
             threshold = _sum_reached_by(columns, int(_expected_rows(k, 1, n_tiles) / allowed_share))
-        n_high = _find_high(tile_sums, columns, groups, threshold - left_out, high)
-        _add_nonessential(query, is_nonessential, tile, postings, high[:n_high], tile_sums)
-        for position in high[:n_high]:
+        needed = threshold - left_out
+        candidates = _find_high(groups, all_groups, len(groups), needed, high_groups)
+        candidates = _find_high(columns, candidates, len(groups), needed, high_columns)
+        candidates = _find_high(tile_sums, candidates, len(columns), needed, high)
+        _add_nonessential(query, is_nonessential, tile, postings, candidates, tile_sums)
+        while n + len(candidates) > len(rows):
+            rows = np.concatenate((rows, np.empty_like(rows)))
+            sums = np.concatenate((sums, np.empty_like(sums)))
+        for position in candidates:
             row = first_row + position * n_tiles + tile
-            if tile_sums[position] >= threshold and allowed_n[row]:
-                if n == len(rows):
-                    rows = np.concatenate((rows, np.empty_like(rows)))
-                    sums = np.concatenate((sums, np.empty_like(sums)))
-                rows[n], sums[n] = row, tile_sums[position]
-                n += 1
+            rows[n], sums[n] = row, tile_sums[position]
+            n += (tile_sums[position] >= threshold) & allowed_n[row]
         is_time = tile & (tile + 1) == 0  # after 1, 2, 4, 8 … tiles
         if is_time and not is_given and n > _expected_rows(k, tile + 1, n_tiles):
             reached = _sum_reached_by(sums[:n], _expected_rows(k, tile + 1, n_tiles))
@@ -452,21 +451,17 @@ def _find_maxima(values: Sums, maxima: Sums) -> None:
 
 @jit
 def _find_high(
-    sums: Sums, columns: Sums, groups: Sums, threshold: int, high: NDArray[np.uint16]
-) -> int:
-    """Write the positions whose sums reach the threshold into `high`; return their number.
+    values: Sums, candidates: NDArray[np.uint16], n_columns: int, threshold: int, high: Sums
+) -> NDArray[np.uint16]:
+    """Return the positions in the candidate columns whose values reach the threshold.
 
-    Groups of columns, and columns, whose maxima are below the threshold are skipped.
+    They are written into `high` without a branch: what does not count is overwritten.
     """
+    n_lines = len(values) // n_columns
     n = 0
-    for group in range(len(groups)):
-        if groups[group] < threshold:
-            continue
-        for column in range(group, len(columns), len(groups)):
-            if columns[column] < threshold:
-                continue
-            for position in range(column, len(sums), len(columns)):
-                if sums[position] >= threshold:
-                    high[n] = position
-                    n += 1
-    return n
+    for column in candidates:
+        for line in range(n_lines):
+            position = line * n_columns + column
+            high[n] = position
+            n += values[position] >= threshold
+    return high[:n]

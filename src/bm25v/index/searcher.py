@@ -8,6 +8,7 @@ those scans. Both ways return the same floats.
 import copy
 import itertools
 import logging
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -38,6 +39,7 @@ _SCANNED_ROWS_BEFORE_INDEX = 20_000_000
 _UNINDEXED_ROWS = 8_192  # newest rows that are scanned rather than indexed
 _SCAN_SHARE = 0.05  # searches among a smaller share of the rows scan them
 _CHUNK_ROWS = 65_536  # scanned at once
+_ROWS_TO_SORT_BY_SCORE = 64  # fewer rows are sorted by score and row at once
 _LARGEST_QUERY = 128  # words; for more, rounding up would make the index's upper bounds useless
 
 _log = logging.getLogger(__name__)
@@ -71,7 +73,7 @@ class QueryTerms(NamedTuple):
         >>> terms.words.tolist(), terms.term_v.tolist(), terms.term_weights.round(4).tolist()
         ([0], [1, 0, 0], [0.0, 0.6931])
         """
-        if not np.isfinite(query.weights).all():
+        if not all(map(math.isfinite, query.weights.tolist())):
             raise WrongUse(f"weights {query.weights.tolist()}: each must be a finite number")
         words, weights = query.words.astype(np.int64), query.weights
         if len(words) and words[-1] >= statistics.n_words:  # they ascend
@@ -80,7 +82,7 @@ class QueryTerms(NamedTuple):
         term_weights = np.zeros(len(words) + 1)
         term_weights[1:] = weights * statistics.idf(words)
         term_v = np.zeros(statistics.n_words, dtype=np.uint16)
-        term_v[words] = np.arange(1, len(words) + 1)
+        term_v[words] = np.arange(1, len(words) + 1, dtype=np.uint16)
         return cls(words, term_v, term_weights)
 
 
@@ -130,7 +132,8 @@ class Searcher:
     @property
     def nbytes(self) -> int:
         """Bytes in memory, without the bags."""
-        own = self._live_n.nbytes + self.statistics.df_v.nbytes
+        statistics = self.statistics
+        own = self._live_n.nbytes + statistics.df_v.nbytes + statistics.idf_v.nbytes
         return own + sum(block.nbytes for block in self._blocks)
 
     @property
@@ -286,9 +289,10 @@ class Searcher:
         n_positive = int(np.count_nonzero(terms.term_weights > 0))
         if share >= _SCAN_SHARE and n_positive > 0 and len(terms.words) <= _LARGEST_QUERY:
             results = []
-            newest = np.flatnonzero(allowed_n[blocks[-1].end :])
-            if len(newest):
-                results.append(self._scan_compiled(blocks[-1].end + newest, terms))
+            indexed = blocks[-1].end
+            if indexed < len(allowed_n):
+                newest = indexed + np.flatnonzero(allowed_n[indexed:])
+                results.append(self._scan_compiled(newest, terms))
             query = (terms.words, terms[1:], self.statistics.average_or_one, k)
             results += [
                 block.search(self._bags, *query, allowed_n=allowed_n, allowed_share=share)
@@ -342,11 +346,20 @@ def top_positions(
     [1, 0]
     """
     if len(rows) <= 4 * k:  # sorting few is faster than selecting first
-        return np.lexsort((rows, -scores))[:k]
+        return _order(rows, scores)[:k]
     kth_score = np.partition(scores, len(scores) - k)[len(scores) - k]
     positions = np.flatnonzero(scores >= kth_score)  # with all that tie with the k-th
-    order = np.lexsort((rows[positions], -scores[positions]))[:k]
-    return positions[order]
+    return positions[_order(rows[positions], scores[positions])[:k]]
+
+
+def _order(rows: NDArray[np.int64], scores: NDArray[np.floating]) -> NDArray[np.intp]:
+    """Return all positions, best score first, ties to the lower row."""
+    if len(rows) >= _ROWS_TO_SORT_BY_SCORE:
+        order = np.argsort(scores)[::-1]
+        descending = scores[order]
+        if np.count_nonzero(descending[:-1] > descending[1:]) == len(rows) - 1:
+            return order  # neither a tie nor a NaN
+    return np.lexsort((rows, -scores))
 
 
 def _as_slice(rows: NDArray[np.int64]) -> slice | NDArray[np.int64]:
