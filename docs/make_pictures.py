@@ -24,7 +24,7 @@ from tests.browser import Browser, browser
 
 IMAGES = Path(__file__).parent / "images"
 QUERY, HIT = "demo/queries/0082.png", "demo/photos/0103.png"  # two daisies
-PETALS, ROSES = 927, 1579  # words
+PETALS, ROSES = 242, 7056  # words
 PAGE = Path("page.html")
 _WIDTH = 860  # pixels, of every picture
 _MARGIN = 20  # below the last element

@@ -13,16 +13,19 @@ import numpy as np
 
 from bm25v.api import Gallery
 from bm25v.gallery.file_state import FileState
-from bm25v.gallery.rows import bag_file, dense_file
+from bm25v.gallery.rows import RowFiles
 from bm25v.gallery.writer import Writer
 from bm25v.images import Metadata
 from bm25v.index.bm25 import WeightedWords, reference_scores
+from bm25v.research.bench.soak.history import get_full_bag
 from bm25v.research.bench.soak.history import make_encoding as make_encoding  # exported
+from bm25v.search.encode import combine_bags
+from bm25v.vocabulary.bag import Bag
 
 N_IMAGES = 40  # different images that are added and removed
 
 Contents = dict[str, int]  # what a gallery should contain: for each path the number of its image
-Rows = dict[str, tuple[bytes, bytes, bytes]]  # for each path its words, tf and dense vector
+Rows = dict[str, tuple[bytes, ...]]  # for each path its bag, dense vector and full bag
 
 
 def image_number(path: str) -> int:
@@ -78,7 +81,7 @@ def write_contents(writer: Writer, contents: Contents) -> None:
         if writer.catalog.at_path(path) is not None:
             continue
         if same is None:
-            writer.put(file, make_encoding(number).bag, make_encoding(number).dense_e)
+            writer.put(file, make_encoding(number))
         elif same.live and same.path in contents:
             writer.put_copy(file, same.row)
         else:  # it was moved, or it is restored
@@ -107,25 +110,32 @@ def fill_gallery(folder: Path, seed: int = 0, commits: int = 12) -> Contents:
     return list(run_session(folder, list(versions)))[-1]
 
 
+def full_bag(number: int) -> Bag:
+    """Return the words of an image's full bag with their tf, as BM25 reads them."""
+    return get_full_bag(make_encoding(number)).bag
+
+
 def expected_rows(contents: Contents) -> Rows:
     """Return the bytes that the rows of a gallery with these contents should have."""
     rows = {}
     for path, number in contents.items():
-        bag, dense_e = make_encoding(number).bag, make_encoding(number).dense_e
-        dense = dense_e.astype(np.float16).tobytes()
-        rows[path] = (bag.words.tobytes(), bag.tf.tobytes(), dense)
+        encoding = make_encoding(number)
+        dense_e = encoding.dense_e.astype(np.float16)
+        arrays = (*encoding.bag, dense_e, *get_full_bag(encoding))
+        rows[path] = tuple(array.tobytes() for array in arrays)
     return rows
 
 
 def stored_rows(gallery: Gallery) -> Rows:
     """Return the bytes of all rows of a gallery that is not written to meanwhile."""
     snapshot = gallery.store.snapshot()
+    assert snapshot.full_bags is not None
     rows = snapshot.rows.tolist()
     paths = gallery.store.catalog.paths_of(rows, snapshot.state.generation)
     stored = {}
     for row, path in zip(rows, paths, strict=True):
-        bag = snapshot.bag(row)
-        stored[path] = (bag.words.tobytes(), bag.tf.tobytes(), snapshot.dense_ne[row].tobytes())
+        arrays = (*snapshot.bag(row), snapshot.dense_ne[row], *snapshot.full_bags.full_bag(row))
+        stored[path] = tuple(array.tobytes() for array in arrays)
     return stored
 
 
@@ -142,19 +152,24 @@ def check_contents(folder: Path, *versions: Contents) -> Contents:
 
 
 def check_scores(gallery: Gallery, contents: Contents) -> None:
-    """Assert that a search returns the scores of the reference."""
-    query = make_encoding(len(contents) % N_IMAGES)
-    results = gallery.search(query, k=len(contents) + 1, mode="sparse")
+    """Assert that searches by words return the scores of the reference."""
+    number, k = len(contents) % N_IMAGES, len(contents) + 1
+    query = make_encoding(number)
+    by_index = gallery.search(query, k=k, mode="sparse")
     bags = [make_encoding(number).bag for number in contents.values()]
     scores = reference_scores(bags, WeightedWords.from_bag(query.bag))
     expected = {path: s for path, s in zip(contents, scores, strict=True) if s is not None}
-    assert {hit.path: hit.score for hit in results} == expected
+    assert {hit.path: hit.score for hit in by_index} == expected
+    by_words = gallery.search(query, k=k, mode="words")
+    words = combine_bags([full_bag(number)], by_strength=True)
+    scores = reference_scores([full_bag(number) for number in contents.values()], words)
+    expected = {path: s for path, s in zip(contents, scores, strict=True) if s is not None}
+    assert {hit.path: hit.score for hit in by_words} == expected
 
 
 def check_row_files(folder: Path) -> None:
     """Assert that a gallery has no row files but the current ones."""
     with Gallery.open(folder) as gallery:
-        generation = gallery.store.snapshot().state.generation
-        meta = gallery.store.catalog.meta
-    current = {make(folder, meta, generation).path for make in (bag_file, dense_file)}
+        state = gallery.store.snapshot().state
+        current = RowFiles.of(folder, gallery.store.catalog.meta, state).paths
     assert set(folder.glob("*.rows")) == current

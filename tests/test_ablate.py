@@ -61,11 +61,11 @@ def test_a_trial_equals_an_evaluation(
     result = ablate(
         dataset, plan_trials({"k_post": ["2", "16"]}, toy, RankingSettings()), cache=cache
     )
-    names = ["dense", "bm25v", "two-stage", "hybrid"]
+    names = ["dense", "bm25v", "two-stage", "words", "hybrid"]
     for trial in result.trials:
         settings = RankingSettings(k_post=int(trial.values["k_post"]))
         evaluated = evaluate(dataset, toy, settings=settings, systems=names, cache=cache)
-        for name in ("bm25v", "hybrid"):
+        for name in ("bm25v", "words", "hybrid"):
             means = {figure: one.mean for figure, one in evaluated.systems[name].metrics.items()}
             assert trial.metrics[name] == pytest.approx(means)
         means = {figure: one.mean for figure, one in evaluated.systems["dense"].metrics.items()}
@@ -81,11 +81,11 @@ def test_measured_trials_are_read_from_the_cache(
     first = ablate(
         dataset, plan_trials({"query": ["presence", "tf"]}, toy, RankingSettings()), cache=cache
     )
-    assert len(ranked) == 1 + 2 * 3
+    assert len(ranked) == 1 + 2 * 4
     assert [trial.is_new for trial in first.trials] == [True, True]
     more = plan_trials({"query": ["presence", "tf", "sqrt-tf"]}, toy, RankingSettings())
     second = ablate(dataset, more, cache=cache)
-    assert len(ranked) == 1 + 3 * 3
+    assert len(ranked) == 1 + 3 * 4
     assert [trial.is_new for trial in second.trials] == [False, False, True]
     assert [trial.metrics for trial in second.trials[:2]] == [
         trial.metrics for trial in first.trials
@@ -215,7 +215,7 @@ def test_an_ablation_is_printed_plotted_and_written_as_json(run: Run, tmp_path: 
     printed = json.loads(out)
     assert (printed["dataset"], printed["axes"]) == ("data", ["k_post"])
     assert [trial["k_post"] for trial in printed["cells"]] == ["2", "4", "8"]
-    assert printed["cells"][0]["words"] == 2
+    assert printed["cells"][0]["picture_words"] == 2
     assert 0 < printed["cells"][0]["bm25v"]["R@1"] <= 1
     assert lines[1].split()[3] == f"{printed['cells'][0]['bm25v']['R@1']:.3f}".lstrip("0")
 
@@ -224,7 +224,7 @@ def test_several_axes_are_printed_as_markdown(run: Run) -> None:
     code, out, _ = run("k_post", "query", "--values", "2,4", "--values", "tf", "--format=markdown")
     assert code == 0
     lines = out.splitlines()
-    assert lines[0].startswith("| k_post | query | words | postings | bm25v R@1 |")
+    assert lines[0].startswith("| k_post | query | words per image | postings | bm25v R@1 |")
     assert [line.split(" | ")[:2] for line in lines[3:]] == [["| 2", "tf"], ["| 4", "tf"]]
 
 
@@ -232,6 +232,10 @@ def test_only_affected_systems_are_shown(run: Run) -> None:
     assert "bm25v" not in run("weight", "--values", "0,1")[1]
     assert "hybrid" not in run("scoring")[1]
     assert "two-stage" in run("candidates", "--values", "1,2")[1]
+    head = run("k_full", "--values", "4,8")[1].splitlines()[0]
+    assert "bm25v" not in head
+    assert "words R@1" in head
+    assert "hybrid R@1" in head
 
 
 def test_the_command_takes_vocabularies(run: Run, toy: Vocabulary, tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_a_word_has_the_images_that_a_search_for_it_finds(gallery: Gallery, phot
     listed = {word.word: word for word in gallery.words(best=100)}
     for word in range(gallery.vocabulary.n_words):
         use = gallery.word(word)
-        hits = gallery.search(must=word, k=100).hits
+        hits = gallery.search(must=word, k=100, mode="sparse").hits
         tf = {hit.path: part.tf for hit in hits for part in hit.words}
         assert dict(use.images) == tf
         assert (use.n, use.facts.df) == (12, len(hits))
@@ -238,14 +238,14 @@ def test_a_gallery_lists_its_images(gallery: Gallery, photos: Path) -> None:
 
 
 def test_reprs_are_short_and_say_what_matters(gallery: Gallery, photos: Path) -> None:
-    results = gallery.search(photos / "3.png")
+    results = gallery.search(photos / "3.png", mode="sparse")
     explanation = gallery.explain(photos / "3.png", results[1])
     match = gallery.match(photos / "3.png", results[1])
     for located in (gallery, results, results[0], match, explanation):
         assert str(photos.parent) in repr(located)
     word = results[0].words[0]
     gallery.name_words({word.word: "striped ear"})
-    named = gallery.search(photos / "3.png")
+    named = gallery.search(photos / "3.png", mode="sparse")
     assert f"{word.word} 'striped ear'" in repr(named[0].words[0])
     assert f"{word.word} 'striped ear'" in repr(gallery.word(word.word))
     assert f": {word.contribution:.2f} = 1 · {word.idf:.2f} · {word.saturation:.2f}>" in repr(word)
@@ -273,6 +273,6 @@ def test_the_repr_of_results_shows_the_best_hit_or_why_there_is_none(
     gallery: Gallery, photos: Path
 ) -> None:
     results = gallery.search(photos / "3.png")
-    assert repr(results).startswith("<Results: 10 hits (two-stage), best <Hit 1: ")
+    assert repr(results).startswith("<Results: 10 hits (hybrid), best <Hit 1: ")
     nothing = gallery.search(photos / "3.png", min_coverage=1, without=results.query[0].word)
-    assert repr(nothing).startswith("<Results: 0 hits (two-stage): no image that")
+    assert repr(nothing).startswith("<Results: 0 hits (hybrid): no image that")

@@ -1,7 +1,9 @@
 """The benchmarks run, and they measure what they claim to measure."""
 
 import json
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +13,31 @@ from click.testing import CliRunner, Result
 from bm25v.api import Gallery
 from bm25v.cli.bench import bench as command
 from bm25v.errors import MissingExtra, WrongUse
+from bm25v.gallery.rows import read_full_bag
+from bm25v.research.bags import count_full_bags
 from bm25v.research.bench import search as bench
 from bm25v.research.bench import search_systems
 from bm25v.research.bench.encode import time_encoding
-from bm25v.research.bench.workload import N_WORDS, SyntheticImages
+from bm25v.research.bench.workload import N_WORDS, SyntheticImages, read_gallery, write_gallery
+from bm25v.research.cost import count_full_usage
 from bm25v.research.systems import vectors
+from bm25v.search.query import Mode
+from bm25v.vocabulary.bag import to_levels
 
 SYSTEMS = {
     "first-stage",
     "batch",
     "two-stage",
+    "words",
+    "hybrid",
+    "words-first-stage",
+    "words-rerank",
+    "cosine-rerank",
+    "words-1000",
+    "hybrid-1000",
+    "words-first-stage-1000",
+    "words-rerank-1000",
+    "cosine-rerank-1000",
     "scipy",
     "scipy-rows",
     "scipy-columns",
@@ -30,6 +47,9 @@ SYSTEMS = {
     "hnsw",
     "ivfpq",
 }
+
+
+MODES: tuple[Mode, ...] = ("words", "hybrid")
 
 
 def run_bench(*arguments: str) -> Result:
@@ -50,6 +70,55 @@ def test_synthetic_bags_are_valid(synthetic: SyntheticImages) -> None:
     assert (np.diff(bags["words"].astype(int), axis=1) > 0).all()
     assert bags["words"].max() < N_WORDS
     assert bags["tf"].min() > 0
+
+
+def test_synthetic_full_bags_contain_the_bags(synthetic: SyntheticImages) -> None:
+    images = synthetic.draw_images(3_000)
+    assert images.full_bags is not None
+    assert images.full_bags.dtype.itemsize == 1024
+    sizes = (images.full_bags["levels"] > 0).sum(axis=1)
+    assert 240 <= sizes.min() < sizes.max() <= 256
+    for row in range(0, 3_000, 250):
+        bag, full_bag = images.bag(row), read_full_bag(images.full_bags[row])
+        assert (np.diff(full_bag.words) > 0).all()
+        shared = np.isin(full_bag.words, bag.words)
+        assert full_bag.words[shared].tolist() == bag.words.tolist()
+        assert (full_bag.levels[shared] >= to_levels(bag.tf)).all()
+        weaker = full_bag.bag.frequencies[~shared]
+        assert np.median(weaker) < np.median(bag.frequencies)
+
+
+def test_synthetic_full_bags_share_more_words_within_a_topic(synthetic: SyntheticImages) -> None:
+    rows = synthetic.draw_images(2_000).full_bags
+    assert rows is not None
+    first, *others = ({*read_full_bag(row).words.tolist()} for row in rows)
+    shared = np.array([len(first & other) for other in others])
+    assert 20 < np.median(shared) < 200
+    assert shared.max() > 230
+
+
+def test_the_strongest_words_of_synthetic_queries_read_more_postings(
+    synthetic: SyntheticImages,
+) -> None:
+    images, queries = synthetic.draw_images(20_000), synthetic.draw_queries(500)
+    assert queries.full_bags is not None
+    df_v = np.bincount(images.bags["words"].ravel(), minlength=N_WORDS)
+    few = df_v[queries.bags["words"]].sum(axis=1).mean()
+    many = count_full_usage(queries.full_bags, df_v).postings
+    assert 1.1 < many / few < 2
+
+
+def test_synthetic_galleries_store_full_bags(synthetic: SyntheticImages, tmp_path: Path) -> None:
+    images = synthetic.draw_images(300)
+    write_gallery(tmp_path, images)
+    with Gallery.open(tmp_path) as gallery:
+        stored = gallery.store.snapshot().full_bags
+        assert stored is not None
+        assert images.full_bags is not None
+        assert stored.rows.tobytes() == images.full_bags.tobytes()
+        expected = count_full_bags(images.full_bags, N_WORDS)
+        assert stored.statistics.df_v.tolist() == expected.df_v.tolist()
+        assert (stored.statistics.n, stored.statistics.total_length) == (300, expected.total_length)
 
 
 def test_synthetic_queries_read_as_many_postings_as_in_the_paper(
@@ -97,6 +166,13 @@ def test_search_skips_systems_that_are_not_installed(
     outcome = run_search("--n", "300", "--dim", "8", "--queries", "2")
     assert "first-stage" in outcome.stdout
     assert "two-stage is" in outcome.stdout
+    for ratio in (
+        r"words is [\d.]+ times as fast as dense",
+        r"hybrid-1000 is [\d.]+ times as fast as dense",
+        r"words-rerank takes [\d.]+ times as long as cosine-rerank\n",
+        r"words-rerank-1000 takes [\d.]+ times as long as cosine-rerank-1000\n",
+    ):
+        assert re.search(ratio, outcome.stdout)
     assert "scipy is skipped: scipy.sparse is not installed" in outcome.stderr
     for name in ("bm25s", "faiss-flat", "hnsw", "ivfpq"):
         assert f"{name} is skipped" in outcome.stderr
@@ -135,6 +211,53 @@ def test_search_in_a_gallery_does_not_change_it(photos: Path, tmp_path: Path) ->
         (times,) = json.loads(outcome.stdout)
         assert times["n"] == times["k"] == len(gallery) == 12
         assert set(times["systems"]) == SYSTEMS
+
+
+def test_searches_by_full_bags_are_those_of_a_gallery(photos: Path, tmp_path: Path) -> None:
+    with Gallery.create(tmp_path / "g", vocabulary="toy") as gallery:
+        gallery.add(photos)
+        images, _ = read_gallery(gallery.path, 1, seed=0)
+        queries = images.queries()
+        searcher, _ = search_systems.build_searcher(images)
+        rows = {path: row for row, path in gallery.store.catalog.all_paths(0).items()}
+        for candidates in (4, 1000):
+            build = search_systems.FullBagSystems(searcher, images, queries, 4)
+            for mode in MODES:
+                system = build.search(mode, candidates)
+                for row, query in enumerate(queries):
+                    hits = gallery.search(
+                        images.encoding(row), mode=mode, candidates=candidates, k=4
+                    )
+                    assert system.search(query).rows.tolist() == [rows[hit.path] for hit in hits]
+            by_words, rerank = build.search("words", candidates), build.rerank_by_words(candidates)
+            for query in queries:
+                assert bench.same_ranking(by_words.search(query), rerank.search(query))
+
+
+def test_both_second_stages_have_the_same_candidates(synthetic: SyntheticImages) -> None:
+    images, queries = synthetic.draw_images(300), synthetic.draw_queries(3).queries()
+    searcher, _ = search_systems.build_searcher(images)
+    build = search_systems.FullBagSystems(searcher, images, queries, 20)
+    by_words, by_cosine = build.rerank_by_words(20), build.rerank_by_cosine(20)
+    for query in queries:
+        words, cosine = by_words.search(query), by_cosine.search(query)
+        assert sorted(words.rows.tolist()) == sorted(build.find(20).search(query).rows.tolist())
+        assert sorted(words.rows.tolist()) == sorted(cosine.rows.tolist())
+        assert words.rows.tolist() != cosine.rows.tolist()
+        expected = images.dense_ne.astype(np.float32) @ query.dense_e
+        np.testing.assert_allclose(cosine.scores, expected[cosine.rows], atol=2e-3)
+        assert (np.diff(cosine.scores) <= 0).all()
+
+
+def test_galleries_without_full_bags_are_searched_without_them(synthetic: SyntheticImages) -> None:
+    older = replace(synthetic.draw_images(300), full_bags=None)
+    queries = replace(synthetic.draw_queries(2), full_bags=None)
+    warnings: list[str] = []
+    times = bench.time_search(older, queries, k=10, ann_limit=0, warn=warnings.append)
+    assert warnings == ["words and hybrid are skipped: the gallery has no full bags"]
+    assert "two-stage" in times.systems
+    assert not any("words" in name or "hybrid" in name for name in times.systems)
+    assert times.ratio("words-rerank", "cosine-rerank") is None
 
 
 def test_search_refuses_a_gallery_without_images(tmp_path: Path) -> None:

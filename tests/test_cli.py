@@ -89,6 +89,7 @@ def test_index_says_what_became_of_the_files(run: Run, photos: Path) -> None:
         "moved",
         "unchanged",
         "removed",
+        "upgraded",
         "failed",
         "seconds",
     }
@@ -237,25 +238,31 @@ def test_search_prints_a_table(indexed: Run, photos: Path) -> None:
     outcome = indexed("search", photos / "3.png", "-k", "3", "--include-query")
     assert outcome.code == 0
     header, first, *rest = outcome.out.splitlines()
-    assert " ".join(header.split()) == "# by words score BM25 coverage image words that add most"
-    assert first.split()[:3] == ["1", "1", "1.000"]
-    assert first.split()[4] == "100%"
+    assert " ".join(header.split()) == "# score BM25 coverage image words that add most"
+    assert first.split()[0] == "1"
+    assert first.split()[3] == "100%"
     assert "photos/3.png" in first
     assert len(re.findall(r"word \d+ \(\d+\.\d\d\)", first)) == 5
     assert len(rest) == 3
-    assert "up to 200 candidates by words, sorted by similarity" in rest[-1]
+    assert re.match(r"all images, sorted by similarity \+ 0\.\d+ × BM25 \(", rest[-1])
+    paper = indexed("search", photos / "3.png", "--mode", "two-stage", "--include-query").out
+    header, first, *rest = paper.splitlines()
+    assert " ".join(header.split()) == "# by words score BM25 coverage image words that add most"
+    assert first.split()[:3] == ["1", "1", "1.000"]
+    assert "candidates of the index, sorted by similarity (" in rest[-1]
 
 
-HIT = {"rank", "first_rank", "path", "score", "sparse", "dense", "coverage", "length"}
-HIT |= {"average_length", "pictures", "words"}
+HIT = {"rank", "first_rank", "path", "score", "strength", "sparse", "dense", "coverage"}
+HIT |= {"length", "average_length", "pictures", "words"}
+RESULTS = {"mode", "query", "hits", "no_match", "notes", "sparse_factor", "candidates", "ms"}
 WORD = {"word", "name", "idf", "tf", "query_tf", "saturation", "contribution", "weight", "df"}
 
 
-@pytest.mark.parametrize("mode", ["two-stage", "sparse", "dense", "hybrid"])
+@pytest.mark.parametrize("mode", ["hybrid", "words", "two-stage", "sparse", "dense"])
 def test_search_json_is_the_contract(indexed: Run, photos: Path, mode: str) -> None:
     options = ("-k", "4", "--mode", mode, "--include-query", "--json")
     found = indexed("search", photos / "3.png", *options).json
-    assert set(found) == {"mode", "query", "hits", "no_match", "notes", "sparse_factor", "ms"}
+    assert set(found) == RESULTS
     assert found["mode"] == mode
     assert (found["no_match"], found["notes"]) == (None, [])
     assert (found["sparse_factor"] is not None) == (mode == "hybrid")
@@ -267,7 +274,8 @@ def test_search_json_is_the_contract(indexed: Run, photos: Path, mode: str) -> N
     for hit in found["hits"]:
         assert set(hit) == HIT
         factor = found["sparse_factor"] or 0
-        by_mode = hit["sparse"] if mode == "sparse" else hit["dense"] + factor * hit["sparse"]
+        by_words = mode in ("words", "sparse")
+        by_mode = hit["sparse"] if by_words else hit["dense"] + factor * hit["sparse"]
         assert hit["score"] == pytest.approx(by_mode)
         total = sum(word["contribution"] for word in hit["words"])
         assert total == pytest.approx(hit["sparse"], abs=1e-5)
@@ -292,17 +300,19 @@ def test_a_search_is_steered(indexed: Run, photos: Path) -> None:
     without = indexed("search", query, "-k", "12", "--without", word, "--json").json
     assert {h["path"] for h in without["hits"]} == {h["path"] for h in plain["hits"]} - having
     boosted = indexed("search", query, "--boost", f"{word}=3", "--json").json
-    assert boosted["mode"] == "sparse"
-    assert boosted["query"][0]["weight"] == 3
+    assert boosted["mode"] == "hybrid"
+    weights = {word["word"]: word["weight"] for word in plain["query"]}
+    assert boosted["query"][0]["weight"] == pytest.approx(3 * weights[word])
     alone = indexed("search", "--must", word, "-k", "12", "--json").json
     assert {hit["path"] for hit in alone["hits"]} == having
     assert all(hit["dense"] is None for hit in alone["hits"])
     box = indexed("search", query, "--region", "0,0,32,32", "--json").json
     share = indexed("search", query, "--region", "0,0,.5,.5", "--json").json
     assert box["query"] == share["query"] != plain["query"]
-    some = indexed("search", query, "--min-coverage", "0.1", "--json").json["hits"]
+    some = indexed("search", query, "-k", "12", "--min-coverage", "0.1", "--json").json["hits"]
     assert len(some) == sum(hit["coverage"] >= 0.1 for hit in plain["hits"]) > 0
-    several = indexed("search", query, photos / "4.png", "--not", photos / "5.png", "--json").json
+    combined = (query, photos / "4.png", "--not", photos / "5.png", "--mode", "sparse", "--json")
+    several = indexed("search", *combined).json
     assert {word["weight"] for word in several["query"]} > {0.5, -0.5}
     liked = indexed("search", query, "--like", photos / "4.png", "--unlike", photos / "5.png")
     assert re.search(r"^query: word \d+ × [\d.]+, word", liked.out, flags=re.MULTILINE)
@@ -331,6 +341,7 @@ def test_no_match_is_said_with_its_reason(indexed: Run, photos: Path) -> None:
     said = indexed("search", photos / "3.png", "--min-coverage", 1)
     assert said.code == 0
     assert re.match(r"no match: no image .*coverage of 1 \(the best has 0\.\d\d: .*png\)", said.out)
+    indexed("remove", *(photos / f"{n}.png" for n in range(12) if n not in (3, 5)))
     silent = next(
         word
         for word in range(192)

@@ -17,28 +17,36 @@ from bm25v.errors import GalleryError, StorageFull
 from bm25v.gallery import catalog, catalog_schema
 from bm25v.gallery.catalog import Catalog
 from bm25v.gallery.rows import HEADER_BYTES, RowFile
+from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.writer import Writer
-from bm25v.index.bm25 import WeightedWords
+from bm25v.index.bm25 import Bm25Parameters, WeightedWords
+from bm25v.research.bench.soak.history import get_full_bag
 from bm25v.search import Mode
+from bm25v.search.encode import combine_bags
+from bm25v.search.ranking import score_full_bags
 from bm25v.vocabulary import Vocabulary
 from tests import test_cli
 from tests.children import Report, die_at_step, finish, needs_fork, start
 from tests.histories import (
     N_IMAGES,
+    Contents,
     check_contents,
     check_row_files,
     expected_rows,
     fill_gallery,
+    full_bag,
     image_number,
     make_encoding,
     random_sessions,
     run_session,
     stored_rows,
+    write_contents,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork")
 run, indexed = test_cli.run, test_cli.indexed
 MODES: tuple[Mode, ...] = get_args(Mode)
+ROW_BYTES = 64 + 24 + 1024  # bag, dense vector and full bag of an image
 
 
 def compact(folder: Path) -> int:
@@ -65,8 +73,8 @@ def test_results_stay_the_same_and_space_is_freed(tmp_path: Path, seed: int) -> 
     gallery = Gallery.open(tmp_path / "g")
     before, size, removed = all_hits(gallery), file_sizes(gallery.path), gallery.info().removed_rows
     assert removed > 0
-    assert gallery.compact() == size - file_sizes(gallery.path) == removed * (64 + 24)
-    assert file_sizes(gallery.path) == 2 * HEADER_BYTES + len(contents) * (64 + 24)
+    assert gallery.compact() == size - file_sizes(gallery.path) == removed * ROW_BYTES
+    assert file_sizes(gallery.path) == 3 * HEADER_BYTES + len(contents) * ROW_BYTES
     assert all_hits(gallery) == before
     assert all_hits(Gallery.open(gallery.path)) == before
     assert (gallery.info().removed_rows, len(gallery)) == (0, len(contents))
@@ -103,7 +111,7 @@ def test_compaction_forgets_removed_images(
     gallery.add(photos / "3.png")
     assert encoded == []
     gallery.remove(photos / "3.png")
-    assert gallery.compact() == 64 + 24
+    assert gallery.compact() == ROW_BYTES
     assert gallery.add(photos).added == 1
     assert encoded == ["3.png"]
     assert len(gallery) == 12
@@ -117,7 +125,16 @@ def test_an_emptied_and_compacted_gallery_can_be_filled_again(tmp_path: Path) ->
     check_contents(folder, {})
     assert list(run_session(folder, [contents])) == [contents]
     check_contents(folder, contents)
-    assert file_sizes(folder) == 2 * HEADER_BYTES + len(contents) * (64 + 24)
+    assert file_sizes(folder) == 3 * HEADER_BYTES + len(contents) * ROW_BYTES
+
+
+def test_changes_without_a_commit_are_compacted_too(tmp_path: Path) -> None:
+    contents = fill_gallery(tmp_path / "g")
+    added = contents | {"/photos/1-new.png": 1, "/photos/45-new.png": 45}
+    with Writer(tmp_path / "g") as writer:
+        write_contents(writer, added)
+        assert writer.compact() > 0
+    check_contents(tmp_path / "g", added)
 
 
 def test_the_catalogue_shrinks(tmp_path: Path) -> None:
@@ -151,10 +168,36 @@ def test_a_snapshot_stays_valid_and_the_next_has_new_rows(tmp_path: Path) -> Non
     assert all_hits(reader) == hits
 
 
+def test_a_snapshot_keeps_its_full_bags_while_others_write_and_compact(tmp_path: Path) -> None:
+    contents = fill_gallery(tmp_path / "g")
+    query = combine_bags([full_bag(1)], by_strength=True)
+
+    def read(snapshot: Snapshot) -> list[Any]:
+        full_bags = snapshot.full_bags
+        assert full_bags is not None
+        stored = [[part.tolist() for part in full_bags.full_bag(row)] for row in snapshot.rows]
+        scores = score_full_bags(full_bags, query, snapshot.rows, Bm25Parameters())
+        return [stored, scores.bm25.tolist(), snapshot.word_statistics.df_v.tolist()]
+
+    with Gallery.open(tmp_path / "g") as reader:
+        snapshots = [reader.store.snapshot()]
+        expected = [read(snapshots[0])]
+        sessions: list[list[Contents]]
+        sessions = [[contents | {"/photos/1-new.png": 1}], [], [{}], [], [contents]]
+        for commits in sessions:
+            for _ in run_session(tmp_path / "g", commits):
+                pass
+            snapshots.append(reader.store.snapshot())
+            expected.append(read(snapshots[-1]))
+        assert list(map(read, snapshots)) == expected
+        assert len({snapshot.state.generation for snapshot in snapshots}) == 3
+        assert len({str(facts) for facts in expected}) > 2
+
+
 @pytest.mark.parametrize(
     ("function", "n"),
     [
-        *(((RowFile, "open"), n) for n in range(2)),
+        *(((RowFile, "open"), n) for n in range(3)),
         *(((Catalog, name), n) for name in ("transaction", "state") for n in range(6)),
     ],
 )
@@ -225,13 +268,13 @@ def test_every_hit_has_the_right_path_while_another_process_compacts(tmp_path: P
         searches, generations = 0, set()
         while time.monotonic() < end:
             query = make_encoding(rng.randrange(N_IMAGES))
-            query_words = set(query.bag.words)
+            query_words = set(get_full_bag(query).words)
             for hit in gallery.search(query, k=N_IMAGES):
-                image = make_encoding(image_number(hit.path))
-                assert {w.word for w in hit.words} == set(image.bag.words) & query_words
+                image_words = set(full_bag(image_number(hit.path)).words)
+                assert {w.word for w in hit.words} == image_words & query_words
             path = rng.choice(list(kept))
             words = {word.word for word in gallery.match(query, path).words}
-            assert words == set(make_encoding(kept[path]).bag.words) & query_words
+            assert words == set(full_bag(kept[path]).words) & query_words
             generations.add(gallery.store.snapshot().state.generation)
             searches += 1
     code, rounds = finish(*child)
@@ -254,7 +297,7 @@ def test_a_compaction_killed_at_any_step_is_complete_or_has_no_effect(tmp_path: 
 
         code, _ = finish(*start(compact_and_die))
         check_contents(folder, contents)
-        n_with_old_files += len(list(folder.glob("*.rows"))) > 2
+        n_with_old_files += len(list(folder.glob("*.rows"))) > 3
         with Writer(folder) as writer:
             n_completed += writer.catalog.state().generation
         check_row_files(folder)
@@ -268,7 +311,7 @@ def test_a_compaction_killed_at_any_step_is_complete_or_has_no_effect(tmp_path: 
 
 def test_a_compaction_on_a_full_disk_has_no_effect(small_disk: Path) -> None:
     folder = small_disk / "g"
-    contents = {f"/photos/{n}-{copy}.png": n for n in range(N_IMAGES) for copy in range(20)}
+    contents = {f"/photos/{n}-{copy}.png": n for n in range(N_IMAGES) for copy in range(3)}
     fill_gallery(folder)
     assert list(run_session(folder, [contents])) == [contents]
     outcomes = []
@@ -343,9 +386,9 @@ def test_the_command_prints_how_many_bytes_were_freed(indexed: test_cli.Run, pho
     assert indexed("compact").out == "nothing to free: no image was removed\n"
     assert indexed("compact", "--json").json == {"bytes": 0, "pictures": 12}
     indexed("remove", photos / "3.png")
-    assert indexed("compact").out == "88 bytes freed, 11 images\n"
+    assert indexed("compact").out == "1.1 kB freed, 11 images\n"
     indexed("remove", photos / "4.png", photos / "5.png")
-    assert indexed("compact", "--json").json == {"bytes": 176, "pictures": 9}
+    assert indexed("compact", "--json").json == {"bytes": 2 * ROW_BYTES, "pictures": 9}
     assert indexed("verify").out == "9 images, no problems\n"
     test_cli.failed(indexed("compact", "-g", "nowhere"), 1, "no gallery at", "nowhere")
 

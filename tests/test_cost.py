@@ -1,6 +1,8 @@
 """`bm25v zipf` and `bm25v cost`: results of real galleries as tables, JSON and plots."""
 
 import json
+import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -110,7 +112,7 @@ def test_cost_counts_the_postings_that_queries_read(gallery: Gallery, photos: Pa
     assert here["postings"]["counted"] == pytest.approx(np.mean(read))
     assert here["postings"]["expected"] == pytest.approx(length * length * 11 / active)
     lines = {line["system"]: line for line in here["systems"]}
-    assert list(lines) == ["Dense", "HNSW", "IVF+PQ", "BM25-V", "Two-stage"]
+    assert list(lines) == ["Dense", "HNSW", "IVF+PQ", "BM25-V", "Two-stage", "Words", "Hybrid"]
     assert lines["Dense"] == {
         "system": "Dense",
         "bytes_a_picture": 48,
@@ -129,9 +131,43 @@ def test_cost_counts_the_postings_that_queries_read(gallery: Gallery, photos: Pa
     assert growth["measured"][-1] == active
     expected = cost.expected_active_words(np.array(growth["sizes"]), length, 192)
     assert growth["expected"] == pytest.approx(expected.tolist())
-    size = sum((gallery.path / f"{name}.1.rows").stat().st_size - 64 for name in ("bags", "dense"))
     on_disk = printed["bytes_on_disk"]
-    assert (on_disk["bags"] + on_disk["dense"]) * 11 == size
+    for file, part in {"bags": "bags", "full": "full_bags", "dense": "dense"}.items():
+        assert on_disk[part] * 11 == (gallery.path / f"{file}.1.rows").stat().st_size - 64
+
+
+def test_cost_counts_full_bags_and_the_words_of_candidates(gallery: Gallery) -> None:
+    printed = run_json(cost_command, "-g", gallery.path, "--project", 1_000_000)
+    df_v, snapshot = frequencies(gallery), gallery.store.snapshot()
+    assert snapshot.full_bags is not None
+    full_bags = [snapshot.full_bags.full_bag(row) for row in snapshot.rows.tolist()]
+    strongest = [bag.words[np.argsort(-bag.levels.astype(int), kind="stable")] for bag in full_bags]
+    read = np.mean([df_v[words[:32]].sum() for words in strongest])
+    words, length = np.mean([len(bag.words) for bag in full_bags]), df_v.sum() / 12
+    assert words > 32
+    here, projected = printed["sizes"]
+    row_bytes = snapshot.full_bags.rows.dtype.itemsize
+    assert here["full_bags"] == pytest.approx(
+        {"bytes_a_picture": row_bytes, "picture_words": words, "query_words": 32, "postings": read}
+    )
+    lines = {line["system"]: line for line in here["systems"]}
+    assert lines["Words"]["bytes_a_picture"] == pytest.approx(6 * length + row_bytes)
+    assert lines["Hybrid"]["bytes_a_picture"] == pytest.approx(6 * length + row_bytes + 48)
+    assert lines["Words"]["counted"] == pytest.approx(5 * read + 12 * words * 5)
+    assert lines["Hybrid"]["counted"] == pytest.approx(5 * read + 12 * (words * 5 + 12))
+    expected = 5 * 32 * length * 12 / int((df_v > 0).sum())
+    assert lines["Words"]["operations"] == pytest.approx(expected + 12 * words * 5)
+    lines = {line["system"]: line for line in projected["systems"]}
+    assert lines["Words"]["counted"] == pytest.approx(5 * read / 12 * 1e6 + 1_000 * words * 5)
+
+
+def test_cost_of_a_gallery_without_full_bags_has_no_rows_for_them(tmp_path: Path) -> None:
+    golden = Path(__file__).parent / "compat" / "gallery-4"
+    shutil.copytree(golden, tmp_path / "older")
+    printed = run_json(cost_command, "-g", tmp_path / "older")
+    assert printed["bytes_on_disk"]["full_bags"] == 0
+    assert printed["sizes"][0]["full_bags"] is None
+    assert [line["system"] for line in printed["sizes"][0]["systems"]][-1] == "Two-stage"
 
 
 def test_cost_prints_tables_and_draws(gallery: Gallery, photos: Path, tmp_path: Path) -> None:
@@ -143,7 +179,8 @@ def test_cost_prints_tables_and_draws(gallery: Gallery, photos: Path, tmp_path: 
     assert "\nprojected to 100,000,000 images, 192 of 192 words expected to be active" in out
     assert out.count("Two-stage") == 3
     assert "words in use  if equally frequent" in out
-    assert "for the bag and" in out
+    sizes = r"on disk: \d+ for the bag, [\d,]+ for the full bag and \d+ for the dense vector"
+    assert re.search(sizes, " ".join(out.split()))
     assert "this includes 1 removed image: run bm25v compact" in out
     assert f"{plot}: words in use" in out
     assert "<svg" in plot.read_text()

@@ -12,7 +12,7 @@ from bm25v.explanations.word_statistics import WordList
 
 
 def test_results_have_one_row_per_hit(gallery: Gallery, photos: Path) -> None:
-    results = gallery.search(photos / "3.png")
+    results = gallery.search(photos / "3.png", mode="two-stage")
     frame = results.to_pandas()
     assert frame["path"].tolist() == [hit.path for hit in results]
     for column in ("rank", "score", "sparse", "dense", "coverage", "first_rank"):

@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import time
 from collections.abc import Callable, Iterable
 from itertools import chain, count, islice
@@ -14,9 +15,10 @@ from typing import Any, get_args
 import pytest
 
 from bm25v.api import Gallery
-from bm25v.errors import Bm25vError, GalleryError, StorageFull
+from bm25v.errors import Bm25vError, GalleryDamaged, GalleryError, StorageFull
 from bm25v.gallery.catalog import Catalog
 from bm25v.gallery.catalog_schema import FILE_NAME
+from bm25v.gallery.rows import HEADER_BYTES
 from bm25v.gallery.writer import Writer
 from bm25v.search import Mode
 from tests.children import REFUSED, Report, die_at_step, finish, needs_fork, start
@@ -34,7 +36,8 @@ from tests.histories import (
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork")
 
 KILLS = 200
-FLIPS = 150
+FLIPS = 80
+ROW_FILES = ["bags.rows", "dense.rows", "full.rows"]
 
 Plan = Iterable[list[Contents]]  # the commits of one writer after the other
 
@@ -128,7 +131,7 @@ def test_a_failed_sync_raises_an_error_and_changes_nothing(
                 )
         check_row_files(folder)
         check_contents(folder, contents)
-    assert n == 11  # 2 + 2 of the commits, 5 of the compaction, 2 of the commit after it
+    assert n == 16  # 3 + 3 of the commits, 7 of the compaction, 3 of the commit after it
 
 
 def fail_once(call: Callable[[int], None], n: int) -> Callable[[int], None]:
@@ -271,7 +274,7 @@ def test_a_new_gallery_is_synced_before_it_gets_its_name(
 
     monkeypatch.setattr(os, "fsync", sync_and_record)
     Gallery.create(tmp_path / "g", vocabulary="toy").close()
-    assert synced == ["bags.rows", "dense.rows", "gallery", tmp_path.name]
+    assert synced == ["bags.rows", "dense.rows", "full.rows", "gallery", tmp_path.name]
 
 
 Facts = tuple[list[Any], list[tuple[str, float]]]
@@ -295,7 +298,7 @@ def facts(folder: Path) -> tuple[list[str], Facts]:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a damaged vector may not be numbers
-@pytest.mark.parametrize("name", ["bags.rows", "dense.rows", FILE_NAME])
+@pytest.mark.parametrize("name", [*ROW_FILES, FILE_NAME])
 def test_flipped_bits_are_reported_or_harmless(tmp_path: Path, name: str) -> None:
     rng = random.Random(name)
     fill_gallery(tmp_path / "intact")
@@ -312,7 +315,7 @@ def test_flipped_bits_are_reported_or_harmless(tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("name", ["bags.rows", "dense.rows", FILE_NAME])
+@pytest.mark.parametrize("name", [*ROW_FILES, FILE_NAME])
 def test_truncated_files_are_reported(tmp_path: Path, name: str) -> None:
     rng = random.Random(name)
     fill_gallery(tmp_path / "intact")
@@ -338,3 +341,123 @@ def is_reported(tmp_path: Path, name: str, damaged: bytes, expected: Facts) -> b
         shutil.rmtree(folder)
     assert problems or results == expected
     return bool(problems)
+
+
+@pytest.mark.parametrize("name", ROW_FILES)
+def test_a_missing_row_file_is_named(tmp_path: Path, name: str) -> None:
+    fill_gallery(tmp_path / "g")
+    (tmp_path / "g" / name).unlink()
+    with Gallery.open(tmp_path / "g") as gallery:
+        for use in (
+            gallery.problems,
+            gallery.info,
+            lambda: gallery.search(make_encoding(3)),
+            lambda: gallery.remove("/photos"),
+        ):
+            with pytest.raises(GalleryDamaged, match=f"{name} is missing"):
+                use()
+
+
+def change_fact(folder: Path, key: str, value: object) -> None:
+    """Change an entry of the catalogue, or delete it."""
+    with sqlite3.connect(folder / FILE_NAME) as db:
+        db.execute("DELETE FROM meta WHERE key = ?", [key])
+        if value is not None:
+            db.execute("INSERT INTO meta VALUES (?, ?)", [key, value])
+    db.close()
+
+
+def test_verification_names_the_row_of_a_changed_full_bag(tmp_path: Path) -> None:
+    fill_gallery(tmp_path / "g")
+    with Gallery.open(tmp_path / "g") as gallery:
+        for record in list(gallery.store.catalog.images())[:5]:
+            path = gallery.path / "full.rows"
+            content = bytearray(path.read_bytes())
+            content[HEADER_BYTES + 1024 * record.row] ^= 1
+            path.write_bytes(content)
+            problem = f"row {record.row} ({record.path}): its bytes have changed"
+            assert problem in gallery.problems()
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+@pytest.mark.parametrize("key", ["full_images", "full_length", "full_df"])
+def test_verification_reports_wrong_statistics(tmp_path: Path, key: str, change: int) -> None:
+    fill_gallery(tmp_path / "g")
+    with Gallery.open(tmp_path / "g") as gallery:
+        statistics = gallery.store.snapshot().word_statistics
+        df_v = statistics.df_v.astype("<i4")
+        df_v[(df_v > 0).argmax()] += change
+        values: dict[str, Any] = {
+            "full_images": statistics.n + change,
+            "full_length": statistics.total_length + change,
+            "full_df": df_v.tobytes(),
+        }
+        change_fact(gallery.path, key, values[key])
+        assert gallery.problems() == ["catalogue: its statistics are not those of the full bags"]
+        assert gallery.search(make_encoding(3)).hits
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("full_images", -1),
+        ("full_images", "many"),
+        ("full_length", -1),
+        ("full_length", None),
+        ("full_df", b"\xff" * 4 * 192),
+        ("full_df", b"\x7f" * 4 * 192),
+        ("full_df", bytes(4 * 191)),
+        ("full_df", None),
+    ],
+)
+def test_impossible_statistics_are_reported(tmp_path: Path, key: str, value: object) -> None:
+    fill_gallery(tmp_path / "g")
+    change_fact(tmp_path / "g", key, value)
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert gallery.problems() == ["catalogue: it has no valid statistics of full bags"]
+        for use in (
+            lambda: gallery.search(make_encoding(3)),
+            lambda: gallery.remove("/photos"),
+        ):
+            with pytest.raises(GalleryDamaged, match="no valid statistics: run bm25v verify"):
+                use()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("full_rows", 10_000), ("full_rows", -1), ("full_k", 0), ("full_k", None)]
+)
+def test_an_impossible_number_of_full_bags_is_reported(
+    tmp_path: Path, key: str, value: object
+) -> None:
+    fill_gallery(tmp_path / "g")
+    change_fact(tmp_path / "g", key, value)
+    with Gallery.open(tmp_path / "g") as gallery:
+        for use in (
+            gallery.problems,
+            lambda: gallery.search(make_encoding(3)),
+            lambda: gallery.remove("/photos"),
+        ):
+            with pytest.raises(GalleryDamaged, match="no valid number of full bags"):
+                use()
+
+
+def test_a_damaged_full_bag_raises_gallery_damaged(tmp_path: Path) -> None:
+    """Its words are valid numbers of two bytes, but not words of the vocabulary."""
+    contents = fill_gallery(tmp_path / "g")
+    path = tmp_path / "g" / "full.rows"
+    content = path.read_bytes()
+    path.write_bytes(content[:HEADER_BYTES] + b"\xff" * (len(content) - HEADER_BYTES))
+    with Gallery.open(tmp_path / "g") as gallery:
+        query = make_encoding(3)
+        for use in (
+            lambda: gallery.search(query),
+            lambda: gallery.match(query, next(iter(contents))),
+            lambda: gallery.search(query, like=next(iter(contents))),
+            lambda: gallery.remove("/photos"),
+        ):
+            with pytest.raises(GalleryDamaged, match="run bm25v verify"):
+                use()
+        assert gallery.search(query, mode="words").no_match is not None
+        assert gallery.search(query, mode="sparse").hits
+        assert len(gallery.problems()) == len(list(gallery.store.catalog.records()))
+    assert (tmp_path / "g" / "full.rows").stat().st_size == len(content)

@@ -26,12 +26,11 @@ from bm25v.research import datasets, features, metrics, significance
 from bm25v.research.bags import BagTable, compute_codes, pool_bags
 from bm25v.research.evaluate import evaluate
 from bm25v.research.features import DatasetFeatures, ImagePart, extract_features
-from bm25v.research.settings import PRESETS, RankingSettings
+from bm25v.research.settings import ALL, PRESETS, RankingSettings
 from bm25v.research.systems import (
     SYSTEMS,
     SystemRunner,
     classical,
-    fusion,
     resolve_systems,
     sparse,
     vectors,
@@ -504,49 +503,6 @@ def test_a_short_ranking_is_the_beginning_of_a_long_one(
     assert {len(row) for row in rows(shared.run("bm25v").rankings)} == {4}
 
 
-def test_fusions_equal_results_computed_by_hand() -> None:
-    dense = np.array([[1, 0], [0.8, 0.6], [0, 1]], np.float16)
-    both = (dense, np.array([[1, 0]], np.float32))
-    candidates = [Ranked(np.array([2, 1, 0]), np.array([8.0, 6.0, 2.0]))]
-    scores = {}
-    for kind in ("coverage", "convex", "rrf"):
-        settings = RankingSettings(fusion=kind, weight=0.5)
-        (ranked,) = fusion.fuse(candidates, both, np.array([10.0]), settings)
-        scores[kind] = dict(zip(ranked.rows.tolist(), ranked.scores.tolist(), strict=True))
-        assert (np.diff(ranked.scores) <= 0).all()
-    expected = {
-        "coverage": {0: 1 + 0.1, 1: 0.8 + 0.3, 2: 0 + 0.4},
-        "convex": {0: 0.5, 1: 0.4 + 0.5 * 4 / 6, 2: 0.5},
-        "rrf": {0: 1 / 61 + 1 / 63, 1: 1 / 62 + 1 / 62, 2: 1 / 63 + 1 / 61},
-    }
-    for kind, values in expected.items():
-        assert scores[kind] == pytest.approx(values, abs=1e-3)
-    nothing = [Ranked(np.empty(0, int), np.empty(0))]
-    (ranked,) = fusion.fuse(nothing, both, np.zeros(1), RankingSettings())
-    assert len(ranked.rows) == 0
-
-
-def test_no_image_scores_more_than_the_maximum(extracted: DatasetFeatures, toy: Vocabulary) -> None:
-    bm25v = runner(extracted, toy, query="sqrt-tf")
-    best = np.array([ranked.scores[0] for ranked in bm25v.run("bm25v").rankings])
-    assert (best < bm25v.words.max_score_q).all()
-    assert (best > 0.2 * bm25v.words.max_score_q).all()
-
-
-def test_a_fusion_with_weight_0_is_two_stage(extracted: DatasetFeatures, toy: Vocabulary) -> None:
-    plain = rows(runner(extracted, toy).run("two-stage-9").rankings)
-    assert plain == rows(runner(extracted, toy, candidates=9, weight=0.0).run("hybrid").rankings)
-    assert plain != rows(runner(extracted, toy, candidates=9, weight=5.0).run("hybrid").rankings)
-
-
-def test_the_fusion_coverage_needs_bm25(extracted: DatasetFeatures, toy: Vocabulary) -> None:
-    with pytest.raises(WrongUse, match="fusion coverage needs scoring bm25, not dot"):
-        runner(extracted, toy, scoring="dot").run("hybrid")
-    assert runner(extracted, toy, scoring="dot", fusion="rrf").run("hybrid").rankings
-    with pytest.raises(WrongUse, match="or leave out hybrid"):
-        resolve_systems(["hybrid"], RankingSettings(scoring="dot"))
-
-
 def test_the_system_dot_uses_the_same_words(extracted: DatasetFeatures, toy: Vocabulary) -> None:
     dot = rows(runner(extracted, toy).run("dot").rankings)
     assert dot == rows(runner(extracted, toy, scoring="dot").run("bm25v").rankings)
@@ -577,6 +533,11 @@ def test_system_names_are_completed_and_checked() -> None:
         resolve_systems(["two-stage-0"], RankingSettings())
     with pytest.raises(WrongUse, match="no systems are given"):
         resolve_systems([], RankingSettings())
+    staged = ["words", "hybrid-500", "words-all", "two-stage-all"]
+    assert resolve_systems(staged, RankingSettings(candidates=50)) == staged
+    assert resolve_systems(["two-stage"], RankingSettings(candidates=ALL)) == ["two-stage-all"]
+    with pytest.raises(WrongUse, match="no system 'dense-200'"):
+        resolve_systems(["dense-200"], RankingSettings())
 
 
 # RankingSettings
@@ -602,8 +563,9 @@ def test_invalid_settings_are_errors() -> None:
 
 def test_the_preset_paper_has_the_papers_settings() -> None:
     paper = PRESETS["paper"]
-    assert (paper.k_post, paper.k1, paper.b, paper.candidates) == (16, 1.5, 0.75, 200)
-    assert (paper.pooling, paper.tf, paper.query, paper.scoring) == (
+    assert (paper.k_post, paper.k1, paper.b) == (16, 1.5, 0.75)
+    assert paper.candidates_for("two-stage") == 200
+    assert (paper.pooling, paper.tf, paper.index_weighting, paper.scoring) == (
         "sum",
         "none",
         "presence",
@@ -859,7 +821,7 @@ def test_an_error_names_the_extra_to_install(
     monkeypatch.setitem(sys.modules, "faiss", None)
     failed(run(), 1, "pip install 'bm25v[research]'")
     assert not forwards
-    code, out, _ = run("--systems", "dense,bm25v,two-stage-100,hybrid", "--json", "-")
+    code, out, _ = run("--systems", "dense,two-stage-100,words,hybrid", "--json", "-")
     assert code == 0
     assert len(json.loads(out)["systems"]) == 4
     monkeypatch.setitem(sys.modules, "scipy.sparse", None)

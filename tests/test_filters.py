@@ -295,7 +295,7 @@ def test_a_filter_that_selects_nothing_is_the_reason_for_no_match(
 # Pages
 
 
-@pytest.mark.parametrize("mode", ["sparse", "dense", "two-stage", "hybrid"])
+@pytest.mark.parametrize("mode", ["sparse", "dense", "two-stage", "words", "hybrid"])
 def test_pages_are_parts_of_one_list(gallery: Gallery, mode: Any) -> None:
     whole = gallery.search(make_pixels(9), k=12, mode=mode).hits
     for k in (1, 3, 5):

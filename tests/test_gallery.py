@@ -53,7 +53,7 @@ def test_two_stage_mode_orders_the_best_images_by_words_by_cosine(
     gallery: Gallery, photos: Path
 ) -> None:
     sparse = gallery.search(photos / "5.png", k=4, mode="sparse")
-    two_stage = gallery.search(photos / "5.png", k=4, candidates=4)
+    two_stage = gallery.search(photos / "5.png", k=4, candidates=4, mode="two-stage")
     by_cosine = sorted(sparse, key=lambda hit: -(hit.dense or 0))
     assert [hit.path for hit in two_stage] == [hit.path for hit in by_cosine]
     assert all(hit.score == hit.dense for hit in two_stage)

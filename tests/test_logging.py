@@ -97,5 +97,5 @@ def test_adding_compacting_and_upgrading_are_logged(
         pass
     added, compacted, upgraded = (record.message for record in caplog.records)
     assert added.startswith("1 added, 0 updated, 0 removed, 0 failed in ")
-    assert compacted == f"compacted {gallery.path}: 1 images removed, 88 bytes"
+    assert compacted == f"compacted {gallery.path}: 1 images removed, 1112 bytes"
     assert upgraded == f"upgrading {tmp_path / 'old'} from format 1 to {catalog_schema.FORMAT}"

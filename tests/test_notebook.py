@@ -66,13 +66,15 @@ def test_the_words_of_a_hit_add_up_to_its_bm25_score(gallery: Gallery, photos: P
 
 
 def test_a_hit_and_a_match_are_one_card(gallery: Gallery, photos: Path) -> None:
-    hit = gallery.search(photos / "3.png")[1]
+    hit = gallery.search(photos / "3.png", mode="two-stage")[1]
     card = read(hit)
     assert len(card.values("img", "src")) == 1
     assert f"{hit.rank} {Path(hit.path).name}" in card.text
-    assert any(f"rank {hit.first_rank} by words" in about for about in card.values("div", "title"))
+    rank = f"rank {hit.first_rank} in the first stage"
+    assert any(rank in about for about in card.values("div", "title"))
     match = gallery.match(photos / "3.png", hit)
-    assert f"cosine {match.dense:.3f}" in read(match).text
+    assert f"score {match.score:.3f}" in read(match).text
+    assert match.formula in read(match).values("div", "title")
     by_words = gallery.search(photos / "3.png", mode="sparse")[1]
     assert "score" not in read(by_words).text, "the score is BM25"
 
@@ -90,10 +92,11 @@ def test_results_without_hits_show_the_reason_and_the_query(gallery: Gallery, ph
 
 
 def test_a_weight_of_the_query_is_shown_unless_it_is_1(gallery: Gallery, photos: Path) -> None:
-    word = gallery.search(photos / "3.png").query[0].label
-    assert f"{word} ×" not in read(gallery.search(photos / "3.png")).text
+    word = gallery.search(photos / "3.png", mode="sparse").query[0].label
+    assert f"{word} ×" not in read(gallery.search(photos / "3.png", mode="sparse")).text
     number = int(word.removeprefix("word "))
-    assert f"{word} × 2.5" in read(gallery.search(photos / "3.png", boost={number: 2.5})).text
+    boosted = gallery.search(photos / "3.png", boost={number: 2.5}, mode="sparse")
+    assert f"{word} × 2.5" in read(boosted).text
 
 
 def test_a_file_that_is_missing_or_unreadable_is_shown_as_the_reason(

@@ -148,10 +148,10 @@ def test_a_model_of_ones_own_trains_indexes_searches_and_explains(
     vocabulary = train(tmp_path, training_images, path)
     gallery = Gallery.create(tmp_path / "g", vocabulary=vocabulary)
     gallery.add(training_images)
-    best = gallery.search(make_pixels(7), k=3)[0]
+    best = gallery.search(make_pixels(7), k=3, mode="two-stage")[0]
     assert Path(best.path).name == "7.png"
     assert best.dense == pytest.approx(1, abs=1e-3)
-    explanation = gallery.explain(make_pixels(7), best.path)
+    explanation = gallery.explain(make_pixels(7), best.path, mode="two-stage")
     total = sum(part.word.contribution for part in explanation.parts)
     assert total == pytest.approx(best.sparse, abs=1e-5)
     assert all(

@@ -59,7 +59,7 @@ def test_every_rule_of_the_style_sheet_is_used() -> None:
     rules = re.sub(r"/\*.*?\*/|\{[^{}]*\}", " ", STYLE, flags=re.DOTALL)
     classes = set(re.findall(r"\.([a-z][\w-]*)", rules))
     words = set(re.findall(r"[\w-]+", " ".join(sources)))
-    colours = {f"s{n}" for n in range(9)}
+    colours = {f"s{n}" for n in range(10)}
     assert len(classes) > 70
     assert classes - words - colours == set()
 
@@ -148,7 +148,7 @@ def test_the_explanation_page_shows_every_word_and_is_self_contained(
     gallery: Gallery, photos: Path
 ) -> None:
     explanation = gallery.explain(photos / "3.png", photos / "4.png", boost={5: 2.5}, must=[])
-    text = render_explanation(explanation)
+    text = render_explanation(explanation, top=len(explanation.parts))
     page = HtmlPage(text)
     assert "Query 3.png" in page.text
     assert not re.search(r"https?://|@import|<link|url\((?!data:)", text)
@@ -166,7 +166,8 @@ def test_the_explanation_page_shows_every_word_and_is_self_contained(
     assert f"{explanation.match.length:.2f}" in page.text
     assert f"{explanation.match.average_length:.2f}" in page.text
     assert f"{explanation.match.coverage:.0%}" in page.text
-    assert all(missing.label in page.text for missing in explanation.missing)
+    assert all(missing.label in page.text for missing in explanation.missing[:24])
+    assert f"and {len(explanation.missing) - 24} more words" in page.text
 
 
 @pytest.mark.parametrize("top", [None, 2])

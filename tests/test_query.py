@@ -26,7 +26,7 @@ INVALID_OPTIONS = [
     ({"text": " \n"}, "an empty text"),
     ({"images": (), "must": (3,), "region": (0, 0, 1, 1)}, "a region with 0 images"),
     ({"images": ("a.jpg", "b.jpg"), "region": (0, 0, 1, 1)}, "a region with 2 images: it needs ex"),
-    ({"mode": "fast"}, "mode 'fast': choose one of two-stage, sparse, dense, hybrid"),
+    ({"mode": "fast"}, "mode 'fast': choose one of hybrid, words, two-stage, sparse, dense"),
     ({"k": 0}, "k = 0: give a whole number, 1 or more"),
     ({"candidates": 0}, "candidates = 0: give a whole number, 1 or more"),
     ({"query_words": 0}, "query_words = 0: give a whole number, 1 or more"),
@@ -58,7 +58,7 @@ def test_each_kind_of_content_is_enough_for_a_query() -> None:
         {"like": ("/cat.jpg",)},
     ):
         query = Query(**options)
-        assert (query.k, query.candidates, query.mode) == (10, 200, None)
+        assert (query.k, query.candidates, query.mode) == (10, None, None)
     limits = Query.of("cat.jpg", k=1, candidates=1, query_words=1, min_coverage=1)
     assert limits.min_coverage == 1
 

@@ -1,14 +1,18 @@
-"""Cosines are those of the plain formula, and the same bits whether compiled or not."""
+"""Cosines and scores are those of the plain formulas, the same bits whether compiled or not."""
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
+from bm25v.gallery.full_bags import FullBags
+from bm25v.gallery.rows import write_full_bag
+from bm25v.index.bm25 import Bm25Parameters, Statistics, WeightedWords, reference_scores
 from bm25v.index.searcher import top_positions
 from bm25v.search import ranking
+from bm25v.vocabulary.bag import LEVELS, Bag, expand_bag, word_bytes
 
 
 def exact_cosines(dense: list[list[float]], query: list[float]) -> list[float]:
@@ -103,3 +107,90 @@ def test_the_best_come_first_and_ties_go_to_the_lower_row(scores: list[float], k
     best = top_positions(rows, np.array(scores, dtype=float), k)
     expected = sorted(range(len(scores)), key=lambda i: (-scores[i], rows[i]))[:k]
     assert best.tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "planted",
+    [
+        [],
+        [0.5, 0.5],
+        [0.0, -0.0, 0.0],
+        [np.nan],
+        [np.nan, np.nan],
+        [np.inf, -np.inf],
+        [-np.inf] * 2,
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("k", [20, 150, 300])
+def test_many_scores_are_ordered_as_few_are(k: int, planted: list[float], dtype: type) -> None:
+    """Many are sorted by score alone, unless there are ties; NaN comes last, by row."""
+    rng = np.random.default_rng(k)
+    scores: NDArray[np.floating] = np.array([*(rng.permutation(200) - 99.5), *planted], dtype)
+    rows = rng.permutation(len(scores)) * 3
+    kept = np.flatnonzero(~np.isnan(scores)) if k == 20 else np.arange(len(scores))
+    rows, scores = rows[kept], scores[kept]
+    expected = sorted(
+        range(len(scores)),
+        key=lambda i: (bool(np.isnan(scores[i])), -np.nan_to_num(scores[i], nan=0.0), rows[i]),
+    )
+    assert top_positions(rows, scores, k).tolist() == expected[:k]
+
+
+def make_full_bags(bags: list[Bag], n_words: int) -> FullBags:
+    """Return stored full bags; levels stand for the tf of the bags."""
+    word = f"<u{word_bytes(n_words)}"
+    layout = [("words", word, (8,)), ("levels", "u1", (8,)), ("patches", "u1", (8,))]
+    rows = np.zeros(len(bags), dtype=layout)
+    for row, bag in zip(rows, bags, strict=True):
+        write_full_bag(row, expand_bag(bag))
+    words_nk, tf_nk = rows["words"], LEVELS[rows["levels"]]
+    return FullBags(rows, Statistics.count(words_nk, tf_nk, n_words))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("n_words", [12, 300, 1 << 16, (1 << 16) + 1])
+@given(seed=st.integers(0, 999))
+@settings(max_examples=15)
+def test_scores_of_full_bags_are_those_of_the_reference(
+    n_words: int, compiled: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    known = rng.choice(n_words, 10, replace=False)
+    known[0] = n_words - 1
+    known = np.unique(known)
+    bags = []
+    for _ in range(200):  # more than numpy scores at once
+        words = np.sort(rng.choice(known, rng.integers(0, 8), replace=False)).astype(np.int32)
+        bags.append(Bag(words, LEVELS[rng.integers(1, 256, len(words))]))
+    words = np.sort(rng.choice(known, 6, replace=False)).astype(np.int32)
+    query = WeightedWords(words, rng.normal(size=6), np.ones(6))
+    parameters = Bm25Parameters(k1=float(rng.choice([0.0, 1.5])), b=0.4)
+    full_bags, rows = make_full_bags(bags, n_words), rng.permutation(200)[:150]
+    scores = ranking.score_full_bags(full_bags, query, rows, parameters, compiled=compiled)
+    expected = [score or 0.0 for score in reference_scores(bags, query, parameters)]
+    assert scores.bm25.tolist() == [expected[row] for row in rows.tolist()]
+    masses = np.maximum(full_bags.statistics.idf_masses(query), 0)
+    shared = [float(masses[np.isin(words, bags[row].words)].sum()) for row in rows.tolist()]
+    np.testing.assert_allclose(scores.shared_mass, shared, rtol=1e-12)
+
+
+@given(
+    content=arrays.arrays(np.uint8, st.tuples(st.integers(1, 5), st.just(32))),
+    seed=st.integers(0, 99),
+)
+def test_compiled_scores_of_damaged_full_bags_are_the_same_bits(
+    content: NDArray[np.uint8], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    intact = make_full_bags([Bag(np.array([3, 9], np.int32), np.array([5, 900], np.uint16))], 300)
+    damaged = FullBags(content.view(intact.rows.dtype)[:, 0], intact.statistics)
+    query = WeightedWords(np.arange(300, dtype=np.int32), rng.normal(size=300), np.ones(300))
+    rows = np.arange(len(content))
+    plain, compiled = (
+        ranking.score_full_bags(damaged, query, rows, Bm25Parameters(), compiled=is_compiled)
+        for is_compiled in (False, True)
+    )
+    assert plain.bm25.tobytes() == compiled.bm25.tobytes()
+    assert plain.shared_mass.tobytes() == compiled.shared_mass.tobytes()

@@ -51,7 +51,7 @@ def test_a_region_finds_its_class_where_the_joined_image_does_not(tmp_path: Path
     with Gallery.create(tmp_path / "g", vocabulary="toy") as gallery:
         gallery.add([item.path for item in items if item.path not in drawn])
         recall = search_pairs(gallery, pairs, k=1)
-    assert (recall.pairs, recall.k, recall.mode) == (4, 1, "two-stage")
+    assert (recall.pairs, recall.k, recall.mode) == (4, 1, "hybrid")
     assert recall.box.mean == 1
     assert recall.whole.mean <= 0.5, "one hit has one class"
     assert recall.gain.mean == 1 / recall.whole.mean >= 2
@@ -79,7 +79,7 @@ def test_the_command_prints_json_and_text(
     assert {name: printed[name] for name in ("pairs", "k", "mode", "seed")} == {
         "pairs": 4,
         "k": 1,
-        "mode": "two-stage",
+        "mode": "hybrid",
         "seed": 0,
     }
     assert printed["box"] == {"mean": 1, "low": 1, "high": 1}

@@ -14,7 +14,7 @@ from bm25v.cli.analysis import report as command
 from bm25v.errors import EvaluationError, WrongUse
 from bm25v.pages.charts import format_share, log_axis, share_axis
 from bm25v.pages.evaluation_page import N_CLASSES, render_evaluation, system_title
-from bm25v.research import cost, datasets, features, report, zipf
+from bm25v.research import cost, datasets, features, report, tables, zipf
 from bm25v.research.report import Report
 from bm25v.research.settings import RankingSettings
 from bm25v.research.significance import Comparison, Interval
@@ -66,10 +66,11 @@ def test_statistics_are_those_of_the_images(found: Report, data: Path) -> None:
     assert (million.images, hundred_million.images) == (10**6, 10**8)
     assert found.growth == cost.measure_growth(df_v, 24)
     assert (found.dim, found.bag_bytes, found.dense_bytes) == (12, 64, 24)
+    assert found.full_bag_bytes == 256 * 4
 
 
 def test_ablations_have_the_metrics_of_the_systems(found: Report) -> None:
-    k_post, k_query, scoring = found.ablations
+    k_post, k_query, scoring, k_full, weight = found.ablations
     assert [trial.values["k_post"] for trial in k_post.trials] == ["8", "16", "32", "64", "128"]
     systems = found.result.systems
     for ablation, value, name in (
@@ -81,8 +82,12 @@ def test_ablations_have_the_metrics_of_the_systems(found: Report) -> None:
         (trial,) = [one for one in ablation.trials if one.values[ablation.axes[0]] == value]
         for metric, mean in trial.metrics["bm25v"].items():
             assert mean == pytest.approx(systems[name].metrics[metric].mean), (value, metric)
+    for ablation, value, name in ((k_full, "256", "words"), (weight, "1.5", "hybrid")):
+        (trial,) = [one for one in ablation.trials if one.values[ablation.axes[0]] == value]
+        for metric, mean in trial.metrics[name].items():
+            assert mean == pytest.approx(systems[name].metrics[metric].mean), (value, metric)
     chosen = re.findall(r'class="chosen"><th scope="row">(.*?)</th>', render_evaluation(found))
-    assert chosen == ["16", "16", "bm25"]
+    assert chosen == ["16", "16", "bm25", "256", "1.5"]
 
 
 def test_searches_are_timed(found: Report) -> None:
@@ -129,7 +134,7 @@ def test_the_page_needs_nothing_else_and_is_whole(found: Report) -> None:
     assert not re.findall(r"https?://|<script|<link|<img|url\(|@import", text)
     HtmlPage(text)
     assert "nan" not in text.lower().replace("nano", "")
-    assert text.count('<svg viewBox="0 0 520 300"') == 5  # recall, k_post, k_query, Zipf, growth
+    assert text.count('<svg viewBox="0 0 520 300"') == 6  # recall, k_post, k_query, k_full, …
 
 
 def test_json_has_the_same_figures(found: Report) -> None:
@@ -140,10 +145,40 @@ def test_json_has_the_same_figures(found: Report) -> None:
         assert figures["systems"][name]["R@1"] == system.metrics["R@1"].mean
     assert figures["zipf"]["df_by_rank"] == found.zipf.df_r.tolist()
     assert [one["pictures"] for one in figures["cost"]] == [24, 10**6, 10**8]
-    assert set(figures["ablations"]) == {"k_post", "k_query", "scoring"}
+    assert set(figures["ablations"]) == {"k_post", "k_query", "scoring", "k_full", "weight"}
     assert figures["ablations"]["scoring"][0]["scoring"] == "bm25"
     assert set(figures["milliseconds"]["systems"]["dense"]) == {"median", "p95"}
     assert len(figures["growth"]["sizes"]) == len(figures["growth"]["measured"])
+
+
+def test_the_papers_systems_ours_and_dense_are_side_by_side(found: Report) -> None:
+    means = {"bm25v": 0.6, "two-stage-200": 0.81, "words": 0.78, "hybrid": 0.82, "dense": 0.8}
+    systems = {
+        name: replace(
+            found.result.systems[name],
+            metrics={metric: Interval(mean, mean, mean) for metric in ("R@1", "mAP")},
+        )
+        for name, mean in means.items()
+    }
+    report = replace(found, result=replace(found.result, systems=systems), ablations=())
+    owners = {name: row["owner"] for name, row in report.to_dict()["compared"].items()}
+    paper, ours = "the paper", "ours"
+    assert owners == {
+        "bm25v": paper,
+        "two-stage-200": paper,
+        "words": ours,
+        "hybrid": ours,
+        "dense": "",
+    }
+    shares = {n: r["relative_to_dense"]["R@1"] for n, r in report.compared().items()}
+    assert shares == pytest.approx({name: mean / 0.8 for name, mean in means.items()})
+    _, rows = tables.comparison_table(report.result)
+    assert rows[2] == ["ours", "words", ".780", "97.5 %"]
+    assert rows[3] == ["ours", "hybrid", ".820", "102.5 %"]
+    text = render_evaluation(report)
+    assert text.index("75.0% of dense") < text.index("97.5% of dense") < text.index("102.5% of")
+    alone = replace(found.result, systems={"words": systems["words"]})
+    assert tables.comparison_table(alone)[1] == [["ours", "words", ".780", ""]]
 
 
 def test_the_verdict_follows_p(found: Report) -> None:
@@ -208,9 +243,18 @@ def test_the_command_writes_a_page_and_its_numbers(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     options = ("--data", data, "--vocabulary", "toy", "--cache", tmp_path / "cache")
-    assert run(*options).stdout == (
-        "report/report.html: a page about my pets\nreport/report.json: its figures\n"
-    )
+    printed = run(*options).stdout.splitlines()
+    assert printed[0].split() == ["system", "R@1", "of", "dense"]
+    assert [" ".join(line.split()[:-3]) for line in printed[1:5]] == [
+        "the paper bm25v",
+        "the paper two-stage-200",
+        "ours words",
+        "ours hybrid",
+    ]
+    assert printed[6:] == [
+        "report/report.html: a page about my pets",
+        "report/report.json: its figures",
+    ]
     assert "<h1>my pets</h1>" in (tmp_path / "report" / "report.html").read_text()
     again = run("folder", *options, "-o", "again", "--json").stdout
     written = json.loads((tmp_path / "again" / "report.json").read_text())
@@ -251,6 +295,8 @@ def test_settings_and_a_split_are_used_for_all_measurements(
         f"bm25v ablate k_post {end}",
         f"bm25v ablate k_query {end}",
         f"bm25v ablate scoring {end}",
+        f"bm25v ablate k_full {end}",
+        f"bm25v ablate weight {end}",
     ]
 
 

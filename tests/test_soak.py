@@ -1,6 +1,7 @@
 """A soak of bm25v is clean, and it notices whatever is wrong with a gallery or an answer."""
 
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -24,15 +25,23 @@ from bm25v.cli.bench import bench
 from bm25v.errors import GalleryDamaged, GalleryError
 from bm25v.gallery.catalog import Catalog
 from bm25v.gallery.file_state import FileState
+from bm25v.gallery.full_bags import FullBagCounter
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
 from bm25v.gallery.writer import Writer
 from bm25v.index import searcher
-from bm25v.index.bm25 import reference_search
+from bm25v.index.bm25 import reference_search, sum_contributions
 from bm25v.research.bench.soak import SoakReport, answers, reader, run, run_soak
 from bm25v.research.bench.soak.answers import MODES, Reference, match_version, random_query
-from bm25v.research.bench.soak.history import History, Images, Row, Version, make_encoding
-from bm25v.search import Query, engine, ranking
+from bm25v.research.bench.soak.history import (
+    History,
+    Images,
+    Row,
+    Version,
+    get_full_bag,
+    make_encoding,
+)
+from bm25v.search import Query, engine, ranking, results
 from bm25v.search.encode import encode_query
 from tests.children import needs_fork
 
@@ -134,8 +143,7 @@ def write_rows(folder: Path, rows: Iterable[Row]) -> None:
     with Writer(folder) as writer:
         for row in rows:
             if row.is_live:
-                encoding = make_encoding(row.number)
-                writer.put(row.file, encoding.bag, encoding.dense_e)
+                writer.put(row.file, make_encoding(row.number))
         writer.commit()
 
 
@@ -180,26 +188,52 @@ def store_wrong_bags(patch: Patch) -> None:
     """Some rows have the bag of another image, with a right checksum."""
     put = Writer.put
 
-    def put_other(self: Writer, file: Any, bag: Any, dense_e: Any) -> None:
-        put(self, file, make_encoding(3).bag if file.size % 7 == 0 else bag, dense_e)
+    def put_other(self: Writer, file: Any, encoding: Any) -> None:
+        other = encoding._replace(bag=make_encoding(3).bag)
+        put(self, file, other if file.size % 7 == 0 else encoding)
 
     patch.setattr(Writer, "put", put_other)
 
 
-def damage_rows(patch: Patch) -> None:
+def store_wrong_full_bags(patch: Patch) -> None:
+    """Some rows have the full bag of another image, with a right checksum."""
+    put = Writer.put
+
+    def put_other(self: Writer, file: Any, encoding: Any) -> None:
+        other = encoding._replace(full_bag=make_encoding(3).full_bag)
+        put(self, file, other if file.size % 7 == 0 else encoding)
+
+    patch.setattr(Writer, "put", put_other)
+
+
+def damage_rows(patch: Patch, name: str = "dense") -> None:
     """The last row is damaged after its checksum was computed."""
     commit = Writer.commit
 
     def commit_damaged(self: Writer) -> None:
         commit(self)
-        with self.dense_file.path.open("r+b") as file:
+        with getattr(self.files, name).path.open("r+b") as file:
             file.seek(-1, os.SEEK_END)
             file.write(b"\x55")
 
     patch.setattr(Writer, "commit", commit_damaged)
 
 
-@pytest.mark.parametrize("fault", [lose_removals, lose_commits, store_wrong_bags, damage_rows])
+def damage_full_bags(patch: Patch) -> None:
+    damage_rows(patch, "full_bags")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lose_removals,
+        lose_commits,
+        store_wrong_bags,
+        store_wrong_full_bags,
+        damage_rows,
+        damage_full_bags,
+    ],
+)
 def test_wrong_files_are_noticed_after_a_kill(
     soak: Soak, monkeypatch: Patch, fault: Callable[[Patch], None]
 ) -> None:
@@ -211,6 +245,35 @@ def test_wrong_files_are_noticed_after_a_kill(
         "\n".join(problem.text for problem in report.problems),
         flags=re.MULTILINE,
     )
+
+
+def count_wrongly(patch: Patch) -> None:
+    """Every tenth full bag is not counted."""
+    count_row, calls = FullBagCounter.count, count()
+
+    def count_most(self: FullBagCounter, row: Any, *, times: int) -> None:
+        if next(calls) % 10 != 9:
+            count_row(self, row, times=times)
+
+    patch.setattr(FullBagCounter, "count", count_most)
+
+
+def test_wrong_statistics_are_noticed_after_a_kill(soak: Soak, monkeypatch: Patch) -> None:
+    with monkeypatch.context() as patch:
+        count_wrongly(patch)
+        report = soak(n_readers=0)
+    assert report.seconds < SECONDS
+    assert "statistics" in report.problems[0].text
+
+
+def lose_full_bag_words(patch: Patch) -> None:
+    """Some words of full bags do not count."""
+
+    def score_few(full_bags: Any, query: Any, *values: Any, **options: Any) -> Any:
+        kept = np.arange(len(query.words) * 3 // 4)
+        return ranking.score_full_bags(full_bags, query.select(kept), *values, **options)
+
+    patch.setattr(engine, "score_full_bags", score_few)
 
 
 def follow_compactions_only(patch: Patch) -> None:
@@ -259,13 +322,11 @@ def break_ties_otherwise(patch: Patch) -> None:
 
 def change_the_last_bit_of_scores(patch: Patch) -> None:
     """Scores of BM25 are wrong by the smallest possible amount."""
-    search = searcher.Searcher.search
 
-    def search_almost(*values: Any, **options: Any) -> Any:
-        ranked = search(*values, **options)
-        return ranked._replace(scores=np.nextafter(ranked.scores, np.inf))
+    def sum_almost(parts: Any) -> float:
+        return math.nextafter(sum_contributions(parts), math.inf)
 
-    patch.setattr(searcher.Searcher, "search", search_almost)
+    patch.setattr(results, "sum_contributions", sum_almost)
 
 
 def compute_wrong_cosines(patch: Patch) -> None:
@@ -302,7 +363,8 @@ def fail_now_and_then(patch: Patch) -> None:
         (follow_no_restorations, "not the answer of steps"),
         (ignore_compactions, r"hit \d+ is \('"),
         (break_ties_otherwise, r"hit \d+ is \('/photos"),
-        (change_the_last_bit_of_scores, r"(sparse|hybrid) search: .* hit \d+ is \('/photos"),
+        (change_the_last_bit_of_scores, r"search: .* hit \d+ is \('/photos"),
+        (lose_full_bag_words, r"(words|hybrid) search: not the answer of steps"),
         (compute_wrong_cosines, "wrong cosines"),
         (ignore_filters, "hit"),
         (fail_now_and_then, "raises GalleryDamaged: row 7 is not a valid bag"),
@@ -350,7 +412,7 @@ def block_readers(patch: Patch) -> None:
 @pytest.mark.parametrize(
     ("fault", "seconds", "problem"),
     [
-        (leave_row_files, 6, r"at the end: (bags|dense)\S*\.rows was left"),
+        (leave_row_files, 6, r"at the end: (bags|dense|full)\S*\.rows was left"),
         (keep_snapshots_open, 6, r"reader 0: open files grew from \d+ to \d+"),
         (end_writers, SECONDS, "the writer ended with exit code 1: OSError: no such disk"),
         (block_readers, 1, "reader 1 did not end within 2 s"),
@@ -382,7 +444,11 @@ def test_expected_answers_are_those_of_the_formula_and_of_a_fresh_gallery(tmp_pa
     reference = Reference(Images(N_IMAGES))
     for step in (1, 30, 90):
         version = history.at(step)
-        bags = [make_encoding(row.number).bag for row in version.rows if row.is_live]
+        encodings = [make_encoding(row.number) for row in version.rows if row.is_live]
+        bags = {
+            "sparse": [encoding.bag for encoding in encodings],
+            "words": [get_full_bag(encoding).bag for encoding in encodings],
+        }
         with Gallery.create(tmp_path / f"{step}", vocabulary="toy") as gallery:
             write_rows(gallery.path, version.rows)
             for _ in range(60):
@@ -391,9 +457,12 @@ def test_expected_answers_are_those_of_the_formula_and_of_a_fresh_gallery(tmp_pa
                 paths = [version.rows[row].path for row in answer.rows]
                 assert [hit.path for hit in results] == paths
                 assert match_version(results, [answer], [version]) == step
-                if query.mode == "sparse" and not (query.must or query.without):
+                is_filtered = (
+                    query.must or query.without or answer.n_images > (query.candidates or 0)
+                )
+                if query.mode in bags and not is_filtered:
                     words = encode_query(query, gallery.store, gallery.store.snapshot()).words
-                    hits = reference_search(bags, words, N_IMAGES)
+                    hits = reference_search(bags[query.mode], words, N_IMAGES)
                     scores = [score for _, score in hits if score > 0][: query.k]
                     assert query.min_coverage or [hit.score for hit in results] == scores
 

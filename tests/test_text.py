@@ -100,13 +100,20 @@ def test_a_text_is_explained_by_the_words_that_its_nearest_images_share(
     assert NEAREST == 10
 
 
+def paths_with_word(gallery: Gallery, word: int) -> set[str]:
+    """Return the paths of all images that have a word in their full bag."""
+    snapshot = gallery.store.snapshot()
+    rows = snapshot.rows[snapshot.have_word(word, snapshot.rows)]
+    return set(gallery.store.catalog.paths_of(rows.tolist(), snapshot.state.generation))
+
+
 def test_filters_apply_to_a_text_and_to_the_words_that_explain_it(
     two_towers: TwoTowers, photos: Path
 ) -> None:
     gallery = make_tiny_gallery(two_towers.folder, photos)
     unfiltered = gallery.search(text="cat", k=12)
     word = unfiltered.query[0].word
-    with_word = {image.path for image in gallery.word(word).images}
+    with_word = paths_with_word(gallery, word)
     excluded = gallery.search(text="cat", without=[word], k=12)
     assert paths_of(excluded) == [p for p in paths_of(unfiltered) if p not in with_word]
     assert word not in {query_word.word for query_word in excluded.query}
@@ -136,8 +143,13 @@ def test_a_text_searches_for_the_words_whose_names_it_has(
     gallery.name_words({ear: "Striped Ear", grass: "grass", sky: "sky"})
     text = "a striped ear on grass"
     sparse = gallery.search(text=text, mode="sparse", k=12)
-    by_number = gallery.search(boost={ear: 1, grass: 1}, k=12)
-    assert sparse_scores(sparse) == sparse_scores(by_number)
+    by_number = {
+        mode: gallery.search(boost={ear: 1, grass: 1}, k=12, mode=mode)
+        for mode in ("sparse", "words")
+    }
+    assert sparse_scores(sparse) == sparse_scores(by_number["sparse"])
+    words = gallery.search(text=text, mode="words", k=12)
+    assert sparse_scores(words) == sparse_scores(by_number["words"])
     searched_names = ", ".join(gallery.word_names[word] for word in sorted((ear, grass)))
     assert sparse.notes == (f"searching for the named words: {searched_names}",)
     assert sparse[0].dense is None, "the tower is not needed"
@@ -146,7 +158,7 @@ def test_a_text_searches_for_the_words_whose_names_it_has(
     np.testing.assert_allclose([hit.score for hit in two_stage], cosines, atol=4e-4)
     assert {hit.path: hit.first_rank for hit in two_stage} == {h.path: h.rank for h in sparse}
     hybrid = gallery.search(text=text, mode="hybrid", k=12)
-    assert dict(sparse_scores(hybrid)) == dict(sparse_scores(sparse))
+    assert {p: s for p, s in sparse_scores(hybrid) if s} == dict(sparse_scores(words))
     dense = gallery.search(text=text, k=12)
     assert dense.mode == "dense"
     assert {word.weight for word in dense.query} == {1.0}
@@ -187,14 +199,15 @@ def test_without_a_text_tower_a_text_searches_by_names(gallery: Gallery, photos:
     ear, grass = most_common_words(gallery, 2)
     gallery.name_words({ear: "ear", grass: "grass"})
     results = gallery.search(text="EAR", k=12)
-    assert results.mode == "sparse"
-    assert set(paths_of(results)) == {image.path for image in gallery.word(ear).images}
+    assert results.mode == "words"
+    assert set(paths_of(results)) == paths_with_word(gallery, ear)
     assert [word.label for word in results.query] == ["ear"]
     boosted = gallery.search(text="ear", boost={"grass": 2.0}, k=12)
     assert {word.label: word.weight for word in boosted.query} == {"ear": 1.0, "grass": 2.0}
     with_image = gallery.search(photos / "3.png", text="ear", k=12)
-    assert with_image.mode == "sparse"
-    assert {word.weight for word in with_image.query} <= {0.5, 1.0}
+    assert with_image.mode == "words"
+    by_index = gallery.search(photos / "3.png", text="ear", k=12, mode="sparse")
+    assert {word.weight for word in by_index.query} <= {0.5, 1.0}
     with pytest.raises(WrongUse, match=r"mode 'dense': named words have no dense vec"):
         gallery.search(text="ear", mode="dense")
     gallery.remove(results[0].path)
@@ -243,7 +256,7 @@ def test_the_commands_with_a_text(indexed: Any) -> None:
     word = indexed("words", "--json").json["words"][0]["word"]
     indexed("words", "name", word, "cat")
     results = indexed("search", "--text", "a cat", "--json").json
-    assert (results["mode"], results["notes"]) == ("sparse", ["searching for the named words: cat"])
+    assert (results["mode"], results["notes"]) == ("words", ["searching for the named words: cat"])
     assert {word["name"] for word in results["query"]} == {"cat"}
     shown = indexed("search", "--text", "a cat")
     assert "cat (" in shown.out

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ import safetensors
 from click.testing import CliRunner
 
 from bm25v import backbones
+from bm25v.api import Gallery
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.cli.gallery import index
 from bm25v.errors import UnknownVocabulary, VocabularyError, WrongUse
@@ -103,7 +105,7 @@ def test_the_fingerprint_depends_on_everything_that_changes_a_bag() -> None:
 
 
 def test_the_error_for_an_unknown_name_lists_the_shipped_vocabularies() -> None:
-    with pytest.raises(UnknownVocabulary, match=r"'birds'.* or one of: default, toy"):
+    with pytest.raises(UnknownVocabulary, match=r"'birds'.* or one of: default, default-1, toy"):
         Vocabulary.load("birds")
 
 
@@ -207,14 +209,17 @@ def test_an_sae_of_another_width_raises_vocabulary_error() -> None:
 
 
 def test_the_default_vocabulary_encodes_an_image_as_sixteen_words() -> None:
-    assert shipped_names() == ["default", "toy"]
+    assert shipped_names() == ["default", "default-1", "toy"]
     default = Vocabulary.load()
-    assert (default.backbone_name, default.sae.k, default.k_post) == ("tinyvit-5m", 16, 16)
+    assert (default.backbone_name, default.sae.k, default.k_post) == ("tinyvit-5m", 24, 16)
     assert default.n_words == 32 * default.backbone.patch_dim
     assert default.report["data"]
     image = np.asarray(make_image(3, side=300))
     encoding = default.encode(image)
     assert len(encoding.bag.words) == 16
+    assert encoding.full_bag is not None
+    assert set(encoding.bag.words) < set(encoding.full_bag.words)
+    assert not set(default.stop_words) & set(encoding.full_bag.words)
     assert np.linalg.norm(encoding.dense_e) == pytest.approx(1, abs=1e-5)
     assert default.encode(image).bag.tf.tolist() == encoding.bag.tf.tolist()
 
@@ -252,3 +257,58 @@ def test_a_failed_download_without_a_message_names_the_error(
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     with pytest.raises(UnknownVocabulary, match=r"cannot be downloaded \(TimeoutError\)"):
         Vocabulary.load("hf://somebody/words")
+
+
+def test_stop_words_enter_no_bag_and_change_the_fingerprint(tmp_path: Path) -> None:
+    toy = Vocabulary.load("toy")
+    image = make_pixels(3)
+    stop_words = toy.encode(image).bag.words[:3].tolist()
+    without = Vocabulary.build(
+        "without", backbone=toy.backbone, sae=toy.sae, stop_words=stop_words[::-1]
+    )
+    assert without.fingerprint != toy.fingerprint
+    encoding = without.encode(image)
+    assert encoding.full_bag is not None
+    assert not {*stop_words} & {*encoding.bag.words, *encoding.full_bag.words}
+    assert {*encoding.bag.words} > {*toy.encode(image).bag.words} - {*stop_words}
+    without.save(tmp_path / "v")
+    loaded = Vocabulary.load(tmp_path / "v")
+    assert loaded.stop_words == tuple(sorted(stop_words))
+    assert loaded.fingerprint == without.fingerprint
+    for wrong in ([192], [-1]):
+        with pytest.raises(WrongUse, match="stop_words"):
+            Vocabulary.build("wrong", backbone=toy.backbone, sae=toy.sae, stop_words=wrong)
+
+
+def test_full_bags_are_a_setting_that_does_not_change_the_fingerprint(tmp_path: Path) -> None:
+    toy = Vocabulary.load("toy")
+    for k_full, expected in ((None, 256), (20, 20), (0, 0)):
+        vocabulary = Vocabulary.build("v", backbone=toy.backbone, sae=toy.sae, k_full=k_full)
+        vocabulary.save(tmp_path / "v")
+        loaded = Vocabulary.load(tmp_path / "v")
+        assert (loaded.k_full, loaded.full_bag_words) == (k_full, expected)
+        assert loaded.fingerprint == toy.fingerprint
+        full_bag = loaded.encode(make_pixels(3)).full_bag
+        assert (full_bag is None) == (expected == 0)
+        assert full_bag is None or len(full_bag.words) <= expected
+        path = tmp_path / f"g{expected}"
+        with Gallery.create(path, vocabulary=tmp_path / "v") as gallery:
+            gallery.add({"a": make_pixels(3), "b": make_pixels(4)})
+            mode = gallery.search(make_pixels(5)).mode
+            assert (mode, gallery.info().has_full_bags) == (
+                ("hybrid", True) if expected else ("two-stage", False)
+            )
+            assert gallery.problems() == []
+
+
+def test_a_gallery_of_an_older_default_finds_its_vocabulary(tmp_path: Path) -> None:
+    older = Vocabulary.load("default-1")
+    with Gallery.create(tmp_path / "g", vocabulary="default-1") as gallery:
+        gallery.add({"a": make_pixels(3)})
+    with sqlite3.connect(tmp_path / "g" / "catalog.sqlite") as db:
+        db.execute("UPDATE meta SET value = 'default' WHERE key = 'vocabulary'")
+    db.close()
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert gallery.vocabulary.fingerprint == older.fingerprint
+        assert gallery.search(make_pixels(3), include_query=True)[0].path == "a"
+        assert gallery.add({"b": make_pixels(4)}).added == 1

@@ -22,7 +22,9 @@ from bm25v.gallery.file_state import FileState
 from bm25v.gallery.writer import Writer
 from bm25v.pages.charts import draw_position_map, draw_tf_histogram
 from bm25v.pages.word_page import render_word, render_words_overview
+from bm25v.sae.model import Codes
 from bm25v.search.text import SharedWord
+from bm25v.vocabulary import Encoding
 from bm25v.vocabulary import bag as bags
 from bm25v.vocabulary.bag import Bag
 from tests import test_cli
@@ -46,7 +48,8 @@ def put(tmp_path: Path) -> Put:
                 words = np.array(sorted(tf), dtype=np.int32)
                 bag = Bag(words, bags.quantise(np.array([tf[word] for word in sorted(tf)])))
                 file = FileState(path, number.to_bytes(16, "big"), 1, 1)
-                writer.put(file, bag, np.ones(12, dtype=np.float32))
+                codes = Codes(np.empty((0, 1), np.int32), np.empty((0, 1), np.float32))
+                writer.put(file, Encoding(bag, np.ones(12, dtype=np.float32), codes))
             writer.commit()
         return gallery
 

@@ -53,11 +53,18 @@ if TYPE_CHECKING:
     from bm25v.index.bm25 import Bm25Parameters
     from bm25v.sae.model import Codes, SparseAutoEncoder
     from bm25v.search.query import Query, QueryOptions
-    from bm25v.search.results import Hit, Match, QueryWord, Results, WordContribution
+    from bm25v.search.results import (
+        Hit,
+        Match,
+        QueryWord,
+        Results,
+        ScorePart,
+        WordContribution,
+    )
     from bm25v.search.text import SharedWord
     from bm25v.training.recipe import Recipe
     from bm25v.training.train import train
-    from bm25v.vocabulary.bag import Bag
+    from bm25v.vocabulary.bag import Bag, FullBag
     from bm25v.vocabulary.vocabulary import Encoding, Vocabulary
 
 __version__ = "0.1.0"
@@ -80,6 +87,7 @@ __all__ = [
     "Failure",
     "Features",
     "FolderWithWord",
+    "FullBag",
     "Gallery",
     "GalleryDamaged",
     "GalleryError",
@@ -102,6 +110,7 @@ __all__ = [
     "QueryWord",
     "Recipe",
     "Results",
+    "ScorePart",
     "SharedWord",
     "Similarity",
     "SparseAutoEncoder",
@@ -124,6 +133,7 @@ __all__ = [
 _HOMES = {
     "Backbone": "bm25v.backbones.protocol",
     "Bag": "bm25v.vocabulary.bag",
+    "FullBag": "bm25v.vocabulary.bag",
     "Bm25Parameters": "bm25v.index.bm25",
     "Codes": "bm25v.sae.model",
     "Duplicate": "bm25v.duplicates.groups",
@@ -147,6 +157,7 @@ _HOMES = {
     "QueryWord": "bm25v.search.results",
     "Recipe": "bm25v.training.recipe",
     "Results": "bm25v.search.results",
+    "ScorePart": "bm25v.search.results",
     "SharedWord": "bm25v.search.text",
     "Similarity": "bm25v.duplicates.similarity",
     "SparseAutoEncoder": "bm25v.sae.model",

@@ -37,7 +37,6 @@ PHOTOS = PackagedFile(
     licence="MIT (the package)",
 )
 HITS = 5
-CANDIDATES = 20  # a tenth of the photos: 200, the default, would be all of them
 _QUERIES_PER_SPECIES = 2
 _LABELS = "flower_labels.csv"
 
@@ -131,14 +130,10 @@ def run(
         for done, query in enumerate(photos.queries, start=len(photos.indexed) + 1):
             path = os.path.abspath(query)
             encoding = gallery.vocabulary.encode(path)
-            searches.append(
-                search_and_explain(
-                    gallery, path, encoding, candidates=CANDIDATES, labels=photos.species
-                )
-            )
+            searches.append(search_and_explain(gallery, path, encoding, labels=photos.species))
             by_words.append(
                 search_and_explain(
-                    gallery, path, encoding, mode="sparse", explained=0, labels=photos.species
+                    gallery, path, encoding, mode="words", explained=0, labels=photos.species
                 )
             )
             progress("searching", done, total)
@@ -155,14 +150,13 @@ def search_and_explain(
     encoding: Encoding | None = None,
     *,
     k: int = HITS,
-    mode: Mode = "two-stage",
-    candidates: int = 200,
+    mode: Mode | None = None,
     explained: int = 1,
     labels: Mapping[str, str] | None = None,
 ) -> LabelledSearch:
     """Search with the image at a path, which may be encoded already, and explain the first hits."""
     encoding = encoding or gallery.vocabulary.encode(query)
-    results = gallery.search(encoding, k=k, mode=mode, candidates=candidates)
+    results = gallery.search(encoding, k=k, mode=mode)
     explanations = tuple(
         gallery.explain(query, hit.path, encoding=encoding) for hit in results.hits[:explained]
     )
@@ -242,9 +236,9 @@ def _render(report: DemoReport, n_indexed: int) -> str:
     return render_searches(
         "Flowers that look alike, and why",
         report.searches,
-        lead=f"{both.queries} photos searched among {n_indexed} others: {CANDIDATES} candidates by "
-        "visual words, sorted by overall similarity. The search knows nothing about species; the "
-        "labels only check its hits.",
+        lead=f"{both.queries} photos searched among {n_indexed} others, sorted by overall "
+        "similarity and visual words together. The search knows nothing about species; the labels "
+        "only check its hits.",
         facts=[
             (f"{both.first} of {both.queries}", "first hits show the query's species"),
             (f"{both.all} of {both.hits}", f"of all hits, the first {HITS} of each query, do"),

@@ -10,15 +10,17 @@ from bm25v.api import Gallery
 from bm25v.gallery import catalog_schema
 from bm25v.gallery.file_state import FileState
 from bm25v.gallery.writer import Writer
+from bm25v.search import Mode
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.folder import FORMAT
 from tests.conftest import make_pixels
 
 HERE = Path(__file__).parent
+SUFFIXES: dict[str, Mode] = {".json": "sparse", "-words.json": "words"}  # files with hits, by mode
 
 
 def main() -> None:
-    """Write `vocabulary-N` and `gallery-N` beside this file, and the expected hits of a search.
+    """Write `vocabulary-N` and `gallery-N` beside this file, and the expected hits of searches.
 
     The gallery was compacted once, and an image was removed since.
     """
@@ -31,16 +33,24 @@ def main() -> None:
             for seed in (99, *range(5)):
                 encoding = vocabulary.encode(make_pixels(seed))
                 file = FileState(f"/photos/{seed}.png", bytes([seed] * 16), 1000 + seed, seed)
-                writer.put(file, encoding.bag, encoding.dense_e)
+                writer.put(file, encoding)
             writer.commit()
         gallery.remove("/photos/99.png")
         gallery.compact()
         gallery.remove("/photos/3.png")
-        hits = gallery.search(make_pixels(1), mode="sparse").to_dict()["hits"]
+        for suffix, mode in SUFFIXES.items():
+            hits = [
+                {
+                    "path": hit.path,
+                    "sparse": hit.sparse,
+                    "words": [{"word": word.word} for word in hit.words],
+                }
+                for hit in gallery.search(make_pixels(1), mode=mode)
+            ]
+            (HERE / f"{path.name}{suffix}").write_text(json.dumps(hits) + "\n")
     with Writer(path):
         pass  # the last connection empties and deletes the catalogue's log
     (path / "writer.lock").unlink()
-    (HERE / f"gallery-{catalog_schema.FORMAT}.json").write_text(json.dumps(hits, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """`bm25v ablate`, `report`, `zipf` and `cost`."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,8 @@ _PAPER_ZIPF = (
 _COST_NOTE = (
     "bytes per vector as in the paper: 4 per number, 6 per word; counted: 5 operations for each "
     "posting that is read, with the gallery's own images as queries; projected: each word keeps "
-    "its share of the images"
+    "its share of the images; Words and Hybrid: the stored bytes of full bags, and five operations "
+    "for each word of 1,000 candidates"
 )
 
 
@@ -92,10 +94,10 @@ def ablate(
 ) -> None:
     """Evaluate several values of a SETTING.
 
-    SETTING is k, expansion, layer, k_post, k_query, scoring, quantisation, k1, b, candidates,
-    query, tf, pooling, stop, fusion or weight; several are combined. With --values, k encodes with
-    the same SAE; to compare SAEs trained with another k, expansion or layer, give --vocabularies.
-    Finished measurements are kept and not repeated.
+    SETTING is k, expansion, layer, k_post, k_full, k_query, scoring, quantisation, k1, b,
+    candidates, query, tf, pooling, stop or weight; several are combined. With --values, k encodes
+    with the same SAE; to compare SAEs trained with another k, expansion or layer, give
+    --vocabularies. Finished measurements are kept and not repeated.
     """
     from bm25v.cli.progress import progress_bar
     from bm25v.research import datasets, plots, tables
@@ -175,7 +177,7 @@ def report(
     folders.
     """
     from bm25v.cli.progress import progress_bar
-    from bm25v.research import datasets, report
+    from bm25v.research import datasets, report, tables
     from bm25v.vocabulary import Vocabulary
 
     settings = read_settings(preset, changes)
@@ -192,6 +194,7 @@ def report(
     if as_json:
         print_json(result.to_dict())
         return
+    print_grid(*tables.comparison_table(result.result))
     page, numbers = (display_path(str(output / file)) for file in (report.PAGE, report.NUMBERS))
     echo(f"{page}: a page about {result.result.name}")
     echo(f"{numbers}: its figures")
@@ -294,6 +297,9 @@ def cost(gallery_path: Path, sizes: tuple[int, ...], output: Path | None, as_jso
 
     gallery = zipf.read_frequencies(gallery_path)
     usage = cost.count_usage(gallery.df_v, gallery.info.n_images)
+    if gallery.full_rows is not None:
+        full_bags = cost.count_full_usage(gallery.full_rows, gallery.df_v)
+        usage = replace(usage, full_bags=full_bags)
     usages = [usage, *(usage.project(size) for size in sizes)]
     growth = cost.measure_growth(gallery.df_v, gallery.info.n_images)
     if output:
@@ -321,12 +327,14 @@ def _cost_to_dict(
             "active": usage.active_words,
             "picture_words": usage.image_words,
             "postings": {"expected": usage.expected_postings, "counted": usage.postings},
+            "full_bags": None if usage.full_bags is None else usage.full_bags.to_dict(),
             "systems": [system.to_dict() for system in cost_table(usage, dim=dim)],
         }
         for usage in usages
     ]
     on_disk = {
         "bags": info.bag_bytes_per_image,
+        "full_bags": info.full_bag_bytes_per_image,
         "dense": info.dense_bytes_per_image,
         "catalogue": info.catalog_bytes_per_image,
     }
@@ -370,10 +378,15 @@ def _print_growth(growth: "Growth") -> None:
 
 
 def _print_disk(info: "GalleryInfo") -> None:
-    bag, dense = info.bag_bytes_per_image, info.dense_bytes_per_image
+    parts = {
+        "for the bag": info.bag_bytes_per_image,
+        "for the full bag": info.full_bag_bytes_per_image,
+        "for the dense vector": info.dense_bytes_per_image,
+    }
+    listed = [f"{size:,.0f} {purpose}" for purpose, size in parts.items() if size]
     echo_wrapped(
-        f"bm25v stores {bag + dense:,.0f} bytes per image on disk: {bag:,.0f} for the bag and "
-        f"{dense:,.0f} for the dense vector"
+        f"bm25v stores {sum(parts.values()):,.0f} bytes per image on disk: "
+        f"{', '.join(listed[:-1])} and {listed[-1]}"
     )
     if info.removed_rows:
         echo_wrapped(

@@ -26,7 +26,15 @@ _RATIOS = (  # the system to compare with, and ours
     ("scipy-columns", "first-stage"),
     ("bm25s", "first-stage"),
     ("dense", "two-stage"),
+    ("dense", "words"),
+    ("dense", "hybrid"),
+    ("dense", "words-1000"),
+    ("dense", "hybrid-1000"),
     ("hnsw", "two-stage"),
+)
+_RERANKS = (  # the second stage by words, and by cosine
+    ("words-rerank", "cosine-rerank"),
+    ("words-rerank-1000", "cosine-rerank-1000"),
 )
 _folder_argument = click.argument(
     "folder", required=False, type=PathType(exists=True, path_type=Path)
@@ -117,7 +125,11 @@ def search(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Compare searches with other systems on one thread, and time updates."""
+    """Compare searches with other systems on one thread, and time updates.
+
+    Searches by full bags (words, hybrid) order K candidates, or the 1,000 that are their default;
+    words-first-stage finds these, words-rerank and cosine-rerank are the second stage alone.
+    """
     from bm25v.research import plots
     from bm25v.research.bench.search import time_search
     from bm25v.research.bench.workload import SyntheticImages, read_gallery
@@ -173,6 +185,10 @@ def _print_search_times(times: "SearchTimes") -> None:
         ratio = times.ratio(slow, fast)
         if ratio is not None:
             echo_wrapped(f"{fast} is {ratio:.2f} times as fast as {slow}")
+    for words, cosine in _RERANKS:
+        ratio = times.ratio(words, cosine)
+        if ratio is not None:
+            echo_wrapped(f"{words} takes {ratio:.2f} times as long as {cosine}")
     echo()
 
 

@@ -1,4 +1,4 @@
-"""`bm25v evaluate`, with `evaluate regions` and `evaluate faithfulness`."""
+"""`bm25v evaluate`, with `evaluate regions`, `evaluate faithfulness`, `evaluate no-match`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +10,11 @@ from bm25v.cli.printing import (
     echo,
     echo_text,
     echo_wrapped,
+    make_columns,
     print_grid,
     print_json,
     print_problems,
+    print_table,
 )
 from bm25v.display import display_path, format_json
 from bm25v.errors import WrongUse
@@ -74,7 +76,7 @@ class _Evaluate(click.Command):
     @property
     def commands(self) -> dict[str, click.Command]:
         """The subcommands, as a group has them."""
-        return {"regions": regions, "faithfulness": faithfulness}
+        return {"regions": regions, "faithfulness": faithfulness, "no-match": no_match}
 
     def make_context(
         self,
@@ -238,6 +240,46 @@ def regions(
     echo(f"whole pair      {_format(result.whole, '.1%')}")
     echo(f"box around one  {_format(result.box, '.1%')}")
     echo(f"a box is right {_format(result.gain, '.2f')} times as often")
+
+
+@click.command("no-match")
+@click.option(
+    "--in",
+    "inside",
+    required=True,
+    type=PathType(path_type=Path),
+    help="A folder of class folders: half of each class becomes the gallery.",
+)
+@click.option(
+    "--out",
+    "outside",
+    required=True,
+    multiple=True,
+    type=PathType(path_type=Path),
+    help="A folder of images of other things.",
+)
+@vocabulary_option
+@json_option
+def no_match(inside: Path, outside: tuple[Path, ...], vocabulary: str, as_json: bool) -> None:
+    """Measure how often "No good match" is right.
+
+    Half of the images of each class in --in are indexed. The others are searched for: a good match
+    exists. Those in --out are searched for, too: there is none.
+    """
+    from bm25v.cli.progress import progress_bar
+    from bm25v.research.no_match import measure_no_match
+
+    with progress_bar() as progress:
+        result = measure_no_match(inside, outside, vocabulary=vocabulary, progress=progress)
+    if as_json:
+        print_json(result.to_dict())
+        return
+    echo(f"{result.n_images:,} images in the gallery; the best hit is")
+    rows = [
+        (name, f"{counts.n:,}", *(f"{counts.share(s):.1%}" for s in ("strong", "fair", "weak")))
+        for name, counts in result.counts.items()
+    ]
+    print_table(make_columns(("queries", "n", "strong", "fair", "weak"), rows, texts=("queries",)))
 
 
 def _format(interval: "Interval", form: str) -> str:

@@ -63,7 +63,9 @@ def index(
         gallery = Gallery.open(gallery_path, vocabulary=vocabulary)
     else:
         require_images(paths, exclude)  # before an empty gallery is created
-        gallery = Gallery.create(gallery_path, vocabulary=vocabulary or DEFAULT, **parameters)
+        gallery = Gallery.create(
+            gallery_path, vocabulary=DEFAULT if vocabulary is None else vocabulary, **parameters
+        )
     with gallery:
         report = _add_images(gallery, paths, exclude=exclude, workers=workers)
     if as_json:
@@ -82,6 +84,7 @@ def _print_report(report: "IndexReport", verbose: bool) -> None:
     as_before = f" ({n_known:,} as before: list with -v)" if n_known else ""
     counts = [f"{report.added:,} added", f"{len(report.failed):,} unreadable{as_before}"]
     changes = {"updated": report.updated, "moved": report.moved, "removed": report.removed}
+    changes["now with full bags"] = report.upgraded
     counts += [f"{n:,} {change}" for change, n in changes.items() if n]
     counts.append(f"{report.unchanged:,} unchanged")
     echo(f"{', '.join(counts)} in {duration(report.seconds)}")
@@ -127,8 +130,9 @@ def info(gallery_path: Path, as_json: bool) -> None:
         print_json(facts.to_dict())
         return
     sizes = (
-        f"{facts.bag_bytes_per_image:,.0f} bag, {facts.dense_bytes_per_image:,.0f} dense "
-        f"vector, {facts.catalog_bytes_per_image:,.0f} catalogue"
+        f"{facts.bag_bytes_per_image:,.0f} bag, {facts.full_bag_bytes_per_image:,.0f} full bag, "
+        f"{facts.dense_bytes_per_image:,.0f} dense vector, {facts.catalog_bytes_per_image:,.0f} "
+        "catalogue"
     )
     removed = f" ({facts.removed_rows:,} removed)" if facts.removed_rows else ""
     lines = {
@@ -141,6 +145,8 @@ def info(gallery_path: Path, as_json: bool) -> None:
         "BM25": f"k1 {facts.k1:g}, b {facts.b:g}",
         "bytes per image": sizes,
     }
+    if not facts.has_full_bags:
+        lines["full bags"] = "none: `bm25v index` on its folders adds them"
     print_facts(lines)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT_GALLERY = "gallery.bm25v"
-MODES = ("two-stage", "sparse", "dense", "hybrid")
+MODES = ("hybrid", "words", "two-stage", "sparse", "dense")
 
 
 class PathType(click.Path):  # noqa: TID251 - the one place
@@ -136,15 +136,14 @@ _QUERY_OPTIONS = (
     click.option(
         "--mode",
         type=click.Choice(MODES),
-        help="What orders the hits  [default: two-stage; dense with --text; sparse with --boost "
-        "or words alone]",
+        help="What orders the hits: hybrid (similarity + words), words, two-stage (the paper's), "
+        "sparse (the words of the index), dense (similarity)  [default: hybrid]",
     ),
     click.option(
         "--candidates",
-        default=200,
-        show_default=True,
         type=click.IntRange(1),
-        help="Images that the first stage passes to the second.",
+        help="Images that the first stage passes to the second  [default: 1000; 200 in mode "
+        "two-stage]",
     ),
 )
 

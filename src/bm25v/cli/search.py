@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from bm25v.search import Hit, QueryOptions, Results
 
 _ORDERS = {
-    "two-stage": "up to {candidates} by words, sorted by similarity",
-    "hybrid": "up to {candidates} by words, sorted by similarity + {factor:.3g} × BM25",
-    "sparse": "all images, sorted by words (BM25)",
-    "dense": "all images, sorted by similarity",
+    "hybrid": "sorted by similarity + {factor:.3g} × BM25",
+    "words": "sorted by words (BM25)",
+    "two-stage": "sorted by similarity",
+    "sparse": "sorted by words of the index (BM25)",
+    "dense": "sorted by similarity",
 }
 _NARROW, _WIDE = 80, 100  # columns: below, fewer numbers are shown; from there on, more
 _HIT_WORDS = 5  # at most, beside a hit
@@ -78,7 +79,7 @@ def search(
     elif not results:
         echo(f"no match: {results.no_match}")
     else:
-        _print_hits(results, options["candidates"], verbose)
+        _print_hits(results, verbose)
 
 
 def _check_images(images: tuple[str, ...]) -> None:
@@ -94,9 +95,11 @@ def _check_images(images: tuple[str, ...]) -> None:
         raise WrongUse(f'no image {text!r}; to search by text: --text "{text}"')
 
 
-def _print_hits(results: "Results", n_candidates: int, verbose: bool) -> None:
+def _print_hits(results: "Results", verbose: bool) -> None:
     width = output_width()
     is_wide = width >= _WIDE
+    if results.is_weak:
+        echo("No good match. The closest are:")
     header = ("#", "by words", "score", "BM25", "coverage")
     rows = [
         (
@@ -109,9 +112,9 @@ def _print_hits(results: "Results", n_candidates: int, verbose: bool) -> None:
         for hit in results
     ]
     hidden = set() if is_wide else {"by words", "BM25"}
-    if results.mode in ("sparse", "dense"):
+    if results.mode == "sparse" or results.candidates is None:
         hidden.add("by words")
-    if results.mode == "sparse":
+    if results.mode in ("sparse", "words"):
         hidden.add("BM25")  # it is the score
     words = [_list_words(hit, with_contributions=is_wide) for hit in results]
     print_table(
@@ -121,16 +124,27 @@ def _print_hits(results: "Results", n_candidates: int, verbose: bool) -> None:
             Column("words that add most", words),
         ]
     )
-    if any(word.weight != 1 for word in results.query):
+    if _is_steered(results):
         echo_wrapped(_list_weights(results, width), style="dim")
-    order = _ORDERS[results.mode].format(
-        candidates=count(n_candidates, "candidate"), factor=results.sparse_factor or 0
-    )
+    n = results.candidates
+    which = "all images" if n is None else f"the best {count(n, 'candidate')} of the index"
+    order = f"{which}, {_ORDERS[results.mode]}".format(factor=results.sparse_factor or 0)
+    best = results.hits[0]
+    if best.rank == 1 and best.strength is not None:
+        order = f"best match: {best.strength}; {order}"
     seconds = duration(sum(results.ms.values()) / 1e3)
     echo_wrapped(f"{order} ({seconds})", style="dim")
     if verbose:
         stages = ", ".join(f"{stage} {ms:.1f} ms" for stage, ms in results.ms.items())
         echo_wrapped(stages, style="dim")
+
+
+def _is_steered(results: "Results") -> bool:
+    """Return whether the weights of words are others than those of one image."""
+    weights = [word.weight for word in results.query]
+    if results.mode in ("hybrid", "words"):  # by the strength of a word, up to 1
+        return any(weight < 0 or weight > 1 for weight in weights)
+    return any(weight != 1 for weight in weights)
 
 
 def _list_words(hit: "Hit", *, with_contributions: bool) -> list[str]:
@@ -203,15 +217,15 @@ def _print_explanation(explanation: "Explanation", top: int) -> None:
     match = explanation.match
     for note in explanation.notes:
         echo(f"note: {note}", err=True)
-    echo(display_path(explanation.hit_path))
-    if match.dense is not None:
-        echo(f"overall similarity (cosine) {match.dense:.3f}, not part of the score")
+    strength = f": a {match.strength} match" if match.strength else ""
+    echo(f"{display_path(explanation.hit_path)}{strength}")
+    echo(f"score {match.formula}")
     echo(f"share of the query matched {match.coverage:.0%}, rare words counting more")
     if explanation.parts:
-        echo(f"score by words (BM25) {match.sparse:.2f}, the sum of:")
+        echo(f"by words (BM25) {match.sparse:.2f}, the sum of:")
         _print_contributions(explanation, top)
     else:
-        echo("score by words (BM25) 0.00: no word of the query")
+        echo("by words (BM25) 0.00: no word of the query")
     echo(
         f"total word strength {match.length:.2f} (average of {count(match.n_images, 'image')} "
         f"{match.average_length:.2f})"

@@ -14,7 +14,13 @@ from PIL import Image, ImageDraw, ImageFont
 
 from bm25v.display import count
 from bm25v.errors import WrongUse
-from bm25v.explanations.explanation import Explanation, Part, combine_maps, percent_of
+from bm25v.explanations.explanation import (
+    Explanation,
+    Part,
+    combine_maps,
+    describe_score,
+    percent_of,
+)
 from bm25v.explanations.heatmaps import colour_scale, overlay
 from bm25v.search.regions import Box
 
@@ -52,7 +58,8 @@ def draw(explanation: Explanation, *, top: int = 5) -> Image.Image:
     >>> from bm25v.search import Match, WordContribution
     >>> pixels, grid = np.zeros((40, 60, 3), np.uint8), np.ones((7, 7), np.float32)
     >>> word = WordContribution(7, "petal", 2.0, 3.0, 4.0, 1.5, 3.0)
-    >>> match = Match("rose.jpg", 3.0, 0.9, (word,), 0.4, 3.0, 3.0, 20)
+    >>> scores = ("words", 3.0, 3.0, 1.0, "strong", 0.9)
+    >>> match = Match("rose.jpg", *scores, (word,), 0.4, 3.0, 3.0, 20)
     >>> draw(Explanation((pixels,), pixels, match, (Part(word, (grid,), grid),))).width
     1140
     """
@@ -151,16 +158,15 @@ def _draw_caption(pen: ImageDraw.ImageDraw, x: int, role: str, name: str) -> Non
 
 
 def _draw_score(pen: ImageDraw.ImageDraw, y: int, explanation: Explanation) -> None:
-    x, n_words = _LEFT[2], len(explanation.parts)
-    _write(pen, (x, y - 4), "BM25 score", 17, _QUIET)
-    _write(pen, (x, y + 18), f"{explanation.sparse:.2f}", 60, _INK)
-    _write(pen, (x, y + 88), f"the sum of {count(n_words, 'shared word')}", 19, _QUIET)
-    coverage = f"{explanation.match.coverage:.0%} of the query, rare words counting more"
-    _write(pen, (x, y + 112), coverage, 19, _QUIET)
-    if explanation.dense is not None:
-        _write(pen, (x, y + 152), f"Cosine {explanation.dense:.3f}", 24, _INK)
-        note = "overall similarity, not part of the score"
-        _write(pen, (x, y + 184), note, 17, _QUIET)
+    x, strength = _LEFT[2], explanation.match.strength
+    (score, label), *others = describe_score(explanation.match)
+    _write(pen, (x, y - 4), f"A {strength} match" if strength else "Match", 17, _QUIET)
+    _write(pen, (x, y + 18), score, 60, _INK)
+    _write(pen, (x, y + 88), label, 19, _QUIET)
+    for n, (value, label) in enumerate(others):
+        _write(pen, (x, y + 120 + 28 * n), value, 19, _INK)
+        short = label.partition(",")[0]
+        _write(pen, (x + 66, y + 120 + 28 * n), _shorten(short, 17, _COLUMN - 66), 17, _QUIET)
 
 
 def _draw_legend(sheet: Image.Image, pen: ImageDraw.ImageDraw, y: int) -> None:
@@ -185,7 +191,7 @@ def _draw_word(
     _write(pen, (right, y - 6), f"{contribution:+.2f}", 28, _ACCENT, anchor="ra")
     _draw_bar(pen, y + 40, before, contribution, explanation.positive_sum)
     percent = percent_of(word.contribution, explanation.sparse)
-    _write(pen, (x, y + 64), f"{percent} of the score", 19, _INK)
+    _write(pen, (x, y + 64), f"{percent} of what words add", 19, _INK)
     weight = "" if word.weight == 1 else f" x weight {word.weight:.3g}"
     factors = f"idf {word.idf:.2f} x saturation {word.saturation:.2f}{weight}"
     _write(pen, (x, y + 92), factors, 17, _QUIET)
@@ -215,13 +221,13 @@ def _draw_footer(pen: ImageDraw.ImageDraw, y: int, explanation: Explanation, n_d
     n_more = len(contributions) - n_drawn
     if n_more:
         more = count(n_more, "more word")
-        about = f"{more}: {percent_of(rest, score)} of the score"
+        about = f"{more}: {percent_of(rest, score)}"
         _write(pen, (x, y + _GAP - 4), about, 19, _INK)
         _write(pen, (right, y + _GAP - 8), f"{rest:+.2f}", 24, _ACCENT, anchor="ra")
         _draw_bar(pen, y + _GAP + 26, drawn, rest, explanation.positive_sum)
-        summary = f"{drawn:.2f} above + {rest:.2f} in {more} = {score:.2f}, the BM25 score"
+        summary = f"{drawn:.2f} above + {rest:.2f} in {more} = {score:.2f} by words (BM25)"
     else:
-        summary = f"All shared words are shown; they add up to {score:.2f}, the BM25 score"
+        summary = f"All shared words are shown; they add up to {score:.2f} by words (BM25)"
     _write(pen, (_MARGIN, y + _GAP - 4), summary, 19, _INK)
 
 

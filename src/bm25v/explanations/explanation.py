@@ -7,7 +7,7 @@ the score and where the word is in both images. Not this module's job: how that 
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,7 +82,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why an image matches. The parts' contributions sum to `sparse`; `dense` is not among them."""
+    """Why an image matches: `parts` are its words, whose contributions sum to `sparse`.
+
+    `match.score` is what ordered the hits, and `match.parts` what it is the sum of.
+    """
 
     query_images: tuple[Pixels, ...]
     hit_image: Pixels | None  # None if the file cannot be read; `notes` have the reason
@@ -153,6 +156,7 @@ class Explanation:
         """Return the explanation as plain values, without the pixels."""
         return {
             **self.match.to_dict(),
+            "parts": [part._asdict() for part in self.match.parts],
             "words": [
                 {
                     **part.word._asdict(),
@@ -181,7 +185,7 @@ def explain_hit(
     """Explain why an image of the gallery matches a query.
 
     `encoding` saves encoding the query's image again; `image` is the hit's, if it has no file. The
-    query's mode matters for a text only: it decides which words the text becomes.
+    query's mode decides which score is explained.
     """
     if encoding is not None and len(query.images) != 1:
         raise WrongUse(f"an encoding with {len(query.images)} images: it needs exactly one")
@@ -213,6 +217,22 @@ def explain_hit(
         parameters=store.catalog.meta.parameters,
         query_names=tuple(_file_name(query_image) for query_image in query.images),
     )
+
+
+def describe_score(match: Match) -> Iterator[tuple[str, str]]:
+    """Yield what is known about the score, as (value, label)."""
+    if match.mode in ("words", "sparse"):
+        yield f"{match.score:.2f}", "score, the sum of its words (BM25)"
+    else:
+        yield f"{match.score:.3f}", "score" if match.sparse_factor else "score: similarity alone"
+    if match.mode == "hybrid":
+        yield f"{match.dense:.3f}", "of it by overall similarity (cosine)"
+        yield f"{match.sparse_factor * match.sparse:.3f}", "of it by words"
+    elif match.sparse_factor == 0:
+        yield f"{match.sparse:.2f}", "by words (BM25), which did not order the hits"
+    elif match.dense is not None:
+        yield f"{match.dense:.3f}", "overall similarity (cosine), not part of the score"
+    yield f"{match.coverage:.0%}", "share of the query matched, rare words counting more"
 
 
 def combine_maps(explanation: Explanation) -> tuple[tuple[Grid, ...], Grid | None]:

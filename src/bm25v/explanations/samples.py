@@ -59,6 +59,7 @@ class Samples:
     patches: int  # in all of them
     counts_v: NDArray[np.uint32]  # patches in which each word is active
     words: tuple[SampleWord, ...]  # from frequent to rare
+    stop_words: tuple[int, ...] = ()  # in nearly all of the images; the vocabulary stores them
 
     def save(self, folder: Path) -> None:
         """Write the samples into a vocabulary's folder."""

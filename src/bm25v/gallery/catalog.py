@@ -28,17 +28,22 @@ from bm25v.errors import (
     WrongUse,
 )
 from bm25v.gallery.catalog_schema import (
+    CALIBRATION_KEYS,
     COLUMNS,
     CREATE,
     FILE_NAME,
     FORMAT,
+    FULL_KEYS,
     METADATA_FORMAT,
     OLD_COLUMNS,
     OLD_PARAMETERS,
     RENUMBER,
+    STATISTICS_KEYS,
     UPGRADES,
 )
 from bm25v.gallery.records import (
+    Calibration,
+    FullBagState,
     ImageRecord,
     Meta,
     State,
@@ -48,11 +53,14 @@ from bm25v.gallery.records import (
 )
 from bm25v.gallery.storage_errors import DATABASE_ERRORS, database_error
 from bm25v.images import Metadata
+from bm25v.index.bm25 import Statistics
+from bm25v.vocabulary.bag import FULL_WORDS
 
 Rows = NDArray[np.int64]
 
 _log = logging.getLogger(__name__)
 
+_STATE_KEYS = ("generation", *FULL_KEYS, *CALIBRATION_KEYS)
 _BELOW = "path = ? OR path > ? AND path < ?"  # with `path_bounds`
 
 _IMMUTABLE = "ro&immutable=1"  # read without a log, for read-only media
@@ -111,14 +119,17 @@ class Catalog:
         return self._connection
 
     @staticmethod
-    def create(path: Path, meta: Meta) -> None:
+    def create(path: Path, meta: Meta, full_bags: FullBagState | None) -> None:
         """Write an empty catalogue."""
+        entries = list(vars(meta).items())
+        if full_bags is not None:
+            entries += _full_bag_entries(full_bags, Statistics.empty(meta.n_words))
         try:
             with closing(sqlite3.connect(path)) as db, db:
                 db.execute("PRAGMA journal_mode = WAL")
                 for statement in CREATE:
                     db.execute(statement)
-                db.executemany("INSERT INTO meta VALUES (?, ?)", list(vars(meta).items()))
+                db.executemany("INSERT INTO meta VALUES (?, ?)", entries)
         except DATABASE_ERRORS as error:
             raise database_error(path, error) from error
 
@@ -178,14 +189,43 @@ class Catalog:
     def state(self) -> State:
         """Return which version of the gallery this is."""
         (n_rows,) = self._one("SELECT coalesce(max(row), -1) + 1 FROM pictures")
-        generation = self._all("SELECT value FROM meta WHERE key = 'generation'")
-        if not generation:  # format 1 keeps no changes
+        facts = dict(self._all(f"SELECT key, value FROM meta WHERE key IN {_STATE_KEYS}"))
+        if "generation" not in facts:  # format 1 keeps no changes
             return State(0, n_rows, None)
         (last,) = self._one(
             "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'changes'), 0)"
         )
         (forgotten,) = self._one("SELECT coalesce(min(number) - 1, ?) FROM changes", last)
-        return State(generation[0][0], n_rows, last, forgotten)
+        changes = (facts["generation"], n_rows, last, forgotten)
+        return State(*changes, _full_bag_state(facts, n_rows), _calibration(facts))
+
+    def full_statistics(self) -> Statistics:
+        """Return the statistics of the full bags of live rows."""
+        query = f"SELECT key, value FROM meta WHERE key IN {STATISTICS_KEYS}"
+        match [dict(self._all(query)).get(key) for key in STATISTICS_KEYS]:
+            case [int(n), int(total_length), bytes(df)] if len(df) == 4 * self.meta.n_words:
+                df_v = np.frombuffer(df, "<i4").astype(np.int64)
+                if total_length >= 0 and np.all((df_v >= 0) & (df_v <= n)):
+                    return Statistics(n, df_v, total_length)
+        raise GalleryDamaged(f"{self._path} has no valid statistics: run bm25v verify")
+
+    def set_full_bags(self, state: FullBagState, statistics: Statistics) -> None:
+        """Store which rows have full bags, and the statistics of those."""
+        for entry in _full_bag_entries(state, statistics):
+            self._change("INSERT OR REPLACE INTO meta VALUES (?, ?)", *entry)
+
+    def is_live(self, row: int) -> bool:
+        """Return whether a row is that of an image, not of a removed one."""
+        return bool(self._one("SELECT live FROM pictures WHERE row = ?", row)[0])
+
+    def set_calibration(self, calibration: Calibration) -> None:
+        """Store what the gallery's own images reach when they search for each other."""
+        for entry in zip(CALIBRATION_KEYS, calibration, strict=True):
+            self._change("INSERT OR REPLACE INTO meta VALUES (?, ?)", *entry)
+
+    def set_checksum(self, row: int, checksum: int) -> None:
+        """Store the checksum of a row's bytes."""
+        self._change("UPDATE pictures SET checksum = ? WHERE row = ?", checksum, row)
 
     def changes_since(self, number: int) -> tuple[Rows, Rows]:
         """Return the rows that were removed, and those restored, after a change."""
@@ -219,6 +259,13 @@ class Catalog:
             self.check_generation(generation)
             columns = self._all("SELECT row, path FROM pictures ORDER BY row")
         return {row: os.fsdecode(path) for row, path in columns}
+
+    def copies_of(self, row: int, generation: int) -> list[int]:
+        """Return the rows of all images with the content of a row, with itself."""
+        with self.transaction():
+            self.check_generation(generation)
+            same = "content = (SELECT content FROM pictures WHERE row = ?)"
+            return list(map(int, self.rows_where(same, row)))
 
     def check_generation(self, generation: int) -> None:
         """Raise `RowsRenumbered` if rows were renumbered since."""
@@ -363,7 +410,8 @@ class Catalog:
 
     def _read_meta(self, db: sqlite3.Connection) -> Meta:
         entries = dict(db.execute("SELECT key, value FROM meta").fetchall())
-        entries.pop("generation", 0)  # not constant: see `state`
+        for key in (*_STATE_KEYS, *STATISTICS_KEYS):
+            entries.pop(key, 0)  # not constant: see `state`
         version = entries.pop("format", None)
         self._format = version
         if isinstance(version, int) and version > FORMAT:
@@ -415,6 +463,28 @@ def require_gallery(folder: Path) -> None:
             f"no gallery at {folder}: create one with `bm25v index FOLDER -g {folder}`, or in "
             "Python with Gallery.open_or_create"
         )
+
+
+def _full_bag_entries(state: FullBagState, statistics: Statistics) -> list[tuple[str, Any]]:
+    df = statistics.df_v.astype("<i4").tobytes()
+    values = (*state, statistics.n, statistics.total_length, df)
+    return list(zip((*FULL_KEYS, *STATISTICS_KEYS), values, strict=True))
+
+
+def _full_bag_state(facts: Mapping[str, Any], n_rows: int) -> FullBagState | None:
+    match [facts.get(key) for key in FULL_KEYS]:
+        case [None, None, None]:
+            return None
+        case [int(k), int(n_patches), int(n)] if 0 < k <= FULL_WORDS and 0 <= n <= n_rows:
+            return FullBagState(k, n_patches, n)
+    raise GalleryDamaged("the catalogue has no valid number of full bags: run bm25v verify")
+
+
+def _calibration(facts: Mapping[str, Any]) -> Calibration | None:
+    match [facts.get(key) for key in CALIBRATION_KEYS]:
+        case [float(weak_below), float(strong_from), int(n_images), int(last_change)]:
+            return Calibration(weak_below, strong_from, n_images, last_change)
+    return None  # it is a help, not content
 
 
 def _rows(rows: list[Any]) -> Rows:

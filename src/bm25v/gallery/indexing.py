@@ -26,6 +26,7 @@ from bm25v.errors import ImageError, WrongUse
 from bm25v.gallery.encoding import EncodedImage, NamedImage, encode_images
 from bm25v.gallery.file_state import check_path, has_size_and_time
 from bm25v.gallery.records import ImageRecord
+from bm25v.gallery.upgrade import add_full_bags
 from bm25v.gallery.writer import Writer
 from bm25v.images import ImageInput
 from bm25v.progress import Progress
@@ -55,6 +56,7 @@ class IndexReport:
     moved: int = 0
     unchanged: int = 0
     removed: int = 0
+    upgraded: int = 0  # images of an older gallery that have full bags now
     failed: list[Failure] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -83,6 +85,7 @@ def index_files(
     _check_workers(workers)
     require_images(paths, exclude)
     report = IndexReport()
+    report.upgraded = add_full_bags(writer, vocabulary, workers or available_cpus(), progress)
     changed = _find_changed_files(writer, paths, exclude, report)
     if remove_missing:
         changed += _find_overwritten(writer, paths, exclude, changed)
@@ -109,6 +112,7 @@ def index_images(
     start = time.perf_counter()
     _check_workers(workers)
     report = IndexReport()
+    report.upgraded = add_full_bags(writer, vocabulary, workers or available_cpus(), progress)
     checked = _check_named_images(named)
     _add_images(writer, vocabulary, checked, total, report, workers, progress)
     return _finish(writer, report, start)
@@ -309,7 +313,7 @@ def _add_image(writer: Writer, read: EncodedImage, report: IndexReport) -> None:
     elif same is not None:
         writer.put_copy(file, same.row)
     elif read.encoding is not None:
-        writer.put(file, read.encoding.bag, read.encoding.dense_e)
+        writer.put(file, read.encoding)
     if at_path is None:
         report.added += 1
     else:

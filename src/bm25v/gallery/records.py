@@ -1,6 +1,7 @@
 """What the catalogue knows, as values: about a gallery, about a version of it, about an image.
 
-In: columns of the database. Out: `Meta`, `State`, `ImageRecord`. Not this module's job: SQL.
+In: columns of the database. Out: `Meta`, `State` with its parts, `ImageRecord`. Not this module's
+job: SQL.
 """
 
 import os
@@ -57,6 +58,23 @@ class ImageRecord(NamedTuple):
         return Metadata(self.width, self.height, from_seconds(self.taken))
 
 
+class FullBagState(NamedTuple):
+    """Which rows of the gallery have full bags, and how these are stored."""
+
+    k: int  # words of a full bag, at most
+    n_patches: int  # of the backbone
+    n_rows: int  # the first rows; all others follow when an upgrade is completed
+
+
+class Calibration(NamedTuple):
+    """What the gallery's own images reach when they search for each other."""
+
+    weak_below: float  # a hybrid score
+    strong_from: float
+    n_images: int  # of the gallery at that time
+    last_change: int  # of the catalogue at that time
+
+
 class State(NamedTuple):
     """Which version of the gallery a transaction sees."""
 
@@ -64,6 +82,13 @@ class State(NamedTuple):
     n_rows: int  # with those of removed images
     last_change: int | None  # the newest entry of `changes`; None if the format has none
     forgotten: int = 0  # changes up to this one are no longer listed
+    full_bags: FullBagState | None = None
+    calibration: Calibration | None = None
+
+    @property
+    def has_full_bags(self) -> bool:
+        """Whether all rows have full bags."""
+        return self.full_bags is not None and self.full_bags.n_rows == self.n_rows
 
 
 def path_bounds(path: str) -> tuple[bytes, bytes, bytes]:

@@ -1,4 +1,4 @@
-"""Append-only files of fixed-width rows after a 64-byte header: bags and dense vectors.
+"""Append-only files of fixed-width rows after a 64-byte header: bags, full bags, dense vectors.
 
 In: rows as bytes. Out: memory-mapped arrays. The catalogue decides which rows exist: the next
 writer cuts off what lies behind the rows that it names.
@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import GalleryDamaged, GalleryError, GalleryTooNew
-from bm25v.gallery.records import Meta
-from bm25v.vocabulary.bag import Bag
+from bm25v.gallery.records import Meta, State
+from bm25v.vocabulary.bag import Bag, FullBag, patch_bytes, word_bytes
 
 FORMAT = 1
 HEADER_BYTES = 64
@@ -106,17 +106,44 @@ class RowWriter:
         self._file.close()
 
 
-def bag_file(folder: Path, meta: Meta, generation: int) -> RowFile:
-    """Return the file of bags: in each row k_post words, then their term frequencies."""
-    word = "<u2" if meta.n_words <= 1 << 16 else "<u4"
-    dtype = np.dtype([("words", word, (meta.k_post,)), ("tf", "<u2", (meta.k_post,))])
-    return RowFile(folder / _file_name("bags", generation), dtype)
+class RowFiles(NamedTuple):
+    """The files of a gallery; each has a row for each image."""
+
+    bags: RowFile  # in each row k_post words, then their term frequencies
+    dense: RowFile
+    full_bags: RowFile | None  # k words, the levels of their tf, their patches; None in older ones
+
+    @classmethod
+    def of(cls, folder: Path, meta: Meta, state: State) -> "RowFiles":
+        """Return the files of one version of a gallery."""
+        word = f"<u{word_bytes(meta.n_words)}"
+        layouts = {
+            "bags": [("words", word, (meta.k_post,)), ("tf", "<u2", (meta.k_post,))],
+            "dense": [("dense", "<f2", (meta.dense_dim,))],
+        }
+        if state.full_bags is not None:
+            k, n_patches, _ = state.full_bags
+            layouts["full"] = full_bag_layout(k, meta.n_words, n_patches)
+        files = [
+            RowFile(folder / _file_name(name, state.generation), np.dtype(layout))
+            for name, layout in layouts.items()
+        ]
+        return cls(files[0], files[1], files[2] if len(files) == 3 else None)
+
+    @property
+    def paths(self) -> set[Path]:
+        """The paths of the files."""
+        return {file.path for file in self if file is not None}
 
 
-def dense_file(folder: Path, meta: Meta, generation: int) -> RowFile:
-    """Return the file of dense vectors."""
-    dtype = np.dtype([("dense", "<f2", (meta.dense_dim,))])
-    return RowFile(folder / _file_name("dense", generation), dtype)
+def full_bag_layout(k: int, n_words: int, n_patches: int) -> list[tuple[str, str, tuple[int]]]:
+    """Return the fields of a stored full bag: k words, the levels of their tf, their patches."""
+    types = {
+        "words": f"<u{word_bytes(n_words)}",
+        "levels": "u1",
+        "patches": f"<u{patch_bytes(n_patches)}",
+    }
+    return [(name, kind, (k,)) for name, kind in types.items()]
 
 
 def read_bag(row: np.void) -> Bag:
@@ -129,6 +156,21 @@ def write_bag(row: np.void, bag: Bag) -> None:
     """Fill one row with a bag."""
     row["words"][: len(bag.words)] = bag.words
     row["tf"][: len(bag.tf)] = bag.tf
+
+
+def read_full_bag(row: np.void) -> FullBag:
+    """Return the full bag of one stored row."""
+    used = row["levels"] > 0
+    words, patches = row["words"][used].astype(np.int32), row["patches"][used].astype(np.uint16)
+    return FullBag(words, row["levels"][used], patches)
+
+
+def write_full_bag(row: np.void, full_bag: FullBag) -> None:
+    """Fill one row with a full bag, or with as many of its strongest words as the row has."""
+    k = len(row["words"])
+    kept = np.sort(np.argsort(-full_bag.levels.astype(np.int64), kind="stable")[:k])
+    for name in FullBag._fields:
+        row[name][: len(kept)] = getattr(full_bag, name)[kept]
 
 
 def _file_name(kind: str, generation: int) -> str:

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from bm25v.errors import GalleryDamaged, GalleryError
 from bm25v.gallery.catalog import Catalog, RowsRenumbered
+from bm25v.gallery.full_bags import FullBags
 from bm25v.gallery.records import State
-from bm25v.gallery.rows import RowArray, bag_file, dense_file, read_bag
+from bm25v.gallery.rows import RowArray, RowFiles, read_bag
+from bm25v.index.bm25 import Statistics
 from bm25v.index.searcher import Searcher
 from bm25v.vocabulary.bag import Bag
 
@@ -26,6 +28,7 @@ class Snapshot:
     bags: RowArray
     dense_ne: NDArray[np.float16]
     searcher: Searcher
+    full_bags: FullBags | None  # None if an older version of bm25v has written the gallery
 
     @classmethod
     def load(cls, folder: Path, catalog: Catalog, previous: "Snapshot | None" = None) -> "Snapshot":
@@ -42,7 +45,8 @@ class Snapshot:
                 removed, restored = catalog.removed_rows(), np.empty(0, np.int64)
             else:
                 removed, restored = catalog.changes_since(previous.state.last_change or 0)
-        bags, dense = view_rows(folder, catalog, state)
+            statistics = catalog.full_statistics() if state.has_full_bags else None
+        bags, dense, full_rows = view_rows(folder, catalog, state)
         n_words = catalog.meta.n_words
         n_known = 0 if previous is None else previous.state.n_rows
         if np.any(bags["words"][n_known:] >= n_words):
@@ -57,12 +61,27 @@ class Snapshot:
             )
         else:
             searcher = previous.searcher.updated(*arrays, removed=removed, restored=restored)
-        return cls(version, state, bags, dense["dense"], searcher)
+        full_bags = None
+        if full_rows is not None and statistics is not None:
+            full_bags = FullBags(full_rows, statistics)
+        return cls(version, state, bags, dense["dense"], searcher, full_bags)
 
     @property
     def rows(self) -> NDArray[np.int64]:
         """The rows of all images, ascending."""
         return self.searcher.rows
+
+    @property
+    def word_statistics(self) -> Statistics:
+        """The statistics of all words that images have: those of full bags, if there are any."""
+        return (self.searcher if self.full_bags is None else self.full_bags).statistics
+
+    def have_word(self, word: int, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of the rows, ascending, have a word; in a full bag, if there are any."""
+        if self.full_bags is not None:
+            return self.full_bags.have_word(word, rows)
+        has_word_n = self.searcher.sum_values(np.array([word]), np.ones(1)) > 0
+        return np.asarray(has_word_n[rows])
 
     def bag(self, row: int) -> Bag:
         """Return the bag stored in a row."""
@@ -72,12 +91,16 @@ class Snapshot:
         return bag
 
 
-def view_rows(folder: Path, catalog: Catalog, state: State) -> tuple[RowArray, RowArray]:
-    """Return the bags and dense vectors of a state."""
-    location = (folder, catalog.meta, state.generation)
+def view_rows(
+    folder: Path, catalog: Catalog, state: State
+) -> tuple[RowArray, RowArray, RowArray | None]:
+    """Return the bags, dense vectors and full bags of a state; not all rows need have the last."""
+    files = RowFiles.of(folder, catalog.meta, state)
     try:
-        bags = bag_file(*location).view(state.n_rows)
-        return bags, dense_file(*location).view(state.n_rows)
+        full_rows = None
+        if files.full_bags is not None and state.full_bags is not None:
+            full_rows = files.full_bags.view(state.full_bags.n_rows)
+        return files.bags.view(state.n_rows), files.dense.view(state.n_rows), full_rows
     except GalleryError:
         catalog.version()  # reconnects if needed, so that the next line sees the newest state
         if catalog.state().generation != state.generation:

@@ -26,14 +26,16 @@ from bm25v.files import sync_folder
 from bm25v.gallery.catalog import Catalog, RowsRenumbered
 from bm25v.gallery.catalog_schema import FILE_NAME
 from bm25v.gallery.file_state import check_path, has_size_and_time, read_file_state
-from bm25v.gallery.records import ImageRecord, Meta
-from bm25v.gallery.rows import bag_file, dense_file
+from bm25v.gallery.full_bags import plan_full_bags
+from bm25v.gallery.records import FullBagState, ImageRecord, Meta, State
+from bm25v.gallery.rows import RowFiles
 from bm25v.gallery.selection import ImageFilter, Selection, select_images
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.storage_errors import disk_errors
 from bm25v.gallery.word_names import WordNames
 from bm25v.index.bm25 import Bm25Parameters
 from bm25v.vocabulary import Vocabulary
+from bm25v.vocabulary.vocabulary import find_shipped
 
 _ATTEMPTS = 10  # compactions in a row, until a reader gives up
 _SELECTIONS_KEPT = 16  # filters whose rows are remembered, as pages of one search share them
@@ -56,7 +58,9 @@ class GalleryInfo:
     average_length: float
     k1: float
     b: float
+    has_full_bags: bool
     bag_bytes_per_image: float
+    full_bag_bytes_per_image: float
     dense_bytes_per_image: float
     catalog_bytes_per_image: float
 
@@ -78,7 +82,7 @@ class GalleryStore:
         self.path = Path(os.path.abspath(check_path(path)))
         self.catalog = Catalog(self.path / FILE_NAME)
         self.names = WordNames(self.path, self.catalog.meta)
-        self._vocabulary_source = vocabulary or self.catalog.meta.vocabulary
+        self._vocabulary_source = self.catalog.meta.vocabulary if vocabulary is None else vocabulary
         self._vocabulary: Vocabulary | None = None
         self._text_tower: TextTower | None = None
         self._snapshot: Snapshot | None = None
@@ -107,7 +111,7 @@ class GalleryStore:
             b=float(parameters.b),
         )
         with disk_errors(path.parent):
-            _create_folder(path, meta)
+            _create_folder(path, meta, plan_full_bags(vocabulary))
 
     def close(self) -> None:
         """Release the files; the gallery cannot be used afterwards."""
@@ -220,7 +224,7 @@ class GalleryStore:
         """Return facts about the gallery."""
         meta = self.catalog.meta
         snapshot = self.snapshot()
-        statistics = snapshot.searcher.statistics
+        statistics, full_bags = snapshot.searcher.statistics, snapshot.full_bags
         n = max(statistics.n, 1)
         catalog_bytes = sum(p.stat().st_size for p in self.path.glob(f"{FILE_NAME}*"))
         return GalleryInfo(
@@ -235,7 +239,9 @@ class GalleryStore:
             average_length=statistics.average_length,
             k1=meta.k1,
             b=meta.b,
+            has_full_bags=snapshot.full_bags is not None,
             bag_bytes_per_image=snapshot.bags.nbytes / n,
+            full_bag_bytes_per_image=0.0 if full_bags is None else full_bags.rows.nbytes / n,
             dense_bytes_per_image=snapshot.dense_ne.nbytes / n,
             catalog_bytes_per_image=catalog_bytes / n,
         )
@@ -248,6 +254,9 @@ class GalleryStore:
                 f"{self.path}: {error}; if it has moved: bm25v index FOLDER --vocabulary NEW_PATH"
             ) from error
         expected = self.catalog.meta.vocabulary_fingerprint
+        is_own = self._vocabulary_source == self.catalog.meta.vocabulary
+        if vocabulary.fingerprint != expected and is_own:
+            vocabulary = find_shipped(expected) or vocabulary  # maybe that of an older version
         if vocabulary.fingerprint != expected:
             raise VocabularyMismatch(
                 f"{self.path} was made with vocabulary {self.catalog.meta.vocabulary} "
@@ -257,15 +266,16 @@ class GalleryStore:
         return vocabulary
 
 
-def _create_folder(path: Path, meta: Meta) -> None:
+def _create_folder(path: Path, meta: Meta, full_bags: FullBagState | None) -> None:
     """Make the files in a scratch folder and rename it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as scratch:
         folder = Path(scratch) / "gallery"
         folder.mkdir()
-        bag_file(folder, meta, 0).create()
-        dense_file(folder, meta, 0).create()
-        Catalog.create(folder / FILE_NAME, meta)
+        for file in RowFiles.of(folder, meta, State(0, 0, 0, full_bags=full_bags)):
+            if file is not None:
+                file.create()
+        Catalog.create(folder / FILE_NAME, meta, full_bags)
         sync_folder(folder)
         try:
             if path.exists():

@@ -3,12 +3,16 @@
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from bm25v.errors import GalleryDamaged
 from bm25v.gallery.catalog import Catalog
+from bm25v.gallery.full_bags import FullBagCounter
 from bm25v.gallery.records import ImageRecord
-from bm25v.gallery.rows import read_bag
+from bm25v.gallery.rows import read_bag, read_full_bag
 from bm25v.gallery.snapshot import view_rows
 from bm25v.gallery.writer import row_checksum
+from bm25v.index.bm25 import Statistics
 
 
 def find_problems(folder: Path, catalog: Catalog) -> list[str]:
@@ -17,22 +21,46 @@ def find_problems(folder: Path, catalog: Catalog) -> list[str]:
     with catalog.transaction():
         state = catalog.state()
         records = list(catalog.records())
-    bags, dense = view_rows(folder, catalog, state)
+        statistics = None
+        try:
+            if state.full_bags is not None:
+                statistics = catalog.full_statistics()
+        except GalleryDamaged:
+            problems.append("catalogue: it has no valid statistics of full bags")
+    bags, dense, full_bags = view_rows(folder, catalog, state)
     if [record.row for record in records] != list(range(state.n_rows)):
         return [*problems, "catalogue: there are rows that it does not name"]
-    for record, bag_row, dense_row in zip(records, bags, dense, strict=True):
-        problem = _check_row(record, bag_row, dense_row, catalog.meta.n_words)
+    n_words, n_full = catalog.meta.n_words, 0 if full_bags is None else len(full_bags)
+    counter = FullBagCounter(Statistics.empty(n_words))
+    for record in records:
+        row = record.row
+        full_row = full_bags[row] if full_bags is not None and row < n_full else None
+        problem = _check_row(record, bags[row], dense[row], full_row, n_words)
         if problem:
-            problems.append(f"row {record.row} ({record.path}): {problem}")
+            problems.append(f"row {row} ({record.path}): {problem}")
+        elif full_row is not None and record.live:
+            counter.count(full_row, times=1)
+    if not problems and statistics is not None and not counter.agrees_with(statistics):
+        problems.append("catalogue: its statistics are not those of the full bags")
     return problems
 
 
 def _check_row(
-    record: ImageRecord, bag_row: np.void, dense_row: np.void, n_words: int
+    record: ImageRecord,
+    bag_row: np.void,
+    dense_row: np.void,
+    full_row: np.void | None,
+    n_words: int,
 ) -> str | None:
-    if row_checksum(bag_row.tobytes(), dense_row.tobytes()) != record.checksum:
+    rows = (bag_row, dense_row) if full_row is None else (bag_row, dense_row, full_row)
+    if row_checksum(*(row.tobytes() for row in rows)) != record.checksum:
         return "its bytes have changed"
-    words = read_bag(bag_row).words
-    if np.any(words >= n_words) or np.any(np.diff(words) <= 0):
+    if not _are_words(read_bag(bag_row).words, n_words):
         return "it is not a bag of this vocabulary"
+    if full_row is not None and not _are_words(read_full_bag(full_row).words, n_words):
+        return "it is not a full bag of this vocabulary"
     return None
+
+
+def _are_words(words: NDArray[np.int32], n_words: int) -> bool:
+    return bool(np.all(words < n_words) and np.all(np.diff(words) > 0))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 N_CLASSES = 5  # best and worst classes that are shown
 SIGNIFICANT = 0.05
 
-_N_COLOURS = 9  # of the style sheet
+_N_COLOURS = 10  # of the style sheet
 _TITLES = {  # in the order of the colours
     "bm25v": "BM25-V",
     "dense": "Dense",
@@ -37,18 +37,23 @@ _TITLES = {  # in the order of the colours
     "ivfpq": "IVF-PQ",
     "dot": "Dot product",
     "bovw": "Bag of visual words",
+    "words": "Words",
 }
-_HEADLINES = ("two-stage-200", "hybrid", "dense", "bm25v")
-_COMPARED = ("bm25v", "two-stage-200", "dense")
+_HEADLINES = ("hybrid", "words", "dense", "two-stage-200", "bm25v")
+_COMPARED = ("bm25v", "two-stage-200", "words", "hybrid", "dense")
 _SETTINGS = {
     "k_post": "How many words of an image are kept",
     "k_query": "How many words of the query are used",
     "scoring": "How words are compared: by BM25, or in other ways",
+    "k_full": "How many words a full bag has, which words and hybrid order by",
+    "weight": "How much words count in hybrid, beside the cosine",
 }
 _ABLATION_METRICS = ("R@1", "R@10", "R@100", "mAP", "mAP easy", "mAP medium", "mAP hard")
 _TIMED = {
     "first-stage": "BM25-V, first stage",
     "two-stage": "Two-stage",
+    "words": "Words",
+    "hybrid": "Hybrid",
     "dense": "Dense scan",
     "hnsw": "HNSW",
 }
@@ -98,6 +103,7 @@ def render_evaluation(report: "Report") -> str:
         intervals=_describe_intervals(systems, headline),
         systems=_tabulate_systems(systems, result.metrics),
         descriptions=[(system_title(name), system.description) for name, system in systems.items()],
+        owners=_tabulate_owners(result, headline),
         comparisons=_tabulate_comparisons(systems, headline),
         classes=_tabulate_classes(systems, headline),
         ablations=[_describe_ablation(report, ablation) for ablation in report.ablations],
@@ -105,6 +111,7 @@ def render_evaluation(report: "Report") -> str:
         zipf_table=_tabulate_frequencies(report.zipf),
         usage=report.usages[0],
         bag_bytes=report.bag_bytes,
+        full_bag_bytes=report.full_bag_bytes,
         dense_bytes=report.dense_bytes,
         costs=_tabulate_costs(report),
         growth=_plot_growth(report.growth),
@@ -154,7 +161,8 @@ def _details(report: "Report") -> Iterator[tuple[str, str]]:
     yield vocabulary["name"], "vocabulary"
     yield vocabulary["fingerprint"], "its fingerprint"
     yield f"{vocabulary['words']:,}", "words in the vocabulary"
-    yield str(vocabulary["k_post"]), "words per image (k_post)"
+    yield str(vocabulary["k_post"]), "words per image in the index (k_post)"
+    yield str(vocabulary["k_full"]), "words per full bag (k_full)"
     yield report.version, "version of bm25v"
 
 
@@ -217,6 +225,22 @@ def _tabulate_systems(systems: Systems, metrics: Sequence[str]) -> Table:
         for name, system in systems.items()
     ]
     return Table(["system", *metrics], rows)
+
+
+def _tabulate_owners(result: "EvaluationResult", headline: str) -> Table:
+    """Return the paper's systems, ours and dense, relative to dense."""
+    metrics = [name for name in dict.fromkeys((headline, "R@10", "mAP")) if name in result.metrics]
+
+    def cell(name: str, metric: str) -> Cell:
+        share = result.relative_to_dense(name, metric)
+        note = "" if share is None else f"{share:.1%} of dense"
+        return Cell(format_share(result.systems[name].metrics[metric].mean), note)
+
+    rows: list[tuple[str, list[str | Cell]]] = [
+        (system_title(name), [owner, *(cell(name, metric) for metric in metrics)])
+        for name, owner in result.compared_systems.items()
+    ]
+    return Table(["system", "whose", *metrics], rows)
 
 
 def _tabulate_comparisons(systems: Systems, metric: str) -> Table | None:
@@ -289,29 +313,30 @@ def _format_range(interval: "Interval") -> str:
 def _describe_ablation(report: "Report", ablation: "AblationResult") -> dict[str, Any]:
     (axis,) = ablation.axes
     headline = headline_metric(list(ablation.dense))
-    columns = [("bm25v", metric) for metric in ablation.dense if metric in _ABLATION_METRICS]
-    columns.append(("two-stage", headline))
+    main, *others = ablation.trials[0].metrics  # systems; of the others one metric is enough
+    columns = [(main, metric) for metric in ablation.dense if metric in _ABLATION_METRICS]
+    columns += [(system, headline) for system in others]
     values = [trial.values[axis] for trial in ablation.trials]
+    reads_postings = main == "bm25v"
     rows = [
         (
             trial.values[axis],
             [
                 *(format_share(trial.metrics[system][metric]) for system, metric in columns),
-                f"{trial.postings:,.0f}",
+                *([f"{trial.postings:,.0f}"] if reads_postings else []),
             ],
         )
         for trial in ablation.trials
     ]
-    names = [
-        f"{metric}, two-stage" if system == "two-stage" else metric for system, metric in columns
-    ]
+    names = [metric if system == "bm25v" else f"{metric}, {system}" for system, metric in columns]
+    heads = [axis, *names, *(["postings read"] if reads_postings else [])]
     used = report.setting(axis)
     chosen = values.index(used) if used in values else None
     about = _SETTINGS.get(axis, "")
     return {
         "axis": axis,
         "about": about,
-        "table": Table([axis, *names, "postings read"], rows, chosen),
+        "table": Table(heads, rows, chosen),
         "plot": _plot_ablation(ablation, about, columns, names),
     }
 

@@ -5,7 +5,7 @@ job: finding the words and where they are (`bm25v.explanations`).
 """
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,15 @@ from PIL import Image
 from bm25v.errors import Bm25vError, WrongUse
 from bm25v.explanations.crops import encode_jpeg, shrink
 from bm25v.explanations.drawing import draw
-from bm25v.explanations.explanation import Explanation, Grid, Part, Pixels, combine_maps, percent_of
+from bm25v.explanations.explanation import (
+    Explanation,
+    Grid,
+    Part,
+    Pixels,
+    combine_maps,
+    describe_score,
+    percent_of,
+)
 from bm25v.explanations.heatmaps import heat_layer
 from bm25v.files import replace_file
 from bm25v.pages.render import render
@@ -22,6 +30,7 @@ from bm25v.search import WordContribution
 from bm25v.search.regions import Box
 
 _PHOTO_SIDE = 760  # pixels
+_PAGE_WORDS, _MISSING_WORDS = 24, 24  # that are shown on a page, if nobody says how many
 _HIT = "hit"
 _PAGE = "HTML"
 _FORMATS = {
@@ -36,13 +45,14 @@ _FORMATS = {
 
 
 def render_explanation(explanation: Explanation, *, top: int | None = None) -> str:
-    """Return the page; with `top`, only the words that contribute most have a row of their own.
+    """Return the page; `top` words, those that contribute most, have a row of their own.
 
     >>> import numpy as np
     >>> from bm25v.search import Match
     >>> pixels, grid = np.zeros((40, 60, 3), np.uint8), np.ones((7, 7), np.float32)
     >>> word = WordContribution(7, "petal", 2.0, 3.0, 4.0, 1.5, 3.0)
-    >>> match = Match("rose.jpg", 3.0, 0.9, (word,), 0.4, 3.0, 3.0, 20)
+    >>> scores = ("words", 3.0, 3.0, 1.0, "strong", 0.9)
+    >>> match = Match("rose.jpg", *scores, (word,), 0.4, 3.0, 3.0, 20)
     >>> parts = (Part(word, (grid,), grid),)
     >>> page = render_explanation(Explanation((pixels,), pixels, match, parts))
     >>> "<h1>rose.jpg</h1>" in page, "petal" in page, "+3.00" in page
@@ -54,7 +64,7 @@ def render_explanation(explanation: Explanation, *, top: int | None = None) -> s
     if explanation.hit_image is not None:
         sides[_HIT] = explanation.hit_image
     contributions = explanation.rounded_contributions()
-    n_shown = len(contributions[:top])
+    n_shown = len(contributions[: top or _PAGE_WORDS])
     n_positive = sum(part.word.weight > 0 for part in explanation.parts)
     in_queries, in_hit = combine_maps(explanation)
     return render(
@@ -67,7 +77,7 @@ def render_explanation(explanation: Explanation, *, top: int | None = None) -> s
         n_positive=n_positive,
         n_negative=len(explanation.parts) - n_positive,
         n_query=sum(word.weight > 0 for word in explanation.query_words) or n_positive,
-        facts=list(describe_score(explanation)),
+        facts=list(describe_score(explanation.match)),
         notes=explanation.notes,
         query_figures=_query_figures(explanation, sides, in_queries),
         text=explanation.text,
@@ -78,9 +88,11 @@ def render_explanation(explanation: Explanation, *, top: int | None = None) -> s
         stretches=_make_stretches(explanation, contributions, n_shown),
         positive_sum=explanation.positive_sum,
         n_more=len(contributions) - n_shown,
+        formula=explanation.match.formula,
         shown_sum=sum(contributions[:n_shown]),
         rest=sum(contributions[n_shown:]),
-        missing=explanation.missing,
+        missing=explanation.missing[:_MISSING_WORDS],
+        n_more_missing=len(explanation.missing[_MISSING_WORDS:]),
         match=explanation.match,
         has_region=explanation.region is not None,
         k1=explanation.parameters.k1,
@@ -102,7 +114,7 @@ def check_output(path: Path) -> None:
 def write_explanation(explanation: Explanation, path: Path, *, top: int | None = None) -> None:
     """Write an explanation in the format of the suffix: a page, or an image of the `top` words.
 
-    A page has all words unless `top` is given, an image five.
+    A page has 24 words unless `top` is given, an image five.
     """
     check_output(path)
     kind = _FORMATS[path.suffix.lower()]
@@ -152,15 +164,6 @@ class _Stretch(NamedTuple):
     percent: float
 
 
-def describe_score(explanation: Explanation) -> Iterator[tuple[str, str]]:
-    """Yield what is known about the score, as (value, label)."""
-    coverage = "share of the query matched, rare words counting more"
-    yield f"{explanation.sparse:.2f}", "BM25 score, the sum of its words"
-    yield f"{explanation.match.coverage:.0%}", coverage
-    if explanation.dense is not None:
-        yield f"{explanation.dense:.3f}", "overall similarity (cosine), not part of the score"
-
-
 def _query_figures(
     explanation: Explanation, sides: Mapping[str, Pixels], grids: Sequence[Grid]
 ) -> list[_Figure]:
@@ -179,7 +182,7 @@ def _make_row(
     part = explanation.parts[n]
     word = part.word
     has_negative = explanation.parts[-1].word.contribution < 0
-    whole = "what counts for it" if has_negative else "the score"
+    whole = "what counts for it" if has_negative else "what words add"
     percent = percent_of(word.contribution, explanation.positive_sum)
     return _Row(
         word,

@@ -16,10 +16,10 @@ from bm25v.explanations.explanation import (
     Explanation,
     Part,
     combine_maps,
+    describe_score,
     round_to_sum,
 )
 from bm25v.explanations.word_statistics import ImageWithWord, WordInGallery, WordUse
-from bm25v.pages.explanation_page import describe_score
 from bm25v.pages.render import EmbeddedImage, embed_thumbnail, fixed, render
 from bm25v.pages.searches_page import describe_order
 from bm25v.search import Hit, Match, Results
@@ -41,6 +41,7 @@ def results_fragment(results: Results) -> str:
         query_words=results.query[:_QUERY_WORDS],
         n_more_words=len(results.query[_QUERY_WORDS:]),
         no_match=results.no_match,
+        is_weak=results.is_weak,
         notes=results.notes,
         hits=[_describe_match(hit, _HIT_SIDE, _HIT_WORDS) for hit in results.hits[:MAX_HITS]],
         n_more_hits=len(results.hits[MAX_HITS:]),
@@ -52,7 +53,8 @@ def match_fragment(match: Match) -> str:
 
     >>> from bm25v.search import WordContribution
     >>> word = WordContribution(7, "petal", 2.0, 3.0, 4.0, 1.5, 3.0)
-    >>> fragment = match_fragment(Match("/photos/rose.jpg", 3.0, 0.9, (word,), 0.4, 3.0, 3.0, 20))
+    >>> scores = ("words", 3.0, 3.0, 1.0, "strong", 0.9)
+    >>> fragment = match_fragment(Match("/photos/rose.jpg", *scores, (word,), 0.4, 3.0, 3.0, 20))
     >>> "rose.jpg" in fragment, "petal" in fragment, "+3.00" in fragment, "40%" in fragment
     (True, True, True, True)
     """
@@ -76,7 +78,7 @@ def explanation_fragment(explanation: Explanation) -> str:
         path=explanation.hit_path,
         name=Path(explanation.hit_path).name,
         match=explanation.match,
-        figures=list(describe_score(explanation)),
+        figures=list(describe_score(explanation.match)),
         photos=list(_show_photos(explanation)),
         rows=rows,
         n_more=len(contributions[_PARTS:]),
@@ -126,14 +128,13 @@ def _describe_match(match: Match, side: int, n_words: int) -> dict[str, Any]:
 
 def _figures(match: Match) -> Iterator[tuple[str, str, str]]:
     """Yield a label, a value and what it means."""
+    if match.strength is not None:
+        yield "match", match.strength, "compared with the best hits of the gallery's own images"
+    if match.mode not in ("words", "sparse"):
+        yield "score", fixed(match.score, 3), match.formula
     by_words = "the sum of what the words add"
-    if isinstance(match, Hit):
-        if match.score != match.sparse:
-            yield "score", fixed(match.score, 3), "what the hits are sorted by"
-        if match.first_rank is not None:
-            by_words += f"; rank {match.first_rank} by words alone"
-    elif match.dense is not None:
-        yield "cosine", fixed(match.dense, 3), "overall similarity"
+    if isinstance(match, Hit) and match.first_rank is not None:
+        by_words += f"; rank {match.first_rank} in the first stage"
     yield "BM25", fixed(match.sparse), by_words
     yield (
         "coverage",

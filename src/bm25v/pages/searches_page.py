@@ -15,6 +15,7 @@ from bm25v.search import Hit, Results, WordContribution
 
 TOP = 5  # words of an explanation that are shown
 _ORDERS = {
+    "words": "The best candidates of the index, sorted by all of their words (BM25)",
     "two-stage": "The best candidates by words (BM25), sorted by similarity (cosine)",
     "sparse": "Sorted by words (BM25)",
     "dense": "All images, sorted by similarity (cosine)",

@@ -29,8 +29,10 @@ from bm25v.research.settings import RankingSettings
 from bm25v.research.systems import SystemRunner, resolve_systems
 from bm25v.vocabulary import Vocabulary
 
-_FORMAT = 1
-_ALL_SYSTEMS = ("bm25v", "two-stage", "hybrid")
+_FORMAT = 2  # 1 had another system "hybrid"
+_BY_INDEX = ("bm25v", "two-stage")  # by the words of the index
+_BY_FULL_BAGS = ("words", "hybrid")
+_ALL_SYSTEMS = _BY_INDEX + _BY_FULL_BAGS
 
 
 class AblationAxis(NamedTuple):
@@ -46,20 +48,20 @@ AXES = {
     "expansion": AblationAxis((), None),
     "layer": AblationAxis((), None),
     "k_post": AblationAxis(("8", "16", "32", "64", "128"), "k_post"),
+    "k_full": AblationAxis(("64", "128", "256"), "k_full", _BY_FULL_BAGS),
     "k_query": AblationAxis(("8", "16", "32", "64", "128"), "k_query"),
-    "scoring": AblationAxis(get_args(choices.Scoring), "scoring", ("bm25v", "two-stage")),
-    "quantisation": AblationAxis(("on", "off"), "quantised"),
+    "scoring": AblationAxis(get_args(choices.Scoring), "scoring", _BY_INDEX),
+    "quantisation": AblationAxis(("on", "off"), "quantised", _BY_INDEX),
     "k1": AblationAxis(("0.5", "0.9", "1.2", "1.5", "2", "3", "5"), "k1"),
     "b": AblationAxis(("0", "0.25", "0.5", "0.75", "1"), "b"),
     "candidates": AblationAxis(
-        ("25", "50", "100", "200", "400"), "candidates", ("two-stage", "hybrid")
+        ("50", "100", "200", "500", "1000"), "candidates", ("two-stage", *_BY_FULL_BAGS)
     ),
     "query": AblationAxis(get_args(choices.Weighting), "query"),
-    "tf": AblationAxis(get_args(choices.Transform), "tf"),
+    "tf": AblationAxis(get_args(choices.Transform), "tf", _BY_INDEX),
     "pooling": AblationAxis(get_args(choices.Pooling), "pooling"),
-    "stop": AblationAxis(("0.05", "0.1", "0.2", "0.3", "0.5", "1"), "stop"),
-    "fusion": AblationAxis(get_args(choices.Fusion), "fusion", ("hybrid",)),
-    "weight": AblationAxis(("0", "0.05", "0.1", "0.2", "0.3", "0.5"), "weight", ("hybrid",)),
+    "stop": AblationAxis(("0.05", "0.1", "0.2", "0.3", "0.5", "1"), "stop", _BY_INDEX),
+    "weight": AblationAxis(("0", "0.5", "1", "1.5", "2", "3"), "weight", ("hybrid",)),
 }
 
 
@@ -77,13 +79,14 @@ class TrialResult:
 
     values: dict[str, str]
     metrics: dict[str, dict[str, float]]  # by system and metric
-    words: float  # per image, on average
+    words: float  # per image in the index, on average
     postings: float  # read per query, on average
     is_new: bool  # measured now, not read from the cache
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        return {**self.values, "words": self.words, "postings": self.postings, **self.metrics}
+        sizes = {"picture_words": self.words, "postings": self.postings}
+        return {**self.values, **sizes, **self.metrics}
 
 
 @dataclass(frozen=True)
@@ -265,6 +268,7 @@ def _trial_key(features: DatasetFeatures, trial: Trial, systems: Sequence[str]) 
         "settings": {
             **vars(trial.settings),
             "k_post": trial.settings.k_post or trial.vocabulary.k_post,
+            "k_full": trial.settings.k_full or trial.vocabulary.full_bag_words,
         },
         "systems": list(systems),
     }

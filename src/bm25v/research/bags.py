@@ -4,8 +4,9 @@ In: `DatasetFeatures` and a vocabulary. Out: the SAE codes of all patches, cache
 that are pooled from them. With the default settings these are the bags that a gallery stores.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from bm25v.backbones import Features
+from bm25v.gallery.rows import RowArray, full_bag_layout
+from bm25v.index.bm25 import Statistics
 from bm25v.progress import Progress, no_progress
 from bm25v.research.features import DatasetFeatures
 from bm25v.research.settings import Pooling, RankingSettings
@@ -20,9 +23,16 @@ from bm25v.sae.model import Codes
 from bm25v.threads import available_cpus
 from bm25v.training.feature_store import Arrays, load_or_compute
 from bm25v.vocabulary import Vocabulary
-from bm25v.vocabulary.bag import dequantise, quantise
+from bm25v.vocabulary.bag import (
+    FULL_WORDS,
+    LEVELS,
+    dequantise,
+    quantise,
+    to_levels,
+)
 
 _BATCH = 16  # images that are encoded together
+_CHUNK_ROWS = 4_096  # full bags that are counted together
 
 Pooled = tuple[NDArray[np.int64], NDArray[np.float64]]  # ascending words and their frequencies
 
@@ -110,17 +120,49 @@ def pool_bags(codes_upk: Codes, settings: RankingSettings, *, k_post: int) -> Ba
     >>> words_nk.tolist(), tf_nk.tolist()
     ([[2, 7]], [[0.5, 2.0]])
     """
-    pool = _POOLINGS[settings.pooling]
+    return BagTable.stack(_pool_images(codes_upk, settings, k_post))
 
-    def bag(words_pk: NDArray[np.integer], activations_pk: NDArray[np.float32]) -> Pooled:
+
+def _pool_images(codes_upk: Codes, settings: RankingSettings, k: int) -> Iterator[Pooled]:
+    """Yield the k strongest words of each image and their frequencies."""
+    pool = _POOLINGS[settings.pooling]
+    for words_pk, activations_pk in zip(*codes_upk, strict=True):
         words, values = pool(words_pk.ravel(), activations_pk.ravel().astype(np.float64))
-        top = np.argsort(-values, kind="stable")[:k_post]
+        top = np.argsort(-values, kind="stable")[:k]
         tf = dequantise(quantise(values[top])) if settings.quantised else values[top]
         ascending = np.argsort(top)
         ascending = ascending[tf[ascending] > 0]
-        return words[top[ascending]], tf[ascending]
+        yield words[top[ascending]], tf[ascending]
 
-    return BagTable.stack(map(bag, *codes_upk))
+
+def pool_full_bags(
+    codes_upk: Codes, settings: RankingSettings, *, k_full: int, n_words: int
+) -> RowArray:
+    """Return the full bags of images as rows of a gallery's file; which patches, they do not say.
+
+    >>> codes = Codes(np.array([[[7, 2], [7, 5]]]), np.array([[[1.0, 0.5], [2.0, 0.25]]]))
+    >>> rows = pool_full_bags(codes, RankingSettings(), k_full=3, n_words=8)
+    >>> rows["words"].tolist(), LEVELS[rows["levels"]].tolist()
+    ([[2, 5, 7]], [[51, 25, 305]])
+    """
+    n, n_patches, k = codes_upk.words_pk.shape
+    width = min(k_full, max(FULL_WORDS, n_patches * k))  # that of galleries, unless k_full is more
+    rows = np.zeros(n, dtype=full_bag_layout(width, n_words, n_patches))
+    for row, (words, tf) in zip(
+        rows, _pool_images(codes_upk, replace(settings, quantised=True), k_full), strict=True
+    ):
+        row["words"][: len(words)] = words
+        row["levels"][: len(words)] = to_levels(quantise(tf))
+    return rows
+
+
+def count_full_bags(rows: RowArray, n_words: int) -> Statistics:
+    """Count full bags for BM25, a part at a time: their term frequencies are not stored."""
+    statistics = Statistics.empty(n_words)
+    for start in range(0, len(rows), _CHUNK_ROWS):
+        part = rows[start : start + _CHUNK_ROWS]
+        statistics += Statistics.count(part["words"], LEVELS[part["levels"]], n_words)
+    return statistics
 
 
 def _sum(words: NDArray[np.integer], values: NDArray[np.float64]) -> Pooled:

@@ -1,7 +1,8 @@
 """`bm25v cost`: how many bytes and operations a search takes, the paper's table from real counts.
 
-In: document frequencies and the words of queries. Out: bytes per image, compression and operations
-per query of each system, for this size of the gallery or another. Not this module's job: time.
+In: document frequencies, the words of queries and full bags. Out: bytes per image, compression and
+operations per query of each system, for this size of the gallery or another. Not this module's job:
+time.
 """
 
 import math
@@ -13,16 +14,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import EvaluationError
+from bm25v.gallery.rows import RowArray
 from bm25v.index.bm25 import WeightedWords
+from bm25v.search.encode import FIRST_WORDS
+from bm25v.search.engine import DEFAULT_CANDIDATES
 from bm25v.vocabulary.bag import Bag
 
 # The paper's settings of the systems that it compares with.
 HNSW_DEGREE, HNSW_EF = 32, 100
 PQ_PARTS, PQ_BYTES, IVF_LISTS, IVF_PROBES = 48, 1, 100, 1
 CANDIDATES = 200
+_CANDIDATES = DEFAULT_CANDIDATES["words"]  # ours, of searches by full bags
 ENTRY_BYTES = 6  # 4 bytes for the word id and 2 for its term frequency
 POSTING_OPERATIONS = 5
 """The paper's C. It states no value; its (0.4-2.4) N with 3,240 to 527 active words implies 5."""
+
+
+_CHUNK_ROWS = 4_096  # full bags that are sorted together
+
+
+class FullBagUsage(NamedTuple):
+    """What full bags add to the costs of a gallery; all numbers are means."""
+
+    bytes_per_image: float  # as they are stored
+    words: float  # of one full bag
+    query_words: float  # that find candidates in the index
+    postings: float  # that these words of one query read
+
+    def to_dict(self) -> dict[str, float]:
+        """Return the usage as plain values."""
+        return {
+            "bytes_a_picture": self.bytes_per_image,
+            "picture_words": self.words,
+            "query_words": self.query_words,
+            "postings": self.postings,
+        }
 
 
 @dataclass(frozen=True)
@@ -35,6 +61,7 @@ class WordUsage:
     image_words: float  # words of one image (L0)
     query_words: float  # words of one query
     postings: float  # postings that one query reads
+    full_bags: FullBagUsage | None = None  # None if the gallery has none
 
     @property
     def expected_postings(self) -> float:
@@ -42,15 +69,23 @@ class WordUsage:
 
         Real queries read more, because frequent words occur in more queries than rare ones.
         """
-        return self.query_words * self.image_words * self.images / self.active_words
+        return self.expect_postings(self.query_words)
+
+    def expect_postings(self, query_words: float) -> float:
+        """Return how many postings this many words read if all are equally frequent."""
+        return query_words * self.image_words * self.images / self.active_words
 
     def project(self, images: int) -> "WordUsage":
         """Return the usage in a gallery of another size, if each word keeps its share of images."""
+        growth, full_bags = images / self.images, self.full_bags
+        if full_bags is not None:
+            full_bags = full_bags._replace(postings=full_bags.postings * growth)
         return replace(
             self,
             images=images,
             active_words=float(expected_active_words(images, self.image_words, self.vocabulary)),
-            postings=self.postings * images / self.images,
+            postings=self.postings * growth,
+            full_bags=full_bags,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,6 +98,7 @@ class WordUsage:
             "query_words": self.query_words,
             "postings": self.postings,
             "expected_postings": self.expected_postings,
+            "full_bags": None if self.full_bags is None else self.full_bags.to_dict(),
         }
 
 
@@ -121,8 +157,39 @@ def count_usage(
     return WordUsage(images, len(df_v), active, image_words, query_words, postings)
 
 
+def count_full_usage(
+    rows: RowArray, df_v: NDArray[np.integer], queries: RowArray | None = None
+) -> FullBagUsage:
+    """Count what full bags cost, from stored rows; by default each image is a query.
+
+    `df_v` are the document frequencies in the index, where a query's strongest words find
+    candidates.
+    """
+    queries = rows if queries is None else queries
+    query_words = postings = 0
+    for start in range(0, len(queries), _CHUNK_ROWS):
+        chunk = queries[start : start + _CHUNK_ROWS]
+        strongest = np.argsort(-chunk["levels"].astype(np.int16), axis=1, kind="stable")
+        strongest = strongest[:, :FIRST_WORDS]
+        words = np.take_along_axis(chunk["words"], strongest, axis=1)
+        words = words[np.take_along_axis(chunk["levels"], strongest, axis=1) > 0]
+        query_words += len(words)
+        postings += int(df_v[words].sum())
+    return FullBagUsage(
+        bytes_per_image=rows.dtype.itemsize,
+        words=float(np.count_nonzero(rows["levels"]) / len(rows)),
+        query_words=query_words / len(queries),
+        postings=postings / len(queries),
+    )
+
+
 def cost_table(usage: WordUsage, *, dim: int, entry_bytes: int = ENTRY_BYTES) -> list[SystemCost]:
-    """Return the paper's table, with dense vectors in float32; bm25v's own entries take 4 bytes."""
+    """Return the paper's table, with dense vectors in float32; bm25v's own entries take 4 bytes.
+
+    With full bags, two rows follow: searches by words and hybrid ones. Full bags have the bytes
+    that they are stored with. Of each candidate all words are counted, five operations each, as if
+    the query had them too.
+    """
     dense = 4.0 * dim
     sparse = entry_bytes * usage.image_words
     expected = POSTING_OPERATIONS * usage.expected_postings
@@ -135,13 +202,23 @@ def cost_table(usage: WordUsage, *, dim: int, entry_bytes: int = ENTRY_BYTES) ->
     ) -> SystemCost:
         return SystemCost(system, size, dense / size, operations, counted)
 
-    return [
+    rows = [
         row("Dense", dense, 2.0 * dim * usage.images),
         row("HNSW", 4.0 * (dim + 2 * HNSW_DEGREE), 2.0 * dim * HNSW_EF),
         row("IVF+PQ", PQ_PARTS * PQ_BYTES, probed),
         row("BM25-V", sparse, expected, counted),
         row("Two-stage", dense + sparse, expected + rerank, counted + rerank),
     ]
+    full = usage.full_bags
+    if full is not None:
+        expected = POSTING_OPERATIONS * usage.expect_postings(full.query_words)
+        counted = POSTING_OPERATIONS * full.postings
+        size, candidates = sparse + full.bytes_per_image, min(_CANDIDATES, usage.images)
+        by_words = candidates * full.words * POSTING_OPERATIONS
+        by_both = by_words + candidates * dim
+        rows.append(row("Words", size, expected + by_words, counted + by_words))
+        rows.append(row("Hybrid", dense + size, expected + by_both, counted + by_both))
+    return rows
 
 
 def expected_active_words(

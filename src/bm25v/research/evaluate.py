@@ -25,12 +25,20 @@ from bm25v.research.metrics import (
     judge_revisited,
     recall_at,
 )
-from bm25v.research.settings import RankingSettings
+from bm25v.research.settings import RankingSettings, format_setting
 from bm25v.research.significance import Comparison, Interval, compare, confidence_intervals
 from bm25v.research.systems import SYSTEMS, SystemOutput, SystemRunner, resolve_systems
 from bm25v.vocabulary import Vocabulary
 
 DEPTH = max(RECALL_KS)
+
+_COMPARED = {  # whose systems they are; dense is neither's
+    "bm25v": "the paper",
+    "two-stage": "the paper",
+    "words": "ours",
+    "hybrid": "ours",
+    "dense": "",
+}
 
 
 class QueryScores(NamedTuple):
@@ -84,6 +92,23 @@ class EvaluationResult:
         """The names of the metrics."""
         return list(next(iter(self.systems.values())).metrics)
 
+    @property
+    def compared_systems(self) -> dict[str, str]:
+        """The paper's systems, ours and dense, as far as they were measured: name and owner.
+
+        Of two-stage search, it is the one with the number of candidates in the settings.
+        """
+        two_stage = f"two-stage-{format_setting(self.settings.candidates_for('two-stage'))}"
+        owners = {two_stage if name == "two-stage" else name: o for name, o in _COMPARED.items()}
+        return {name: owner for name, owner in owners.items() if name in self.systems}
+
+    def relative_to_dense(self, name: str, metric: str) -> float | None:
+        """Return a system's metric divided by that of dense; None without dense."""
+        dense = self.systems.get("dense")
+        if dense is None or not dense.metrics[metric].mean > 0:
+            return None
+        return self.systems[name].metrics[metric].mean / dense.metrics[metric].mean
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {
@@ -95,7 +120,11 @@ class EvaluationResult:
             "unanswerable": self.unanswerable,
             "problems": self.problems,
             "vocabulary": self.vocabulary,
-            "settings": {**vars(self.settings), "k_post": self.vocabulary["k_post"]},
+            "settings": {
+                **vars(self.settings),
+                "k_post": self.vocabulary["k_post"],
+                "k_full": self.vocabulary["k_full"],
+            },
         }
 
 
@@ -248,5 +277,6 @@ def describe_vocabulary(vocabulary: Vocabulary, settings: RankingSettings) -> di
         "words": vocabulary.n_words,
         "k": vocabulary.sae.k,
         "k_post": settings.k_post or vocabulary.k_post,
+        "k_full": settings.k_full or vocabulary.full_bag_words,
         "learnt_from": str(vocabulary.report_section("data").get("about") or "not stated"),
     }

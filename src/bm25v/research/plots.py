@@ -4,6 +4,7 @@ In: results and the path of the plot. Out: a .png, .svg or .pdf file. Not this m
 inside HTML pages.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,9 +30,16 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 
 _LINE_STYLES = ("-", "--", ":")
+_STAGE = re.compile(r"rerank|words-first-stage")  # of a search by full bags
 _SUFFIXES = (".png", ".svg", ".pdf")
-_ABLATED = dict(zip(("bm25v", "two-stage", "hybrid"), COLOURS, strict=False))
-_OURS = {"first-stage": "#d1481f", "two-stage": "#7a2a12", "batch": "#f0a58c"}
+_ABLATED = dict(zip(("bm25v", "two-stage", "hybrid", "words"), COLOURS, strict=False))
+_OURS = {
+    "first-stage": "#d1481f",
+    "two-stage": "#7a2a12",
+    "batch": "#f0a58c",
+    "words": "#0072B2",
+    "hybrid": "#56B4E9",
+}
 
 
 def check_path(path: Path) -> None:
@@ -169,10 +177,11 @@ def draw_faithfulness(result: "Faithfulness", path: Path) -> None:
 
 
 def draw_search_times(results: "Sequence[SearchTimes]", path: Path) -> None:
-    """Draw the median time of each system over the number of images."""
+    """Draw the median time of each search over the number of images; not of single stages."""
     figure = _new_figure(path, 8, 5)
     axes = figure.subplots()
-    for name in dict.fromkeys(name for times in results for name in times.systems):
+    names = dict.fromkeys(name for times in results for name in times.systems)
+    for name in (name for name in names if not _STAGE.search(name)):
         points = sorted((t.n, t.systems[name].median_ms) for t in results if name in t.systems)
         x, y = zip(*points, strict=True)
         axes.loglog(

@@ -6,7 +6,7 @@ job: the HTML (`bm25v.pages`).
 
 import platform
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,19 +30,17 @@ from bm25v.research.evaluate import EvaluationResult, evaluate
 from bm25v.research.features import extract_features
 from bm25v.research.settings import RankingSettings, format_setting
 from bm25v.research.systems import SYSTEMS, SystemRunner, resolve_systems
-from bm25v.research.systems.sparse import WordRanker
-from bm25v.research.systems.vectors import Vectors
 from bm25v.research.zipf import ZipfFit
 from bm25v.threads import available_cpus
 from bm25v.vocabulary import DEFAULT, Vocabulary
-from bm25v.vocabulary.bag import quantise
+from bm25v.vocabulary.bag import quantise, word_bytes
 
 PAGE, NUMBERS = "report.html", "report.json"
 PROJECTIONS = (1_000_000, 100_000_000)
 
-_VARIED = ("k_post", "k_query", "scoring")
+_VARIED = ("k_post", "k_query", "scoring", "k_full", "weight")
 
-TIMED_SYSTEMS = ("first-stage", "two-stage", "dense", "hnsw")
+TIMED_SYSTEMS = ("first-stage", "two-stage", "words", "hybrid", "dense", "hnsw")
 _TIMED_QUERIES = 200  # at most
 _TIMED_CANDIDATES = 200
 _ANN_LIMIT = 100_000  # images: an index of more would take hours to build
@@ -77,6 +75,7 @@ class Report:
     growth: Growth
     dim: int  # of a dense vector
     bag_bytes: int  # per image on disk
+    full_bag_bytes: int
     dense_bytes: int
     latencies: Latencies | None
     commands: tuple[str, ...]  # that reproduce the report
@@ -100,14 +99,30 @@ class Report:
 
     def setting(self, name: str) -> str:
         """Return the value of a setting as a person types it."""
-        value = getattr(self.result.settings, name) or self.result.vocabulary["k_post"]
-        return format_setting(value)
+        settings, vocabulary = self.result.settings, self.result.vocabulary
+        defaults = {"k_full": vocabulary["k_full"], "query": settings.index_weighting}
+        value = getattr(settings, name)
+        return format_setting(defaults.get(name, vocabulary["k_post"]) if value is None else value)
+
+    def compared(self) -> dict[str, dict[str, Any]]:
+        """Return the paper's systems, ours and dense: whose they are, and relative to dense."""
+        result = self.result
+        return {
+            name: {
+                "owner": owner,
+                "relative_to_dense": {
+                    metric: result.relative_to_dense(name, metric) for metric in result.metrics
+                },
+            }
+            for name, owner in result.compared_systems.items()
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers as plain values."""
         return {
             "version": self.version,
             **self.result.to_dict(),
+            "compared": self.compared(),
             "ablations": {
                 ablation.axes[0]: [trial.to_dict() for trial in ablation.trials]
                 for ablation in self.ablations
@@ -118,7 +133,11 @@ class Report:
                 for usage, lines in zip(self.usages, self.cost_tables(), strict=True)
             ],
             "growth": self.growth._asdict(),
-            "bytes_on_disk": {"bags": self.bag_bytes, "dense": self.dense_bytes},
+            "bytes_on_disk": {
+                "bags": self.bag_bytes,
+                "full_bags": self.full_bag_bytes,
+                "dense": self.dense_bytes,
+            },
             "milliseconds": None if self.latencies is None else _milliseconds(self.latencies),
             "commands": list(self.commands),
         }
@@ -148,11 +167,14 @@ def measure_report(
     result = evaluate(features, vocabulary, settings=settings, per_class=True, progress=progress)
     runner = SystemRunner(features, vocabulary, settings, depth=1, progress=progress)
     df_v, (n, dim) = runner.words.df_v, runner.vectors[0].shape
-    usage = cost.count_usage(df_v, n, runner.words.queries())
+    full_rows, query_rows = runner.full_bags.rows, runner.full_bags.query_rows
+    usage = replace(
+        cost.count_usage(df_v, n, runner.words.queries()),
+        full_bags=cost.count_full_usage(full_rows, df_v, query_rows),
+    )
     ablations = [ablate(features, trials, progress=progress) for trials in planned]
     progress("timing", 0, 1)
     is_default = settings.fits_index and settings.parameters == DEFAULT_PARAMETERS
-    word_bytes = 2 if vocabulary.n_words <= 1 << 16 else 4
     return Report(
         result=result,
         ablations=tuple(ablations),
@@ -160,9 +182,10 @@ def measure_report(
         usages=(usage, *(usage.project(size) for size in PROJECTIONS if size > n)),
         growth=cost.measure_growth(df_v, n),
         dim=dim,
-        bag_bytes=(word_bytes + 2) * runner.words.gallery.words_nk.shape[1],
+        bag_bytes=(word_bytes(vocabulary.n_words) + 2) * runner.words.gallery.words_nk.shape[1],
+        full_bag_bytes=full_rows.dtype.itemsize,
         dense_bytes=runner.vectors[0].itemsize * dim,
-        latencies=_time_searches(runner.words, runner.vectors) if is_default else None,
+        latencies=_time_searches(runner) if is_default else None,
         commands=tuple(_commands(dataset, vocabulary, settings)),
         version=__version__,
     )
@@ -175,14 +198,17 @@ def write_report(report: Report, folder: Path) -> None:
     replace_file(folder / NUMBERS, format_json(report.to_dict()) + "\n")
 
 
-def _time_searches(words: WordRanker, vectors: Vectors) -> Latencies:
+def _time_searches(runner: SystemRunner) -> Latencies:
     """Time bm25v, a scan of the dense vectors and HNSW with the data set's queries."""
-    dense_ne, dense_qe = vectors
-    weighted = words.queries()
+    words, (dense_ne, dense_qe) = runner.words, runner.vectors
+    weighted, full_bags = words.queries(), runner.full_bags
     chosen = np.unique(np.linspace(0, len(weighted) - 1, _TIMED_QUERIES).round().astype(int))
-    queries = [BenchQuery(weighted[row], dense_qe[row]) for row in chosen]
+    queries = [
+        BenchQuery(weighted[row], dense_qe[row], full_bags.queries[row]) for row in chosen.tolist()
+    ]
     n_words = len(words.df_v)
-    gallery = Collection(_gallery_rows(words.gallery, n_words), dense_ne, n_words)
+    rows = _gallery_rows(words.gallery, n_words)
+    gallery = Collection(rows, dense_ne, n_words, full_bags.rows)
     times = time_systems(
         gallery, queries, k=_TIMED_CANDIDATES, ann_limit=_ANN_LIMIT, only=TIMED_SYSTEMS
     )
@@ -201,7 +227,7 @@ def _time_searches(words: WordRanker, vectors: Vectors) -> Latencies:
 def _gallery_rows(bags: BagTable, n_words: int) -> RowArray:
     """Return bags in the format of a gallery's files."""
     n, k = bags.words_nk.shape
-    word_type = "<u2" if n_words <= 1 << 16 else "<u4"
+    word_type = f"<u{word_bytes(n_words)}"
     rows = np.zeros(n, np.dtype([("words", word_type, (k,)), ("tf", "<u2", (k,))]))
     rows["words"], rows["tf"] = bags.words_nk, quantise(bags.tf_nk)
     return rows

@@ -6,6 +6,8 @@ from typing import Any, Literal, get_args
 
 from bm25v.errors import WrongUse
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, Bm25Parameters
+from bm25v.search.engine import DEFAULT_CANDIDATES
+from bm25v.search.results import HYBRID_WEIGHT
 
 Pooling = Literal["sum", "max", "top3"]
 """How a word's activations over the patches become its term frequency: the sum of all of them, the
@@ -22,57 +24,56 @@ Scoring = Literal["bm25", "tfidf", "cosine", "dot", "idf", "binary"]
 """BM25; the cosine of tf · IDF, or of tf; the dot product of tf; the summed IDF of the shared
 words, or their number."""
 
-Fusion = Literal["coverage", "convex", "rrf"]
-"""How word scores and cosines are combined: cosine + weight · the share of the query's highest
-possible score; a weighted mean, each rescaled to 0 … 1; or the sum of 1 / (60 + rank)."""
-
 
 ALL = 10**9
 """More words, or candidates, than there can be."""
+
+_COUNTS = ("k_post", "k_full", "k_query", "candidates")
 
 
 @dataclass(frozen=True)
 class RankingSettings:
     """How images are ranked; the defaults are those of `bm25v search`.
 
+    `tf`, `scoring`, `stop` and `quantised` are for the bags of the index: the systems "words" and
+    "hybrid" find and order images as searches with these modes do.
+
     >>> RankingSettings(k_post=64, query="sqrt-tf").non_default
     {'k_post': 64, 'query': 'sqrt-tf'}
     """
 
-    k_post: int | None = None  # words per image; None: the vocabulary's k_post
-    k_query: int | None = None  # words per query; None: the same number
+    k_post: int | None = None  # words per image in the index; None: the vocabulary's k_post
+    k_full: int | None = None  # words per full bag; None: as many as the vocabulary's have
+    k_query: int | None = None  # words per query; None: as many as the bags that are scored have
     pooling: Pooling = "sum"
     quantised: bool = True
     tf: Transform = "none"
     scoring: Scoring = "bm25"
     k1: float = DEFAULT_PARAMETERS.k1
     b: float = DEFAULT_PARAMETERS.b
-    query: Weighting = "presence"
+    query: Weighting | None = None  # None: presence in the index, sqrt-tf in full bags
     stop: float = 1.0  # queries ignore words that are in a larger share of the gallery
-    candidates: int = 200  # of the first stage
-    fusion: Fusion = "coverage"
-    weight: float = 0.1  # of the word scores in a fusion
+    candidates: int | None = None  # of the first stage; None: as in a search with that mode
+    weight: float = HYBRID_WEIGHT  # of the words in the system "hybrid"
 
     def __post_init__(self) -> None:
-        choices = {"pooling": Pooling, "tf": Transform, "scoring": Scoring}
-        choices |= {"query": Weighting, "fusion": Fusion}
+        choices = {"pooling": Pooling, "tf": Transform, "scoring": Scoring, "query": Weighting}
         for name, choice in choices.items():
             value = getattr(self, name)
-            if value not in get_args(choice):
+            if value not in get_args(choice) and not (name == "query" and value is None):
                 raise WrongUse(f"{name} = {value!r}: choose one of {', '.join(get_args(choice))}")
         Bm25Parameters(self.k1, self.b)  # checks them
-        counts = dict.fromkeys(("k_post", "k_query", "candidates"), 1)
+        counts = dict.fromkeys(_COUNTS, 1)
         for name, least in {**counts, "stop": 0, "weight": 0}.items():
             value = getattr(self, name)
             if value is not None and not value >= least:
                 raise WrongUse(f"{name} = {value}: it must be at least {least}")
-        for name in ("stop", *(["weight"] if self.fusion == "convex" else [])):
-            if getattr(self, name) > 1:
-                raise WrongUse(f"{name} = {getattr(self, name)}: it must be at most 1")
+        if self.stop > 1:
+            raise WrongUse(f"stop = {self.stop}: it must be at most 1")
 
     @classmethod
     def paper(cls) -> "RankingSettings":
-        """Return the paper's settings (section 4.1)."""
+        """Return the paper's settings (section 4.1), for the systems that the paper has."""
         return cls(k_post=16)
 
     def with_value(self, name: str, text: str) -> "RankingSettings":
@@ -98,6 +99,24 @@ class RankingSettings:
             name: value for name, value in vars(self).items() if value != getattr(_DEFAULTS, name)
         }
 
+    def candidates_for(self, mode: str) -> int:
+        """Return how many images the first stage of a mode passes on.
+
+        >>> RankingSettings().candidates_for("two-stage"), RankingSettings().candidates_for("words")
+        (200, 1000)
+        """
+        return self.candidates or DEFAULT_CANDIDATES[mode]
+
+    @property
+    def index_weighting(self) -> Weighting:
+        """How words of a query are weighted in the bags of the index."""
+        return self.query or "presence"
+
+    @property
+    def full_weighting(self) -> Weighting:
+        """How words of a query are weighted in full bags."""
+        return self.query or "sqrt-tf"
+
     @property
     def fits_index(self) -> bool:
         """Whether `bm25v.index` can rank with these settings."""
@@ -112,11 +131,13 @@ class RankingSettings:
 def format_setting(value: object) -> str:
     """Return a value as a person types it.
 
-    >>> format_setting(64), format_setting(ALL), format_setting(False)
-    ('64', 'all', 'off')
+    >>> format_setting(64), format_setting(ALL), format_setting(False), format_setting(2.0)
+    ('64', 'all', 'off', '2')
     """
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return "all" if value == ALL else str(value)
 
 
@@ -129,14 +150,12 @@ def _switch(text: str) -> bool:
 
 
 _READERS: dict[str, Callable[[str], Any]] = {
-    "k_post": _count,
-    "k_query": _count,
-    "candidates": _count,
+    **dict.fromkeys(_COUNTS, _count),
     "quantised": _switch,
     **dict.fromkeys(("k1", "b", "stop", "weight"), float),
 }
 _EXPECTED = {
-    **dict.fromkeys(("k_post", "k_query", "candidates"), "a whole number or all"),
+    **dict.fromkeys(_COUNTS, "a whole number or all"),
     "quantised": "on or off",
 }
 

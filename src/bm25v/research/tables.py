@@ -107,6 +107,24 @@ FORMATS: dict[str, Callable[[EvaluationResult], str]] = {
 }
 
 
+def comparison_table(result: EvaluationResult) -> Cells:
+    """Return the paper's systems, ours and dense side by side: the first metric, relative to dense.
+
+    Systems that were not measured are left out.
+    """
+    metric = result.metrics[0]
+    rows = [
+        [
+            owner,
+            name,
+            format_share(result.systems[name].metrics[metric].mean),
+            format_percent(result.relative_to_dense(name, metric)),
+        ]
+        for name, owner in result.compared_systems.items()
+    ]
+    return ["", "system", metric, "of dense"], rows
+
+
 def class_table(result: EvaluationResult) -> Cells:
     """Return the first metric of every class and system, the worst classes first."""
     metric, systems = result.metrics[0], result.systems
@@ -131,7 +149,7 @@ def ablation_table(ablation: AblationResult) -> Cells:
         or metric in (_ABLATION_METRICS_OF_BM25V if system == "bm25v" else _ABLATION_METRICS)
     ]
     names = [f"{system} {metric}" for system, metric in columns]
-    header = [*ablation.axes, "words", "postings", *names]
+    header = [*ablation.axes, "words per image", "postings", *names]
     dense = [format_share(ablation.dense[metric]) for _, metric in columns]
     rows = [["dense", *[""] * (len(ablation.axes) + 1), *dense]]
     for trial in ablation.trials:
@@ -164,6 +182,15 @@ def format_share(value: float) -> str:
     if value != value:
         return "–"
     return f"{value:.3f}".replace("0.", ".", 1) if abs(value) < 0.9995 else f"{value:.3f}"
+
+
+def format_percent(share: float | None) -> str:
+    """Return a share of something as a percentage; nothing if it is not known.
+
+    >>> format_percent(0.97251), format_percent(None)
+    ('97.3 %', '')
+    """
+    return "" if share is None else f"{share:.1%}".replace("%", " %")
 
 
 def format_p(p: float) -> str:

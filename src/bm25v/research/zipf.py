@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 
 from bm25v.api import Gallery
 from bm25v.errors import EvaluationError, WrongUse
+from bm25v.gallery.rows import RowArray
 from bm25v.gallery.store import GalleryInfo
 from bm25v.index.bm25 import Statistics
+
+_FULL_ROWS = 10_000  # at most: more would not change a mean
 
 HEAD, TAIL, HIGH_IDF = 0.5, 0.1, 2.0
 
@@ -89,11 +92,12 @@ def fit_zipf(df_v: NDArray[np.integer], images: int) -> ZipfFit:
 
 @dataclass(frozen=True)
 class GalleryFrequencies:
-    """A gallery's description and the document frequency of each word."""
+    """A gallery's description, the document frequency of each word, and a sample of full bags."""
 
     info: GalleryInfo
     df_v: NDArray[np.int64]
     dim: int  # width of a dense vector
+    full_rows: RowArray | None  # full bags of some of its images; None if it has none
 
     def fit_zipf(self) -> ZipfFit:
         """Fit a power law; errors name the gallery."""
@@ -112,7 +116,11 @@ def read_frequencies(path: Path) -> GalleryFrequencies:
     df_v = snapshot.searcher.statistics.df_v
     if not df_v.any():
         raise EvaluationError(f"no image of the gallery {path} has a word to count")
-    return GalleryFrequencies(info, df_v, snapshot.dense_ne.shape[1])
+    full_rows = None
+    if snapshot.full_bags is not None:
+        rows = snapshot.rows
+        full_rows = snapshot.full_bags.rows[rows[:: -(-len(rows) // _FULL_ROWS)]]
+    return GalleryFrequencies(info, df_v, snapshot.dense_ne.shape[1], full_rows)
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from bm25v import images
 from bm25v.backbones.protocol import Floats
+from bm25v.backbones.text import has_text_tower
 from bm25v.errors import ImageError, WrongUse
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
@@ -26,15 +27,17 @@ from bm25v.index.bm25 import WeightedWords
 from bm25v.sae.model import Codes
 from bm25v.search import regions
 from bm25v.search.filters import RowFilter, find_own_rows, select_rows
-from bm25v.search.query import Query, QueryImage, Word
+from bm25v.search.query import FULL_BAG_MODES, Mode, Query, QueryImage, Word
 from bm25v.search.text import interpret_text
 from bm25v.vocabulary import Encoding, Vocabulary
-from bm25v.vocabulary.bag import Bag, pool_codes
+from bm25v.vocabulary.bag import Bag, expand_bag, pool_codes
+from bm25v.vocabulary.folder import MAX_K_POST
 from bm25v.vocabulary.names import check_word, find_word
 
 MAX_BOOST = 1e6  # beyond, other words would not count at all, and sums might overflow
 LIKED_WEIGHT = 0.75  # of a word that all liked images have; query images weigh 1
 NEGATIVE_WEIGHT = 0.5  # subtracted for a word that all counter-examples have
+FIRST_WORDS = 32  # of a query that is scored in full bags: its strongest find the candidates
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class EncodedQuery:
     """A query as the index and the second stage read it."""
 
     words: WeightedWords
+    mode: Mode
     row_filter: RowFilter = field(default_factory=RowFilter)
     boosted: tuple[int, ...] = ()
     dense_e: NDArray[np.float32] | None = None
@@ -49,13 +53,22 @@ class EncodedQuery:
     codes: tuple[Codes, ...] = ()  # of each query image, within the region
     text: str | None = None
     notes: tuple[str, ...] = ()  # for the user: what a text was taken to mean
+    is_plain: bool = False  # one whole image, ordered by full bags: its scores can be judged
+
+    @property
+    def uses_full_bags(self) -> bool:
+        """Whether `words` are scored in full bags, and not in the bags of the index."""
+        return self.mode in FULL_BAG_MODES
+
+    @property
+    def first_words(self) -> WeightedWords:
+        """The words that find candidates in the index."""
+        return self.words.strongest(FIRST_WORDS) if self.uses_full_bags else self.words
 
     @property
     def positive_words(self) -> WeightedWords:
         """The words with a weight above 0."""
-        chosen = self.words.weights > 0
-        words, weights, frequencies = self.words
-        return WeightedWords(words[chosen], weights[chosen], frequencies[chosen])
+        return self.words.select(np.flatnonzero(self.words.weights > 0))
 
 
 class QueryPart(NamedTuple):
@@ -77,31 +90,43 @@ def encode_query(
     `encodings` are those of the query's images, if they are encoded already.
     """
     vocabulary, names = store.vocabulary, store.word_names
+    mode = _plan_mode(query, store, snapshot)
     must = _find_words(query.must, names, vocabulary)
     without = _find_words(query.without, names, vocabulary)
     boost = _find_boosts(query.boost, names, vocabulary)
     selected, notes = select_rows(query, store, snapshot)
+    if snapshot.full_bags is None and vocabulary.k_full != 0 and query.mode is None:
+        notes.append(
+            "an older bm25v made this gallery: `bm25v index` on its folders adds full bags, by "
+            "which hits are ordered better"
+        )
     row_filter = RowFilter(must, without, selected, find_own_rows(query, store, snapshot))
-    liked = [_stored_part(path, store, snapshot) for path in query.like]
-    negative = [_stored_part(path, store, snapshot) for path in query.unlike]
+    full = mode in FULL_BAG_MODES
+    liked = [_stored_part(path, store, snapshot, full) for path in query.like]
+    negative = [_stored_part(path, store, snapshot, full) for path in query.unlike]
     query = resolve_region(query)
-    parts, codes = _encode_images(query, store, snapshot, encodings)
+    parts, codes = _encode_images(query, store, snapshot, encodings, full)
     if query.text is not None:
-        mode = query.mode or ("sparse" if boost else "dense")
         text = interpret_text(query.text, mode, store, snapshot, row_filter)
         parts.append(QueryPart(_text_bag(text.words), text.dense_e, text.no_dense))
         notes.append(text.note)
     for image in query.negative:
-        negative.append(_image_part(encode_image(vocabulary, image), query.query_words))
+        negative.append(_image_part(encode_image(vocabulary, image), query.query_words, full))
     words = combine_bags(
         [part.bag for part in parts],
         liked=[part.bag for part in liked],
         negative=[part.bag for part in negative],
-        by_strength=query.query_words is not None,
+        by_strength=full or query.query_words is not None,
     )
     dense_e, no_dense = _combine_dense(parts, liked, negative)
+    if query.mode is None and dense_e is None:
+        mode = "words" if full else "sparse"
+    elif mode not in ("words", "sparse") and dense_e is None:
+        without_vector = "'words' or 'sparse'" if snapshot.full_bags is not None else "'sparse'"
+        raise WrongUse(f"mode {mode!r}: {no_dense}; use mode {without_vector}")
     return EncodedQuery(
         apply_word_options(words, must=must, without=without, boost=boost),
+        mode,
         row_filter=row_filter,
         boosted=tuple(boost),
         dense_e=dense_e,
@@ -109,6 +134,7 @@ def encode_query(
         codes=tuple(codes),
         text=query.text,
         notes=tuple(notes),
+        is_plain=full and dense_e is not None and _is_plain(query),
     )
 
 
@@ -143,6 +169,7 @@ def _encode_images(
     store: GalleryStore,
     snapshot: Snapshot,
     encodings: Sequence[Encoding] | None,
+    full: bool,
 ) -> tuple[list[QueryPart], list[Codes]]:
     """Return the parts of the query's images, and where their words are.
 
@@ -155,14 +182,14 @@ def _encode_images(
         if stored is not None:
             if query.region is not None:
                 raise WrongUse(f"a region of {stored}: there is no file; give the image itself")
-            parts.append(_stored_part(stored, store, snapshot))
+            parts.append(_stored_part(stored, store, snapshot, full))
             continue
         encoding = encode_image(store.vocabulary, image) if encodings is None else encodings[number]
         if query.region is None:
-            parts.append(_image_part(encoding, query.query_words))
+            parts.append(_image_part(encoding, query.query_words, full))
             codes.append(encoding.codes)
         else:
-            part, part_codes = _region_part(store.vocabulary, encoding, query)
+            part, part_codes = _region_part(store.vocabulary, encoding, query, full)
             parts.append(part)
             codes.append(part_codes)
     return parts, codes
@@ -336,27 +363,58 @@ def _check_factor(word: Word, factor: Any) -> float:
     return float(factor)
 
 
-def _stored_part(path: str, store: GalleryStore, snapshot: Snapshot) -> QueryPart:
+def _is_plain(query: Query) -> bool:
+    """Return whether a query is one whole image and nothing else, but for filters."""
+    others = (query.negative, query.like, query.unlike, query.must, query.without, query.boost)
+    is_whole = query.region is None and query.text is None and query.query_words is None
+    return len(query.images) == 1 and is_whole and not any(others)
+
+
+def _plan_mode(query: Query, store: GalleryStore, snapshot: Snapshot) -> Mode:
+    """Return the mode of a query: the given one, or the default if there is a dense vector."""
+    if query.mode in FULL_BAG_MODES and snapshot.full_bags is None:
+        raise WrongUse(
+            f"mode {query.mode!r}: {store.path} has no full bags; `bm25v index` on its folders "
+            "adds them"
+        )
+    if query.mode is not None:
+        return query.mode
+    if query.text is not None and has_text_tower(store.vocabulary.backbone_name):
+        by_words: Mode = "sparse" if snapshot.full_bags is None else "words"
+        return by_words if query.boost else "dense"
+    if snapshot.full_bags is not None:
+        return "hybrid"
+    return "sparse" if query.boost else "two-stage"  # the cosine would ignore the boost
+
+
+def _stored_part(path: str, store: GalleryStore, snapshot: Snapshot, full: bool) -> QueryPart:
     """Return what the gallery has stored for an image; its file is not needed."""
     row = store.find_image(path, snapshot).row
-    return QueryPart(snapshot.bag(row), np.asarray(snapshot.dense_ne[row], np.float32))
+    bags = snapshot if snapshot.full_bags is None or not full else snapshot.full_bags
+    bag = bags.bag(row)
+    return QueryPart(bag, np.asarray(snapshot.dense_ne[row], np.float32))
 
 
-def _image_part(encoding: Encoding, query_words: int | None) -> QueryPart:
-    if query_words is None:
-        return QueryPart(encoding.bag, encoding.dense_e)
-    return QueryPart(pool_codes(encoding.codes, k_post=query_words), encoding.dense_e)
+def _image_part(encoding: Encoding, query_words: int | None, full: bool) -> QueryPart:
+    if query_words is not None or (full and encoding.codes.words_pk.size):
+        bag = pool_codes(encoding.codes, k_post=query_words or MAX_K_POST)
+    elif full:
+        bag = (encoding.full_bag or expand_bag(encoding.bag)).bag
+    else:
+        bag = encoding.bag
+    return QueryPart(bag, encoding.dense_e)
 
 
 def _region_part(
-    vocabulary: Vocabulary, encoding: Encoding, query: Query
+    vocabulary: Vocabulary, encoding: Encoding, query: Query, full: bool
 ) -> tuple[QueryPart, Codes]:
     """Return the words and the vector of a region, from the whole image's features."""
     backbone = vocabulary.backbone
     assert query.region is not None
     weights_p = regions.patch_weights(query.region, backbone.grid)
     codes = regions.weigh_codes(encoding.codes, weights_p)
-    bag = pool_codes(codes, k_post=query.query_words or vocabulary.k_post)
+    n_words = MAX_K_POST if full else vocabulary.k_post
+    bag = pool_codes(codes, k_post=query.query_words or n_words)
     dense_e = None
     if encoding.patches_pd is not None:
         mean_d = np.average(encoding.patches_pd, axis=0, weights=weights_p)

@@ -1,8 +1,9 @@
 """A query and an open gallery in, results out: this module puts a search together.
 
 The order of a search: encode the query, find the rows that its filters allow, take the best
-candidates by BM25 (first stage), order them by the mode (second stage), explain each hit. By words,
-an image is a hit if its score is above 0.
+candidates by BM25 over the words of the index (first stage), order them by the mode (second stage),
+explain each hit. By words, an image is a hit if its score is above 0. If the filters allow no more
+images than candidates are asked for, words and hybrid order all of them.
 """
 
 import time
@@ -16,30 +17,29 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from bm25v.errors import WrongUse
 from bm25v.gallery.records import ImageRecord
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
 from bm25v.index.searcher import top_positions
 from bm25v.search.encode import EncodedQuery, encode_batch, encode_query
-from bm25v.search.filters import explain_no_match, flag_rows
-from bm25v.search.query import Mode, Query
-from bm25v.search.ranking import cosines
+from bm25v.search.filters import covers_enough, explain_no_match, flag_rows
+from bm25v.search.query import Query
+from bm25v.search.ranking import cosines, score_full_bags
 from bm25v.search.results import Hit, Match, Matcher, Results
 from bm25v.threads import available_cpus
 from bm25v.vocabulary import Encoding
 
-HYBRID_WEIGHT = 0.1  # of BM25, as a share of the query's highest possible score, in hybrid mode
+DEFAULT_CANDIDATES = {"hybrid": 1000, "words": 1000, "two-stage": 200}
 
 
 class RankedRows(NamedTuple):
-    """Rows, best first, with the values that order them."""
+    """Rows, best first."""
 
     rows: NDArray[np.int64]
     scores: NDArray[np.floating]
-    cosines: NDArray[np.float32]  # NaN if the query has no dense vector
-    first_ranks: NDArray[np.int64]  # by BM25 alone; meaningless in dense mode
-    sparse_factor: float | None
+    cosines: NDArray[np.float32] | None  # None if they did not order the rows
+    first_ranks: list[int | None]  # by the first stage
+    n_candidates: int | None  # None if all rows were ordered, without a first stage
     ms: dict[str, float]
 
 
@@ -86,35 +86,33 @@ def search_encoded(
     encoded: EncodedQuery, query: Query, store: GalleryStore, snapshot: Snapshot
 ) -> Results:
     """Return the hits of a query that is encoded already."""
-    mode = choose_mode(query.mode, encoded)
-    ranked = rank_rows(encoded, query, mode, snapshot)
-    rows = ranked.rows.tolist()
-    paths = store.catalog.paths_of(rows, snapshot.state.generation)
     names = store.word_names
     matcher = Matcher(encoded, snapshot, names)
-    columns = (rows, paths, ranked.cosines.tolist(), ranked.first_ranks.tolist())
+    ranked = rank_rows(encoded, query, snapshot, matcher.sparse_factor)
+    rows = ranked.rows.tolist()
+    paths = store.catalog.paths_of(rows, snapshot.state.generation)
+    similarities = ranked.cosines
+    if similarities is None:
+        similarities = _dense_scores(snapshot, encoded, ranked.rows)
+    columns = (rows, paths, similarities.tolist(), ranked.first_ranks)
     hits = tuple(
-        Hit(
-            **vars(matcher.match(row, path, cosine)),
-            rank=rank,
-            first_rank=None if mode == "dense" else first_rank,
-            score=score,
-        )
-        for rank, (row, path, cosine, first_rank, score) in enumerate(
-            zip(*columns, ranked.scores.tolist(), strict=True), start=query.offset + 1
+        Hit(**vars(matcher.match(row, path, cosine)), rank=rank, first_rank=first_rank)
+        for rank, (row, path, cosine, first_rank) in enumerate(
+            zip(*columns, strict=True), start=query.offset + 1
         )
     )
     no_match = None
     if not hits:
         no_match = explain_no_match(encoded, query, snapshot, store.catalog, names)
     return Results(
-        mode=mode,
+        mode=encoded.mode,
         hits=hits,
         ms=ranked.ms,
         query=matcher.query_words(),
         no_match=no_match,
         notes=matcher.notes(),
-        sparse_factor=ranked.sparse_factor,
+        sparse_factor=matcher.sparse_factor if encoded.mode == "hybrid" else None,
+        candidates=ranked.n_candidates,
     )
 
 
@@ -137,62 +135,80 @@ def match_record(
     return matcher.match(record.row, record.path, cosine)
 
 
-def choose_mode(mode: Mode | None, encoded: EncodedQuery) -> Mode:
-    """Return the given mode, or the default for this query.
-
-    The default is two-stage. It is sparse if there is no dense vector, or if words are boosted,
-    which the second stage would ignore. It is dense for a text, which has no words of its own.
-    """
-    if mode is None:
-        if encoded.dense_e is None or encoded.boosted:
-            return "sparse"
-        return "two-stage" if encoded.text is None else "dense"
-    if mode != "sparse" and encoded.dense_e is None:
-        raise WrongUse(f"mode {mode!r}: {encoded.no_dense}; use mode 'sparse'")
-    return mode
-
-
-def rank_rows(encoded: EncodedQuery, query: Query, mode: Mode, snapshot: Snapshot) -> RankedRows:
-    """Return the best k rows: first stage by words, second stage by mode."""
+def rank_rows(
+    encoded: EncodedQuery, query: Query, snapshot: Snapshot, sparse_factor: float
+) -> RankedRows:
+    """Return the best k rows: first stage by the words of the index, second stage by mode."""
     start = time.perf_counter()
-    flags = flag_rows(snapshot, encoded, query.min_coverage)
-    n_best = query.offset + query.k
-    if mode == "dense":
-        rows = snapshot.rows if flags is None else np.flatnonzero(flags)
-        sparse_scores = np.full(len(rows), np.nan)
-    else:
-        n_candidates = n_best if mode == "sparse" else max(query.k, query.candidates)
-        rows, sparse_scores = snapshot.searcher.search(encoded.words, n_candidates, among=flags)
-        is_match = sparse_scores > 0
-        rows, sparse_scores = rows[is_match], sparse_scores[is_match]
+    rows, first_scores = _find_candidates(encoded, query, snapshot)
     first_stage_end = time.perf_counter()
-    similarities = _dense_scores(snapshot, encoded, rows)
-    scores: NDArray[np.floating] = sparse_scores if mode == "sparse" else similarities
-    factor = None
-    if mode == "hybrid":
-        factor = HYBRID_WEIGHT / (_highest_score(encoded, snapshot) or 1.0)
-        scores = similarities + factor * sparse_scores
-    best = top_positions(rows, scores, n_best)[query.offset :]
+    kept = np.arange(len(rows))
+    similarities = None
+    if encoded.mode == "sparse" and first_scores is not None:
+        scores: NDArray[np.floating] = first_scores
+    elif encoded.mode == "words":
+        scores, kept = _score_by_words(encoded, query, snapshot, rows)
+    else:
+        scores = similarities = _dense_scores(snapshot, encoded, rows)
+        if encoded.mode == "hybrid":
+            bm25, kept = _score_by_words(encoded, query, snapshot, rows)
+            scores = similarities + sparse_factor * bm25
+    best = kept[top_positions(rows[kept], scores[kept], query.offset + query.k)[query.offset :]]
     ms = {
         "sparse": (first_stage_end - start) * 1e3,
         "rerank": (time.perf_counter() - first_stage_end) * 1e3,
     }
-    return RankedRows(rows[best], scores[best], similarities[best], best + 1, factor, ms)
+    has_stages = first_scores is not None
+    return RankedRows(
+        rows[best],
+        scores[best],
+        None if similarities is None else similarities[best],
+        (best + 1).tolist() if has_stages else [None] * len(best),
+        len(rows) if has_stages else None,
+        ms,
+    )
+
+
+def _find_candidates(
+    encoded: EncodedQuery, query: Query, snapshot: Snapshot
+) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
+    """Return the rows that the second stage orders, best first, and their scores.
+
+    There are no scores if these are all rows that the filters allow.
+    """
+    flags = flag_rows(snapshot, encoded, query.min_coverage)
+    n_candidates = max(query.k, query.candidates or DEFAULT_CANDIDATES.get(encoded.mode, 0))
+    if encoded.mode == "sparse":
+        n_candidates = query.offset + query.k
+    n_allowed = snapshot.searcher.statistics.n if flags is None else int(np.count_nonzero(flags))
+    if encoded.mode == "dense" or (encoded.uses_full_bags and n_allowed <= n_candidates):
+        return snapshot.rows if flags is None else np.flatnonzero(flags), None
+    rows, scores = snapshot.searcher.search(encoded.first_words, n_candidates, among=flags)
+    return rows[scores > 0], scores[scores > 0]
+
+
+def _score_by_words(
+    encoded: EncodedQuery, query: Query, snapshot: Snapshot, rows: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the BM25 scores of full bags, and the positions of the rows that may be hits."""
+    assert snapshot.full_bags is not None
+    searcher = snapshot.searcher
+    bm25, shared_mass = score_full_bags(
+        snapshot.full_bags, encoded.words, rows, searcher.parameters, compiled=searcher.has_index
+    )
+    is_hit = bm25 > 0 if encoded.mode == "words" else np.ones(len(rows), dtype=bool)
+    if query.min_coverage > 0:
+        masses = snapshot.full_bags.statistics.idf_masses(encoded.positive_words)
+        is_hit &= covers_enough(shared_mass / (float(masses.sum()) or 1.0), query.min_coverage)
+    return bm25, np.flatnonzero(is_hit)
 
 
 def _load_models(store: GalleryStore, query: Query) -> None:
     """Load what the query needs now, so that the time of encoding does not include it."""
     if not all(isinstance(image, Encoding) for image in (*query.images, *query.negative)):
         store.vocabulary.backbone.load_weights()
-    if query.text is not None and query.mode != "sparse":
+    if query.text is not None and query.mode not in ("sparse", "words"):
         store.text_tower  # noqa: B018 - loads it
-
-
-def _highest_score(encoded: EncodedQuery, snapshot: Snapshot) -> float:
-    """Return an upper bound of every image's score: all words, fully saturated."""
-    searcher = snapshot.searcher
-    masses = searcher.statistics.idf_masses(encoded.positive_words)
-    return searcher.parameters.largest_saturation * float(masses.sum())
 
 
 def _dense_scores(

@@ -22,6 +22,7 @@ from bm25v.gallery.store import GalleryStore
 from bm25v.index.bm25 import Statistics, WeightedWords
 from bm25v.index.searcher import Searcher
 from bm25v.search.query import Query, ReadImage, list_images, make_filter
+from bm25v.search.ranking import score_full_bags
 from bm25v.vocabulary import Encoding
 
 if TYPE_CHECKING:
@@ -47,15 +48,15 @@ class RowFilter:
 
     def flag_rows(self, snapshot: Snapshot) -> Flags:
         """Return which rows are allowed."""
-        if self.must or self.without:
-            flags = flag_words(snapshot.searcher, self.must, self.without)
-        else:
-            flags = snapshot.searcher.live_n.copy()
+        flags = snapshot.searcher.live_n.copy()
         if self.selected is not None:
             is_selected = np.zeros_like(flags)
             is_selected[self.selected] = True
             flags &= is_selected
         flags[list(self.own_rows)] = False
+        for word in (*self.must, *self.without):
+            rows = np.flatnonzero(flags)
+            flags[rows] = snapshot.have_word(word, rows) == (word in self.must)
         return flags
 
 
@@ -94,25 +95,41 @@ def find_own_rows(query: Query, store: GalleryStore, snapshot: Snapshot) -> tupl
 
 
 def flag_rows(snapshot: Snapshot, query: "EncodedQuery", min_coverage: float) -> Flags | None:
-    """Return which rows a query allows; None for all."""
+    """Return which rows a query allows; None for all.
+
+    The second stage compares the coverage of full bags with the minimum, not this function.
+    """
+    min_coverage = 0 if query.uses_full_bags else min_coverage
     if not query.row_filter and min_coverage <= 0:
         return None
     flags = query.row_filter.flag_rows(snapshot)
     if min_coverage > 0:
-        flags &= coverages(snapshot.searcher, query.positive_words) >= min_coverage - _ROUNDING
+        flags &= covers_enough(coverages(snapshot.searcher, query.positive_words), min_coverage)
     return flags
 
 
-def flag_words(searcher: Searcher, must: Sequence[int], without: Sequence[int]) -> Flags:
-    """Return which rows have all of some words and none of others."""
-    values = np.array([1.0] * len(must) + [-1.0] * len(without))
-    return searcher.sum_values(np.array([*must, *without], dtype=np.int64), values) >= len(must)
+def covers_enough(coverage: NDArray[np.float64], min_coverage: float) -> Flags:
+    """Return which coverages reach a minimum, whatever rounding did to their sums."""
+    return coverage >= min_coverage - _ROUNDING
 
 
 def coverages(searcher: Searcher, words: WeightedWords) -> NDArray[np.float64]:
     """Return the share of a query's IDF mass that each row matches; below 0 for removed rows."""
     masses = searcher.statistics.idf_masses(words)
     return searcher.sum_values(words.words, masses) / (float(masses.sum()) or 1.0)
+
+
+def full_coverages(
+    snapshot: Snapshot, words: WeightedWords, rows: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the share of a query's IDF mass that the full bag of each of the rows matches."""
+    assert snapshot.full_bags is not None
+    masses = snapshot.full_bags.statistics.idf_masses(words)
+    searcher = snapshot.searcher
+    scores = score_full_bags(
+        snapshot.full_bags, words, rows, searcher.parameters, compiled=searcher.has_index
+    )
+    return scores.shared_mass / (float(masses.sum()) or 1.0)
 
 
 def explain_no_match(
@@ -129,16 +146,19 @@ def explain_no_match(
     if not len(rows):
         if replace(encoded.row_filter, own_rows=()).flag_rows(snapshot).any():
             return f"there is no other image{condition} than those of the query"
-        return _explain_filters(encoded.row_filter, condition, searcher.statistics, names)
+        return _explain_filters(encoded.row_filter, condition, snapshot.word_statistics, names)
     if not len(words.words):
         return "the query has no words: the image has none, or all are muted"
-    coverage_n = coverages(searcher, words)
-    best = int(rows[np.argmax(coverage_n[rows])])
-    if coverage_n[best] <= 0:
+    if encoded.uses_full_bags and snapshot.full_bags is not None:
+        coverage_r = full_coverages(snapshot, words, rows)
+    else:
+        coverage_r = coverages(searcher, words)[rows]
+    best = int(np.argmax(coverage_r))
+    if coverage_r[best] <= 0:
         return f"0 of {count(len(words.words), 'word')} shared with any image{condition}"
-    if coverage_n[best] < query.min_coverage:
-        (path,) = catalog.paths_of([best], snapshot.state.generation)
-        closest = f"the best has {coverage_n[best]:.2f}: {display_path(path)}"
+    if coverage_r[best] < query.min_coverage:
+        (path,) = catalog.paths_of([int(rows[best])], snapshot.state.generation)
+        closest = f"the best has {coverage_r[best]:.2f}: {display_path(path)}"
         return f"no image{condition} reaches a coverage of {query.min_coverage:g} ({closest})"
     return "in every image, the words that count against it outweigh those that count for it"
 

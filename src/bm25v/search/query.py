@@ -21,7 +21,8 @@ from bm25v.images import ImageInput, Source, read_input
 from bm25v.search.regions import Region
 from bm25v.vocabulary import Encoding
 
-Mode = Literal["two-stage", "sparse", "dense", "hybrid"]
+Mode = Literal["hybrid", "words", "two-stage", "sparse", "dense"]
+FULL_BAG_MODES = ("hybrid", "words")  # BM25 over full bags orders the candidates
 Path = str | os.PathLike[str]
 QueryImage = ImageInput | Encoding  # an image, encoded already or not
 ReadImage = Source | NDArray[np.uint8] | Encoding  # what a query keeps of it
@@ -49,7 +50,7 @@ class QueryOptions(TypedDict, total=False):
     k: int
     offset: int
     mode: Mode | None
-    candidates: int
+    candidates: int | None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,15 +63,16 @@ class Query:
         images share. Otherwise the words whose names are in the text are searched for.
     region: only this part of the image counts: a box (x, y, width, height), in pixels or, if no
         number is above 1, in fractions of the image; or a mask, an array over the image.
-    must, without: words, by number or name, that hits must have or must not have. A required word
-        is added to the query.
+    must, without: words, by number or name, that hits must have or must not have, among all words
+        of an image. A required word is added to the query.
     boost: factors for the weights of words, at most 1,000,000; 0 mutes a word, below 0 it counts
         against an image. A word that the image does not have is added to the query.
     negative: counter-examples. Their words count against an image, by half.
     like, unlike: images of the gallery, as feedback on hits. Words of the liked ones count for an
         image, by three quarters; words of the unliked ones count against it, by half.
     query_words: search with this many words of each image, weighted by the square root of their
-        strength, instead of the words that the gallery would store, each with weight 1.
+        strength. By default, all words in modes "hybrid" and "words"; in the other modes those
+        that the index has of an image, each with weight 1.
     min_coverage: the smallest share of the query's IDF mass that a hit must match.
     folder: only images in this folder, or in one of several; or whose path matches a pattern:
         `*` stands for any characters of one name, `**` for any folders, `?` for one character. A
@@ -84,10 +86,14 @@ class Query:
         hits unless this is true.
     k, offset: the number of hits, and how many better ones are skipped: the next page. Except in
         modes "sparse" and "dense", pages end with the candidates.
-    mode: "two-stage" takes the best `candidates` by BM25 and orders them by cosine; "hybrid"
-        orders them by cosine and BM25 together; "sparse" orders by BM25 alone; "dense" orders all
-        images by cosine. By default two-stage; sparse if the query has no dense vector or boosts
-        words; dense for a text with a vector.
+    mode: what orders the hits. "hybrid": cosine plus BM25 over all words of an image; "words": BM25
+        over all words alone; "two-stage": cosine alone, as in the paper. These three order
+        candidates, which BM25 over the few words of the index finds. "sparse": BM25 over the words
+        of the index alone; "dense": the cosine of all images. By default hybrid; words if the query
+        has no dense vector; dense for a text with a vector. A gallery of an older version that has
+        no full bags: two-stage, or sparse.
+    candidates: how many images the first stage passes to the second. By default 1,000 in modes
+        "hybrid" and "words", and 200 in mode "two-stage".
 
     >>> Query.of("cat.jpg", must=12, k=3).must
     (12,)
@@ -112,7 +118,7 @@ class Query:
     k: int = 10
     offset: int = 0
     mode: Mode | None = None
-    candidates: int = 200
+    candidates: int | None = None
     _opened_from: tuple[str, ...] = field(init=False, repr=False)  # files of Pillow images
 
     @classmethod
@@ -140,9 +146,9 @@ class Query:
             raise WrongUse(f"a region with {len(self.images)} images: it needs exactly one")
         if self.mode is not None and self.mode not in get_args(Mode):
             raise WrongUse(f"mode {self.mode!r}: choose one of {', '.join(get_args(Mode))}")
-        for name, least in (("k", 1), ("candidates", 1), ("query_words", 1), ("offset", 0)):
+        for name, least in (("k", 1), ("offset", 0), ("candidates", 1), ("query_words", 1)):
             value = getattr(self, name)
-            if value is not None or name != "query_words":
+            if value is not None or name in ("k", "offset"):
                 _check_count(name, value, least)
         is_number = isinstance(self.min_coverage, numbers.Real)
         if not is_number or not 0 <= self.min_coverage <= 1:

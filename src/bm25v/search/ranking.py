@@ -1,12 +1,20 @@
-"""Candidates and dense vectors in, cosines out: the scores of the second stage.
+"""Candidates in, the scores of the second stage out: cosines, and BM25 over full bags.
 
-Dense vectors are float16 and cosines float32. There are two implementations, in numpy and compiled
-(`ranking_kernels`, for which numba must be imported). Both add products in the same order, so that
-they return the same bits, whatever the machine and wherever a row is stored.
+Dense vectors are float16 and cosines float32; BM25 is in float64, as in `bm25v.index`. There are
+two implementations of each, in numpy and compiled (`ranking_kernels`, for which numba must be
+imported). Both add in the same order, so that they return the same bits, whatever the machine and
+wherever a row is stored.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from bm25v.gallery.full_bags import FullBags
+from bm25v.index.bm25 import Bm25Parameters, WeightedWords, saturation
+from bm25v.index.searcher import QueryTerms
+from bm25v.vocabulary.bag import LEVELS, SCALE, dequantise
 
 _CHUNK_ROWS = 128  # converted to float32 at once: they fit into the cache
 _TAIL = 16  # this many sums of a row are added one after the other
@@ -69,3 +77,52 @@ def _sum_rows(values_ne: NDArray[np.float32]) -> NDArray[np.float32]:
     for column in range(left):
         sums_n += sums_ne[:, column]
     return sums_n
+
+
+class FullBagScores(NamedTuple):
+    """How full bags match a query: their BM25 scores, and the IDF mass of the words they share."""
+
+    bm25: NDArray[np.float64]
+    shared_mass: NDArray[np.float64]  # of the words with a weight above 0
+
+
+def score_full_bags(
+    full_bags: FullBags,
+    query: WeightedWords,
+    rows: NDArray[np.int64],
+    parameters: Bm25Parameters,
+    *,
+    compiled: bool = False,
+) -> FullBagScores:
+    """Return the score of each of the given rows, that of `bm25.reference_scores` or 0.
+
+    `compiled` chooses the implementation, as in `cosines`.
+    """
+    statistics = full_bags.statistics
+    terms = QueryTerms.prepare(query, statistics)
+    words_nk, levels_nk = full_bags.rows["words"], full_bags.rows["levels"]
+    if compiled:
+        from bm25v.search import ranking_kernels
+
+        formula = (parameters.k1, parameters.b, statistics.average_or_one, SCALE)
+        is_term_v = np.zeros(statistics.n_words + 1, dtype=np.uint8)
+        is_term_v[terms.words] = 1
+        tables = (LEVELS, formula, is_term_v, *terms[1:])
+        scores = ranking_kernels.score_full_bags(words_nk, levels_nk, rows, *tables)
+        return FullBagScores(*scores[:2])
+    term_v = np.append(terms.term_v, np.uint16(0))  # the last is for words that do not exist
+    last = np.int64(statistics.n_words)  # may be more than the type of words holds
+    bm25, shared_mass = np.zeros(len(rows)), np.zeros(len(rows))
+    for start in range(0, len(rows), _CHUNK_ROWS):
+        chunk = slice(start, start + _CHUNK_ROWS)
+        words_ck, levels_ck = words_nk[rows[chunk]], levels_nk[rows[chunk]]
+        term_ck = term_v[np.minimum(words_ck, last)]
+        at, slots = np.nonzero((term_ck > 0) & (levels_ck > 0))
+        tf_ck = LEVELS[levels_ck]
+        norms = statistics.length_norms(tf_ck.sum(axis=1, dtype=np.int64), parameters)
+        weights = terms.term_weights[term_ck[at, slots]]
+        values = weights * saturation(dequantise(tf_ck[at, slots]), norms[at], parameters)
+        n = len(words_ck)
+        bm25[chunk] = np.bincount(at, values, minlength=n)  # adds in this order
+        shared_mass[chunk] = np.bincount(at, np.maximum(weights, 0), minlength=n)
+    return FullBagScores(bm25, shared_mass)

@@ -1,7 +1,8 @@
-"""The compiled loop over dense vectors, straight from the bits of float16.
+"""The compiled loops of the second stage.
 
-It adds in the order that `ranking._sum_rows` describes. Its loops add stretches of arrays to each
-other; such loops are vectorised without a change of that order.
+Dense vectors are read straight from the bits of float16, and added in the order that
+`ranking._sum_rows` describes: loops that add stretches of arrays to each other are vectorised
+without a change of that order. The words of full bags are added one after the other.
 """
 
 import numpy as np
@@ -16,6 +17,7 @@ _MOVED_BITS = np.int32(-0x70002000)  # 0x8FFFE000: sign, exponent and mantissa a
 _NOT_FINITE = np.int16(0x7C00)  # the exponent of infinity and NaN
 _LARGEST = np.float32(2.0**32)  # their squares would be larger
 _SHORTEST = np.float32(1e-12)  # as in `ranking`
+_TOGETHER = 16  # rows that are read ahead
 _TAIL = 16  # as in `ranking`; passed as an argument, it would make the kernel slower
 
 
@@ -72,3 +74,47 @@ def cosines(
                     cosine = np.float32(np.nan)
         cosines_c[i] = cosine
     return cosines_c
+
+
+@jit
+def score_full_bags(
+    words_nk: NDArray[np.unsignedinteger],
+    levels_nk: NDArray[np.uint8],
+    rows: NDArray[np.int64],
+    stored_tf: NDArray[np.uint16],
+    formula: tuple[float, float, float, int],
+    is_term_v: NDArray[np.uint8],
+    term_v: NDArray[np.uint16],
+    term_weights: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
+    """Return the BM25 score of each row, and the IDF mass of the words that it shares.
+
+    The last value means nothing; without it, the compiler would leave out reading ahead.
+
+    `stored_tf` is the table of levels, `formula` has k1, b, the average length and what a stored
+    tf is divided by. `is_term_v` is 1 for words of the query; its last entry, 0, is for words that
+    do not exist.
+    """
+    k1, b, average, scale = formula
+    last, k = np.uint32(len(term_v)), words_nk.shape[1]
+    slots = np.empty(k + 1, dtype=np.int64)
+    bm25, shared_mass = np.zeros(len(rows)), np.zeros(len(rows))
+    touched = 0
+    for i in range(len(rows)):
+        if i % _TOGETHER == 0:  # read all of these rows first: they wait for memory together
+            for row in rows[i : i + _TOGETHER]:
+                for j in range(0, k, 32):
+                    touched += words_nk[row, j] + levels_nk[row, j]
+        words, levels = words_nk[rows[i]], levels_nk[rows[i]]
+        length, n = 0, 0
+        for j in range(k):  # without a branch: shared words are listed by moving on
+            length += stored_tf[levels[j]]
+            slots[n] = j
+            n += is_term_v[min(words[j], last)]
+        norm = k1 * (1 - b + b * (length / scale) / average)
+        for slot in slots[:n]:
+            if levels[slot] > 0:
+                tf, weight = stored_tf[levels[slot]] / scale, term_weights[term_v[words[slot]]]
+                bm25[i] += weight * (tf * (k1 + 1) / (tf + norm))
+                shared_mass[i] += max(weight, 0.0)
+    return bm25, shared_mass, touched

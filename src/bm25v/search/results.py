@@ -6,7 +6,7 @@ module's job: finding and ordering rows.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import pandas
 
     from bm25v.explanations import Explanation
+
+HYBRID_WEIGHT = 1.5  # of BM25, as a share of the query's highest possible score, in hybrid mode
 
 _COLUMNS = {  # of Results.to_pandas()
     "rank": "int",
@@ -81,16 +83,35 @@ class QueryWord(NamedTuple):
         return word_label(self.word, self.name)
 
 
+Strength = Literal["strong", "fair", "weak"]
+
+
+class ScorePart(NamedTuple):
+    """A part of a score: one word, or the cosine."""
+
+    word: int | None  # None: the cosine
+    label: str
+    value: float
+
+
 @dataclass(frozen=True)
 class Match:
     """How one image compares with a query: `sparse` is the sum of `words`, `dense` the cosine.
 
-    `coverage` is the share of the query's IDF mass (the sum of weight · idf over the words with a
-    weight above 0) that the image matches: 1 if it has all of these words.
+    `score` is what a search orders its hits by, the sum of `parts`. `coverage` is the share of the
+    query's IDF mass (the sum of weight · idf over the words with a weight above 0) that the image
+    matches: 1 if it has all of these words. In modes "hybrid" and "words", all of this is about the
+    image's full bag, else about the words that the index has of it. `strength` compares the image
+    with the best hits of the gallery's own images; it is known in these two modes, if the query is
+    one whole image.
     """
 
     path: str
+    mode: str
+    score: float
     sparse: float
+    sparse_factor: float  # of `sparse` in the score: 0 if the mode orders by cosine alone
+    strength: Strength | None  # None if that is not known
     dense: float | None  # None if the query has no dense vector
     words: tuple[WordContribution, ...]  # largest contribution first
     coverage: float
@@ -100,6 +121,29 @@ class Match:
 
     def __repr__(self) -> str:
         return f"<Match {self.path}: BM25 {self.sparse:.2f}, coverage {self.coverage:.0%}>"
+
+    @property
+    def parts(self) -> tuple[ScorePart, ...]:
+        """What the score is the sum of: the cosine, if it counts, and each word, if they count."""
+        parts = []
+        if self.dense is not None and self.mode not in ("words", "sparse"):
+            parts.append(ScorePart(None, "cosine", self.dense))
+        if self.sparse_factor:
+            parts += (
+                ScorePart(word.word, word.label, self.sparse_factor * word.contribution)
+                for word in self.words
+            )
+        return tuple(parts)
+
+    @property
+    def formula(self) -> str:
+        """How the score is made of the cosine and of what the words add up to."""
+        if self.mode in ("words", "sparse"):
+            return f"{self.sparse:.2f}, the sum of its words (BM25)"
+        if self.mode == "hybrid" and self.dense is not None:
+            words = f"{self.sparse_factor:.3g} × {self.sparse:.2f} by words (BM25)"
+            return f"{self.score:.3f} = similarity {self.dense:.3f} + {words}"
+        return f"{self.score:.3f}, the similarity (cosine) alone: words did not order the hits"
 
     def __fspath__(self) -> str:
         """Return the path, so that a hit is accepted wherever an image or a path is."""
@@ -122,11 +166,10 @@ class Match:
 
 @dataclass(frozen=True)
 class Hit(Match):
-    """One result. `score` orders the hits; `first_rank` is the rank by BM25 alone."""
+    """One result; `first_rank` is its rank in the first stage, by BM25 over the index."""
 
     rank: int
-    first_rank: int | None  # None in dense mode
-    score: float
+    first_rank: int | None  # None if all images were ordered, without a first stage
     _explain: Callable[..., "Explanation"] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
@@ -147,9 +190,9 @@ class Hit(Match):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the hit as plain values."""
-        first = ("rank", "first_rank", "path", "score", "sparse", "dense", "coverage")
+        first = ("rank", "first_rank", "path", "score", "strength", "sparse", "dense", "coverage")
         values = super().to_dict()
-        words = values.pop("words")
+        words, _, _ = (values.pop(key) for key in ("words", "mode", "sparse_factor"))
         return {key: values.pop(key) for key in first} | values | {"words": words}
 
 
@@ -159,6 +202,7 @@ class Results:
 
     `query` lists the words that were searched for, `ms` the time of each stage. `no_match` is the
     reason if there are no hits. In hybrid mode, a hit's score = dense + sparse_factor · sparse.
+    `candidates` is how many images the second stage ordered.
     """
 
     mode: str
@@ -168,6 +212,7 @@ class Results:
     no_match: str | None = None
     notes: tuple[str, ...] = ()
     sparse_factor: float | None = None
+    candidates: int | None = None  # None if all images were ordered
 
     def __repr__(self) -> str:
         best = f", best {self.hits[0]!r}" if self.hits else f": {self.no_match}"
@@ -175,6 +220,11 @@ class Results:
 
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.hits)
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether even the best hit is a weak match, as far as that is known."""
+        return any(hit.rank == 1 and hit.strength == "weak" for hit in self.hits[:1])
 
     def __len__(self) -> int:
         return len(self.hits)
@@ -196,6 +246,7 @@ class Results:
             "no_match": self.no_match,
             "notes": list(self.notes),
             "sparse_factor": self.sparse_factor,
+            "candidates": self.candidates,
             "ms": self.ms,
         }
 
@@ -214,22 +265,49 @@ class Matcher:
     """Compares rows of a snapshot with one query."""
 
     def __init__(self, query: EncodedQuery, snapshot: Snapshot, names: Names) -> None:
-        self._query, self._snapshot, self._names = query, snapshot, names
-        self._statistics = snapshot.searcher.statistics
+        self._query, self._names = query, names
+        self._calibration = snapshot.state.calibration
+        self._n_with_word_v = snapshot.word_statistics.df_v
+        self._parameters = snapshot.searcher.parameters
+        if query.uses_full_bags and snapshot.full_bags is not None:
+            self._bag, self._statistics = snapshot.full_bags.bag, snapshot.full_bags.statistics
+        else:
+            self._bag, self._statistics = snapshot.bag, snapshot.searcher.statistics
         positive = query.positive_words
         masses: list[float] = self._statistics.idf_masses(positive).tolist()
         self._masses: dict[int, float] = dict(zip(positive.words.tolist(), masses, strict=True))
         self._total_mass = sum(masses)
+        self._judged_words: set[int] = set()
+        if query.is_plain and snapshot.full_bags is not None:
+            judged = query.words.strongest(snapshot.full_bags.k)
+            self._judged_words = set(judged.words.tolist())
+
+    @property
+    def sparse_factor(self) -> float:
+        """The factor of BM25 in the score."""
+        if self._query.mode == "hybrid":
+            return self._hybrid_factor
+        return 1.0 if self._query.mode in ("words", "sparse") else 0.0
+
+    @property
+    def _hybrid_factor(self) -> float:
+        """The factor of BM25 beside a cosine, relative to the highest possible score."""
+        highest = self._parameters.largest_saturation * self._total_mass
+        return HYBRID_WEIGHT / (highest or 1.0)
 
     def match(self, row: int, path: str, cosine: float) -> Match:
         """Return how one row compares with the query."""
-        bag, statistics = self._snapshot.bag(row), self._statistics
-        parts = contributions(
-            self._query.words, bag, statistics, self._snapshot.searcher.parameters
-        )
+        bag, statistics = self._bag(row), self._statistics
+        parts = contributions(self._query.words, bag, statistics, self._parameters)
+        sparse, factor = sum_contributions(parts), self.sparse_factor
+        by_words = self._query.mode in ("words", "sparse")
         return Match(
             path=path,
-            sparse=sum_contributions(parts),
+            mode=self._query.mode,
+            score=sparse if by_words else cosine + factor * sparse,
+            sparse=sparse,
+            sparse_factor=factor,
+            strength=self._judge(cosine, parts),
             dense=None if self._query.dense_e is None else cosine,
             words=tuple(self._to_word(part) for part in parts),
             coverage=self._coverage(parts),
@@ -237,6 +315,23 @@ class Matcher:
             average_length=statistics.average_length,
             n_images=statistics.n,
         )
+
+    def _judge(self, cosine: float, parts: list[Contribution]) -> Strength | None:
+        if self._calibration is None or not self._query.is_plain:
+            return None
+        score = cosine + HYBRID_WEIGHT * self._judged_share(parts)
+        if score < self._calibration.weak_below:
+            return "weak"
+        return "strong" if score >= self._calibration.strong_from else "fair"
+
+    def _judged_share(self, parts: list[Contribution]) -> float:
+        """Return the share of the highest possible score, by as many words as a full bag has.
+
+        The images that the gallery was calibrated with had no more; the query may have.
+        """
+        value = sum(part.value for part in parts if part.word in self._judged_words)
+        mass = sum(self._masses[word] for word in self._judged_words)
+        return value / (self._parameters.largest_saturation * mass or 1.0)
 
     def query_words(self) -> tuple[QueryWord, ...]:
         """Return the words of the query, largest weight · idf first."""
@@ -257,7 +352,7 @@ class Matcher:
                 (self._query.boosted, "boosting it changes nothing"),
             )
             for word in words
-            if self._statistics.df_v[word] == 0
+            if self._n_with_word_v[word] == 0
         )
 
     def _to_word(self, part: Contribution) -> WordContribution:

@@ -52,7 +52,7 @@ def interpret_text(
     row_filter: RowFilter,
 ) -> TextMeaning:
     """Return the words and the vector of a text, for a mode of search."""
-    tower = None if mode == "sparse" else store.text_tower
+    tower = None if mode in ("sparse", "words") else store.text_tower
     if tower is None:
         return _find_by_name(text, None, store, snapshot)
     (dense_e,) = tower.embed([text])

@@ -94,6 +94,8 @@ def refit_vocabulary(
         backbone=backbone,
         sae=refit_decoder(old.sae, _read_streams(streams, listener)),
         k_post=old.k_post,
+        k_full=old.k_full,
+        stop_words=old.stop_words,
     )
     after = measure_quality(new.sae, held_out)
     if after.fvu >= before.fvu:

@@ -171,22 +171,27 @@ def _train_vocabulary(options: TrainingOptions, listener: Listener) -> Vocabular
             },
         }
         name = Path(os.path.abspath(options.output)).stem
-        vocabulary = Vocabulary.build(
-            name, backbone=backbone, sae=sae, k_post=options.k_post, report=report
-        )
         processes.wait()  # others may still read files that are deleted next
         if processes.is_first:
             samples = gather_samples(
                 backbone,
-                vocabulary.sae,
+                sae,
                 extraction.paths,
                 seed=options.recipe.seed,
                 progress=listener.progress,
             )
+            vocabulary = Vocabulary.build(
+                name,
+                backbone=backbone,
+                sae=sae,
+                k_post=options.k_post,
+                stop_words=samples.stop_words,
+                report=report,
+            )
             _finish(options, vocabulary, samples)
             _log.info("trained %s in %s", options.output, duration(time.perf_counter() - start))
         processes.wait()
-    return vocabulary
+    return vocabulary if processes.is_first else Vocabulary.load(options.output)
 
 
 def _device_of_process(device: str | None) -> str | None:

@@ -1,7 +1,7 @@
 """Samples of a new vocabulary's words: how frequent they are, and image parts that show them.
 
 In: some of the training images. Out: `Samples`, which training saves beside the vocabulary, because
-the images may be missing later.
+the images may be missing later; and the words that are in nearly all images.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,6 +25,7 @@ from bm25v.vocabulary import bag as bags
 IMAGES = 400
 WORDS = 24
 EXAMPLES = 7  # images per word
+STOP_SHARE = 0.7  # of the images: a word in more of them does not enter bags
 
 _ENOUGH_IMAGES = 4  # a word in fewer images has little to show
 _EXAMPLE_SIDE, _HEAT_MAP_SIDE = 96, 144
@@ -56,7 +57,24 @@ def gather_samples(
         make_sample = partial(_make_sample, backbone, encoded, images_v)
         words = tuple(s for s in pool.map(make_sample, choose_words(patches_v, images_v)) if s)
     n_patches = sum(len(codes.words_pk) for _, codes in encoded)
-    return Samples(len(encoded), n_patches, patches_v.astype(np.uint32), words)
+    counts_v, stop_words = patches_v.astype(np.uint32), find_stop_words(images_v, len(encoded))
+    return Samples(len(encoded), n_patches, counts_v, words, stop_words)
+
+
+def find_stop_words(images_v: Counts, n_images: int) -> tuple[int, ...]:
+    """Return the words that most images have: they link everything to everything.
+
+    At most one word in 500 is left out, so that a small vocabulary, whose words are all frequent,
+    keeps them.
+
+    >>> images_v = np.ones(1000, dtype=np.int64)
+    >>> images_v[[7, 31, 400]] = 95, 80, 60
+    >>> find_stop_words(images_v, n_images=100)
+    (7, 31)
+    """
+    frequent = np.flatnonzero(images_v > STOP_SHARE * n_images)
+    most = frequent[np.argsort(-images_v[frequent], kind="stable")[: len(images_v) // 500]]
+    return tuple(sorted(most.tolist()))
 
 
 def choose_words(patches_v: Counts, images_v: Counts) -> list[int]:

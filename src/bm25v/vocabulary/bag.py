@@ -1,8 +1,9 @@
-"""Codes of an image's patches in, the image's bag of visual words out.
+"""Codes of an image's patches in, the image's bags of visual words out.
 
-The activations of each word are summed over the patches, the k_post largest sums are kept and
-quantised to uint16 (paper, equations 7 and 8 and the paragraph on quantisation). Not this module's
-job: scores, statistics, files.
+The activations of each word are summed over the patches. The bag of the index has the k_post
+largest sums, quantised to uint16 (paper, equations 7 and 8 and the paragraph on quantisation). The
+full bag has up to k_full, with one byte for each sum, and the patch where each word is strongest.
+Not this module's job: scores, statistics, files.
 """
 
 from typing import NamedTuple
@@ -14,7 +15,20 @@ from bm25v.display import count
 from bm25v.sae.model import Codes
 
 SCALE = 100  # stored tf = round(100 · tf)
+FULL_WORDS = 256  # of a full bag, at most
+FULL_BYTES = 1024  # of a stored full bag, at most
 _LARGEST = np.iinfo(np.uint16).max
+
+
+def _make_levels() -> NDArray[np.uint16]:
+    """Return the stored tf of each level: whole numbers, the steps 1 or about 3.5 %."""
+    values = [0, 1]
+    while len(values) < 256:
+        values.append(values[-1] + max(1, (values[-1] * 9 + 128) // 256))
+    return np.minimum(values, _LARGEST).astype(np.uint16)
+
+
+LEVELS = _make_levels()  # from 0 to 65535; part of the format of galleries
 
 
 class Bag(NamedTuple):
@@ -33,6 +47,22 @@ class Bag(NamedTuple):
     def frequencies(self) -> NDArray[np.float64]:
         """The term frequencies of the BM25 formula: not quantised."""
         return dequantise(self.tf)
+
+
+class FullBag(NamedTuple):
+    """An image's words, ascending, the level of each one's tf, and where each is strongest."""
+
+    words: NDArray[np.int32]
+    levels: NDArray[np.uint8]
+    patches: NDArray[np.uint16]
+
+    def __repr__(self) -> str:
+        return repr(self.bag).replace("Bag", "FullBag", 1)
+
+    @property
+    def bag(self) -> Bag:
+        """The words with their term frequencies, as BM25 reads them."""
+        return Bag(self.words, LEVELS[self.levels])
 
 
 def quantise(frequencies: NDArray[np.floating]) -> NDArray[np.uint16]:
@@ -54,6 +84,35 @@ def dequantise(tf: NDArray[np.uint16]) -> NDArray[np.float64]:
     return tf / np.float64(SCALE)
 
 
+def to_levels(tf: NDArray[np.uint16]) -> NDArray[np.uint8]:
+    """Return the level that is nearest to each stored tf, at least 1 for what is above 0.
+
+    >>> LEVELS[to_levels(np.array([0, 7, 1000, 65535], dtype=np.uint16))].tolist()
+    [0, 7, 985, 65535]
+    """
+    middles = (LEVELS[:-1].astype(np.int64) + LEVELS[1:] + 1) // 2
+    return np.searchsorted(middles, tf, side="right").astype(np.uint8)
+
+
+def full_bag_words(n_words: int, n_patches: int) -> int:
+    """Return how many words fit into a stored full bag.
+
+    >>> full_bag_words(10_240, 49), full_bag_words(18_432, 729)
+    (256, 204)
+    """
+    return min(FULL_WORDS, FULL_BYTES // (word_bytes(n_words) + 1 + patch_bytes(n_patches)))
+
+
+def word_bytes(n_words: int) -> int:
+    """Return how many bytes the number of a word takes."""
+    return 2 if n_words <= 1 << 16 else 4
+
+
+def patch_bytes(n_patches: int) -> int:
+    """Return how many bytes the number of a patch takes."""
+    return 1 if n_patches <= 1 << 8 else 2
+
+
 def pool_codes(codes: Codes, *, k_post: int) -> Bag:
     """Sum each word's activations over all patches and keep the k_post largest sums.
 
@@ -64,14 +123,46 @@ def pool_codes(codes: Codes, *, k_post: int) -> Bag:
     >>> bag.words.tolist(), bag.frequencies.tolist()
     ([2, 7], [0.5, 3.0])
     """
+    return _keep_largest(*_sum_activations(codes), k_post)
+
+
+def pool_bags(codes: Codes, *, k_post: int, k_full: int) -> tuple[Bag, FullBag]:
+    """Return the bag of the index, as `pool_codes` does, and the full bag with k_full words.
+
+    >>> codes = Codes(np.array([[7, 2], [7, 5]]), np.array([[1.0, 0.5], [2.0, 0.25]]))
+    >>> bag, full_bag = pool_bags(codes, k_post=1, k_full=3)
+    >>> bag.words.tolist(), full_bag.words.tolist(), full_bag.patches.tolist()
+    ([7], [2, 5, 7], [0, 1, 1])
+    """
+    active, sums = _sum_activations(codes)
+    words, tf = _keep_largest(active, sums, k_full)
+    strongest_v = np.zeros(int(words[-1]) + 1 if len(words) else 0, dtype=np.uint16)
+    flat_words, activations = codes.words_pk.ravel(), codes.activations_pk.ravel()
+    kept = np.flatnonzero(flat_words < len(strongest_v))
+    patches = kept // codes.words_pk.shape[1]
+    last_is_strongest = np.lexsort((-patches, activations[kept]))
+    strongest_v[flat_words[kept[last_is_strongest]]] = patches[last_is_strongest]
+    full_bag = FullBag(words, to_levels(tf), strongest_v[words])
+    return _keep_largest(active, sums, k_post), full_bag
+
+
+def expand_bag(bag: Bag) -> FullBag:
+    """Return a full bag for an image of which only its bag is known, not where its words are."""
+    return FullBag(bag.words, to_levels(bag.tf), np.zeros(len(bag.words), dtype=np.uint16))
+
+
+def _sum_activations(codes: Codes) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the active words, ascending, and the sum of each one's activations."""
     activations = codes.activations_pk.ravel().astype(np.float64)
     sum_v = np.bincount(codes.words_pk.ravel(), activations).astype(np.float64)
     active = np.flatnonzero(sum_v)
-    top = active[np.argsort(-sum_v[active], kind="stable")[:k_post]]
-    tf = quantise(sum_v[top])
-    ascending = np.argsort(top)
-    ascending = ascending[tf[ascending] > 0]
-    return Bag(top[ascending].astype(np.int32), tf[ascending])
+    return active, sum_v[active]
+
+
+def _keep_largest(active: NDArray[np.int64], sums: NDArray[np.float64], k: int) -> Bag:
+    top = np.sort(np.argsort(-sums, kind="stable")[:k])
+    tf = quantise(sums[top])
+    return Bag(active[top[tf > 0]].astype(np.int32), tf[tf > 0])
 
 
 def word_activations(codes: Codes, word: int) -> NDArray[np.float32]:

@@ -8,7 +8,7 @@ through the same checks, so that what is written can be read. Not this module's 
 
 import json
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -27,6 +27,7 @@ from bm25v.schema import (
     check_values,
     exactly,
     find_value,
+    listing,
     optional,
     parse_object,
     show_value,
@@ -35,9 +36,9 @@ from bm25v.schema import (
     whole,
 )
 from bm25v.vocabulary import names
-from bm25v.vocabulary.bag import SCALE
+from bm25v.vocabulary.bag import FULL_WORDS, SCALE
 
-FORMAT = 1
+FORMAT = 2  # 1 has no full bags and no stop words
 MAX_K_POST = (1 << 16) - 1  # the index numbers the words of a query in two bytes
 MAX_WORDS = (1 << 31) - 1  # codes number words in four bytes
 SETTINGS = "vocabulary.json"
@@ -66,6 +67,8 @@ _SCHEMA: Mapping[str, Rule] = {
     "words": whole(1, MAX_WORDS),
     "k": whole(1),
     "k_post": whole(1, MAX_K_POST),
+    "k_full": optional(whole(0, FULL_WORDS)),
+    "stop_words": optional(listing(whole(0, MAX_WORDS))),
     "scale": exactly(SCALE),
     "names": table(),
     "report": table(),
@@ -81,6 +84,8 @@ class StoredVocabulary(NamedTuple):
     backbone_definition: Mapping[str, Any] | None
     sae: SparseAutoEncoder
     k_post: int
+    k_full: int | None
+    stop_words: tuple[int, ...]
     word_names: Mapping[int, str]
     report: Mapping[str, Any]
 
@@ -95,14 +100,22 @@ def make_label(value: str) -> str:
     return "".join(c if keep else "?" for c, keep in zip(value, is_allowed, strict=True))
 
 
-def check_settings(backbone: Backbone, *, k: int, n_words: int, k_post: int) -> None:
+def check_settings(
+    backbone: Backbone,
+    *,
+    k: int,
+    n_words: int,
+    k_post: int,
+    k_full: int | None = None,
+    stop_words: Sequence[int] = (),
+) -> None:
     """Raise `WrongUse` for settings that no vocabulary can have."""
     identity = {"name": backbone.name, "fingerprint": backbone.fingerprint}
+    settings = {"backbone": identity, "words": n_words, "k": k, "k_post": k_post}
+    settings |= _format_bag_settings(k_full, stop_words)
+    bag_keys = ("words", "k", "k_post", "k_full", "stop_words")
     try:
-        _check_schema(
-            {"backbone": identity, "words": n_words, "k": k, "k_post": k_post},
-            ("backbone.name", "backbone.fingerprint", "words", "k", "k_post"),
-        )
+        _check_schema(settings, ("backbone.name", "backbone.fingerprint", *bag_keys))
     except SchemaError as error:
         raise WrongUse(f"{error}: give another value") from error
 
@@ -124,6 +137,8 @@ def read_folder(folder: Path) -> StoredVocabulary:
         backbone_definition=backbone.get("definition"),
         sae=sae,
         k_post=settings["k_post"],
+        k_full=settings.get("k_full"),
+        stop_words=tuple(settings.get("stop_words", ())),
         word_names=word_names,
         report=settings["report"],
     )
@@ -172,7 +187,11 @@ def _parse_settings(folder: Path, content: bytes) -> dict[str, Any]:
 
 def _check_schema(settings: Mapping[str, Any], keys: Iterable[str]) -> None:
     check_values(settings, {key: _SCHEMA[key] for key in keys})
-    check_values(settings, {"k": whole(1, settings["words"])})
+    n_words = settings["words"]
+    check_values(settings, {"k": whole(1, n_words)})
+    stop_words = settings.get("stop_words", [])
+    if any(word >= n_words for word in stop_words) or stop_words != sorted(set(stop_words)):
+        raise SchemaError(f"stop_words are not numbers of words below {n_words:,}, ascending")
 
 
 def _parse_names(folder: Path, settings: Mapping[str, Any]) -> dict[int, str]:
@@ -247,6 +266,7 @@ def _format_settings(folder: Path, stored: StoredVocabulary) -> bytes:
         "words": stored.sae.n_words,
         "k": stored.sae.k,
         "k_post": stored.k_post,
+        **_format_bag_settings(stored.k_full, stored.stop_words),
         "scale": SCALE,
         "names": {},  # older versions look for names here
         "report": dict(stored.report),
@@ -259,6 +279,14 @@ def _format_settings(folder: Path, stored: StoredVocabulary) -> bytes:
         ) from error
     _parse_settings(folder, content)
     return content
+
+
+def _format_bag_settings(k_full: int | None, stop_words: Sequence[int]) -> dict[str, Any]:
+    """Return the settings that may be missing."""
+    return {
+        **({} if k_full is None else {"k_full": k_full}),
+        **({"stop_words": list(stop_words)} if stop_words else {}),
+    }
 
 
 def _format_weights(folder: Path, sae: SparseAutoEncoder) -> bytes:

@@ -27,7 +27,7 @@ from bm25v.schema import show_value
 from bm25v.threads import locked_cached_property
 from bm25v.vocabulary import bag as bags
 from bm25v.vocabulary import names
-from bm25v.vocabulary.bag import Bag
+from bm25v.vocabulary.bag import Bag, FullBag
 from bm25v.vocabulary.folder import (
     NAMES,
     SETTINGS,
@@ -61,6 +61,7 @@ class Encoding(NamedTuple):
     dense_e: NDArray[np.float32]  # of length 1
     codes: Codes
     patches_pd: NDArray[np.float32] | None = None  # only if the image was encoded alone
+    full_bag: FullBag | None = None  # None if the vocabulary has no full bags
 
     def __repr__(self) -> str:
         words, n_patches = count(len(self.bag.words), "word"), len(self.codes.words_pk)
@@ -83,9 +84,11 @@ class Vocabulary:
     backbone_name: str
     backbone_fingerprint: str
     sae: SparseAutoEncoder
-    k_post: int
+    k_post: int  # words of the bag that is indexed
     fingerprint: str
     source: str  # the name or path that `load` takes
+    k_full: int | None = None  # words of the full bag, 0 for none; None: as many as fit
+    stop_words: tuple[int, ...] = ()  # ascending: words that say nothing, which no bag has
     folder: Path | None = None  # where it was read from; None if it was built in memory
     backbone_definition: Mapping[str, Any] | None = None  # of an ONNX model of one's own
     word_names: Mapping[int, str] = field(default_factory=dict)
@@ -118,10 +121,20 @@ class Vocabulary:
         backbone: Backbone,
         sae: SparseAutoEncoder,
         k_post: int = 16,
+        k_full: int | None = None,
+        stop_words: Sequence[int] = (),
         report: Mapping[str, Any] | None = None,
     ) -> "Vocabulary":
         """Return a vocabulary of a backbone and an SAE that was trained on it."""
-        check_settings(backbone, k=sae.k, n_words=sae.n_words, k_post=k_post)
+        stop_words = tuple(sorted(set(stop_words)))
+        check_settings(
+            backbone,
+            k=sae.k,
+            n_words=sae.n_words,
+            k_post=k_post,
+            k_full=k_full,
+            stop_words=stop_words,
+        )
         _check_width(backbone, sae)
         sae = _round_weights(sae)
         return cls(
@@ -130,7 +143,9 @@ class Vocabulary:
             backbone_fingerprint=backbone.fingerprint,
             sae=sae,
             k_post=k_post,
-            fingerprint=_fingerprint(backbone.fingerprint, sae, k_post),
+            k_full=k_full,
+            stop_words=stop_words,
+            fingerprint=_fingerprint(backbone.fingerprint, sae, k_post, stop_words),
             source=name,
             backbone_definition=backbone.definition,
             report=report or {},
@@ -141,16 +156,7 @@ class Vocabulary:
 
         `vocabulary.json` is written last: until then, there is no vocabulary in the folder.
         """
-        stored = StoredVocabulary(
-            name=self.name,
-            backbone_name=self.backbone_name,
-            backbone_fingerprint=self.backbone_fingerprint,
-            backbone_definition=self.backbone_definition,
-            sae=self.sae,
-            k_post=self.k_post,
-            word_names=self.word_names,
-            report=self.report,
-        )
+        stored = StoredVocabulary(*(getattr(self, name) for name in StoredVocabulary._fields))
         table = names.format_names(self.word_names, vocabulary=self.fingerprint)
         write_folder(Path(folder), stored, names_table=table if self.word_names else None)
 
@@ -158,6 +164,13 @@ class Vocabulary:
     def n_words(self) -> int:
         """V, the number of visual words."""
         return self.sae.n_words
+
+    @property
+    def full_bag_words(self) -> int:
+        """How many words a full bag has at most; 0 if there are none."""
+        rows, columns = self.backbone.grid
+        n_words = bags.full_bag_words(self.n_words, rows * columns)
+        return n_words if self.k_full is None else min(self.k_full, n_words)
 
     @locked_cached_property
     def backbone(self) -> Backbone:
@@ -178,7 +191,7 @@ class Vocabulary:
         """Return a section of the report; empty if there is none, as other programs write others.
 
         >>> Vocabulary.load().report_section("data")["pictures"]
-        4780
+        13444
         """
         section = self.report.get(name)
         return section if isinstance(section, Mapping) else {}
@@ -202,6 +215,8 @@ class Vocabulary:
             return []
         n = len(features)
         words, activations = self.sae.encode(np.concatenate([f.patches_pd for f in features]))
+        if self.stop_words:
+            activations[np.isin(words, self.stop_words)] = 0
         return [
             self._to_encoding(image_features, Codes(words_pk, activations_pk))
             for image_features, words_pk, activations_pk in zip(
@@ -211,7 +226,8 @@ class Vocabulary:
 
     def _to_encoding(self, features: Features, codes: Codes) -> Encoding:
         dense_e = features.dense_e / max(float(np.linalg.norm(features.dense_e)), 1e-12)
-        return Encoding(bags.pool_codes(codes, k_post=self.k_post), dense_e, codes)
+        bag, full_bag = bags.pool_bags(codes, k_post=self.k_post, k_full=self.full_bag_words)
+        return Encoding(bag, dense_e, codes, full_bag=full_bag if self.full_bag_words else None)
 
     def decode(self, image: ImageInput) -> NDArray[np.uint8]:
         """Return an upright RGB array; one from a file is not much larger than the input."""
@@ -233,6 +249,12 @@ def shipped_names() -> list[str]:
     """Return the vocabularies that come with the package."""
     folders = _SHIPPED.iterdir() if _SHIPPED.is_dir() else ()
     return [*sorted(folder.name for folder in folders if folder.is_dir()), "toy"]
+
+
+def find_shipped(fingerprint: str) -> Vocabulary | None:
+    """Return the vocabulary of this or an older version that has a fingerprint, if there is one."""
+    shipped = map(Vocabulary.load, shipped_names())
+    return next((v for v in shipped if v.fingerprint == fingerprint), None)
 
 
 def _find_folder(name_or_path: str | os.PathLike[str]) -> Path:
@@ -270,7 +292,8 @@ def _download(name: str) -> Path:
 
 def _read(folder: Path) -> Vocabulary:
     stored = read_folder(folder)
-    fingerprint = _fingerprint(stored.backbone_fingerprint, stored.sae, stored.k_post)
+    settings = (stored.sae, stored.k_post, stored.stop_words)
+    fingerprint = _fingerprint(stored.backbone_fingerprint, *settings)
     return Vocabulary(
         **{**stored._asdict(), "word_names": _read_names(folder, stored, fingerprint)},
         fingerprint=fingerprint,
@@ -295,8 +318,14 @@ def _read_names(folder: Path, stored: StoredVocabulary, fingerprint: str) -> dic
     return {**stored.word_names, **table}
 
 
-def _fingerprint(backbone_fingerprint: str, sae: SparseAutoEncoder, k_post: int) -> str:
-    digest = hashlib.sha256(f"{backbone_fingerprint} {sae.k} {k_post} {bags.SCALE}".encode())
+def _fingerprint(
+    backbone_fingerprint: str, sae: SparseAutoEncoder, k_post: int, stop_words: Sequence[int]
+) -> str:
+    """Return what identifies the bags of the index; full bags do not change them."""
+    settings = f"{backbone_fingerprint} {sae.k} {k_post} {bags.SCALE}"
+    if stop_words:  # older vocabularies have none
+        settings += f" without {','.join(map(str, stop_words))}"
+    digest = hashlib.sha256(settings.encode())
     digest.update(sae.w_enc_dv.ravel().data)
     digest.update(sae.b_enc_v.ravel().data)
     return digest.hexdigest()[:16]

@@ -123,8 +123,7 @@ def time_word_counts(n: int, *, seed: int = 0) -> WordCountTimes:
             first_s = _seconds(gallery.words)
             again_s = _seconds(gallery.words)
             with Writer(gallery_path) as writer:
-                dense_e = new_image.dense_ne[0].astype(np.float32)
-                writer.put(synthetic_file(n), new_image.bag(0), dense_e)
+                writer.put(synthetic_file(n), new_image.encoding(0))
                 writer.commit()
             renewed_s = _seconds(gallery.words)
             words = gallery.words()

@@ -1,9 +1,10 @@
 """`bm25v bench search`: how long do searches and changes take, compared with other systems?
 
 In: a collection and queries. Out: times per query of each system on one thread, and times of
-changes to a gallery on disk. The systems take turns of ten queries, so that other work on the
-machine slows all of them alike. Systems with exact results are first checked against each other.
-Systems that are not installed are skipped.
+changes to a gallery on disk. Searches by full bags are timed as a whole; their second stage is also
+timed alone, beside the cosine of the same candidates. The systems take turns of ten queries, so
+that other work on the machine slows all of them alike. Systems with exact results are first checked
+against each other. Systems that are not installed are skipped.
 """
 
 import itertools
@@ -24,8 +25,10 @@ from bm25v.index.searcher import Ranked, Searcher
 from bm25v.research.bench import search_systems
 from bm25v.research.bench.search_systems import System, time_build
 from bm25v.research.bench.workload import BenchQuery, Collection, synthetic_file, write_gallery
+from bm25v.search import engine
 
-DENSE_HITS = 10  # hits of a search that ends with dense vectors
+DENSE_HITS = 10  # hits of a search that ends with dense vectors or full bags
+DEFAULT_CANDIDATES = engine.DEFAULT_CANDIDATES["words"]  # of a search by full bags
 
 _TURN = 10  # queries of a system before the next system's turn
 _CHECKED = 5  # queries whose results are compared
@@ -35,6 +38,8 @@ _SAME_RESULTS = {
     "scipy-columns": "first-stage",
     "bm25s": "first-stage",
     "faiss-flat": "dense",
+    "words": "words-rerank",
+    f"words-{DEFAULT_CANDIDATES}": f"words-rerank-{DEFAULT_CANDIDATES}",
 }
 _APPROXIMATE = ("hnsw", "ivfpq")
 _SINGLE_CHANGES = 10
@@ -117,8 +122,9 @@ def time_systems(
     with threadpool_limits(1):
         searcher, build_s = search_systems.build_searcher(images)
         first = search_systems.first_stage(searcher, images, k, build_s)
+        by_full_bags = _build_full_bag_systems(searcher, images, queries, k, only, warn)
         others = _build_systems(first, images, k, ann_limit, only, warn)
-        systems = {"first-stage": first, **others}
+        systems = {"first-stage": first, **by_full_bags, **others}
         _check_results(systems, queries[:_CHECKED])
         recall = {
             name: _recall(systems[name], systems["dense"], queries)
@@ -137,6 +143,35 @@ def time_systems(
         )
         for name, ms in milliseconds.items()
     }
+
+
+def _build_full_bag_systems(
+    searcher: Searcher,
+    images: Collection,
+    queries: Sequence[BenchQuery],
+    k: int,
+    only: Sequence[str] | None,
+    warn: Warn,
+) -> dict[str, System]:
+    """Return searches by full bags and their second stage, with K and the default candidates."""
+    if images.full_bags is None:
+        warn("words and hybrid are skipped: the gallery has no full bags")
+        return {}
+    hits = min(DENSE_HITS, k)  # more hits than candidates would make more candidates
+    build = search_systems.FullBagSystems(searcher, images, queries, hits)
+    systems = {}
+    for candidates, suffix in ((k, ""), (DEFAULT_CANDIDATES, f"-{DEFAULT_CANDIDATES}")):
+        builders: dict[str, Callable[[int], System]] = {
+            "words": partial(build.search, "words"),
+            "hybrid": partial(build.search, "hybrid"),
+            "words-first-stage": build.find,
+            "words-rerank": build.rerank_by_words,
+            "cosine-rerank": build.rerank_by_cosine,
+        }
+        for name, build_system in builders.items():
+            if only is None or name + suffix in only:
+                systems[name + suffix] = build_system(candidates)
+    return systems
 
 
 def _build_systems(
@@ -175,7 +210,7 @@ def _build_systems(
 
 def _check_results(systems: dict[str, System], queries: Sequence[BenchQuery]) -> None:
     for name, other in _SAME_RESULTS.items():
-        for query in queries if name in systems else ():
+        for query in queries if {name, other} <= systems.keys() else ():
             if not same_ranking(systems[name].search(query), systems[other].search(query)):
                 words = query.words.words.tolist()
                 raise RuntimeError(f"{name} and {other} return different hits for words {words}")
@@ -240,9 +275,8 @@ def _time_updates(gallery: Gallery, new_images: Collection, k: int) -> UpdateTim
     def add(n: int = 1) -> None:
         with Writer(gallery.path) as writer:
             for number in itertools.islice(new_numbers, n):
-                row = number % len(new_images)
-                dense_e = new_images.dense_ne[row].astype(np.float32)
-                writer.put(synthetic_file(number), new_images.bag(row), dense_e)
+                encoding = new_images.encoding(number % len(new_images))
+                writer.put(synthetic_file(number), encoding)
             writer.commit()
 
     def remove() -> None:

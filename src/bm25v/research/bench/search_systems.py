@@ -1,12 +1,13 @@
 """The systems that `bm25v bench search` compares, all on one thread.
 
 In: a collection. Out: for each system a search function, its build time and its size in memory. By
-words, with the same exact scores: bm25v, the paper's sparse matrix, and bm25s. By dense vectors:
-exact in numpy and faiss, approximate with HNSW and IVF-PQ. Not this module's job: timing searches.
+words, with the same exact scores: bm25v, the paper's sparse matrix, and bm25s. By full bags: whole
+searches, and the second stage alone. By dense vectors: exact in numpy and faiss, approximate with
+HNSW and IVF-PQ. Not this module's job: timing searches.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
@@ -17,11 +18,15 @@ from numpy.typing import NDArray
 from bm25v.index.bm25 import Statistics, saturation
 from bm25v.index.searcher import Ranked, Searcher, top_positions
 from bm25v.research.bench.workload import BenchQuery, Collection
+from bm25v.research.memory_gallery import MemoryGallery, encode_bag
 from bm25v.research.systems import vectors
 from bm25v.search import ranking
+from bm25v.search.encode import EncodedQuery
+from bm25v.search.query import Mode
 from bm25v.vocabulary.bag import dequantise
 
 Floats = NDArray[np.float32]
+_FULL_MODES: tuple[Mode, ...] = ("words", "hybrid")
 _Built = TypeVar("_Built")
 
 
@@ -67,12 +72,94 @@ def two_stage(first: System, images: Collection, k: int) -> System:
     dense_ne = images.dense_ne
 
     def search(query: BenchQuery) -> Ranked:
-        rows = first.search(query).rows
-        cosines = ranking.cosines(dense_ne, query.dense_e, rows, compiled=True)
-        top = top_positions(rows, cosines, k)
-        return Ranked(rows[top], cosines[top].astype(np.float64))
+        return _order_by_cosine(dense_ne, query, first.search(query).rows, k)
 
     return System(search, first.build_s, first.nbytes + dense_ne.nbytes)
+
+
+class FullBagSystems:
+    """Searches of a collection by full bags, and their second stage alone.
+
+    All queries are encoded in advance, and so are their candidates for the second stage.
+    """
+
+    def __init__(
+        self, searcher: Searcher, images: Collection, queries: Sequence[BenchQuery], k: int
+    ) -> None:
+        assert images.full_bags is not None
+        self._searcher, self._images, self._k = searcher, images, k
+        full_bags = images.full_bags
+        self._gallery, build_s = time_build(
+            lambda: MemoryGallery(searcher, full_bags, images.dense_ne)
+        )
+        self._build_s = build_s
+        self._encoded = {mode: _encode_all(queries, mode) for mode in _FULL_MODES}
+        self._nbytes = images.bags.nbytes + searcher.nbytes + full_bags.nbytes
+
+    def search(self, mode: Mode, candidates: int) -> System:
+        """A whole search: candidates by the index, the top k of them by full bags."""
+        encoded, gallery, k = self._encoded[mode], self._gallery, self._k
+        dense = self._images.dense_ne.nbytes if mode == "hybrid" else 0
+        return System(
+            lambda query: gallery.search(encoded[id(query)], k=k, candidates=candidates),
+            self._build_s,
+            self._nbytes + dense,
+        )
+
+    def find(self, candidates: int) -> System:
+        """The first stage of a search by full bags: the strongest words of the query."""
+        words = {number: query.first_words for number, query in self._encoded["words"].items()}
+        searcher = self._searcher
+        nbytes = self._images.bags.nbytes + searcher.nbytes
+        return System(lambda query: searcher.search(words[id(query)], candidates), 0.0, nbytes)
+
+    def rerank_by_words(self, candidates: int) -> System:
+        """The second stage of a search by words."""
+        encoded, rows_of = self._encoded["words"], self._find_candidates(candidates)
+        full_bags, parameters = self._gallery.full_bags, self._searcher.parameters
+
+        def search(query: BenchQuery) -> Ranked:
+            rows, words = rows_of[id(query)], encoded[id(query)].words
+            scores = ranking.score_full_bags(full_bags, words, rows, parameters, compiled=True)
+            top = top_positions(rows, scores.bm25, self._k)
+            return Ranked(rows[top], scores.bm25[top])
+
+        return System(search, self._build_s, full_bags.rows.nbytes)
+
+    def rerank_by_cosine(self, candidates: int) -> System:
+        """The second stage of two-stage search, with the same candidates as by words."""
+        rows_of, dense_ne = self._find_candidates(candidates), self._images.dense_ne
+
+        def search(query: BenchQuery) -> Ranked:
+            return _order_by_cosine(dense_ne, query, rows_of[id(query)], self._k)
+
+        return System(search, 0.0, dense_ne.nbytes)
+
+    def _find_candidates(self, candidates: int) -> dict[int, NDArray[np.int64]]:
+        """Return the candidates of each query: all images if there are no more."""
+        if len(self._images) <= candidates:
+            return dict.fromkeys(self._encoded["words"], self._searcher.rows)
+        return {
+            number: self._searcher.search(encoded.first_words, candidates).rows
+            for number, encoded in self._encoded["words"].items()
+        }
+
+
+def _encode_all(queries: Sequence[BenchQuery], mode: Mode) -> dict[int, EncodedQuery]:
+    """Return queries as the engine reads them, by the identity of each."""
+    return {
+        id(query): encode_bag(query.full_bag, query.dense_e, mode)
+        for query in queries
+        if query.full_bag is not None
+    }
+
+
+def _order_by_cosine(
+    dense_ne: NDArray[np.float16], query: BenchQuery, rows: NDArray[np.int64], k: int
+) -> Ranked:
+    cosines = ranking.cosines(dense_ne, query.dense_e, rows, compiled=True)
+    top = top_positions(rows, cosines, k)
+    return Ranked(rows[top], cosines[top].astype(np.float64))
 
 
 # The same scores from a sparse matrix

@@ -1,25 +1,31 @@
 """The systems of the comparison: features in, rankings out.
 
-`sparse` ranks by visual words, `vectors` by dense vectors, `fusion` by both, `classical` by k-means
-words. All use the same features. Visual words are ranked by `bm25v.index` if the settings allow it.
+`sparse` ranks by the words of the index, `full_bags` by all words of an image, alone or with dense
+vectors, `vectors` by dense vectors, `classical` by k-means words. All use the same features. The
+words of the index are ranked by `bm25v.index` if the settings allow it.
 """
 
 import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from bm25v.errors import WrongUse
 from bm25v.index.searcher import Ranked
 from bm25v.progress import Progress, no_progress
-from bm25v.research.bags import compute_codes, pool_bags
+from bm25v.research.bags import compute_codes, pool_bags, pool_full_bags
 from bm25v.research.features import DatasetFeatures
-from bm25v.research.settings import RankingSettings, format_setting
-from bm25v.research.systems import classical, fusion, vectors
+from bm25v.research.settings import ALL, RankingSettings, format_setting
+from bm25v.research.systems import classical, vectors
+from bm25v.research.systems.full_bags import FullBagRanker
 from bm25v.research.systems.sparse import WordRanker, import_scipy_sparse
+from bm25v.sae.model import Codes
+from bm25v.search.encode import FIRST_WORDS
+from bm25v.search.query import Mode
 from bm25v.vocabulary import Vocabulary
+from bm25v.vocabulary.bag import Bag, quantise
 
 __all__ = ["SYSTEMS", "SystemOutput", "SystemRunner", "resolve_systems"]
 
@@ -28,13 +34,14 @@ SYSTEMS = (
     "bm25v",
     "two-stage-100",
     "two-stage-200",
+    "words",
     "hybrid",
     "hnsw",
     "ivfpq",
     "dot",
     "bovw",
 )
-_TWO_STAGE = re.compile(r"two-stage-([1-9]\d*)")
+_STAGED = re.compile(r"(two-stage|words|hybrid)(?:-([1-9]\d*|all))?")  # with their candidates
 
 
 class SystemOutput(NamedTuple):
@@ -47,20 +54,20 @@ class SystemOutput(NamedTuple):
 def resolve_systems(names: Sequence[str], settings: RankingSettings) -> list[str]:
     """Return the full names of systems, without repetitions, or refuse what cannot be run.
 
-    "two-stage" takes its number of candidates from the settings.
+    "two-stage", "words" and "hybrid" take their number of candidates from their name, as in
+    "words-500" or "words-all", else from the settings.
 
-    >>> resolve_systems(["dense", "two-stage"], RankingSettings(candidates=50))
-    ['dense', 'two-stage-50']
+    >>> resolve_systems(["dense", "two-stage", "words"], RankingSettings(candidates=50))
+    ['dense', 'two-stage-50', 'words']
     """
-    full = [f"two-stage-{settings.candidates}" if name == "two-stage" else name for name in names]
-    choices = f"choose from {', '.join(SYSTEMS)} (two-stage with any number)"
+    two_stage = f"two-stage-{format_setting(settings.candidates_for('two-stage'))}"
+    full = [two_stage if name == "two-stage" else name for name in names]
+    choices = f"choose from {', '.join(SYSTEMS)} (two-stage, words and hybrid with any number)"
     for name in full:
-        if name not in SYSTEMS and not _TWO_STAGE.fullmatch(name):
+        if name not in SYSTEMS and not _STAGED.fullmatch(name):
             raise WrongUse(f"there is no system {name!r}; {choices}")
     if not full:
         raise WrongUse(f"no systems are given; {choices}")
-    if "hybrid" in full:
-        fusion.check_fusion(settings)
     if {"hnsw", "ivfpq", "bovw"} & set(full):
         vectors.import_faiss("comparing with faiss and k-means")
     if {"dot", "bovw"} & set(full) or not settings.fits_index:
@@ -98,12 +105,15 @@ class SystemRunner:
         self._first_stage_k = 0
 
     @cached_property
+    def _codes(self) -> Codes:
+        return compute_codes(self._features, self._vocabulary, self._progress)
+
+    @cached_property
     def words(self) -> WordRanker:
-        """The words of the gallery and of the queries."""
-        codes_upk = compute_codes(self._features, self._vocabulary, self._progress)
+        """The words of the index, of the gallery and of the queries."""
         k_post = self._settings.k_post or self._vocabulary.k_post
         k_query = self._settings.k_query or k_post
-        bags = {k: pool_bags(codes_upk, self._settings, k_post=k) for k in {k_post, k_query}}
+        bags = {k: pool_bags(self._codes, self._settings, k_post=k) for k in {k_post, k_query}}
         return WordRanker(
             bags[k_post].take(self._features.gallery_index_n),
             bags[k_query].take(self._features.query_index_q),
@@ -111,15 +121,43 @@ class SystemRunner:
             settings=self._settings,
         )
 
+    @cached_property
+    def full_bags(self) -> FullBagRanker:
+        """The full bags of the gallery, and those of the queries."""
+        k_full = self._settings.k_full or self._vocabulary.full_bag_words
+        if not k_full:
+            raise WrongUse(
+                f"the vocabulary {self._vocabulary.name} has no full bags: leave out words and "
+                "hybrid, or set k_full"
+            )
+        n_words = self._vocabulary.n_words
+        rows = pool_full_bags(self._codes, self._settings, k_full=k_full, n_words=n_words)
+        queries_q = self._features.query_index_q
+        codes_q = Codes(self._codes.words_pk[queries_q], self._codes.activations_pk[queries_q])
+        table = pool_bags(codes_q, self._settings, k_post=self._settings.k_query or ALL)
+        pooled = map(table.row, range(len(queries_q)))
+        queries = [Bag(words.astype(np.int32), quantise(tf)) for words, tf in pooled]
+        return FullBagRanker(
+            self.words.prepare_searcher(),
+            rows[self._features.gallery_index_n],
+            rows[queries_q],
+            queries,
+            self.vectors,
+            self._settings,
+        )
+
     def run(self, name: str) -> SystemOutput:
         """Rank the gallery for all queries with one system."""
-        two_stage = _TWO_STAGE.fullmatch(name)
-        if two_stage:
-            return self._two_stage(int(two_stage[1]))
+        staged = _STAGED.fullmatch(name)
+        if staged:
+            mode, number = cast(Mode, staged[1]), staged[2]
+            candidates = self._settings.candidates_for(mode)
+            if number:
+                candidates = ALL if number == "all" else int(number)
+            return self._rank_candidates(mode, candidates)
         systems: dict[str, Callable[[], SystemOutput]] = {
             "dense": self._dense,
             "bm25v": self._bm25v,
-            "hybrid": self._hybrid,
             "hnsw": self._hnsw,
             "ivfpq": self._ivfpq,
             "dot": self._dot,
@@ -127,10 +165,27 @@ class SystemRunner:
         }
         return systems[name]()
 
+    def _rank_candidates(self, mode: Mode, candidates: int) -> SystemOutput:
+        if mode == "two-stage":
+            rankings = vectors.rerank_dense(self.vectors, self._candidates(candidates))
+            found = f"the best {format_setting(candidates)} by words"
+            return SystemOutput(rankings, f"{found}, ordered by cosine")
+        full_bags, settings = self.full_bags, self._settings
+        k = min(self._depth, candidates)
+        rankings = full_bags.search(mode, k, candidates, self._own_row_q)
+        found = f"the best {candidates:,} by {FIRST_WORDS} words"
+        if candidates >= len(full_bags.rows):
+            found = "all images"
+        by_words = f"BM25 of full bags ({full_bags.words_per_image:,.0f} words)"
+        if mode == "hybrid":
+            by_words = f"cosine + {settings.weight:g} × the share of {by_words}"
+        weighting = f"query words by {settings.full_weighting}"
+        return SystemOutput(rankings, f"{found}, ordered by {by_words}, {weighting}")
+
     def _rank_by_words(self, k: int) -> list[Ranked]:
         """Return the k best by words; systems share one search, the longest that is needed."""
         if k > self._first_stage_k:
-            self._first_stage_k = max(k, self._depth + 1, self._settings.candidates + 1)
+            self._first_stage_k = max(k, self._depth + 1)
             self._first_stage = self.words.search(self._first_stage_k)
         return [Ranked(ranked.rows[:k], ranked.scores[:k]) for ranked in self._first_stage]
 
@@ -157,21 +212,6 @@ class SystemRunner:
             f"{k_query}, {words.postings_per_query:,.0f} postings per query"
         )
         return SystemOutput(self._rank_by_words(self._depth + 1), description)
-
-    def _two_stage(self, candidates: int) -> SystemOutput:
-        rankings = vectors.rerank_dense(self.vectors, self._candidates(candidates))
-        return SystemOutput(rankings, f"the best {candidates} by words, ordered by cosine")
-
-    def _hybrid(self) -> SystemOutput:
-        settings = self._settings
-        candidates = self._candidates(settings.candidates)
-        rankings = fusion.fuse(candidates, self.vectors, self.words.max_score_q, settings)
-        weight = "" if settings.fusion == "rrf" else f", weight {settings.weight:g}"
-        description = (
-            f"the best {format_setting(settings.candidates)} by words, ordered by both "
-            f"({settings.fusion}{weight})"
-        )
-        return SystemOutput(rankings, description)
 
     def _hnsw(self) -> SystemOutput:
         index = vectors.build_hnsw(vectors.to_unit_float32(self.vectors[0]))

@@ -4,6 +4,7 @@ matrices, which supports all settings.
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from importlib import import_module
 from typing import Any
 
@@ -15,7 +16,7 @@ from bm25v.index.bm25 import Statistics, WeightedWords
 from bm25v.index.searcher import Ranked, Searcher, top_positions
 from bm25v.research.bags import BagTable
 from bm25v.research.settings import RankingSettings, Scoring, Transform, Weighting
-from bm25v.vocabulary.bag import quantise
+from bm25v.vocabulary.bag import quantise, word_bytes
 
 _INDEX_FROM = 1_000_000  # pairs of query and image; left alone, `Searcher` would scan for longer
 _BLOCK_SCORES = 4_000_000  # scores per product: 48 MB as a sparse matrix
@@ -67,12 +68,6 @@ class WordRanker:
         postings_qk = np.where(self._weights_qk > 0, self.df_v[self._queries.words_nk], 0)
         return float(postings_qk.sum() / max(len(postings_qk), 1))
 
-    @property
-    def max_score_q(self) -> Floats:
-        """The upper limit of each query's BM25 score: full saturation in all its words."""
-        idf_qk = self._idf_v[self._queries.words_nk]
-        return np.asarray((self._weights_qk * idf_qk).sum(axis=1) * (self._settings.k1 + 1))
-
     def queries(self) -> list[WeightedWords]:
         """Return the queries as the index takes them."""
         queries = []
@@ -92,20 +87,24 @@ class WordRanker:
     def search(self, k: int) -> list[Ranked]:
         """Return the k best rows of each query that share a word with it; ties: lower row first."""
         if self._settings.fits_index:
-            return self._search_index(k)
+            return self.prepare_searcher().search_many(self.queries(), k)
         return list(rank_by_product(*self._matrices(), k))
 
-    def _search_index(self, k: int) -> list[Ranked]:
+    def prepare_searcher(self) -> Searcher:
+        """Return the index of the gallery's bags, built if all queries together justify it."""
+        if len(self._weights_qk) * len(self._tf_nk) > _INDEX_FROM:
+            self._searcher.build_index()
+        return self._searcher
+
+    @cached_property
+    def _searcher(self) -> Searcher:
         words_nk, tf_nk = self.gallery.words_nk, quantise(self.gallery.tf_nk)
-        fits_16_bits = len(self.df_v) <= 2**16  # as in galleries
-        unsigned_nk = words_nk.astype(np.uint16) if fits_16_bits else words_nk.astype(np.uint32)
-        searcher = Searcher(
-            unsigned_nk, tf_nk, n_words=len(self.df_v), parameters=self._settings.parameters
+        return Searcher(
+            words_nk.astype(f"u{word_bytes(len(self.df_v))}"),  # as in galleries
+            tf_nk,
+            n_words=len(self.df_v),
+            parameters=self._settings.parameters,
         )
-        queries = self.queries()
-        if len(queries) * len(words_nk) > _INDEX_FROM:
-            searcher.build_index()
-        return searcher.search_many(queries, k)
 
     def _query_weights(self, is_stop_v: NDArray[np.bool_]) -> Floats:
         """Return the weight of each query slot; 0 if it is empty or has a stop word."""
@@ -117,7 +116,7 @@ class WordRanker:
             "saturated": lambda: self._saturation(tf_qk),
         }
         used_qk = (self._queries.tf_nk > 0) & ~is_stop_v[self._queries.words_nk]
-        return np.where(used_qk, weightings[self._settings.query](), 0.0)
+        return np.where(used_qk, weightings[self._settings.index_weighting](), 0.0)
 
     def _saturation(self, tf_nk: Floats) -> Floats:
         """Return tf (k1 + 1) / (tf + k1 (1 - b + b |d| / average)) (paper, equation 1)."""

@@ -12,13 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, WeightedWords
-from bm25v.research.bench.soak.history import N_WORDS, Images, Version, make_encoding
+from bm25v.research.bench.soak.history import (
+    N_WORDS,
+    Images,
+    Version,
+    get_full_bag,
+    make_encoding,
+)
 from bm25v.search import Mode, Query
-from bm25v.search.encode import apply_word_options
-from bm25v.search.engine import HYBRID_WEIGHT
-from bm25v.search.query import QueryOptions
+from bm25v.search.encode import FIRST_WORDS, apply_word_options
+from bm25v.search.engine import DEFAULT_CANDIDATES
+from bm25v.search.query import FULL_BAG_MODES, QueryOptions
 from bm25v.search.ranking import cosines
-from bm25v.search.results import Results
+from bm25v.search.results import HYBRID_WEIGHT, Results
 from bm25v.vocabulary import Encoding
 from bm25v.vocabulary.bag import dequantise
 
@@ -39,13 +45,60 @@ class Answer(NamedTuple):
     values: list[tuple[float, ...]]  # of each hit: score, BM25 score, cosine, first rank
 
 
+class _Bags(NamedTuple):
+    """Bags of one kind, one row per image: term frequencies of all words, and stored lengths."""
+
+    frequencies_nv: Floats
+    lengths: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, tf_nv: NDArray[np.uint16]) -> "_Bags":
+        return cls(dequantise(tf_nv), tf_nv.sum(axis=1, dtype=np.int64))
+
+    def select(self, numbers: NDArray[np.int64]) -> "_Bags":
+        return _Bags(self.frequencies_nv[numbers], self.lengths[numbers])
+
+    def have(self, words: Sequence[int]) -> NDArray[np.bool_]:
+        """Return for each image and each of the words whether the image has it."""
+        return np.asarray(self.frequencies_nv[:, words] > 0)
+
+    def df(self, words: NDArray[np.int32]) -> list[int]:
+        counts: list[int] = np.count_nonzero(self.frequencies_nv[:, words], axis=0).tolist()
+        return counts
+
+    def idf(self, words: NDArray[np.int32]) -> Floats:
+        n = len(self.lengths)
+        return np.array([float(np.log(1 + (n - df + 0.5) / (df + 0.5))) for df in self.df(words)])
+
+    def masses(self, words: WeightedWords) -> Floats:
+        """Return weight · idf of each word, 0 where that is negative."""
+        return np.maximum(words.weights * self.idf(words.words), 0)
+
+    def score(self, words: WeightedWords) -> Floats:
+        """Return each image's BM25 score, added in the order of `reference_scores`."""
+        k1, b, n = DEFAULT_PARAMETERS.k1, DEFAULT_PARAMETERS.b, len(self.lengths)
+        average = float(self.lengths.sum()) / 100 / max(n, 1) or 1.0
+        norms_n = k1 * (1 - b + b * (self.lengths / 100) / average)
+        scores_n = np.zeros(n)
+        columns = (words.words, words.weights, self.idf(words.words))
+        for word, weight, idf in zip(*(column.tolist() for column in columns), strict=True):
+            tf_n = self.frequencies_nv[:, word]
+            scores_n += weight * idf * (tf_n * (k1 + 1) / (tf_n + norms_n))
+        return scores_n
+
+    def covers(self, words: WeightedWords, min_coverage: float) -> NDArray[np.bool_]:
+        """Return which images match a share of the query's IDF mass."""
+        masses = self.masses(words)
+        shared_n = (self.frequencies_nv[:, words.words] > 0) @ masses
+        return np.asarray(shared_n / (float(masses.sum()) or 1.0) >= min_coverage - _ROUNDING)
+
+
 class Reference:
     """Answers queries without a gallery."""
 
     def __init__(self, images: Images) -> None:
-        self._images = images
-        self._frequencies_nv = dequantise(images.tf_nv)
-        self._lengths = images.tf_nk.sum(axis=1, dtype=np.int64)
+        self._dense_ne = images.dense_ne
+        self._index, self._full = _Bags.of(images.tf_nv), _Bags.of(images.full_tf_nv)
 
     def search(self, query: Query, version: Version) -> Answer:
         """Return what a search with one encoded image must return for a version."""
@@ -53,45 +106,51 @@ class Reference:
         assert isinstance(image, Encoding)
         rows = version.live_rows
         numbers = version.numbers[rows]
+        index, full = self._index.select(numbers), self._full.select(numbers)
+        scored = full if query.mode in FULL_BAG_MODES else index
         words = _weigh_words(query, image)
-        tf_nv = self._frequencies_nv[numbers]
-        df_v = np.count_nonzero(tf_nv, axis=0)
-        idf = np.array([_idf(len(rows), df) for df in df_v[words.words].tolist()])
-        bm25_n = self._score(numbers, tf_nv[:, words.words], words.weights, idf)
-        is_allowed_n = _allow(query, words, tf_nv, idf)
-        first = np.flatnonzero(is_allowed_n)
-        if query.mode != "dense":
-            n_first = query.k if query.mode == "sparse" else max(query.k, query.candidates)
-            first = np.flatnonzero(is_allowed_n & (bm25_n > 0))
-            first = first[np.lexsort((first, -bm25_n[first]))][:n_first]
-        dense_ne = self._images.dense_ne[numbers]
+        must, without = ([int(word) for word in given] for given in (query.must, query.without))
+        has_others_n = full.have(without).any(axis=1)
+        is_allowed_n = np.asarray(full.have(must).all(axis=1) & ~has_others_n)
+        is_covered_n = scored.covers(words, query.min_coverage)
+        if query.mode not in FULL_BAG_MODES:
+            is_allowed_n &= is_covered_n
+        first, has_stages = _find_first(query, index, words, is_allowed_n)
+        bm25_c = scored.score(words)[first]
+        dense_ne = self._dense_ne[numbers]
         cosines_c = cosines(dense_ne, image.dense_e, first)
         _check_cosines(cosines_c, dense_ne[first], image.dense_e)
-        scores: NDArray[np.floating] = bm25_n[first] if query.mode == "sparse" else cosines_c
+        scores: NDArray[np.floating] = bm25_c if query.mode in ("words", "sparse") else cosines_c
         if query.mode == "hybrid":
-            masses = (words.weights * idf)[words.weights > 0]
-            highest = DEFAULT_PARAMETERS.largest_saturation * float(masses.sum())
-            scores = cosines_c + HYBRID_WEIGHT / (highest or 1.0) * bm25_n[first]
-        best = np.lexsort((first, -scores))[: query.k]
-        first_ranks = np.zeros(len(best)) if query.mode == "dense" else best + 1
-        columns = (scores[best], bm25_n[first[best]], cosines_c[best], first_ranks)
+            masses: list[float] = scored.masses(words).tolist()
+            highest = DEFAULT_PARAMETERS.largest_saturation * sum(masses)
+            scores = cosines_c + HYBRID_WEIGHT / (highest or 1.0) * bm25_c
+        kept = np.flatnonzero(is_covered_n[first] & ((bm25_c > 0) | (query.mode != "words")))
+        best = kept[np.lexsort((first[kept], -scores[kept]))[: query.k]]
+        first_ranks = best + 1 if has_stages else np.zeros(len(best))
+        columns = (scores[best], bm25_c[best], cosines_c[best], first_ranks)
         values = list(zip(*(column.tolist() for column in columns), strict=True))
-        df_of = dict(zip(words.words.tolist(), df_v[words.words].tolist(), strict=True))
+        df_of = dict(zip(words.words.tolist(), scored.df(words.words), strict=True))
         return Answer(len(rows), df_of, rows[first[best]], values)
 
-    def _score(
-        self, numbers: NDArray[np.int64], tf_nq: Floats, weights: Floats, idf: Floats
-    ) -> Floats:
-        """Return each image's BM25 score, added in the order of `reference_scores`."""
-        k1, b = DEFAULT_PARAMETERS.k1, DEFAULT_PARAMETERS.b
-        lengths = self._lengths[numbers]
-        average = float(lengths.sum()) / 100 / max(len(numbers), 1) or 1.0
-        norms_n = k1 * (1 - b + b * (lengths / 100) / average)
-        scores_n = np.zeros(len(numbers))
-        for i, (weight, word_idf) in enumerate(zip(weights.tolist(), idf.tolist(), strict=True)):
-            tf_n = tf_nq[:, i]
-            scores_n += weight * word_idf * (tf_n * (k1 + 1) / (tf_n + norms_n))
-        return scores_n
+
+def _find_first(
+    query: Query, index: _Bags, words: WeightedWords, is_allowed_n: NDArray[np.bool_]
+) -> tuple[NDArray[np.intp], bool]:
+    """Return the images that the second stage orders, and whether the first one found them."""
+    assert query.mode is not None
+    n_first = max(query.k, query.candidates or DEFAULT_CANDIDATES.get(query.mode, 0))
+    if query.mode == "sparse":
+        n_first = query.k
+    allowed = np.flatnonzero(is_allowed_n)
+    if query.mode == "dense" or (query.mode in FULL_BAG_MODES and len(allowed) <= n_first):
+        return allowed, False
+    if query.mode in FULL_BAG_MODES:
+        by_weight = np.lexsort((words.words, -np.abs(words.weights)))
+        words = words.select(np.sort(by_weight[:FIRST_WORDS]))
+    bm25_n = index.score(words)
+    first = np.flatnonzero(is_allowed_n & (bm25_n > 0))
+    return first[np.lexsort((first, -bm25_n[first]))][:n_first], True
 
 
 def match_version(
@@ -140,12 +199,12 @@ def describe_difference(
 def random_query(rng: random.Random, n_images: int) -> Query:
     """Return a query with an image, which the gallery may have, and random options."""
     image = make_encoding(rng.randrange(2 * n_images))
-    words = list({*image.bag.words.tolist(), rng.randrange(N_WORDS)})
+    words = list({*get_full_bag(image).words.tolist(), rng.randrange(N_WORDS)})
     rng.shuffle(words)
     options: QueryOptions = {
         "mode": rng.choice(MODES),
         "k": rng.choice((1, 3, 10, 10, 10, 10, 10, 50, 50, n_images)),
-        "candidates": rng.choice((5, 30, 200)),
+        "candidates": rng.choice((5, 30, 200, 1000)),
     }
     if rng.random() < 0.15:
         options["must"] = words[:1]
@@ -162,22 +221,11 @@ def _weigh_words(query: Query, image: Encoding) -> WeightedWords:
     must, without = (tuple(map(int, words)) for words in (query.must, query.without))
     boost = {int(word): factor for word, factor in query.boost.items()}
     words = WeightedWords.from_bag(image.bag)
+    if query.mode in FULL_BAG_MODES:
+        bag = get_full_bag(image).bag
+        weights = np.sqrt(bag.tf / bag.tf.max(initial=1))
+        words = WeightedWords(bag.words, weights, bag.frequencies)
     return apply_word_options(words, must=must, without=without, boost=boost)
-
-
-def _allow(query: Query, words: WeightedWords, tf_nv: Floats, idf: Floats) -> NDArray[np.bool_]:
-    """Return which images the filters allow."""
-    must, without = ([int(word) for word in given] for given in (query.must, query.without))
-    is_allowed_n = (tf_nv[:, must] > 0).all(axis=1) & (tf_nv[:, without] == 0).all(axis=1)
-    if query.min_coverage > 0:
-        masses = np.where(words.weights > 0, words.weights * idf, 0)
-        coverage_n = (tf_nv[:, words.words] > 0) @ masses / (float(masses.sum()) or 1.0)
-        is_allowed_n &= coverage_n >= query.min_coverage - _ROUNDING
-    return np.asarray(is_allowed_n)
-
-
-def _idf(n: int, df: int) -> float:
-    return float(np.log(1 + (n - df + 0.5) / (df + 0.5)))
 
 
 def _check_cosines(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from bm25v.api import Gallery
-from bm25v.gallery.rows import bag_file, dense_file
+from bm25v.gallery.rows import RowFiles
 from bm25v.research.bench.soak.history import Images, Version
 
 
@@ -22,13 +22,16 @@ def match_contents(folder: Path, images: Images, versions: Sequence[Version]) ->
 def find_stray_files(folder: Path) -> list[str]:
     """Return the names of row files that do not belong to the gallery any more."""
     with Gallery.open(folder) as gallery:
-        location = (folder, gallery.store.catalog.meta, gallery.store.snapshot().state.generation)
-    current = {bag_file(*location).path, dense_file(*location).path}
+        store = gallery.store
+        current = RowFiles.of(folder, store.catalog.meta, store.snapshot().state).paths
     return sorted(path.name for path in set(folder.glob("*.rows")) - current)
 
 
 def _has_version(gallery: Gallery, images: Images, version: Version) -> bool:
     snapshot, numbers = gallery.store.snapshot(), version.numbers
+    if snapshot.full_bags is None:
+        return False
+    full_rows = snapshot.full_bags.rows
     records = [
         (record.path, record.content, record.size, record.mtime_ns, record.live)
         for record in gallery.store.catalog.records()
@@ -45,4 +48,7 @@ def _has_version(gallery: Gallery, images: Images, version: Version) -> bool:
         and np.array_equal(snapshot.bags["words"], images.words_nk[numbers])
         and np.array_equal(snapshot.bags["tf"], images.tf_nk[numbers])
         and np.array_equal(snapshot.dense_ne, images.dense_ne[numbers])
+        and np.array_equal(full_rows["words"], images.full_words_nk[numbers])
+        and np.array_equal(full_rows["levels"], images.full_levels_nk[numbers])
+        and np.array_equal(full_rows["patches"], images.full_patches_nk[numbers])
     )

@@ -20,13 +20,16 @@ from bm25v.gallery.file_state import FileState
 from bm25v.gallery.writer import Writer
 from bm25v.sae.model import Codes
 from bm25v.vocabulary import Encoding
-from bm25v.vocabulary.bag import Bag
+from bm25v.vocabulary.bag import LEVELS, Bag, FullBag, full_bag_words
 
 # Of the toy vocabulary, with which the gallery is made.
 N_WORDS = 192
 K_POST = 16
 DENSE_DIM = 12
+N_PATCHES = 49
 
+_K_FULL = full_bag_words(N_WORDS, N_PATCHES)
+_MORE_WORDS = 84  # of a full bag than of a bag, at most
 _COMPACTION_SHARE = 0.03  # of the steps
 _BULK_SHARE = 0.03  # of the steps: these add or remove many images at once
 _CHANGES = (1, 1, 1, 2, 4, 8, 40)  # of one step
@@ -35,13 +38,24 @@ _NO_CODES = Codes(np.empty((0, 1), np.int32), np.empty((0, 1), np.float32))
 
 @cache
 def make_encoding(number: int) -> Encoding:
-    """Return a random encoding of the toy vocabulary, a different one for each number."""
+    """Return a random encoding of the toy vocabulary, a different one for each number.
+
+    The full bag has the words of the bag and others.
+    """
     rng = np.random.default_rng(number)
     n_words = 0 if number % 50 == 49 else int(rng.integers(8, K_POST + 1))
     words = np.sort(rng.choice(N_WORDS, n_words, replace=False)).astype(np.int32)
     bag = Bag(words, rng.integers(1, 500, n_words).astype(np.uint16))
     dense_e = rng.normal(size=DENSE_DIM).astype(np.float16).astype(np.float32)
-    return Encoding(bag, dense_e, _NO_CODES)
+    return Encoding(bag, dense_e, _NO_CODES, full_bag=_make_full_bag(rng, bag))
+
+
+def _make_full_bag(rng: np.random.Generator, bag: Bag) -> FullBag:
+    others = np.setdiff1d(np.arange(N_WORDS), bag.words)
+    n_more = int(rng.integers(0, _MORE_WORDS + 1)) if len(bag.words) else 0
+    words = np.union1d(bag.words, rng.choice(others, n_more, replace=False)).astype(np.int32)
+    levels = rng.integers(1, len(LEVELS), len(words)).astype(np.uint8)
+    return FullBag(words, levels, rng.integers(0, N_PATCHES, len(words)).astype(np.uint16))
 
 
 class Row(NamedTuple):
@@ -71,8 +85,7 @@ class Change(NamedTuple):
     def write(self, writer: Writer) -> None:
         """Make the change, without a commit."""
         if self.action == "put":
-            encoding = make_encoding(self.new.number)
-            writer.put(self.new.file, encoding.bag, encoding.dense_e)
+            writer.put(self.new.file, make_encoding(self.new.number))
         elif self.action == "copy":
             writer.put_copy(self.new.file, self.row)
         elif self.action == "move":
@@ -256,12 +269,28 @@ class Images:
         self.tf_nk = np.zeros((n, K_POST), dtype=np.uint16)
         self.tf_nv = np.zeros((n, N_WORDS), dtype=np.uint16)
         self.dense_ne = np.zeros((n, DENSE_DIM), dtype=np.float16)
+        self.full_words_nk = np.zeros((n, _K_FULL), dtype=np.uint16)
+        self.full_levels_nk = np.zeros((n, _K_FULL), dtype=np.uint8)
+        self.full_patches_nk = np.zeros((n, _K_FULL), dtype=np.uint8)
+        self.full_tf_nv = np.zeros((n, N_WORDS), dtype=np.uint16)
         for number, encoding in enumerate(_encodings(n)):
             words, tf = encoding.bag
             self.words_nk[number, : len(words)] = words
             self.tf_nk[number, : len(tf)] = tf
             self.tf_nv[number, words] = tf
             self.dense_ne[number] = encoding.dense_e
+            full_bag = get_full_bag(encoding)
+            words, levels, patches = full_bag
+            self.full_words_nk[number, : len(words)] = words
+            self.full_levels_nk[number, : len(words)] = levels
+            self.full_patches_nk[number, : len(words)] = patches
+            self.full_tf_nv[number, words] = full_bag.bag.tf
+
+
+def get_full_bag(encoding: Encoding) -> FullBag:
+    """Return the full bag of an encoding, which has one."""
+    assert encoding.full_bag is not None
+    return encoding.full_bag
 
 
 def _encodings(n: int) -> Iterator[Encoding]:

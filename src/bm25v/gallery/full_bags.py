@@ -1,0 +1,92 @@
+"""The full bags of a gallery: reading them, and counting them for BM25.
+
+In: rows of the file of full bags, and the statistics that the catalogue has of them. Out: bags, and
+the same statistics after a change. Counting all rows would read a kilobyte for each image, so each
+commit stores the counts. Not this module's job: scores (`bm25v.search.ranking`).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bm25v.errors import GalleryDamaged
+from bm25v.gallery.records import FullBagState
+from bm25v.gallery.rows import RowArray, read_full_bag
+from bm25v.index.bm25 import Statistics
+from bm25v.vocabulary import Vocabulary
+from bm25v.vocabulary.bag import LEVELS, Bag, FullBag
+
+_CHUNK_ROWS = 16_384  # looked at once
+
+
+@dataclass(frozen=True)
+class FullBags:
+    """The full bags of one version of the gallery, and the statistics of those of its images."""
+
+    rows: RowArray
+    statistics: Statistics
+
+    @property
+    def k(self) -> int:
+        """How many words a full bag has at most."""
+        return int(self.rows.dtype["words"].shape[0])
+
+    def full_bag(self, row: int) -> FullBag:
+        """Return the full bag stored in a row."""
+        full_bag = read_full_bag(self.rows[row])
+        words = full_bag.words
+        if np.any(np.diff(words) <= 0) or np.any(words >= self.statistics.n_words):
+            raise GalleryDamaged(f"row {row} is not a valid full bag: run bm25v verify")
+        return full_bag
+
+    def bag(self, row: int) -> Bag:
+        """Return the words of a row with their term frequencies."""
+        return self.full_bag(row).bag
+
+    def have_word(self, word: int, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of the rows, ascending, have a word."""
+        flags = np.zeros(len(rows), dtype=bool)
+        for start in range(0, len(rows), _CHUNK_ROWS):
+            chunk = rows[start : start + _CHUNK_ROWS]
+            first, end = int(chunk[0]), int(chunk[-1]) + 1
+            which = slice(first, end) if end - first == len(chunk) else chunk
+            has_word_ck = self.rows["words"][which] == word
+            if word == 0:  # empty slots are 0 too
+                has_word_ck &= self.rows["levels"][which] > 0
+            flags[start : start + len(chunk)] = has_word_ck.any(axis=1)
+        return flags
+
+
+def plan_full_bags(vocabulary: Vocabulary) -> FullBagState | None:
+    """Return how the full bags of a vocabulary are stored; None if it has none."""
+    if not vocabulary.full_bag_words:
+        return None
+    rows, columns = vocabulary.backbone.grid
+    return FullBagState(vocabulary.full_bag_words, rows * columns, 0)
+
+
+class FullBagCounter:
+    """Keeps the statistics of full bags up to date while rows are added and removed."""
+
+    def __init__(self, statistics: Statistics) -> None:
+        self._n, self._df_v = statistics.n, statistics.df_v.copy()
+        self._total_length = statistics.total_length
+
+    def count(self, row: np.void, *, times: int) -> None:
+        """Add a row's full bag to the counts, or with `times` = -1 take it off."""
+        full_bag = read_full_bag(row)
+        if np.any(full_bag.words >= len(self._df_v)):
+            raise GalleryDamaged("a full bag has words that do not exist: run bm25v verify")
+        self._n += times
+        self._df_v[full_bag.words] += times
+        self._total_length += times * int(LEVELS[full_bag.levels].sum(dtype=np.int64))
+
+    def statistics(self) -> Statistics:
+        """Return the statistics."""
+        return Statistics(self._n, self._df_v, self._total_length)
+
+    def agrees_with(self, statistics: Statistics) -> bool:
+        """Return whether statistics are those of the rows that were counted."""
+        has_same_length = (self._n, self._total_length) == (statistics.n, statistics.total_length)
+        return has_same_length and np.array_equal(self._df_v, statistics.df_v)
