@@ -1,7 +1,7 @@
 """What a notebook shows: HTML fragments that add up, escape every value and change nothing else."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -235,10 +235,14 @@ def test_a_word_is_shown_with_the_images_where_it_is_strongest(gallery: Gallery)
     assert re.search(rf"corner\s+word {word.word}\b", read(gallery.word(word.word)).text)
 
 
-def test_a_word_that_is_mostly_in_one_folder_names_it(gallery: Gallery, photos: Path) -> None:
-    (photos / "more").mkdir()
-    make_image(40).save(photos / "more" / "40.png")
-    gallery.add(photos)
+def test_a_word_that_is_mostly_in_one_folder_names_it(
+    make_gallery: Callable[[str], Gallery], tmp_path: Path
+) -> None:
+    for colour, name in (("red", "fewer"), ("blue", "more")):
+        (tmp_path / "colours" / name).mkdir(parents=True)
+        Image.new("RGB", (32, 32), colour).save(tmp_path / "colours" / name / "1.png")
+    gallery = make_gallery("g")
+    gallery.add(tmp_path / "colours")
     uses = [gallery.word(word.word) for word in gallery.words()]
     alone = next(use for use in uses if [f.name for f in use.folders] == ["more"])
     assert "100% of them in more" in read(alone).text

@@ -1,7 +1,8 @@
 """The words of a gallery: how many images have each, how rare it is, where it is strongest.
 
-In: an open gallery. Out: counts. They are taken from the bags: 0.8 s for all words of 100,000
-images. The list of all words is kept until something is committed or a word is named.
+In: an open gallery. Out: counts over full bags; over the words of the index in a gallery of an
+older version, which has no others. The list of all words is kept until something is committed or a
+word is named.
 """
 
 import os
@@ -19,7 +20,7 @@ from bm25v.display import count, identify_word, word_label
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
 from bm25v.search.text import SharedWord, find_shared_words
-from bm25v.vocabulary.bag import dequantise
+from bm25v.vocabulary.bag import SCALE, dequantise
 from bm25v.vocabulary.names import check_word
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 COMPANIONS = 8
 
+_CHUNK_ROWS = 4_096  # looked at once
+_ENTRY = np.dtype([("word", np.int32), ("row", np.int64), ("tf", np.int32)])
 _SHOWN = 10  # words of a list in a REPL
 _COLUMNS = {  # of WordList.to_pandas()
     "word": "int",
@@ -172,7 +175,7 @@ class WordStatistics:
     def _count_words(
         self, snapshot: Snapshot, names: Mapping[int, str], best: int
     ) -> list[WordInGallery]:
-        statistics = snapshot.searcher.statistics
+        statistics = snapshot.word_statistics
         words = np.flatnonzero(statistics.df_v)
         paths = self._store.catalog.all_paths(snapshot.state.generation)
         strongest = _strongest_rows(snapshot, best)
@@ -189,13 +192,13 @@ class WordStatistics:
 
     def _describe_word(self, snapshot: Snapshot, word: int) -> WordUse:
         paths = self._store.catalog.all_paths(snapshot.state.generation)
-        statistics = snapshot.searcher.statistics
+        statistics = snapshot.word_statistics
         rows, tf = rows_with_word(snapshot, word)
         images = tuple(ImageWithWord(paths[r], f) for r, f in zip(rows.tolist(), tf, strict=True))
         (idf,) = statistics.idf(np.array([word]))
         name = self._store.word_names.get(word)
         facts = WordInGallery(word, name, len(images), float(idf), images[:1])
-        shared = find_shared_words(snapshot.bags[rows], statistics)
+        shared = find_shared_words(*snapshot.read_words(rows), statistics)
         companions = islice((other for other in shared if other.word != word), COMPANIONS)
         all_paths = [paths[row] for row in snapshot.rows.tolist()]
         folders = count_folders(all_paths, [image.path for image in images])
@@ -204,10 +207,9 @@ class WordStatistics:
 
 def rows_with_word(snapshot: Snapshot, word: int) -> tuple[Rows, list[float]]:
     """Return the rows that have a word, strongest first, and its tf in each."""
-    bags = snapshot.bags
-    rows, slots = np.nonzero((bags["words"] == word) & (bags["tf"] > 0))
-    is_live = np.isin(rows, snapshot.rows)
-    rows, tf = rows[is_live], bags["tf"][rows[is_live], slots[is_live]]
+    rows = snapshot.rows[snapshot.have_word(word, snapshot.rows)]
+    words_nk, tf_nk = snapshot.read_words(rows)
+    tf = np.where(words_nk == word, tf_nk, 0).max(axis=1, initial=0)  # empty slots have tf 0
     order = np.argsort(-tf.astype(np.int64), kind="stable")
     return rows[order], dequantise(tf[order]).tolist()
 
@@ -239,23 +241,29 @@ def _count_by_folder(paths: Sequence[str]) -> Counter[str]:
 
 def _strongest_rows(snapshot: Snapshot, best: int) -> dict[int, list[tuple[int, float]]]:
     """Return each word's rows with the highest tf, ties to the lower row."""
-    rows = snapshot.rows
-    bags = snapshot.bags[rows]
-    positions, slots = np.nonzero(bags["tf"])
-    words, tf = bags["words"][positions, slots], bags["tf"][positions, slots]
-    # Two stable sorts of short integers are radix sorts: faster than one lexsort.
-    order = np.argsort(~tf, kind="stable")
-    order = order[np.argsort(words[order], kind="stable")]
-    words = words[order].astype(np.int64)
+    strongest = np.empty(0, dtype=_ENTRY)
+    needed_v = np.ones(snapshot.word_statistics.n_words, dtype=np.int32)  # tf, to be among them
+    for start in range(0, len(snapshot.rows), _CHUNK_ROWS):
+        chunk = snapshot.rows[start : start + _CHUNK_ROWS]
+        words_nk, tf_nk = snapshot.read_words(chunk)
+        positions, slots = np.nonzero(tf_nk >= needed_v[words_nk])
+        new = np.empty(len(positions), dtype=_ENTRY)
+        new["word"], new["tf"] = words_nk[positions, slots], tf_nk[positions, slots]
+        new["row"] = chunk[positions]
+        strongest = np.concatenate([strongest, new])
+        strongest = strongest[np.lexsort((-strongest["tf"], strongest["word"]))]  # stable
+        ranks = _rank_by_word(strongest["word"])
+        last = strongest[ranks == best - 1]
+        needed_v[last["word"]] = last["tf"] + 1
+        strongest = strongest[ranks < best]
+    rows_by_word: dict[int, list[tuple[int, float]]] = {}
+    for word, row, tf in strongest.tolist():
+        rows_by_word.setdefault(word, []).append((row, tf / SCALE))
+    return rows_by_word
+
+
+def _rank_by_word(words: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return the position of each entry among those of the same word, which are neighbours."""
     starts = np.flatnonzero(np.diff(words, prepend=-1))
-    ends = np.minimum(starts + best, [*starts[1:], len(words)])
-    return {
-        int(words[start]): list(
-            zip(
-                rows[positions[order[start:end]]].tolist(),
-                dequantise(tf[order[start:end]]).tolist(),
-                strict=True,
-            )
-        )
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
-    }
+    sizes = np.diff(np.append(starts, len(words)))
+    return np.arange(len(words)) - np.repeat(starts, sizes)

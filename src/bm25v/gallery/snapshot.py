@@ -16,7 +16,7 @@ from bm25v.gallery.records import State
 from bm25v.gallery.rows import RowArray, RowFiles, read_bag
 from bm25v.index.bm25 import Statistics
 from bm25v.index.searcher import Searcher
-from bm25v.vocabulary.bag import Bag
+from bm25v.vocabulary.bag import LEVELS, Bag
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,17 @@ class Snapshot:
     def word_statistics(self) -> Statistics:
         """The statistics of all words that images have: those of full bags, if there are any."""
         return (self.searcher if self.full_bags is None else self.full_bags).statistics
+
+    def read_words(self, rows: NDArray[np.int64]) -> tuple[RowArray, RowArray]:
+        """Return the words of some rows and their stored tf, from full bags if there are any.
+
+        The tf of an empty slot is 0.
+        """
+        if self.full_bags is None:
+            bags = self.bags[rows]
+            return bags["words"], bags["tf"]
+        full_rows = self.full_bags.rows[rows]
+        return full_rows["words"], LEVELS[full_rows["levels"]]
 
     def have_word(self, word: int, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which of the rows, ascending, have a word; in a full bag, if there are any."""

@@ -235,7 +235,7 @@ class GalleryStore:
             vocabulary_fingerprint=meta.vocabulary_fingerprint,
             backbone=meta.backbone,
             words=meta.n_words,
-            words_in_use=int(np.count_nonzero(statistics.df_v)),
+            words_in_use=int(np.count_nonzero(snapshot.word_statistics.df_v)),
             average_length=statistics.average_length,
             k1=meta.k1,
             b=meta.b,

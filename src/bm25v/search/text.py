@@ -60,7 +60,8 @@ def interpret_text(
         return _find_by_name(text, dense_e, store, snapshot)
     nearest = _nearest_rows(snapshot, dense_e, row_filter)
     k_post = snapshot.bags.dtype["words"].shape[0]
-    shared = find_shared_words(snapshot.bags[nearest], snapshot.searcher.statistics)[:k_post]
+    bags = snapshot.bags[nearest]
+    shared = find_shared_words(bags["words"], bags["tf"], snapshot.searcher.statistics)[:k_post]
     note = (
         f"a text has no visual words of its own: those shown are shared by the {len(nearest)} "
         "images nearest to it"
@@ -68,17 +69,18 @@ def interpret_text(
     return TextMeaning([word.word for word in shared], dense_e, "", note)
 
 
-def find_shared_words(bags: NDArray[np.void], statistics: Statistics) -> list[SharedWord]:
+def find_shared_words(
+    words_nk: NDArray[np.integer], tf_nk: NDArray[np.uint16], statistics: Statistics
+) -> list[SharedWord]:
     """Return the words that some bags have more often than all images do, best first.
 
     A rare word that occurs by chance has a large lift and means little. So words are ordered by
     images · ln(lift), and a word must be in at least two of the bags.
     """
-    words = bags["words"][bags["tf"] > 0]
-    together_v = np.bincount(words, minlength=statistics.n_words)
+    together_v = np.bincount(words_nk[tf_nk > 0], minlength=statistics.n_words)
     candidates = np.flatnonzero(together_v >= 2)
     together = together_v[candidates]
-    lift = together * statistics.n / (len(bags) * statistics.df_v[candidates])
+    lift = together * statistics.n / (len(words_nk) * statistics.df_v[candidates])
     order = np.lexsort((candidates, -together * np.log(lift)))
     return [
         SharedWord(int(candidates[i]), int(together[i]), float(lift[i]))
