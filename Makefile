@@ -13,7 +13,7 @@ demo: $(VENV)/core ## index real photos, search, explain, leave demo/report.html
 	$(BIN)/bm25v demo
 
 test: $(VENV)/full ## everything, with every extra installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 check: $(VENV)/full ## formatting, lint, types, import directions
 	$(BIN)/ruff format --check .
