@@ -45,7 +45,8 @@ class RowFile(NamedTuple):
         with self.open(n, "rb") as file:
             if n == 0:
                 return np.empty(0, dtype=self.dtype)
-            return np.memmap(file, dtype=self.dtype, mode="r", offset=HEADER_BYTES, shape=(n,))
+            rows = np.memmap(file, dtype=self.dtype, mode="r", offset=HEADER_BYTES, shape=(n,))
+            return np.asarray(rows)  # a plain view: reading fields of a memmap is slow
 
     def open(self, n: int, mode: str) -> FileIO:
         """Open the file, which must have at least n rows."""

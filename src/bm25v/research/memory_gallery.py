@@ -6,6 +6,7 @@ scores and order come from `bm25v.search.engine`. Not this module's job: measuri
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from bm25v.search.encode import EncodedQuery, combine_bags
 from bm25v.search.engine import rank_rows
 from bm25v.search.filters import RowFilter
 from bm25v.search.query import Mode, Query
-from bm25v.search.results import HYBRID_WEIGHT, Matcher
+from bm25v.search.results import HYBRID_WEIGHT, hybrid_factor
 from bm25v.vocabulary import Encoding
 from bm25v.vocabulary.bag import Bag
 
@@ -43,6 +44,11 @@ class ReweightedQuery(EncodedQuery):
     def first_words(self) -> WeightedWords:
         """The words that find candidates in the index."""
         return super().first_words if self.found_by is None else self.found_by
+
+
+@lru_cache
+def _make_query(k: int, candidates: int) -> Query:
+    return Query(images=(_EMPTY,), k=k, candidates=candidates)
 
 
 def encode_bag(
@@ -70,10 +76,6 @@ class MemoryGallery:
         self, encoded: EncodedQuery, *, k: int, candidates: int, weight: float = HYBRID_WEIGHT
     ) -> Ranked:
         """Return the best k of the candidates; `weight` is that of the words in mode "hybrid"."""
-        snapshot = self._snapshot
-        factor = Matcher(encoded, snapshot, {}).sparse_factor
-        if encoded.mode == "hybrid":
-            factor *= weight / HYBRID_WEIGHT
-        query = Query(images=(_EMPTY,), k=k, candidates=candidates)
-        ranked = rank_rows(encoded, query, snapshot, factor)
+        factor = hybrid_factor(encoded, self._snapshot, weight) if encoded.mode == "hybrid" else 1.0
+        ranked = rank_rows(encoded, _make_query(k, candidates), self._snapshot, factor)
         return Ranked(ranked.rows, ranked.scores.astype(np.float64, copy=False))

@@ -15,7 +15,7 @@ from bm25v.search.encode import EncodedQuery, combine_bags
 from bm25v.search.engine import rank_rows
 from bm25v.search.filters import RowFilter
 from bm25v.search.query import Query
-from bm25v.search.results import Matcher
+from bm25v.search.results import hybrid_factor
 
 MIN_IMAGES = 30  # of a gallery; of fewer, nothing can be said
 _SAMPLE = 200  # images that are searched for
@@ -59,5 +59,5 @@ def _best_score(store: GalleryStore, snapshot: Snapshot, row: int) -> float:
         dense_e=snapshot.dense_ne[row].astype(np.float32),
     )
     query = Query(must=(0,), k=1, candidates=_CANDIDATES)  # its words are encoded already
-    factor = Matcher(encoded, snapshot, {}).sparse_factor
+    factor = hybrid_factor(encoded, snapshot)
     return float(rank_rows(encoded, query, snapshot, factor).scores.max(initial=0))

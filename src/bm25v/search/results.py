@@ -15,7 +15,7 @@ from bm25v.display import count, identify_word, word_label
 from bm25v.errors import WrongUse
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.images import ImageInput
-from bm25v.index.bm25 import Contribution, contributions, sum_contributions
+from bm25v.index.bm25 import Bm25Parameters, Contribution, contributions, sum_contributions
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.filters import Names
 from bm25v.vocabulary.bag import SCALE
@@ -261,6 +261,18 @@ def let_hits_explain(results: Results, explain: Callable[..., "Explanation"]) ->
     return replace(results, hits=tuple(replace(hit, _explain=explain) for hit in results.hits))
 
 
+def hybrid_factor(query: EncodedQuery, snapshot: Snapshot, weight: float = HYBRID_WEIGHT) -> float:
+    """Return the factor of BM25 in the score of a hybrid search; `Matcher` has the same."""
+    assert snapshot.full_bags is not None
+    masses = snapshot.full_bags.statistics.idf_masses(query.positive_words)
+    return _hybrid_factor(weight, sum(masses.tolist()), snapshot.searcher.parameters)
+
+
+def _hybrid_factor(weight: float, mass: float, parameters: Bm25Parameters) -> float:
+    """Return a factor that makes BM25 a share of the highest score that a query can reach."""
+    return weight / (parameters.largest_saturation * mass or 1.0)
+
+
 class Matcher:
     """Compares rows of a snapshot with one query."""
 
@@ -286,14 +298,8 @@ class Matcher:
     def sparse_factor(self) -> float:
         """The factor of BM25 in the score."""
         if self._query.mode == "hybrid":
-            return self._hybrid_factor
+            return _hybrid_factor(HYBRID_WEIGHT, self._total_mass, self._parameters)
         return 1.0 if self._query.mode in ("words", "sparse") else 0.0
-
-    @property
-    def _hybrid_factor(self) -> float:
-        """The factor of BM25 beside a cosine, relative to the highest possible score."""
-        highest = self._parameters.largest_saturation * self._total_mass
-        return HYBRID_WEIGHT / (highest or 1.0)
 
     def match(self, row: int, path: str, cosine: float) -> Match:
         """Return how one row compares with the query."""

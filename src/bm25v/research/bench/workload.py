@@ -274,7 +274,7 @@ def _cumulative(weights: NDArray[np.float64]) -> NDArray[np.float64]:
 def _make_file_rows(n: int, layout: np.dtype[np.void]) -> RowArray:
     """Return rows in a temporary file, which memory need not hold; it goes with the array."""
     with tempfile.TemporaryFile() as file:
-        return np.memmap(file, dtype=layout, mode="w+", shape=(n,))
+        return np.asarray(np.memmap(file, dtype=layout, mode="w+", shape=(n,)))
 
 
 def _sort_words(
