@@ -128,6 +128,7 @@ def test_fingerprints_of_built_in_backbones_are_those_of_vocabularies_on_disk() 
         "tinyvit-5m": "ee03ebccde9ba654",
         "mobilenet-v2": "97f5429631f99356",
         "dinov2-s": "b9b0dbdc02c27dc4",
+        "dinov2-s-int8": "1ec877a10645c9cb",
     }
 
 

@@ -712,7 +712,7 @@ def test_on_a_terminal_the_line_fits_and_is_wiped() -> None:
 
 def test_models_list_names_origin_and_licence(run: Run) -> None:
     models = {model["name"]: model for model in run("models", "list", "--json").json}
-    assert set(models) == {"tinyvit-5m", "mobilenet-v2", "dinov2-s"}
+    assert set(models) == {"tinyvit-5m", "mobilenet-v2", "dinov2-s", "dinov2-s-int8"}
     text = run("models", "list").out
     for model in models.values():
         assert model["licence"] in text

@@ -31,12 +31,27 @@ def read_fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
     >>> [(number, bytes(value)) for number, value in read_fields(memoryview(field(2, "on")))]
     [(2, b'on')]
     """
+    return ((key, value) for key, value in _read_all(message) if isinstance(value, memoryview))
+
+
+def read_numbers(message: memoryview, number: int) -> list[int]:
+    """Return the values of a field of numbers.
+
+    >>> read_numbers(memoryview(field(1, 300) + field(2, "on") + field(1, 7)), 1)
+    [300, 7]
+    """
+    return [v for key, v in _read_all(message) if key == number and isinstance(v, int)]
+
+
+def _read_all(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
+    """Yield the number and the value of each field; skip those of a fixed size."""
     at = 0
     while at < len(message):
         key, at = _read_varint(message, at)
         kind = key & 7
         if kind == _VARINT:
-            _, at = _read_varint(message, at)
+            value, at = _read_varint(message, at)
+            yield key >> 3, value
             continue
         if kind not in (_FIXED64, _BYTES, _FIXED32):
             raise ValueError(f"no protocol buffer has a value of kind {kind}")

@@ -7,7 +7,7 @@ turns texts into vectors that compare with dense vectors. Not this package's job
 reading image files.
 
 >>> sorted(backbone_names())
-['dinov2-s', 'mobilenet-v2', 'tinyvit-5m', 'toy']
+['dinov2-s', 'dinov2-s-int8', 'mobilenet-v2', 'tinyvit-5m', 'toy']
 >>> load_backbone("toy").grid
 (7, 7)
 """

