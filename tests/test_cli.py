@@ -710,6 +710,17 @@ def test_on_a_terminal_the_line_fits_and_is_wiped() -> None:
     assert file.getvalue().rstrip().endswith("\x1b[2K")
 
 
+def test_a_second_backbone_is_chosen_with_a_new_gallery(run: Run, photos: Path) -> None:
+    dense = ("--dense", "mobilenet-v2")
+    assert run("index", photos, "--vocabulary", "toy", *dense).code == 0
+    assert run("index", photos, *dense).code == 0
+    assert run("index", photos).code == 0
+    assert re.search(r"backbone +toy, dense vectors also of mobilenet-v2", run("info").out)
+    assert run("info", "--json").json["second_backbone"] == "mobilenet-v2"
+    failed(run("index", photos, "--dense", "toy"), 2, "chosen when a gallery is created")
+    failed(run("index", photos, "-g", "new", "--dense", "resnet"), 1, "choose a built-in backbone")
+
+
 def test_models_list_names_origin_and_licence(run: Run) -> None:
     models = {model["name"]: model for model in run("models", "list", "--json").json}
     assert set(models) == {"tinyvit-5m", "mobilenet-v2", "dinov2-s", "dinov2-s-int8"}

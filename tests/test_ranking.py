@@ -67,6 +67,17 @@ def test_compiled_cosines_of_real_widths_are_the_same_bits(width: int) -> None:
     assert_same_bits(dense_ne, np.zeros(width, dtype=np.float32))
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_shorter_query_is_compared_with_the_first_values_of_rows(compiled: bool) -> None:
+    rng = np.random.default_rng(1)
+    dense_ne = rng.standard_normal((300, 704)).astype(np.float16)
+    query_e, rows = rng.standard_normal(320).astype(np.float32), np.arange(300)
+    first_ne = np.ascontiguousarray(dense_ne[:, :320])
+    expected = ranking.cosines(first_ne, query_e, rows)
+    cosines = ranking.cosines(dense_ne, query_e, rows, compiled=compiled)
+    assert cosines.tobytes() == expected.tobytes()
+
+
 def assert_same_bits(dense_ne: NDArray[np.float16], query_e: NDArray[np.float32]) -> None:
     rows = np.arange(len(dense_ne))[::-1]
     plain = ranking.cosines(dense_ne, query_e, rows)

@@ -45,7 +45,7 @@ def remove_full_bags(folder: Path) -> None:
         ]
     assert files.full_bags is not None
     with sqlite3.connect(folder / FILE_NAME) as db:
-        db.execute("DELETE FROM meta WHERE key LIKE 'full%'")
+        db.execute("DELETE FROM meta WHERE key LIKE 'full%' OR key LIKE 'second%'")
         db.execute("UPDATE meta SET value = 4 WHERE key = 'format'")
         db.executemany("UPDATE pictures SET checksum = ? WHERE row = ?", checksums)
     db.close()

@@ -62,10 +62,14 @@ class Gallery:
         path: PathInput,
         *,
         vocabulary: PathInput = DEFAULT,
+        dense: str | None = None,
         k1: float = Bm25Parameters.k1,
         b: float = Bm25Parameters.b,
     ) -> "Gallery":
         """Make an empty gallery for the bags of one vocabulary; k1 and b are those of BM25.
+
+        `dense` is a second, built-in backbone, whose dense vectors are stored beside those of the
+        vocabulary's own.
 
         >>> import tempfile
         >>> gallery = Gallery.create(tempfile.mkdtemp(), vocabulary="toy", k1=2)
@@ -74,7 +78,10 @@ class Gallery:
         """
         folder = Path(os.path.realpath(check_path(path)))
         parameters = Bm25Parameters(k1=k1, b=b)
-        GalleryStore.create(folder, Vocabulary.load(vocabulary), parameters)
+        loaded = Vocabulary.load(vocabulary)
+        if dense is not None:
+            loaded = loaded.with_dense(dense)
+        GalleryStore.create(folder, loaded, parameters)
         return cls(GalleryStore(folder))
 
     @classmethod
@@ -84,13 +91,21 @@ class Gallery:
 
     @classmethod
     def open_or_create(
-        cls, path: PathInput, *, vocabulary: PathInput | None = None, **parameters: float
+        cls,
+        path: PathInput,
+        *,
+        vocabulary: PathInput | None = None,
+        dense: str | None = None,
+        **parameters: float,
     ) -> "Gallery":
         """Open a gallery, or create it if there is none; `parameters` are those of `create`."""
         if Path(check_path(path), FILE_NAME).is_file():
-            return cls.open(path, vocabulary=vocabulary)
+            return cls(GalleryStore(path, vocabulary, dense))
         return cls.create(
-            path, vocabulary=DEFAULT if vocabulary is None else vocabulary, **parameters
+            path,
+            vocabulary=DEFAULT if vocabulary is None else vocabulary,
+            dense=dense,
+            **parameters,
         )
 
     def close(self) -> None:

@@ -73,13 +73,14 @@ def suggest_names(
     tower = text.load_text_tower(store.vocabulary.backbone.name)
     prompts_te = tower.embed(prompts)
     snapshot = store.snapshot()
-    mean_e = snapshot.dense_ne[snapshot.rows].astype(np.float32).mean(axis=0)
+    width = prompts_te.shape[1]  # a second backbone, whose values follow, has no text tower
+    mean_e = snapshot.dense_ne[snapshot.rows, :width].astype(np.float32).mean(axis=0)
     suggestions = []
     for done, (word, examples) in enumerate(find_strongest(store, words, EXAMPLES), start=1):
         vectors = [_encode_example(store, example) for example in examples]
         readable = [vector for vector in vectors if vector is not None]
         if readable:
-            vector_e = np.mean(readable, axis=0) - mean_e
+            vector_e = np.mean(readable, axis=0)[:width] - mean_e
             suggestions.append(_choose_prompt(word, vector_e, prompts_te, prompts))
         progress("suggesting names", done, len(words))
     return suggestions

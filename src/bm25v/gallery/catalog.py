@@ -38,6 +38,8 @@ from bm25v.gallery.catalog_schema import (
     OLD_COLUMNS,
     OLD_PARAMETERS,
     RENUMBER,
+    SECOND_FORMAT,
+    SECOND_KEYS,
     STATISTICS_KEYS,
     UPGRADES,
 )
@@ -420,6 +422,8 @@ class Catalog:
             )
         if version in (1, 2):
             entries |= {"k1": OLD_PARAMETERS.k1, "b": OLD_PARAMETERS.b}
+        if isinstance(version, int) and version < SECOND_FORMAT:
+            entries |= dict.fromkeys(SECOND_KEYS, "")
         types = {name: type(value) for name, value in entries.items()}
         if types != Meta.__annotations__ or version is None:
             raise GalleryDamaged(f"{self._path} lacks required entries: run bm25v verify")

@@ -7,13 +7,16 @@ and a golden gallery in `tests/compat`.
 from bm25v.index.bm25 import Bm25Parameters
 
 FILE_NAME = "catalog.sqlite"
-FORMAT = 5
+FORMAT = 6
 
 METADATA_FORMAT = 4  # the first with dates, sizes and known failures
 # Since format 5, in `meta`: full bags and their statistics, and the scores of weak and strong hits.
 FULL_KEYS = ("full_k", "full_patches", "full_rows")
 STATISTICS_KEYS = ("full_images", "full_length", "full_df")
 CALIBRATION_KEYS = ("hit_weak", "hit_strong", "hit_images", "hit_change")
+# Since format 6, in `meta`: the second backbone of dense vectors, or empty texts.
+SECOND_FORMAT = 6
+SECOND_KEYS = ("second_backbone", "second_fingerprint")
 
 OLD_PARAMETERS = Bm25Parameters(k1=1.5, b=0.75)  # of formats 1 and 2, which do not store them
 COLUMNS = "row, path, content, size, mtime_ns, checksum, live, width, height, taken"
@@ -73,6 +76,7 @@ UPGRADES = {  # from the format that is the key to the next one
         _CREATE_FAILURES,
     ),
     4: (),  # `indexing` adds the full bags, image by image
+    5: ("INSERT INTO meta VALUES ('second_backbone', ''), ('second_fingerprint', '')",),
 }
 RENUMBER = (
     "ALTER TABLE pictures RENAME TO old",

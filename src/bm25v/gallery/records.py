@@ -29,6 +29,8 @@ class Meta:
     dense_dim: int
     k1: float
     b: float
+    second_backbone: str = ""  # whose dense vectors follow those of the backbone
+    second_fingerprint: str = ""
 
     @property
     def parameters(self) -> Bm25Parameters:

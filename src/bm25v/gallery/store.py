@@ -53,6 +53,7 @@ class GalleryInfo:
     vocabulary: str
     vocabulary_fingerprint: str
     backbone: str
+    second_backbone: str | None  # whose dense vectors follow those of the backbone
     words: int
     words_in_use: int
     average_length: float
@@ -77,7 +78,10 @@ class GalleryStore:
     """What is on disk, opened for reading."""
 
     def __init__(
-        self, path: str | os.PathLike[str], vocabulary: str | os.PathLike[str] | None = None
+        self,
+        path: str | os.PathLike[str],
+        vocabulary: str | os.PathLike[str] | None = None,
+        second_backbone: str | None = None,
     ) -> None:
         self.path = Path(os.path.abspath(check_path(path)))
         self.catalog = Catalog(self.path / FILE_NAME)
@@ -88,12 +92,14 @@ class GalleryStore:
         self._snapshot: Snapshot | None = None
         self._selections: dict[tuple[tuple[int, ...], ImageFilter], Selection] = {}
         self._mutex = threading.RLock()
-        if vocabulary is not None:
-            try:
+        try:
+            if second_backbone is not None:
+                self._check_second_backbone(second_backbone)
+            if vocabulary is not None:
                 self.vocabulary  # noqa: B018 - raises an error for a wrong one
-            except BaseException:
-                self.close()
-                raise
+        except BaseException:
+            self.close()
+            raise
 
     @staticmethod
     def create(path: Path, vocabulary: Vocabulary, parameters: Bm25Parameters) -> None:
@@ -109,6 +115,8 @@ class GalleryStore:
             dense_dim=vocabulary.backbone.dense_dim,
             k1=float(parameters.k1),  # the catalogue refuses an int
             b=float(parameters.b),
+            second_backbone=vocabulary.second_backbone or "",
+            second_fingerprint=vocabulary.second_fingerprint or "",
         )
         with disk_errors(path.parent):
             _create_folder(path, meta, plan_full_bags(vocabulary))
@@ -234,6 +242,7 @@ class GalleryStore:
             vocabulary=meta.vocabulary,
             vocabulary_fingerprint=meta.vocabulary_fingerprint,
             backbone=meta.backbone,
+            second_backbone=meta.second_backbone or None,
             words=meta.n_words,
             words_in_use=int(np.count_nonzero(snapshot.word_statistics.df_v)),
             average_length=statistics.average_length,
@@ -263,7 +272,29 @@ class GalleryStore:
                 f"({expected}), not with {self._vocabulary_source} ({vocabulary.fingerprint}): "
                 "give that vocabulary, or index the images into a new gallery"
             )
-        return vocabulary
+        return self._add_second_backbone(vocabulary)
+
+    def _check_second_backbone(self, name: str) -> None:
+        meta = self.catalog.meta
+        if name != meta.second_backbone:
+            own = " and ".join(filter(None, (meta.backbone, meta.second_backbone)))
+            raise WrongUse(
+                f"{self.path} has dense vectors of {own}, not of {name}: a second backbone is "
+                "chosen when a gallery is created; index the images into a new one"
+            )
+
+    def _add_second_backbone(self, vocabulary: Vocabulary) -> Vocabulary:
+        meta = self.catalog.meta
+        if not meta.second_backbone:
+            return vocabulary
+        paired = vocabulary.with_dense(meta.second_backbone)
+        if paired.second_fingerprint != meta.second_fingerprint:
+            raise VocabularyMismatch(
+                f"{self.path} has dense vectors of another {meta.second_backbone} "
+                f"({meta.second_fingerprint}) than this bm25v has ({paired.second_fingerprint}): "
+                "use the bm25v that made it, or index the images into a new gallery"
+            )
+        return paired
 
 
 def _create_folder(path: Path, meta: Meta, full_bags: FullBagState | None) -> None:

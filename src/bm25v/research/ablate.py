@@ -196,7 +196,7 @@ def ablate(
         resolve_systems(systems, trial.settings)  # fail before features take hours
     features_by_backbone: dict[str, DatasetFeatures] = {}
     for trial in trials:
-        backbone = trial.vocabulary.backbone_fingerprint
+        backbone = trial.vocabulary.features_fingerprint
         if backbone not in features_by_backbone:
             features_by_backbone[backbone] = extract_features(
                 dataset, trial.vocabulary, cache=cache, progress=progress
@@ -208,7 +208,7 @@ def ablate(
     results = []
     for done, trial in enumerate(trials):
         progress(" ".join(trial.values.values()), done, len(trials))
-        features = features_by_backbone[trial.vocabulary.backbone_fingerprint]
+        features = features_by_backbone[trial.vocabulary.features_fingerprint]
         results.append(_measure(trial_cache, features, trial, systems, progress))
     return AblationResult(first.dataset, axes, dense.metrics["dense"], results)
 

@@ -93,7 +93,7 @@ def extract_features(
     returned unchanged, without reading a file.
     """
     if isinstance(dataset, DatasetFeatures):
-        if dataset.backbone != vocabulary.backbone_fingerprint:
+        if dataset.backbone != vocabulary.features_fingerprint:
             raise WrongUse(
                 f"the features of {dataset.dataset.title} come from another backbone than "
                 f"{vocabulary.backbone_name}: pass the data set itself"
@@ -111,7 +111,7 @@ def extract_features(
             hashes[part] = outcome
             progress("reading files", len(hashes), len(parts))
     keys = {part: h.part for part, h in hashes.items() if isinstance(h, ImageHashes)}
-    store = ImageFeatureStore(cache / "features" / vocabulary.backbone_fingerprint, keys.values())
+    store = ImageFeatureStore(cache / "features" / vocabulary.features_fingerprint, keys.values())
     errors = _fill_store(store, keys, vocabulary, progress)
     readable = drop_unreadable(dataset, _file_hashes(hashes, errors))
     gallery_keys = [keys[ImagePart.of_item(item)] for item in readable.gallery]
@@ -134,8 +134,8 @@ def extract_features(
     return DatasetFeatures(
         dataset=readable,
         cache=cache,
-        backbone=vocabulary.backbone_fingerprint,
-        key=_combine_hashes(vocabulary.backbone_fingerprint.encode(), *index).hex(),
+        backbone=vocabulary.features_fingerprint,
+        key=_combine_hashes(vocabulary.features_fingerprint.encode(), *index).hex(),
         gallery_index_n=np.array([index[key] for key in gallery_keys], dtype=np.int64),
         query_index_q=np.array([index[key] for key in query_keys], dtype=np.int64),
         dense_ue=np.stack([store.dense[key] for key in index]),

@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import compress
+from itertools import chain, compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -431,12 +431,16 @@ def _text_bag(words: list[int]) -> Bag:
 def _combine_dense(
     parts: list[QueryPart], liked: list[QueryPart], negative: list[QueryPart]
 ) -> tuple[NDArray[np.float32] | None, str]:
-    """Return the query's dense vector, or None and the reason."""
+    """Return the query's dense vector, or None and the reason.
+
+    It is as short as the shortest of them: regions and texts have no vector of a second backbone.
+    """
     if not parts and not liked:
         return None, "words have no dense vector"
+    groups = (parts, liked, negative)
+    width = min((len(p.dense_e) for p in chain(*groups) if p.dense_e is not None), default=0)
     vectors, liked_vectors, negative_vectors = (
-        [part.dense_e for part in group if part.dense_e is not None]
-        for group in (parts, liked, negative)
+        [part.dense_e[:width] for part in group if part.dense_e is not None] for group in groups
     )
     if len(vectors) < len(parts):
         return None, next(part.no_dense for part in parts if part.dense_e is None)

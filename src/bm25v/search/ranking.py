@@ -30,6 +30,8 @@ def cosines(
 ) -> NDArray[np.float32]:
     """Return the cosine between the query and each of the given rows, from -1 to 1.
 
+    A query that is shorter than the rows is compared with as many of their first values: those of
+    the vocabulary's own backbone, if the gallery has dense vectors of two.
     `compiled` chooses the implementation: compiled is several times faster, once numba is imported.
 
     >>> dense = np.array([[3, 4], [0, 1]], dtype=np.float16)
@@ -37,6 +39,7 @@ def cosines(
     [0.800000011920929, 1.0]
     """
     query_e = query_e / np.float32(max(float(np.linalg.norm(query_e)), 1e-12))
+    dense_ne = dense_ne[:, : len(query_e)]
     if compiled:
         from bm25v.search import ranking_kernels
 

@@ -18,9 +18,16 @@ from numpy.typing import NDArray
 
 from bm25v import backbones, images
 from bm25v.backbones import Backbone, Features
+from bm25v.backbones.paired import PairedBackbone, pair_fingerprints
 from bm25v.backbones.protocol import Floats
 from bm25v.display import count, first_line
-from bm25v.errors import MissingExtra, UnknownVocabulary, VocabularyError, WrongUse
+from bm25v.errors import (
+    MissingExtra,
+    UnknownBackbone,
+    UnknownVocabulary,
+    VocabularyError,
+    WrongUse,
+)
 from bm25v.images import ImageInput, Metadata
 from bm25v.sae.model import Codes, SparseAutoEncoder
 from bm25v.schema import show_value
@@ -91,6 +98,7 @@ class Vocabulary:
     stop_words: tuple[int, ...] = ()  # ascending: words that say nothing, which no bag has
     folder: Path | None = None  # where it was read from; None if it was built in memory
     backbone_definition: Mapping[str, Any] | None = None  # of an ONNX model of one's own
+    second_backbone: str | None = None  # whose dense vectors follow those of the backbone
     word_names: Mapping[int, str] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
 
@@ -151,6 +159,22 @@ class Vocabulary:
             report=report or {},
         )
 
+    def with_dense(self, backbone: str) -> "Vocabulary":
+        """Return the same words, with dense vectors of two backbones: its own and a built-in one.
+
+        The fingerprint, which is about words, stays the same.
+
+        >>> vocabulary = Vocabulary.load("toy").with_dense("toy")
+        >>> len(vocabulary.encode(np.zeros((64, 64, 3), dtype=np.uint8)).dense_e)
+        24
+        """
+        known = backbones.backbone_names()
+        if backbone not in known:
+            raise UnknownBackbone(
+                f"dense vectors of {backbone!r}: choose a built-in backbone, {', '.join(known)}"
+            )
+        return replace(self, second_backbone=backbone)
+
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the vocabulary as a folder; weights are stored as float16.
 
@@ -185,7 +209,23 @@ class Vocabulary:
                 "use the bm25v or the model files that it was trained with"
             )
         _check_width(backbone, self.sae)
-        return backbone
+        if self.second_backbone is None:
+            return backbone
+        return PairedBackbone(backbone, backbones.load_backbone(self.second_backbone))
+
+    @property
+    def second_fingerprint(self) -> str | None:
+        """The fingerprint of the second backbone; None if there is none."""
+        if self.second_backbone is None:
+            return None
+        return backbones.load_backbone(self.second_backbone).fingerprint
+
+    @property
+    def features_fingerprint(self) -> str:
+        """The fingerprint of what computes the features; no backbone is loaded for it."""
+        second = self.second_fingerprint
+        own = self.backbone_fingerprint
+        return own if second is None else pair_fingerprints(own, second)
 
     def report_section(self, name: str) -> Mapping[str, Any]:
         """Return a section of the report; empty if there is none, as other programs write others.
