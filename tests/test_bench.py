@@ -289,7 +289,7 @@ def test_encode_times_readable_images_only(photos: Path, tmp_path: Path) -> None
     assert times.overhead == times.index_seconds / times.forward_seconds - 1
     assert stages == [("timing", 0, 2), ("timing", 1, 2)]
     options = ("encode", str(photos), "-n", "3", "--rounds", "1", "--vocabulary", "toy", "--json")
-    printed = json.loads(run_bench(*options).stdout)
+    printed = json.loads(run_bench(*options, "--dense", "toy").stdout)
     assert (printed["pictures"], printed["rounds"]) == (3, 1)
     seconds = printed["seconds"]
     assert printed["overhead"] == seconds["index"] / seconds["forward"] - 1

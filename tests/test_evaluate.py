@@ -711,6 +711,22 @@ def test_json_is_written_to_a_file_and_the_table_is_printed(run: Run, tmp_path: 
     assert "bm25v" in out
 
 
+def test_a_second_backbone_changes_dense_vectors_alone(run: Run) -> None:
+    """The same backbone twice changes nothing."""
+    systems = ("--systems", "dense,words,hybrid", "--json", "-")
+    plain, same = (json.loads(run(*systems, *more)[1]) for more in ((), ("--dense", "toy")))
+    assert same["systems"] == plain["systems"]
+    assert (plain["vocabulary"]["second_backbone"], same["vocabulary"]["second_backbone"]) == (
+        None,
+        "toy",
+    )
+    other = json.loads(run(*systems, "--dense", "mobilenet-v2")[1])
+    assert other["systems"]["words"]["mAP"] == plain["systems"]["words"]["mAP"]
+    assert other["systems"]["dense"]["mAP"] != plain["systems"]["dense"]["mAP"]
+    _, out, _ = run("--systems", "dense", "--dense", "toy")
+    assert "k 8, k_post 16, dense vectors also of toy; trained on" in out
+
+
 def test_the_table_is_described(run: Run) -> None:
     _, out, _ = run("--systems", "dense,two-stage,dot", "--per-class", "--set", "k_post=4")
     assert (

@@ -78,10 +78,7 @@ class Gallery:
         """
         folder = Path(os.path.realpath(check_path(path)))
         parameters = Bm25Parameters(k1=k1, b=b)
-        loaded = Vocabulary.load(vocabulary)
-        if dense is not None:
-            loaded = loaded.with_dense(dense)
-        GalleryStore.create(folder, loaded, parameters)
+        GalleryStore.create(folder, Vocabulary.load(vocabulary).with_dense(dense), parameters)
         return cls(GalleryStore(folder))
 
     @classmethod

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bm25v.cli.options import PathType, json_option, vocabulary_option
+from bm25v.cli.options import PathType, dense_option, json_option, vocabulary_option
 from bm25v.cli.printing import echo, echo_wrapped, print_facts, print_grid, print_json
 from bm25v.display import count, duration, file_size
 
@@ -61,17 +61,27 @@ def _image_paths(folder: Path | None) -> Iterator[Iterator[Path]]:
 @bench.command("encode")
 @_folder_argument
 @vocabulary_option
+@dense_option
 @click.option("-n", "limit", default=200, show_default=True, type=click.IntRange(1))
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1))
 @json_option
-def encode(folder: Path | None, vocabulary: str, limit: int, rounds: int, as_json: bool) -> None:
+def encode(
+    folder: Path | None,
+    vocabulary: str,
+    dense: str | None,
+    limit: int,
+    rounds: int,
+    as_json: bool,
+) -> None:
     """Compare indexing with the forward passes alone, on FOLDER or on the demo's photos."""
     from bm25v.cli.progress import progress_bar
     from bm25v.research.bench.encode import time_encoding
 
     with _image_paths(folder) as paths, progress_bar() as progress:
         images = list(itertools.islice(paths, limit))
-        times = time_encoding(images, vocabulary=vocabulary, rounds=rounds, progress=progress)
+        times = time_encoding(
+            images, vocabulary=vocabulary, dense=dense, rounds=rounds, progress=progress
+        )
     n = times.images * times.rounds
     if as_json:
         seconds = {"forward": times.forward_seconds, "index": times.index_seconds}

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bm25v.cli.options import MODES, PathType, json_option, split_list, vocabulary_option
+from bm25v.cli.options import (
+    MODES,
+    PathType,
+    dense_option,
+    json_option,
+    split_list,
+    vocabulary_option,
+)
 from bm25v.cli.printing import (
     echo,
     echo_text,
@@ -97,6 +104,7 @@ class _Evaluate(click.Command):
 @split_option
 @click.option("--systems", help="Some of them, separated by commas  [default: all]")
 @vocabulary_option
+@dense_option
 @preset_option
 @set_option
 @click.option("--per-class", is_flag=True, help="Also show every class.")
@@ -116,6 +124,7 @@ def evaluate(
     split: Path | None,
     systems: str | None,
     vocabulary: str,
+    dense: str | None,
     preset: str,
     changes: tuple[str, ...],
     per_class: bool,
@@ -149,7 +158,7 @@ def evaluate(
     with progress_bar() as progress:
         result = evaluate(
             dataset,
-            Vocabulary.load(vocabulary),
+            Vocabulary.load(vocabulary).with_dense(dense),
             settings=settings,
             systems=chosen,
             cache=cache,

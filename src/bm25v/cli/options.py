@@ -45,6 +45,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 vocabulary_option = click.option(
     "--vocabulary", default="default", show_default=True, help="A vocabulary's name or folder."
 )
+dense_option = click.option(
+    "--dense", metavar="BACKBONE", help="A second backbone for dense vectors: dinov2-s-int8."
+)
 
 _QUERY_OPTIONS = (
     click.option(

@@ -285,10 +285,8 @@ class GalleryStore:
 
     def _add_second_backbone(self, vocabulary: Vocabulary) -> Vocabulary:
         meta = self.catalog.meta
-        if not meta.second_backbone:
-            return vocabulary
-        paired = vocabulary.with_dense(meta.second_backbone)
-        if paired.second_fingerprint != meta.second_fingerprint:
+        paired = vocabulary.with_dense(meta.second_backbone or None)
+        if (paired.second_fingerprint or "") != meta.second_fingerprint:
             raise VocabularyMismatch(
                 f"{self.path} has dense vectors of another {meta.second_backbone} "
                 f"({meta.second_fingerprint}) than this bm25v has ({paired.second_fingerprint}): "

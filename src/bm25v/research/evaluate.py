@@ -274,6 +274,7 @@ def describe_vocabulary(vocabulary: Vocabulary, settings: RankingSettings) -> di
         "name": vocabulary.name,
         "fingerprint": vocabulary.fingerprint,
         "backbone": vocabulary.backbone_name,
+        "second_backbone": vocabulary.second_backbone,
         "words": vocabulary.n_words,
         "k": vocabulary.sae.k,
         "k_post": settings.k_post or vocabulary.k_post,

@@ -38,11 +38,13 @@ def describe(result: EvaluationResult) -> list[str]:
     queries, gallery = len(result.dataset.queries), len(result.dataset.gallery)
     changed = result.settings.non_default.items()
     settings = ", ".join(f"{name} {format_setting(value)}" for name, value in changed)
+    second = words["second_backbone"]
+    dense = f", dense vectors also of {second}" if second else ""
     return [
         f"{result.name}: {queries:,} queries, gallery of {gallery:,} images; "
         f"{result.dataset.protocol}; {result.unanswerable:,} queries without a possible match",
         f"vocabulary {words['name']}: {words['words']:,} words of {words['backbone']}, k "
-        f"{words['k']}, k_post {format_setting(words['k_post'])}; trained on: "
+        f"{words['k']}, k_post {format_setting(words['k_post'])}{dense}; trained on: "
         f"{words['learnt_from']}",
         f"settings: {settings or 'default'}",
     ]

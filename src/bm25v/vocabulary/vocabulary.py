@@ -159,17 +159,17 @@ class Vocabulary:
             report=report or {},
         )
 
-    def with_dense(self, backbone: str) -> "Vocabulary":
+    def with_dense(self, backbone: str | None) -> "Vocabulary":
         """Return the same words, with dense vectors of two backbones: its own and a built-in one.
 
-        The fingerprint, which is about words, stays the same.
+        None stands for its own alone. The fingerprint, which is about words, stays the same.
 
         >>> vocabulary = Vocabulary.load("toy").with_dense("toy")
         >>> len(vocabulary.encode(np.zeros((64, 64, 3), dtype=np.uint8)).dense_e)
         24
         """
         known = backbones.backbone_names()
-        if backbone not in known:
+        if backbone not in (None, *known):
             raise UnknownBackbone(
                 f"dense vectors of {backbone!r}: choose a built-in backbone, {', '.join(known)}"
             )

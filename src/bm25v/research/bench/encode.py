@@ -37,11 +37,12 @@ def time_encoding(
     paths: Sequence[Path],
     *,
     vocabulary: str = "default",
+    dense: str | None = None,
     rounds: int = 3,
     progress: Progress = no_progress,
 ) -> EncodeTimes:
     """Time forward passes and indexing in turn, with the same images and number of threads."""
-    loaded = Vocabulary.load(vocabulary)
+    loaded = Vocabulary.load(vocabulary).with_dense(dense)
     inputs = []
     readable = []
     for path in paths:
@@ -61,7 +62,7 @@ def time_encoding(
             start = time.perf_counter()
             list(pool.map(loaded.backbone.forward, inputs))
             forward += time.perf_counter() - start
-            gallery = Gallery.create(gallery_path, vocabulary=vocabulary)
+            gallery = Gallery.create(gallery_path, vocabulary=vocabulary, dense=dense)
             gallery.vocabulary.backbone.load_weights()  # not timed: once per run, not per image
             start = time.perf_counter()
             gallery.add(readable)
