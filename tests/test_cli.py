@@ -440,8 +440,9 @@ def test_explain_shows_pictures_where_there_are_colours(
     pair = (photos / "3.png", photos / "4.png")
     plain = indexed("explain", *pair, "--show")
     assert "this terminal has no colours" in plain.err
+    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(
-        "bm25v.cli.search.console",
+        "bm25v.cli.show.console",
         lambda: Console(force_terminal=True, color_system="truecolor", width=80),
     )
     shown = indexed("explain", *pair, "--show")

@@ -12,7 +12,7 @@ from typing import Self, Unpack
 
 from bm25v.duplicates import DuplicateGroup, find_duplicates
 from bm25v.errors import WrongUse
-from bm25v.explanations.explanation import Explanation, explain_hit
+from bm25v.explanations.explanation import Explanation, explain_hit, explain_hits
 from bm25v.explanations.word_statistics import WordList, WordStatistics, WordUse
 from bm25v.gallery.catalog_schema import FILE_NAME
 from bm25v.gallery.file_state import check_path
@@ -27,7 +27,7 @@ from bm25v.progress import Progress, no_progress
 from bm25v.search import engine
 from bm25v.search.calibration import calibrate, needs_calibration
 from bm25v.search.query import Query, QueryImage, QueryOptions, list_paths
-from bm25v.search.results import Match, Results, let_hits_explain
+from bm25v.search.results import Match, Results, let_explain
 from bm25v.vocabulary import DEFAULT, Encoding, Vocabulary
 
 PathInput = str | os.PathLike[str]
@@ -261,7 +261,7 @@ class Gallery:
         '0 of 7 words shared with any image that does not have word 163'
         """
         checked = _as_query(query, options)
-        return let_hits_explain(engine.search(self.store, checked), partial(self.explain, checked))
+        return self._let_explain(checked, engine.search(self.store, checked))
 
     def search_many(
         self, queries: Iterable[Query | QueryImage], **options: Unpack[QueryOptions]
@@ -272,9 +272,13 @@ class Gallery:
         """
         checked = [q if isinstance(q, Query) else Query.of(q, **options) for q in queries]
         return [
-            let_hits_explain(results, partial(self.explain, query))
+            self._let_explain(query, results)
             for query, results in zip(checked, engine.search_many(self.store, checked), strict=True)
         ]
+
+    def _let_explain(self, query: Query, results: Results) -> Results:
+        one, several = partial(self.explain, query), partial(explain_hits, self.store, query)
+        return let_explain(results, one, several)
 
     def match(
         self,

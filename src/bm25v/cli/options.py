@@ -42,6 +42,12 @@ gallery_option = click.option(
     help="The gallery's folder.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+open_option = click.option(
+    "--open",
+    "open_page",
+    is_flag=True,
+    help="Open the page in the browser; without -o, a page in the folder for temporary files.",
+)
 vocabulary_option = click.option(
     "--vocabulary", default="default", show_default=True, help="A vocabulary's name or folder."
 )

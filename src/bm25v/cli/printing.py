@@ -9,8 +9,11 @@ import io
 import os
 import shutil
 import sys
+import tempfile
+import webbrowser
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -242,6 +245,17 @@ def print_facts(facts: Mapping[str, str | Sequence[str]], *, indent: str = "") -
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
     echo_text(format_json(value))
+
+
+def temporary_page(name: str) -> Path:
+    """Return where to write a page that nobody named: in the folder for temporary files."""
+    return Path(tempfile.mkdtemp(prefix="bm25v-")) / f"{name}.html"
+
+
+def open_in_browser(page: Path) -> None:
+    """Open a page in the browser; if there is none, say so."""
+    if not webbrowser.open(page.absolute().as_uri()):
+        echo("note: no browser could be started: open the page yourself", err=True)
 
 
 def print_problems(problems: Iterable[str]) -> None:

@@ -1,28 +1,44 @@
 """`bm25v search` and `bm25v explain`."""
 
 import os
+import shlex
+import subprocess
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
-from bm25v.cli.options import PathType, gallery_option, is_empty_query, json_option, query_options
+from bm25v.cli.options import (
+    PathType,
+    gallery_option,
+    is_empty_query,
+    json_option,
+    open_option,
+    query_options,
+)
 from bm25v.cli.printing import (
     Column,
-    console,
     echo,
     echo_wrapped,
     fit_items,
     make_columns,
+    open_in_browser,
     output_width,
     path_column,
     print_json,
     print_table,
+    shorten_path,
+    temporary_page,
 )
+from bm25v.cli.show import Box, Shown, can_show, show_images, thumbnail_box
 from bm25v.display import count, display_path, duration
 from bm25v.errors import WrongUse
 
 if TYPE_CHECKING:
+    from bm25v.collect import Collection
     from bm25v.explanations import Explanation
     from bm25v.search import Hit, QueryOptions, Results
 
@@ -36,19 +52,39 @@ _ORDERS = {
 _NARROW, _WIDE = 80, 100  # columns: below, fewer numbers are shown; from there on, more
 _HIT_WORDS = 5  # at most, beside a hit
 _QUERY_WORDS = 8  # at most, below the hits
-_IMAGE_COLUMNS, _LEAST_IMAGE_COLUMNS = 60, 16  # of an image in the terminal
-_IMAGE_GAP = 2  # columns between two images
+_IMAGE_COLUMNS, _LEAST_IMAGE_COLUMNS, _IMAGE_LINES = 60, 16, 30  # of an explained image
+_THUMBNAIL_SIDE = 180  # pixels
 
 
 @click.command("search")
 @click.argument("images", nargs=-1, type=PathType(), metavar="[IMAGE]...")
 @gallery_option
+@click.option(
+    "-o",
+    "--output",
+    type=PathType(dir_okay=False, path_type=Path),
+    help="Write the hits: a page with thumbnails (.html), a table (.csv) or JSON (.json).",
+)
+@open_option
+@click.option("--show", is_flag=True, help="Show thumbnails in the terminal.")
+@click.option(
+    "--collect",
+    type=PathType(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Copy the hits into a folder, numbered by rank.",
+)
+@click.option("--link", is_flag=True, help="With --collect: make links instead of copies.")
 @query_options
 @click.option("-v", "--verbose", is_flag=True, help="Show the time of each stage.")
 @json_option
 def search(
     images: tuple[str, ...],
     gallery_path: Path,
+    output: Path | None,
+    open_page: bool,
+    show: bool,
+    collect: Path | None,
+    link: bool,
     options: "QueryOptions",
     verbose: bool,
     as_json: bool,
@@ -62,24 +98,84 @@ def search(
     than 80. In a pipe, lines are complete.
     """
     from bm25v.api import Gallery
+    from bm25v.cli.progress import progress_bar
+    from bm25v.explanations.explanation import explain_hits
+    from bm25v.pages.results_page import write_results
+    from bm25v.search import Query
 
     if not images and is_empty_query(options):
         raise WrongUse("an empty query: give an IMAGE, a --text, or words by --must or --boost")
+    if link and collect is None:
+        raise WrongUse("--link without --collect: give the folder for the links")
     _check_images(images)
+    output = _check_output(output, open_page)
     with Gallery.open(gallery_path) as gallery:
         results = gallery.search(images, **options)
         n_images = len(gallery)
+        if output is not None:
+            query = Query.of(images, **options)
+            explain_several = partial(explain_hits, gallery.store, query)
+            command = _explain_command(images, gallery_path, options)
+            with progress_bar() as progress:
+                write_results(results, output, explain_several, command=command, progress=progress)
+    collection = None if collect is None else _collect(results, collect, link)
     if as_json:
         print_json(results.to_dict())
-        return
-    for note in results.notes:
-        echo(f"note: {note}", err=True)
-    if not n_images:
-        echo(f"no match: {gallery_path} has no images")
-    elif not results:
-        echo(f"no match: {results.no_match}")
     else:
-        _print_hits(results, verbose)
+        for note in results.notes:
+            echo(f"note: {note}", err=True)
+        if not n_images:
+            echo(f"no match: {gallery_path} has no images")
+        elif not results:
+            echo(f"no match: {results.no_match}")
+        else:
+            _print_hits(results, verbose, show=show)
+        if collection is not None and collect is not None:
+            done = "linked" if link else "copied"
+            n_hits = count(len(collection.files), "hit")
+            echo(f"{n_hits} {done} to {display_path(str(collect))}")
+        if output is not None:
+            echo(f"written: {display_path(str(output))}")
+    if open_page and output is not None:
+        open_in_browser(output)
+
+
+def _check_output(output: Path | None, open_page: bool) -> Path | None:
+    """Return the file to write, which is a temporary page if one is to be opened."""
+    from bm25v.pages.results_page import PAGE_SUFFIXES, check_output
+
+    if output is None:
+        return temporary_page("results") if open_page else None
+    if open_page and output.suffix.lower() not in PAGE_SUFFIXES:
+        raise WrongUse(f"--open opens a page, and {output} is none: name a file like hits.html")
+    check_output(output)
+    return output
+
+
+def _explain_command(
+    images: tuple[str, ...], gallery_path: Path, query_options: "QueryOptions"
+) -> Callable[[str], str]:
+    """Return what makes the command that explains a hit of this search."""
+    context = click.get_current_context()
+    words = ["bm25v", "explain", *map(os.path.abspath, images)]
+    options = [f"--gallery={os.path.abspath(gallery_path)}"]
+    for name in sorted(query_options.keys() - {"k", "offset", "include_query"}):
+        if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+            (option,) = (option for option in context.command.params if option.name == name)
+            value = context.params[name]
+            values = value if isinstance(value, tuple) else (value,)
+            options += [f"{option.opts[0]}={value}" for value in values]
+    join = subprocess.list2cmdline if os.name == "nt" else shlex.join
+    return lambda hit: join([*words, hit, *options, "--open"])
+
+
+def _collect(results: "Results", folder: Path, link: bool) -> "Collection":
+    from bm25v.collect import collect_hits
+
+    collection = collect_hits(results, folder, link=link)
+    for skipped in collection.skipped:
+        echo(f"not copied: {display_path(skipped.hit)}: {skipped.reason}", err=True)
+    return collection
 
 
 def _check_images(images: tuple[str, ...]) -> None:
@@ -95,11 +191,48 @@ def _check_images(images: tuple[str, ...]) -> None:
         raise WrongUse(f'no image {text!r}; to search by text: --text "{text}"')
 
 
-def _print_hits(results: "Results", verbose: bool) -> None:
-    width = output_width()
-    is_wide = width >= _WIDE
+def _print_hits(results: "Results", verbose: bool, *, show: bool) -> None:
     if results.is_weak:
         echo("No good match. The closest are:")
+    if show and can_show():
+        _show_hits(results)
+    else:
+        _print_table(results)
+    if _is_steered(results):
+        echo_wrapped(_list_weights(results, output_width()), style="dim")
+    n = results.candidates
+    which = "all images" if n is None else f"the best {count(n, 'candidate')} of the index"
+    order = f"{which}, {_ORDERS[results.mode]}".format(factor=results.sparse_factor or 0)
+    best = results.hits[0]
+    if best.rank == 1 and best.strength is not None:
+        order = f"best match: {best.strength}; {order}"
+    seconds = duration(sum(results.ms.values()) / 1e3)
+    echo_wrapped(f"{order} ({seconds})", style="dim")
+    if verbose:
+        stages = ", ".join(f"{stage} {ms:.1f} ms" for stage, ms in results.ms.items())
+        echo_wrapped(stages, style="dim")
+
+
+def _show_hits(results: "Results") -> None:
+    """Print thumbnails instead of a table."""
+    from bm25v.errors import ImageError
+    from bm25v.images import decode_image
+
+    box, shown = thumbnail_box(), []
+    for hit in results:
+        try:
+            pixels, problem = decode_image(hit.path, short_side=_THUMBNAIL_SIDE), ""
+        except ImageError as error:
+            pixels, problem = None, str(error)
+        figures = " ".join(filter(None, (str(hit.rank), hit.strength, f"{hit.score:.3f}")))
+        name = shorten_path(display_path(hit.path), box.columns)
+        words = fit_items(_list_words(hit, with_contributions=False), box.columns)
+        shown.append(Shown(pixels, (figures, name, problem or ", ".join(words), "")))
+    show_images(shown, box)
+
+
+def _print_table(results: "Results") -> None:
+    is_wide = output_width() >= _WIDE
     header = ("#", "by words", "score", "BM25", "coverage")
     rows = [
         (
@@ -124,19 +257,6 @@ def _print_hits(results: "Results", verbose: bool) -> None:
             Column("words that add most", words),
         ]
     )
-    if _is_steered(results):
-        echo_wrapped(_list_weights(results, width), style="dim")
-    n = results.candidates
-    which = "all images" if n is None else f"the best {count(n, 'candidate')} of the index"
-    order = f"{which}, {_ORDERS[results.mode]}".format(factor=results.sparse_factor or 0)
-    best = results.hits[0]
-    if best.rank == 1 and best.strength is not None:
-        order = f"best match: {best.strength}; {order}"
-    seconds = duration(sum(results.ms.values()) / 1e3)
-    echo_wrapped(f"{order} ({seconds})", style="dim")
-    if verbose:
-        stages = ", ".join(f"{stage} {ms:.1f} ms" for stage, ms in results.ms.items())
-        echo_wrapped(stages, style="dim")
 
 
 def _is_steered(results: "Results") -> bool:
@@ -174,6 +294,7 @@ def _list_weights(results: "Results", width: int) -> str:
     help="Write both images with a heat map of each word: a page (.html), or an image of the first "
     "words (.png, .jpg, .webp, .pdf).",
 )
+@open_option
 @click.option("--top", type=click.IntRange(1), help="Words to show  [default: 5; all on a page]")
 @click.option("--show", is_flag=True, help="Show both images in the terminal.")
 @query_options
@@ -183,6 +304,7 @@ def explain(
     hit: str,
     gallery_path: Path,
     output: Path | None,
+    open_page: bool,
     top: int | None,
     show: bool,
     options: "QueryOptions",
@@ -195,6 +317,8 @@ def explain(
     from bm25v.api import Gallery
 
     _check_images(images)
+    if output is None and open_page:
+        output = temporary_page("why")
     if output is not None:
         from bm25v.pages.explanation_page import check_output
 
@@ -205,12 +329,14 @@ def explain(
         explanation.save(output, top=top)
     if as_json:
         print_json(explanation.to_dict())
-        return
-    _print_explanation(explanation, top or 5)
-    if show:
-        _show_images(explanation)
-    if output is not None:
-        echo(f"written: {display_path(str(output))}")
+    else:
+        _print_explanation(explanation, top or 5)
+        if show:
+            _show_images(explanation)
+        if output is not None:
+            echo(f"written: {display_path(str(output))}")
+    if open_page and output is not None:
+        open_in_browser(output)
 
 
 def _print_explanation(explanation: "Explanation", top: int) -> None:
@@ -261,24 +387,17 @@ def _print_contributions(explanation: "Explanation", top: int) -> None:
 
 
 def _show_images(explanation: "Explanation") -> None:
-    from rich.table import Table
-
     from bm25v.explanations.explanation import combine_maps
     from bm25v.explanations.heatmaps import overlay
-    from bm25v.explanations.terminal import draw_half_blocks
 
-    out = console()
-    if out.color_system is None or out.no_color:
-        echo("note: this terminal has no colours to show images with: use -o", err=True)
+    if not can_show():
         return
     in_queries, in_hit = combine_maps(explanation)
-    maps = list(zip(explanation.query_images, in_queries, strict=True))
+    maps = [("query", *pair) for pair in zip(explanation.query_images, in_queries, strict=True)]
     if explanation.hit_image is not None and in_hit is not None:
-        maps.append((explanation.hit_image, in_hit))
-    per_row = max(1, min(len(maps), out.width // (_LEAST_IMAGE_COLUMNS + _IMAGE_GAP)))
-    columns = max(1, min(_IMAGE_COLUMNS, out.width // per_row - _IMAGE_GAP))
-    for start in range(0, len(maps), per_row):
-        row = Table.grid(padding=(0, _IMAGE_GAP))
-        shown = maps[start : start + per_row]
-        row.add_row(*(draw_half_blocks(overlay(*pair), columns=columns) for pair in shown))
-        out.print(row)
+        maps.append(("hit", explanation.hit_image, in_hit))
+    columns = min(
+        _IMAGE_COLUMNS, max(_LEAST_IMAGE_COLUMNS, output_width() // max(1, len(maps)) - 2)
+    )
+    shown = [Shown(overlay(image, grid), (role,)) for role, image, grid in maps]
+    show_images(shown, Box(columns, _IMAGE_LINES))

@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from bm25v.cli.options import PathType, gallery_option, json_option
+from bm25v.cli.options import PathType, gallery_option, json_option, open_option
 from bm25v.cli.printing import (
     Column,
     echo,
     echo_text,
     make_columns,
+    open_in_browser,
     print_facts,
     print_json,
     print_table,
+    temporary_page,
 )
 from bm25v.display import count, display_path
 from bm25v.files import make_folder, replace_file
@@ -107,8 +109,15 @@ def _short_path(path: str) -> str:
     type=PathType(path_type=Path),
     help="The page to write, or a folder for the pages of several words.",
 )
+@open_option
 @json_option
-def show(words: tuple[str, ...], gallery_path: Path, output: Path | None, as_json: bool) -> None:
+def show(
+    words: tuple[str, ...],
+    gallery_path: Path,
+    output: Path | None,
+    open_page: bool,
+    as_json: bool,
+) -> None:
     """Show what WORD is: how often, where, in which images, with which other words.
 
     WORD is the number or the name of a word.
@@ -117,6 +126,9 @@ def show(words: tuple[str, ...], gallery_path: Path, output: Path | None, as_jso
     from bm25v.cli.progress import progress_bar
     from bm25v.explanations.word_portrait import make_portraits
 
+    if output is None and open_page:
+        page = temporary_page("word")
+        output = page if len(words) == 1 else page.parent
     into_folder = len(words) > 1 or (output is not None and _is_folder(output))
     if output is not None and into_folder and output.suffix.lower() in _PAGE_SUFFIXES:
         raise click.UsageError(f"{len(words)} words need several pages: give a folder, -o pages/")
@@ -129,11 +141,13 @@ def show(words: tuple[str, ...], gallery_path: Path, output: Path | None, as_jso
     if as_json:
         dicts = [portrait.to_dict() for portrait in portraits]
         print_json({"words": dicts, "written": [str(path) for path in written]})
-        return
-    for portrait in portraits:
-        _print_portrait(portrait)
-    for path in written[:1]:
-        echo(f"written: {display_path(str(path))}")
+    else:
+        for portrait in portraits:
+            _print_portrait(portrait)
+        for path in written[:1]:
+            echo(f"written: {display_path(str(path))}")
+    if open_page:
+        open_in_browser(written[0])
 
 
 def _is_folder(path: Path) -> bool:

@@ -22,6 +22,7 @@ from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
 from bm25v.images import ImageInput
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, Bm25Parameters
+from bm25v.progress import Progress, no_progress
 from bm25v.sae.model import Codes
 from bm25v.search.encode import (
     EncodedQuery,
@@ -174,6 +175,15 @@ class Explanation:
         return make_frame((part.word._asdict() for part in self.parts), _COLUMNS)
 
 
+@dataclass(frozen=True)
+class ExplainedHits:
+    """Several hits of one search, explained; the images of the query, which all of them share."""
+
+    query: Query
+    query_images: tuple[Pixels, ...]
+    explanations: tuple[Explanation, ...]
+
+
 def explain_hit(
     store: GalleryStore,
     query: Query,
@@ -189,34 +199,48 @@ def explain_hit(
     """
     if encoding is not None and len(query.images) != 1:
         raise WrongUse(f"an encoding with {len(query.images)} images: it needs exactly one")
-    vocabulary = store.vocabulary
+    encodings = None if encoding is None else [encoding]
+    explained = explain_hits(store, query, [hit], encodings=encodings, image=image)
+    return explained.explanations[0]
+
+
+def explain_hits(
+    store: GalleryStore,
+    query: Query,
+    hits: Sequence[str],
+    *,
+    encodings: Sequence[Encoding] | None = None,
+    image: ImageInput | None = None,
+    progress: Progress = no_progress,
+) -> ExplainedHits:
+    """Explain several hits of one query, whose images are encoded once; `image` is that of all."""
     query = resolve_region(query)
     query_images = tuple(_decode_query(store, query_image) for query_image in query.images)
-    encodings = [encoding] if encoding is not None else list(map(vocabulary.encode, query_images))
-    encoded, match, query_words = store.read(
-        lambda snapshot: _match_hit(store, query, encodings, hit, snapshot)
+    if encodings is None:
+        encodings = [store.vocabulary.encode(query_image) for query_image in query_images]
+    encoded, matches, query_words = store.read(
+        lambda snapshot: _match_hits(store, query, encodings, hits, snapshot)
     )
-    notes = list(encoded.notes)
-    hit_image = hit_codes = None
-    try:
-        if image is None and store.has_changed(match.path):
-            notes.append(f"{match.path} has changed since it was indexed: index it again")
-        hit_image = vocabulary.decode(match.path if image is None else image)
-        hit_codes = vocabulary.encode(hit_image).codes
-    except ImageError as error:
-        notes.append(f"{match.path}: {error}; its words are known, but not where they are in it")
-    return Explanation(
-        query_images,
-        hit_image,
-        match,
-        tuple(_locate(vocabulary, word, encoded.codes, hit_codes) for word in match.words),
-        query_words=query_words,
-        region=as_box(query.region),
-        text=query.text,
-        notes=tuple(notes),
-        parameters=store.catalog.meta.parameters,
-        query_names=tuple(_file_name(query_image) for query_image in query.images),
-    )
+    explanations = []
+    for match in matches:
+        notes, hit_image, hit_codes = _read_hit(store, match, image)
+        parts = (_locate(store.vocabulary, w, encoded.codes, hit_codes) for w in match.words)
+        explanations.append(
+            Explanation(
+                query_images,
+                hit_image,
+                match,
+                tuple(parts),
+                query_words=query_words,
+                region=as_box(query.region),
+                text=query.text,
+                notes=(*encoded.notes, *notes),
+                parameters=store.catalog.meta.parameters,
+                query_names=tuple(_file_name(query_image) for query_image in query.images),
+            )
+        )
+        progress("explaining hits", len(explanations), len(hits))
+    return ExplainedHits(query, query_images, tuple(explanations))
 
 
 def describe_score(match: Match) -> Iterator[tuple[str, str]]:
@@ -294,17 +318,33 @@ def percent_of(part: float, whole: float) -> str:
     return "under 1%" if 0 < percent < 1 else f"{percent:.0f}%"
 
 
-def _match_hit(
+def _match_hits(
     store: GalleryStore,
     query: Query,
     encodings: Sequence[Encoding],
-    hit: str,
+    hits: Sequence[str],
     snapshot: Snapshot,
-) -> tuple[EncodedQuery, Match, tuple[QueryWord, ...]]:
+) -> tuple[EncodedQuery, list[Match], tuple[QueryWord, ...]]:
     encoded = encode_query(query, store, snapshot, encodings)
     matcher = Matcher(encoded, snapshot, store.word_names)
-    match = match_record(encoded, matcher, store.find_image(hit, snapshot), snapshot)
-    return encoded, match, matcher.query_words()
+    records = [store.find_image(hit, snapshot) for hit in hits]
+    matches = [match_record(encoded, matcher, record, snapshot) for record in records]
+    return encoded, matches, matcher.query_words()
+
+
+def _read_hit(
+    store: GalleryStore, match: Match, image: ImageInput | None
+) -> tuple[list[str], Pixels | None, Codes | None]:
+    """Return what the user should know about the hit's file, its pixels and its codes."""
+    notes, hit_image, hit_codes = [], None, None
+    try:
+        if image is None and store.has_changed(match.path):
+            notes.append(f"{match.path} has changed since it was indexed: index it again")
+        hit_image = store.vocabulary.decode(match.path if image is None else image)
+        hit_codes = store.vocabulary.encode(hit_image).codes
+    except ImageError as error:
+        notes.append(f"{match.path}: {error}; its words are known, but not where they are in it")
+    return notes, hit_image, hit_codes
 
 
 def _locate(

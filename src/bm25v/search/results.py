@@ -4,8 +4,10 @@ In: a row, an encoded query, the statistics. Out: plain values for people and pr
 module's job: finding and ordering rows.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,6 +18,7 @@ from bm25v.errors import WrongUse
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.images import ImageInput
 from bm25v.index.bm25 import Bm25Parameters, Contribution, contributions, sum_contributions
+from bm25v.progress import Progress, no_progress
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.filters import Names
 from bm25v.vocabulary.bag import SCALE
@@ -213,6 +216,7 @@ class Results:
     notes: tuple[str, ...] = ()
     sparse_factor: float | None = None
     candidates: int | None = None  # None if all images were ordered
+    _explain_hits: Callable[..., Any] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         best = f", best {self.hits[0]!r}" if self.hits else f": {self.no_match}"
@@ -237,6 +241,16 @@ class Results:
 
         return results_fragment(self)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the open gallery when results are pickled or copied."""
+        return vars(self) | {"_explain_hits": None}
+
+    def save(self, path: str | os.PathLike[str], *, progress: Progress = no_progress) -> None:
+        """Write a page (.html), a table (.csv) or JSON (.json), as the suffix says."""
+        from bm25v.pages.results_page import write_results
+
+        write_results(self, Path(path), self._explain_hits, progress=progress)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the results as plain values."""
         return {
@@ -256,9 +270,14 @@ class Results:
         return make_frame(rows, _COLUMNS)
 
 
-def let_hits_explain(results: Results, explain: Callable[..., "Explanation"]) -> Results:
-    """Return the same results with hits whose `explain` calls a function."""
-    return replace(results, hits=tuple(replace(hit, _explain=explain) for hit in results.hits))
+def let_explain(
+    results: Results,
+    explain: Callable[..., "Explanation"],
+    explain_hits: Callable[..., Any],
+) -> Results:
+    """Return the same results, which call these functions to explain one hit, or several."""
+    hits = tuple(replace(hit, _explain=explain) for hit in results.hits)
+    return replace(results, hits=hits, _explain_hits=explain_hits)
 
 
 def hybrid_factor(query: EncodedQuery, snapshot: Snapshot, weight: float = HYBRID_WEIGHT) -> float:

@@ -1,0 +1,313 @@
+"""The hits of a search as a page, a table and JSON; the page in the browser; copies of the hits."""
+
+import csv
+import json
+import os
+import pickle
+import re
+import shlex
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bm25v.api import Gallery
+from bm25v.collect import collect_hits
+from bm25v.errors import WrongUse
+from bm25v.pages.results_page import EXPLAINED_HITS
+from tests import test_cli
+from tests.browser import CHROMIUM, Browser, browser
+from tests.conftest import make_image, make_pixels
+from tests.html_page import HtmlPage
+from tests.test_cli import Run, failed
+
+run, indexed = test_cli.run, test_cli.indexed
+
+
+def read_page(path: Path) -> tuple[str, HtmlPage]:
+    text = path.read_text(encoding="utf-8")
+    return text, HtmlPage(text)
+
+
+def panels(page: HtmlPage) -> list[str]:
+    return [str(attrs["id"]) for tag, attrs in page.tags if tag == "aside"]
+
+
+def test_the_page_shows_every_hit_and_why_and_is_self_contained(
+    gallery: Gallery, photos: Path, tmp_path: Path
+) -> None:
+    results = gallery.search(photos / "3.png", k=5)
+    results.save(tmp_path / "hits.html")
+    text, page = read_page(tmp_path / "hits.html")
+    assert not re.search(r"https?://|@import|<link|url\(", text)
+    assert all(source.startswith("data:image/") for source in page.values("img", "src"))
+    assert all(page.values("img", "alt"))
+    assert panels(page) == [f"hit-{n}" for n in range(1, 6)]
+    targets = [target for target in page.values("button", "popovertarget") if target]
+    assert sorted(targets) == sorted(2 * panels(page)), "one opens, one closes"
+    for hit in results:
+        assert f"Score {hit.formula}" in page.text
+        assert hit.path in page.values("p", "title")
+        for word in hit.words[:6]:
+            assert f"{word.label} +{word.contribution:.2f}" in page.text
+    assert "Query 3.png" in page.text
+    assert "5 hits" in page.text
+
+
+def test_a_page_of_many_hits_explains_the_first_with_images(
+    photos: Path, make_gallery: Callable[[str], Gallery], tmp_path: Path
+) -> None:
+    for seed in range(100, 125):
+        make_image(seed).save(photos / f"{seed}.png")
+    gallery = make_gallery("many")
+    gallery.add(photos)
+    results = gallery.search(photos / "3.png", k=30)
+    assert len(results) > EXPLAINED_HITS
+    results.save(tmp_path / "hits.html")
+    text, page = read_page(tmp_path / "hits.html")
+    assert len(panels(page)) == len(results)
+    assert text.count('<div class="panel-maps">') == EXPLAINED_HITS
+
+
+def test_searches_without_an_image_have_a_page(
+    gallery: Gallery, photos: Path, tmp_path: Path
+) -> None:
+    word = gallery.search(photos / "3.png").query[0].word
+    gallery.name_words({word: "striped <ear>"})
+    for options in ({"must": word}, {"text": "a striped <ear>"}):
+        gallery.search(**options).save(tmp_path / "hits.html")
+        _, page = read_page(tmp_path / "hits.html")
+        assert "striped <ear>" in page.text
+        assert "Query" not in page.text
+        assert panels(page)
+    gallery.search(like=photos / "4.png", unlike=photos / "5.png").save(tmp_path / "hits.html")
+    _, page = read_page(tmp_path / "hits.html")
+    assert "More like 4.png" in page.text
+    assert "Less like 5.png" in page.text
+
+
+def test_a_search_without_hits_has_a_page_with_the_reason(
+    gallery: Gallery, photos: Path, tmp_path: Path
+) -> None:
+    results = gallery.search(photos / "3.png", folder="/nowhere")
+    results.save(tmp_path / "hits.html")
+    _, page = read_page(tmp_path / "hits.html")
+    assert f"No match: {results.no_match}" in page.text
+    assert "Query 3.png" in page.text
+
+
+def test_weak_hits_look_weak_and_the_page_says_so_first(
+    make_gallery: Callable[[str], Gallery], tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    gallery = make_gallery("alike")
+    base = make_pixels(1).astype(int)
+    gallery.add(
+        {
+            str(n): np.clip(base + rng.integers(-9, 10, base.shape), 0, 255).astype(np.uint8)
+            for n in range(40)
+        }
+    )
+    results = gallery.search(make_pixels(2), k=3, mode="hybrid")
+    assert results.is_weak, "else this test shows nothing"
+    results.save(tmp_path / "hits.html")
+    _, page = read_page(tmp_path / "hits.html")
+    assert "No good match. The closest are:" in page.text
+    cards = [attrs["class"] for tag, attrs in page.tags if tag == "li" and attrs.get("class")]
+    assert cards.count("card weak") == 3
+    assert "added from memory" in page.text or "does not exist" in page.text
+
+
+def test_hostile_names_and_missing_files(gallery: Gallery, photos: Path, tmp_path: Path) -> None:
+    hostile = photos / "<script>alert(1)&'.png"
+    make_image(50).save(hostile)
+    gallery.add(hostile)
+    results = gallery.search(hostile, include_query=True, k=3)
+    Path(results[1].path).unlink()
+    results.save(tmp_path / "hits.html")
+    _, page = read_page(tmp_path / "hits.html")
+    assert sum(tag == "script" for tag, _ in page.tags) == 1
+    assert hostile.name in page.text
+    assert "does not exist" in page.text
+
+
+def test_results_without_an_open_gallery_are_not_explained(
+    gallery: Gallery, photos: Path, tmp_path: Path
+) -> None:
+    results = gallery.search(photos / "3.png", k=2)
+    copied = pickle.loads(pickle.dumps(results))
+    assert copied == results
+    copied.save(tmp_path / "hits.json")
+    with pytest.raises(WrongUse, match="no open gallery"):
+        copied.save(tmp_path / "hits.html")
+
+
+def test_the_command_writes_a_page_a_table_or_json(indexed: Run, photos: Path) -> None:
+    query = ("search", photos / "3.png", "-k", 3)
+    printed = indexed(*query, "--json").json
+    for name in ("hits.html", "hits.csv", "hits.json"):
+        outcome = indexed(*query, "-o", name)
+        assert outcome.code == 0
+        assert outcome.out.endswith(f"written: {name}\n")
+    written = json.loads(Path("hits.json").read_text())
+    assert written["hits"] == printed["hits"]
+    with Path("hits.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["rank", "path", "score", "strength", "coverage", "words"]
+    for row, hit in zip(rows, printed["hits"], strict=True):
+        assert (int(row["rank"]), row["path"]) == (hit["rank"], hit["path"])
+        assert float(row["score"]) == pytest.approx(hit["score"], abs=1e-6)
+        assert float(row["coverage"]) == pytest.approx(hit["coverage"], abs=1e-6)
+        first = hit["words"][0]
+        assert row["words"].startswith(f"word {first['word']} ({first['contribution']:.2f})")
+
+
+def test_the_command_of_a_panel_explains_that_hit(indexed: Run, photos: Path) -> None:
+    word = indexed("search", photos / "3.png", "--json").json["query"][0]["word"]
+    options = ("--boost", f"{word}=2.5", "--mode", "words", "--region", "0,0,1,0.8")
+    outcome = indexed("search", photos / "3.png", "-k", 2, *options, "-o", "hits.html", "--json")
+    hits = outcome.json["hits"]
+    commands = re.findall(r"<code>(.*?)</code>", Path("hits.html").read_text(encoding="utf-8"))
+    for command, hit in zip(commands, hits, strict=True):
+        name, *words = shlex.split(command.replace("&#39;", "'").replace("&#34;", '"'))
+        assert (name, words[0], words.pop()) == ("bm25v", "explain", "--open")
+        why = indexed(*words, "--json")
+        assert why.code == 0
+        assert why.json["path"] == hit["path"]
+        assert why.json["score"] == pytest.approx(hit["score"], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["hits.xlsx", "hits", "hits.png"])
+def test_an_unknown_ending_is_one_clear_line(indexed: Run, photos: Path, name: str) -> None:
+    outcome = indexed("search", photos / "3.png", "-o", name)
+    failed(outcome, 2, name, ".html, .htm, .csv, .json")
+    missing = indexed("search", photos / "3.png", "-o", "no/such/hits.html")
+    failed(missing, 2, "the folder no/such does not exist")
+    assert not Path(name).exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the browser is a shell script")
+def test_open_opens_the_page(
+    indexed: Run, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = tmp_path / "opened.txt"
+    script = tmp_path / "browser.sh"
+    script.write_text(f'#!/bin/sh\necho "$1" >> {shlex.quote(str(opened))}\n')
+    script.chmod(script.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setenv("BROWSER", f"{script} %s")
+    monkeypatch.setattr("webbrowser._tryorder", None)  # so that the variable is read again
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    pair = (photos / "3.png", photos / "4.png")
+    word, other = (w["word"] for w in indexed("words", "--json").json["words"][:2])
+    for words in (
+        ("search", pair[0], "-o", "hits.html"),
+        ("search", pair[0]),
+        ("explain", *pair, "-o", "why.html"),
+        ("explain", *pair),
+        ("words", "show", word),
+        ("words", "show", word, other),
+    ):
+        outcome = indexed(*words, "--open")
+        assert outcome.code == 0
+        page = Path(outcome.out.splitlines()[-1].removeprefix("written: "))
+        assert page.absolute().as_uri() == opened.read_text().splitlines()[-1]
+        assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    failed(indexed("search", pair[0], "-o", "hits.csv", "--open"), 2, "--open", "hits.html")
+
+
+def test_hits_are_copied_and_nothing_is_overwritten(indexed: Run, photos: Path) -> None:
+    query = ("search", photos / "3.png", "-k", 3)
+    hits = [Path(hit["path"]) for hit in indexed(*query, "--json").json["hits"]]
+    outcome = indexed(*query, "--collect", "best/of")
+    assert outcome.out.endswith("3 hits copied to best/of\n")
+    names = [f"{rank:02}-{path.name}" for rank, path in enumerate(hits, start=1)]
+    assert sorted(path.name for path in Path("best/of").iterdir()) == names
+    for name, path in zip(names, hits, strict=True):
+        assert (Path("best/of") / name).read_bytes() == path.read_bytes()
+    (Path("best/of") / names[0]).write_bytes(b"mine")
+    hits[1].unlink()
+    again = indexed(*query, "--collect", "best/of")
+    assert again.out.endswith("2 hits copied to best/of\n")
+    assert again.err == f"not copied: photos/{hits[1].name}: no such file or directory\n"
+    assert (Path("best/of") / names[0]).read_bytes() == b"mine"
+    copy = Path("best/of") / f"01-{hits[0].stem} (2).png"
+    assert copy.read_bytes() == hits[0].read_bytes()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_hits_are_linked(indexed: Run, photos: Path) -> None:
+    query = ("search", photos / "3.png", "-k", 2)
+    assert indexed(*query, "--collect", "links", "--link").code == 0
+    links = sorted(Path("links").iterdir())
+    assert [link.is_symlink() for link in links] == [True, True]
+    assert links[0].resolve().parent == photos.resolve()
+    failed(indexed(*query, "--link"), 2, "--link without --collect")
+    Path("file").write_bytes(b"")
+    failed(indexed(*query, "--collect", "file"), 2, "file")
+
+
+def test_images_from_memory_are_named(
+    make_gallery: Callable[[str], Gallery], tmp_path: Path
+) -> None:
+    gallery = make_gallery("memory")
+    gallery.add({"cat-7": make_pixels(1), "cat-8": make_pixels(2)})
+    results = gallery.search(make_pixels(1), include_query=True)
+    collection = collect_hits(results, tmp_path / "out")
+    assert collection.files == ()
+    assert {(s.hit, s.reason) for s in collection.skipped} == {
+        (hit.path, "was added from memory, without a file") for hit in results
+    }
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed")
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+OPEN = '[...document.querySelectorAll(".panel:popover-open")].map((panel) => panel.id)'
+
+
+def test_panels_open_by_click_and_key(
+    gallery: Gallery, photos: Path, tmp_path: Path, tab: Browser
+) -> None:
+    page = tmp_path / "hits.html"
+    gallery.search(photos / "3.png", k=4).save(page)
+    tab.open(page)
+    assert tab.value(OPEN) == []
+    tab.value('document.querySelectorAll(".card button")[1].click()')
+    assert tab.value(OPEN) == ["hit-2"]
+    for key, expected in (("ArrowRight", "hit-3"), ("ArrowLeft", "hit-2"), ("ArrowLeft", "hit-1")):
+        tab.value(f"document.dispatchEvent(new KeyboardEvent('keydown', {{key: '{key}'}}))")
+        assert tab.value(OPEN) == [expected]
+    tab.value('document.querySelector(".panel:popover-open button").click()')
+    assert tab.value(OPEN) == []
+    tab.press("Tab")
+    tab.press(" ")
+    assert tab.value(OPEN) == ["hit-1"]
+    assert [address for address in tab.addresses if not address.startswith("data:")] == [
+        page.as_uri()
+    ]
+    assert tab.errors == []
+
+
+@pytest.mark.parametrize("width", [390, 1366])
+def test_the_page_fits_the_window(
+    gallery: Gallery, photos: Path, tmp_path: Path, tab: Browser, width: int
+) -> None:
+    page = tmp_path / "hits.html"
+    long_name = photos / f"{'Urlaub_' * 20}.png"
+    make_image(3).save(long_name)
+    gallery.add(long_name)
+    gallery.search(photos / "3.png", k=12, include_query=True).save(page)
+    for dark in (False, True):
+        tab.open(page, width=width, dark=dark)
+        assert tab.value("document.documentElement.scrollWidth") == width
+    tab.value('document.querySelector(".card button").click()')
+    assert tab.value('document.querySelector(".panel:popover-open").scrollWidth') <= width
