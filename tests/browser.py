@@ -77,6 +77,13 @@ class Browser:
     def point_at(self, x: float, y: float) -> None:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
+    def touch(self, x: float, y: float) -> None:
+        """Touch the screen as a finger does; the browser turns it into a click."""
+        self.call("Emulation.setTouchEmulationEnabled", enabled=True)
+        self.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+        self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+        self.call("Emulation.setTouchEmulationEnabled", enabled=False)
+
     def press(self, key: str) -> None:
         text, code = _KEYS[key]
         event = {"key": key, "code": "Space" if key == " " else key, "windowsVirtualKeyCode": code}

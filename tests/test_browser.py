@@ -11,8 +11,8 @@ from PIL import Image
 from bm25v.api import Gallery
 from bm25v.demo import search_and_explain
 from bm25v.explanations import Explanation
-from bm25v.explanations.explanation import combine_maps
-from bm25v.explanations.heatmaps import overlay
+from bm25v.explanations.heatmaps import highlight
+from bm25v.explanations.maps import combine_maps
 from bm25v.explanations.word_portrait import make_portraits
 from bm25v.pages.explanation_page import render_explanation
 from bm25v.pages.searches_page import render_searches
@@ -23,12 +23,37 @@ from tests.browser import CHROMIUM, Browser, browser
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 
-HEATS = """[...document.querySelectorAll(".images .map")]
-  .map((map) => map.style.getPropertyValue("--heat"))"""
-ROW_HEATS = """[...document.querySelectorAll(".word")[{row}].querySelectorAll(".map")]
-  .map((map) => map.style.getPropertyValue("--heat"))"""
+MASKS = """[...document.querySelectorAll(".stage .map")]
+  .map((map) => map.style.getPropertyValue("--mask"))"""
+ROW_MASKS = """["--q0", "--hit"].map((side) =>
+  document.querySelectorAll(".word")[{row}].style.getPropertyValue(side))"""
 STATUS = 'document.querySelector(".status").textContent'
+CHOSEN = '[...document.querySelectorAll(".change code")].map((code) => code.textContent)'
 FOCUSED = '[...document.querySelectorAll(".word")].indexOf(document.activeElement)'
+# The contrast of every text with the first opaque background around it, as WCAG computes it.
+CONTRASTS = """(() => {
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const rgba = (colour) => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
+    .map((c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const background = (element) => {
+    for (; element; element = element.parentElement) {
+      const colour = rgba(getComputedStyle(element).backgroundColor);
+      if (colour[3] === 255) return colour;
+    }
+  };
+  return [...document.querySelectorAll("body *:not(script)")]
+    .filter((e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()))
+    .filter((e) => e.checkVisibility())
+    .map((e) => {
+      const [a, b] = [light(rgba(getComputedStyle(e).color)), light(background(e))];
+      return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), e.textContent.trim().slice(0, 40)];
+    });
+})()"""
 BOX = """(() => {{ const box = document.querySelectorAll("{selector}")[{n}].getBoundingClientRect();
   return [box.x, box.y, box.width, box.height]; }})()"""
 
@@ -51,7 +76,9 @@ def why(explanation: Explanation, tmp_path: Path) -> Path:
     file.write_text(
         render_explanation(
             replace(
-                explanation, query_names=("a_name_that_is_long_enough_to_fill_a_line_or_two.png",)
+                explanation,
+                query_paths=(f"/{'a_long_folder_' * 9}/{'a_long_name_' * 20}.png",),
+                match=replace(explanation.match, strength="weak"),
             )
         )
     )
@@ -67,17 +94,21 @@ def test_pointing_at_a_word_shows_it_alone_in_both_images(
     tab: Browser, why: Path, explanation: Explanation
 ) -> None:
     tab.open(why, height=2400)
-    all_words, all_words_status = tab.value(HEATS), tab.value(STATUS)
+    all_words, all_words_status = tab.value(MASKS), tab.value(STATUS)
     assert len(set(all_words)) == 2
     for row in (1, 0):
         tab.point_at(*centre(tab, ".word h3", row))
-        assert tab.value(HEATS) == tab.value(ROW_HEATS.format(row=row)) != all_words
-        assert tab.value(STATUS) == f"Only {explanation.parts[row].word.label}"
-        assert tab.value('document.querySelectorAll(".on").length') == 2
-    tab.point_at(*centre(tab, ".stack i", 2))
-    assert tab.value(STATUS) == f"Only {explanation.parts[2].word.label}"
+        word = explanation.parts[row].word
+        assert tab.value(MASKS) == tab.value(ROW_MASKS.format(row=row)) != all_words
+        assert tab.value(STATUS) == f"In colour: only {word.label}"
+        assert tab.value('document.querySelectorAll(".on").length') == 1
+        assert tab.value('document.querySelectorAll(".pin:not(.off)").length') == 2
+        without, must = tab.value(CHOSEN)
+        assert f"--without {word.word} " in without
+        assert f"--must {word.word} " in must
     tab.point_at(1, 1)
-    assert (tab.value(HEATS), tab.value(STATUS)) == (all_words, all_words_status)
+    assert (tab.value(MASKS), tab.value(STATUS)) == (all_words, all_words_status)
+    assert f"--without {explanation.parts[0].word.word} " in tab.value(CHOSEN)[0], "to be copied"
     assert tab.errors == []
 
 
@@ -85,40 +116,116 @@ def test_the_keyboard_is_enough(tab: Browser, why: Path, explanation: Explanatio
     tab.open(why)
     tab.press("Tab")
     tab.press(" ")
-    display = 'getComputedStyle(document.querySelector(".stage .heat")).display'
-    assert tab.value(display) == "none"
+    mask = 'getComputedStyle(document.querySelector(".stage .matched")).maskImage'
+    assert tab.value(mask) == "none", "the original photos"
     tab.press(" ")
-    assert tab.value(display) != "none"
-    visited = []
+    assert tab.value(mask) != "none"
+    visited: list[int] = []
     n_rows = min(24, len(explanation.parts))
-    for _ in range(2 * n_rows):
+    for _ in range(4 * n_rows):
+        if len(visited) == n_rows:
+            break
         tab.press("Tab")
         row = tab.value(FOCUSED)
         if row >= 0:
             visited.append(row)
-            assert tab.value(HEATS) == tab.value(ROW_HEATS.format(row=row))
-            stage, word = (
-                tab.value(BOX.format(selector=selector, n=n))
-                for selector, n in ((".stage", 0), (".word", row))
-            )
-            assert word[1] >= stage[1] + stage[3] - 1, "the images cover the word"
+            assert tab.value(MASKS) == tab.value(ROW_MASKS.format(row=row))
+            label = tab.value('document.querySelector(".map[data-side=hit]").ariaLabel')
+            assert label == f"Where {explanation.parts[row].word.label} is in the hit"
     assert visited == list(range(n_rows))
 
 
-def test_heat_maps_on_a_page_look_like_drawn_ones(
+def test_touching_a_word_on_a_phone_shows_it_and_leaves_both_photos_in_view(
+    tab: Browser, why: Path
+) -> None:
+    tab.open(why, width=390, height=844)
+    to_the_middle = "scrollIntoView({block: 'center', behavior: 'instant'})"
+    tab.value(f"document.querySelectorAll('.word')[5].{to_the_middle}")
+    tab.touch(*centre(tab, ".word h3", 5))
+    assert tab.value(MASKS) == tab.value(ROW_MASKS.format(row=5))
+    for n in range(2):
+        _, y, _, height = tab.value(BOX.format(selector=".stage .map", n=n))
+        assert y >= 0
+        assert y + height <= 844 / 2
+
+
+def test_a_command_is_copied(tab: Browser, why: Path, explanation: Explanation) -> None:
+    tab.open(why)
+    tab.value("document.addEventListener('copy', () => window.copied = `${getSelection()}`)")
+    tab.value("navigator.clipboard.writeText = (text) => Promise.reject(window.refused = text)")
+    tab.value("document.querySelector('.change button').click()")
+    tab.value("document.querySelector('.change button').click()")
+    command = tab.value(CHOSEN)[0]
+    assert f"bm25v search --without {explanation.parts[0].word.word} " in command
+    assert tab.value("window.refused") == command
+    assert tab.value("getSelection().toString()") == command, "selected, to be copied by hand"
+    assert tab.errors == []
+
+
+def test_highlights_on_a_page_look_like_drawn_ones(
     tab: Browser, why: Path, explanation: Explanation
 ) -> None:
     tab.open(why)
+    tab.value("document.querySelectorAll('.pin').forEach((pin) => pin.remove())")
     (in_query,), in_hit = combine_maps(explanation)
     assert in_hit is not None
     assert explanation.hit_image is not None
     for n, (image, grid) in enumerate(
         ((explanation.query_images[0], in_query), (explanation.hit_image, in_hit))
     ):
-        captured = tab.capture(tab.value(BOX.format(selector=".images .map", n=n)))
-        expected = overlay(np.array(Image.fromarray(image).resize(captured.size)), grid)
+        captured = tab.capture(tab.value(BOX.format(selector=".stage .map", n=n)))
+        pixels = np.array(Image.fromarray(image).resize(captured.size))
+        expected = highlight(pixels, grid, strength=0.4)  # of a weak match
         difference = np.abs(np.asarray(captured, dtype=float) - expected)
         assert difference[8:-8, 8:-8].mean() < 8
+
+
+def test_the_first_screen_of_a_laptop_answers_every_question(
+    tab: Browser, why: Path, explanation: Explanation
+) -> None:
+    tab.open(why, width=1366, height=768)
+    shown = tab.value("""(() => {
+      const all = (selector, n) => [...document.querySelectorAll(selector)].slice(0, n);
+      const elements = {
+        title: all("h1", 1), photos: all(".stage .map", 2), files: all(".stage .file", 2),
+        words: all(".word h3", 3), crops: all(".word:nth-child(-n+3) .crops img", 12),
+        terms: all(".why dt", 3), score: all(".why .score", 1), commands: all(".change code", 2),
+      };
+      const isVisible = (element) => {
+        const box = element.getBoundingClientRect();
+        const isInside = box.top >= 0 && box.bottom <= innerHeight && box.right <= innerWidth;
+        return isInside && box.width > 0;
+      };
+      return Object.fromEntries(Object.entries(elements).map(
+        ([name, found]) => [name, found.filter(isVisible).length]));
+    })()""")
+    n_crops = sum(len(part.examples) for part in explanation.parts[:3])
+    assert n_crops >= 3
+    assert shown == {
+        "title": 1,
+        "photos": 2,
+        "files": 2,
+        "words": 3,
+        "crops": n_crops,
+        "terms": 3,
+        "score": 1,
+        "commands": 2,
+    }
+    assert tab.value('document.querySelector("h1").textContent').startswith("Weak match, rank ")
+    lines = "[...document.querySelectorAll('.stage .file')].map((file) => file.clientHeight)"
+    assert max(tab.value(lines)) < 60, "a long name is two lines at most"
+    assert "a_long_name_a" in tab.value('document.querySelector(".stage .file").title')
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_text_of_the_explanation_page_has_enough_contrast(
+    tab: Browser, why: Path, dark: bool
+) -> None:
+    tab.open(why, width=1366, height=768, dark=dark)
+    tab.value("document.querySelectorAll('details').forEach((details) => (details.open = true))")
+    contrasts = tab.value(CONTRASTS)
+    assert len(contrasts) > 50
+    assert [pair for pair in contrasts if pair[0] < 4.5] == []
 
 
 @pytest.mark.parametrize("width", [320, 1200])

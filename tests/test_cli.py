@@ -448,8 +448,12 @@ def test_explain_shows_pictures_where_there_are_colours(
     shown = indexed("explain", *pair, "--show")
     assert shown.err == ""
     lines = [line for line in shown.out.splitlines() if "▀" in line]
-    assert len(lines) == 38 // 2
     assert "\x1b[38;2;" in lines[0]
+    before, *words = re.split(r"(word \d+) in other images:", shown.out)
+    assert sum("▀" in line for line in before.splitlines()) == 38 // 2
+    explained = json.loads(indexed("explain", *pair, "--json").out)["words"][:3]
+    assert words[::2] == [f"word {word['word']}" for word in explained]
+    assert all(len(word["examples"]) == 4 for word in explained)
 
 
 def test_a_removed_hit_is_not_explained(indexed: Run, photos: Path) -> None:

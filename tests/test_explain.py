@@ -18,7 +18,8 @@ from bm25v.cli import search as cli_search
 from bm25v.errors import ImageError, WrongUse
 from bm25v.explanations import Explanation, Part, drawing, heatmaps
 from bm25v.explanations.drawing import draw
-from bm25v.explanations.explanation import combine_maps, round_to_sum
+from bm25v.explanations.maps import combine_maps, place_pins
+from bm25v.explanations.sums import round_to_sum, sum_up
 from bm25v.pages.explanation_page import render_explanation
 from bm25v.search import Match, WordContribution
 from bm25v.vocabulary import bag as bags
@@ -103,24 +104,44 @@ def test_an_upsampled_grid_peaks_where_the_patch_is(
     assert share_hw[int((far_row + 0.5) * height / 7), int((far_column + 0.5) * width / 7)] == 0
 
 
-def test_an_overlay_is_warm_where_the_word_is_and_dark_and_grey_elsewhere() -> None:
+@pytest.mark.parametrize("colour", [(255, 255, 255), (0, 0, 0), (250, 120, 10), (20, 60, 220)])
+def test_a_highlight_keeps_the_colours_where_the_word_is_and_veils_the_rest(
+    colour: tuple[int, int, int],
+) -> None:
     grid = np.zeros((7, 7), dtype=np.float32)
     grid[1, 1] = 2
-    for colour in [(255, 255, 255), (0, 0, 0), (250, 120, 10), (20, 60, 220)]:
-        flat = np.full((140, 210, 3), colour, dtype=np.uint8)
-        drawn = heatmaps.overlay(flat, grid)
-        assert drawn.shape == flat.shape
-        there, elsewhere = drawn[30, 45].astype(int), drawn[90, 150].astype(int)
-        assert np.ptp(elsewhere) == 0, "no colour is left"
-        assert elsewhere.mean() <= 16 + flat.mean()
-        assert elsewhere.max() <= 16 + 255 / 2
-        assert there[0] > there[2] + 30, "warm"
-        assert there.mean() > elsewhere.mean() + 40, "lighter"
+    flat = np.full((140, 210, 3), colour, dtype=np.uint8)
+    strong, weak = (heatmaps.highlight(flat, grid, strength) for strength in (1.0, 0.4))
+    assert strong.shape == flat.shape
+    there, elsewhere = strong[30, 45].astype(int), strong[90, 150].astype(int)
+    assert there.tolist() == list(colour)
+    assert np.ptp(elsewhere) == 0, "no colour is left"
+    assert np.abs(there - elsewhere).max() > 60, "it differs from the rest, dark or light"
+    assert (weak[90, 150] == elsewhere).all()
+    expected = 0.4 * there + 0.6 * elsewhere
+    np.testing.assert_allclose(weak[30, 45], expected, atol=1.5, err_msg="a weak match is paler")
 
 
-def test_an_overlay_of_an_absent_word_is_grey_everywhere() -> None:
-    drawn = heatmaps.overlay(gradient(40, 50), np.zeros((7, 7), dtype=np.float32))
+def test_a_highlight_of_an_absent_word_is_grey_everywhere() -> None:
+    drawn = heatmaps.highlight(gradient(40, 50), np.zeros((7, 7), dtype=np.float32))
     assert np.ptp(drawn, axis=-1).max() == 0
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=3))
+def test_numbers_stand_on_the_image_and_do_not_cover_each_other(
+    patches: list[tuple[int, int]],
+) -> None:
+    grids = []
+    for patch in patches:
+        grids.append(np.zeros((7, 7), dtype=np.float32))
+        grids[-1][patch] = 1
+    pins = place_pins(grids)
+    assert [pin.number for pin in pins] == list(range(1, len(patches) + 1))
+    for n, pin in enumerate(pins):
+        assert 0 < pin.x < 1
+        assert 0 < pin.y < 1
+        assert all(max(abs(pin.x - p.x), abs(pin.y - p.y)) > 0.1 for p in pins[:n])
 
 
 @pytest.mark.parametrize(
@@ -155,7 +176,7 @@ def test_a_drawing_has_one_row_per_word_and_ends_at_the_last_word() -> None:
     image = gradient(100, 100)
     explanation = make_explanation(image, image, 3.0, 2.0, 1.0)
     heights = [draw(explanation, top=top).height for top in (1, 2, 3, 4)]
-    assert heights[1] - heights[0] == heights[2] - heights[1] > 280
+    assert heights[1] - heights[0] == heights[2] - heights[1] > 250
     assert heights[3] == heights[2]
     with pytest.raises(WrongUse, match="at least 1"):
         draw(explanation, top=0)
@@ -170,7 +191,7 @@ def test_any_name_can_be_drawn(name: str) -> None:
     assert grid is not None
     labelled = Explanation((image,), image, make_match(name, named), (Part(named, (grid,), grid),))
     for unusual in (explanation, labelled):
-        assert_margins_are_empty(draw(replace(unusual, query_names=(name,))))
+        assert_margins_are_empty(draw(replace(unusual, query_paths=(name,))))
 
 
 @settings(deadline=None)
@@ -321,24 +342,72 @@ def test_an_unchanged_file_is_never_called_changed(
     assert explanation.notes == ()
 
 
-def test_the_heat_layer_is_opaque_where_the_word_is() -> None:
+def test_the_mask_of_a_page_is_opaque_where_the_word_is() -> None:
     grid = np.zeros((7, 7), dtype=np.float32)
     grid[1, 5] = 3
-    heat = heatmaps.heat_layer(grid)
-    assert heat.shape == (56, 56, 4)
-    y, x = np.unravel_index(int(heat[..., 3].argmax()), (56, 56))
+    mask = heatmaps.make_mask(grid)
+    assert mask.shape == (56, 56)
+    y, x = np.unravel_index(int(mask.argmax()), mask.shape)
     assert (int(y) // 8, int(x) // 8) == (1, 5)
-    assert heat[40:, :20, 3].max() == 0
-    assert heatmaps.heat_layer(np.zeros((27, 27))).shape == (81, 81, 4)
+    assert mask[40:, :20].max() == 0
+    assert heatmaps.make_mask(np.zeros((27, 27))).shape == (81, 81)
 
 
-def test_an_explanation_knows_the_names_of_the_query_images(gallery: Gallery, photos: Path) -> None:
+def test_an_explanation_knows_the_paths_of_the_query_images(gallery: Gallery, photos: Path) -> None:
     images: list[Any] = [photos / "3.png", str(photos / "4.png"), (photos / "5.png").read_bytes()]
     explanation = gallery.explain(images, photos / "6.png")
-    assert explanation.query_names == ("3.png", "4.png", "")
+    assert explanation.query_paths == (str(photos / "3.png"), str(photos / "4.png"), "")
     page = HtmlPage(render_explanation(explanation))
-    assert "Query 3.png" in page.text
-    assert "Query 4.png" in page.text
+    assert f"Query {photos.name}/3.png" in page.text
+    assert f"Query {photos.name}/4.png" in page.text
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "words", "two-stage", "sparse", "dense"])
+def test_an_explanation_has_the_rank_of_the_search(
+    gallery: Gallery, photos: Path, mode: Any
+) -> None:
+    hits = gallery.search(photos / "3.png", k=12, mode=mode)
+    for hit in hits:
+        standing = gallery.explain(photos / "3.png", hit, mode=mode, k=2, offset=1).standing
+        assert standing is not None
+        assert (standing.rank, standing.n_ordered) == (hit.rank, len(hits))
+        above, below = (
+            hits[n].score if 0 <= n < len(hits) else None for n in (hit.rank - 2, hit.rank)
+        )
+        assert standing.score_above == pytest.approx(above)
+        assert standing.score_below == pytest.approx(below)
+        if mode == "hybrid":
+            by_cosine = sorted(hits, key=lambda other: -(other.dense or 0))
+            by_words = sorted(hits, key=lambda other: -other.sparse)
+            assert standing.rank_by_similarity == 1 + by_cosine.index(hit)
+            assert standing.rank_by_words == 1 + by_words.index(hit)
+        else:
+            assert standing.rank_by_similarity is standing.rank_by_words is None
+    itself = gallery.explain(photos / "3.png", photos / "3.png", mode=mode)
+    assert itself.standing is None, "a search leaves out the image of the query"
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "words", "two-stage", "sparse", "dense"])
+def test_the_printed_terms_of_a_score_add_up(gallery: Gallery, photos: Path, mode: Any) -> None:
+    for hit in gallery.search(photos / "3.png", k=12, mode=mode):
+        *terms, score = sum_up(hit)
+        printed = [float(term.value) for term in terms if term.value]
+        assert sum(printed) == pytest.approx(float(score.value), abs=1e-9)
+        assert float(score.value) == pytest.approx(hit.score, abs=0.006)
+
+
+def test_a_weak_match_and_a_small_contribution_are_shown_in_paler_colours() -> None:
+    image = gradient(9, 9)
+    fair = make_explanation(image, image, 4.0, 2.0, 0.001, -2.0)
+    strong, weak, unknown = (
+        replace(fair, match=replace(fair.match, strength=strength, coverage=0.3))
+        for strength in ("strong", "weak", None)
+    )
+    assert strong.visibility == 1 > unknown.visibility > weak.visibility > 0
+    assert strong.visibility > fair.visibility > weak.visibility
+    visible = [strong.part_visibility(part) for part in strong.parts]
+    assert visible == [1.0, 0.5, 0.3, 0.5]
+    assert weak.part_visibility(weak.parts[0]) == weak.visibility
 
 
 @pytest.mark.parametrize(
@@ -367,7 +436,7 @@ def test_a_drawing_names_the_query(
             make_match("hit.jpg"),
             (),
             text=text,
-            query_names=names,
+            query_paths=names,
         )
     )
     assert captions == [expected, "hit.jpg"]

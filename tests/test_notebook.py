@@ -172,7 +172,7 @@ def test_the_words_of_an_explanation_add_up_to_the_score(contributions: tuple[fl
         assert float(size) * whole == pytest.approx(abs(value), abs=0.02)
         assert float(start) * whole == pytest.approx(min(end, end + value), abs=0.02)
         end += value
-    assert f"BM25 score {explanation.sparse:.2f}" in read(explanation).text
+    assert f"points by BM25 {explanation.sparse:.2f}" in read(explanation).text
 
 
 def test_an_explanation_shows_both_photos_and_each_word_in_both(
@@ -183,10 +183,14 @@ def test_an_explanation_shows_both_photos_and_each_word_in_both(
     alts = fragment.values("img", "alt")
     assert alts[:2] == ["What matched in the query", "What matched in the hit"]
     labels = [part.word.label for part in explanation.parts[:5]]
-    assert alts[2:] == [f"{label} in the {role}" for label in labels for role in ("query", "hit")]
+    names = [[Path(e.path).name for e in part.examples] for part in explanation.parts[:5]]
+    assert min(map(len, names)) > 0
+    expected = [f"{label} in {n}" for label, own in zip(labels, names, strict=True) for n in own]
+    assert alts[2:] == expected
+    assert explanation.title in fragment.text
     assert "Query 3.png" in fragment.text
     assert "Hit 4.png" in fragment.text
-    assert f"{explanation.match.coverage:.0%} share of the query matched" in fragment.text
+    assert f"{explanation.match.coverage:.0%} of the query matched" in fragment.text
     assert all(word.label in fragment.text for word in explanation.missing[:8])
     assert len(explanation._repr_html_()) < 200_000
 
@@ -197,8 +201,10 @@ def test_an_explanation_without_images_words_or_files_is_shown(
     word = gallery.search(photos / "3.png")[0].words[0].word
     by_word = gallery.explain(None, photos / "3.png", must=word)
     assert "only words, no image" in read(by_word).text
+    assert read(by_word).values("img", "alt")[0] == "What matched in the hit"
+    alone = replace(by_word, parts=(replace(by_word.parts[0], examples=()),))
     hit_alone = ["What matched in the hit", f"word {word} in the hit"]
-    assert read(by_word).values("img", "alt") == hit_alone
+    assert read(alone).values("img", "alt") == hit_alone
     assert "the text “a cat”" in read(replace(by_word, text="a cat")).text
     (photos / "4.png").unlink()
     missing = gallery.explain(photos / "3.png", photos / "4.png")

@@ -452,7 +452,7 @@ def test_wrong_wishes_are_named(indexed: Any) -> None:
         assert message in done.err
 
 
-def test_a_heat_map_keeps_the_shape() -> None:
+def test_a_highlight_keeps_the_shape() -> None:
     image = np.asarray(make_image(3, side=90))[:60]
-    heat_map = crops.encode_heat_map(image, np.eye(3, dtype=np.float32), side=45)
-    assert Image.open(io.BytesIO(heat_map)).size == (45, 30)
+    highlighted = crops.encode_highlight(image, np.eye(3, dtype=np.float32), side=45)
+    assert Image.open(io.BytesIO(highlighted)).size == (45, 30)

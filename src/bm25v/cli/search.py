@@ -33,7 +33,15 @@ from bm25v.cli.printing import (
     shorten_path,
     temporary_page,
 )
-from bm25v.cli.show import Box, Shown, can_show, show_images, thumbnail_box
+from bm25v.cli.show import (
+    EXAMPLE_BOX,
+    EXAMPLE_SIDE,
+    Box,
+    Shown,
+    can_show,
+    show_images,
+    thumbnail_box,
+)
 from bm25v.display import count, display_path, duration
 from bm25v.errors import WrongUse
 
@@ -41,6 +49,7 @@ if TYPE_CHECKING:
     from bm25v.collect import Collection
     from bm25v.explanations import Explanation
     from bm25v.search import Hit, QueryOptions, Results
+    from bm25v.search.engine import Standing
 
 _ORDERS = {
     "hybrid": "sorted by similarity + {factor:.3g} × BM25",
@@ -54,6 +63,7 @@ _HIT_WORDS = 5  # at most, beside a hit
 _QUERY_WORDS = 8  # at most, below the hits
 _IMAGE_COLUMNS, _LEAST_IMAGE_COLUMNS, _IMAGE_LINES = 60, 16, 30  # of an explained image
 _THUMBNAIL_SIDE = 180  # pixels
+_SHOWN_WORDS = 3  # of an explanation, with other images that show them
 
 
 @click.command("search")
@@ -343,9 +353,10 @@ def _print_explanation(explanation: "Explanation", top: int) -> None:
     match = explanation.match
     for note in explanation.notes:
         echo(f"note: {note}", err=True)
-    strength = f": a {match.strength} match" if match.strength else ""
-    echo(f"{display_path(explanation.hit_path)}{strength}")
+    echo(f"{explanation.title}: {display_path(explanation.hit_path)}")
     echo(f"score {match.formula}")
+    if explanation.standing is not None:
+        echo_wrapped(_describe_standing(explanation.standing), style="dim")
     echo(f"share of the query matched {match.coverage:.0%}, rare words counting more")
     if explanation.parts:
         echo(f"by words (BM25) {match.sparse:.2f}, the sum of:")
@@ -356,6 +367,21 @@ def _print_explanation(explanation: "Explanation", top: int) -> None:
         f"total word strength {match.length:.2f} (average of {count(match.n_images, 'image')} "
         f"{match.average_length:.2f})"
     )
+
+
+def _describe_standing(standing: "Standing") -> str:
+    """Return what the rank of a hit depends on."""
+    neighbours = (
+        (standing.rank - 1, standing.score_above),
+        (standing.rank + 1, standing.score_below),
+    )
+    facts = [f"rank {rank:,} has {score:.3f}" for rank, score in neighbours if score is not None]
+    if standing.rank_by_words is not None:
+        facts.append(
+            f"by similarity alone it would be rank {standing.rank_by_similarity:,}, "
+            f"by words alone rank {standing.rank_by_words:,}"
+        )
+    return "; ".join(facts)
 
 
 def _print_contributions(explanation: "Explanation", top: int) -> None:
@@ -387,8 +413,10 @@ def _print_contributions(explanation: "Explanation", top: int) -> None:
 
 
 def _show_images(explanation: "Explanation") -> None:
-    from bm25v.explanations.explanation import combine_maps
-    from bm25v.explanations.heatmaps import overlay
+    """Show both images with what matched, then other images that show the first words."""
+    from bm25v.explanations.crops import cut_examples
+    from bm25v.explanations.heatmaps import highlight
+    from bm25v.explanations.maps import combine_maps
 
     if not can_show():
         return
@@ -399,5 +427,13 @@ def _show_images(explanation: "Explanation") -> None:
     columns = min(
         _IMAGE_COLUMNS, max(_LEAST_IMAGE_COLUMNS, output_width() // max(1, len(maps)) - 2)
     )
-    shown = [Shown(overlay(image, grid), (role,)) for role, image, grid in maps]
+    strength = explanation.visibility
+    shown = [Shown(highlight(image, grid, strength), (role,)) for role, image, grid in maps]
     show_images(shown, Box(columns, _IMAGE_LINES))
+    first = explanation.parts[:_SHOWN_WORDS]
+    crops = cut_examples((e for part in first for e in part.examples), side=EXAMPLE_SIDE)
+    for part in first:
+        examples = [Shown(crops[e], ()) for e in part.examples if e in crops]
+        if examples:
+            echo(f"{part.word.label} in other images:")
+            show_images(examples, EXAMPLE_BOX)

@@ -21,6 +21,9 @@ class Box(NamedTuple):
     lines: int
 
 
+EXAMPLE_BOX, EXAMPLE_SIDE = Box(16, 8), 96  # of an image that shows a word: cells, and pixels
+
+
 class Shown(NamedTuple):
     """An image and the lines below it; without pixels, its place stays empty."""
 

@@ -1,17 +1,23 @@
-"""Small images that show a word: cut out where it is strongest, or whole with a heat map.
+"""Small images that show a word: cut out where it is strongest, or whole with a highlight.
 
-In: an image and a word's grid. Out: pixels or a JPEG.
+In: an image and a word's grid, or files and the patches where a word is strongest. Out: pixels or a
+JPEG.
 """
 
 import io
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from bm25v import images
-from bm25v.explanations.heatmaps import overlay
+from bm25v.errors import ImageError
+from bm25v.explanations.heatmaps import highlight
 from bm25v.explanations.samples import Example, PatchBox
+from bm25v.explanations.word_examples import WordExample
+from bm25v.threads import available_cpus
 
 Pixels = NDArray[np.uint8]
 Grid = NDArray[np.float32]
@@ -19,6 +25,7 @@ Grid = NDArray[np.float32]
 _QUALITY = 78
 _MOST = 0.6  # of a word's activation, summed over the patches
 _MIN_SIDE = 0.3  # of the patches in a row
+_PATCHES = 3  # in a row of a crop around one patch
 
 
 def crop_strongest_patch(image_hwc: Pixels, grid: Grid, *, side: int) -> Example:
@@ -64,9 +71,51 @@ def crop_word(image_hwc: Pixels, grid: Grid) -> Pixels:
     return _cut(image_hwc, _fit_square(image_hwc, x * wide, y * tall, size * (tall + wide) / 2))
 
 
-def encode_heat_map(image_hwc: Pixels, grid: Grid, *, side: int) -> bytes:
-    """Return the whole image with a heat map of the word, as a JPEG."""
-    return encode_jpeg(overlay(shrink(image_hwc, side=side), grid))
+def cut_examples(examples: Iterable[WordExample], *, side: int) -> dict[WordExample, Pixels]:
+    """Cut squares of that many pixels out of files; those that cannot be read are left out.
+
+    A file that several words share is decoded once.
+    """
+    by_path: dict[str, list[WordExample]] = {}
+    for example in examples:
+        by_path.setdefault(example.path, []).append(example)
+
+    def cut(path: str) -> list[tuple[WordExample, Pixels]]:
+        try:
+            image_hwc = images.decode_image(path, short_side=round(side / _MIN_SIDE))
+        except ImageError:
+            return []
+        return [
+            (
+                example,
+                images.resize_image(crop_patch(image_hwc, example.patch), width=side, height=side),
+            )
+            for example in by_path[path]
+        ]
+
+    with ThreadPoolExecutor(available_cpus()) as pool:
+        return dict(pair for pairs in pool.map(cut, by_path) for pair in pairs)
+
+
+def crop_patch(image_hwc: Pixels, patch: PatchBox) -> Pixels:
+    """Cut out a square around a patch, three patches wide; wider if patches are small.
+
+    >>> image = np.zeros((70, 140, 3), dtype=np.uint8)
+    >>> crop_patch(image, PatchBox(3 / 7, 3 / 7, 1 / 7, 1 / 7)).shape
+    (45, 45, 3)
+    >>> crop_patch(image, PatchBox(0.96, 0.96, 0.04, 0.04)).shape
+    (21, 21, 3)
+    """
+    height, width = image_hwc.shape[:2]
+    x, y = (patch.left + patch.width / 2) * width, (patch.top + patch.height / 2) * height
+    length = _PATCHES * (patch.width * width + patch.height * height) / 2
+    shortest = _MIN_SIDE * min(height, width)
+    return _cut(image_hwc, _fit_square(image_hwc, x, y, max(length, shortest)))
+
+
+def encode_highlight(image_hwc: Pixels, grid: Grid, *, side: int, strength: float = 1.0) -> bytes:
+    """Return the whole image with what a grid highlights, as a JPEG."""
+    return encode_jpeg(highlight(shrink(image_hwc, side=side), grid, strength))
 
 
 def shrink(image_hwc: Pixels, *, side: int) -> Pixels:

@@ -1,11 +1,11 @@
-"""An explanation as one image: both images, what matched, then the words that contribute most.
+"""An explanation as one image: both images, how the score adds up, then the words that add most.
 
 In: an `Explanation`. Out: a Pillow image. Not this module's job: pages, and writing files.
 """
 
+import os
 import unicodedata
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,14 +14,11 @@ from PIL import Image, ImageDraw, ImageFont
 
 from bm25v.display import count
 from bm25v.errors import WrongUse
-from bm25v.explanations.explanation import (
-    Explanation,
-    Part,
-    combine_maps,
-    describe_score,
-    percent_of,
-)
-from bm25v.explanations.heatmaps import colour_scale, overlay
+from bm25v.explanations.crops import cut_examples
+from bm25v.explanations.explanation import Explanation
+from bm25v.explanations.heatmaps import highlight
+from bm25v.explanations.maps import Pin, combine_maps, pin_hit, pin_query
+from bm25v.explanations.sums import percent_of, sum_up
 from bm25v.search.regions import Box
 
 Pixels = NDArray[np.uint8]
@@ -31,12 +28,18 @@ Colour = tuple[int, int, int]
 _MARGIN, _GAP, _BOX, _COLUMN = 48, 28, 280, 400
 _LEFT = (_MARGIN, _MARGIN + _BOX + _GAP, _MARGIN + 2 * _BOX + 3 * _GAP)  # query, hit, text
 _WIDTH = _LEFT[2] + _COLUMN + _MARGIN
-_CAPTIONS, _FOOTER = 66, 76
-_HEAD_TEXT, _WORD_TEXT = 216, 132  # heights of the text beside the images
+_CAPTIONS, _FOOTER = 118, 76
+_HEAD_TEXT, _WORD_TEXT = 216, 216  # heights of the text beside the images
+_CROP = 94  # pixels
 _MIN_SIDE = 16  # pixels of the short side of a panorama
 
 _PAPER, _INK, _QUIET = (251, 250, 248), (30, 28, 26), (116, 111, 104)
 _LINE, _TRACK, _COUNTED, _ACCENT = (228, 224, 217), (235, 231, 225), (207, 200, 190), (208, 84, 36)
+_LEVELS: dict[str, tuple[int, Colour]] = {  # bars of the meter, and their colour
+    "strong": (3, (39, 117, 74)),
+    "fair": (2, (154, 103, 0)),
+    "weak": (1, (179, 56, 44)),
+}
 
 
 class _Layout(NamedTuple):
@@ -48,13 +51,14 @@ class _Layout(NamedTuple):
 
     @property
     def height(self) -> int:
-        rows = (1 + self.n_words) * (self.word + 2 * _GAP)  # the first shows all words together
+        rows = self.n_words * (self.word + 2 * _GAP)
         return _MARGIN + _CAPTIONS + self.head + _GAP + rows + _FOOTER + _MARGIN
 
 
 def draw(explanation: Explanation, *, top: int = 5) -> Image.Image:
     """Return an image that shows where the `top` words are and how all words add up to the score.
 
+    >>> from bm25v.explanations import Part
     >>> from bm25v.search import Match, WordContribution
     >>> pixels, grid = np.zeros((40, 60, 3), np.uint8), np.ones((7, 7), np.float32)
     >>> word = WordContribution(7, "petal", 2.0, 3.0, 4.0, 1.5, 3.0)
@@ -69,29 +73,39 @@ def draw(explanation: Explanation, *, top: int = 5) -> Image.Image:
     queries = [_resize(image, layout.query) for image in explanation.query_images]
     hit = _resize(explanation.hit_image, layout.hit)
     first = queries[0] if queries else _resize(None, layout.query)
+    _draw_title(pen, explanation)
     _draw_caption(pen, _LEFT[0], "Query", _name_query(explanation))
-    _draw_caption(pen, _LEFT[1], "Hit", Path(explanation.hit_path).name)
+    _draw_caption(pen, _LEFT[1], "Hit", _name_file(explanation.hit_path))
     y = _MARGIN + _CAPTIONS
-    _paste(sheet, y, _add_frame(first, explanation.region), hit)
-    _draw_score(pen, y, explanation)
+    in_queries, in_hit = combine_maps(explanation)
+    strength = explanation.visibility
+    all_in_query = _highlight(first, in_queries[0] if in_queries else None, strength)
+    _paste(
+        sheet, y, _add_frame(all_in_query, explanation.region), _highlight(hit, in_hit, strength)
+    )
+    _draw_pins(pen, (_LEFT[0], y), layout.query, pin_query(explanation, 0))
+    _draw_pins(pen, (_LEFT[1], y), layout.hit, pin_hit(explanation))
+    _draw_sum(pen, y, explanation)
     y += layout.head + _GAP
-    pen.line((_MARGIN, y, _WIDTH - _MARGIN, y), _LINE)
-    if explanation.parts:
-        in_queries, in_hit = combine_maps(explanation)
-        in_first = in_queries[0] if in_queries else None
-        _paste(sheet, y + _GAP, _add_heat(first, in_first), _add_heat(hit, in_hit))
-        _draw_legend(sheet, pen, y + _GAP)
-    else:
-        _write(pen, (_MARGIN, y + _GAP), "No shared words", 22, _INK)
-    y += layout.word + 2 * _GAP
+    shown = explanation.parts[:top]
+    crops = cut_examples((e for part in shown for e in part.examples), side=_CROP)
     contributions = explanation.rounded_contributions()
-    before = 0.0
-    for part, contribution in zip(explanation.parts[:top], contributions, strict=False):
+    for n, part in enumerate(shown):
         pen.line((_MARGIN, y, _WIDTH - _MARGIN, y), _LINE)
-        query = queries[part.best_query] if queries else first
-        _paste(sheet, y + _GAP, _add_heat(query, part.in_query), _add_heat(hit, part.in_hit))
-        _draw_word(pen, y + _GAP, part, contribution, before, explanation)
-        before += contribution
+        query, strength = (
+            queries[part.best_query] if queries else first,
+            explanation.part_visibility(part),
+        )
+        _paste(
+            sheet,
+            y + _GAP,
+            _highlight(query, part.in_query, strength),
+            _highlight(hit, part.in_hit, strength),
+        )
+        _draw_word(pen, y + _GAP, n, contributions, explanation)
+        for i, crop in enumerate(crops[e] for e in part.examples if e in crops):
+            position = (_LEFT[2] + i * (_CROP + 8), y + _GAP + _WORD_TEXT - _CROP)
+            sheet.paste(Image.fromarray(crop), position)
         y += layout.word + 2 * _GAP
     _draw_footer(pen, y, explanation, layout.n_words)
     return sheet
@@ -105,8 +119,7 @@ def _layout(explanation: Explanation, top: int) -> _Layout:
     query, hit = _fit(images[0] if images else None), _fit(explanation.hit_image)
     tallest = max(query[1], hit[1])
     n_words = min(top, len(explanation.parts))
-    word = max(tallest, _WORD_TEXT) if n_words else 30
-    return _Layout(query, hit, max(tallest, _HEAD_TEXT), word, n_words)
+    return _Layout(query, hit, max(tallest, _HEAD_TEXT), max(tallest, _WORD_TEXT), n_words)
 
 
 def _fit(image_hwc: Pixels | None) -> Size:
@@ -124,8 +137,8 @@ def _resize(image_hwc: Pixels | None, size: Size) -> Pixels:
     return np.array(Image.fromarray(image_hwc).resize(size, Image.Resampling.BICUBIC))
 
 
-def _add_heat(pixels: Pixels, grid: NDArray[np.float32] | None) -> Pixels:
-    return pixels if grid is None else overlay(pixels, grid)
+def _highlight(pixels: Pixels, grid: NDArray[np.float32] | None, strength: float) -> Pixels:
+    return pixels if grid is None else highlight(pixels, grid, strength)
 
 
 def _add_frame(pixels: Pixels, region: Box | None) -> Pixels:
@@ -146,57 +159,80 @@ def _paste(sheet: Image.Image, y: int, query: Pixels, hit: Pixels) -> None:
 
 
 def _name_query(explanation: Explanation) -> str:
-    names, n_more = explanation.query_names, len(explanation.query_images) - 1
+    paths, n_more = explanation.query_paths, len(explanation.query_images) - 1
     without_name = "image" if explanation.query_images else "words"
-    name = (names[0] if names else "") or explanation.text or without_name
+    name = _name_file(paths[0] if paths else "") or explanation.text or without_name
     return f"{name} + {n_more}" if n_more > 0 else name
 
 
+def _name_file(path: str) -> str:
+    """Return a file's name with its folder."""
+    return os.path.join(os.path.basename(os.path.dirname(path)), os.path.basename(path))
+
+
+def _draw_title(pen: ImageDraw.ImageDraw, explanation: Explanation) -> None:
+    x, bottom = _MARGIN, _MARGIN + 26
+    if explanation.match.strength is not None:
+        n_bars, colour = _LEVELS[explanation.match.strength]
+        for n in range(3):
+            pen.rectangle((x, bottom - 12 - 6 * n, x + 7, bottom), colour if n < n_bars else _LINE)
+            x += 11
+        x += 8
+    _write(pen, (x, bottom + 1), explanation.title, 34, _INK, anchor="ls")
+
+
 def _draw_caption(pen: ImageDraw.ImageDraw, x: int, role: str, name: str) -> None:
-    _write(pen, (x, _MARGIN - 4), role, 17, _QUIET)
-    _write(pen, (x, _MARGIN + 20), _shorten(name, 21, _BOX), 21, _INK)
+    _write(pen, (x, _MARGIN + 52), role, 17, _QUIET)
+    _write(pen, (x, _MARGIN + 76), _shorten(name, 19, _BOX), 19, _INK)
 
 
-def _draw_score(pen: ImageDraw.ImageDraw, y: int, explanation: Explanation) -> None:
-    x, strength = _LEFT[2], explanation.match.strength
-    (score, label), *others = describe_score(explanation.match)
-    _write(pen, (x, y - 4), f"A {strength} match" if strength else "Match", 17, _QUIET)
-    _write(pen, (x, y + 18), score, 60, _INK)
-    _write(pen, (x, y + 88), label, 19, _QUIET)
-    for n, (value, label) in enumerate(others):
-        _write(pen, (x, y + 120 + 28 * n), value, 19, _INK)
-        short = label.partition(",")[0]
-        _write(pen, (x + 66, y + 120 + 28 * n), _shorten(short, 17, _COLUMN - 66), 17, _QUIET)
+def _draw_pins(
+    pen: ImageDraw.ImageDraw, corner: tuple[int, int], size: Size, pins: list[Pin]
+) -> None:
+    for pin in pins:
+        x, y = round(corner[0] + pin.x * size[0]), round(corner[1] + pin.y * size[1])
+        pen.ellipse((x - 13, y - 13, x + 13, y + 13), (255, 255, 255), _INK, 2)
+        _write(pen, (x, y), str(pin.number), 17, _INK, anchor="mm")
 
 
-def _draw_legend(sheet: Image.Image, pen: ImageDraw.ImageDraw, y: int) -> None:
+def _draw_sum(pen: ImageDraw.ImageDraw, y: int, explanation: Explanation) -> None:
     x, right = _LEFT[2], _LEFT[2] + _COLUMN
-    _write(pen, (x, y - 4), "What matched", 24, _INK)
-    _write(pen, (x, y + 32), "All words together, each by its contribution", 19, _QUIET)
-    sheet.paste(Image.fromarray(colour_scale(width=_COLUMN, height=12)), (x, y + 76))
-    _write(pen, (x, y + 94), "weak", 17, _QUIET)
-    _write(pen, (right, y + 94), "strong", 17, _QUIET, anchor="ra")
+    *terms, score = sum_up(explanation.match)
+    for n, line in enumerate(terms):
+        sign = "+ " if n and line.value else ""
+        _write(pen, (x, y), f"{sign}{line.label}", 22, _INK)
+        _write(pen, (right, y), line.value, 22, _INK, anchor="ra")
+        _write(pen, (x, y + 28), line.about, 17, _QUIET)
+        y += 60
+    pen.line((x, y, right, y), _COUNTED)
+    _write(pen, (x, y + 8), f"= {score.label}", 26, _INK)
+    _write(pen, (right, y + 8), score.value, 26, _INK, anchor="ra")
+    matched = f"{explanation.match.coverage:.0%} of the query matched"
+    _write(pen, (x, y + 50), matched, 17, _QUIET)
+    if not explanation.parts:
+        _write(pen, (x, y + 76), "No shared words", 17, _QUIET)
 
 
 def _draw_word(
     pen: ImageDraw.ImageDraw,
     y: int,
-    part: Part,
-    contribution: float,
-    before: float,
+    n: int,
+    contributions: list[float],
     explanation: Explanation,
 ) -> None:
-    word, x, right = part.word, _LEFT[2], _LEFT[2] + _COLUMN
-    _write(pen, (x, y - 4), _shorten(word.label, 24, _COLUMN - 130), 24, _INK)
-    _write(pen, (right, y - 6), f"{contribution:+.2f}", 28, _ACCENT, anchor="ra")
-    _draw_bar(pen, y + 40, before, contribution, explanation.positive_sum)
-    percent = percent_of(word.contribution, explanation.sparse)
-    _write(pen, (x, y + 64), f"{percent} of what words add", 19, _INK)
+    word, x, right = explanation.parts[n].word, _LEFT[2], _LEFT[2] + _COLUMN
+    label = f"{n + 1}  {word.label}"
+    _write(pen, (x, y - 4), _shorten(label, 24, _COLUMN - 130), 24, _INK)
+    _write(pen, (right, y - 6), f"{contributions[n]:+.2f}", 28, _ACCENT, anchor="ra")
+    before = sum(contributions[:n])
+    _draw_bar(pen, y + 38, before, contributions[n], explanation.positive_sum)
+    percent = percent_of(word.contribution, explanation.positive_sum)
+    rarity = f"in {word.df:,} of {count(explanation.match.n_images, 'image')}"
+    about = "counts against it" if word.contribution < 0 else f"{percent} of what words add"
+    _write(pen, (x, y + 58), f"{about}, {rarity}", 17, _INK)
     weight = "" if word.weight == 1 else f" x weight {word.weight:.3g}"
     factors = f"idf {word.idf:.2f} x saturation {word.saturation:.2f}{weight}"
-    _write(pen, (x, y + 92), factors, 17, _QUIET)
-    frequencies = f"tf {word.query_tf:.2f} in the query, {word.tf:.2f} in the hit"
-    _write(pen, (x, y + 115), frequencies, 17, _QUIET)
+    _write(pen, (x, y + 84), factors, 17, _QUIET)
 
 
 def _draw_bar(pen: ImageDraw.ImageDraw, y: int, before: float, value: float, whole: float) -> None:
@@ -265,7 +301,8 @@ def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 def _to_drawable(text: str) -> str:
     """Remove accents, and replace what the font cannot draw by `?`."""
-    plain = (c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+    decomposed = unicodedata.normalize("NFKD", text.replace("×", "x"))
+    plain = (c for c in decomposed if not unicodedata.combining(c))
     return "".join(c if _is_drawable(c) else "?" for c in plain)
 
 

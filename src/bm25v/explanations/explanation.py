@@ -5,12 +5,11 @@ the score and where the word is in both images. Not this module's job: how that 
 `terminal`, `bm25v.pages`).
 """
 
-import math
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,8 @@ from numpy.typing import NDArray
 from bm25v.dataframes import make_frame
 from bm25v.display import count, identify_word
 from bm25v.errors import ImageError, WrongUse
+from bm25v.explanations.sums import round_to_sum
+from bm25v.explanations.word_examples import WordExample, find_examples
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
 from bm25v.images import ImageInput
@@ -31,7 +32,7 @@ from bm25v.search.encode import (
     naming_image,
     resolve_region,
 )
-from bm25v.search.engine import match_record
+from bm25v.search.engine import Standing, find_standings, match_record
 from bm25v.search.query import Query, QueryImage
 from bm25v.search.regions import Box, as_box
 from bm25v.search.results import Match, Matcher, QueryWord, WordContribution
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
 
 Grid = NDArray[np.float32]  # (rows, columns): how active a word is in each patch
 Pixels = NDArray[np.uint8]
+
+_VISIBILITY = {"strong": 1.0, "fair": 0.7, "weak": 0.4}
+_LEAST_SHARE = 0.3  # of the largest contribution: a word that adds less is shown like this
+_WORDS_WITH_EXAMPLES = 24
 
 _COLUMNS = {  # of Explanation.to_pandas()
     "word": "int",
@@ -64,6 +69,7 @@ class Part:
     word: WordContribution
     in_queries: tuple[Grid, ...]  # one grid for each image of the query
     in_hit: Grid | None  # None if the hit's file cannot be read
+    examples: tuple[WordExample, ...] = ()  # other images of the gallery that show the word
 
     def __repr__(self) -> str:
         word = identify_word(self.word.word, self.word.name)
@@ -97,7 +103,10 @@ class Explanation:
     text: str | None = None
     notes: tuple[str, ...] = ()
     parameters: Bm25Parameters = DEFAULT_PARAMETERS
-    query_names: tuple[str, ...] = ()  # of the query images; "" for one that is not from a file
+    query_paths: tuple[str, ...] = ()  # of the query images; "" for one that is not from a file
+    standing: Standing | None = None  # None if a search would not list the hit
+    gallery: str = ""  # its folder
+    query: Query | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         words = count(len(self.parts), "word")
@@ -122,6 +131,27 @@ class Explanation:
     def dense(self) -> float | None:
         """The cosine of the dense vectors; None if the query has no dense vector."""
         return self.match.dense
+
+    @property
+    def title(self) -> str:
+        """How good the match is and which rank it has, as far as that is known."""
+        strength = f"{self.match.strength.capitalize()} match" if self.match.strength else "Match"
+        if self.standing is None:
+            return strength
+        return f"{strength}, rank {self.standing.rank:,}"
+
+    @property
+    def visibility(self) -> float:
+        """How much of its colours a match is shown in: all of them if it is a strong one."""
+        if self.match.strength is not None:
+            return _VISIBILITY[self.match.strength]
+        return max(_VISIBILITY["weak"], min(1.0, 2 * self.match.coverage))
+
+    def part_visibility(self, part: Part) -> float:
+        """How much of its colours a word is shown in: in proportion to its contribution."""
+        largest = max(abs(other.word.contribution) for other in self.parts)
+        share = abs(part.word.contribution) / (largest or 1.0)
+        return self.visibility * max(_LEAST_SHARE, share)
 
     @property
     def positive_sum(self) -> float:
@@ -157,12 +187,14 @@ class Explanation:
         """Return the explanation as plain values, without the pixels."""
         return {
             **self.match.to_dict(),
+            "standing": None if self.standing is None else self.standing._asdict(),
             "parts": [part._asdict() for part in self.match.parts],
             "words": [
                 {
                     **part.word._asdict(),
                     "in_query": None if part.in_query is None else part.in_query.tolist(),
                     "in_hit": None if part.in_hit is None else part.in_hit.tolist(),
+                    "examples": [example.path for example in part.examples],
                 }
                 for part in self.parts
             ],
@@ -195,13 +227,13 @@ def explain_hit(
     """Explain why an image of the gallery matches a query.
 
     `encoding` saves encoding the query's image again; `image` is the hit's, if it has no file. The
-    query's mode decides which score is explained.
+    query's mode decides which score is explained. The first words have examples: other images.
     """
     if encoding is not None and len(query.images) != 1:
         raise WrongUse(f"an encoding with {len(query.images)} images: it needs exactly one")
     encodings = None if encoding is None else [encoding]
     explained = explain_hits(store, query, [hit], encodings=encodings, image=image)
-    return explained.explanations[0]
+    return _add_examples(store, explained.explanations[0])
 
 
 def explain_hits(
@@ -218,11 +250,10 @@ def explain_hits(
     query_images = tuple(_decode_query(store, query_image) for query_image in query.images)
     if encodings is None:
         encodings = [store.vocabulary.encode(query_image) for query_image in query_images]
-    encoded, matches, query_words = store.read(
-        lambda snapshot: _match_hits(store, query, encodings, hits, snapshot)
-    )
+    matched = store.read(lambda snapshot: _match_hits(store, query, encodings, hits, snapshot))
+    encoded = matched.encoded
     explanations = []
-    for match in matches:
+    for match, standing in zip(matched.matches, matched.standings, strict=True):
         notes, hit_image, hit_codes = _read_hit(store, match, image)
         parts = (_locate(store.vocabulary, w, encoded.codes, hit_codes) for w in match.words)
         explanations.append(
@@ -231,91 +262,28 @@ def explain_hits(
                 hit_image,
                 match,
                 tuple(parts),
-                query_words=query_words,
+                query_words=matched.query_words,
                 region=as_box(query.region),
                 text=query.text,
                 notes=(*encoded.notes, *notes),
                 parameters=store.catalog.meta.parameters,
-                query_names=tuple(_file_name(query_image) for query_image in query.images),
+                query_paths=tuple(_file_path(query_image) for query_image in query.images),
+                standing=standing,
+                gallery=str(store.path),
+                query=query,
             )
         )
         progress("explaining hits", len(explanations), len(hits))
     return ExplainedHits(query, query_images, tuple(explanations))
 
 
-def describe_score(match: Match) -> Iterator[tuple[str, str]]:
-    """Yield what is known about the score, as (value, label)."""
-    if match.mode in ("words", "sparse"):
-        yield f"{match.score:.2f}", "score, the sum of its words (BM25)"
-    else:
-        yield f"{match.score:.3f}", "score" if match.sparse_factor else "score: similarity alone"
-    if match.mode == "hybrid":
-        yield f"{match.dense:.3f}", "of it by overall similarity (cosine)"
-        yield f"{match.sparse_factor * match.sparse:.3f}", "of it by words"
-    elif match.sparse_factor == 0:
-        yield f"{match.sparse:.2f}", "by words (BM25), which did not order the hits"
-    elif match.dense is not None:
-        yield f"{match.dense:.3f}", "overall similarity (cosine), not part of the score"
-    yield f"{match.coverage:.0%}", "share of the query matched, rare words counting more"
+class _Matched(NamedTuple):
+    """What a snapshot knows about hits."""
 
-
-def combine_maps(explanation: Explanation) -> tuple[tuple[Grid, ...], Grid | None]:
-    """Return where all matching words are together: in each image of the query, and in the hit.
-
-    Each word with a positive contribution spreads it over the patches where the word is active, so
-    that the hit's grid sums to the positive contributions.
-    """
-    positive = [part for part in explanation.parts if part.word.contribution > 0]
-    in_queries = tuple(
-        spread_contributions([(part.word.contribution, part.in_queries[n]) for part in positive])
-        for n in range(len(explanation.query_images))
-    )
-    if explanation.hit_image is None:
-        return in_queries, None
-    in_hit = [(p.word.contribution, p.in_hit) for p in positive if p.in_hit is not None]
-    return in_queries, spread_contributions(in_hit)
-
-
-def spread_contributions(grids: Sequence[tuple[float, Grid]]) -> Grid:
-    """Return the sum of contributions, each spread over the patches where its word is active.
-
-    >>> spread_contributions(
-    ...     [(6.0, np.array([[1, 2]], np.float32)), (1.0, np.array([[0, 5]], np.float32))]
-    ... )
-    array([[2., 5.]], dtype=float32)
-    """
-    if not grids:
-        return np.zeros((1, 1), dtype=np.float32)
-    shares = [value * grid / max(float(grid.sum()), 1e-12) for value, grid in grids]
-    return np.asarray(np.sum(shares, axis=0), dtype=np.float32)
-
-
-def round_to_sum(values: Sequence[float], total: float, digits: int = 2) -> list[float]:
-    """Round values so that they add up to the rounded total.
-
-    All are rounded down first; those that lose most by it then get the units that are left over
-    (the method of the largest remainder).
-
-    >>> round_to_sum([1.004, 1.004, 1.004], 3.012)
-    [1.01, 1.0, 1.0]
-    """
-    unit = 10**digits
-    counts = [math.floor(value * unit) for value in values]
-    left_over = round(round(total, digits) * unit) - sum(counts)
-    by_loss = sorted(range(len(values)), key=lambda n: counts[n] - values[n] * unit)
-    for n in by_loss[: max(0, left_over)]:
-        counts[n] += 1
-    return [count / unit for count in counts]
-
-
-def percent_of(part: float, whole: float) -> str:
-    """Return a part of a score in percent; a small part is not shown as nothing.
-
-    >>> percent_of(2.5, 10), percent_of(0.02, 10), percent_of(0, 0)
-    ('25%', 'under 1%', '0%')
-    """
-    percent = 100 * part / whole if whole else 0.0
-    return "under 1%" if 0 < percent < 1 else f"{percent:.0f}%"
+    encoded: EncodedQuery
+    query_words: tuple[QueryWord, ...]
+    matches: list[Match]
+    standings: list[Standing | None]
 
 
 def _match_hits(
@@ -324,12 +292,14 @@ def _match_hits(
     encodings: Sequence[Encoding],
     hits: Sequence[str],
     snapshot: Snapshot,
-) -> tuple[EncodedQuery, list[Match], tuple[QueryWord, ...]]:
+) -> _Matched:
     encoded = encode_query(query, store, snapshot, encodings)
     matcher = Matcher(encoded, snapshot, store.word_names)
     records = [store.find_image(hit, snapshot) for hit in hits]
     matches = [match_record(encoded, matcher, record, snapshot) for record in records]
-    return encoded, matches, matcher.query_words()
+    rows = [record.row for record in records]
+    standings = find_standings(encoded, query, snapshot, rows, matcher.sparse_factor)
+    return _Matched(encoded, matcher.query_words(), matches, standings)
 
 
 def _read_hit(
@@ -347,6 +317,21 @@ def _read_hit(
     return notes, hit_image, hit_codes
 
 
+def _add_examples(store: GalleryStore, explanation: Explanation) -> Explanation:
+    """Return the explanation with other images that show its first words."""
+    words = [part.word.word for part in explanation.parts[:_WORDS_WITH_EXAMPLES]]
+    own_paths = {explanation.hit_path, *filter(None, explanation.query_paths)}
+
+    def find(snapshot: Snapshot) -> dict[int, tuple[WordExample, ...]]:
+        records = (store.catalog.at_path(store.resolve_path(path)) for path in own_paths)
+        own_rows = {record.row for record in records if record is not None}
+        return find_examples(store, snapshot, words, avoid=own_rows)
+
+    examples = store.read(find)
+    parts = (replace(p, examples=examples.get(p.word.word, ())) for p in explanation.parts)
+    return replace(explanation, parts=tuple(parts))
+
+
 def _locate(
     vocabulary: Vocabulary,
     word: WordContribution,
@@ -360,8 +345,8 @@ def _locate(
     return Part(word, in_queries, None if hit_codes is None else grid(hit_codes))
 
 
-def _file_name(image: QueryImage) -> str:
-    return os.path.basename(image) if isinstance(image, str | os.PathLike) else ""
+def _file_path(image: QueryImage) -> str:
+    return os.fspath(image) if isinstance(image, str | os.PathLike) else ""
 
 
 def _decode_query(store: GalleryStore, image: QueryImage) -> Pixels:

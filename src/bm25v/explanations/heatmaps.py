@@ -1,7 +1,7 @@
-"""A word's grid of patches becomes colours over an image.
+"""A grid of patches becomes a highlight: the image keeps its colours there, the rest is grey.
 
-In: an image and a grid. Out: pixels. The grid covers the whole image, whatever its shape: backbones
-see images resized to a square.
+In: an image and a grid. Out: pixels, or the mask that a page puts over its own copy of the image.
+The grid covers the whole image, whatever its shape: backbones see images resized to a square.
 """
 
 import numpy as np
@@ -10,12 +10,11 @@ from PIL import Image
 
 Floats = NDArray[np.float32]
 
-_LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
-_STOPS = np.array(  # from plum over red and orange to pale yellow, lighter at every step
-    [(43, 6, 62), (140, 29, 92), (224, 79, 57), (251, 161, 28), (255, 240, 158)], dtype=np.float32
-)
-_VISIBLE = 0.03  # of the peak: below, the image is grey
-_OPAQUE = 0.5  # of the peak: above, nothing of the grey is left
+_LUMA = np.array([0.2126, 0.7152, 0.0722], dtype=np.float32)
+# The rest is a grey veil of low contrast, neither dark nor light: dark and light things stand out.
+_VEIL, _VEIL_GREY = 0.7, 100
+_VISIBLE = 0.08  # of the peak: below, there is no colour
+_FULL = 0.55  # of the peak: above, there is nothing but colour
 _LAYER_SIDE = 56  # pixels
 
 
@@ -34,57 +33,42 @@ def upsample(grid: NDArray[np.floating], *, width: int, height: int) -> Floats:
     return np.clip(np.asarray(large, dtype=np.float32), 0, 1)  # bicubic overshoots
 
 
-def overlay(image_hwc: NDArray[np.uint8], grid: NDArray[np.floating]) -> NDArray[np.uint8]:
-    """Return the image in warm colours where the word is, dark and grey where it is not.
+def highlight(
+    image_hwc: NDArray[np.uint8], grid: NDArray[np.floating], strength: float = 1.0
+) -> NDArray[np.uint8]:
+    """Return the image in its colours where the grid is active, under a grey veil elsewhere.
+
+    `strength`, from 0 to 1, is how much of the colours is shown: less of them for a weak match.
 
     >>> blue = np.full((20, 20, 3), (0, 0, 255), dtype=np.uint8)
-    >>> drawn = overlay(blue, np.array([[0.0, 1.0]]))
-    >>> drawn[10, 1].tolist(), bool(drawn[10, 18].mean() > 100)
-    ([30, 30, 30], True)
+    >>> grid = np.array([[0.0, 1.0]])
+    >>> highlight(blue, grid)[10, [1, 18]].tolist()
+    [[75, 75, 75], [0, 0, 255]]
+    >>> highlight(blue, grid, strength=0.5)[10, 18].tolist()
+    [37, 37, 165]
     """
     height, width = image_hwc.shape[:2]
-    share_hw = upsample(grid, width=width, height=height)
+    opacity_hw1 = _opacity(upsample(grid, width=width, height=height), strength)[..., None]
     pixels = image_hwc.astype(np.float32)
     grey_hw1 = (pixels @ _LUMA)[..., None]
-    # The brightness of the image shows through the heat, so that one sees what is there. Its
-    # colours do not: on an orange flower they would look like heat.
-    heat = _colour(0.25 + 0.75 * share_hw) * (0.65 + 0.35 * grey_hw1 / 255)
-    opacity_hw1 = _opacity(share_hw)[..., None]
-    mixed = (16 + 0.5 * grey_hw1) * (1 - opacity_hw1) + heat * opacity_hw1
+    veiled_hw1 = _VEIL * _VEIL_GREY + (1 - _VEIL) * grey_hw1
+    mixed = veiled_hw1 * (1 - opacity_hw1) + pixels * opacity_hw1
     return np.clip(mixed, 0, 255).astype(np.uint8)
 
 
-def colour_scale(*, width: int, height: int) -> NDArray[np.uint8]:
-    """Return the colours from weak to strong, for a legend.
+def make_mask(grid: NDArray[np.floating], strength: float = 1.0) -> NDArray[np.uint8]:
+    """Return how much of the colours is shown, from 0 to 255; small, as it is smooth.
 
-    >>> colour_scale(width=100, height=8).shape
-    (8, 100, 3)
-    """
-    grey = np.full((height, width, 3), 215, dtype=np.uint8)
-    return overlay(grey, np.linspace(0, 1, width)[None])
-
-
-def heat_layer(grid: NDArray[np.floating]) -> NDArray[np.uint8]:
-    """Return the heat alone, as RGBA to put over an image; small, as it is smooth.
-
-    >>> heat = heat_layer(np.array([[0.0, 0.0], [0.0, 2.5]]))
-    >>> heat.shape, heat[-1, -1, 3] > 200, heat[0, 0, 3]
-    ((56, 56, 4), np.True_, np.uint8(0))
+    >>> mask = make_mask(np.array([[0.0, 0.0], [0.0, 2.5]]), strength=0.6)
+    >>> mask.shape, int(mask[0, 0]), int(mask[-1, -1])
+    ((56, 56), 0, 153)
     """
     height, width = (max(_LAYER_SIDE, 3 * cells) for cells in grid.shape)
     share_hw = upsample(grid, width=width, height=height)
-    colours_hwc = _colour(0.25 + 0.75 * share_hw)
-    opacity_hw1 = 255 * _opacity(share_hw)[..., None]
-    return np.concatenate([colours_hwc, opacity_hw1], axis=-1).astype(np.uint8)
+    return (255 * _opacity(share_hw, strength)).round().astype(np.uint8)
 
 
-def _colour(share_hw: Floats) -> Floats:
-    positions = np.linspace(0, 1, len(_STOPS))
-    channels = [np.interp(share_hw, positions, stops) for stops in _STOPS.T]
-    return np.stack(channels, axis=-1).astype(np.float32)
-
-
-def _opacity(share_hw: Floats) -> Floats:
-    """Rise smoothly from 0 at `_VISIBLE` to 1 at `_OPAQUE`."""
-    x: Floats = np.clip((share_hw - _VISIBLE) / (_OPAQUE - _VISIBLE), 0, 1)
-    return x * x * (3 - 2 * x)
+def _opacity(share_hw: Floats, strength: float) -> Floats:
+    """Rise smoothly from 0 at `_VISIBLE` to the strength at `_FULL`."""
+    x: Floats = np.clip((share_hw - _VISIBLE) / (_FULL - _VISIBLE), 0, 1)
+    return strength * x * x * (3 - 2 * x)

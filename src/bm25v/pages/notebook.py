@@ -11,14 +11,17 @@ from typing import Any
 
 from bm25v import images
 from bm25v.display import count, percent
-from bm25v.explanations.crops import Grid, Pixels, crop_word, encode_heat_map, encode_jpeg
-from bm25v.explanations.explanation import (
-    Explanation,
-    Part,
-    combine_maps,
-    describe_score,
-    round_to_sum,
+from bm25v.explanations.crops import (
+    Grid,
+    Pixels,
+    crop_word,
+    cut_examples,
+    encode_highlight,
+    encode_jpeg,
 )
+from bm25v.explanations.explanation import Explanation, Part
+from bm25v.explanations.maps import Pin, combine_maps, pin_hit, pin_query
+from bm25v.explanations.sums import round_to_sum, sum_up
 from bm25v.explanations.word_statistics import ImageWithWord, WordInGallery, WordUse
 from bm25v.pages.render import EmbeddedImage, embed_thumbnail, fixed, render
 from bm25v.pages.searches_page import describe_order
@@ -64,21 +67,30 @@ def match_fragment(match: Match) -> str:
 def explanation_fragment(explanation: Explanation) -> str:
     """Return both photos with what matched, and what each word adds to the score."""
     contributions = explanation.rounded_contributions()
+    shown = explanation.parts[:_PARTS]
+    cut = cut_examples((e for part in shown for e in part.examples), side=_CROP_SIDE)
     rows = [
         {
+            "number": n + 1,
             "word": part.word,
             "contribution": contributions[n],
             "before": sum(contributions[:n]),
-            "crops": list(_crop_part(explanation, part)),
+            "crops": [
+                EmbeddedImage(encode_jpeg(cut[e]), f"{part.word.label} in {Path(e.path).name}")
+                for e in part.examples
+                if e in cut
+            ]
+            or list(_crop_part(explanation, part)),
         }
-        for n, part in enumerate(explanation.parts[:_PARTS])
+        for n, part in enumerate(shown)
     ]
     return render(
         "notebook_explanation.html",
         path=explanation.hit_path,
         name=Path(explanation.hit_path).name,
+        title=explanation.title,
         match=explanation.match,
-        figures=list(describe_score(explanation.match)),
+        terms=list(sum_up(explanation.match)),
         photos=list(_show_photos(explanation)),
         rows=rows,
         n_more=len(contributions[_PARTS:]),
@@ -146,35 +158,36 @@ def _figures(match: Match) -> Iterator[tuple[str, str, str]]:
 def _show_photos(explanation: Explanation) -> Iterator[dict[str, object]]:
     """Yield each image of the query, then the hit, with what matched."""
     in_queries, in_hit = combine_maps(explanation)
-    names = dict(enumerate(explanation.query_names))
+    paths, strength = dict(enumerate(explanation.query_paths)), explanation.visibility
     for n, (image, grid) in enumerate(zip(explanation.query_images, in_queries, strict=True)):
-        yield _show_photo("query", names.get(n, ""), image, grid)
+        highlighted = _highlight(image, grid, strength, "query")
+        yield _show_photo("Query", paths.get(n, ""), highlighted, pin_query(explanation, n))
     if not explanation.query_images:
         text = explanation.text
         about = "only words, no image" if text is None else f"the text “{text}”"
-        yield _show_photo("query", "", None, None, about)
-    name, problem = Path(explanation.hit_path).name, "its file cannot be read"
-    yield _show_photo("hit", name, explanation.hit_image, in_hit, problem)
+        yield _show_photo("Query", "", EmbeddedImage(None, "The query", about), [])
+    highlighted = EmbeddedImage(None, "The hit", "its file cannot be read")
+    if explanation.hit_image is not None and in_hit is not None:
+        highlighted = _highlight(explanation.hit_image, in_hit, strength, "hit")
+    yield _show_photo("Hit", explanation.hit_path, highlighted, pin_hit(explanation))
 
 
-def _show_photo(
-    role: str, name: str, image: Pixels | None, grid: Grid | None, problem: str = ""
-) -> dict[str, object]:
-    heat_map = None
-    if image is not None and grid is not None:
-        heat_map = encode_heat_map(image, grid, side=_PHOTO_SIDE)
-    shown = EmbeddedImage(heat_map, f"What matched in the {role}", problem)
-    return {"role": role.capitalize(), "name": name, "image": shown}
+def _show_photo(role: str, path: str, image: EmbeddedImage, pins: list[Pin]) -> dict[str, object]:
+    shown = pins if image.bytes is not None else []
+    return {"role": role, "path": path, "name": Path(path).name, "image": image, "pins": shown}
 
 
-def _crop_part(explanation: Explanation, part: Part) -> Iterator[EmbeddedImage | None]:
-    """Yield the part of the query, then of the hit, that has the word; None if none has it."""
+def _highlight(image: Pixels, grid: Grid, strength: float, role: str) -> EmbeddedImage:
+    jpeg = encode_highlight(image, grid, side=_PHOTO_SIDE, strength=strength)
+    return EmbeddedImage(jpeg, f"What matched in the {role}")
+
+
+def _crop_part(explanation: Explanation, part: Part) -> Iterator[EmbeddedImage]:
+    """Yield the part of the query, then of the hit, that has the word."""
     query = explanation.query_images[part.best_query] if explanation.query_images else None
     pairs = ((query, part.in_query, "query"), (explanation.hit_image, part.in_hit, "hit"))
     for image, grid, role in pairs:
-        if image is None or grid is None or not grid.any():
-            yield None
-        else:
+        if image is not None and grid is not None and grid.any():
             crop = images.resize_image(crop_word(image, grid), width=_CROP_SIDE, height=_CROP_SIDE)
             yield EmbeddedImage(encode_jpeg(crop), f"{part.word.label} in the {role}")
 

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 from bm25v import images
 from bm25v.display import count, format_json
 from bm25v.errors import Bm25vError, WrongUse
-from bm25v.explanations.crops import crop_word, encode_heat_map, encode_jpeg, shrink
-from bm25v.explanations.explanation import ExplainedHits, Explanation, Part, combine_maps
+from bm25v.explanations.crops import crop_word, encode_highlight, encode_jpeg, shrink
+from bm25v.explanations.explanation import ExplainedHits, Explanation, Part
+from bm25v.explanations.maps import combine_maps
 from bm25v.files import replace_file
 from bm25v.pages.render import EmbeddedImage, embed_thumbnail, fixed, render
 from bm25v.pages.searches_page import describe_order
@@ -195,8 +196,9 @@ def _make_maps(explanation: Explanation) -> Iterator[tuple[str, EmbeddedImage]]:
     if explanation.hit_image is not None and in_hit is not None:
         pairs.append(("Hit", explanation.hit_image, in_hit))
     for role, pixels, grid in pairs:
-        heat_map = encode_heat_map(pixels, grid, side=_MAP_SIDE)
-        yield role, EmbeddedImage(heat_map, f"What matched in the {role.lower()}")
+        strength = explanation.visibility
+        highlighted = encode_highlight(pixels, grid, side=_MAP_SIDE, strength=strength)
+        yield role, EmbeddedImage(highlighted, f"What matched in the {role.lower()}")
 
 
 def _make_rows(hit: Hit, explanation: Explanation | None) -> list[_Row]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from bm25v.explanations.crops import encode_heat_map
-from bm25v.explanations.explanation import Explanation, Part, percent_of
+from bm25v.explanations.crops import encode_highlight
+from bm25v.explanations.explanation import Explanation, Part
+from bm25v.explanations.sums import percent_of
 from bm25v.pages.render import EmbeddedImage, embed_thumbnail, render
 from bm25v.search import Hit, Results, WordContribution
 
@@ -134,7 +135,7 @@ def _make_maps(explanation: Explanation, part: Part) -> list[EmbeddedImage]:
     pairs = ((query, part.in_query, "query"), (explanation.hit_image, part.in_hit, "hit"))
     return [
         EmbeddedImage(
-            encode_heat_map(image, grid, side=_MAP_SIDE),
+            encode_highlight(image, grid, side=_MAP_SIDE),
             f"Where {part.word.label} is in the {role}",
         )
         for image, grid, role in pairs

@@ -9,7 +9,7 @@ from pathlib import Path
 from bm25v import images
 from bm25v.display import percent
 from bm25v.errors import ImageError
-from bm25v.explanations.crops import Grid, Pixels, crop_word, encode_heat_map, encode_jpeg
+from bm25v.explanations.crops import Grid, Pixels, crop_word, encode_highlight, encode_jpeg
 from bm25v.explanations.word_portrait import RelatedWord, WordInImage, WordPortrait
 from bm25v.pages.charts import draw_position_map, draw_tf_histogram
 from bm25v.pages.render import EmbeddedImage, render
@@ -154,7 +154,7 @@ def _make_heat_map(image: WordInImage, label: str) -> EmbeddedImage:
     except ImageError as error:
         return EmbeddedImage(None, name, str(error))
     return EmbeddedImage(
-        encode_heat_map(pixels, grid, side=_MAP_SIDE), f"Where {label} is in {name}"
+        encode_highlight(pixels, grid, side=_MAP_SIDE), f"Where {label} is in {name}"
     )
 
 

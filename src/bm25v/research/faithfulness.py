@@ -24,7 +24,7 @@ from threadpoolctl import threadpool_limits
 from bm25v import images
 from bm25v.backbones import Backbone
 from bm25v.errors import EvaluationError
-from bm25v.explanations.explanation import spread_contributions
+from bm25v.explanations.maps import spread_contributions
 from bm25v.index.bm25 import (
     Contribution,
     Statistics,

@@ -43,6 +43,17 @@ class RankedRows(NamedTuple):
     ms: dict[str, float]
 
 
+class Standing(NamedTuple):
+    """The rank of an image in a search, and what it is compared with."""
+
+    rank: int
+    n_ordered: int  # images that the search ordered
+    score_above: float | None  # of the hit before it
+    score_below: float | None  # of the hit after it
+    rank_by_similarity: int | None  # what its rank would be by the cosine alone
+    rank_by_words: int | None  # by words alone; both are None if the score is not the sum of both
+
+
 def search(
     store: GalleryStore, query: Query, encodings: Sequence[Encoding] | None = None
 ) -> Results:
@@ -133,6 +144,40 @@ def match_record(
     """Return how one image compares with a query that is encoded already."""
     (cosine,) = _dense_scores(snapshot, encoded, np.array([record.row])).tolist()
     return matcher.match(record.row, record.path, cosine)
+
+
+def find_standings(
+    encoded: EncodedQuery,
+    query: Query,
+    snapshot: Snapshot,
+    rows: Sequence[int],
+    sparse_factor: float,
+) -> list[Standing | None]:
+    """Return the rank of each row in a search; None if it is not among what the search orders."""
+    n = snapshot.searcher.statistics.n
+    n_ordered = max(query.k, query.candidates or DEFAULT_CANDIDATES.get(encoded.mode, n))
+    everything = replace(query, k=max(n_ordered, 1), offset=0)
+    ranked = rank_rows(encoded, everything, snapshot, sparse_factor)
+    positions = {row: position for position, row in enumerate(ranked.rows.tolist())}
+    is_sum = encoded.mode == "hybrid"
+    return [_compare(ranked, positions[row], is_sum) if row in positions else None for row in rows]
+
+
+def _compare(ranked: RankedRows, position: int, is_sum: bool) -> Standing:
+    scores, cosines = ranked.scores, ranked.cosines
+    by_similarity = by_words = None
+    if is_sum and cosines is not None:
+        words = scores - cosines
+        by_similarity = 1 + int(np.count_nonzero(cosines > cosines[position]))
+        by_words = 1 + int(np.count_nonzero(words > words[position]))
+    return Standing(
+        position + 1,
+        len(scores),
+        float(scores[position - 1]) if position else None,
+        float(scores[position + 1]) if position + 1 < len(scores) else None,
+        by_similarity,
+        by_words,
+    )
 
 
 def rank_rows(

@@ -131,7 +131,7 @@ def _make_sample(
     if not best:
         return None
     examples = tuple(crops.crop_strongest_patch(*pair, side=_EXAMPLE_SIDE) for pair in best)
-    heat_map = crops.encode_heat_map(*best[0], side=_HEAT_MAP_SIDE)
+    heat_map = crops.encode_highlight(*best[0], side=_HEAT_MAP_SIDE)
     return SampleWord(word, int(images_v[word]), heat_map, examples)
 
 

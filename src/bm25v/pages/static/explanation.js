@@ -1,35 +1,53 @@
-// Point at a word, or give it the focus, to see it alone in both images. Without this script, each
-// row of the page still shows where its word is.
-const stage = document.querySelector(".stage");
-const statusLine = stage.querySelector(".status");
-const maps = [...stage.querySelectorAll(".map")];
+// Point at a word, tap it, or give it the focus, to see it alone in both images, and to have the
+// commands for it. Without this script, the page shows all words together.
+const maps = [...document.querySelectorAll(".stage .map")];
 const rows = [...document.querySelectorAll(".word")];
-const stretches = [...document.querySelectorAll("[data-row]")];
-const heat = (map) => map.style.getPropertyValue("--heat");
-const allWords = maps.map((map) => [heat(map), map.ariaLabel]);
+const statusLine = document.querySelector(".status");
+const allWords = maps.map((map) => [map.style.getPropertyValue("--mask"), map.ariaLabel]);
 const allWordsStatus = statusLine.textContent;
-const noHeat = ["linear-gradient(#0000, #0000)", "The word is not in it"];
+const nowhere = "linear-gradient(#0000, #0000)";
 
 function show(row) {
   maps.forEach((map, i) => {
-    const own = row && row.querySelector(`.map[data-side="${map.dataset.side}"]`);
-    const [layer, label] = own ? [heat(own), own.ariaLabel] : row ? noHeat : allWords[i];
-    map.style.setProperty("--heat", layer);
-    map.ariaLabel = label;
+    const own = row && row.style.getPropertyValue(`--${map.dataset.side}`);
+    const role = map.dataset.side === "hit" ? "hit" : "query";
+    const label = own ? `Where ${row.dataset.label} is in the ${role}` : `${row?.dataset.label} is not in it`;
+    map.style.setProperty("--mask", row ? own || nowhere : allWords[i][0]);
+    map.ariaLabel = row ? label : allWords[i][1];
+    for (const pin of map.querySelectorAll(".pin")) {
+      pin.classList.toggle("off", row !== null && pin.dataset.number !== row.dataset.number);
+    }
   });
-  statusLine.textContent = row ? `Only ${row.dataset.label}` : allWordsStatus;
+  statusLine.textContent = row ? `In colour: only ${row.dataset.label}` : allWordsStatus;
   for (const other of rows) other.classList.toggle("on", other === row);
-  for (const stretch of stretches) stretch.classList.toggle("on", rows[stretch.dataset.row] === row);
-}
-
-function showOnPointer(element, row) {
-  element.addEventListener("pointerenter", () => show(row));
-  element.addEventListener("pointerleave", () => show(document.activeElement.closest(".word")));
+  if (row) {
+    const [without, must] = document.querySelectorAll(".change code");
+    [without.textContent, must.textContent] = [row.dataset.without, row.dataset.must];
+    for (const name of document.querySelectorAll(".chosen")) name.textContent = row.dataset.label;
+  }
 }
 
 for (const row of rows) {
-  showOnPointer(row, row);
+  row.addEventListener("pointerenter", () => show(row));
+  row.addEventListener("pointerleave", () => show(document.activeElement.closest(".word")));
   row.addEventListener("focusin", () => show(row));
+  row.addEventListener("click", (event) => {
+    // Not every browser gives the focus to what a finger touches.
+    if (!event.target.closest("a, button, summary, code")) row.focus({ preventScroll: true });
+  });
   row.addEventListener("focusout", () => show(null));
 }
-for (const stretch of stretches) showOnPointer(stretch, rows[stretch.dataset.row]);
+
+for (const button of document.querySelectorAll(".command button")) {
+  button.addEventListener("click", async () => {
+    const code = button.previousElementSibling;
+    getSelection().selectAllChildren(code);
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+    } catch {
+      document.execCommand("copy"); // an old browser, or a page without the right to the clipboard
+    }
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy"), 1500);
+  });
+}

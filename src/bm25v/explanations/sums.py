@@ -1,0 +1,75 @@
+"""How a score adds up, in numbers for people: printed terms add up to the printed sum.
+
+In: a match. Out: the lines of a sum. Everything that shows an explanation takes its numbers from
+here.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from bm25v.display import count
+from bm25v.search import Match
+
+
+class SumLine(NamedTuple):
+    """A term of a score, or the score itself: the last line."""
+
+    label: str
+    value: str  # empty for what is not a part of the score
+    about: str = ""
+
+
+def sum_up(match: Match) -> Iterator[SumLine]:
+    """Yield the terms of a score, then the score.
+
+    >>> scores = ("hybrid", 0.8, 20.0, 0.01, "strong", 0.6)
+    >>> for line in sum_up(Match("rose.jpg", *scores, (), 0.4, 3.0, 3.0, 20)):
+    ...     print(line.label, line.value, line.about)
+    overall similarity 0.600 cosine of both whole images
+    0 shared words 0.200 20.00 points × 0.01
+    score 0.800
+    """
+    words = count(len(match.words), "shared word")
+    whole = "cosine of both whole images"
+    if match.mode == "hybrid" and match.dense is not None:
+        terms = [match.dense, match.sparse_factor * match.sparse]
+        similarity, by_words = round_to_sum(terms, match.score, digits=3)
+        yield SumLine("overall similarity", f"{similarity:.3f}", whole)
+        factors = f"{match.sparse:.2f} points × {match.sparse_factor:.3g}"
+        yield SumLine(words, f"{by_words:.3f}", factors)
+    elif match.sparse_factor:
+        yield SumLine(words, f"{match.sparse:.2f}", "points by BM25")
+    else:
+        yield SumLine("overall similarity", f"{match.score:.3f}", whole)
+        yield SumLine(words, "", f"{match.sparse:.2f} points, which did not order the hits")
+    by_words_alone = match.mode in ("words", "sparse")
+    yield SumLine("score", f"{match.score:.{2 if by_words_alone else 3}f}")
+
+
+def round_to_sum(values: Sequence[float], total: float, digits: int = 2) -> list[float]:
+    """Round values so that they add up to the rounded total.
+
+    All are rounded down first; those that lose most by it then get the units that are left over
+    (the method of the largest remainder).
+
+    >>> round_to_sum([1.004, 1.004, 1.004], 3.012)
+    [1.01, 1.0, 1.0]
+    """
+    unit = 10**digits
+    counts = [math.floor(value * unit) for value in values]
+    left_over = round(round(total, digits) * unit) - sum(counts)
+    by_loss = sorted(range(len(values)), key=lambda n: counts[n] - values[n] * unit)
+    for n in by_loss[: max(0, left_over)]:
+        counts[n] += 1
+    return [count / unit for count in counts]
+
+
+def percent_of(part: float, whole: float) -> str:
+    """Return a part of a score in percent; a small part is not shown as nothing.
+
+    >>> percent_of(2.5, 10), percent_of(0.02, 10), percent_of(0, 0)
+    ('25%', 'under 1%', '0%')
+    """
+    percent = 100 * part / whole if whole else 0.0
+    return "under 1%" if 0 < percent < 1 else f"{percent:.0f}%"

@@ -1,0 +1,95 @@
+"""Commands that a page offers to copy: the same search with other words, and pages of words.
+
+In: an explanation, or a gallery and a word. Out: one line for a shell. Not this module's job:
+running it.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from bm25v.explanations.explanation import Explanation
+from bm25v.search.query import Query, list_paths
+
+_LISTS = {"must": "--must", "without": "--without", "like": "--like", "unlike": "--unlike"}
+_VALUES = {
+    "text": "--text",
+    "query_words": "--query-words",
+    "min_coverage": "--min-coverage",
+    "date": "--date",
+    "mode": "--mode",
+    "candidates": "--candidates",
+}
+
+
+def search_command(explanation: Explanation, *more: str) -> str | None:
+    """Return the command for the search that was explained, with more options.
+
+    None if no command can express it: an image that is not from a file, a mask, a date that is no
+    text.
+    """
+    query = explanation.query
+    if query is None or not _is_expressible(explanation, query):
+        return None
+    images = [os.path.abspath(path) for path in explanation.query_paths]
+    options = _list_options(explanation, query)
+    return join_command("search", *more, *images, *options, "-g", explanation.gallery)
+
+
+def word_page_command(gallery: str, word: int) -> str:
+    """Return the command that writes the page of a word.
+
+    >>> word_page_command("my photos/gallery.bm25v", 12)
+    "bm25v words show 12 -g 'my photos/gallery.bm25v' -o word-12.html"
+    """
+    return join_command("words", "show", str(word), "-g", gallery, "-o", f"word-{word}.html")
+
+
+def name_command(gallery: str, word: int) -> str:
+    """Return the command that names a word; the name is to be filled in.
+
+    >>> name_command("gallery.bm25v", 12)
+    "bm25v words name 12 'NEW NAME' -g gallery.bm25v"
+    """
+    return join_command("words", "name", str(word), "NEW NAME", "-g", gallery)
+
+
+def join_command(*arguments: str) -> str:
+    """Return a command of bm25v as people type it into a shell."""
+    join = subprocess.list2cmdline if sys.platform == "win32" else shlex.join
+    return join(["bm25v", *arguments])
+
+
+def _is_expressible(explanation: Explanation, query: Query) -> bool:
+    images = [*explanation.query_paths, *(i if isinstance(i, str) else "" for i in query.negative)]
+    has_mask = query.region is not None and explanation.region is None
+    return all(images) and not has_mask and isinstance(query.date, str | None)
+
+
+def _list_options(explanation: Explanation, query: Query) -> Iterator[str]:
+    for name, option in _VALUES.items():
+        if value := getattr(query, name):
+            yield from (option, str(value))
+    if explanation.region is not None:
+        yield from ("--region", ",".join(f"{share:.4g}" for share in explanation.region))
+    for name, option in _LISTS.items():
+        for value in getattr(query, name):
+            yield from (option, str(value))
+    for word, factor in query.boost.items():
+        yield from ("--boost", f"{word}={factor:g}")
+    for image in query.negative:
+        yield from ("--not", str(image))
+    for folder in list_paths(query.folder):
+        yield from ("--folder", folder)
+    for name, size in (("--min-size", query.min_size), ("--max-size", query.max_size)):
+        if size is not None:
+            yield from (name, _format_size(size))
+    if query.include_query:
+        yield "--include-query"
+
+
+def _format_size(size: Any) -> str:
+    return str(size) if isinstance(size, int) else "x".join(map(str, size))
