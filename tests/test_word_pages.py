@@ -4,6 +4,7 @@ import io
 import math
 import os
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +32,7 @@ from tests import test_cli
 from tests.conftest import make_image
 from tests.histories import Contents, fill_gallery, make_encoding, random_sessions, run_session
 from tests.html_page import HtmlPage
+from tests.test_explain import gradient
 
 run, indexed = test_cli.run, test_cli.indexed
 
@@ -139,7 +141,7 @@ def test_words_that_are_often_in_the_same_images(put: Put) -> None:
         ("3.png", 0.03),
         ("4.png", 0.02),
     ]
-    assert uses.folders == (FolderWithWord("a", 3, 3), FolderWithWord("b", 3, 1))
+    assert uses.folders == (FolderWithWord("a", 3, 3, 1.5), FolderWithWord("b", 3, 1, 0.5))
     assert uses.purity == 0.75
     gallery.remove("/p/a/1.png")
     assert gallery.word(1).purity == pytest.approx(2 / 3)
@@ -228,8 +230,9 @@ def test_the_page_of_a_word_is_self_contained(gallery: Gallery) -> None:
     word = common_word(gallery)
     (portrait,) = make_portraits(gallery.store, [word])
     text = render_word(portrait)
-    assert not re.search(r"https?://|url\(|@import|<script|<link", text)
+    assert not re.search(r"https?://|url\(|@import|<link|src=(?!\"data:)| on\w+=", text)
     page = HtmlPage(text)
+    assert f"bm25v words name {word} 'NEW NAME' -g {gallery.path}" in page.text
     assert all(src.startswith("data:image/jpeg;base64,") for src in page.values("img", "src"))
     assert all(page.values("img", "alt"))
     assert page.values("a", "href") == []
@@ -265,10 +268,34 @@ def test_folders_are_shown_as_labels(photos: Path, tmp_path: Path) -> None:
     gallery.add(photos)
     word = common_word(gallery)
     (page,) = render_all(gallery, word)
-    counted = Counter(Path(use.path).parent.name for use in gallery.word(word).images)
-    assert "name of their folder" in page.text.replace("\n", " ")
-    for name, count in counted.items():
-        assert f"{name}{count}of" in page.text
+    uses = gallery.word(word)
+    counted = Counter(Path(use.path).parent.name for use in uses.images)
+    for folder in uses.folders:
+        n_images = {"birds": 8, "cats & dogs": 4}[folder.name]
+        assert (folder.has_word, folder.n_images) == (counted[folder.name], n_images)
+        assert folder.lift == pytest.approx(folder.has_word / n_images / (len(uses.images) / 12))
+        shown = f"{folder.name}{folder.lift:.1f} ×{folder.has_word} of {n_images}"
+        assert shown in page.text
+
+
+def test_folders_are_ordered_by_how_frequent_the_word_is_there() -> None:
+    n_images = {"many": 100, "few": 10, "one": 1, "none": 50}
+    paths = {name: [f"/p/{name}/{i}.png" for i in range(n)] for name, n in n_images.items()}
+    with_word = [*paths["many"][:20], *paths["few"][:9], *paths["one"]]
+    folders = word_statistics.count_folders([p for own in paths.values() for p in own], with_word)
+    assert [folder.name for folder in folders] == ["few", "one", "many"]
+    assert folders[0].lift == pytest.approx(0.9 / (30 / 161))
+
+
+def test_copies_of_one_image_are_shown_once(gallery: Gallery, photos: Path) -> None:
+    word = common_word(gallery)
+    best = gallery.word(word).images[0].path
+    for n in range(20):
+        shutil.copy(best, photos / f"copy-{n}.png")
+    gallery.add(photos)
+    (portrait,) = make_portraits(gallery.store, [word])
+    shown = [Path(image.path).read_bytes() for image in (*portrait.top, *portrait.random)]
+    assert len(shown) == len(set(shown)) > 6
 
 
 def test_missing_unreadable_and_changed_files_are_named(gallery: Gallery, photos: Path) -> None:
@@ -330,7 +357,11 @@ def test_a_crop_is_the_smallest_square_with_most_of_a_word() -> None:
     assert ear.shape[0] == ear.shape[1] == round(3 * (20 + 30) / 2)
     assert (ear == 255).all(axis=2).sum() == 20 * 30
     whole = crops.crop_word(image, np.ones((7, 7), dtype=np.float32))
-    assert whole.shape[0] == whole.shape[1] == 140
+    assert whole.shape[0] == whole.shape[1] == 125, "five of seven patches"
+    corner = np.full((7, 7), 0.1, dtype=np.float32)
+    corner[:3, 4:] = 1.0
+    part = crops.crop_word(gradient(140, 140), corner)
+    assert part[0, -1].tolist() == gradient(140, 140)[0, -1].tolist(), "not the middle"
     fine = np.zeros((27, 27), dtype=np.float32)
     fine[0, 0] = 1.0
     assert crops.crop_word(image, fine).shape[0] == round(8 * (140 / 27 + 210 / 27) / 2)

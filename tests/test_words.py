@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bm25v import images
+from bm25v.api import Gallery
 from bm25v.cli.words import words as command
 from bm25v.errors import UnknownVocabulary, VocabularyError
-from bm25v.explanations.samples import FILE_NAME, Samples
+from bm25v.explanations.gallery_samples import sample_gallery
+from bm25v.explanations.samples import EXAMPLES, FILE_NAME, WORDS, Samples
 from bm25v.pages import charts
 from bm25v.pages.vocabulary_page import LOG_NAME, read_log, render_vocabulary
 from bm25v.vocabulary import Vocabulary
@@ -26,7 +28,7 @@ from tests.html_page import HtmlPage
 
 pytest.importorskip("torch")
 
-from bm25v.training import TrainingOptions, train_vocabulary, word_samples
+from bm25v.training import TrainingOptions, train_vocabulary
 from bm25v.training.recipe import Recipe
 from bm25v.training.word_samples import gather_samples
 
@@ -67,7 +69,7 @@ def test_counts_equal_those_of_a_plain_loop(photos: Path) -> None:
             counts[word] += (bags.word_activations(codes, word) > 0).sum()
     assert samples.counts_v.tolist() == counts.tolist()
     assert (samples.n_images, samples.patches) == (12, 12 * 49)
-    assert len(samples.words) == word_samples.WORDS
+    assert len(samples.words) == WORDS
     chosen = [int(samples.counts_v[word.word]) for word in samples.words]
     assert chosen == sorted(chosen, reverse=True)
     assert chosen[0] == counts.max()
@@ -78,7 +80,7 @@ def test_examples_are_the_patches_of_highest_activation(photos: Path) -> None:
     for word in samples.words:
         expected = peaks(photos, word.word)
         assert word.n_images == len(expected)
-        assert len(word.examples) == min(word_samples.EXAMPLES, len(expected))
+        assert len(word.examples) == min(EXAMPLES, len(expected))
         for example, (value, path) in zip(word.examples, expected, strict=False):
             assert example.activation == pytest.approx(value, abs=1e-6)
             grid = bags.word_activations(TOY.encode(path).codes, word.word).reshape(7, 7)
@@ -203,10 +205,69 @@ def test_the_page_names_the_files_that_are_missing(toy_folder: Path) -> None:
     (toy_folder / FILE_NAME).unlink()
     text = render_vocabulary(Vocabulary.load(toy_folder))
     assert "No densities" in text
-    assert "No sample words" in text
+    assert "bm25v words report" in text
+    assert "bm25v demo" in text
     assert "No curve" not in text
     (toy_folder / "training.jsonl").unlink()
     assert "No curve" in HtmlPage(render_vocabulary(Vocabulary.load(toy_folder))).text
+
+
+def test_a_gallery_shows_what_the_words_of_a_vocabulary_look_like(
+    gallery: Gallery, photos: Path
+) -> None:
+    samples = sample_gallery(gallery.store)
+    df = {word.word: word.df for word in gallery.words()}
+    assert {word: n for word, n in enumerate(samples.df_v.tolist()) if n} == df
+    chosen = [word.df for word in samples.words]
+    assert len(chosen) == WORDS
+    assert chosen == sorted(chosen, reverse=True)
+    assert chosen[0] == max(df.values())
+    for word in samples.words:
+        having = {image.path for image in gallery.word(word.word).images}
+        assert {example.path for example in word.examples} <= having
+        assert len(word.examples) == min(EXAMPLES, len(having))
+    text = render_vocabulary(TOY, samples)
+    page = HtmlPage(text)
+    assert not re.search(r"https?://|url\(|@import|<script|<link", text)
+    n_examples = sum(len(word.examples) for word in samples.words)
+    assert len(page.values("img", "src")) == n_examples
+    assert sum(int(n) for n in page.values("rect", "data-count")) == TOY.n_words
+    assert len(polyline(text)) > 2
+    assert f"{len(df)} of the words are in its 12 images" in page.text
+    assert "No curve" not in page.text
+    for path in photos.iterdir():
+        path.unlink()
+    assert (
+        HtmlPage(render_vocabulary(TOY, sample_gallery(gallery.store))).values("img", "src") == []
+    )
+
+
+def test_report_uses_the_gallery_that_is_named_or_near(
+    gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BM25V_GALLERY", "nowhere.bm25v")
+    output = tmp_path / "words.html"
+
+    def report(*arguments: str) -> tuple[int, str]:
+        done = CliRunner().invoke(command, ["report", *arguments, "-o", str(output)])
+        return done.exit_code, done.output + str(done.exception or "")
+
+    assert "with images of" not in report("toy")[1]
+    assert "bm25v words report toy" in output.read_text(encoding="utf-8")
+    code, said = report("toy", "-g", str(gallery.path))
+    assert (code, "with images of" in said) == (0, True)
+    assert output.read_text(encoding="utf-8") == render_vocabulary(
+        TOY, sample_gallery(gallery.store)
+    )
+    monkeypatch.setenv("BM25V_GALLERY", str(gallery.path))
+    assert "with images of" in report("toy")[1]
+    assert "with images of" not in report("default")[1], "it has another vocabulary"
+    code, said = report("default", "-g", str(gallery.path))
+    assert code == 1
+    assert "has the vocabulary toy, not default: give another -g" in said
+    code, said = report("toy", "-g", "nowhere.bm25v")
+    assert code == 1
+    assert "no gallery at" in said
 
 
 def test_samples_of_another_vocabulary_are_an_error(toy_folder: Path) -> None:

@@ -19,13 +19,16 @@ from bm25v.cli.printing import (
     temporary_page,
 )
 from bm25v.display import count, display_path
+from bm25v.errors import GalleryError, WrongUse
 from bm25v.files import make_folder, replace_file
 
 if TYPE_CHECKING:
     from bm25v.api import Gallery
+    from bm25v.explanations.gallery_samples import GallerySamples
     from bm25v.explanations.suggest import Suggestion
     from bm25v.explanations.word_portrait import RelatedWord, WordPortrait
     from bm25v.explanations.word_statistics import WordInGallery
+    from bm25v.vocabulary import Vocabulary
 
 _LIMIT = 20
 _PAGE_SUFFIXES = (".html", ".htm")
@@ -179,7 +182,10 @@ def _print_portrait(portrait: "WordPortrait") -> None:
     echo(f"{facts.label}{number}: in {facts.df:,} of {count(uses.n, 'image')}, IDF {facts.idf:.2f}")
     lists = {
         "strongest in": [f"{_short_path(i.path)} (tf {i.tf:.2f})" for i in portrait.top[:3]],
-        "folders": [f"{f.name} ({f.has_word} of {f.n_images})" for f in uses.folders[:3]],
+        "folders": [
+            f"{f.name} ({f.has_word} of {f.n_images}, {f.lift:.1f} × as frequent)"
+            for f in uses.folders[:3]
+        ],
         "together with": [_relate(word, "{:.1f} × chance") for word in portrait.companions[:3]],
         "similar words": [_relate(word, "cosine {:.2f}") for word in portrait.neighbours[:3]],
     }
@@ -331,6 +337,7 @@ def _print_suggestions(suggestions: "list[Suggestion]") -> None:
 
 @words.command("report")
 @click.argument("vocabulary", metavar="VOCAB")
+@gallery_option
 @click.option(
     "-o",
     "--output",
@@ -340,18 +347,50 @@ def _print_suggestions(suggestions: "list[Suggestion]") -> None:
     help="The page to write.",
 )
 @json_option
-def report(vocabulary: str, output: Path, as_json: bool) -> None:
+@click.pass_context
+def report(
+    context: click.Context, vocabulary: str, gallery_path: Path, output: Path, as_json: bool
+) -> None:
     """Write a page about VOCAB: figures, charts and sample words.
 
-    VOCAB is a folder, a shipped name or hf://owner/name.
+    VOCAB is a folder, a shipped name or hf://owner/name. What its words look like is shown by
+    images of the gallery, if that has this vocabulary.
     """
     from bm25v.pages.vocabulary_page import render_vocabulary
     from bm25v.vocabulary import Vocabulary
 
     loaded = Vocabulary.load(vocabulary)
-    replace_file(output, render_vocabulary(loaded))
+    is_default = context.get_parameter_source("gallery_path") != ParameterSource.COMMANDLINE
+    samples = _sample_gallery(gallery_path, loaded, is_default)
+    replace_file(output, render_vocabulary(loaded, samples))
     if as_json:
-        print_json({"output": str(output), "vocabulary": loaded.name, "words": loaded.n_words})
-    else:
-        page = display_path(str(output))
-        echo(f"{page}: a page about {loaded.name}, {loaded.n_words:,} words")
+        used = None if samples is None else samples.gallery
+        facts = {"vocabulary": loaded.name, "words": loaded.n_words, "gallery": used}
+        print_json({"output": str(output), **facts})
+        return
+    page, where = display_path(str(output)), ""
+    if samples is not None:
+        where = f", with images of {display_path(samples.gallery)}"
+    echo(f"{page}: a page about {loaded.name}, {loaded.n_words:,} words{where}")
+
+
+def _sample_gallery(
+    path: Path, vocabulary: "Vocabulary", is_default: bool
+) -> "GallerySamples | None":
+    """Return samples of a gallery; None if it is one that nobody named, and does not fit."""
+    from bm25v.api import Gallery
+    from bm25v.explanations.gallery_samples import sample_gallery
+
+    try:
+        with Gallery.open(path) as gallery:
+            fingerprint = gallery.store.catalog.meta.vocabulary_fingerprint
+            if fingerprint == vocabulary.fingerprint:
+                return sample_gallery(gallery.store)
+            own = gallery.store.catalog.meta.vocabulary
+    except GalleryError:
+        if is_default:
+            return None
+        raise
+    if is_default:
+        return None
+    raise WrongUse(f"{path} has the vocabulary {own}, not {vocabulary.source}: give another -g")

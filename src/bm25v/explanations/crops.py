@@ -25,6 +25,7 @@ Grid = NDArray[np.float32]
 _QUALITY = 78
 _MOST = 0.6  # of a word's activation, summed over the patches
 _MIN_SIDE = 0.3  # of the patches in a row
+_MAX_SIDE = 0.72  # of them: a larger crop shows the middle of the image, not the word
 _PATCHES = 3  # in a row of a crop around one patch
 
 
@@ -51,15 +52,17 @@ def crop_strongest_patch(image_hwc: Pixels, grid: Grid, *, side: int) -> Example
 
 
 def crop_word(image_hwc: Pixels, grid: Grid) -> Pixels:
-    """Cut out the smallest square that holds most of a word: all of a cat, or only its ear.
+    """Cut out the smallest square that holds most of a word: a whole face, or only its ear.
 
     It is at least three patches wide, and three tenths of the image's short side: with a fine grid,
-    a few patches show too little to recognise anything.
+    a few patches show too little to recognise anything. A word that is everywhere is cut out where
+    most of it is.
     """
     height, width = image_hwc.shape[:2]
     tall, wide = height / grid.shape[0], width / grid.shape[1]
     finest = min(grid.shape)
-    for size in range(min(finest, max(3, round(_MIN_SIDE * finest))), finest + 1):
+    smallest = min(finest, max(3, round(_MIN_SIDE * finest)))
+    for size in range(smallest, max(smallest, round(_MAX_SIDE * finest)) + 1):
         windows = np.lib.stride_tricks.sliding_window_view(grid, (size, size)).sum(axis=(2, 3))
         if windows.max() >= _MOST * grid.sum():
             break

@@ -1,7 +1,8 @@
 """A vocabulary's samples: how often each word is active, and what some of its words look like.
 
 In and out: `words.safetensors` in the vocabulary's folder. Training writes it, because the training
-images may be missing later. Not this module's job: choosing the samples.
+images may be missing later. `choose_words` says which words are worth showing. Not this module's
+job: gathering the samples.
 """
 
 import json
@@ -17,8 +18,11 @@ from bm25v.files import replace_file
 from bm25v.schema import check_values, listing, number, parse_object, show_value, table, whole
 
 FORMAT = 1
+WORDS = 24
+EXAMPLES = 7  # images per word
 FILE_NAME = "words.safetensors"
 
+_ENOUGH_IMAGES = 4  # a word in fewer images has little to show
 _COUNT = whole(0, 1 << 53)
 _DESCRIPTION = {"pictures": _COUNT, "patches": _COUNT, "words": listing(table())}
 _WORD = {"pictures": _COUNT, "examples": listing(table())}
@@ -106,6 +110,28 @@ class Samples:
             raise VocabularyError(
                 f"{path} is damaged: delete it ({show_value(str(error))})"
             ) from error
+
+
+def choose_words(patches_v: NDArray[np.int64], images_v: NDArray[np.int64]) -> list[int]:
+    """Return words spread evenly over the logarithm of their frequency, frequent ones first.
+
+    >>> patches_v = 2 ** np.arange(12)
+    >>> choose_words(patches_v, images_v=patches_v)
+    [11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
+    """
+    words = np.flatnonzero(images_v >= _ENOUGH_IMAGES)
+    if len(words) < WORDS:
+        words = np.flatnonzero(images_v)
+    words = words[np.argsort(-patches_v[words], kind="stable")]
+    if len(words) <= WORDS:
+        return [int(word) for word in words]
+    logs = np.log(patches_v[words])
+    chosen: list[int] = []
+    for target in np.linspace(logs[0], logs[-1], WORDS):
+        distances = np.abs(logs - target)
+        distances[chosen] = np.inf
+        chosen.append(int(distances.argmin()))
+    return [int(word) for word in words[sorted(chosen)]]
 
 
 def _parse(description: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Samples:

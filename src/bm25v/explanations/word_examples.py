@@ -33,6 +33,23 @@ class WordExample(NamedTuple):
     patch: PatchBox
 
 
+class DistinctImages:
+    """Accepts images that are not copies of those accepted before: the same, or nearly."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._accepted: list[NDArray[np.float32]] = []
+
+    def accept(self, row: int) -> bool:
+        """Return whether the image in a row shows something else, and remember it."""
+        dense_e = self._snapshot.dense_ne[row].astype(np.float32)
+        dense_e /= max(float(np.linalg.norm(dense_e)), 1e-12)
+        if any(float(dense_e @ other) >= _COPY_COSINE for other in self._accepted):
+            return False
+        self._accepted.append(dense_e)
+        return True
+
+
 def find_examples(
     store: GalleryStore,
     snapshot: Snapshot,
@@ -90,19 +107,15 @@ def _choose(
     n: int,
     usable: dict[int, str | None],
 ) -> Iterator[WordExample]:
-    chosen: list[NDArray[np.float32]] = []
+    distinct, n_chosen = DistinctImages(snapshot), 0
     for row in rows:
-        dense_e = snapshot.dense_ne[row].astype(np.float32)
-        dense_e /= max(float(np.linalg.norm(dense_e)), 1e-12)
-        if any(float(dense_e @ other) >= _COPY_COSINE for other in chosen):
-            continue
         if row not in usable:
             usable[row] = _usable_path(store, snapshot, row)
         path = usable[row]
-        if path is not None:
-            chosen.append(dense_e)
+        if path is not None and distinct.accept(row):
+            n_chosen += 1
             yield WordExample(path, _find_patch(store, snapshot, row, word))
-        if len(chosen) == n:
+        if n_chosen == n:
             return
 
 

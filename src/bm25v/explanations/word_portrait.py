@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import ImageError, WrongUse
+from bm25v.explanations.word_examples import DistinctImages
 from bm25v.explanations.word_statistics import ImageWithWord, WordInGallery, WordStatistics, WordUse
 from bm25v.gallery.encoding import EncodedImage, NamedImage, encode_images
+from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
 from bm25v.progress import Progress, no_progress
 from bm25v.sae.model import Codes
@@ -28,6 +30,7 @@ NEAREST = 8
 MIN_LIFT = 1.1  # a word that is almost everywhere comes with all others
 MAX_BINS = 12  # of term frequencies
 
+_COMPARED = 200  # images of a word that are compared with each other
 _MAX_CACHED = 2_000  # files whose codes are kept for the next portraits
 
 Grid = NDArray[np.float32]  # (rows, columns): how active a word is in each patch
@@ -63,6 +66,7 @@ class WordPortrait:
     """Everything that a word's page shows."""
 
     uses: WordUse
+    gallery: str  # its folder
     top: tuple[WordInImage, ...]  # the images with most of it
     middle: tuple[WordInImage, ...]  # those around the median
     random: tuple[WordInImage, ...]
@@ -100,7 +104,7 @@ class WordPortrait:
             "place": self.mean_grid.tolist(),
             "purity": uses.purity,
             "folders": [
-                {"name": f.name, "pictures": f.n_images, "has_word": f.has_word}
+                {"name": f.name, "pictures": f.n_images, "has_word": f.has_word, "lift": f.lift}
                 for f in uses.folders
             ],
         }
@@ -148,7 +152,7 @@ def find_strongest(
 
 def _make_portrait(store: GalleryStore, finder: "_WordFinder", word: int) -> WordPortrait:
     uses = finder.statistics.word(word)
-    choice = _choose_images(uses.images, seed=word)
+    choice = _choose_images(_leave_out_copies(store, uses.images), seed=word)
     companions = [
         (finder.facts[companion.word], companion.lift)
         for companion in uses.companions
@@ -170,6 +174,7 @@ def _make_portrait(store: GalleryStore, finder: "_WordFinder", word: int) -> Wor
 
     return WordPortrait(
         uses,
+        str(store.path),
         find(choice.top),
         find(choice.middle),
         find(choice.random),
@@ -237,6 +242,23 @@ class _Choice(NamedTuple):
     @property
     def all(self) -> list[ImageWithWord]:
         return [*self.top, *self.middle, *self.random, *self.averaged]
+
+
+def _leave_out_copies(store: GalleryStore, uses: Sequence[ImageWithWord]) -> list[ImageWithWord]:
+    """Return the images without copies of those before them, as far as a portrait looks at them.
+
+    Further down the list there are too many to be compared.
+    """
+
+    def choose(snapshot: Snapshot) -> list[ImageWithWord]:
+        distinct = DistinctImages(snapshot)
+        return [
+            use
+            for n, use in enumerate(uses)
+            if n >= _COMPARED or distinct.accept(store.find_image(use.path, snapshot).row)
+        ]
+
+    return store.read(choose)
 
 
 def _choose_images(uses: Sequence[ImageWithWord], seed: int) -> _Choice:

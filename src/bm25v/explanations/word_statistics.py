@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 COMPANIONS = 8
 
+_USUAL_IMAGES = 3  # that are added to each folder for comparison with others
 _CHUNK_ROWS = 4_096  # looked at once
 _ENTRY = np.dtype([("word", np.int32), ("row", np.int64), ("tf", np.int32)])
 _SHOWN = 10  # words of a list in a REPL
@@ -102,11 +103,15 @@ class WordList(list[WordInGallery]):
 
 
 class FolderWithWord(NamedTuple):
-    """A folder, how many images it has, and how many of them have a word."""
+    """A folder, how many images it has, and how many of them have a word.
+
+    `lift` is how many times as frequent the word is there as in the whole gallery.
+    """
 
     name: str
     n_images: int
     has_word: int
+    lift: float
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,7 @@ class WordUse:
     n: int  # images in the gallery
     images: tuple[ImageWithWord, ...]  # all that have it, strongest first
     companions: tuple[SharedWord, ...]  # words that are often in the same images
-    folders: tuple[FolderWithWord, ...]  # most images with the word first; none if all are in one
+    folders: tuple[FolderWithWord, ...]  # where it is most frequent first; none if all are in one
 
     def __repr__(self) -> str:
         word = identify_word(self.facts.word, self.facts.name)
@@ -132,7 +137,9 @@ class WordUse:
     @property
     def purity(self) -> float | None:
         """The share of the images with the word that are in the folder with most of them."""
-        return self.folders[0].has_word / self.facts.df if self.folders else None
+        if not self.folders:
+            return None
+        return max(folder.has_word for folder in self.folders) / self.facts.df
 
 
 class _Listing(NamedTuple):
@@ -217,19 +224,29 @@ def rows_with_word(snapshot: Snapshot, word: int) -> tuple[Rows, list[float]]:
 def count_folders(paths: Sequence[str], with_word: Sequence[str]) -> tuple[FolderWithWord, ...]:
     """Return for each parent folder how many images it has and how many of them have a word.
 
-    >>> paths = ["/p/cat/1.jpg", "/p/cat/2.jpg", "/p/dog/1.jpg"]
+    >>> paths = ["/p/cat/1.jpg", "/p/cat/2.jpg", "/p/dog/1.jpg", "/p/dog/2.jpg"]
     >>> for folder in count_folders(paths, with_word=paths[1:]):
     ...     print(folder)
-    FolderWithWord(name='dog', n_images=1, has_word=1)
-    FolderWithWord(name='cat', n_images=2, has_word=1)
+    FolderWithWord(name='dog', n_images=2, has_word=2, lift=1.3333333333333333)
+    FolderWithWord(name='cat', n_images=2, has_word=1, lift=0.6666666666666666)
     >>> count_folders(paths[:2], with_word=paths[:1])
     ()
     """
     all_counts, word_counts = _count_by_folder(paths), _count_by_folder(with_word)
     if len(all_counts) < 2:
         return ()
-    folders = [FolderWithWord(name, all_counts[name], n) for name, n in word_counts.items()]
-    return tuple(sorted(folders, key=lambda f: (-f.has_word, f.n_images, f.name)))
+    share = len(with_word) / len(paths)
+    folders = [
+        FolderWithWord(name, all_counts[name], n, n / all_counts[name] / share)
+        for name, n in word_counts.items()
+    ]
+
+    def careful_share(folder: FolderWithWord) -> float:
+        """Add a few usual images, so that a folder with a single image is not the first."""
+        n_with_word = folder.has_word + share * _USUAL_IMAGES
+        return n_with_word / (folder.n_images + _USUAL_IMAGES)
+
+    return tuple(sorted(folders, key=lambda f: (-careful_share(f), -f.has_word, f.name)))
 
 
 def _count_by_folder(paths: Sequence[str]) -> Counter[str]:

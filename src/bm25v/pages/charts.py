@@ -19,6 +19,7 @@ from bm25v.explanations.word_portrait import TfBin
 MAX_POINTS = 300  # of a curve
 
 _WIDTH = 520
+_CURVE_POINTS = 120
 _BINS_PER_DECADE = 3  # with more, rare words, which are in 1, 2, 3 … patches, leave bins empty
 
 Ticks = Sequence[tuple[float, str]]
@@ -197,8 +198,11 @@ def density_bins(density_v: NDArray[np.float64]) -> list[DensityBin]:
     return [DensityBin(*values) for values in zip(edges, edges[1:], counts, strict=False)]
 
 
-def draw_density_histogram(density_v: NDArray[np.float64]) -> Markup:
-    """Draw how many words have which density; words that are never active get their own bar."""
+def draw_density_histogram(density_v: NDArray[np.float64], of: str = "patches") -> Markup:
+    """Draw how many words are in which share of the patches or images.
+
+    Words that are in none get a bar of their own.
+    """
     bins, n_silent = density_bins(density_v), int((density_v == 0).sum())
     highest = max([n_silent, 1, *(density_bin.words for density_bin in bins)])
     slot = (_BARS.right - 8) / (len(bins) + 1.5)  # half a slot separates the silent words
@@ -207,7 +211,7 @@ def draw_density_histogram(density_v: NDArray[np.float64]) -> Markup:
     start = 8 + 1.5 * slot
     for n, density_bin in enumerate(bins):
         low, high = percent(density_bin.low), percent(density_bin.high)
-        label = f"{density_bin.words:,} words, active in {low} to {high} of the patches"
+        label = f"{density_bin.words:,} words, active in {low} to {high} of the {of}"
         parts.append(_bar(start + n * slot, slot, density_bin.words, highest, "active", label))
     parts.append(_text(8 + slot / 2, _BARS.bottom + 20, "silent"))
     edges = [density_bin.low for density_bin in bins]
@@ -218,8 +222,22 @@ def draw_density_histogram(density_v: NDArray[np.float64]) -> Markup:
             parts.append(_line(x, _BARS.bottom, x, _BARS.bottom + 5, "axis"))
             parts.append(_text(x, _BARS.bottom + 20, percent(edge)))
     parts.append(_line(8, _BARS.bottom, _BARS.right, _BARS.bottom, "axis"))
-    label = "How many words are active in which share of the patches"
+    label = f"How many words are active in which share of the {of}"
     return _drawing(_BARS, label, parts, "histogram")
+
+
+def draw_frequencies(df_v: NDArray[np.int64]) -> Markup:
+    """Draw how many images have each word, the most frequent word first, on logarithmic axes."""
+    frequencies = np.sort(df_v[df_v > 0])[::-1]
+    ranks = np.unique(np.geomspace(1, max(len(frequencies), 1), _CURVE_POINTS).astype(int))
+    points = [(float(rank), float(frequencies[rank - 1])) for rank in ranks[: len(frequencies)]]
+    highest = points[0][1] if points else 1.0
+    return draw_lines(
+        "How many images have each word",
+        [Line("words in use", points, "s0", is_marked=False)],
+        log_axis("words, the most frequent first", 1, max(10, len(frequencies))),
+        log_axis("images", 1, max(10, highest)),
+    )
 
 
 def draw_training_curve(points: Sequence[tuple[int, float]], final: float | None) -> Markup:

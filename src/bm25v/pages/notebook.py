@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bm25v import images
-from bm25v.display import count, percent
+from bm25v.display import count
 from bm25v.explanations.crops import (
     Grid,
     Pixels,
@@ -115,10 +115,11 @@ def word_fragment(word: WordInGallery) -> str:
 
 
 def word_use_fragment(use: WordUse) -> str:
-    """Return one word with the images where it is strongest, and the folder that has most."""
+    """Return one word with the images and the folder where it is strongest."""
     word = _describe_word(use.facts, use.images[:_WORD_IMAGES], of=use.n)
-    if use.purity is not None:
-        word["facts"] += [f"{percent(use.purity)} of them in {use.folders[0].name}"]
+    if use.folders:
+        first = use.folders[0]
+        word["facts"] += [f"{first.lift:.1f} × as frequent in {first.name}"]
     return _render_words([word])
 
 

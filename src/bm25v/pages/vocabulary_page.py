@@ -1,7 +1,7 @@
 """A vocabulary becomes a page: numbers of its training, charts, sample words.
 
-In: a `Vocabulary`, with what training wrote into its folder. Out: HTML. Not this module's job:
-choosing sample words.
+In: a `Vocabulary`, with what training wrote into its folder, and its words in a gallery. Out: HTML.
+Not this module's job: choosing sample words.
 """
 
 import sys
@@ -13,9 +13,12 @@ import numpy as np
 
 from bm25v.display import word_label
 from bm25v.errors import VocabularyError
+from bm25v.explanations.crops import cut_examples, encode_jpeg
+from bm25v.explanations.gallery_samples import GallerySamples
 from bm25v.explanations.samples import FILE_NAME, Samples
-from bm25v.pages.charts import draw_density_histogram, draw_training_curve
-from bm25v.pages.render import render
+from bm25v.pages.charts import draw_density_histogram, draw_frequencies, draw_training_curve
+from bm25v.pages.commands import join_command
+from bm25v.pages.render import EmbeddedImage, render
 from bm25v.schema import SchemaError, check_values, number, parse_object, whole
 from bm25v.vocabulary import Vocabulary
 
@@ -23,10 +26,11 @@ LOG_NAME = "training.jsonl"
 
 _LOG_ENTRY = {"step": whole(0, 1 << 53), "fvu": number(0, 1e9)}
 _MAX_SILENT = 2000  # silent words that are listed
+_CROP_SIDE = 128  # pixels
 
 
-def render_vocabulary(vocabulary: Vocabulary) -> str:
-    """Return the page; where a file is missing in the folder, the page names it.
+def render_vocabulary(vocabulary: Vocabulary, gallery: GallerySamples | None = None) -> str:
+    """Return the page; if neither folder nor gallery show words, it says how to get them.
 
     >>> page = render_vocabulary(Vocabulary.load("toy"))
     >>> "<dd>192</dd>" in page, "No curve" in page, "No densities" in page
@@ -51,6 +55,11 @@ def render_vocabulary(vocabulary: Vocabulary) -> str:
         samples_name=FILE_NAME,
         max_silent=_MAX_SILENT,
         **({} if samples is None else _describe_samples(vocabulary, samples)),
+        gallery=None if gallery is None else _describe_gallery(gallery),
+        commands=[
+            join_command("demo"),
+            join_command("words", "report", vocabulary.source, "-g", "demo/gallery.bm25v"),
+        ],
     )
 
 
@@ -93,6 +102,32 @@ def _describe_samples(vocabulary: Vocabulary, samples: Samples) -> dict[str, Any
                 "examples": word.examples,
             }
             for word in samples.words
+        ],
+    }
+
+
+def _describe_gallery(gallery: GallerySamples) -> dict[str, Any]:
+    cut = cut_examples((e for word in gallery.words for e in word.examples), side=_CROP_SIDE)
+    n_images = max(gallery.n_images, 1)
+    return {
+        "name": Path(gallery.gallery).name,
+        "path": gallery.gallery,
+        "n_images": gallery.n_images,
+        "n_words": int(np.count_nonzero(gallery.df_v)),
+        "frequencies": draw_frequencies(gallery.df_v),
+        "histogram": draw_density_histogram(gallery.df_v / n_images, of="images"),
+        "words": [
+            {
+                "label": word.label,
+                "share": word.df / n_images,
+                "df": word.df,
+                "crops": [
+                    EmbeddedImage(encode_jpeg(cut[e]), f"{word.label} in {Path(e.path).name}")
+                    for e in word.examples
+                    if e in cut
+                ],
+            }
+            for word in gallery.words
         ],
     }
 

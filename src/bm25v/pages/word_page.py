@@ -11,6 +11,7 @@ from bm25v.display import percent
 from bm25v.errors import ImageError
 from bm25v.explanations.crops import Grid, Pixels, crop_word, encode_highlight, encode_jpeg
 from bm25v.explanations.word_portrait import RelatedWord, WordInImage, WordPortrait
+from bm25v.pages import commands
 from bm25v.pages.charts import draw_position_map, draw_tf_histogram
 from bm25v.pages.render import EmbeddedImage, render
 
@@ -27,15 +28,14 @@ def render_word(
     uses, links = portrait.uses, links or {}
     word = uses.facts
     visible = [image for image in portrait.top if image.grid is not None]
-    folders = [folder.name for folder in uses.folders]
-    common = [folder.name for folder in uses.folders if folder.has_word > 1]
     return render(
         "word.html",
         word=word,
         home=home,
         n_images=uses.n,
-        only_folder=folders[0] if len(folders) == 1 else None,
-        main_folders=(common or folders)[:3],
+        only_folder=uses.folders[0].name if len(uses.folders) == 1 else None,
+        main_folders=[f for f in uses.folders if f.lift > 1][:3],
+        name_command=commands.name_command(portrait.gallery, word.word),
         hero=[_make_crop(image, word.label) for image in visible],
         facts=list(_facts(portrait)),
         groups=_image_groups(portrait),
@@ -85,8 +85,9 @@ def _facts(portrait: WordPortrait) -> Iterator[tuple[str, str]]:
     yield f"{uses.facts.df:,}", "images have it"
     yield percent(uses.facts.df / max(uses.n, 1)), "of the gallery"
     yield f"{uses.facts.idf:.2f}", "IDF"
-    if uses.purity is not None:
-        yield percent(uses.purity), f"of them in {uses.folders[0].name}"
+    if uses.folders:
+        first = uses.folders[0]
+        yield f"{first.lift:.1f} ×", f"as frequent in {first.name} as in all images"
 
 
 def _image_groups(portrait: WordPortrait) -> list[dict[str, object]]:
@@ -98,7 +99,6 @@ def _image_groups(portrait: WordPortrait) -> list[dict[str, object]]:
         return {
             "title": title,
             "about": about,
-            "has_legend": not has_crops,
             "images": [_describe_image(image, label, has_crops=has_crops) for image in shown],
         }
 
@@ -117,7 +117,7 @@ def _describe_image(image: WordInImage, label: str, *, has_crops: bool) -> dict[
         "folder": path.parent.name,
         "tf": image.tf,
         "crop": _make_crop(image, label) if has_crops else None,
-        "heat_map": _make_heat_map(image, label),
+        "highlight": _make_highlight(image, label),
     }
 
 
@@ -147,7 +147,7 @@ def _make_crop(image: WordInImage, label: str, side: int = _CROP_SIDE) -> Embedd
     return EmbeddedImage(encode_jpeg(part), f"{label} in {name}")
 
 
-def _make_heat_map(image: WordInImage, label: str) -> EmbeddedImage:
+def _make_highlight(image: WordInImage, label: str) -> EmbeddedImage:
     name = Path(image.path).name
     try:
         pixels, grid = _read(image, _MAP_SIDE)

@@ -16,18 +16,15 @@ from bm25v import images
 from bm25v.backbones import Backbone
 from bm25v.errors import ImageError
 from bm25v.explanations import crops
-from bm25v.explanations.samples import Samples, SampleWord
+from bm25v.explanations.samples import EXAMPLES, Samples, SampleWord, choose_words
 from bm25v.progress import Progress, no_progress
 from bm25v.sae.model import Codes, SparseAutoEncoder
 from bm25v.threads import available_cpus
 from bm25v.vocabulary import bag as bags
 
 IMAGES = 400
-WORDS = 24
-EXAMPLES = 7  # images per word
 STOP_SHARE = 0.7  # of the images: a word in more of them does not enter bags
 
-_ENOUGH_IMAGES = 4  # a word in fewer images has little to show
 _EXAMPLE_SIDE, _HEAT_MAP_SIDE = 96, 144
 
 Pixels = NDArray[np.uint8]
@@ -75,28 +72,6 @@ def find_stop_words(images_v: Counts, n_images: int) -> tuple[int, ...]:
     frequent = np.flatnonzero(images_v > STOP_SHARE * n_images)
     most = frequent[np.argsort(-images_v[frequent], kind="stable")[: len(images_v) // 500]]
     return tuple(sorted(most.tolist()))
-
-
-def choose_words(patches_v: Counts, images_v: Counts) -> list[int]:
-    """Return words spread evenly over the logarithm of their frequency, frequent ones first.
-
-    >>> patches_v = 2 ** np.arange(12)
-    >>> choose_words(patches_v, images_v=patches_v)
-    [11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
-    """
-    words = np.flatnonzero(images_v >= _ENOUGH_IMAGES)
-    if len(words) < WORDS:
-        words = np.flatnonzero(images_v)
-    words = words[np.argsort(-patches_v[words], kind="stable")]
-    if len(words) <= WORDS:
-        return [int(word) for word in words]
-    logs = np.log(patches_v[words])
-    chosen: list[int] = []
-    for target in np.linspace(logs[0], logs[-1], WORDS):
-        distances = np.abs(logs - target)
-        distances[chosen] = np.inf
-        chosen.append(int(distances.argmin()))
-    return [int(word) for word in words[sorted(chosen)]]
 
 
 def _encode_image(backbone: Backbone, sae: SparseAutoEncoder, path: Path) -> Codes | None:
