@@ -1,8 +1,6 @@
 """`bm25v search` and `bm25v explain`."""
 
 import os
-import shlex
-import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -34,11 +32,11 @@ from bm25v.cli.printing import (
     temporary_page,
 )
 from bm25v.cli.show import (
-    EXAMPLE_BOX,
     EXAMPLE_SIDE,
     Box,
     Shown,
     can_show,
+    show_examples,
     show_images,
     thumbnail_box,
 )
@@ -166,8 +164,10 @@ def _explain_command(
     images: tuple[str, ...], gallery_path: Path, query_options: "QueryOptions"
 ) -> Callable[[str], str]:
     """Return what makes the command that explains a hit of this search."""
+    from bm25v.pages.commands import join_command
+
     context = click.get_current_context()
-    words = ["bm25v", "explain", *map(os.path.abspath, images)]
+    paths = [os.path.abspath(image) for image in images]
     options = [f"--gallery={os.path.abspath(gallery_path)}"]
     for name in sorted(query_options.keys() - {"k", "offset", "include_query"}):
         if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
@@ -175,8 +175,7 @@ def _explain_command(
             value = context.params[name]
             values = value if isinstance(value, tuple) else (value,)
             options += [f"{option.opts[0]}={value}" for value in values]
-    join = subprocess.list2cmdline if os.name == "nt" else shlex.join
-    return lambda hit: join([*words, hit, *options, "--open"])
+    return lambda hit: join_command("explain", *paths, hit, *options, "--open")
 
 
 def _collect(results: "Results", folder: Path, link: bool) -> "Collection":
@@ -433,7 +432,7 @@ def _show_images(explanation: "Explanation") -> None:
     first = explanation.parts[:_SHOWN_WORDS]
     crops = cut_examples((e for part in first for e in part.examples), side=EXAMPLE_SIDE)
     for part in first:
-        examples = [Shown(crops[e], ()) for e in part.examples if e in crops]
+        examples = [crops[example] for example in part.examples if example in crops]
         if examples:
             echo(f"{part.word.label} in other images:")
-            show_images(examples, EXAMPLE_BOX)
+            show_examples(examples)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from bm25v.explanations.terminal import Cell, Pixels
 
 _GAP = 2  # columns between two images
+EXAMPLE_SIDE = 96  # pixels of an image that shows a word
+_EXAMPLE_COLUMNS = 36  # of such an image, at most
 _MAX_WIDTH = 200  # columns of a row, also where a line has no end
 
 
@@ -19,9 +21,6 @@ class Box(NamedTuple):
 
     columns: int
     lines: int
-
-
-EXAMPLE_BOX, EXAMPLE_SIDE = Box(16, 8), 96  # of an image that shows a word: cells, and pixels
 
 
 class Shown(NamedTuple):
@@ -47,6 +46,13 @@ def thumbnail_box() -> Box:
     from bm25v.explanations.terminal import BLOCKS, choose_protocol
 
     return Box(25, 12) if choose_protocol(os.environ) == BLOCKS else Box(18, 9)
+
+
+def show_examples(crops: "Sequence[Pixels]") -> None:
+    """Print images that show a word in one row, as large as the terminal allows."""
+    columns = (min(console().width, _MAX_WIDTH) + _GAP) // max(1, len(crops)) - _GAP
+    columns = max(1, min(columns, _EXAMPLE_COLUMNS))
+    show_images([Shown(pixels, ()) for pixels in crops], Box(columns, -(-columns // 2)))
 
 
 def show_images(shown: Sequence[Shown], box: Box) -> None:

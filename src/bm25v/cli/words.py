@@ -204,18 +204,26 @@ def _find_word(gallery: "Gallery", word: str) -> int:
 
 
 @words.command("name")
-@click.argument("word")
+@click.argument("word", required=False)
 @click.argument("name", required=False)
 @gallery_option
 @click.option("--clear", is_flag=True, help="Remove the name instead.")
 @json_option
-def name_word(word: str, name: str | None, gallery_path: Path, clear: bool, as_json: bool) -> None:
+def name_word(
+    word: str | None, name: str | None, gallery_path: Path, clear: bool, as_json: bool
+) -> None:
     """Give WORD a NAME, which all searches of this gallery show.
 
     The name is stored in this gallery and replaces a name that the vocabulary has.
+
+    Without a WORD, the words that have no name are shown one after the other, each in four images,
+    the most useful ones first: type a name, press Enter to skip a word, or q to end.
     """
     from bm25v.api import Gallery
 
+    if word is None:
+        _name_by_looking(gallery_path, clear or as_json)
+        return
     if (name is None) != clear:
         raise click.UsageError("give a NAME, or --clear to remove it")
     with Gallery.open(gallery_path) as gallery:
@@ -226,6 +234,16 @@ def name_word(word: str, name: str | None, gallery_path: Path, clear: bool, as_j
         print_json({"word": number, "name": new_name})
     else:
         echo(f"word {number}: {new_name}" if new_name else f"word {number} has no name now")
+
+
+def _name_by_looking(gallery_path: Path, has_options: bool) -> None:
+    from bm25v.api import Gallery
+    from bm25v.cli.naming import is_interactive, name_by_looking
+
+    if has_options or not is_interactive():
+        raise click.UsageError("give a WORD and a NAME; naming words by looking needs a terminal")
+    with Gallery.open(gallery_path) as gallery:
+        name_by_looking(gallery)
 
 
 @words.command("export")

@@ -62,6 +62,20 @@ def read_prompts(path: Path) -> list[str]:
     return list(prompts)
 
 
+def find_words_to_name(store: GalleryStore) -> list[int]:
+    """Return the words in use that have no name, those first that explain most hits.
+
+    These are often among the strongest words of an image, which the index has, and rare enough to
+    count. IDF is squared, because frequent words rarely show one thing that has a name.
+    """
+    snapshot, names = store.snapshot(), store.word_names
+    statistics = snapshot.word_statistics
+    in_use = np.flatnonzero(statistics.df_v)
+    use = snapshot.searcher.statistics.df_v[in_use] * statistics.idf(in_use) ** 2
+    by_use = in_use[np.argsort(-use, kind="stable")].tolist()
+    return [word for word in by_use if word not in names]
+
+
 def suggest_names(
     store: GalleryStore,
     words: Sequence[int],

@@ -1,5 +1,4 @@
-// The panels open and close without this script. It adds: arrow keys go to the next hit, and a
-// button copies the command.
+// The panels open and close without this script. It adds: arrow keys go to the next hit.
 const panels = [...document.querySelectorAll(".panel")];
 
 document.addEventListener("keydown", (event) => {
@@ -11,11 +10,3 @@ document.addEventListener("keydown", (event) => {
   panels[open].hidePopover();
   next.showPopover();
 });
-
-for (const button of document.querySelectorAll(".copy")) {
-  button.hidden = false;
-  button.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(button.parentElement.querySelector("code").textContent);
-    button.textContent = "Copied";
-  });
-}
