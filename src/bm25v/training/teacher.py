@@ -1,0 +1,59 @@
+"""What a classifier sees in an image: logits of the 1,000 classes of ImageNet, patch by patch.
+
+In: an image. Out: logits for each patch of MobileNetV2's 7 × 7 grid. Its classifier is linear over
+the mean of the patches, so the logits of the whole image, or of any part of it, are the mean of
+those of its patches. Concepts and names of words are learnt from them. Not this module's job: what
+the classes are called (`wordnet`).
+"""
+
+from importlib import resources
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bm25v.backbones.onnx import MOBILENET, OnnxBackbone
+from bm25v.backbones.onnx_model import create_session
+from bm25v.backbones.protocol import Floats, ImageArray
+from bm25v.threads import locked_cached_property
+
+_CLASSIFIER = "mobilenetv20_output_pred_weight"
+
+
+def class_ids() -> list[str]:
+    """Return the WordNet ids of the classes, in the order of the logits.
+
+    >>> class_ids()[:2]
+    ['n01440764', 'n01443537']
+    """
+    text = resources.files("bm25v.training").joinpath("imagenet_classes.txt").read_text("ascii")
+    return text.split()
+
+
+class Teacher:
+    """MobileNetV2 as a classifier of patches; downloaded on first use."""
+
+    name = MOBILENET.name
+    licence = f"{MOBILENET.file.origin}, {MOBILENET.file.licence}"
+
+    def __init__(self) -> None:
+        self._backbone = OnnxBackbone(MOBILENET)
+
+    def classify_patches(self, image_hwc: ImageArray) -> Floats:
+        """Return the logits of each patch, (49, 1000), of an upright RGB image."""
+        return self.classify_features(self.forward(image_hwc))
+
+    def forward(self, image_hwc: ImageArray) -> Floats:
+        """Return the features of each patch, (49, 1280)."""
+        return self._backbone.forward(self._backbone.prepare_image(image_hwc)).patches_pd
+
+    def classify_features(self, features: NDArray[np.floating]) -> Floats:
+        """Return the logits of features, or of means of features, along the last axis."""
+        return np.asarray(features, np.float32) @ self._classifier_dc
+
+    @locked_cached_property
+    def _classifier_dc(self) -> Floats:
+        session = create_session(*MOBILENET.read_model(), [_CLASSIFIER])
+        side = MOBILENET.pixels.size
+        pixels = np.zeros((1, 3, side, side), np.float32)  # a constant does not depend on them
+        (weights,) = session.run([_CLASSIFIER], {session.get_inputs()[0].name: pixels})
+        return np.ascontiguousarray(weights.reshape(weights.shape[0], -1).T)
