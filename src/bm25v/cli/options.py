@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT_GALLERY = "gallery.bm25v"
-MODES = ("hybrid", "words", "two-stage", "sparse", "dense")
+MODES = ("hybrid", "words", "two-stage", "sparse", "dense", "concepts")
 
 
 class PathType(click.Path):  # noqa: TID251 - the one place
@@ -59,7 +59,8 @@ _QUERY_OPTIONS = (
     click.option(
         "--text",
         metavar="TEXT",
-        help="What to search for, in words: by a text tower, or by the names of visual words.",
+        help="What to search for, in words: 'a cat on a chair without a dog'. By a text tower, or "
+        "by concepts and the names of visual words.",
     ),
     click.option(
         "--region",

@@ -55,8 +55,10 @@ _ORDERS = {
     "two-stage": "sorted by similarity",
     "sparse": "sorted by words of the index (BM25)",
     "dense": "sorted by similarity",
+    "concepts": "sorted by the probability of what the text names",
 }
 _NARROW, _WIDE = 80, 100  # columns: below, fewer numbers are shown; from there on, more
+_TERMS = 4  # of a text, at most
 _HIT_WORDS = 5  # at most, beside a hit
 _QUERY_WORDS = 8  # at most, below the hits
 _IMAGE_COLUMNS, _LEAST_IMAGE_COLUMNS, _IMAGE_LINES = 60, 16, 30  # of an explained image
@@ -253,7 +255,10 @@ def _print_table(results: "Results") -> None:
         )
         for hit in results
     ]
+    terms = _list_terms(results)
     hidden = set() if is_wide else {"by words", "BM25"}
+    if results.mode == "concepts":
+        hidden |= {"BM25", "coverage"} if not results.sparse_factor else {"coverage"}
     if results.mode == "sparse" or results.candidates is None:
         hidden.add("by words")
     if results.mode in ("sparse", "words"):
@@ -262,15 +267,25 @@ def _print_table(results: "Results") -> None:
     print_table(
         [
             *(column for column in make_columns(header, rows) if column.title not in hidden),
+            *make_columns(*terms),
             path_column("image", (hit.path for hit in results)),
             Column("words that add most", words),
         ]
     )
 
 
+def _list_terms(results: "Results") -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return a column with the probability of each term of a text: its titles and its values."""
+    titles = tuple(part.label for part in results.hits[0].concepts)[:_TERMS]
+    values = [tuple(f"{p.probability:.0%}" for p in hit.concepts[:_TERMS]) for hit in results]
+    return titles, values
+
+
 def _is_steered(results: "Results") -> bool:
     """Return whether the weights of words are others than those of one image."""
     weights = [word.weight for word in results.query]
+    if results.mode == "concepts":
+        return bool(results.sparse_factor)
     if results.mode in ("hybrid", "words"):  # by the strength of a word, up to 1
         return any(weight < 0 or weight > 1 for weight in weights)
     return any(weight != 1 for weight in weights)

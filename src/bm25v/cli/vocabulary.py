@@ -9,6 +9,7 @@ import click
 
 from bm25v.cli.options import PathType, json_option
 from bm25v.cli.printing import echo, print_facts, print_json
+from bm25v.errors import WrongUse
 
 if TYPE_CHECKING:
     from bm25v.vocabulary import Vocabulary
@@ -124,7 +125,7 @@ def _print_training(vocabulary: "Vocabulary", output: Path, as_json: bool) -> No
 
 @click.group("vocabulary")
 def vocabulary() -> None:
-    """Import, export and refit vocabularies."""
+    """Import, export and refit vocabularies; add concepts."""
 
 
 @vocabulary.command("import")
@@ -228,6 +229,68 @@ def refit(vocabulary: str, images: Path, output: Path, draws: int, as_json: bool
     else:
         before, after = facts["explained_variance_before"], facts["explained_variance"]
         echo(f"{output}: {after:.2%} of the variance explained, {before:.2%} before")
+
+
+@vocabulary.command("concepts")
+@click.argument("vocabulary")
+@click.argument("images", nargs=-1, required=True, type=PathType(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=PathType(path_type=Path),
+    help="The folder to write  [default: the vocabulary's own folder]",
+)
+@click.option(
+    "--wordnet",
+    type=PathType(path_type=Path),
+    help="Make the table of names anew from the files of WordNet 3.0 in this folder, such as "
+    "/usr/share/wordnet  [default: the table of the default vocabulary]",
+)
+@json_option
+def make_concepts(
+    vocabulary: str,
+    images: tuple[Path, ...],
+    output: Path | None,
+    wordnet: Path | None,
+    as_json: bool,
+) -> None:
+    """Let texts find images: fit concepts to folders of IMAGES.
+
+    A concept is a thing with a name, such as "cat" or "rocking chair", and a direction over dense
+    vectors. MobileNetV2 says what it sees in the images; they need no labels. Words, bags and the
+    fingerprint stay, so galleries stay valid.
+    """
+    from bm25v.cli.progress import progress_bar
+    from bm25v.display import display_path
+    from bm25v.training.concepts import find_table, make_concepts
+    from bm25v.vocabulary import Vocabulary
+
+    loaded = Vocabulary.load(vocabulary)
+    folder = output or loaded.folder
+    if folder is None or (output is None and loaded.source == vocabulary == loaded.name):
+        raise WrongUse(f"the vocabulary {vocabulary} comes with bm25v: give a folder with -o")
+    table = find_table(wordnet)
+
+    def on_error(path: Path, error: Exception) -> None:
+        echo(f"left out: {display_path(str(path))}: {error}", err=True)
+
+    with progress_bar() as show:
+        fitted = make_concepts(loaded, images, table, folder, progress=show, on_error=on_error)
+    facts = {
+        "folder": str(folder),
+        "concepts": len(table.concepts),
+        "directions": table.n_columns,
+        "pictures": fitted.n_images,
+        "top5": fitted.top5,
+    }
+    if as_json:
+        print_json(facts)
+    else:
+        echo(
+            f"{folder}: {len(table.concepts):,} concepts from {fitted.n_images:,} images; in "
+            f"{fitted.top5:.0%} of the images, fitted to others, the class that MobileNetV2 sees "
+            "is among the first five"
+        )
 
 
 @click.group("models")

@@ -32,7 +32,9 @@ def sum_up(match: Match) -> Iterator[SumLine]:
     """
     words = count(len(match.words), "shared word")
     whole = "cosine of both whole images"
-    if match.mode == "hybrid" and match.dense is not None:
+    if match.concepts:
+        yield from _sum_up_text(match, words, whole)
+    elif match.mode == "hybrid" and match.dense is not None:
         terms = [match.dense, match.sparse_factor * match.sparse]
         similarity, by_words = round_to_sum(terms, match.score, digits=3)
         yield SumLine("overall similarity", f"{similarity:.3f}", whole)
@@ -43,8 +45,26 @@ def sum_up(match: Match) -> Iterator[SumLine]:
     else:
         yield SumLine("overall similarity", f"{match.score:.3f}", whole)
         yield SumLine(words, "", f"{match.sparse:.2f} points, which did not order the hits")
-    by_words_alone = match.mode in ("words", "sparse")
+    by_words_alone = match.mode in ("words", "sparse") and not match.concepts
     yield SumLine("score", f"{match.score:.{2 if by_words_alone else 3}f}")
+
+
+def _sum_up_text(match: Match, words: str, whole: str) -> Iterator[SumLine]:
+    """Yield the terms of a text, then what else its score has."""
+    lines = [
+        (term.label, term.value, f"{term.probability:.0%} probable, as a logarithm")
+        for term in match.concepts
+    ]
+    if match.dense is not None and match.mode not in ("words", "sparse"):
+        lines.append(("overall similarity", match.dense, whole))
+    if match.sparse_factor:
+        points = f"{match.sparse:.2f} points × {match.sparse_factor:.3g}"
+        lines.append((words, match.sparse_factor * match.sparse, points))
+    rounded = round_to_sum([value for _, value, _ in lines], match.score, digits=3)
+    for (label, _, about), value in zip(lines, rounded, strict=True):
+        yield SumLine(label, f"{value:.3f}", about)
+    if not match.sparse_factor:
+        yield SumLine(words, "", "shared with the best images, which did not order the hits")
 
 
 def round_to_sum(values: Sequence[float], total: float, digits: int = 2) -> list[float]:

@@ -20,6 +20,7 @@ _ORDERS = {
     "two-stage": "The best candidates by words (BM25), sorted by similarity (cosine)",
     "sparse": "Sorted by words (BM25)",
     "dense": "All images, sorted by similarity (cosine)",
+    "concepts": "All images, sorted by the probability of what the text names",
     "hybrid": "The best candidates by words (BM25), sorted by similarity and words",
 }
 _ICON_SIDE, _QUERY_SIDE, _HIT_SIDE, _MAP_SIDE = 96, 440, 320, 220  # pixels

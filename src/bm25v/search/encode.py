@@ -26,9 +26,10 @@ from bm25v.images import ImageInput
 from bm25v.index.bm25 import WeightedWords
 from bm25v.sae.model import Codes
 from bm25v.search import regions
+from bm25v.search.concepts import ConceptTerm, sum_log_probabilities
 from bm25v.search.filters import RowFilter, find_own_rows, select_rows
 from bm25v.search.query import FULL_BAG_MODES, Mode, Query, QueryImage, Word
-from bm25v.search.text import interpret_text
+from bm25v.search.text import NO_TEXT, TextMeaning, interpret_text, share_words
 from bm25v.vocabulary import Encoding, Vocabulary
 from bm25v.vocabulary.bag import Bag, expand_bag, pool_codes
 from bm25v.vocabulary.folder import MAX_K_POST
@@ -54,11 +55,16 @@ class EncodedQuery:
     text: str | None = None
     notes: tuple[str, ...] = ()  # for the user: what a text was taken to mean
     is_plain: bool = False  # one whole image, ordered by full bags: its scores can be judged
+    terms: tuple[ConceptTerm, ...] = ()  # of a text, by the vocabulary's concepts
+    understood: tuple[str, ...] = ()  # of a text
+    not_understood: tuple[str, ...] = ()
+    words_order: bool = True  # False: the words only describe the images nearest to a text
+    log_probabilities_n: NDArray[np.float64] | None = None  # sum over `terms`, if known already
 
     @property
     def uses_full_bags(self) -> bool:
         """Whether `words` are scored in full bags, and not in the bags of the index."""
-        return self.mode in FULL_BAG_MODES
+        return self.mode in (*FULL_BAG_MODES, "concepts")
 
     @property
     def first_words(self) -> WeightedWords:
@@ -90,7 +96,7 @@ def encode_query(
     `encodings` are those of the query's images, if they are encoded already.
     """
     vocabulary, names = store.vocabulary, store.word_names
-    mode = _plan_mode(query, store, snapshot)
+    mode = plan_mode(query, store, snapshot)
     must = _find_words(query.must, names, vocabulary)
     without = _find_words(query.without, names, vocabulary)
     boost = _find_boosts(query.boost, names, vocabulary)
@@ -101,15 +107,20 @@ def encode_query(
             "which hits are ordered better"
         )
     row_filter = RowFilter(must, without, selected, find_own_rows(query, store, snapshot))
-    full = mode in FULL_BAG_MODES
+    full = mode in FULL_BAG_MODES or (mode == "concepts" and snapshot.full_bags is not None)
     liked = [_stored_part(path, store, snapshot, full) for path in query.like]
     negative = [_stored_part(path, store, snapshot, full) for path in query.unlike]
     query = resolve_region(query)
     parts, codes = _encode_images(query, store, snapshot, encodings, full)
+    text = NO_TEXT
     if query.text is not None:
         text = interpret_text(query.text, mode, store, snapshot, row_filter)
-        parts.append(QueryPart(_text_bag(text.words), text.dense_e, text.no_dense))
-        notes.append(text.note)
+        row_filter = replace(row_filter, without=(*without, *text.excluded_words))
+        if text.terms:
+            boost = dict.fromkeys(text.words, 1.0) | boost
+        else:
+            parts.append(QueryPart(_text_bag(text.words), text.dense_e, text.no_dense))
+        notes += text.notes
     for image in query.negative:
         negative.append(_image_part(encode_image(vocabulary, image), query.query_words, full))
     words = combine_bags(
@@ -118,14 +129,18 @@ def encode_query(
         negative=[part.bag for part in negative],
         by_strength=full or query.query_words is not None,
     )
+    words = apply_word_options(words, must=must, without=row_filter.without, boost=boost)
+    if mode == "concepts" and text.terms:
+        return _encode_terms(text, words, row_filter, query, snapshot, tuple(boost), notes)
     dense_e, no_dense = _combine_dense(parts, liked, negative)
     if query.mode is None and dense_e is None:
         mode = "words" if full else "sparse"
     elif mode not in ("words", "sparse") and dense_e is None:
         without_vector = "'words' or 'sparse'" if snapshot.full_bags is not None else "'sparse'"
-        raise WrongUse(f"mode {mode!r}: {no_dense}; use mode {without_vector}")
+        without_vector = "'concepts'" if text.terms else without_vector
+        raise WrongUse(f"mode {mode!r}: {text.no_dense or no_dense}; use mode {without_vector}")
     return EncodedQuery(
-        apply_word_options(words, must=must, without=without, boost=boost),
+        words,
         mode,
         row_filter=row_filter,
         boosted=tuple(boost),
@@ -135,6 +150,51 @@ def encode_query(
         text=query.text,
         notes=tuple(notes),
         is_plain=full and dense_e is not None and _is_plain(query),
+        terms=text.terms,
+        understood=text.understood,
+        not_understood=text.not_understood,
+    )
+
+
+def _encode_terms(
+    text: TextMeaning,
+    words: WeightedWords,
+    row_filter: RowFilter,
+    query: Query,
+    snapshot: Snapshot,
+    boosted: tuple[int, ...],
+    notes: list[str],
+) -> EncodedQuery:
+    """Return a query that is ordered by the concepts of a text.
+
+    Words count if some were given by name or by options; otherwise those that the best images share
+    are shown beside the hits.
+    """
+    has_words = bool(len(words.words))
+    if (has_words or query.min_coverage) and snapshot.full_bags is None:
+        raise WrongUse(
+            "a text together with words or a minimum coverage needs full bags, which this gallery "
+            "does not have: `bm25v index` on its folders adds them"
+        )
+    rows = np.flatnonzero(row_filter.flag_rows(snapshot)) if row_filter else snapshot.rows
+    log_probabilities_n = np.full(len(snapshot.dense_ne), -np.inf)
+    log_probabilities_n[rows] = sum_log_probabilities(text.terms, snapshot, rows)
+    if not has_words:
+        shared = share_words(snapshot, rows, log_probabilities_n[rows])
+        words = combine_bags([_text_bag(shared)])
+    return EncodedQuery(
+        words,
+        "concepts",
+        row_filter=row_filter,
+        boosted=boosted,
+        no_dense=text.no_dense,
+        text=query.text,
+        notes=tuple(notes),
+        terms=text.terms,
+        understood=text.understood,
+        not_understood=text.not_understood,
+        words_order=has_words,
+        log_probabilities_n=log_probabilities_n,
     )
 
 
@@ -370,8 +430,17 @@ def _is_plain(query: Query) -> bool:
     return len(query.images) == 1 and is_whole and not any(others)
 
 
-def _plan_mode(query: Query, store: GalleryStore, snapshot: Snapshot) -> Mode:
+def plan_mode(query: Query, store: GalleryStore, snapshot: Snapshot) -> Mode:
     """Return the mode of a query: the given one, or the default if there is a dense vector."""
+    vocabulary, is_text_only = store.vocabulary, not (query.images or query.like)
+    if query.mode == "concepts":
+        if query.text is None or not is_text_only:
+            raise WrongUse("mode 'concepts' orders by a text alone: give one, without images")
+        if vocabulary.concepts is None:
+            raise WrongUse(
+                f"mode 'concepts': the vocabulary {vocabulary.name} has no concepts; `bm25v "
+                "vocabulary concepts` adds them"
+            )
     if query.mode in FULL_BAG_MODES and snapshot.full_bags is None:
         raise WrongUse(
             f"mode {query.mode!r}: {store.path} has no full bags; `bm25v index` on its folders "
@@ -382,6 +451,8 @@ def _plan_mode(query: Query, store: GalleryStore, snapshot: Snapshot) -> Mode:
     if query.text is not None and has_text_tower(store.vocabulary.backbone_name):
         by_words: Mode = "sparse" if snapshot.full_bags is None else "words"
         return by_words if query.boost else "dense"
+    if query.text is not None and is_text_only and vocabulary.concepts is not None:
+        return "concepts"
     if snapshot.full_bags is not None:
         return "hybrid"
     return "sparse" if query.boost else "two-stage"  # the cosine would ignore the boost

@@ -21,11 +21,12 @@ from bm25v.gallery.records import ImageRecord
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
 from bm25v.index.searcher import top_positions
+from bm25v.search.concepts import sum_log_probabilities
 from bm25v.search.encode import EncodedQuery, encode_batch, encode_query
 from bm25v.search.filters import covers_enough, explain_no_match, flag_rows
 from bm25v.search.query import Query
 from bm25v.search.ranking import cosines, score_full_bags
-from bm25v.search.results import Hit, Match, Matcher, Results
+from bm25v.search.results import Hit, Match, Matcher, Results, concept_weight
 from bm25v.threads import available_cpus
 from bm25v.vocabulary import Encoding
 
@@ -122,8 +123,10 @@ def search_encoded(
         query=matcher.query_words(),
         no_match=no_match,
         notes=matcher.notes(),
-        sparse_factor=matcher.sparse_factor if encoded.mode == "hybrid" else None,
+        sparse_factor=matcher.sparse_factor if encoded.mode in ("hybrid", "concepts") else None,
         candidates=ranked.n_candidates,
+        understood=encoded.understood,
+        not_understood=encoded.not_understood,
     )
 
 
@@ -191,6 +194,11 @@ def rank_rows(
     similarities = None
     if encoded.mode == "sparse" and first_scores is not None:
         scores: NDArray[np.floating] = first_scores
+    elif encoded.mode == "concepts":
+        scores = np.zeros(len(rows))
+        if encoded.words_order or query.min_coverage > 0:
+            bm25, kept = _score_by_words(encoded, query, snapshot, rows)
+            scores = sparse_factor * bm25
     elif encoded.mode == "words":
         scores, kept = _score_by_words(encoded, query, snapshot, rows)
     else:
@@ -198,6 +206,8 @@ def rank_rows(
         if encoded.mode == "hybrid":
             bm25, kept = _score_by_words(encoded, query, snapshot, rows)
             scores = similarities + sparse_factor * bm25
+    if encoded.terms:
+        scores = scores + concept_weight(encoded.mode) * _term_scores(encoded, snapshot, rows)
     best = kept[top_positions(rows[kept], scores[kept], query.offset + query.k)[query.offset :]]
     ms = {
         "sparse": (first_stage_end - start) * 1e3,
@@ -226,7 +236,8 @@ def _find_candidates(
     if encoded.mode == "sparse":
         n_candidates = query.offset + query.k
     n_allowed = snapshot.searcher.statistics.n if flags is None else int(np.count_nonzero(flags))
-    if encoded.mode == "dense" or (encoded.uses_full_bags and n_allowed <= n_candidates):
+    is_full = encoded.mode in ("dense", "concepts")
+    if is_full or (encoded.uses_full_bags and n_allowed <= n_candidates):
         return snapshot.rows if flags is None else np.flatnonzero(flags), None
     rows, scores = snapshot.searcher.search(encoded.first_words, n_candidates, among=flags)
     return rows[scores > 0], scores[scores > 0]
@@ -248,11 +259,19 @@ def _score_by_words(
     return bm25, np.flatnonzero(is_hit)
 
 
+def _term_scores(
+    encoded: EncodedQuery, snapshot: Snapshot, rows: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    if encoded.log_probabilities_n is not None:
+        return encoded.log_probabilities_n[rows]
+    return sum_log_probabilities(encoded.terms, snapshot, rows)
+
+
 def _load_models(store: GalleryStore, query: Query) -> None:
     """Load what the query needs now, so that the time of encoding does not include it."""
     if not all(isinstance(image, Encoding) for image in (*query.images, *query.negative)):
         store.vocabulary.backbone.load_weights()
-    if query.text is not None and query.mode not in ("sparse", "words"):
+    if query.text is not None and query.mode not in ("sparse", "words", "concepts"):
         store.text_tower  # noqa: B018 - loads it
 
 

@@ -21,7 +21,7 @@ from bm25v.images import ImageInput, Source, read_input
 from bm25v.search.regions import Region
 from bm25v.vocabulary import Encoding
 
-Mode = Literal["hybrid", "words", "two-stage", "sparse", "dense"]
+Mode = Literal["hybrid", "words", "two-stage", "sparse", "dense", "concepts"]
 FULL_BAG_MODES = ("hybrid", "words")  # BM25 over full bags orders the candidates
 Path = str | os.PathLike[str]
 QueryImage = ImageInput | Encoding  # an image, encoded already or not
@@ -58,9 +58,10 @@ class Query:
     """Everything one can ask for in a search.
 
     images: one or several images; a word's weight is the share of them that have it.
-    text: what to look for, in words. It counts like one more image. With a text tower, hits are
+    text: what to look for, in words. With a text tower it counts like one more image: hits are
         ordered by the cosine of the text's vector and explained by the words that the nearest
-        images share. Otherwise the words whose names are in the text are searched for.
+        images share. Otherwise the concepts of the vocabulary and the named words that the text
+        names are searched for: "a cat on a chair without a dog".
     region: only this part of the image counts: a box (x, y, width, height), in pixels or, if no
         number is above 1, in fractions of the image; or a mask, an array over the image.
     must, without: words, by number or name, that hits must have or must not have, among all words
@@ -85,13 +86,14 @@ class Query:
     include_query: the images of the query, and files with the same content, are left out of the
         hits unless this is true.
     k, offset: the number of hits, and how many better ones are skipped: the next page. Except in
-        modes "sparse" and "dense", pages end with the candidates.
+        modes "sparse", "dense" and "concepts", pages end with the candidates.
     mode: what orders the hits. "hybrid": cosine plus BM25 over all words of an image; "words": BM25
         over all words alone; "two-stage": cosine alone, as in the paper. These three order
         candidates, which BM25 over the few words of the index finds. "sparse": BM25 over the words
-        of the index alone; "dense": the cosine of all images. By default hybrid; words if the query
-        has no dense vector; dense for a text with a vector. A gallery of an older version that has
-        no full bags: two-stage, or sparse.
+        of the index alone; "dense": the cosine of all images; "concepts": the probability that an
+        image shows what a text names. By default hybrid; words if the query has no dense vector;
+        for a text alone, dense if it has a vector, else concepts. A gallery of an older version
+        that has no full bags: two-stage, or sparse.
     candidates: how many images the first stage passes to the second. By default 1,000 in modes
         "hybrid" and "words", and 200 in mode "two-stage".
 

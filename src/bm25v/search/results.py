@@ -4,8 +4,9 @@ In: a row, an encoded query, the statistics. Out: plain values for people and pr
 module's job: finding and ordering rows.
 """
 
+import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -19,6 +20,7 @@ from bm25v.gallery.snapshot import Snapshot
 from bm25v.images import ImageInput
 from bm25v.index.bm25 import Bm25Parameters, Contribution, contributions, sum_contributions
 from bm25v.progress import Progress, no_progress
+from bm25v.search.concepts import STRONG_FROM, WEAK_BELOW
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.filters import Names
 from bm25v.vocabulary.bag import SCALE
@@ -28,7 +30,11 @@ if TYPE_CHECKING:
 
     from bm25v.explanations import Explanation
 
+CONCEPT_WEIGHT = 0.1  # of the logarithm of a probability, beside a cosine
+TEXT_WORDS_WEIGHT = 5.0  # of named words beside concepts, as a share of the highest possible score
 HYBRID_WEIGHT = 1.5  # of BM25, as a share of the query's highest possible score, in hybrid mode
+
+TEXT_MODES = ("concepts", "words", "sparse")  # in which such a logarithm counts fully
 
 _COLUMNS = {  # of Results.to_pandas()
     "rank": "int",
@@ -89,10 +95,21 @@ class QueryWord(NamedTuple):
 Strength = Literal["strong", "fair", "weak"]
 
 
-class ScorePart(NamedTuple):
-    """A part of a score: one word, or the cosine."""
+class ConceptPart(NamedTuple):
+    """What a term of a text adds to a score: value = factor · ln(probability)."""
 
-    word: int | None  # None: the cosine
+    label: str
+    probability: float
+    value: float
+
+    def __repr__(self) -> str:
+        return f"<ConceptPart {self.label}: {self.probability:.0%}, {self.value:.2f}>"
+
+
+class ScorePart(NamedTuple):
+    """A part of a score: one word, the cosine, or a term of a text."""
+
+    word: int | None  # None: the cosine, or a term
     label: str
     value: float
 
@@ -121,14 +138,15 @@ class Match:
     length: float  # |d|, the sum of the image's term frequencies
     average_length: float  # of all images
     n_images: int  # N, of the gallery
+    concepts: tuple[ConceptPart, ...] = field(default=(), kw_only=True)  # of a text
 
     def __repr__(self) -> str:
         return f"<Match {self.path}: BM25 {self.sparse:.2f}, coverage {self.coverage:.0%}>"
 
     @property
     def parts(self) -> tuple[ScorePart, ...]:
-        """What the score is the sum of: the cosine, if it counts, and each word, if they count."""
-        parts = []
+        """What the score is the sum of: terms, the cosine and each word, as far as they count."""
+        parts = [ScorePart(None, part.label, part.value) for part in self.concepts]
         if self.dense is not None and self.mode not in ("words", "sparse"):
             parts.append(ScorePart(None, "cosine", self.dense))
         if self.sparse_factor:
@@ -140,13 +158,24 @@ class Match:
 
     @property
     def formula(self) -> str:
-        """How the score is made of the cosine and of what the words add up to."""
+        """How the score is made of its parts."""
+        if self.concepts:
+            return f"{self.score:.3f} = {' + '.join(self._describe_parts())}"
         if self.mode in ("words", "sparse"):
             return f"{self.sparse:.2f}, the sum of its words (BM25)"
         if self.mode == "hybrid" and self.dense is not None:
             words = f"{self.sparse_factor:.3g} × {self.sparse:.2f} by words (BM25)"
             return f"{self.score:.3f} = similarity {self.dense:.3f} + {words}"
         return f"{self.score:.3f}, the similarity (cosine) alone: words did not order the hits"
+
+    def _describe_parts(self) -> Iterator[str]:
+        for part in self.concepts:
+            weight = "" if self.mode in TEXT_MODES else f"{CONCEPT_WEIGHT} × "
+            yield f"{weight}ln {part.probability:.3g} ({part.label})"
+        if self.dense is not None and self.mode not in ("words", "sparse"):
+            yield f"similarity {self.dense:.3f}"
+        if self.sparse_factor:
+            yield f"{self.sparse_factor:.3g} × {self.sparse:.2f} by words (BM25)"
 
     def __fspath__(self) -> str:
         """Return the path, so that a hit is accepted wherever an image or a path is."""
@@ -164,7 +193,11 @@ class Match:
             for field in fields(self)
             if field.compare
         }
-        return {**values, "words": [word._asdict() for word in self.words]}
+        return {
+            **values,
+            "words": [word._asdict() for word in self.words],
+            "concepts": [part._asdict() for part in self.concepts],
+        }
 
 
 @dataclass(frozen=True)
@@ -216,6 +249,8 @@ class Results:
     notes: tuple[str, ...] = ()
     sparse_factor: float | None = None
     candidates: int | None = None  # None if all images were ordered
+    understood: tuple[str, ...] = ()  # the terms of a text, if concepts order the hits
+    not_understood: tuple[str, ...] = ()  # its other words
     _explain_hits: Callable[..., Any] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
@@ -261,6 +296,8 @@ class Results:
             "notes": list(self.notes),
             "sparse_factor": self.sparse_factor,
             "candidates": self.candidates,
+            "understood": list(self.understood),
+            "not_understood": list(self.not_understood),
             "ms": self.ms,
         }
 
@@ -292,11 +329,16 @@ def _hybrid_factor(weight: float, mass: float, parameters: Bm25Parameters) -> fl
     return weight / (parameters.largest_saturation * mass or 1.0)
 
 
+def concept_weight(mode: str) -> float:
+    """Return the factor of the logarithm of a probability in the scores of a mode."""
+    return 1.0 if mode in TEXT_MODES else CONCEPT_WEIGHT
+
+
 class Matcher:
     """Compares rows of a snapshot with one query."""
 
     def __init__(self, query: EncodedQuery, snapshot: Snapshot, names: Names) -> None:
-        self._query, self._names = query, names
+        self._query, self._names, self._dense_ne = query, names, snapshot.dense_ne
         self._calibration = snapshot.state.calibration
         self._n_with_word_v = snapshot.word_statistics.df_v
         self._parameters = snapshot.searcher.parameters
@@ -318,6 +360,11 @@ class Matcher:
         """The factor of BM25 in the score."""
         if self._query.mode == "hybrid":
             return _hybrid_factor(HYBRID_WEIGHT, self._total_mass, self._parameters)
+        if self._query.mode == "concepts" and self._query.words_order:
+            words = self._query.words
+            masses = np.abs(words.weights) * self._statistics.idf(words.words)
+            highest = self._parameters.largest_saturation * float(masses.sum())
+            return TEXT_WORDS_WEIGHT / (highest or 1.0)
         return 1.0 if self._query.mode in ("words", "sparse") else 0.0
 
     def match(self, row: int, path: str, cosine: float) -> Match:
@@ -325,21 +372,38 @@ class Matcher:
         bag, statistics = self._bag(row), self._statistics
         parts = contributions(self._query.words, bag, statistics, self._parameters)
         sparse, factor = sum_contributions(parts), self.sparse_factor
-        by_words = self._query.mode in ("words", "sparse")
+        terms = tuple(self._match_terms(row))
+        counted = 0.0 if self._query.mode in ("words", "sparse", "concepts") else cosine
         return Match(
             path=path,
             mode=self._query.mode,
-            score=sparse if by_words else cosine + factor * sparse,
+            score=counted + factor * sparse + sum(term.value for term in terms),
             sparse=sparse,
             sparse_factor=factor,
-            strength=self._judge(cosine, parts),
+            strength=self._judge_terms(terms) if terms else self._judge(cosine, parts),
             dense=None if self._query.dense_e is None else cosine,
             words=tuple(self._to_word(part) for part in parts),
             coverage=self._coverage(parts),
             length=int(bag.tf.sum(dtype=np.int64)) / SCALE,
             average_length=statistics.average_length,
             n_images=statistics.n,
+            concepts=terms,
         )
+
+    def _match_terms(self, row: int) -> Iterator[ConceptPart]:
+        weight = concept_weight(self._query.mode)
+        for term in self._query.terms:
+            (value,) = term.log_probabilities(self._dense_ne, np.array([row])).tolist()
+            yield ConceptPart(term.label, math.exp(value), weight * value)
+
+    def _judge_terms(self, terms: Sequence[ConceptPart]) -> Strength | None:
+        """Return how probable the least probable term is; of a text beside images, nothing."""
+        if self._query.mode != "concepts":
+            return None
+        probability = min(term.probability for term in terms)
+        if probability < WEAK_BELOW:
+            return "weak"
+        return "strong" if probability >= STRONG_FROM else "fair"
 
     def _judge(self, cosine: float, parts: list[Contribution]) -> Strength | None:
         if self._calibration is None or not self._query.is_plain:

@@ -1,10 +1,13 @@
-"""A text in, words and a dense vector out.
+"""A text in, terms, words and a dense vector out.
 
 With a text tower and dense order, the text's vector ranks, and the words that the nearest images
-share explain the hits. In the other modes the words whose names are in the text are searched for;
-if there is none and there is a tower, those with the most similar name.
+share explain the hits. Without a tower, the concepts of the vocabulary that the text names rank,
+beside named words. In modes that order by words alone, the words whose names are in the text are
+searched for; if there is none and there is a tower, those with the most similar name.
 """
 
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -17,10 +20,15 @@ from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
 from bm25v.index.bm25 import Statistics
 from bm25v.index.searcher import top_positions
+from bm25v.schema import show_value
+from bm25v.search.concepts import ConceptTerm
 from bm25v.search.filters import RowFilter
 from bm25v.search.query import Mode
 from bm25v.search.ranking import cosines
+from bm25v.search.text_terms import Lexicon, describe_terms, describe_unknown, parse_text
+from bm25v.vocabulary.concepts import Concepts
 from bm25v.vocabulary.names import find_named_words
+from bm25v.vocabulary.phrases import PhraseIndex
 
 NEAREST = 10  # images whose words explain a text
 
@@ -33,7 +41,14 @@ class TextMeaning(NamedTuple):
     words: list[int]
     dense_e: Floats | None
     no_dense: str  # the reason, if there is no dense vector
-    note: str  # for the user
+    notes: tuple[str, ...]  # for the user
+    terms: tuple[ConceptTerm, ...] = ()  # that rank
+    excluded_words: tuple[int, ...] = ()  # named words that hits must not have
+    understood: tuple[str, ...] = ()
+    not_understood: tuple[str, ...] = ()
+
+
+NO_TEXT = TextMeaning([], None, "", ())
 
 
 class SharedWord(NamedTuple):
@@ -52,21 +67,87 @@ def interpret_text(
     row_filter: RowFilter,
 ) -> TextMeaning:
     """Return the words and the vector of a text, for a mode of search."""
-    tower = None if mode in ("sparse", "words") else store.text_tower
-    if tower is None:
+    if mode in ("sparse", "words"):
         return _find_by_name(text, None, store, snapshot)
+    tower = None if mode == "concepts" else store.text_tower
+    if tower is None:
+        if store.vocabulary.concepts is None:
+            return _find_by_name(text, None, store, snapshot)
+        return _find_concepts(text, store.vocabulary.concepts, store)
     (dense_e,) = tower.embed([text])
     if mode != "dense":
         return _find_by_name(text, dense_e, store, snapshot)
-    nearest = _nearest_rows(snapshot, dense_e, row_filter)
+    rows = np.flatnonzero(row_filter.flag_rows(snapshot)) if row_filter else snapshot.rows
+    similarities = cosines(snapshot.dense_ne, dense_e, rows, compiled=snapshot.searcher.has_index)
+    words = share_words(snapshot, rows, similarities)
+    note = (
+        f"a text has no visual words of its own: those shown are shared by the "
+        f"{min(len(rows), _n_nearest(snapshot))} images nearest to it"
+    )
+    return TextMeaning(words, dense_e, "", (note, *_describe_by_table(text, store)))
+
+
+def _describe_by_table(text: str, store: GalleryStore) -> Iterator[str]:
+    """Yield what the concepts of the vocabulary say about a text that a tower reads."""
+    concepts = store.vocabulary.concepts
+    if concepts is not None:
+        with suppress(WrongUse):  # a contradiction is for the tower to read
+            parsed = parse_text(text, make_lexicon(concepts, store))
+            if parsed.terms:
+                by_name = describe_terms(parsed, concepts.table)
+                yield f"the text tower orders the hits; by name, {by_name}"
+            if parsed.unknown:
+                yield f"no concept or word is named: {', '.join(parsed.unknown[:_LISTED])}"
+
+
+def make_lexicon(concepts: Concepts, store: GalleryStore) -> Lexicon:
+    """Return the names that a text can have in a gallery."""
+    own_names = store.names.current()
+    own = PhraseIndex((name, word) for word, name in own_names.items())
+    return Lexicon(concepts.table, concepts.names, own, store.vocabulary.name_index)
+
+
+def _find_concepts(text: str, concepts: Concepts, store: GalleryStore) -> TextMeaning:
+    parsed = parse_text(text, make_lexicon(concepts, store))
+    if not parsed.terms:
+        reason = describe_unknown(parsed) if parsed.unknown else "it names nothing"
+        raise WrongUse(
+            f"the text {show_value(text)}: {reason}. Name what the image shows, such as 'cat', or "
+            "name words with `bm25v words name`"
+        )
+    words = {
+        is_excluded: sorted(
+            {
+                word
+                for term in parsed.terms
+                if term.is_excluded is is_excluded
+                for word in term.words
+            }
+        )
+        for is_excluded in (False, True)
+    }
+    unknown = (describe_unknown(parsed),) if parsed.unknown else ()
+    return TextMeaning(
+        words[False],
+        None,
+        "a text has no dense vector without a text tower",
+        (describe_terms(parsed, concepts.table), *unknown),
+        tuple(ConceptTerm.of(term, concepts) for term in parsed.terms if term.concepts),
+        tuple(words[True]),
+        tuple(f"without {t.label}" if t.is_excluded else t.label for t in parsed.terms),
+        parsed.unknown,
+    )
+
+
+def share_words(
+    snapshot: Snapshot, rows: NDArray[np.int64], scores: NDArray[np.floating]
+) -> list[int]:
+    """Return the words that the rows with the best scores share; see `find_shared_words`."""
+    nearest = rows[top_positions(rows, scores, _n_nearest(snapshot))]
     k_post = snapshot.bags.dtype["words"].shape[0]
     bags = snapshot.bags[nearest]
     shared = find_shared_words(bags["words"], bags["tf"], snapshot.searcher.statistics)[:k_post]
-    note = (
-        f"a text has no visual words of its own: those shown are shared by the {len(nearest)} "
-        "images nearest to it"
-    )
-    return TextMeaning([word.word for word in shared], dense_e, "", note)
+    return [word.word for word in shared]
 
 
 def find_shared_words(
@@ -89,12 +170,9 @@ def find_shared_words(
     ]
 
 
-def _nearest_rows(snapshot: Snapshot, dense_e: Floats, row_filter: RowFilter) -> NDArray[np.int64]:
-    """Return the rows nearest to a vector: at most half of the gallery, or they would be all."""
-    k = min(NEAREST, max(1, snapshot.searcher.statistics.n // 2))
-    rows = np.flatnonzero(row_filter.flag_rows(snapshot)) if row_filter else snapshot.rows
-    similarities = cosines(snapshot.dense_ne, dense_e, rows, compiled=snapshot.searcher.has_index)
-    return rows[top_positions(rows, similarities, k)]
+def _n_nearest(snapshot: Snapshot) -> int:
+    """Return how many images explain a text: at most half of the gallery, or they would be all."""
+    return min(NEAREST, max(1, snapshot.searcher.statistics.n // 2))
 
 
 def _find_by_name(
@@ -107,7 +185,7 @@ def _find_by_name(
     note = f"searching for the named words: {', '.join(names[:_LISTED])}{more}"
     if not words:
         words, note = _find_similar_name(text, store, snapshot)
-    return TextMeaning(words, dense_e, "named words have no dense vector", note)
+    return TextMeaning(words, dense_e, "named words have no dense vector", (note,))
 
 
 def _find_similar_name(text: str, store: GalleryStore, snapshot: Snapshot) -> tuple[list[int], str]:

@@ -34,6 +34,7 @@ class Teacher:
 
     name = MOBILENET.name
     licence = f"{MOBILENET.file.origin}, {MOBILENET.file.licence}"
+    grid = (7, 7)
 
     def __init__(self) -> None:
         self._backbone = OnnxBackbone(MOBILENET)

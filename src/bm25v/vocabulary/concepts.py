@@ -33,6 +33,7 @@ from bm25v.schema import (
     text,
     whole,
 )
+from bm25v.vocabulary.phrases import PhraseIndex
 
 FORMAT = 1
 TABLE = "concepts.json"
@@ -119,6 +120,12 @@ class Concepts:
     biases_c: NDArray[np.float32]
     sources: Mapping[str, str]  # what the names and the directions come from, with licences
 
+    @cached_property
+    def names(self) -> PhraseIndex:
+        """The names of all concepts, to be found in texts."""
+        concepts = enumerate(self.table.concepts)
+        return PhraseIndex((name, i) for i, concept in concepts for name in concept.names)
+
     def __repr__(self) -> str:
         return f"<Concepts: {len(self.table.concepts):,}, {self.table.n_columns:,} directions>"
 
@@ -173,7 +180,7 @@ def write_concepts(folder: Path, concepts: Concepts, *, backbone_fingerprint: st
     with _schema_errors(folder / TABLE):
         _build_table(_parse_table(folder, content))
     halves = {
-        "weights": concepts.weights_ce.astype(np.float16),
+        "weights": np.ascontiguousarray(concepts.weights_ce, np.float16),
         "biases": concepts.biases_c.astype(np.float16),
     }
     make_folder(folder)

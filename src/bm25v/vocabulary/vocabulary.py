@@ -35,6 +35,9 @@ from bm25v.threads import locked_cached_property
 from bm25v.vocabulary import bag as bags
 from bm25v.vocabulary import names
 from bm25v.vocabulary.bag import Bag, FullBag
+from bm25v.vocabulary.concepts import TABLE as CONCEPT_TABLE
+from bm25v.vocabulary.concepts import WEIGHTS as CONCEPT_WEIGHTS
+from bm25v.vocabulary.concepts import Concepts, read_concepts
 from bm25v.vocabulary.folder import (
     NAMES,
     SETTINGS,
@@ -45,12 +48,15 @@ from bm25v.vocabulary.folder import (
     read_folder,
     write_folder,
 )
+from bm25v.vocabulary.phrases import PhraseIndex
 
 DEFAULT = "default"
 HUB_FILES = [  # downloaded from the hub
     SETTINGS,
     WEIGHTS,
     NAMES,
+    CONCEPT_TABLE,
+    CONCEPT_WEIGHTS,
     "words.safetensors",  # this and the next are for the page about the vocabulary
     "training.jsonl",
     "*.onnx",  # this and the next are a backbone of the author's own
@@ -226,6 +232,25 @@ class Vocabulary:
         second = self.second_fingerprint
         own = self.backbone_fingerprint
         return own if second is None else pair_fingerprints(own, second)
+
+    @locked_cached_property
+    def concepts(self) -> Concepts | None:
+        """What a text can name, read on first use; None if the vocabulary has no concepts."""
+        if self.folder is None:
+            return None
+        concepts = read_concepts(self.folder, backbone_fingerprint=self.backbone_fingerprint)
+        width = self.backbone.dense_dim
+        if concepts is not None and concepts.weights_ce.shape[1] != width:
+            raise VocabularyError(
+                f"{self.folder}: concepts have {concepts.weights_ce.shape[1]} weights each, and "
+                f"dense vectors of {self.backbone_name} {width}: make them again"
+            )
+        return concepts
+
+    @locked_cached_property
+    def name_index(self) -> PhraseIndex:
+        """The names of words, to be found in texts."""
+        return PhraseIndex((name, word) for word, name in self.word_names.items())
 
     def report_section(self, name: str) -> Mapping[str, Any]:
         """Return a section of the report; empty if there is none, as other programs write others.
