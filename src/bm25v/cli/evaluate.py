@@ -1,4 +1,4 @@
-"""`bm25v evaluate`, with `evaluate regions`, `evaluate faithfulness`, `evaluate no-match`."""
+"""`bm25v evaluate`, with `evaluate regions`, `faithfulness`, `no-match` and `text`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,7 +83,12 @@ class _Evaluate(click.Command):
     @property
     def commands(self) -> dict[str, click.Command]:
         """The subcommands, as a group has them."""
-        return {"regions": regions, "faithfulness": faithfulness, "no-match": no_match}
+        return {
+            "regions": regions,
+            "faithfulness": faithfulness,
+            "no-match": no_match,
+            "text": text,
+        }
 
     def make_context(
         self,
@@ -289,6 +294,49 @@ def no_match(inside: Path, outside: tuple[Path, ...], vocabulary: str, as_json: 
         for name, counts in result.counts.items()
     ]
     print_table(make_columns(("queries", "n", "strong", "fair", "weak"), rows, texts=("queries",)))
+
+
+@click.command("text")
+@click.option(
+    "--data",
+    required=True,
+    type=PathType(path_type=Path),
+    help="A folder of class folders; the name of each is a text: great_pyrenees.",
+)
+@vocabulary_option
+@json_option
+def text(data: Path, vocabulary: str, as_json: bool) -> None:
+    """Measure searches by text: does the name of a class find its images?
+
+    P@10 and P@100 are the right ones among the first 10 and 100 hits, or among as many as the class
+    has images. Classes whose name is not fully understood are counted apart.
+    """
+    from bm25v.cli.progress import progress_bar
+    from bm25v.research.text_search import PRECISIONS, measure_text, summarize
+
+    with progress_bar() as progress:
+        result = measure_text(data, vocabulary=vocabulary, progress=progress)
+    if as_json:
+        print_json(result.to_dict())
+        return
+    figures = [f"P@{k}" for k in PRECISIONS] + ["mAP"]
+    rows = [
+        (
+            entry.name,
+            f"{entry.n_images:,}",
+            *(f"{entry.precision[k]:.3f}" for k in PRECISIONS),
+            f"{entry.average_precision:.3f}",
+            entry.strength or "",
+            ", ".join(entry.understood) or "nothing",
+        )
+        for entry in result.classes
+    ]
+    header = ("class", "n", *figures[:-1], "AP", "best hit", "understood as")
+    print_table(make_columns(header, rows, texts=("class", "best hit", "understood as")))
+    for title, is_known in (("names understood", True), ("names not fully understood", False)):
+        means = summarize(result.select(is_known=is_known))
+        shown = ", ".join(f"{key} {means[key]:.3f}" for key in figures)
+        echo(f"{title}: {means['classes']:.0f} classes" + (f", {shown}" if is_known else ""))
 
 
 def _format(interval: "Interval", form: str) -> str:

@@ -263,13 +263,15 @@ def _print_table(results: "Results") -> None:
         hidden.add("by words")
     if results.mode in ("sparse", "words"):
         hidden.add("BM25")  # it is the score
+    is_ordered_by_words = results.mode != "concepts" or results.sparse_factor
+    words_title = "words that add most" if is_ordered_by_words else "words that the best hits share"
     words = [_list_words(hit, with_contributions=is_wide) for hit in results]
     print_table(
         [
             *(column for column in make_columns(header, rows) if column.title not in hidden),
             *make_columns(*terms),
             path_column("image", (hit.path for hit in results)),
-            Column("words that add most", words),
+            Column(words_title, words),
         ]
     )
 
