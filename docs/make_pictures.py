@@ -26,7 +26,8 @@ IMAGES = Path(__file__).parent / "images"
 QUERY, HIT = "demo/queries/0082.png", "demo/photos/0103.png"  # two daisies
 PETALS, ROSES = 242, 7056  # words
 PAGE = Path("page.html")
-_WIDTH = 860  # pixels, of every picture
+_WIDTH = 860  # pixels, of most pictures
+_SCREEN = 1280  # pixels, of a page that has two columns
 _MARGIN = 20  # below the last element
 _QUALITY = 78  # of WebP, out of 100
 _TERMINAL = """<style>body {{ margin: 0; padding: 22px 26px; background: #1b1a18; }}
@@ -42,18 +43,18 @@ def main() -> None:
         gallery = bm25v.Gallery.open("demo/gallery.bm25v")
         Image.open(QUERY).convert("RGB").save(IMAGES / "query.webp", quality=_QUALITY)
         gallery.explain(QUERY, HIT).save(PAGE)
-        tab.open(PAGE.resolve(), width=_WIDTH)
-        capture(tab, "why.webp", last=".word:nth-child(2)")
-        tab.value("document.querySelector('.word').focus()")
-        capture(tab, "why-one-word.webp", first=".stage", last=".word")
+        tab.open(PAGE.resolve(), width=_SCREEN, height=720)
+        capture(tab, "why.webp", last=".aside")
+        tab.value("document.querySelectorAll('.word')[1].focus()")
+        capture(tab, "why-one-word.webp", last=".aside")
         for word, name in ((PETALS, "word.webp"), (ROSES, "word-roses.webp")):
             (portrait,) = make_portraits(gallery.store, [word])
             open_text(tab, render_word(portrait))
             capture(tab, name, last="section")
         gallery.name_words({PETALS: "white petals"})
         gallery.explain(QUERY, HIT).save(PAGE)
-        tab.open(PAGE.resolve(), width=_WIDTH)
-        capture(tab, "explanation.webp", first=".stage", last=".word:nth-child(2)")
+        tab.open(PAGE.resolve(), width=_SCREEN, height=720)
+        capture(tab, "explanation.webp", last=".aside")
         open_text(tab, run_in_terminal(f"explain {QUERY} {HIT} --top 3 --show"))
         capture(tab, "terminal.webp", last="pre")
 
@@ -68,7 +69,8 @@ def capture(tab: Browser, name: str, *, first: str = "body", last: str) -> None:
     """Save the open page from one element to another; both are CSS selectors."""
     top = tab.value(f"document.querySelector('{first}').getBoundingClientRect().top + scrollY")
     end = tab.value(f"document.querySelector('{last}').getBoundingClientRect().bottom + scrollY")
-    clip = {"x": 0, "y": top, "width": _WIDTH, "height": end + _MARGIN - top, "scale": 1}
+    width = tab.value("innerWidth")
+    clip = {"x": 0, "y": top, "width": width, "height": end + _MARGIN - top, "scale": 1}
     answer = tab.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
     image = Image.open(io.BytesIO(base64.b64decode(answer["data"]))).convert("RGB")
     image.save(IMAGES / name, quality=_QUALITY, method=6)

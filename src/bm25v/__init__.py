@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from bm25v.duplicates.groups import Duplicate, DuplicateGroup
     from bm25v.duplicates.similarity import Similarity
     from bm25v.explanations.explanation import Explanation, Part
+    from bm25v.explanations.samples import PatchBox
+    from bm25v.explanations.word_examples import WordExample
     from bm25v.explanations.word_statistics import (
         FolderWithWord,
         ImageWithWord,
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from bm25v.images.metadata import Metadata
     from bm25v.index.bm25 import Bm25Parameters
     from bm25v.sae.model import Codes, SparseAutoEncoder
+    from bm25v.search.engine import Standing
     from bm25v.search.query import Query, QueryOptions
     from bm25v.search.results import (
         Hit,
@@ -105,6 +108,7 @@ __all__ = [
     "MissingExtra",
     "ModelUnavailable",
     "Part",
+    "PatchBox",
     "Query",
     "QueryOptions",
     "QueryWord",
@@ -114,6 +118,7 @@ __all__ = [
     "SharedWord",
     "Similarity",
     "SparseAutoEncoder",
+    "Standing",
     "StorageFull",
     "UnknownBackbone",
     "UnknownVocabulary",
@@ -121,6 +126,7 @@ __all__ = [
     "VocabularyError",
     "VocabularyMismatch",
     "WordContribution",
+    "WordExample",
     "WordInGallery",
     "WordList",
     "WordUse",
@@ -152,6 +158,7 @@ _HOMES = {
     "Match": "bm25v.search.results",
     "Metadata": "bm25v.images.metadata",
     "Part": "bm25v.explanations.explanation",
+    "PatchBox": "bm25v.explanations.samples",
     "Query": "bm25v.search.query",
     "QueryOptions": "bm25v.search.query",
     "QueryWord": "bm25v.search.results",
@@ -161,8 +168,10 @@ _HOMES = {
     "SharedWord": "bm25v.search.text",
     "Similarity": "bm25v.duplicates.similarity",
     "SparseAutoEncoder": "bm25v.sae.model",
+    "Standing": "bm25v.search.engine",
     "Vocabulary": "bm25v.vocabulary.vocabulary",
     "WordContribution": "bm25v.search.results",
+    "WordExample": "bm25v.explanations.word_examples",
     "WordInGallery": "bm25v.explanations.word_statistics",
     "WordList": "bm25v.explanations.word_statistics",
     "WordUse": "bm25v.explanations.word_statistics",
