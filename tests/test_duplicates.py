@@ -20,19 +20,22 @@ from bm25v.duplicates import DuplicateGroup
 from bm25v.duplicates import similarity as similarities
 from bm25v.duplicates.groups import group_around_centres
 from bm25v.duplicates.similarity import (
+    PixelSimilarity,
     Similarity,
-    compare_layouts,
+    compare_files,
     compare_words,
     find_candidate_pairs,
     find_near_pairs,
 )
 from bm25v.errors import WrongUse
+from bm25v.pages.duplicates_page import render_duplicates
 from bm25v.progress import no_progress
 from bm25v.research.bench.duplicates import CHANGES, measure_duplicates
 from bm25v.vocabulary.bag import Bag
 from tests import test_cli
 from tests.conftest import make_image
 from tests.histories import fill_gallery, random_sessions, run_session
+from tests.html_page import HtmlPage
 
 run = test_cli.run
 
@@ -77,7 +80,7 @@ def test_files_with_the_same_content_are_exact_duplicates(
         assert sorted(file_names(group)) == ["3.png", "again.png", "copy.png"]
         assert [image.is_copy for image in group.images] == [False, True, True]
         assert {image.size for image in group.images} == {(folder / "3.png").stat().st_size}
-        assert {image.similarity for image in group.images} == {Similarity(1, 1, 1)}
+        assert {image.similarity for image in group.images} == {Similarity(1, 1, 1, 1, 1)}
     gallery.remove(folder / "3.png")
     (group,) = gallery.duplicates()
     assert sorted(file_names(group)) == ["again.png", "copy.png"]
@@ -135,47 +138,86 @@ def test_missing_files_are_compared_by_their_stored_rows(
     shutil.rmtree(folder)
     (without_files,) = gallery.duplicates()
     assert file_names(without_files) == file_names(group)
-    assert without_files.images[1].similarity == group.images[1].similarity._replace(layout=None)
+    similarity = group.images[1].similarity
+    assert without_files.images[1].similarity == Similarity(similarity.cosine, similarity.words)
 
 
 @pytest.mark.parametrize(
     ("similarity", "is_near"),
     [
-        (Similarity(0.75, 0.2, 0.9), True),
-        (Similarity(0.74, 0.9, 0.99), False),
-        (Similarity(0.99, 0.19, 0.99), False),
-        (Similarity(0.99, 0.9, 0.89), False),
-        (Similarity(0.94, 0.9, None), False),
-        (Similarity(0.99, 0.59, None), False),
-        (Similarity(0.95, 0.6, None), True),
+        (Similarity(0.75, 0.2, 0.85, 0.8, 0.55), True),
+        (Similarity(0.74, 0.9, 0.99, 0.9, 0.9), False),
+        (Similarity(0.99, 0.19, 0.99, 0.9, 0.9), False),
+        (Similarity(0.99, 0.9, 0.84, 0.9, 0.9), False),
+        (Similarity(0.99, 0.9, 0.99, 0.79, 0.9), False),
+        (Similarity(0.99, 0.9, 0.99, 0.9, 0.54), False),
+        (Similarity(0.94, 0.9), False),
+        (Similarity(0.99, 0.59), False),
+        (Similarity(0.95, 0.6), True),
     ],
 )
 def test_the_thresholds_of_near_duplicates(similarity: Similarity, is_near: bool) -> None:
     assert similarity.is_near == is_near
 
 
-def layout_similarity(first: Image.Image, second: Image.Image, tmp_path: Path) -> float | None:
+def compare(first: Image.Image, second: Image.Image, tmp_path: Path) -> PixelSimilarity | None:
     paths = {0: str(tmp_path / "first.png"), 1: str(tmp_path / "second.png")}
     for path, image in zip(paths.values(), (first, second), strict=True):
         image.save(path)
-    return compare_layouts([(0, 1)], paths, no_progress).get((0, 1))
+    return compare_files([(0, 1)], paths, no_progress).get((0, 1))
 
 
-def test_layouts_of_changed_images_are_similar_and_of_others_are_not(tmp_path: Path) -> None:
+def is_near(similarity: PixelSimilarity | None) -> bool:
+    return similarity is not None and Similarity(1, 1, *similarity).is_near
+
+
+def test_files_of_changed_images_are_similar_and_of_others_are_not(tmp_path: Path) -> None:
     for seed in range(6):
         for kind, change in CHANGES.items():
-            similarity = layout_similarity(make_photo(seed), change(make_photo(seed)), tmp_path)
-            assert similarity is not None
-            assert similarity > 0.9, kind
-        other = layout_similarity(make_photo(seed), make_photo(seed + 100), tmp_path)
+            changed = compare(make_photo(seed), change(make_photo(seed)), tmp_path)
+            assert is_near(changed), (kind, changed)
+        other = compare(make_photo(seed), make_photo(seed + 100), tmp_path)
         assert other is not None
-        assert other < 0.8
+        assert other.layout < 0.8
     white, grey = Image.new("RGB", (90, 60), "white"), Image.new("L", (30, 30), 90)
-    assert layout_similarity(white, grey, tmp_path) is None
-    assert layout_similarity(white, make_photo(1), tmp_path) == 0.0
+    assert compare(white, grey, tmp_path) is None
+    assert compare(white, make_photo(1), tmp_path) == PixelSimilarity(0)
     (tmp_path / "torn.png").write_bytes(b"no image")
     paths = {0: str(tmp_path / "first.png"), 1: str(tmp_path / "torn.png"), 2: "/nowhere.png"}
-    assert compare_layouts([(0, 1), (0, 2)], paths, no_progress) == {}
+    assert compare_files([(0, 1), (0, 2)], paths, no_progress) == {}
+
+
+def draw_flower(seed: int, colour: tuple[int, int, int], *, light: float = 1.0) -> Image.Image:
+    """Return a textured disc on black."""
+    noise = np.random.default_rng(seed).integers(0, 256, (12, 12), dtype=np.uint8)
+    texture = np.asarray(Image.fromarray(noise).resize((160, 160)), dtype=float) / 255
+    y, x = np.mgrid[-1:1:160j, -1:1:160j]
+    disc = (x**2 + y**2 < 0.6)[..., None] * (0.4 + 0.6 * texture[..., None])
+    return Image.fromarray((light * disc * np.array(colour)).astype(np.uint8))
+
+
+def test_flowers_on_black_are_told_apart_by_detail_and_by_colour(tmp_path: Path) -> None:
+    pink, violet = (230, 150, 190), (150, 150, 240)
+    flower = draw_flower(1, pink)
+    assert is_near(compare(flower, draw_flower(1, pink, light=0.7), tmp_path))
+    another = compare(flower, draw_flower(2, pink), tmp_path)
+    assert another is not None
+    assert another.layout >= 0.9, "else this test shows nothing"
+    assert another.detail < 0.8
+    recoloured = compare(flower, draw_flower(1, violet), tmp_path)
+    assert recoloured is not None
+    assert min(recoloured.layout, recoloured.detail) >= 0.8
+    assert recoloured.colour < 0.55
+    assert is_near(compare(flower, flower.convert("L").convert("RGB"), tmp_path)), "a grey copy"
+
+
+@pytest.mark.parametrize("cut", [(0.08, 0, 0, 0), (0.02, 0.06, 0.07, 0.01), (0, 0.1, 0.05, 0.05)])
+def test_any_small_crop_is_found(cut: tuple[float, ...], tmp_path: Path) -> None:
+    for seed in range(4):
+        photo = make_photo(seed)
+        left, top, right, bottom = (share * 200 for share in cut)
+        box = (int(left), int(top), photo.width - int(right), photo.height - int(bottom))
+        assert is_near(compare(photo, photo.crop(box), tmp_path))
 
 
 def test_a_tiny_image_has_a_layout(tmp_path: Path) -> None:
@@ -284,7 +326,9 @@ def test_the_command(run: Any, folder: Path) -> None:
     assert printed["pictures"] == 10
     assert [group["kind"] for group in printed["groups"]] == ["near", "exact"]
     image = printed["groups"][0]["pictures"][1]
-    assert list(image) == ["path", "size", "copy", "cosine", "words", "layout"]
+    facts = ["path", "size", "width", "height", "date", "copy"]
+    assert list(image) == [*facts, *Similarity._fields]
+    assert (image["width"], image["height"]) in ((120, 90), (240, 180))
     assert [g["kind"] for g in run("duplicates", "--exact", "--json").json["groups"]] == ["exact"]
     assert [g["kind"] for g in run("duplicates", "--near", "--json").json["groups"]] == ["near"]
     printed = run("duplicates").out
@@ -333,3 +377,25 @@ def test_the_benchmark_counts_the_duplicates_that_are_found(folder: Path, run: A
     (folder.parent / "empty").mkdir()
     with pytest.raises(WrongUse, match="has 0 images"):
         measure_duplicates(folder.parent / "empty")
+
+
+def test_the_page_shows_every_group(run: Any, folder: Path) -> None:
+    CHANGES["half size"](make_photo(2)).save(folder / "half <b>.png")
+    shutil.copy(folder / "5.png", folder / "copy.png")
+    assert run("index", folder, "--vocabulary", "toy").code == 0
+    printed = run("duplicates", "-o", "alike.html")
+    assert printed.out.endswith("check before deleting\nwritten: alike.html\n")
+    text = Path("alike.html").read_text(encoding="utf-8")
+    page = HtmlPage(text)
+    assert not re.search(r"https?://|@import|<link|<script|url\(", text)
+    assert "2 groups of images that look alike" in page.text
+    assert "2 of 10 images look like another one. Check before deleting" in page.text
+    for name in ("2.png", "half <b>.png", "5.png", "copy.png"):
+        assert name in page.text
+    assert re.search(r"240 × 180 [\d.]+ kB\s+[\d: -]+ largest", page.text)
+    assert page.text.count("largest") == 1, "copies have one size"
+    assert "same content" in page.text
+    assert all(source.startswith("data:image/") for source in page.values("img", "src"))
+    assert "No images look alike" in render_duplicates([], n_images=3)
+    test_cli.failed(run("duplicates", "-o", "alike.csv"), 2, "alike.csv", ".html")
+    test_cli.failed(run("duplicates", "-o", "no/alike.html"), 2, "the folder no does not exist")

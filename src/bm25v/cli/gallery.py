@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bm25v.cli.options import PathType, gallery_option, json_option
-from bm25v.cli.printing import echo, print_facts, print_json
+from bm25v.cli.options import PathType, gallery_option, json_option, open_option
+from bm25v.cli.printing import echo, open_in_browser, print_facts, print_json, temporary_page
 from bm25v.display import count, display_path, duration, file_size
 from bm25v.errors import GalleryError, WrongUse
 
@@ -225,8 +225,17 @@ def verify(gallery_path: Path, as_json: bool) -> None:
 @gallery_option
 @click.option("--exact", "only", flag_value="exact", help="Only files with the same content.")
 @click.option("--near", "only", flag_value="near", help="Only groups of different contents.")
+@click.option(
+    "-o",
+    "--output",
+    type=PathType(dir_okay=False, path_type=Path),
+    help="Write a page (.html) that shows each group side by side.",
+)
+@open_option
 @json_option
-def duplicates(gallery_path: Path, only: str | None, as_json: bool) -> None:
+def duplicates(
+    gallery_path: Path, only: str | None, output: Path | None, open_page: bool, as_json: bool
+) -> None:
     """Find images that occur twice: the same, or nearly the same.
 
     Nearly the same are images that were made from one another: resized, recompressed, a little
@@ -234,14 +243,29 @@ def duplicates(gallery_path: Path, only: str | None, as_json: bool) -> None:
     """
     from bm25v.api import Gallery
     from bm25v.cli.progress import progress_bar
+    from bm25v.pages.duplicates_page import check_output, write_duplicates
 
+    if output is None and open_page:
+        output = temporary_page("duplicates")
+    if output is not None:
+        check_output(output)  # before the work
     with Gallery.open(gallery_path) as gallery, progress_bar() as progress:
         groups = gallery.duplicates(near=only != "exact", progress=progress)
         n_images = len(gallery)
     groups = [group for group in groups if only != "near" or group.kind == "near"]
+    if output is not None:
+        write_duplicates(groups, output, n_images=n_images)
     if as_json:
         print_json({"pictures": n_images, "groups": [group.to_dict() for group in groups]})
-        return
+    else:
+        _print_duplicates(groups, n_images)
+        if output is not None:
+            echo(f"written: {display_path(str(output))}")
+    if open_page and output is not None:
+        open_in_browser(output)
+
+
+def _print_duplicates(groups: "list[DuplicateGroup]", n_images: int) -> None:
     for group in groups:
         _print_group(group)
     if groups:

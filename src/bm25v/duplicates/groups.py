@@ -7,15 +7,17 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from bm25v.duplicates.similarity import Pair, Similarity, find_near_pairs
 from bm25v.gallery.records import ImageRecord
+from bm25v.gallery.selection import to_gallery_image
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
 from bm25v.progress import Progress, no_progress
 
-_IDENTICAL = Similarity(1.0, 1.0, 1.0)
+_IDENTICAL = Similarity(1.0, 1.0, 1.0, 1.0, 1.0)
 
 Members = list[tuple[int, Similarity]]  # rows, the first of the group first
 Partners = Mapping[int, Mapping[int, float]]  # each row's similar rows and their cosines
@@ -26,6 +28,9 @@ class Duplicate(NamedTuple):
 
     path: str
     size: int  # of the file, in bytes
+    width: int | None  # in pixels; None if an older format has not stored it
+    height: int | None
+    date: datetime  # when it was taken, by its metadata, else the time of its file
     is_copy: bool  # an image listed before it has the same content
     similarity: Similarity  # to the first image of the group
 
@@ -47,8 +52,16 @@ class DuplicateGroup:
     def to_dict(self) -> dict[str, Any]:
         """Return the group as plain values."""
         images = [
-            {"path": i.path, "size": i.size, "copy": i.is_copy, **i.similarity._asdict()}
-            for i in self.images
+            {
+                "path": image.path,
+                "size": image.size,
+                "width": image.width,
+                "height": image.height,
+                "date": image.date.isoformat(),
+                "copy": image.is_copy,
+                **image.similarity._asdict(),
+            }
+            for image in self.images
         ]
         return {"kind": self.kind, "pictures": images}
 
@@ -149,6 +162,8 @@ def _to_group(members: Members, records: Mapping[int, ImageRecord]) -> Duplicate
     for row, similarity in members:
         record = records[row]
         is_copy = record.content in contents
-        images.append(Duplicate(record.path, record.size, is_copy, similarity))
+        facts = to_gallery_image(record)
+        size = (facts.file_size, facts.width, facts.height)
+        images.append(Duplicate(record.path, *size, facts.date, is_copy, similarity))
         contents.add(record.content)
     return DuplicateGroup(tuple(images))
