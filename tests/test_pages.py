@@ -14,6 +14,7 @@ from bm25v.demo import search_and_explain
 from bm25v.errors import Bm25vError, WrongUse
 from bm25v.explanations import Explanation, Part
 from bm25v.explanations.drawing import draw
+from bm25v.explanations.sums import sum_up
 from bm25v.pages.charts import Axis, Line, draw_legend, draw_lines
 from bm25v.pages.explanation_page import render_explanation
 from bm25v.pages.render import render
@@ -91,7 +92,14 @@ def test_the_searches_page_shows_every_query_and_hit_and_is_self_contained(
             assert f"{hit.sparse:.2f}" in page.text
             assert hit.dense is not None
             assert f"{hit.dense:.3f}" in page.text
-            assert f"{len(hit.words)} of {search.n_words}" in page.text
+            assert f"{len(hit.words)} of {len(search.results.query)}" in page.text
+        for explanation in search.explanations:
+            assert explanation.title in page.text
+            shown = [part.word.label for part in explanation.parts[:5] for _ in part.examples]
+            alts = page.values("img", "alt")
+            assert all(any(alt.startswith(f"{label} in ") for alt in alts) for label in shown)
+            assert shown
+            assert all(line.value in page.text for line in sum_up(explanation.match))
     assert page.text.count("✓") == sum(s.agrees(h) is True for s in searches for h in s.results)
     assert page.text.count("✗") == sum(s.agrees(h) is False for s in searches for h in s.results)
     assert not re.search(r"https?://|url\(|@import|<script|<link", text)
@@ -138,7 +146,7 @@ def test_the_searches_page_shows_missing_files_and_searches_without_hits(
     assert "No image shares a word" in page.text
     image = gradient(9, 9)
     alone = LabelledSearch(
-        str(photos / "3.png"), 8, without_hits.results, (make_explanation(image, image),)
+        str(photos / "3.png"), without_hits.results, (make_explanation(image, image),)
     )
     assert "No shared words" in HtmlPage(render_searches("Alone", [alone])).text
 

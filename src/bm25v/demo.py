@@ -38,6 +38,18 @@ PHOTOS = PackagedFile(
 )
 HITS = 5
 _QUERIES_PER_SPECIES = 2
+_SPECIES = (  # by their numbers in the table of labels
+    "phlox",
+    "rose",
+    "calendula",
+    "iris",
+    "daisy",
+    "bellflower",
+    "pansy",
+    "coneflower",
+    "peony",
+    "columbine",
+)
 _LABELS = "flower_labels.csv"
 
 
@@ -160,7 +172,7 @@ def search_and_explain(
     explanations = tuple(
         gallery.explain(query, hit.path, encoding=encoding) for hit in results.hits[:explained]
     )
-    return LabelledSearch(query, len(encoding.bag.words), results, explanations, labels or {})
+    return LabelledSearch(query, results, explanations, labels or {})
 
 
 def unpack(archive: bytes, folder: Path) -> Photos:
@@ -174,11 +186,11 @@ def unpack(archive: bytes, folder: Path) -> Photos:
         inside = PurePosixPath(table[0]).parent
         rows = list(csv.DictReader(members.read(table[0]).decode().splitlines()))
         by_species: dict[str, list[str]] = defaultdict(list)
-        for row in sorted(rows, key=lambda row: row["file"]):
-            by_species[f"species {row['label']}"].append(row["file"])
+        for row in sorted(rows, key=lambda row: (row["label"], row["file"])):
+            by_species[_name_species(row["label"])].append(row["file"])
         queries = {name for names in by_species.values() for name in _choose_queries(names)}
         photos = Photos([], [], {})
-        for species, names in sorted(by_species.items()):
+        for species, names in by_species.items():
             for name in names:
                 is_query = name in queries
                 path = folder / ("queries" if is_query else "photos") / _check_name(name)
@@ -186,6 +198,16 @@ def unpack(archive: bytes, folder: Path) -> Photos:
                 (photos.queries if is_query else photos.indexed).append(path)
                 photos.species[os.path.abspath(path)] = species
     return photos
+
+
+def _name_species(label: str) -> str:
+    """Return the name of a species, whose number the photos' table has.
+
+    >>> _name_species("1"), _name_species("77")
+    ('rose', 'species 77')
+    """
+    is_known = label.isdecimal() and int(label) < len(_SPECIES)
+    return _SPECIES[int(label)] if is_known else f"species {label}"
 
 
 def _choose_queries(names: list[str]) -> list[str]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from bm25v.explanations.crops import encode_highlight
+from bm25v.explanations.crops import cut_examples, encode_highlight, encode_jpeg
 from bm25v.explanations.explanation import Explanation, Part
-from bm25v.explanations.sums import percent_of
+from bm25v.explanations.sums import percent_of, sum_up
 from bm25v.pages.render import EmbeddedImage, embed_thumbnail, render
 from bm25v.search import Hit, Results, WordContribution
 
@@ -23,7 +23,7 @@ _ORDERS = {
     "concepts": "All images, sorted by the probability of what the text names",
     "hybrid": "The best candidates by words (BM25), sorted by similarity and words",
 }
-_ICON_SIDE, _QUERY_SIDE, _HIT_SIDE, _MAP_SIDE = 96, 440, 320, 220  # pixels
+_ICON_SIDE, _QUERY_SIDE, _HIT_SIDE, _MAP_SIDE, _CROP_SIDE = 96, 440, 320, 220, 96  # pixels
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,6 @@ class LabelledSearch:
     """One search; `labels` has what the image at a path shows, where that is known."""
 
     query: str
-    n_words: int  # of the query
     results: Results
     explanations: tuple[Explanation, ...] = ()  # of the first hits
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -75,6 +74,7 @@ class _Row(NamedTuple):
     before: float  # the sum of the contributions above
     percent: str
     maps: list[EmbeddedImage]
+    crops: list[EmbeddedImage]  # of other images that show the word
 
 
 def _describe_search(number: int, search: LabelledSearch) -> dict[str, object]:
@@ -87,7 +87,7 @@ def _describe_search(number: int, search: LabelledSearch) -> dict[str, object]:
         "image": embed_thumbnail(search.query, side=_QUERY_SIDE, alt=f"The query, {name}"),
         "marks": marks,
         "order": describe_order(search.results.mode),
-        "n_words": search.n_words,
+        "n_words": len(search.results.query),
         "hits": [_describe_hit(search, hit) for hit in search.results],
         "explanations": [_describe_explanation(e) for e in search.explanations],
     }
@@ -109,21 +109,29 @@ def _describe_hit(search: LabelledSearch, hit: Hit) -> dict[str, object]:
 
 def _describe_explanation(explanation: Explanation) -> dict[str, object]:
     contributions = explanation.rounded_contributions()
+    shown = explanation.parts[:TOP]
+    cut = cut_examples((e for part in shown for e in part.examples), side=_CROP_SIDE)
     rows = [
         _Row(
             part.word,
             contributions[n],
             sum(contributions[:n]),
-            percent_of(part.word.contribution, explanation.sparse),
+            percent_of(part.word.contribution, explanation.positive_sum),
             _make_maps(explanation, part),
+            [
+                EmbeddedImage(encode_jpeg(cut[e]), f"{part.word.label} in {Path(e.path).name}")
+                for e in part.examples
+                if e in cut
+            ],
         )
-        for n, part in enumerate(explanation.parts[:TOP])
+        for n, part in enumerate(shown)
     ]
     return {
         "name": Path(explanation.hit_path).name,
-        "score": explanation.sparse,
-        "cosine": _format_cosine(explanation.dense),
-        "n_words": len(contributions),
+        "title": explanation.title,
+        "points": explanation.sparse,
+        "positive_sum": explanation.positive_sum,
+        "terms": list(sum_up(explanation.match)),
         "rows": rows,
         "n_more": len(contributions[TOP:]),
         "shown_sum": sum(contributions[:TOP]),
@@ -134,9 +142,10 @@ def _describe_explanation(explanation: Explanation) -> dict[str, object]:
 def _make_maps(explanation: Explanation, part: Part) -> list[EmbeddedImage]:
     query = explanation.query_images[part.best_query] if explanation.query_images else None
     pairs = ((query, part.in_query, "query"), (explanation.hit_image, part.in_hit, "hit"))
+    strength = explanation.part_visibility(part)
     return [
         EmbeddedImage(
-            encode_highlight(image, grid, side=_MAP_SIDE),
+            encode_highlight(image, grid, side=_MAP_SIDE, strength=strength),
             f"Where {part.word.label} is in the {role}",
         )
         for image, grid, role in pairs
