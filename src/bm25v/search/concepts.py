@@ -18,7 +18,7 @@ from bm25v.search.text_terms import Term
 from bm25v.vocabulary.concepts import Concepts
 
 STRONG_FROM = 0.5  # probability of the least probable term of a hit
-WEAK_BELOW = 0.1
+WEAK_BELOW = 0.05
 
 
 @dataclass(frozen=True, eq=False)
