@@ -137,7 +137,7 @@ def test_a_word_has_the_images_that_a_search_for_it_finds(gallery: Gallery, phot
     listed = {word.word: word for word in gallery.words(best=100)}
     for word in range(gallery.vocabulary.n_words):
         use = gallery.word(word)
-        hits = gallery.search(must=word, k=100, mode="sparse").hits
+        hits = gallery.search(must=word, k=100, mode="words").hits
         tf = {hit.path: part.tf for hit in hits for part in hit.words}
         assert dict(use.images) == tf
         assert (use.n, use.facts.df) == (12, len(hits))
