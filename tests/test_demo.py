@@ -60,7 +60,7 @@ def test_a_second_run_does_no_work_again(tmp_path: Path) -> None:
 
 def test_agreement_is_counted_from_the_labels(tmp_path: Path) -> None:
     report = demo.run(tmp_path, vocabulary="toy", archive=flowers())
-    species = {f"{n:04}.png": f"species {n % 3}" for n in range(15)}
+    species = {f"{n:04}.png": demo._SPECIES[n % 3] for n in range(15)}
 
     def compare(search: LabelledSearch) -> list[bool]:
         expected = species[Path(search.query).name]
@@ -85,6 +85,17 @@ def test_every_species_has_queries_and_these_are_not_indexed(tmp_path: Path) -> 
     assert queries == [name for name in demo._SPECIES for _ in range(2)]
     assert not {path.name for path in photos.queries} & {path.name for path in photos.indexed}
     assert all(path.is_file() for path in photos.queries + photos.indexed)
+
+
+def test_the_first_search_agrees_most_and_commands_are_shown(tmp_path: Path) -> None:
+    report = demo.run(tmp_path / "demo", vocabulary="toy", archive=flowers())
+    agree = [sum(s.agrees(hit) is True for hit in s.results) for s in report.searches]
+    assert agree == sorted(agree, reverse=True)
+    page = report.page.read_text(encoding="utf-8")
+    assert len(report.commands) == len(demo.TRIES)
+    for command in report.commands:
+        assert command.split(" --")[0] in page
+        assert command.startswith("bm25v search -g ")
 
 
 def test_a_damaged_photo_is_unpacked_again(tmp_path: Path) -> None:

@@ -29,7 +29,12 @@ STYLE = (FOLDER / "static" / "style.css").read_text(encoding="utf-8")
 
 def test_values_are_escaped_and_undecodable_names_are_replaced() -> None:
     page = render(
-        "searches.html", title="<b>caf\udce9</b>", lead='"&', facts=[("<", ">")], searches=[]
+        "searches.html",
+        title="<b>caf\udce9</b>",
+        lead='"&',
+        facts=[("<", ">")],
+        searches=[],
+        commands=[],
     )
     assert "<h1>&lt;b&gt;caf?&lt;/b&gt;</h1>" in page
     assert '<p class="lead">&#34;&amp;</p>' in page

@@ -8,6 +8,7 @@ downloaded. Not this module's job: printing.
 import csv
 import io
 import os
+import shlex
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +19,10 @@ from typing import Any, NamedTuple
 from bm25v.api import Gallery
 from bm25v.backbones import downloads
 from bm25v.backbones.downloads import PackagedFile
+from bm25v.display import display_path
 from bm25v.errors import VocabularyMismatch, WrongUse
+from bm25v.explanations.explanation import Explanation, Grid
+from bm25v.explanations.maps import combine_maps
 from bm25v.files import make_folder, replace_file, reporting_full_disk
 from bm25v.gallery.indexing import IndexReport
 from bm25v.pages.searches_page import LabelledSearch, render_searches
@@ -36,6 +40,8 @@ PHOTOS = PackagedFile(
     origin="210 labelled photos of flowers, 10 species",
     licence="MIT (the package)",
 )
+# What to try next, shown on the page and in the terminal: options of `bm25v search`.
+TRIES = ("{query} --open", "{query} --show", "{query} --region 0.25,0.25,0.5,0.5 --open")
 HITS = 5
 _QUERIES_PER_SPECIES = 2
 _SPECIES = (  # by their numbers in the table of labels
@@ -86,6 +92,7 @@ class DemoReport:
     by_words: tuple[LabelledSearch, ...]
     page: Path
     drawing: Path | None  # None if no query has a hit
+    commands: tuple[str, ...]  # to try next
 
     @property
     def agreement(self) -> Agreement:
@@ -108,6 +115,7 @@ class DemoReport:
                 | search.results.to_dict()
                 for search in self.searches
             ],
+            "commands": list(self.commands),
             "page": str(self.page),
             "drawing": str(self.drawing) if self.drawing else None,
         }
@@ -149,9 +157,10 @@ def run(
                 )
             )
             progress("searching", done, total)
+    searches.sort(key=_convincing, reverse=True)
     drawing = _draw(folder, searches)
-    page = folder / "report.html"
-    report = DemoReport(indexed, tuple(searches), tuple(by_words), page, drawing)
+    page, commands = folder / "report.html", _list_commands(folder, searches)
+    report = DemoReport(indexed, tuple(searches), tuple(by_words), page, drawing, commands)
     replace_file(page, _render(report, len(photos.indexed)))
     return report
 
@@ -243,14 +252,50 @@ def _open_gallery(path: Path, vocabulary: str) -> Gallery:
         ) from error
 
 
+def _convincing(search: LabelledSearch) -> tuple[int, float]:
+    """Return what the searches of the page are sorted by: first those that are easy to understand.
+
+    These are searches whose hits all have the query's species, and that matched by what is in the
+    middle of both images, where the flower is.
+    """
+    n_agree = sum(search.agrees(hit) is True for hit in search.results)
+    shares = [_share_in_middle(grid) for e in search.explanations for grid in _maps(e)]
+    return n_agree, min(shares, default=0.0)
+
+
+def _maps(explanation: Explanation) -> list[Grid]:
+    in_queries, in_hit = combine_maps(explanation)
+    return [*in_queries, *([] if in_hit is None else [in_hit])]
+
+
+def _share_in_middle(grid: Grid) -> float:
+    """Return which share of what matched is in the middle half of an image, in both directions.
+
+    >>> import numpy as np
+    >>> _share_in_middle(np.ones((8, 8), np.float32))
+    0.25
+    """
+    rows, columns = grid.shape
+    middle = grid[rows // 4 : rows - rows // 4, columns // 4 : columns - columns // 4]
+    return float(middle.sum() / max(float(grid.sum()), 1e-12))
+
+
 def _draw(folder: Path, searches: list[LabelledSearch]) -> Path | None:
-    """Draw the explanation of the highest BM25 score."""
+    """Draw the first explanation."""
     explained = [search.explanations[0] for search in searches if search.explanations]
     if not explained:
         return None
     path = folder / "explain.png"
-    max(explained, key=lambda explanation: explanation.sparse).save(path)
+    explained[0].save(path)
     return path
+
+
+def _list_commands(folder: Path, searches: list[LabelledSearch]) -> tuple[str, ...]:
+    """Return commands that search in the demo's gallery, from the current folder."""
+    gallery = shlex.quote(display_path(str(folder / "gallery.bm25v")))
+    queries = [shlex.quote(display_path(search.query)) for search in searches]
+    options = [line.format(query=query) for line, query in zip(TRIES, queries, strict=False)]
+    return tuple(f"bm25v search -g {gallery} {option}" for option in options)
 
 
 def _render(report: DemoReport, n_indexed: int) -> str:
@@ -266,4 +311,5 @@ def _render(report: DemoReport, n_indexed: int) -> str:
             (f"{both.all} of {both.hits}", f"of all hits, the first {HITS} of each query, do"),
             (f"{by_words.first} and {by_words.all}", "with visual words alone, without similarity"),
         ],
+        commands=report.commands,
     )

@@ -58,6 +58,10 @@ def _print_demo(report: "DemoReport") -> None:
     echo(f"report: {display_path(str(report.page))}")
     if report.drawing is not None:
         echo(f"one explanation: {display_path(str(report.drawing))}")
+    echo()
+    echo("try it yourself:")
+    for command in report.commands:
+        echo(f"  {command}")
 
 
 def _demo_row(search: "LabelledSearch") -> tuple[str, ...]:

@@ -30,7 +30,8 @@ class EmbeddedImage(NamedTuple):
 def render(template: str, **values: Any) -> str:
     """Return the page that a template makes of some values.
 
-    >>> page = render("searches.html", title="Cats & dogs", lead="", facts=[], searches=[])
+    >>> values = {"lead": "", "facts": [], "searches": [], "commands": []}
+    >>> page = render("searches.html", title="Cats & dogs", **values)
     >>> "<title>Cats &amp; dogs</title>" in page, "prefers-color-scheme: dark" in page
     (True, True)
     """

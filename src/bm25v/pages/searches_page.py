@@ -47,8 +47,9 @@ def render_searches(
     *,
     lead: str = "",
     facts: Iterable[tuple[str, str]] = (),
+    commands: Iterable[str] = (),
 ) -> str:
-    """Return the page: a title, a sentence, facts as (value, label), and the searches.
+    """Return the page: a title, a sentence, facts as (value, label), searches, commands to try.
 
     >>> page = render_searches("Roses & more", [], facts=[("17 of 20", "first hits agree")])
     >>> "<h1>Roses &amp; more</h1>" in page, "<dd>17 of 20</dd>" in page
@@ -59,6 +60,7 @@ def render_searches(
         title=title,
         lead=lead,
         facts=list(facts),
+        commands=list(commands),
         searches=[_describe_search(n, search) for n, search in enumerate(searches, start=1)],
     )
 
