@@ -18,7 +18,7 @@ from bm25v.cli.printing import (
     print_table,
     temporary_page,
 )
-from bm25v.display import count, display_path
+from bm25v.display import count, display_path, percent
 from bm25v.errors import GalleryError, WrongUse
 from bm25v.files import make_folder, replace_file
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from bm25v.explanations.suggest import Suggestion
     from bm25v.explanations.word_portrait import RelatedWord, WordPortrait
     from bm25v.explanations.word_statistics import WordInGallery
+    from bm25v.progress import Progress
+    from bm25v.training.naming import WordName
     from bm25v.vocabulary import Vocabulary
 
 _LIMIT = 20
@@ -295,12 +297,19 @@ def import_names(table: Path, gallery_path: Path, as_json: bool) -> None:
 @click.argument("words", metavar="[WORD]...", nargs=-1)
 @gallery_option
 @click.option(
+    "--from-gallery",
+    is_flag=True,
+    help="By what a classifier sees in the gallery's images, and by the names of their folders.",
+)
+@click.option(
     "--prompts",
-    required=True,
     type=PathType(dir_okay=False, path_type=Path),
-    help="A text file of possible names, one per line.",
+    help="By the backbone's text tower: a text file of possible names, one per line.",
 )
 @click.option("--limit", type=click.IntRange(1), help="Only the words of most images.")
+@click.option(
+    "--apply", "is_applied", is_flag=True, help="With --from-gallery: use the names in the gallery."
+)
 @click.option(
     "-o",
     "--output",
@@ -311,46 +320,113 @@ def import_names(table: Path, gallery_path: Path, as_json: bool) -> None:
 def suggest(
     words: tuple[str, ...],
     gallery_path: Path,
-    prompts: Path,
+    from_gallery: bool,
+    prompts: Path | None,
     limit: int | None,
+    is_applied: bool,
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Suggest names for words, by default for all, by the backbone's text tower.
+    """Suggest names for words, by default for all.
 
-    Nothing is renamed. The margin is how much better the suggestion fits than the next one.
+    Names that people gave are never replaced. A word without a clear name gets none.
     """
     from bm25v.api import Gallery
     from bm25v.cli.progress import progress_bar
-    from bm25v.explanations.suggest import read_prompts, suggest_names
     from bm25v.vocabulary.names import format_names
 
-    choices = read_prompts(prompts)
-    with Gallery.open(gallery_path) as gallery:
+    if from_gallery == (prompts is not None):
+        raise click.UsageError("give either --from-gallery or --prompts FILE")
+    if is_applied and (not from_gallery or words or limit):
+        raise click.UsageError("--apply is for all words: give --from-gallery, no WORD, no --limit")
+    with Gallery.open(gallery_path) as gallery, progress_bar() as progress:
         numbers = [_find_word(gallery, word) for word in dict.fromkeys(words)]
-        if not numbers:
+        if not numbers and (prompts is not None or limit):
             numbers = [word.word for word in _sort_words(gallery.words(best=1), "df")]
-        with progress_bar() as progress:
-            suggestions = suggest_names(gallery.store, numbers[:limit], choices, progress=progress)
-        fingerprint = gallery.vocabulary.fingerprint
+        numbers = numbers[:limit]
+        suggestions: list[Suggestion] | list[WordName]
+        if prompts is None:
+            suggestions, notes = _suggest_by_images(gallery, numbers, progress)
+        else:
+            suggestions, notes = _suggest_by_text(gallery, numbers, prompts, progress)
+        names = {suggestion.word: suggestion.name for suggestion in suggestions}
+        if is_applied:
+            gallery.store.names.replace_suggestions(names, notes)
+        fingerprint, kept = gallery.vocabulary.fingerprint, len(gallery.store.names.current())
     if output is not None:
-        notes = {s.word: f"margin {s.margin:.3f} to {s.next}" for s in suggestions}
-        names = {s.word: s.name for s in suggestions}
         replace_file(output, format_names(names, vocabulary=fingerprint, notes=notes))
     if as_json:
         print_json({"suggestions": [suggestion._asdict() for suggestion in suggestions]})
         return
-    _print_suggestions(suggestions)
+    header = ("word", "suggestion", "why")
+    rows = [(str(word), name, notes[word]) for word, name in names.items()]
+    print_table(make_columns(header, rows, texts=("suggestion", "why")))
+    if is_applied:
+        echo(f"{count(len(names), 'name')} in use; {count(kept, 'name')} given by people")
     if output is not None:
         echo(f"written: {display_path(str(output))}")
 
 
-def _print_suggestions(suggestions: "list[Suggestion]") -> None:
-    header = ("word", "margin", "cosine", "suggestion", "next best")
-    rows = [
-        (str(s.word), f"{s.margin:.3f}", f"{s.cosine:.3f}", s.name, s.next) for s in suggestions
+def _suggest_by_images(
+    gallery: "Gallery", words: list[int], progress: "Progress"
+) -> "tuple[list[WordName], dict[int, str]]":
+    from bm25v.training.concepts import find_table
+    from bm25v.training.word_evidence import suggest_from_gallery
+
+    own = gallery.store.names.current()
+    suggestions = [
+        suggestion
+        for suggestion in suggest_from_gallery(gallery.store, find_table(), progress=progress)
+        if suggestion.word not in own and (not words or suggestion.word in words)
     ]
-    print_table(make_columns(header, rows, texts=("suggestion", "next best")))
+    return suggestions, {
+        s.word: f"{percent(s.share)} of {s.images} images, {percent(s.elsewhere)} elsewhere"
+        for s in suggestions
+    }
+
+
+def _suggest_by_text(
+    gallery: "Gallery", words: list[int], prompts: Path, progress: "Progress"
+) -> "tuple[list[Suggestion], dict[int, str]]":
+    from bm25v.explanations.suggest import read_prompts, suggest_names
+
+    suggestions = suggest_names(gallery.store, words, read_prompts(prompts), progress=progress)
+    return suggestions, {
+        s.word: f"cosine {s.cosine:.3f}, margin {s.margin:.3f} to {s.next}" for s in suggestions
+    }
+
+
+@words.command("check")
+@gallery_option
+@json_option
+def check(gallery_path: Path, as_json: bool) -> None:
+    """Measure how well the names of words fit the gallery's images.
+
+    A classifier looks at the images that have most of each word, and at the words that count most
+    in each image. A name is right where one of the classes that it sees there, or the name of the
+    image's folder, is what the word is named after. Names that it does not know are not checked.
+    """
+    from bm25v.api import Gallery
+    from bm25v.cli.progress import progress_bar
+    from bm25v.training.concepts import find_table
+    from bm25v.training.word_evidence import CHECKED, SHOWN, check_gallery
+
+    with Gallery.open(gallery_path) as gallery, progress_bar() as progress:
+        result = check_gallery(gallery.store, find_table(), progress=progress)
+    if as_json:
+        print_json(vars(result))
+        return
+    strongest = f"{percent(result.right)} of the {CHECKED} images with most of a word"
+    shown = f"{percent(result.shown_right)} of those with a name"
+    named = f"{result.named:,} of {count(result.words, 'word')}, {result.checked:,} of them checked"
+    print_facts(
+        {
+            "named": named,
+            "right in": f"{strongest}; by chance {percent(result.chance)}",
+            f"{SHOWN} words of an image": f"{percent(result.shown_named)} have a name, "
+            f"right in {shown}",
+        }
+    )
 
 
 @words.command("report")

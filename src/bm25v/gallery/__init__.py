@@ -7,6 +7,7 @@ gallery.bm25v/
   dense.rows       64-byte header; per row a float16 vector
   writer.lock      held by the one process that writes
   names.tsv        names that people gave to words; names.lock while one is changed
+  suggested.tsv    names that were suggested for words
 ```
 
 `catalog` names the images and is the commit, `rows` holds bags and dense vectors, `writer` writes

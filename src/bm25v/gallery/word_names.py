@@ -1,7 +1,8 @@
-"""The names that people give to a gallery's words: a table beside the images.
+"""The names of a gallery's words: a table of those that people give, and one of suggestions.
 
-In: changes. Out: all names as they are now. Names have a lock of their own, so naming does not wait
-for indexing. Readers take no lock, because the file is replaced in one step.
+In: changes. Out: all names as they are now. People's names count most. Suggestions were made from
+the gallery's own images, so they replace the vocabulary's names. Names have a lock of their own, so
+naming does not wait for indexing. Readers take no lock, because a file is replaced in one step.
 """
 
 import os
@@ -19,6 +20,7 @@ from bm25v.gallery.storage_errors import disk_errors
 from bm25v.vocabulary import names as tables
 
 FILE_NAME = "names.tsv"
+SUGGESTED = "suggested.tsv"
 LOCK_NAME = "names.lock"
 
 _NO_NAMES: Mapping[int, str] = MappingProxyType({})
@@ -31,30 +33,48 @@ class WordNames:
     def __init__(self, folder: Path, meta: Meta) -> None:
         self._folder = folder
         self._meta = meta
-        self._read: tuple[tuple[int, ...], Mapping[int, str]] = ((), _NO_NAMES)
-        self._merged: tuple[Mapping[int, str], Mapping[int, str]] | None = None
+        self._read: dict[str, tuple[tuple[int, ...], Mapping[int, str]]] = {}
+        self._merged: tuple[Mapping[int, str], Mapping[int, str], Mapping[int, str]] | None = None
 
     def current(self) -> Mapping[int, str]:
-        """Return the names as they are now; the file is read again only if it has changed."""
-        path = self._folder / FILE_NAME
+        """Return the names that people gave."""
+        return self._read_table(FILE_NAME)
+
+    def suggested(self) -> Mapping[int, str]:
+        """Return the suggested names; none if nothing was suggested."""
+        return self._read_table(SUGGESTED)
+
+    def merge(self, vocabulary_names: Mapping[int, str]) -> Mapping[int, str]:
+        """Return people's names and, for other words, suggestions, else the vocabulary's names."""
+        current, suggested, merged = self.current(), self.suggested(), self._merged
+        if merged is None or merged[0] is not current or merged[1] is not suggested:
+            names = MappingProxyType({**(suggested or vocabulary_names), **current})
+            self._merged = merged = (current, suggested, names)
+        return merged[2]
+
+    def replace_suggestions(self, names: Mapping[int, str], notes: Mapping[int, str]) -> None:
+        """Write suggested names instead of those before; notes say why."""
+        fingerprint = self._meta.vocabulary_fingerprint
+        table = tables.format_names(names, vocabulary=fingerprint, notes=notes)
+        require_gallery(self._folder)
+        with disk_errors(self._folder):
+            replace_file(self._folder / SUGGESTED, table)
+
+    def _read_table(self, file_name: str) -> Mapping[int, str]:
+        """Return the names in a file, which is read again only if it has changed."""
+        path = self._folder / file_name
+        read = self._read.get(file_name, ((), _NO_NAMES))
         try:
             status = os.stat(path)
             stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
-            if stamp != self._read[0]:
-                self._read = (stamp, MappingProxyType(self._parse(path)))
+            if stamp != read[0]:
+                read = (stamp, MappingProxyType(self._parse(path)))
         except FileNotFoundError:
-            self._read = ((), _NO_NAMES)
+            read = ((), _NO_NAMES)
         except OSError as error:
             raise GalleryError(f"cannot read {path}: {error.strerror}") from error
-        return self._read[1]
-
-    def merge(self, vocabulary_names: Mapping[int, str]) -> Mapping[int, str]:
-        """Return these names and, for words without one, those of the vocabulary."""
-        current, merged = self.current(), self._merged
-        if merged is None or merged[0] is not current:
-            names = MappingProxyType({**vocabulary_names, **current})
-            self._merged = merged = (current, names)
-        return merged[1]
+        self._read[file_name] = read
+        return read[1]
 
     def update(self, changes: Mapping[int, str | None]) -> None:
         """Name words, or clear names with None; if one change is wrong, none is made."""

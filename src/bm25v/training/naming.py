@@ -1,0 +1,287 @@
+"""What is seen where words are strong in, names of words out.
+
+An occurrence is a word in one of the images that have most of it; of each, some things are seen:
+classes of a teacher and what is wider, or a folder's name. A word gets the name of a thing that is
+seen in most of its occurrences and rarely elsewhere, and no name if there is none. Names are told
+apart. Not this module's job: looking at images (`word_evidence`), files.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import resources
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bm25v.vocabulary.bag import LEVELS
+from bm25v.vocabulary.concepts import ConceptTable
+
+STRONGEST = 24  # images of each word that its name is made from, at most
+MIN_IMAGES = 6  # fewer prove nothing
+MIN_SHARE = 0.4  # of the occurrences, less one standard error
+CONFIRMED = 0.6  # of the occurrences: a name that a word already has
+MIN_LIFT = 3.0  # over the share among all occurrences
+MIN_SECOND_SHARE = 0.3  # of a second thing that tells words of one name apart
+
+_CHUNK_ROWS = 16_384
+_SHOWN_AS = {  # by the first name of a concept
+    "chelonian": "turtle",
+    "equine": "horse or zebra",
+    "geological formation": "landscape",
+    "mercantile establishment": "shop",
+    "motor vehicle": "car or truck",
+    "passerine": "songbird",
+    "ungulate": "hoofed animal",
+}
+_SUFFIX = re.compile(r"(?: \((?P<second>[^()]*)\))?(?: [0-9]+)?$")  # what tells equal names apart
+
+Counts = NDArray[np.int64]
+
+
+class Occurrences(NamedTuple):
+    """Words in the images that have most of them, by word, the strongest first."""
+
+    words_o: Counts
+    rows_o: Counts
+    patches_o: Counts  # where the word is strongest
+    df_v: Counts  # how many images have each word
+
+
+class Seen(NamedTuple):
+    """Pairs of an occurrence and a thing that is seen in it; each pair once."""
+
+    occurrences: Counts
+    things: Counts
+
+
+class WordName(NamedTuple):
+    """A name for a word, and why."""
+
+    word: int
+    name: str
+    share: float  # of the occurrences in which the thing is seen
+    images: int  # the occurrences
+    elsewhere: float  # the share among the occurrences of all words
+
+
+@dataclass(frozen=True)
+class Things:
+    """What can be seen: the concepts of a table, then labels that are no concepts.
+
+    >>> from bm25v.vocabulary.concepts import Concept
+    >>> things = Things(ConceptTable(1, (
+    ...     Concept("n1", ("tabby",), (1,), 0), Concept("n2", ("cat",), (), 0))))
+    >>> things.add_label("Tabbies"), things.add_label("Tabby"), things.add_label("my_cats")
+    (2, 0, 3)
+    >>> things.names, things.wider(0), things.add_label("2019-04")
+    (['tabby', 'cat', 'tabbies', 'my cats'], (0, 1), None)
+    """
+
+    table: ConceptTable
+    _labels: dict[str, int] = field(default_factory=dict)
+
+    def add_label(self, text: str) -> int | None:
+        """Return the thing that a label names, a new one if need be; None if it names nothing."""
+        if text[:9] in self._ids:
+            return self._ids[text[:9]]
+        label = re.sub(r"[\W_]+", " ", text).strip().lower()
+        if not re.fullmatch(r"[^\d]{3,100}", label):
+            return None
+        known = (self._names.get(label), self._names.get(label.removesuffix("s")))
+        new = len(self.table.concepts) + len(self._labels)
+        return next((k for k in known if k is not None), self._labels.setdefault(label, new))
+
+    @property
+    def names(self) -> list[str]:
+        """The name of each."""
+        concepts = (concept.names[0] for concept in self.table.concepts)
+        return [*(_SHOWN_AS.get(name, name) for name in concepts), *self._labels]
+
+    def find_named(self, names: Mapping[int, str]) -> dict[int, int]:
+        """Return what words are named after; words with other names are left out."""
+        positions = {name: i for i, name in reversed(list(enumerate(self.names)))}
+        bases = {word: _SUFFIX.sub("", name) for word, name in names.items()}
+        return {word: positions[base] for word, base in bases.items() if base in positions}
+
+    def wider(self, thing: int) -> tuple[int, ...]:
+        """Return a thing and everything wider."""
+        if thing >= len(self.table.concepts):
+            return (thing,)
+        return (thing, *sorted(self.table.ancestors(thing)))
+
+    def tells_apart(self, second: int, named: int) -> bool:
+        """Return whether a second thing says more about a word that is named after the first."""
+        is_wide = self.table.n_classes <= second < len(self.table.concepts)
+        return second not in self.wider(named) and (not is_wide or named in self.wider(second))
+
+    @property
+    def may_name(self) -> NDArray[np.bool_]:
+        """Which can name a word: classes, labels, and wider concepts that people call by name."""
+        first = [concept.names[0] for concept in self.table.concepts]
+        text = (
+            resources.files("bm25v.training").joinpath("everyday_concepts.txt").read_text("ascii")
+        )
+        everyday = {*text.split("\n"), *_SHOWN_AS}
+        wide = [name in everyday for name in first[self.table.n_classes :]]
+        others = [True] * len(self._labels)
+        return np.array([*[True] * self.table.n_classes, *wide, *others], dtype=bool)
+
+    @cached_property
+    def _ids(self) -> Mapping[str, int]:
+        return {concept.id: i for i, concept in enumerate(self.table.concepts)}
+
+    @cached_property
+    def _names(self) -> Mapping[str, int]:
+        concepts = reversed(list(enumerate(self.table.concepts)))
+        return {name.lower(): i for i, concept in concepts for name in concept.names}
+
+
+def find_occurrences(
+    full_bags: Mapping[str, Any] | NDArray[Any], rows: Counts, *, n_words: int, n: int = STRONGEST
+) -> Occurrences:
+    """Return for each word the n images with the highest tf, ties to the lower row.
+
+    `full_bags` has the arrays "words", "levels" and "patches", as a gallery's file has.
+
+    >>> bags = {"words": np.array([[1, 2], [1, 0], [1, 2]]), "patches": np.zeros((3, 2), int),
+    ...         "levels": np.array([[5, 1], [9, 0], [7, 3]])}
+    >>> found = find_occurrences(bags, np.arange(3), n_words=3, n=2)
+    >>> found.words_o.tolist(), found.rows_o.tolist(), found.df_v.tolist()
+    ([1, 1, 2, 2], [1, 2, 2, 0], [0, 3, 2])
+    """
+    kept = np.empty((4, 0), np.int64)  # word, row, patch, tf
+    df_v = np.zeros(n_words, np.int64)
+    for start in range(0, len(rows), _CHUNK_ROWS):
+        chunk = rows[start : start + _CHUNK_ROWS]
+        levels_nk = full_bags["levels"][chunk]
+        at_n, at_k = np.nonzero(levels_nk)
+        row = chunk[at_n]
+        word = full_bags["words"][row, at_k].astype(np.int64)
+        tf = LEVELS[levels_nk[at_n, at_k]].astype(np.int64)
+        patch = full_bags["patches"][row, at_k].astype(np.int64)
+        df_v += np.bincount(word, minlength=n_words)
+        kept = np.concatenate([kept, [word, row, patch, tf]], axis=1)
+        kept = kept[:, np.lexsort((kept[1], -kept[3], kept[0]))]
+        first_v = np.searchsorted(kept[0], np.arange(n_words))
+        kept = kept[:, np.arange(kept.shape[1]) - first_v[kept[0]] < n]
+    return Occurrences(kept[0], kept[1], kept[2], df_v)
+
+
+def collect_seen(things: Things, pairs: Iterable[tuple[Counts, Counts]]) -> Seen:
+    """Return what is seen, with everything wider, from arrays of occurrences and things."""
+    wider = [things.wider(thing) for thing in range(len(things.names))]
+    depth = max(map(len, wider), default=1)
+    wider_td = np.array([[*w, *[-1] * (depth - len(w))] for w in wider], np.int64)
+    coded = []
+    for occurrences, seen in pairs:
+        seen_od = wider_td[seen]
+        at_o, at_d = np.nonzero(seen_od >= 0)
+        coded.append(occurrences[at_o] * len(wider) + seen_od[at_o, at_d])
+    return Seen(*np.divmod(np.unique(np.concatenate([*coded, np.empty(0, np.int64)])), len(wider)))
+
+
+def name_words(
+    occurrences: Occurrences,
+    seen: Seen,
+    things: Things,
+    known: Mapping[int, str] | None = None,
+) -> list[WordName]:
+    """Return names for the words whose occurrences mostly show one thing, by word.
+
+    Of several such things, the one that says most is taken: share · log(share / elsewhere). Other
+    words keep a `known` name if most of their occurrences confirm it.
+    """
+    names = things.names
+    n_v = np.bincount(occurrences.words_o, minlength=len(occurrences.df_v))
+    elsewhere_t = np.bincount(seen.things, minlength=len(names)) / max(1, n_v.sum())
+    chosen = {
+        word: _Choice(thing, share, second)
+        for word, thing, share, second in _choose_things(occurrences, seen, things, elsewhere_t)
+    }
+    confirmed = check_names(occurrences, seen, things, known or {})
+    for word, thing in things.find_named(known or {}).items():
+        share = confirmed.get(word, 0.0)
+        if word not in chosen and share >= CONFIRMED and n_v[word] >= MIN_IMAGES:
+            second = _SUFFIX.search((known or {})[word])
+            chosen[word] = _Choice(thing, share, (second and second["second"]) or "")
+    ranks = sorted(chosen, key=lambda word: (-chosen[word].share, word))
+    choices = [chosen[word] for word in ranks]
+    distinct = distinguish_names([names[c.thing] for c in choices], [c.second for c in choices])
+    return [
+        WordName(word, name, choice.share, int(n_v[word]), float(elsewhere_t[choice.thing]))
+        for word, name, choice in sorted(zip(ranks, distinct, choices, strict=True))
+    ]
+
+
+class _Choice(NamedTuple):
+    """What a word is named after, and what else it shows."""
+
+    thing: int
+    share: float
+    second: str
+
+
+def _choose_things(
+    occurrences: Occurrences, seen: Seen, things: Things, elsewhere_t: NDArray[np.float64]
+) -> Iterator[tuple[int, int, float, str]]:
+    """Yield words with what they are named after, its share, and a second name."""
+    names, n_things = things.names, len(elsewhere_t)
+    n_v = np.bincount(occurrences.words_o, minlength=len(occurrences.df_v))
+    words_s = occurrences.words_o[seen.occurrences]
+    pairs, counts = np.unique(words_s * n_things + seen.things, return_counts=True)
+    words, thing = np.divmod(pairs, n_things)
+    n = n_v[words]
+    share = counts / n
+    low = share - np.sqrt(share * (1 - share) / n + 0.25 / n**2)
+    says = share * np.log(share / elsewhere_t[thing])
+    is_special = things.may_name[thing] & (n >= MIN_IMAGES) & (share >= MIN_SECOND_SHARE)
+    is_special &= share >= MIN_LIFT * elsewhere_t[thing]
+    order = np.lexsort((thing, -says, words))
+    order = order[is_special[order]]
+    for word, group in groupby(order.tolist(), key=lambda at: int(words[at])):
+        candidates = list(group)
+        best = next((at for at in candidates if low[at] >= MIN_SHARE), None)
+        if best is not None:
+            named = int(thing[best])
+            seconds = [int(thing[at]) for at in candidates if at != best]
+            second = next((names[t] for t in seconds if things.tells_apart(t, named)), "")
+            yield word, named, float(share[best]), second
+
+
+def distinguish_names(names: Sequence[str], seconds: Sequence[str]) -> list[str]:
+    """Return names that differ: by what else is seen, else by a number; the first stays as it is.
+
+    >>> distinguish_names(["dog", "dog", "dog", "dog", "cat"], ["", "hound", "hound", "", ""])
+    ['dog', 'dog (hound)', 'dog (hound) 2', 'dog 2', 'cat']
+    """
+    used: defaultdict[str, int] = defaultdict(int)
+    distinct = []
+    for name, second in zip(names, seconds, strict=True):
+        if used[name] and second:
+            name = f"{name} ({second})"
+        used[name] += 1
+        distinct.append(name if used[name] == 1 else f"{name} {used[name]}")
+    return distinct
+
+
+def check_names(
+    occurrences: Occurrences, seen: Seen, things: Things, names: Mapping[int, str]
+) -> dict[int, float]:
+    """Return, for each named word with an occurrence, the share that show what it is named after.
+
+    Words that are named after nothing that can be seen are left out.
+    """
+    n_words = len(occurrences.df_v)
+    thing_v = np.full(n_words, -1)
+    for word, thing in things.find_named(names).items():
+        thing_v[word] = thing
+    words_s = occurrences.words_o[seen.occurrences]
+    right_v = np.bincount(words_s[thing_v[words_s] == seen.things], minlength=n_words)
+    n_v = np.bincount(occurrences.words_o, minlength=n_words)
+    words = np.flatnonzero((thing_v >= 0) & (n_v > 0))
+    return dict(zip(words.tolist(), (right_v[words] / n_v[words]).tolist(), strict=True))
