@@ -190,7 +190,8 @@ class ConceptFitter:
         mean_c, spread_c = predicted_nc.mean(axis=0), np.maximum(predicted_nc.std(axis=0), 1e-9)
         predicted_nc = (predicted_nc - mean_c) / spread_c
         groups = slice(0, self._n_classes), slice(self._n_classes, None)  # wider concepts
-        fitted = [calibrate(predicted_nc[:, group], shares_nc[:, group]) for group in groups]
+        columns = ((predicted_nc[:, group], shares_nc[:, group]) for group in groups)
+        fitted = [calibrate(*pair) for pair in columns if pair[0].size]
         scale_c, bias_c = (np.concatenate(values) for values in zip(*fitted, strict=True))
         first_five = np.argsort(-(predicted_nc * scale_c + bias_c)[:, groups[0]], axis=1)[:, :5]
         is_known_n = (first_five == logits_nc.argmax(axis=1)[:, None]).any(axis=1)
