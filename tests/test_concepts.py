@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from bm25v.api import Gallery
 from bm25v.errors import VocabularyError, WrongUse
+from bm25v.search.text import index_names
 from bm25v.search.text_terms import Lexicon, ParsedText, describe_terms, parse_text
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.concepts import (
@@ -229,7 +230,9 @@ def test_the_default_vocabulary_names_licences_and_is_small() -> None:
 
 def parse(text: str, own: tuple[tuple[str, int], ...] = ()) -> ParsedText:
     concepts = make_concepts()
-    lexicon = Lexicon(concepts.table, concepts.names, PhraseIndex(own), PhraseIndex([("fur", 50)]))
+    lexicon = Lexicon(
+        concepts.table, index_names(concepts), PhraseIndex(own), PhraseIndex([("fur", 50)])
+    )
     return parse_text(text, lexicon)
 
 

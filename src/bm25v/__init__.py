@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from bm25v.search.engine import Standing
     from bm25v.search.query import Query, QueryOptions
     from bm25v.search.results import (
+        ConceptPart,
         Hit,
         Match,
         QueryWord,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from bm25v.training.recipe import Recipe
     from bm25v.training.train import train
     from bm25v.vocabulary.bag import Bag, FullBag
+    from bm25v.vocabulary.concepts import Concept, Concepts, ConceptTable
     from bm25v.vocabulary.vocabulary import Encoding, Vocabulary
 
 __version__ = "0.1.0"
@@ -82,6 +84,10 @@ __all__ = [
     "Bm25Parameters",
     "Bm25vError",
     "Codes",
+    "Concept",
+    "ConceptPart",
+    "ConceptTable",
+    "Concepts",
     "Duplicate",
     "DuplicateGroup",
     "Encoding",
@@ -142,6 +148,10 @@ _HOMES = {
     "FullBag": "bm25v.vocabulary.bag",
     "Bm25Parameters": "bm25v.index.bm25",
     "Codes": "bm25v.sae.model",
+    "Concept": "bm25v.vocabulary.concepts",
+    "ConceptPart": "bm25v.search.results",
+    "ConceptTable": "bm25v.vocabulary.concepts",
+    "Concepts": "bm25v.vocabulary.concepts",
     "Duplicate": "bm25v.duplicates.groups",
     "DuplicateGroup": "bm25v.duplicates.groups",
     "Encoding": "bm25v.vocabulary.vocabulary",

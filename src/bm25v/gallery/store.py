@@ -34,7 +34,9 @@ from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.storage_errors import disk_errors
 from bm25v.gallery.word_names import WordNames
 from bm25v.index.bm25 import Bm25Parameters
+from bm25v.threads import locked_cached_property
 from bm25v.vocabulary import Vocabulary
+from bm25v.vocabulary.phrases import PhraseIndex
 from bm25v.vocabulary.vocabulary import find_shipped
 
 _ATTEMPTS = 10  # compactions in a row, until a reader gives up
@@ -137,6 +139,11 @@ class GalleryStore:
     def word_names(self) -> Mapping[int, str]:
         """The names of words: those given in this gallery, else those of the vocabulary."""
         return self.names.merge(self.vocabulary.word_names)
+
+    @locked_cached_property
+    def vocabulary_names(self) -> PhraseIndex:
+        """The names that the vocabulary gives to words, to be found in texts."""
+        return PhraseIndex((name, word) for word, name in self.vocabulary.word_names.items())
 
     @property
     def text_tower(self) -> TextTower | None:

@@ -8,6 +8,7 @@ searched for; if there is none and there is a tower, those with the most similar
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -104,7 +105,14 @@ def make_lexicon(concepts: Concepts, store: GalleryStore) -> Lexicon:
     """Return the names that a text can have in a gallery."""
     own_names = store.names.current()
     own = PhraseIndex((name, word) for word, name in own_names.items())
-    return Lexicon(concepts.table, concepts.names, own, store.vocabulary.name_index)
+    return Lexicon(concepts.table, index_names(concepts), own, store.vocabulary_names)
+
+
+@lru_cache(maxsize=4)
+def index_names(concepts: Concepts) -> PhraseIndex:
+    """Return an index of the names of all concepts."""
+    named = enumerate(concepts.table.concepts)
+    return PhraseIndex((name, i) for i, concept in named for name in concept.names)
 
 
 def _find_concepts(text: str, concepts: Concepts, store: GalleryStore) -> TextMeaning:

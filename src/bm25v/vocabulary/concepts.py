@@ -33,7 +33,6 @@ from bm25v.schema import (
     text,
     whole,
 )
-from bm25v.vocabulary.phrases import PhraseIndex
 
 FORMAT = 1
 TABLE = "concepts.json"
@@ -111,7 +110,7 @@ class ConceptTable:
         return tuple(map(tuple, below))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Concepts:
     """The concepts of a vocabulary with their directions."""
 
@@ -119,12 +118,6 @@ class Concepts:
     weights_ce: NDArray[np.float32]
     biases_c: NDArray[np.float32]
     sources: Mapping[str, str]  # what the names and the directions come from, with licences
-
-    @cached_property
-    def names(self) -> PhraseIndex:
-        """The names of all concepts, to be found in texts."""
-        concepts = enumerate(self.table.concepts)
-        return PhraseIndex((name, i) for i, concept in concepts for name in concept.names)
 
     def __repr__(self) -> str:
         return f"<Concepts: {len(self.table.concepts):,}, {self.table.n_columns:,} directions>"

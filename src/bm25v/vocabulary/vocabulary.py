@@ -48,7 +48,6 @@ from bm25v.vocabulary.folder import (
     read_folder,
     write_folder,
 )
-from bm25v.vocabulary.phrases import PhraseIndex
 
 DEFAULT = "default"
 HUB_FILES = [  # downloaded from the hub
@@ -239,18 +238,14 @@ class Vocabulary:
         if self.folder is None:
             return None
         concepts = read_concepts(self.folder, backbone_fingerprint=self.backbone_fingerprint)
-        width = self.backbone.dense_dim
+        backbone = self.backbone
+        width = (backbone.first if isinstance(backbone, PairedBackbone) else backbone).dense_dim
         if concepts is not None and concepts.weights_ce.shape[1] != width:
             raise VocabularyError(
                 f"{self.folder}: concepts have {concepts.weights_ce.shape[1]} weights each, and "
                 f"dense vectors of {self.backbone_name} {width}: make them again"
             )
         return concepts
-
-    @locked_cached_property
-    def name_index(self) -> PhraseIndex:
-        """The names of words, to be found in texts."""
-        return PhraseIndex((name, word) for word, name in self.word_names.items())
 
     def report_section(self, name: str) -> Mapping[str, Any]:
         """Return a section of the report; empty if there is none, as other programs write others.
