@@ -218,7 +218,8 @@ def _look_at(
     paths = [all_paths[row] for row in rows.tolist()]
     teacher = Teacher()
     with show_downloads(progress):
-        teacher.classify_features(np.zeros(0))  # loaded once, before all threads need it
+        # Once, so that the model is loaded before all threads need it.
+        teacher.classify_patches(np.zeros((8, 8, 3), np.uint8))
     classes_npk = np.full((len(rows), math.prod(teacher.grid), CLASSES), _NO_CLASS, np.int16)
     is_read_n = np.zeros(len(rows), bool)
     with ThreadPoolExecutor(available_cpus()) as pool:
