@@ -41,7 +41,12 @@ PHOTOS = PackagedFile(
     licence="MIT (the package)",
 )
 # What to try next, shown on the page and in the terminal: options of `bm25v search`.
-TRIES = ("{query} --open", "{query} --show", "{query} --region 0.25,0.25,0.5,0.5 --open")
+TRIES = (
+    "{query} --open",
+    '--text "a daisy" --open',
+    "{query} --show",
+    "{query} --region 0.25,0.25,0.5,0.5 --open",
+)
 HITS = 5
 _QUERIES_PER_SPECIES = 2
 _SPECIES = (  # by their numbers in the table of labels
