@@ -1,7 +1,7 @@
 """Frozen vision models: images in, patch features and one dense vector per image out.
 
 `load_backbone` takes the names below, the path of a spec file for an ONNX model of one's own, or a
-Hugging Face model: `owner/name`, or a folder with one.
+Hugging Face model: `owner/name`, a short name of `HUB_NAMES`, or a folder with one.
 In: an upright RGB array. Out: `Features` (patches (P, D), dense (E,)) from one forward pass. `text`
 turns texts into vectors that compare with dense vectors. Not this package's job: visual words, and
 reading image files.
@@ -20,6 +20,7 @@ from bm25v.backbones.protocol import Backbone, Features
 from bm25v.errors import UnknownBackbone, WrongUse
 
 __all__ = [
+    "HUB_NAMES",
     "Backbone",
     "Features",
     "backbone_names",
@@ -28,6 +29,18 @@ __all__ = [
     "restore_backbone",
 ]
 
+
+HUB_NAMES = {  # short names of models on the Hugging Face hub
+    "siglip2-base": "google/siglip2-base-patch16-224",
+    "siglip2-large": "google/siglip2-large-patch16-256",
+    "siglip2-so400m": "google/siglip2-so400m-patch14-384",
+    "dinov2-base": "facebook/dinov2-base",
+    "dinov2-large": "facebook/dinov2-large",
+    "dinov3-base": "facebook/dinov3-vitb16-pretrain-lvd1689m",
+    "clip-b32": "openai/clip-vit-base-patch32",
+    "clip-b16": "openai/clip-vit-base-patch16",
+    "clip-l14": "openai/clip-vit-large-patch14",
+}
 
 _SPEC_SUFFIX = ".toml"
 
@@ -68,13 +81,15 @@ def load_backbone(name: str, *, layer: int | None = None, device: str | None = N
         if name == "toy":
             return ToyBackbone()
         return OnnxBackbone(SPECS[name] if name in SPECS else read_spec(Path(name).expanduser()))
-    if checkpoint.is_model(name):
+    model, mark, number = name.partition("#")
+    full_name = f"{HUB_NAMES.get(model, model)}{mark}{number}"
+    if checkpoint.is_model(full_name):
         from bm25v.backbones.huggingface import HuggingFaceBackbone
 
-        return HuggingFaceBackbone(name, layer=layer, device=device)
+        return HuggingFaceBackbone(full_name, layer=layer, device=device)
     raise UnknownBackbone(
         f"no backbone {name!r}; known are: {', '.join(backbone_names())}, spec files (.toml), and "
-        "Hugging Face models: owner/name, or a folder with a config.json"
+        f"Hugging Face models: {', '.join(HUB_NAMES)}, owner/name, or a folder with a config.json"
     )
 
 

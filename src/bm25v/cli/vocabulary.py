@@ -32,7 +32,7 @@ _output_option = click.option(
     default="tinyvit-5m",
     show_default=True,
     help="A name from `bm25v models list`, a spec file (.toml) of your own ONNX model, a Hugging "
-    "Face model (owner/name) or its folder.",
+    "Face model (siglip2-base, owner/name) or its folder.",
 )
 @click.option("--layer", type=int, help="The block whose patch features are used  [default: last]")
 @click.option(
