@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 )
 @click.option("--vocabulary", help="A vocabulary's name or folder  [default: the gallery's own]")
 @click.option(
+    "--backbone",
+    help="For a new gallery: learn a vocabulary for this backbone first, from up to 4,000 of the "
+    "images. A name from `bm25v models list`, a spec file (.toml), a Hugging Face model "
+    "(siglip2-base, owner/name) or its folder. Needs the extra train or hf.",
+)
+@click.option(
     "--dense",
     metavar="BACKBONE",
     help="A second backbone for the dense vectors of a new gallery: with dinov2-s-int8, hits are "
@@ -45,6 +51,7 @@ def index(
     gallery_path: Path,
     exclude: tuple[str, ...],
     vocabulary: str | None,
+    backbone: str | None,
     dense: str | None,
     k1: float | None,
     b: float | None,
@@ -61,13 +68,28 @@ def index(
     from bm25v.api import Gallery
     from bm25v.gallery.catalog_schema import FILE_NAME
     from bm25v.gallery.indexing import require_images
+    from bm25v.gallery.store import check_new
+    from bm25v.index.bm25 import Bm25Parameters
+    from bm25v.vocabulary.vocabulary import check_second_backbone
 
+    if backbone is not None and vocabulary is not None:
+        raise WrongUse(
+            "--vocabulary has a backbone of its own, --backbone learns another vocabulary: give "
+            "one of them"
+        )
     parameters = {name: value for name, value in (("k1", k1), ("b", b)) if value is not None}
     if (gallery_path / FILE_NAME).exists():
         if parameters:
             raise WrongUse(f"{gallery_path} exists: --k1 and --b are for a new gallery")
+        if backbone is not None:
+            _check_backbone(gallery_path, backbone)
     else:
         require_images(paths, exclude)  # before an empty gallery is created
+        if backbone is not None:
+            check_new(gallery_path)  # and the options of the gallery, before hours of training
+            Bm25Parameters(**parameters)
+            check_second_backbone(dense)
+            vocabulary = str(_learn_vocabulary(gallery_path, backbone, paths, exclude))
     gallery = Gallery.open_or_create(gallery_path, vocabulary=vocabulary, dense=dense, **parameters)
     with gallery:
         report = _add_images(gallery, paths, exclude=exclude, workers=workers)
@@ -77,6 +99,51 @@ def index(
         _print_report(report, verbose)
     if report.failed and not report.n_indexed:
         sys.exit(1)
+
+
+def _check_backbone(gallery_path: Path, backbone: str) -> None:
+    """Raise an error if a gallery was made with another backbone."""
+    from bm25v import backbones
+    from bm25v.api import Gallery
+
+    with Gallery.open(gallery_path) as gallery:
+        own = gallery.store.catalog.meta.backbone
+    given = backbones.load_backbone(backbone).name
+    if given != own:
+        raise WrongUse(
+            f"{gallery_path} was made with the backbone {own}, not with {given}: leave out "
+            "--backbone, or give a new gallery with -g"
+        )
+
+
+def _learn_vocabulary(
+    gallery_path: Path, backbone: str, paths: tuple[str, ...], exclude: tuple[str, ...]
+) -> Path:
+    """Return the folder of a new gallery's own vocabulary, after it was learned."""
+    from bm25v import backbones
+    from bm25v.cli.progress import training_display
+    from bm25v.gallery.indexing import list_images
+    from bm25v.training import first_vocabulary
+
+    folder = first_vocabulary.vocabulary_folder(gallery_path)
+    loaded = backbones.load_backbone(backbone)
+    if first_vocabulary.has_vocabulary(folder, loaded):
+        echo(f"vocabulary: {display_path(str(folder))}, which was learned before", err=True)
+        return folder
+    found = list_images(paths, exclude)
+    sample = first_vocabulary.sample_images(found, loaded)
+    some = "" if len(sample) == len(found) else f"{len(sample):,} of "
+    with training_display() as listener:
+        echo(
+            f"first, a vocabulary for {loaded.name} is learned from {some}{len(found):,} images: "
+            f"{display_path(str(folder))}",
+            err=True,
+        )
+        try:
+            first_vocabulary.learn_vocabulary(folder, backbone, sample, listener)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("run the same command again to continue") from None
+    return folder
 
 
 def _print_report(report: "IndexReport", verbose: bool) -> None:

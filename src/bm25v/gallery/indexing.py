@@ -207,6 +207,11 @@ def require_images(paths: Sequence[str], exclude: tuple[str, ...]) -> None:
         raise WrongUse(f"no images left in {', '.join(paths)}: all match exclude {patterns}")
 
 
+def list_images(paths: Sequence[str], exclude: tuple[str, ...]) -> list[str]:
+    """Return the image files at these paths, each once and sorted."""
+    return sorted({os.path.abspath(path) for path in _walk(paths, exclude, IndexReport())})
+
+
 def _find_changed_files(
     writer: Writer, paths: list[str], exclude: tuple[str, ...], report: IndexReport
 ) -> list[str]:

@@ -106,8 +106,7 @@ class GalleryStore:
     @staticmethod
     def create(path: Path, vocabulary: Vocabulary, parameters: Bm25Parameters) -> None:
         """Make an empty gallery: complete, or not at all."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise GalleryError(f"{path} already exists: choose another path, or open it")
+        check_new(path)
         meta = Meta(
             vocabulary=vocabulary.source,
             vocabulary_fingerprint=vocabulary.fingerprint,
@@ -300,6 +299,12 @@ class GalleryStore:
                 "use the bm25v that made it, or index the images into a new gallery"
             )
         return paired
+
+
+def check_new(path: Path) -> None:
+    """Raise an error if no gallery can be created at a path, because something else is there."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise GalleryError(f"{path} already exists: choose another path, or open it")
 
 
 def _create_folder(path: Path, meta: Meta, full_bags: FullBagState | None) -> None:

@@ -27,13 +27,14 @@ def work_folder(output: Path) -> Path:
     return output.parent / f"{output.name}.work"
 
 
-def check_output(output: Path, images: Path) -> None:
-    """Raise an error if a vocabulary cannot be written to a path."""
+def check_output(output: Path, images: Path | None) -> None:
+    """Raise an error if a vocabulary cannot be written to a path, or not among images."""
     if not os.path.basename(os.path.abspath(output)):
         raise WrongUse(f"{output} is not a folder for a vocabulary: give another path")
     if output.is_file() or (output / SETTINGS).exists():
         raise VocabularyError(f"{output} already exists: give another path, or delete it")
-    _refuse_inside(output, images, "the vocabulary")
+    if images is not None:
+        _refuse_inside(output, images, "the vocabulary")
 
 
 def check_work(work: Path, images: Path, activations: Path | None) -> None:

@@ -76,6 +76,7 @@ class TrainingOptions:
     resume: bool = False
     activations: Path | None = None  # keeps the patches; None: a folder that is deleted at the end
     stream: bool = False  # extract patches in every epoch instead of keeping them
+    images: tuple[Path, ...] = ()  # some of those in the folder; empty: all
 
     @property
     def work(self) -> Path:
@@ -206,7 +207,7 @@ def _check_options(options: TrainingOptions) -> None:
         check_values(counts, {"views": whole(1), "patches": nullable(whole(1))})
     except SchemaError as error:
         raise WrongUse(f"{error}: give another number") from error
-    check_output(options.output, options.folder)
+    check_output(options.output, None if options.images else options.folder)
     check_work(options.work, options.folder, options.activations)
     if not options.resume and (options.work / checkpoints.FILE_NAME).exists():
         raise WrongUse(
@@ -239,7 +240,7 @@ def _load_backbone(options: TrainingOptions) -> Backbone:
 
 
 def _extraction(options: TrainingOptions) -> Extraction:
-    paths, recipe = find_training_images(options.folder), options.recipe
+    paths, recipe = options.images or find_training_images(options.folder), options.recipe
     return Extraction(paths, options.views, options.patches, recipe.held_out, recipe.seed)
 
 

@@ -173,11 +173,7 @@ class Vocabulary:
         >>> len(vocabulary.encode(np.zeros((64, 64, 3), dtype=np.uint8)).dense_e)
         24
         """
-        known = backbones.backbone_names()
-        if backbone not in (None, *known):
-            raise UnknownBackbone(
-                f"dense vectors of {backbone!r}: choose a built-in backbone, {', '.join(known)}"
-            )
+        check_second_backbone(backbone)
         return replace(self, second_backbone=backbone)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -303,6 +299,15 @@ class Vocabulary:
     def bag(self, image: ImageInput) -> Bag:
         """Return the bag of an image."""
         return self.encode(image).bag
+
+
+def check_second_backbone(name: str | None) -> None:
+    """Raise `UnknownBackbone` unless a name is that of a built-in backbone, or None."""
+    known = backbones.backbone_names()
+    if name not in (None, *known):
+        raise UnknownBackbone(
+            f"dense vectors of {name!r}: choose a built-in backbone, {', '.join(known)}"
+        )
 
 
 def shipped_names() -> list[str]:
