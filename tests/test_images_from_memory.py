@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bm25v import Gallery, ImageError
+from bm25v import Gallery, ImageError, StoredImage
 from bm25v.backbones.protocol import Features, Floats
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import WrongUse
+from bm25v.gallery.selection import ImageFilter
+from bm25v.search import Mode
 from tests.conftest import make_image, make_pixels
 
 
@@ -211,3 +213,39 @@ def test_pillow_images_of_any_mode_are_added(empty: Gallery) -> None:
     modes = ("1", "L", "LA", "P", "RGBA", "CMYK", "I;16", "F")
     report = empty.add({mode: Image.new(mode, (32, 32)) for mode in modes})
     assert report.added == len(modes)
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "words", "two-stage", "sparse", "dense"])
+def test_a_stored_image_is_searched_as_if_its_file_were_gone(
+    gallery: Gallery, photos: Path, mode: Mode
+) -> None:
+    one, other = (str(photos / f"{seed}.png") for seed in (3, 4))
+    with_file = gallery.search(StoredImage(one), negative=StoredImage(other), k=12, mode=mode)
+    for path in (one, other):
+        Path(path).unlink()
+    without_file = gallery.search(one, negative=other, k=12, mode=mode)
+    assert with_file.hits
+    assert [(hit.path, hit.score) for hit in with_file] == [
+        (hit.path, hit.score) for hit in without_file
+    ]
+    assert not {one, other} & {hit.path for hit in with_file}
+
+
+def test_a_stored_image_must_be_in_the_gallery(gallery: Gallery, tmp_path: Path) -> None:
+    make_image(99).save(tmp_path / "99.png")
+    with pytest.raises(WrongUse, match=r"99\.png is not in"):
+        gallery.search(StoredImage(str(tmp_path / "99.png")))
+    with pytest.raises(WrongUse, match="a region of"):
+        gallery.search(StoredImage(next(gallery.images()).path), region=(0, 0, 0.5, 0.5))
+
+
+def test_a_page_of_images_is_a_part_of_all(gallery: Gallery, photos: Path) -> None:
+    gallery.remove(photos / "5.png")
+    every = [image.path for image in gallery.images()]
+    for offset, limit in ((0, 4), (4, 4), (8, 4), (11, 4), (0, 100)):
+        records, total = gallery.store.page_images(ImageFilter(), offset=offset, limit=limit)
+        assert [record.path for record in records] == every[offset : offset + limit]
+        assert total == 11
+    wanted = ImageFilter.of(folder="1*.png")
+    records, total = gallery.store.page_images(wanted, offset=1, limit=5)
+    assert ([Path(record.path).name for record in records], total) == (["10.png", "11.png"], 3)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from bm25v.index.bm25 import Bm25Parameters
     from bm25v.sae.model import Codes, SparseAutoEncoder
     from bm25v.search.engine import Standing
-    from bm25v.search.query import Query, QueryOptions
+    from bm25v.search.query import Query, QueryOptions, StoredImage
     from bm25v.search.results import (
         ConceptPart,
         Hit,
@@ -126,6 +126,7 @@ __all__ = [
     "SparseAutoEncoder",
     "Standing",
     "StorageFull",
+    "StoredImage",
     "UnknownBackbone",
     "UnknownVocabulary",
     "Vocabulary",
@@ -179,6 +180,7 @@ _HOMES = {
     "Similarity": "bm25v.duplicates.similarity",
     "SparseAutoEncoder": "bm25v.sae.model",
     "Standing": "bm25v.search.engine",
+    "StoredImage": "bm25v.search.query",
     "Vocabulary": "bm25v.vocabulary.vocabulary",
     "WordContribution": "bm25v.search.results",
     "WordExample": "bm25v.explanations.word_examples",

@@ -94,6 +94,7 @@ class GalleryStore:
         self._snapshot: Snapshot | None = None
         self._selections: dict[tuple[tuple[int, ...], ImageFilter], Selection] = {}
         self._mutex = threading.RLock()
+        self._tower_mutex = threading.Lock()
         try:
             if second_backbone is not None:
                 self._check_second_backbone(second_backbone)
@@ -147,7 +148,7 @@ class GalleryStore:
     @property
     def text_tower(self) -> TextTower | None:
         """The model that turns texts into vectors, loaded on first use; None if there is none."""
-        with self._mutex:
+        with self._tower_mutex:  # loading takes seconds, and other searches go on
             if self._text_tower is None and has_text_tower(self.vocabulary.backbone_name):
                 self._text_tower = load_text_tower(self.vocabulary.backbone.name)
             return self._text_tower
@@ -220,6 +221,20 @@ class GalleryStore:
         if not wanted:
             return self.catalog.images()
         return self.catalog.with_rows(select_images(self.catalog, wanted).rows.tolist())
+
+    def page_images(
+        self, wanted: ImageFilter, *, offset: int, limit: int
+    ) -> tuple[list[ImageRecord], int]:
+        """Return a part of the images that a filter selects, by row, and how many it selects."""
+
+        def read_page(snapshot: Snapshot) -> tuple[list[ImageRecord], int]:
+            rows = self.select_images(wanted, snapshot).rows if wanted else snapshot.rows
+            with self.catalog.transaction():
+                self.catalog.check_generation(snapshot.state.generation)
+                records = self.catalog.with_rows(rows[offset : offset + limit].tolist())
+                return list(records), len(rows)
+
+        return self.read(read_page)
 
     def has_changed(self, path: str) -> bool:
         """Return whether an image's file has other content than when it was indexed.

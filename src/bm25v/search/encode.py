@@ -28,7 +28,7 @@ from bm25v.sae.model import Codes
 from bm25v.search import regions
 from bm25v.search.concepts import ConceptTerm, sum_log_probabilities
 from bm25v.search.filters import RowFilter, find_own_rows, select_rows
-from bm25v.search.query import FULL_BAG_MODES, Mode, Query, QueryImage, Word
+from bm25v.search.query import FULL_BAG_MODES, Mode, Query, QueryImage, StoredImage, Word
 from bm25v.search.text import NO_TEXT, TextMeaning, interpret_text, share_words
 from bm25v.vocabulary import Encoding, Vocabulary
 from bm25v.vocabulary.bag import Bag, expand_bag, pool_codes
@@ -122,7 +122,12 @@ def encode_query(
             parts.append(QueryPart(_text_bag(text.words), text.dense_e, text.no_dense))
         notes += text.notes
     for image in query.negative:
-        negative.append(_image_part(encode_image(vocabulary, image), query.query_words, full))
+        stored = find_without_file(image, store)
+        if stored is not None:
+            negative.append(_stored_part(stored, store, snapshot, full))
+        else:
+            encoding = encode_image(vocabulary, image)
+            negative.append(_image_part(encoding, query.query_words, full))
     words = combine_bags(
         [part.bag for part in parts],
         liked=[part.bag for part in liked],
@@ -233,8 +238,8 @@ def _encode_images(
 ) -> tuple[list[QueryPart], list[Codes]]:
     """Return the parts of the query's images, and where their words are.
 
-    An image of the gallery whose file no longer exists, or that was added from memory, is searched
-    with what is stored; where its words are is not known.
+    A `StoredImage`, and an image of the gallery whose file no longer exists or that was added from
+    memory, is searched with what is stored; where its words are is not known.
     """
     parts, codes = [], []
     for number, image in enumerate(query.images):
@@ -256,7 +261,9 @@ def _encode_images(
 
 
 def find_without_file(image: QueryImage, store: GalleryStore) -> str | None:
-    """Return the path or id of an image of the gallery that has no file to read."""
+    """Return the path or id of an image of the gallery whose file is missing or not to be read."""
+    if isinstance(image, StoredImage):
+        return image.path
     if not isinstance(image, str | os.PathLike) or os.path.exists(image):
         return None
     path = store.resolve_path(image)

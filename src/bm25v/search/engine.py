@@ -24,7 +24,7 @@ from bm25v.index.searcher import top_positions
 from bm25v.search.concepts import sum_log_probabilities
 from bm25v.search.encode import EncodedQuery, encode_batch, encode_query
 from bm25v.search.filters import covers_enough, explain_no_match, flag_rows
-from bm25v.search.query import Query
+from bm25v.search.query import Query, StoredImage
 from bm25v.search.ranking import cosines, score_full_bags
 from bm25v.search.results import Hit, Match, Matcher, Results, concept_weight
 from bm25v.threads import available_cpus
@@ -269,7 +269,8 @@ def _term_scores(
 
 def _load_models(store: GalleryStore, query: Query) -> None:
     """Load what the query needs now, so that the time of encoding does not include it."""
-    if not all(isinstance(image, Encoding) for image in (*query.images, *query.negative)):
+    images = (*query.images, *query.negative)
+    if not all(isinstance(image, Encoding | StoredImage) for image in images):
         store.vocabulary.backbone.load_weights()
     if query.text is not None and query.mode not in ("sparse", "words", "concepts"):
         store.text_tower  # noqa: B018 - loads it

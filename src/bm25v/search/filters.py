@@ -21,7 +21,7 @@ from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
 from bm25v.index.bm25 import Statistics, WeightedWords
 from bm25v.index.searcher import Searcher
-from bm25v.search.query import Query, ReadImage, list_images, make_filter
+from bm25v.search.query import Query, ReadImage, StoredImage, list_images, make_filter
 from bm25v.search.ranking import score_full_bags
 from bm25v.vocabulary import Encoding
 
@@ -170,6 +170,8 @@ def _find_content(image: ReadImage, store: GalleryStore) -> bytes | None:
     if isinstance(image, Encoding):
         return None
     record = store.catalog.at_path(store.resolve_path(image))
+    if record is not None and isinstance(image, StoredImage):
+        return record.content
     if record is not None and has_size_and_time(record.path, record.size, record.mtime_ns):
         return record.content
     with suppress(ImageError):  # whoever needs the pixels reports it

@@ -24,7 +24,25 @@ from bm25v.vocabulary import Encoding
 Mode = Literal["hybrid", "words", "two-stage", "sparse", "dense", "concepts"]
 FULL_BAG_MODES = ("hybrid", "words")  # BM25 over full bags orders the candidates
 Path = str | os.PathLike[str]
-QueryImage = ImageInput | Encoding  # an image, encoded already or not
+
+
+@dataclass(frozen=True)
+class StoredImage:
+    """An image of the gallery, by path or id, as a query: its file is not read.
+
+    The search uses the words and the dense vector that the gallery has stored, so it takes no
+    forward pass. Stored term frequencies are rounded, so scores differ slightly from those of the
+    file.
+    """
+
+    path: str
+
+    def __fspath__(self) -> str:
+        """Return the path or id."""
+        return self.path
+
+
+QueryImage = ImageInput | Encoding | StoredImage  # an image, encoded already or not
 ReadImage = Source | NDArray[np.uint8] | Encoding  # what a query keeps of it
 Word = int | str  # a word's number or name
 
