@@ -54,7 +54,7 @@ def display_path(path: str) -> str:
     return one_line(path)
 
 
-def format_json(value: Any) -> str:
+def format_json(value: Any, *, indent: int | None = 2) -> str:
     """Return plain values as JSON; NaN and infinite numbers, which JSON has not, become null.
 
     It is ASCII, so that every terminal shows it and every path is read back as it was.
@@ -70,9 +70,9 @@ def format_json(value: Any) -> str:
     }
     """
     try:
-        return json.dumps(value, indent=2, allow_nan=False)
+        return json.dumps(value, indent=indent, allow_nan=False)
     except ValueError:
-        return json.dumps(_without_nan(value), indent=2, allow_nan=False)
+        return json.dumps(_without_nan(value), indent=indent, allow_nan=False)
 
 
 def _without_nan(value: Any) -> Any:

@@ -26,6 +26,7 @@ SECTIONS = {
         "search": "search:search",
         "explain": "search:explain",
         "duplicates": "gallery:duplicates",
+        "serve": "serve:serve",
     },
     "Gallery": {
         "index": "gallery:index",

@@ -15,6 +15,7 @@ from bm25v import images
 from bm25v.errors import WrongUse
 from bm25v.gallery.records import ImageRecord, to_seconds
 from bm25v.images import Metadata
+from bm25v.images.streams import Stream
 
 
 class FileState(NamedTuple):
@@ -54,9 +55,14 @@ def read_file_state(path: str) -> FileState:
         head = file.read(images.HEAD_SIZE)
         images.detect_format(head)  # raises before a large file that is not an image is read
         file.seek(0)
-        content = hashlib.file_digest(file, _new_hash).digest()
+        content = hash_file(file)
         status = os.fstat(file.fileno())
     return FileState(path, content, status.st_size, _modification_time(status))
+
+
+def hash_file(file: Stream) -> bytes:
+    """Return the content hash of an open file."""
+    return hashlib.file_digest(file, _new_hash).digest()
 
 
 def hash_image(image: bytes | NDArray[np.uint8]) -> bytes:

@@ -1,0 +1,81 @@
+"""`bm25v serve`."""
+
+import webbrowser
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from bm25v.cli.options import PathType, gallery_option
+from bm25v.cli.printing import echo
+from bm25v.errors import MissingExtra
+
+
+@click.command("serve")
+@gallery_option
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="The address or name to listen at."
+)
+@click.option(
+    "--port",
+    default=8025,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="The port; 0 takes a free one.",
+)
+@click.option(
+    "--token-file",
+    type=PathType(dir_okay=False, path_type=Path),
+    help="A file with a token, 16 characters or more, that every request must have.",
+)
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Listen without a token at an address that others can reach.",
+)
+@click.option(
+    "--allow-host",
+    "allow_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Another name of the server, such as that of a proxy in front of it.",
+)
+@click.option("--open", "open_page", is_flag=True, help="Open the address in a browser.")
+def serve(
+    gallery_path: Path,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    insecure: bool,
+    allow_hosts: tuple[str, ...],
+    open_page: bool,
+) -> None:
+    """Serve the gallery over HTTP until Ctrl-C.
+
+    Only programs on this machine can connect, unless --host says otherwise; then a token is needed.
+    """
+    from bm25v.api import Gallery
+
+    try:
+        from bm25v.server.access import read_token
+        from bm25v.server.run import serve as run
+    except ImportError as error:
+        raise MissingExtra("bm25v serve", "serve") from error
+
+    def announce(url: str) -> None:
+        echo(f"serving {gallery_path} at {url} (Ctrl-C stops it)")
+        if open_page:
+            webbrowser.open(url)
+
+    token = None if token_file is None else read_token(token_file)
+    with Gallery.open(gallery_path) as gallery, suppress(KeyboardInterrupt):
+        run(
+            gallery,
+            host=host,
+            port=port,
+            token=token,
+            insecure=insecure,
+            allow_hosts=allow_hosts,
+            announce=announce,
+        )
+    echo("stopped")

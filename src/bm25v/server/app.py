@@ -1,0 +1,111 @@
+"""The app: all routes of a gallery behind the guard.
+
+In: an open gallery and the rules of access. Out: an ASGI app. Routes are plain functions in
+threads, so searches run beside each other; the gallery's snapshots make what another process
+commits visible to the next request. Not this module's job: sockets and signals (`run`).
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio.to_thread
+from fastapi import FastAPI
+from starlette.responses import Response
+
+import bm25v
+from bm25v.api import Gallery
+from bm25v.privacy import cache_folder
+from bm25v.server import problems
+from bm25v.server.access import Access
+from bm25v.server.guard import Guard
+from bm25v.server.images import ImageFiles, image_routes
+from bm25v.server.responses import STATUS, describe_json, json_response
+from bm25v.server.searches import search_routes
+from bm25v.server.slots import Slots
+from bm25v.server.thumbnails import Thumbnails
+from bm25v.server.words import word_routes
+from bm25v.threads import available_cpus
+
+MAX_BODY = 50_000_000  # bytes of a request
+PREFIX = "/v1"
+
+_WAITING_ENCODES = 8
+_WAITING_THUMBNAILS = 64  # a page asks for many at once
+_SEARCH_THREADS = 32  # beside those that wait
+
+_DESCRIPTION = """
+Image search that can say why. Every image is a bag of visual words; a hit lists what each word adds
+to its score. An image has an `id` in all responses, which other requests accept. Errors are
+`application/problem+json`.
+"""
+
+
+def create_app(
+    gallery: Gallery,
+    access: Access,
+    *,
+    max_body: int = MAX_BODY,
+    cache: Path | None = None,
+    encoders: int | None = None,
+    waiting: int = _WAITING_ENCODES,
+) -> Guard:
+    """Return the app of a gallery.
+
+    `encoders` images are encoded at a time, by default as many as there are CPUs, while `waiting`
+    requests wait. Thumbnails are kept in `cache`, by default in the cache folder.
+    """
+    n_encoders = encoders or available_cpus()
+    encoding = Slots(n_encoders, waiting=waiting)
+    thumbnailing = Slots(n_encoders, waiting=_WAITING_THUMBNAILS)
+    n_threads = 2 * n_encoders + waiting + _WAITING_THUMBNAILS + _SEARCH_THREADS
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = n_threads
+        yield
+
+    app = FastAPI(
+        title="bm25v",
+        version=bm25v.__version__,
+        description=_DESCRIPTION,
+        openapi_url=f"{PREFIX}/openapi.json",
+        docs_url=None,  # these pages would load scripts from the network
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    problems.handle_errors(app)
+    files = ImageFiles(gallery)
+    thumbnails = Thumbnails((cache or cache_folder()) / "thumbnails")
+    for router in (
+        search_routes(gallery, files, encoding),
+        image_routes(gallery, files, thumbnails, thumbnailing),
+        word_routes(gallery),
+    ):
+        app.include_router(router, prefix=PREFIX)
+    _add_status_routes(app, gallery)
+    return Guard(app, access, max_body=max_body)
+
+
+def _add_status_routes(app: FastAPI, gallery: Gallery) -> None:
+    @app.get("/", include_in_schema=False)
+    async def show_start() -> Response:
+        """Say what this is, and where its description is."""
+        return json_response(
+            {"name": "bm25v", "version": bm25v.__version__, "openapi": app.openapi_url}
+        )
+
+    @app.get("/healthz", tags=["status"], responses=describe_json(STATUS))
+    async def is_alive() -> Response:
+        """Say that the server runs."""
+        return json_response({"status": "ok"})
+
+    @app.get(
+        "/readyz",
+        tags=["status"],
+        responses={**describe_json(STATUS), **problems.describe(500)},
+    )
+    def is_ready() -> Response:
+        """Say that the gallery can be searched."""
+        gallery.store.snapshot()
+        return json_response({"status": "ready"})

@@ -1,0 +1,209 @@
+"""Images of the gallery: ids, facts, files, thumbnails.
+
+In: an id. Out: what the catalogue knows about the image, or its file. An id is the path of the
+image, or the id that it was added with, in base64url. It is only ever looked up in the catalogue as
+it is, so that no id names a file that is not an image of the gallery. A file is sent only if its
+content is what was indexed, so that nothing else can be put in its place.
+"""
+
+import base64
+import binascii
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from bm25v.api import Gallery
+from bm25v.errors import ImageError
+from bm25v.gallery.file_state import hash_file
+from bm25v.gallery.records import ImageRecord
+from bm25v.gallery.selection import ImageFilter, to_gallery_image
+from bm25v.images import HEAD_SIZE, detect_format, open_stream
+from bm25v.images.streams import Stream
+from bm25v.server import problems
+from bm25v.server.bodies import ImageId, Offset
+from bm25v.server.problems import Problem
+from bm25v.server.responses import IMAGE, IMAGE_PAGE, describe_json, json_response
+from bm25v.server.slots import Slots
+from bm25v.server.thumbnails import Thumbnails
+
+_MEDIA_TYPES = {
+    "JPEG": "image/jpeg",
+    "PNG": "image/png",
+    "WebP": "image/webp",
+    "GIF": "image/gif",
+    "BMP": "image/bmp",
+    "TIFF": "image/tiff",
+    "AVIF": "image/avif",
+    "HEIC": "image/heic",
+    "JPEG 2000": "image/jp2",
+    "PNM": "image/x-portable-anymap",
+    "QOI": "image/qoi",
+    "ICO": "image/x-icon",
+}
+_CHUNK = 2**18  # bytes of a file that are sent at once
+_CACHE = "private, max-age=300"  # then the browser asks whether the content has changed
+
+SizeText = Annotated[str, Query(pattern=r"^[1-9][0-9]{0,5}(x[1-9][0-9]{0,5})?$")]
+Side = Literal["64", "128", "256", "512", "1024"]
+
+
+def to_id(path: str) -> str:
+    """Return the id of an image in URLs and JSON.
+
+    >>> to_id("/photos/cat.jpg")
+    'L3Bob3Rvcy9jYXQuanBn'
+    """
+    return base64.urlsafe_b64encode(os.fsencode(path)).rstrip(b"=").decode()
+
+
+def from_id(image_id: str) -> str | None:
+    """Return the path of an id; None if it is not written as `to_id` writes it.
+
+    >>> from_id("L3Bob3Rvcy9jYXQuanBn"), from_id("../etc"), from_id("L3Bob3Rvcy9jYXQuanBn=")
+    ('/photos/cat.jpg', None, None)
+    """
+    try:
+        padding = "=" * (-len(image_id) % 4)
+        path = os.fsdecode(base64.b64decode(image_id + padding, altchars=b"-_", validate=True))
+    except (binascii.Error, ValueError):
+        return None
+    return path if to_id(path) == image_id else None
+
+
+class ImageFiles:
+    """The images of one gallery, by their ids."""
+
+    def __init__(self, gallery: Gallery) -> None:
+        self._catalog = gallery.store.catalog
+
+    def find(self, image_id: str) -> ImageRecord:
+        """Return the catalogue's entry; raise a 404 `Problem` if there is none."""
+        path = from_id(image_id)
+        record = None if path is None else self._catalog.at_path(path)
+        if record is None:
+            raise Problem(404, "unknown-image", f"the gallery has no image with id {image_id!r}")
+        return record
+
+    def read(self, record: ImageRecord) -> bytes:
+        """Return the content of an image's file, which is what was indexed."""
+        with ExitStack() as stack:
+            return self.open(record, stack).read()
+
+    def open(self, record: ImageRecord, stack: ExitStack) -> Stream:
+        """Open an image's file until `stack` is closed; raise a 404 `Problem` if it is another."""
+        if not os.path.isabs(record.path):
+            raise Problem(404, "no-file", "the image was added from memory: it has no file")
+        try:
+            stream = stack.enter_context(open_stream(record.path))
+        except ImageError as error:
+            raise Problem(
+                404, "no-file", f"the file of the image cannot be read: {error}"
+            ) from None
+        if hash_file(stream) != record.content:
+            detail = "the file has changed since it was indexed: index it again"
+            raise Problem(404, "changed-file", detail)
+        stream.seek(0)
+        return stream
+
+
+def describe_image(record: ImageRecord) -> dict[str, Any]:
+    """Return what people see of the catalogue's entry."""
+    return {"id": to_id(record.path), **to_gallery_image(record).to_dict()}
+
+
+def image_routes(
+    gallery: Gallery, files: ImageFiles, thumbnails: Thumbnails, slots: Slots
+) -> APIRouter:
+    """Return the routes below `/images` that only read the catalogue and files."""
+    router = APIRouter(tags=["images"], responses=problems.describe(400, 401, 403, 404, 422, 503))
+
+    @router.get("/images", responses=describe_json(IMAGE_PAGE))
+    def list_images(
+        folder: Annotated[list[str], Query(max_length=64)] = [],  # noqa: B006 - read, not changed
+        date: Annotated[str | None, Query(max_length=100)] = None,
+        min_size: SizeText | None = None,
+        max_size: SizeText | None = None,
+        offset: Offset = 0,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+    ) -> Response:
+        """List images with their dates and sizes, in the order in which they were added.
+
+        The filters are those of a search. A size is a number of pixels, or `1920x1080`.
+        """
+        wanted = ImageFilter.of(
+            folder=folder, date=date, min_size=_to_size(min_size), max_size=_to_size(max_size)
+        )
+        records, total = gallery.store.page_images(wanted, offset=offset, limit=limit)
+        images = [describe_image(record) for record in records]
+        return json_response({"total": total, "offset": offset, "limit": limit, "images": images})
+
+    @router.get("/images/{id}", responses=describe_json(IMAGE))
+    def get_image(id: ImageId) -> Response:
+        """Return the path, dates and sizes of an image."""
+        return json_response(describe_image(files.find(id)))
+
+    @router.get(
+        "/images/{id}/thumbnail",
+        response_class=Response,
+        responses={200: {"content": {"image/jpeg": {}}}, 304: {"description": "Not Modified"}},
+    )
+    def get_thumbnail(request: Request, id: ImageId, size: Side = "256") -> Response:
+        """Return a JPEG of the upright image, no side longer than `size`, without metadata."""
+        record = files.find(id)
+        headers = _cache_headers(f"{record.content.hex()}-{size}")
+        if _is_current(request, headers["ETag"]):
+            return Response(status_code=304, headers=headers)
+        thumbnail = thumbnails.find(record.content, int(size))
+        if thumbnail is None:
+            with slots.take():
+                thumbnail = thumbnails.make(record.content, int(size), lambda: files.read(record))
+        return Response(thumbnail, headers=headers, media_type="image/jpeg")
+
+    @router.get(
+        "/images/{id}/file",
+        response_class=StreamingResponse,
+        responses={200: {"content": {"image/*": {}}}, 304: {"description": "Not Modified"}},
+    )
+    def get_file(request: Request, id: ImageId) -> Response:
+        """Return the file of an image as it is, if its content is what was indexed."""
+        record = files.find(id)
+        headers = _cache_headers(record.content.hex())
+        if _is_current(request, headers["ETag"]):
+            return Response(status_code=304, headers=headers)
+        with ExitStack() as stack:
+            stream = files.open(record, stack)
+            media_type = _MEDIA_TYPES[detect_format(stream.read(HEAD_SIZE))]
+            stream.seek(0)
+            headers["Content-Length"] = str(record.size)
+            content = _send_file(stream, stack.pop_all())
+            return StreamingResponse(content, headers=headers, media_type=media_type)
+
+    return router
+
+
+def _send_file(stream: Stream, stack: ExitStack) -> Iterator[bytes]:
+    with stack:
+        while chunk := stream.read(_CHUNK):
+            yield chunk
+
+
+def _to_size(text: str | None) -> int | tuple[int, int] | None:
+    if text is None:
+        return None
+    width, _, height = text.partition("x")
+    return (int(width), int(height)) if height else int(width)
+
+
+def _cache_headers(tag: str) -> dict[str, str]:
+    return {"ETag": f'"{tag}"', "Cache-Control": _CACHE}
+
+
+def _is_current(request: Request, tag: str) -> bool:
+    """Return whether the client has this version already."""
+    known = request.headers.get("if-none-match", "").split(",")
+    return any(value.strip().removeprefix("W/") in (tag, "*") for value in known)

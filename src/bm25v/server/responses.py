@@ -1,0 +1,158 @@
+"""JSON responses: how values are written, and how OpenAPI describes them.
+
+In: plain values with the keys of docs/reference/json.md. Out: responses; schemas that say which
+keys there are. Not this module's job: the values.
+"""
+
+from typing import Any
+
+from starlette.responses import Response
+
+from bm25v.display import format_json
+
+Schema = dict[str, Any]
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """Return plain values as a response; numbers that JSON does not have become null."""
+    return Response(format_json(value, indent=None), status, media_type="application/json")
+
+
+def describe_json(schema: Schema, status: int = 200) -> dict[int | str, dict[str, Any]]:
+    """Return what OpenAPI says about a response with this JSON."""
+    return {status: {"content": {"application/json": {"schema": schema}}}}
+
+
+def _object(**properties: Schema) -> Schema:
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _say(schema: Schema, description: str) -> Schema:
+    return {**schema, "description": description}
+
+
+_TEXT: Schema = {"type": "string"}
+_NUMBER: Schema = {"type": "number"}
+_INTEGER: Schema = {"type": "integer"}
+_TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
+_NUMBER_OR_NULL: Schema = {"type": ["number", "null"]}
+_INTEGER_OR_NULL: Schema = {"type": ["integer", "null"]}
+_GRID = _list(_list(_NUMBER))
+
+_ID = {"type": "string", "examples": ["L3Bob3Rvcy9jYXQuanBn"], "description": "For other requests."}
+_PATH = _say(_TEXT, "The path, or the id of an image that was added from memory.")
+
+IMAGE = _object(
+    id=_ID,
+    path=_PATH,
+    date=_say(_TEXT, "When it was taken, by its metadata, else the time of its file."),
+    width=_INTEGER_OR_NULL,
+    height=_INTEGER_OR_NULL,
+    file_size=_say(_INTEGER, "In bytes."),
+    taken=_say(_TEXT_OR_NULL, "By its metadata; null if that does not say."),
+)
+IMAGE_PAGE = _object(
+    total=_say(_INTEGER, "How many images the filters select."),
+    offset=_INTEGER,
+    limit=_INTEGER,
+    images=_list(IMAGE),
+)
+
+_WORD = {"word": _say(_INTEGER, "The number of the word."), "name": _TEXT_OR_NULL}
+_CONTRIBUTION = {
+    **_WORD,
+    "idf": _NUMBER,
+    "tf": _NUMBER,
+    "query_tf": _NUMBER,
+    "saturation": _NUMBER,
+    "contribution": _say(_NUMBER, "weight · idf · saturation"),
+    "weight": _NUMBER,
+    "df": _INTEGER,
+}
+_QUERY_WORD = _object(**_WORD, weight=_NUMBER, query_tf=_NUMBER, idf=_NUMBER, df=_INTEGER)
+_MATCH = {
+    "id": _ID,
+    "path": _PATH,
+    "score": _say(_NUMBER, "What orders the hits."),
+    "strength": {"enum": ["strong", "fair", "weak", None]},
+    "sparse": _say(_NUMBER, "The BM25 score: the sum of all contributions."),
+    "dense": _say(_NUMBER_OR_NULL, "The cosine."),
+    "coverage": _say(_NUMBER, "The share of the query that the image matches."),
+    "length": _NUMBER,
+    "average_length": _NUMBER,
+    "pictures": _say(_INTEGER, "How many images the gallery has."),
+    "n_words": _say(_INTEGER, "How many words the image shares with the query."),
+}
+RESULTS = _object(
+    mode=_TEXT,
+    query=_say(_list(_QUERY_WORD), "The words of the query, largest weight · IDF first."),
+    hits=_list(
+        _object(
+            rank=_INTEGER,
+            first_rank=_INTEGER_OR_NULL,
+            **_MATCH,
+            words=_say(_list(_object(**_CONTRIBUTION)), "Largest contribution first."),
+        )
+    ),
+    no_match=_say(_TEXT_OR_NULL, "The reason, if there are no hits."),
+    notes=_list(_TEXT),
+    sparse_factor=_NUMBER_OR_NULL,
+    candidates=_INTEGER_OR_NULL,
+    ms={"type": "object", "description": "Milliseconds of each stage."},
+)
+EXPLANATION = _object(
+    **_MATCH,
+    mode=_TEXT,
+    sparse_factor=_NUMBER,
+    parts=_say(
+        _list(_object(word=_INTEGER_OR_NULL, label=_TEXT, value=_NUMBER)),
+        "What the score is the sum of.",
+    ),
+    words=_list(
+        _object(
+            **_CONTRIBUTION,
+            in_query={**_GRID, "type": ["array", "null"]},
+            in_hit={**_GRID, "type": ["array", "null"]},
+        )
+    ),
+    missing=_say(_list(_QUERY_WORD), "Words of the query that the image does not have."),
+    notes=_list(_TEXT),
+)
+HEATMAP = _object(
+    id=_ID,
+    word=_INTEGER,
+    rows=_INTEGER,
+    columns=_INTEGER,
+    grid=_say(_GRID, "How active the word is in each patch, row by row."),
+)
+
+_IMAGE_WITH_WORD = _object(id=_ID, path=_PATH, tf=_NUMBER)
+_WORD_FACTS = {**_WORD, "df": _INTEGER, "idf": _NUMBER}
+WORD_PAGE = _object(
+    pictures=_INTEGER,
+    total=_say(_INTEGER, "How many words are in use."),
+    offset=_INTEGER,
+    limit=_INTEGER,
+    words=_list(_object(**_WORD_FACTS, best=_list(_IMAGE_WITH_WORD))),
+)
+WORD = _object(
+    **_WORD_FACTS,
+    pictures=_INTEGER,
+    top=_say(_list(_IMAGE_WITH_WORD), "The images that have most of it."),
+    companions=_say(
+        _list(_object(**_WORD, together=_INTEGER, lift=_NUMBER)),
+        "Words that are often in the same images.",
+    ),
+    folders=_list(_object(name=_TEXT, pictures=_INTEGER, has_word=_INTEGER)),
+    purity=_NUMBER_OR_NULL,
+)
+STATS: Schema = {
+    "type": "object",
+    "description": "The facts of `bm25v info --json`, and the version of bm25v.",
+    "required": ["path", "pictures", "vocabulary", "words", "version"],
+}
+STATUS = _object(status=_TEXT)

@@ -1,0 +1,90 @@
+"""Starts and stops the server.
+
+In: a gallery, an address, the rules of access. Out: a server that answers until it is stopped; then
+it finishes the requests that it has begun. Not this module's job: what is answered (`app`).
+"""
+
+import socket
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import uvicorn
+
+from bm25v.api import Gallery
+from bm25v.errors import WrongUse
+from bm25v.server.access import Access
+from bm25v.server.app import create_app
+
+HOST, PORT = "127.0.0.1", 8025
+STOP_SECONDS = 10  # for requests that have begun
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A socket that listens, and where."""
+
+    socket: socket.socket
+    address: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """The address to give to a browser."""
+        host = "127.0.0.1" if self.address == "0.0.0.0" else self.address
+        host = "::1" if host == "::" else host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
+
+
+def bind(host: str = HOST, port: int = PORT) -> Bound:
+    """Listen at an address of this machine; port 0 takes a free one."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.create_server(address[:2], family=family)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise WrongUse(f"cannot listen at {host}, port {port} ({reason}): choose another") from None
+    actual, actual_port, *_ = listener.getsockname()
+    return Bound(listener, actual, actual_port)
+
+
+def serve(
+    gallery: Gallery,
+    *,
+    host: str = HOST,
+    port: int = PORT,
+    token: str | None = None,
+    insecure: bool = False,
+    allow_hosts: Iterable[str] = (),
+    announce: Callable[[str], None],
+) -> None:
+    """Answer requests until SIGINT or SIGTERM; `announce` gets the address first."""
+    bound = bind(host, port)
+    with bound.socket:
+        access = Access.of(
+            bound.address,
+            bound.port,
+            host=host,
+            token=token,
+            insecure=insecure,
+            allow_hosts=allow_hosts,
+        )
+        gallery.store.snapshot().searcher.build_index()
+        server = make_server(gallery, access)
+        announce(bound.url)
+        server.run(sockets=[bound.socket])
+
+
+def make_server(gallery: Gallery, access: Access, **options: object) -> uvicorn.Server:
+    """Return a server that is not started yet; `options` are those of `create_app`."""
+    config = uvicorn.Config(
+        create_app(gallery, access, **options),  # type: ignore[arg-type]
+        http="h11",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=STOP_SECONDS,
+    )
+    return uvicorn.Server(config)

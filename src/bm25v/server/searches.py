@@ -1,0 +1,216 @@
+"""Searches and explanations.
+
+In: a query with images by id or uploaded. Out: results, explanations and heat maps as JSON and
+images. A search by ids uses what the gallery has stored and waits for nothing; what needs a model
+takes a slot. Not this module's job: anything about scores.
+"""
+
+import io
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends
+from fastapi import Query as Parameter
+from PIL import Image
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bm25v.api import Gallery
+from bm25v.explanations.explanation import Explanation
+from bm25v.explanations.heatmaps import heat_layer
+from bm25v.search.query import Query, QueryImage, StoredImage
+from bm25v.search.results import Results
+from bm25v.server import problems
+from bm25v.server.bodies import (
+    MAX_IMAGES,
+    MODE,
+    WORDS,
+    ExplainBody,
+    Hits,
+    ImageId,
+    ModeName,
+    Offset,
+    SearchBody,
+    Upload,
+    describe_body,
+    read_body,
+)
+from bm25v.server.images import ImageFiles, to_id
+from bm25v.server.problems import Problem
+from bm25v.server.responses import (
+    EXPLANATION,
+    HEATMAP,
+    RESULTS,
+    describe_json,
+    json_response,
+)
+from bm25v.server.slots import Slots
+from bm25v.vocabulary.bag import word_activations
+from bm25v.vocabulary.names import check_word
+
+_UNCHANGED = (  # options of a query that are those of the body
+    *("text", "region", "must", "without", "boost", "query_words", "min_coverage", "folder"),
+    *("date", "min_size", "max_size", "include_query", "k", "offset", "mode", "candidates"),
+)
+ModeParameter = Annotated[ModeName | None, Parameter(description=MODE)]
+WordsParameter = Annotated[int, Parameter(ge=0, le=256, description=WORDS)]
+
+
+def search_routes(gallery: Gallery, files: ImageFiles, slots: Slots) -> APIRouter:
+    """Return the routes that search and explain."""
+    router = APIRouter(
+        tags=["search"],
+        responses=problems.describe(400, 401, 403, 404, 408, 413, 415, 422, 503),
+    )
+
+    async def read_search(request: Request) -> Upload[SearchBody]:
+        return await read_body(request, SearchBody, slots)
+
+    async def read_explain(request: Request) -> Upload[ExplainBody]:
+        return await read_body(request, ExplainBody, slots)
+
+    def turn(upload: Upload[Any]) -> AbstractContextManager[None]:
+        return slots.take() if _needs_model(upload) else nullcontext()
+
+    @router.post(
+        "/search", responses=describe_json(RESULTS), openapi_extra=describe_body(SearchBody)
+    )
+    def search(upload: Annotated[Upload[SearchBody], Depends(read_search)]) -> Response:
+        """Search with images of the gallery, uploaded images, text or words.
+
+        Send the query as JSON; or a form with the images as parts `image`, counter-examples as
+        parts `negative`, and the JSON as the part `query`.
+        """
+        with turn(upload):
+            results = gallery.search(make_query(upload, files))
+        return json_response(results_to_dict(results, upload.body.words))
+
+    @router.get("/images/{id}/similar", responses=describe_json(RESULTS))
+    def find_similar(
+        id: ImageId,
+        k: Hits = 10,
+        offset: Offset = 0,
+        mode: ModeParameter = None,
+        words: WordsParameter = 8,
+    ) -> Response:
+        """Search with an image of the gallery."""
+        image = StoredImage(files.find(id).path)
+        results = gallery.search(image, k=k, offset=offset, mode=mode)
+        return json_response(results_to_dict(results, words))
+
+    def explain(upload: Upload[ExplainBody]) -> Response:
+        hit = files.find(upload.body.hit)
+        with slots.take():
+            query = make_query(upload, files, with_pixels=True)
+            explanation = gallery.explain(query, hit.path, image=_read_or_none(files, hit))
+        return json_response(explanation_to_dict(explanation, upload.body.words))
+
+    @router.get("/explain", responses=describe_json(EXPLANATION))
+    def explain_ids(
+        query: Annotated[list[ImageId], Parameter(min_length=1, max_length=MAX_IMAGES)],
+        hit: ImageId,
+        mode: ModeParameter = None,
+        words: WordsParameter = 8,
+    ) -> Response:
+        """Say why an image of the gallery matches others: which words, and where they are."""
+        body = {"images": query, "hit": hit, "mode": mode, "words": words}
+        return explain(Upload(ExplainBody.model_validate(body)))
+
+    @router.post(
+        "/explain", responses=describe_json(EXPLANATION), openapi_extra=describe_body(ExplainBody)
+    )
+    def explain_query(upload: Annotated[Upload[ExplainBody], Depends(read_explain)]) -> Response:
+        """Say why an image of the gallery is a hit of a search: a search body, and `hit`."""
+        return explain(upload)
+
+    @router.get(
+        "/heatmap",
+        response_class=Response,
+        responses={
+            200: {"content": {"image/png": {}, "application/json": {"schema": HEATMAP}}},
+        },
+    )
+    def show_word(
+        image: ImageId,
+        word: Annotated[int, Parameter(ge=0, le=2**31)],
+        format: Literal["png", "json"] = "png",
+    ) -> Response:
+        """Show where a word is in an image: a small transparent PNG to stretch over it, or JSON."""
+        record, vocabulary = files.find(image), gallery.vocabulary
+        check_word(word, vocabulary.n_words)
+        with slots.take():
+            codes = vocabulary.encode(files.read(record)).codes
+        grid = word_activations(codes, word).reshape(vocabulary.backbone.grid)
+        if format == "png":
+            return Response(_to_png(heat_layer(grid)), media_type="image/png")
+        rows, columns = grid.shape
+        facts = {"id": image, "word": word, "rows": rows, "columns": columns}
+        return json_response({**facts, "grid": grid.tolist()})
+
+    return router
+
+
+def make_query(upload: Upload[Any], files: ImageFiles, *, with_pixels: bool = False) -> Query:
+    """Return the query of a request; files are read only if the stored words are not enough."""
+    body = upload.body
+    with_pixels = with_pixels or _needs_pixels(body)
+
+    def find(image_id: str) -> QueryImage:
+        record = files.find(image_id)
+        return files.read(record) if with_pixels else StoredImage(record.path)
+
+    def find_path(image_id: str) -> str:
+        return files.find(image_id).path
+
+    options: dict[str, Any] = {name: getattr(body, name) for name in _UNCHANGED}
+    return Query.of(
+        [*upload.images, *map(find, body.images)],
+        negative=[*upload.negative, *(StoredImage(find_path(i)) for i in body.negative)],
+        like=list(map(find_path, body.like)),
+        unlike=list(map(find_path, body.unlike)),
+        **options,
+    )
+
+
+def results_to_dict(results: Results, n_words: int) -> dict[str, Any]:
+    """Return results as plain values, with ids and at most `n_words` words of each hit."""
+    counts = [len(hit.words) for hit in results]
+    hits = tuple(replace(hit, words=hit.words[:n_words]) for hit in results)
+    values = replace(results, hits=hits, query=results.query[:n_words]).to_dict()
+    for hit, n in zip(values["hits"], counts, strict=True):
+        hit |= {"id": to_id(hit["path"]), "n_words": n}
+    return values
+
+
+def explanation_to_dict(explanation: Explanation, n_words: int) -> dict[str, Any]:
+    """Return an explanation as plain values, with an id and at most `n_words` words."""
+    shown = replace(explanation, parts=explanation.parts[:n_words]).to_dict()
+    missing = [word._asdict() for word in explanation.missing[:n_words]]
+    n = len(explanation.parts)
+    return {"id": to_id(explanation.hit_path), **shown, "missing": missing, "n_words": n}
+
+
+def _needs_pixels(body: SearchBody) -> bool:
+    return body.region is not None or body.query_words is not None
+
+
+def _needs_model(upload: Upload[SearchBody]) -> bool:
+    has_images = bool(upload.images or upload.negative)
+    return has_images or upload.body.text is not None or _needs_pixels(upload.body)
+
+
+def _read_or_none(files: ImageFiles, record: Any) -> bytes | None:
+    """Return the content of a hit's file; None if there is none, which the explanation notes."""
+    try:
+        return files.read(record)
+    except Problem as problem:
+        if problem.kind != "no-file":
+            raise
+        return None
+
+
+def _to_png(rgba: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(rgba).save(file, "PNG")
+    return file.getvalue()

@@ -1,0 +1,90 @@
+"""Visual words of the gallery, and facts about it.
+
+In: the number of a word. Out: JSON with the keys of `bm25v words` and `bm25v info`.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query
+from starlette.responses import Response
+
+import bm25v
+from bm25v.api import Gallery
+from bm25v.explanations.word_statistics import ImageWithWord, WordInGallery
+from bm25v.server import problems
+from bm25v.server.bodies import Offset
+from bm25v.server.images import to_id
+from bm25v.server.problems import Problem
+from bm25v.server.responses import STATS, WORD, WORD_PAGE, describe_json, json_response
+
+WordNumber = Annotated[int, Path(ge=0, le=2**31, description="The number of a word.")]
+
+
+def word_routes(gallery: Gallery) -> APIRouter:
+    """Return the routes below `/words`, and `/stats`."""
+    router = APIRouter(tags=["words"], responses=problems.describe(401, 403, 404, 422))
+
+    @router.get("/words", responses=describe_json(WORD_PAGE))
+    def list_words(
+        sort: Annotated[
+            Literal["word", "df", "idf"], Query(description="df: most images first.")
+        ] = "word",
+        best: Annotated[int, Query(ge=1, le=10, description="Images of each word.")] = 3,
+        offset: Offset = 0,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+    ) -> Response:
+        """List the words in use, each with the images where it is strongest."""
+        words = gallery.words(best=best)
+        if sort != "word":
+            words.sort(key=lambda word: -word.df if sort == "df" else word.df)
+        page = [_word_to_dict(word) for word in words[offset : offset + limit]]
+        facts = {"pictures": len(gallery), "total": len(words), "offset": offset, "limit": limit}
+        return json_response({**facts, "words": page})
+
+    @router.get("/words/{number}", responses=describe_json(WORD))
+    def get_word(number: WordNumber, images: Annotated[int, Query(ge=0, le=1000)] = 24) -> Response:
+        """Say in which images a word is, and which other words are with it."""
+        find_word(gallery, number)
+        use, names = gallery.word(number), gallery.word_names
+        facts = _word_to_dict(use.facts)
+        del facts["best"]
+        return json_response(
+            {
+                **facts,
+                "pictures": use.n,
+                "top": _images_to_dicts(use.images[:images]),
+                "companions": [
+                    {**other._asdict(), "name": names.get(other.word)} for other in use.companions
+                ],
+                "folders": [
+                    {"name": f.name, "pictures": f.n_images, "has_word": f.has_word}
+                    for f in use.folders
+                ],
+                "purity": use.purity,
+            }
+        )
+
+    @router.get("/stats", responses=describe_json(STATS))
+    def get_stats() -> Response:
+        """Return facts about the gallery."""
+        return json_response({**gallery.info().to_dict(), "version": bm25v.__version__})
+
+    return router
+
+
+def find_word(gallery: Gallery, number: int) -> None:
+    """Raise a 404 `Problem` if the vocabulary has no such word."""
+    n_words = gallery.store.catalog.meta.n_words
+    if number >= n_words:
+        detail = f"no word {number}: this vocabulary has words 0 to {n_words - 1}"
+        raise Problem(404, "unknown-word", detail)
+
+
+def _word_to_dict(word: WordInGallery) -> dict[str, Any]:
+    facts = {"word": word.word, "name": word.name, "df": word.df, "idf": word.idf}
+    return {**facts, "best": _images_to_dicts(word.best)}
+
+
+def _images_to_dicts(images: Iterable[ImageWithWord]) -> list[dict[str, Any]]:
+    return [{"id": to_id(image.path), **image._asdict()} for image in images]

@@ -1,0 +1,486 @@
+"""The HTTP API: what each route returns, over real connections."""
+
+import io
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from bm25v import Gallery, StoredImage
+from bm25v.backbones.toy import ToyBackbone
+from bm25v.server.images import from_id, to_id
+from bm25v.server.problems import Busy
+from bm25v.server.slots import Slots
+from tests.conftest import make_image, make_pixels
+from tests.http_server import Client, serving, wait_until
+from tests.test_hostile_images import SIDE, png
+
+
+@pytest.fixture
+def client(gallery: Gallery, tmp_path: Path) -> Iterator[Client]:
+    """A client of the gallery of twelve images, without fixed ports."""
+    with serving(gallery, tmp_path / "cache") as client:
+        yield client
+
+
+def failed(response: httpx.Response, status: int, kind: str, *parts: str) -> None:
+    """Expect a problem with all its keys."""
+    problem = response.json()
+    assert response.status_code == status, problem
+    assert response.headers["content-type"] == "application/problem+json"
+    assert problem["type"] == f"urn:bm25v:{kind}"
+    assert problem["status"] == status
+    assert problem["title"]
+    assert problem["request_id"] == response.headers["x-request-id"]
+    for part in parts:
+        assert part in problem["detail"]
+
+
+def test_ids_stand_for_paths_of_any_bytes() -> None:
+    for path in ("/photos/cat.jpg", "/caf\udce9.jpg", "/two\nlines", "shop/cat-7", "/猫.png"):
+        assert from_id(to_id(path)) == path
+        assert set(to_id(path)) <= {*map(chr, range(48, 123)), "-", "_"}
+    for wrong in ("", "=", "a", "L3Bob3Rvcy9jYXQuanBn=", "L3Bob3Rv cy9jYXQuanBn", "é", "..", "%2e"):
+        assert from_id(wrong) in (None, "")
+
+
+def test_images_are_listed_page_by_page(client: Client, gallery: Gallery) -> None:
+    first = client.get("/v1/images", params={"limit": 5}).json()
+    assert (first["total"], first["offset"], first["limit"]) == (12, 0, 5)
+    rest = client.get("/v1/images", params={"offset": 5, "limit": 100}).json()
+    listed = first["images"] + rest["images"]
+    expected = [{"id": to_id(image.path), **image.to_dict()} for image in gallery.images()]
+    assert listed == expected
+    assert client.get("/v1/images", params={"offset": 12}).json()["images"] == []
+
+
+def test_images_are_filtered_as_in_a_search(client: Client, photos: Path, gallery: Gallery) -> None:
+    make_image(50, side=200).save(photos / "large.png")
+    gallery.add(photos)
+    for parameters, n in (
+        ({"folder": "1*.png"}, 3),
+        ({"folder": ["1.png", "2.png"]}, 0),
+        ({"folder": [str(photos / "1.png"), str(photos / "2.png")]}, 2),
+        ({"min_size": "100"}, 1),
+        ({"max_size": "100x100"}, 12),
+        ({"min_size": "100", "max_size": "150x300"}, 0),
+        ({"date": "1990"}, 0),
+        ({"date": "2000.."}, 13),
+    ):
+        assert client.get("/v1/images", params=parameters).json()["total"] == n, parameters
+    failed(client.get("/v1/images?date=soon"), 400, "wrong-use", "date 'soon'")
+    failed(client.get("/v1/images?min_size=big"), 422, "wrong-value", "min_size")
+    failed(client.get("/v1/images?limit=0"), 422, "wrong-value", "limit")
+
+
+def test_an_image_is_described_by_its_id(client: Client, photos: Path) -> None:
+    path = str(photos / "3.png")
+    facts = client.get(f"/v1/images/{to_id(path)}").json()
+    assert (facts["path"], facts["width"], facts["height"]) == (path, 64, 64)
+    failed(client.get(f"/v1/images/{to_id('/nowhere')}"), 404, "unknown-image")
+
+
+def test_a_thumbnail_is_small_upright_and_has_no_metadata(
+    client: Client, photos: Path, gallery: Gallery, tmp_path: Path
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned
+    exif[0x010F] = "secret camera"
+    make_image(60, side=600).crop((0, 0, 600, 300)).save(photos / "turned.jpg", exif=exif)
+    gallery.add(photos)
+    url = f"/v1/images/{to_id(str(photos / 'turned.jpg'))}/thumbnail"
+    response = client.get(url, params={"size": 128})
+    assert response.headers["content-type"] == "image/jpeg"
+    assert b"secret" in (photos / "turned.jpg").read_bytes()
+    assert b"secret" not in response.content
+    with Image.open(io.BytesIO(response.content)) as thumbnail:
+        assert thumbnail.size == (64, 128)
+        assert not thumbnail.getexif()
+    (photos / "turned.jpg").unlink()
+    again = client.get(url, params={"size": 128})
+    assert again.content == response.content, "it was made once"
+    assert len(list((tmp_path / "cache").rglob("*.jpg"))) == 1
+    failed(client.get(url, params={"size": 512}), 404, "no-file", "does not exist")
+    failed(client.get(url, params={"size": 100}), 422, "wrong-value", "size")
+
+
+def test_a_damaged_thumbnail_is_made_again(client: Client, tmp_path: Path) -> None:
+    url = f"/v1/images/{client.ids()[0]}/thumbnail"
+    first = client.get(url).content
+    (cached,) = (tmp_path / "cache").rglob("*.jpg")
+    cached.write_bytes(first[:100])
+    assert client.get(url).content == first
+    assert cached.read_bytes() == first
+
+
+@pytest.mark.parametrize("kind", ["thumbnail", "file"])
+def test_a_browser_asks_only_whether_an_image_has_changed(
+    client: Client, photos: Path, gallery: Gallery, kind: str
+) -> None:
+    url = f"/v1/images/{to_id(str(photos / '3.png'))}/{kind}"
+    first = client.get(url)
+    tag = first.headers["etag"]
+    assert first.headers["cache-control"].startswith("private, max-age=")
+    for known in (tag, f"W/{tag}", f'"other", {tag}'):
+        second = client.get(url, headers={"If-None-Match": known})
+        assert (second.status_code, second.content) == (304, b"")
+        assert second.headers["etag"] == tag
+    make_image(70).save(photos / "3.png")
+    gallery.add(photos)
+    third = client.get(url, headers={"If-None-Match": tag})
+    assert third.status_code == 200
+    assert third.headers["etag"] != tag
+    assert third.content != first.content
+
+
+def test_a_file_is_sent_as_it_is(client: Client, photos: Path) -> None:
+    response = client.get(f"/v1/images/{to_id(str(photos / '3.png'))}/file")
+    assert response.content == (photos / "3.png").read_bytes()
+    assert response.headers["content-type"] == "image/png"
+    assert response.headers["x-content-type-options"] == "nosniff"
+
+
+def test_an_image_from_memory_can_be_searched_but_has_no_file(
+    client: Client, gallery: Gallery
+) -> None:
+    gallery.add({"shop/cat-7": make_pixels(7)})
+    cat = to_id("shop/cat-7")
+    assert client.get(f"/v1/images/{cat}").json()["path"] == "shop/cat-7"
+    assert client.get(f"/v1/images/{cat}/similar").json()["hits"]
+    failed(client.get(f"/v1/images/{cat}/file"), 404, "no-file", "from memory")
+    failed(client.get(f"/v1/images/{cat}/thumbnail"), 404, "no-file", "from memory")
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "words", "two-stage", "sparse", "dense"])
+def test_a_search_returns_what_the_library_returns(
+    client: Client, gallery: Gallery, photos: Path, mode: Any
+) -> None:
+    path = str(photos / "3.png")
+    expected = gallery.search(StoredImage(path), k=4, offset=1, mode=mode)
+    body = {"images": [to_id(path)], "k": 4, "offset": 1, "mode": mode, "words": 3}
+    results = client.post("/v1/search", json=body).json()
+    similar = client.get(f"/v1/images/{to_id(path)}/similar", params=body).json()
+    for answer in (results, similar):
+        answer.pop("ms")
+    assert results == similar
+    assert len(results["hits"]) == 4
+    for hit, original in zip(results["hits"], expected, strict=True):
+        assert hit["id"] == to_id(original.path)
+        assert hit["n_words"] == len(original.words)
+        plain = original.to_dict() | {"id": hit["id"], "n_words": hit["n_words"]}
+        plain["words"] = plain["words"][:3]
+        assert hit == json.loads(json.dumps(plain))
+
+
+def test_every_option_of_a_query_has_its_effect(client: Client, gallery: Gallery) -> None:
+    ids = client.ids()
+    paths = [from_id(image) or "" for image in ids]
+    word, other = (w.word for w in gallery.search(StoredImage(paths[0]))[0].words[:2])
+    gallery.name_words({word: "red corner"})
+    by_stored: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"must": [word]}, {"must": word}),
+        ({"must": ["red corner"]}, {"must": word}),
+        ({"without": [word]}, {"without": word}),
+        ({"boost": {str(word): 3.0, str(other): -1}}, {"boost": {word: 3.0, other: -1.0}}),
+        ({"negative": [ids[5]]}, {"negative": StoredImage(paths[5])}),
+        ({"like": [ids[5]]}, {"like": paths[5]}),
+        ({"unlike": [ids[5]]}, {"unlike": paths[5]}),
+        ({"min_coverage": 0.3}, {"min_coverage": 0.3}),
+        ({"folder": ["1*.png"]}, {"folder": "1*.png"}),
+        ({"min_size": 64, "max_size": [64, 64]}, {"min_size": 64, "max_size": (64, 64)}),
+        ({"date": "2000.."}, {"date": "2000.."}),
+        ({"include_query": True}, {"include_query": True}),
+        ({"candidates": 3, "k": 2}, {"candidates": 3, "k": 2}),
+        ({"mode": "sparse"}, {"mode": "sparse"}),
+        ({"text": "red corner", "mode": "words"}, {"text": "red corner", "mode": "words"}),
+    ]
+    by_file: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"region": [0, 0, 0.5, 0.5]}, {"region": (0, 0, 0.5, 0.5)}),
+        ({"region": [0, 0, 32, 32]}, {"region": (0, 0, 32, 32)}),
+        ({"query_words": 3}, {"query_words": 3}),
+    ]
+    for image, cases in ((StoredImage(paths[0]), by_stored), (paths[0], by_file)):
+        for body, options in cases:
+            results = client.post("/v1/search", json={"images": [ids[0]], **body}).json()
+            pairs = [(hit["path"], hit["score"]) for hit in results["hits"]]
+            expected = gallery.search(image, **options)
+            assert pairs == [(hit.path, hit.score) for hit in expected], body
+
+
+def test_an_uploaded_image_is_searched_as_its_file(
+    client: Client, gallery: Gallery, photos: Path
+) -> None:
+    content = (photos / "3.png").read_bytes()
+    body = json.dumps({"k": 3, "include_query": True})
+    results = client.upload(content, query=body).json()
+    expected = gallery.search(content, k=3, include_query=True)
+    assert [hit["path"] for hit in results["hits"]] == [hit.path for hit in expected]
+    assert results["hits"][0]["path"] == str(photos / "3.png")
+    both = client.upload(content, query=json.dumps({"images": client.ids()[:1]})).json()
+    path = from_id(client.ids()[0]) or ""
+    expected = gallery.search([content, StoredImage(path)])
+    assert [hit["score"] for hit in both["hits"]] == [hit.score for hit in expected]
+
+
+def test_an_explanation_sums_to_the_score_of_the_hit(client: Client, photos: Path) -> None:
+    ids = client.ids()
+    hit = client.get(f"/v1/images/{ids[3]}/similar").json()["hits"][0]
+    explanation = client.get(
+        "/v1/explain", params={"query": ids[3], "hit": hit["id"], "words": 2}
+    ).json()
+    assert explanation["id"] == hit["id"]
+    assert sum(part["value"] for part in explanation["parts"]) == pytest.approx(
+        explanation["score"], abs=1e-5
+    )
+    assert explanation["score"] == pytest.approx(hit["score"], rel=0.05)
+    assert len(explanation["words"]) == 2
+    assert explanation["n_words"] > 2
+    assert np.array(explanation["words"][0]["in_hit"]).shape == (7, 7)
+    body = {"images": [ids[3]], "hit": hit["id"], "words": 2}
+    assert client.post("/v1/explain", json=body).json() == explanation
+    content = Path(from_id(ids[3]) or "").read_bytes()
+    uploaded = client.upload(
+        content, query=json.dumps({"hit": hit["id"], "words": 2}), path="/v1/explain"
+    ).json()
+    assert uploaded == explanation
+    Path(from_id(hit["id"]) or "").unlink()
+    without_file = client.post("/v1/explain", json=body).json()
+    assert without_file["words"][0]["in_hit"] is None
+    assert "does not exist" in without_file["notes"][0]
+
+
+def test_a_heat_map_shows_where_a_word_is(client: Client, gallery: Gallery, photos: Path) -> None:
+    path = str(photos / "3.png")
+    encoding = gallery.vocabulary.encode(path)
+    word = int(encoding.bag.words[0])
+    parameters: dict[str, Any] = {"image": to_id(path), "word": word}
+    answer = client.get("/v1/heatmap", params={**parameters, "format": "json"}).json()
+    assert (answer["rows"], answer["columns"]) == (7, 7)
+    total = encoding.bag.frequencies[0]
+    assert np.sum(answer["grid"]) == pytest.approx(total, abs=0.01)
+    response = client.get("/v1/heatmap", params=parameters)
+    with Image.open(io.BytesIO(response.content)) as heat:
+        assert (heat.format, heat.mode) == ("PNG", "RGBA")
+    failed(client.get("/v1/heatmap", params={**parameters, "word": 192}), 400, "wrong-use")
+
+
+def test_words_are_listed_and_described(client: Client, gallery: Gallery) -> None:
+    gallery.name_words({5: "red corner"})
+    listed = client.get("/v1/words", params={"limit": 1000, "best": 2}).json()
+    expected = gallery.words(best=2)
+    assert (listed["total"], listed["pictures"]) == (len(expected), 12)
+    for answer, word in zip(listed["words"], expected, strict=True):
+        assert (answer["word"], answer["name"], answer["df"]) == (word.word, word.name, word.df)
+        assert [image["id"] for image in answer["best"]] == [to_id(i.path) for i in word.best]
+    by_df = client.get("/v1/words", params={"sort": "df", "offset": 2, "limit": 3}).json()
+    counts = sorted((word.df for word in expected), reverse=True)
+    assert [word["df"] for word in by_df["words"]] == counts[2:5]
+    use = gallery.word(5)
+    answer = client.get("/v1/words/5", params={"images": 1}).json()
+    assert (answer["name"], answer["df"]) == ("red corner", use.facts.df)
+    assert [image["path"] for image in answer["top"]] == [image.path for image in use.images[:1]]
+    assert [w["word"] for w in answer["companions"]] == [w.word for w in use.companions]
+    failed(client.get("/v1/words/192"), 404, "unknown-word", "0 to 191")
+    failed(client.get("/v1/words/red"), 422, "wrong-value", "number")
+
+
+def test_status_routes(client: Client, gallery: Gallery) -> None:
+    assert client.get("/healthz").json() == {"status": "ok"}
+    assert client.get("/readyz").json() == {"status": "ready"}
+    assert client.get("/").json()["openapi"] == "/v1/openapi.json"
+    stats = client.get("/v1/stats").json()
+    assert stats.pop("version")
+    assert stats == gallery.info().to_dict()
+    (gallery.path / "bags.rows").write_bytes(b"")
+    gallery.store._snapshot = None
+    failed(client.get("/readyz"), 500, "gallery-error")
+    assert client.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "kind", "part"),
+    [
+        ({}, 400, "wrong-use", "an empty query"),
+        ({"images": ["L25vd2hlcmU"]}, 404, "unknown-image", "L25vd2hlcmU"),
+        ({"images": ["../x"]}, 422, "wrong-value", "images.0"),
+        ({"must": [192]}, 400, "wrong-use", "no word 192"),
+        ({"must": [True]}, 422, "wrong-value", "must.0"),
+        ({"must": [1], "k": 0}, 422, "wrong-value", "k"),
+        ({"must": [1], "k": 1001}, 422, "wrong-value", "k"),
+        ({"must": [1], "mode": "best"}, 422, "wrong-value", "mode"),
+        ({"must": [1], "mode": "dense"}, 400, "wrong-use", "mode 'dense'"),
+        ({"must": [1], "kk": 3}, 422, "wrong-value", "kk"),
+        ({"must": [1], "region": [0, 0, 1, 1]}, 400, "wrong-use", "a region with 0 images"),
+        ({"boost": {"1": 1e300}}, 400, "wrong-use", "boost of word 1"),
+        ({"text": ""}, 400, "wrong-use", "an empty text"),
+        ({"must": [1], "folder": [""]}, 400, "wrong-use", "an empty folder"),
+        ([], 422, "wrong-value", "object"),
+    ],
+)
+def test_wrong_queries_are_problems(
+    client: Client, body: Any, status: int, kind: str, part: str
+) -> None:
+    failed(client.post("/v1/search", json=body), status, kind, part)
+
+
+def test_other_wrong_requests_are_problems(client: Client) -> None:
+    failed(client.get("/v1/nothing"), 404, "not-found")
+    failed(client.get("/v1/search"), 405, "method-not-allowed")
+    failed(client.post("/v1/search", content=b"{}"), 415, "wrong-type")
+    headers = {"Content-Type": "application/json"}
+    for content in (b"", b"{", b"\xff", b'{"k": NaN}', b"[" * 100_000):
+        failed(client.post("/v1/search", content=content, headers=headers), 422, "wrong-value")
+    large = b'{"text": "' + b"a" * 1_000_000 + b'"}'
+    failed(client.post("/v1/search", content=large, headers=headers), 413, "too-large")
+    form = {"Content-Type": "multipart/form-data; boundary=b"}
+    failed(client.post("/v1/search", content=b"no form", headers=form), 400, "bad-request")
+    failed(client.post("/v1/search", files={"other": b"x"}), 422, "wrong-value", "other")
+    failed(client.post("/v1/explain", json={"must": [1]}), 422, "wrong-value", "hit")
+    too_many = [("image", b"x")] * 17
+    failed(client.post("/v1/search", files=too_many), 400, "bad-request")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"not an image", id="text"),
+        pytest.param(b"\xff\xd8\xff\xe0 and no more", id="torn"),
+        pytest.param(png(16, 6, SIDE, n_rows=1), id="too-large"),
+        pytest.param(png(8, 2, 60_000, n_rows=1), id="too-many-pixels"),
+        pytest.param(b"<svg xmlns='http://www.w3.org/2000/svg'/>", id="svg"),
+    ],
+)
+def test_hostile_uploads_are_problems(client: Client, content: bytes) -> None:
+    failed(client.upload(content), 422, "unreadable-image", "an image cannot be used: ")
+
+
+def test_request_ids_are_those_of_the_client_if_they_are_plain(client: Client) -> None:
+    given = client.get("/healthz", headers={"X-Request-ID": "abc-1"})
+    assert given.headers["x-request-id"] == "abc-1"
+    for wrong in ("two words", "a" * 65, "<b>"):
+        response = client.get("/healthz", headers={"X-Request-ID": wrong})
+        assert len(response.headers["x-request-id"]) == 32
+    assert len({client.get("/healthz").headers["x-request-id"] for _ in range(3)}) == 3
+
+
+def test_an_error_in_bm25v_is_a_problem_without_details(
+    gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(gallery, "info", fail)
+    with serving(gallery, tmp_path / "cache") as client:
+        response = client.get("/v1/stats")
+    failed(response, 500, "internal-error")
+    assert "secret" not in response.text
+    assert response.headers["x-content-type-options"] == "nosniff"
+
+
+class SlowBackbone:
+    """Makes forward passes of the toy backbone wait for a sign."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.n_begun, self.go_on = 0, threading.Event()
+        forward = ToyBackbone.forward
+
+        def wait(backbone: ToyBackbone, *args: Any) -> Any:
+            self.n_begun += 1
+            assert self.go_on.wait(30)
+            return forward(backbone, *args)
+
+        monkeypatch.setattr(ToyBackbone, "forward", wait)
+
+
+def test_searches_by_id_do_not_wait_for_encodes_and_a_full_pool_says_when_to_come_back(
+    gallery: Gallery, tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = (photos / "3.png").read_bytes()
+    slow = SlowBackbone(monkeypatch)
+    with (
+        serving(gallery, tmp_path / "cache", encoders=1, waiting=0) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        try:
+            upload = pool.submit(client.upload, content)
+            wait_until(lambda: slow.n_begun == 1)
+            busy = client.upload(content)
+            failed(busy, 503, "busy")
+            assert int(busy.headers["retry-after"]) >= 1
+            image = client.ids()[0]
+            assert client.get(f"/v1/images/{image}/similar").status_code == 200
+            assert client.get(f"/v1/images/{image}/thumbnail").status_code == 200
+        finally:
+            slow.go_on.set()
+        assert upload.result().status_code == 200
+        assert client.upload(content).status_code == 200
+
+
+def test_a_few_requests_wait_for_their_turn_and_not_for_ever() -> None:
+    slots, go_on = Slots(1, waiting=1, seconds=0.1), threading.Event()
+
+    def work() -> str:
+        try:
+            with slots.take():
+                go_on.wait(30)
+            return "done"
+        except Busy:
+            return "busy"
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(work)
+        wait_until(lambda: slots.n_free == 0)
+        assert work() == "busy", "it has waited for 0.1 seconds"
+        go_on.set()
+        assert first.result() == "done"
+        assert work() == "done"
+
+
+def test_a_stopped_server_finishes_what_it_has_begun(
+    gallery: Gallery, tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = (photos / "3.png").read_bytes()
+    slow = SlowBackbone(monkeypatch)
+    with ThreadPoolExecutor(1) as pool, serving(gallery, tmp_path / "cache") as client:
+        upload = pool.submit(client.upload, content)
+        wait_until(lambda: slow.n_begun == 1)
+        client.server.should_exit = True
+        wait_until(lambda: not client.server.servers[0].is_serving())
+        slow.go_on.set()
+        assert upload.result().status_code == 200
+
+
+def test_what_another_process_commits_is_visible_and_searches_go_on(
+    client: Client, gallery: Gallery, photos: Path, tmp_path: Path
+) -> None:
+    more = tmp_path / "more"
+    more.mkdir()
+    for seed in range(100, 130):
+        make_image(seed).save(more / f"{seed}.png")
+    ids = client.ids()
+    command = [sys.executable, "-m", "bm25v", "index", str(more), "-g", str(gallery.path)]
+    writer = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+    def search(number: int) -> tuple[int, int]:
+        response = client.get(f"/v1/images/{ids[number % 12]}/similar", params={"k": 50})
+        return response.status_code, len(response.json()["hits"])
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = set()
+        while writer.poll() is None:
+            answers |= set(pool.map(search, range(8)))
+    assert writer.returncode == 0
+    assert {status for status, _ in answers} <= {200}
+    assert {n for _, n in answers} <= {11, 41}
+    assert search(0) == (200, 41)
+    assert client.get("/v1/images").json()["total"] == 42

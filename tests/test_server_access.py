@@ -1,0 +1,365 @@
+"""Which requests the HTTP server refuses, and what can never be read through it."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from bm25v import Gallery, WrongUse
+from bm25v.server import guard
+from bm25v.server.access import Access, read_token
+from bm25v.server.images import to_id
+from tests.conftest import make_image
+from tests.http_server import TOKEN, Client, serving
+from tests.test_server import failed
+
+
+@pytest.fixture
+def client(gallery: Gallery, tmp_path: Path) -> Iterator[Client]:
+    """A client of a server with the rules that are the default."""
+    with serving(gallery, tmp_path / "cache") as client:
+        yield client
+
+
+def port(client: Client) -> int:
+    return client.base_url.port or 0
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "LOCALHOST", "[::1]"])
+def test_requests_to_the_own_names_are_answered(client: Client, name: str) -> None:
+    response = client.get("/v1/stats", headers={"Host": f"{name}:{port(client)}"})
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:{port}",
+        "127.0.0.1",
+        "127.0.0.1:1",
+        "localhost.evil.example:{port}",
+        "127.0.0.1.evil.example:{port}",
+        "user@127.0.0.1:{port}",
+        "192.168.0.7:{port}",
+        "",
+    ],
+)
+def test_requests_to_other_names_are_refused(client: Client, host: str) -> None:
+    """A name that another site resolves to this machine would let its pages read the answers."""
+    for url in ("/v1/stats", "/healthz", "/"):
+        response = client.get(url, headers={"Host": host.format(port=port(client))})
+        failed(response, 421, "wrong-host")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://localhost:3000"},
+        {"Origin": "http://127.0.0.1"},
+        {"Origin": "file://"},
+        {"Origin": ""},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+def test_requests_by_pages_of_other_sites_are_refused(
+    client: Client, headers: dict[str, str]
+) -> None:
+    for method, url in (("GET", "/v1/stats"), ("POST", "/v1/search"), ("OPTIONS", "/v1/search")):
+        failed(client.request(method, url, headers=headers), 403, "wrong-origin")
+
+
+def test_requests_by_the_own_page_are_answered_and_no_other_site_is_invited(client: Client) -> None:
+    own = {"Origin": f"http://127.0.0.1:{port(client)}", "Sec-Fetch-Site": "same-origin"}
+    response = client.post("/v1/search", json={"must": [1]}, headers=own)
+    assert response.status_code == 200
+    assert not [name for name in response.headers if name.startswith("access-control")]
+
+
+def test_a_proxy_may_have_a_name_of_its_own(gallery: Gallery, tmp_path: Path) -> None:
+    access = {"allow_hosts": ["photos.example.org"]}
+    with serving(gallery, tmp_path / "cache", access=access) as client:
+        site = {"Origin": "https://photos.example.org"}
+        for headers in (
+            {"Host": "photos.example.org"},
+            {"Host": "photos.example.org", **site},
+            site,
+        ):
+            response = client.post("/v1/search", json={"must": [1]}, headers=headers)
+            assert response.status_code == 200, headers
+        other = {"Host": "photos.example.org", "Origin": "https://evil.example"}
+        failed(client.get("/v1/stats", headers=other), 403, "wrong-origin")
+
+
+def test_a_token_is_needed_if_there_is_one(gallery: Gallery, tmp_path: Path) -> None:
+    with serving(gallery, tmp_path / "cache", access={"token": TOKEN}) as client:
+        for header in ("", TOKEN, "Bearer", f"Basic {TOKEN}", f"Bearer {TOKEN}x"):
+            for url in ("/v1/stats", "/v1/openapi.json", "/", "/v1/nothing"):
+                response = client.get(url, headers={"Authorization": header})
+                failed(response, 401, "no-token")
+                assert response.headers["www-authenticate"] == "Bearer"
+        for url in ("/healthz", "/readyz"):
+            assert client.get(url).status_code == 200
+        right = {"Authorization": f"Bearer {TOKEN}"}
+        assert client.get("/v1/stats", headers=right).status_code == 200
+
+
+def test_an_address_that_others_reach_needs_a_token() -> None:
+    for address in ("0.0.0.0", "192.168.0.7", "::", "2001:db8::7"):
+        with pytest.raises(WrongUse, match="--token-file, or --insecure"):
+            Access.of(address, 8025)
+        assert Access.of(address, 8025, token=TOKEN).token == TOKEN
+        assert Access.of(address, 8025, insecure=True).token is None
+    for address in ("127.0.0.1", "127.9.9.9", "::1"):
+        assert Access.of(address, 8025).token is None
+
+
+def test_a_server_at_all_addresses_is_reached_by_number_but_not_by_foreign_names() -> None:
+    access = Access.of("0.0.0.0", 8025, insecure=True)
+    for host in ("192.168.0.7:8025", "[2001:db8::7]:8025", "localhost:8025"):
+        access.check("/v1/stats", {"host": host})
+    with pytest.raises(Exception, match=r"evil\.example"):
+        access.check("/v1/stats", {"host": "evil.example:8025"})
+
+
+@pytest.mark.parametrize(
+    "token", ["", "short", "a" * 15, "two words of a token", "tökentökentökentöken"]
+)
+def test_weak_tokens_are_refused(tmp_path: Path, token: str) -> None:
+    path = tmp_path / "token"
+    path.write_text(token, encoding="utf-8")
+    with pytest.raises(WrongUse, match="--token-file"):
+        read_token(path)
+    with pytest.raises(WrongUse, match="No such file"):
+        read_token(tmp_path / "missing")
+    path.write_text(f"{TOKEN}\n", encoding="ascii")
+    assert read_token(path) == TOKEN
+
+
+def test_every_response_has_the_headers_that_protect_a_browser(client: Client) -> None:
+    image = client.ids()[0]
+    for url in ("/", "/v1/stats", f"/v1/images/{image}/file", "/nothing", "/v1/words/9999"):
+        headers = client.get(url).headers
+        assert headers["content-security-policy"].startswith("default-src 'none'")
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+        assert headers["x-frame-options"] == "DENY"
+        assert "server" not in headers
+    refused = client.get("/v1/stats", headers={"Host": "evil.example"}).headers
+    assert refused["x-content-type-options"] == "nosniff"
+
+
+def exchange(client: Client, *parts: bytes) -> bytes:
+    """Send bytes over a connection of their own; return what the server answers."""
+    with socket.create_connection(("127.0.0.1", port(client)), timeout=30) as connection:
+        for part in parts:
+            connection.sendall(part)
+        received = b""
+        while chunk := connection.recv(65536):
+            received += chunk
+            if b'"request_id"' in received:
+                break
+    return received
+
+
+def head(client: Client, *lines: str) -> bytes:
+    start = ("POST /v1/search HTTP/1.1", f"Host: 127.0.0.1:{port(client)}")
+    return "".join(f"{line}\r\n" for line in (*start, *lines, "")).encode()
+
+
+def test_a_large_upload_is_refused_before_it_is_read(gallery: Gallery, tmp_path: Path) -> None:
+    with serving(gallery, tmp_path / "cache", max_body=10_000) as client:
+        announced = exchange(client, head(client, "Content-Length: 10001"))
+        assert announced.startswith(b"HTTP/1.1 413 ")
+        form = "Content-Type: multipart/form-data; boundary=b"
+        chunk = b"3e8\r\n" + b"a" * 1000 + b"\r\n"
+        part = b'--b\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
+        first = f"{len(part):x}\r\n".encode() + part + b"\r\n"
+        lines = (form, "Transfer-Encoding: chunked")
+        streamed = exchange(client, head(client, *lines), first, chunk * 11)
+        assert streamed.startswith(b"HTTP/1.1 413 ")
+        assert b"at most" in streamed
+        assert client.upload(b"a" * 5000).status_code == 422, "small ones are read"
+
+
+def test_a_slow_upload_is_given_up(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.2)
+    lines = ("Content-Type: application/json", "Content-Length: 100")
+    assert exchange(client, head(client, *lines), b"{").startswith(b"HTTP/1.1 408 ")
+
+
+def test_requests_that_proxies_read_in_another_way_are_refused(client: Client) -> None:
+    for lines in (
+        ("Content-Length: 5", "Content-Length: 6"),
+        ("Content-Length: -1",),
+        ("Host: evil.example",),
+    ):
+        assert exchange(client, head(client, *lines)).startswith(b"HTTP/1.1 400 ")
+
+
+SECRET = b"root:x:0:0: a secret"
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A file beside the gallery's images."""
+    path = tmp_path / "secret.txt"
+    path.write_bytes(SECRET)
+    return path
+
+
+def test_no_id_reads_a_file_that_is_not_in_the_gallery(
+    client: Client, photos: Path, secret: Path
+) -> None:
+    make_image(80).save(photos / "not-indexed.png")
+    paths = (
+        str(secret),
+        f"{photos}/../secret.txt",
+        f"{photos}/./3.png",
+        f"{photos}//3.png",
+        f"{photos}/3.png/",
+        f"{photos}/3.png\0.txt",
+        str(photos / "not-indexed.png"),
+        str(photos),
+        "../secret.txt",
+        "3.png",
+        "/etc/passwd",
+        "/proc/self/environ",
+        "file:///etc/passwd",
+    )
+    ids = [to_id(path) for path in paths]
+    written = [str(secret), *paths, f"{to_id(str(photos / '3.png'))}="]
+    ids += [quote(text, safe="") for text in written]
+    ids += [quote(quote(text, safe=""), safe="") for text in written]
+    for image_id in ids:
+        for route in ("", "/file", "/thumbnail", "/similar"):
+            response = client.get(f"/v1/images/{image_id}{route}")
+            assert response.status_code in (404, 422), (image_id, route)
+            assert SECRET not in response.content
+    for url in ("/../../etc/passwd", "/v1/../../etc/passwd", "/v1/images/..%2f..%2fetc%2fpasswd"):
+        received = exchange(
+            client, f"GET {url} HTTP/1.1\r\nHost: 127.0.0.1:{port(client)}\r\n\r\n".encode()
+        )
+        assert received.split()[1] in (b"404", b"422")
+        assert b"root:" not in received
+
+
+@pytest.mark.parametrize("how", ["link", "same-size-and-time", "folder-link", "fifo", "folder"])
+def test_a_file_that_was_put_in_place_of_an_image_is_not_read(
+    client: Client, photos: Path, tmp_path: Path, secret: Path, how: str
+) -> None:
+    target = photos / "3.png"
+    before = target.stat()
+    if how == "same-size-and-time":
+        secret.write_bytes(SECRET.ljust(before.st_size, b"!"))
+        os.utime(secret, ns=(before.st_atime_ns, before.st_mtime_ns))
+    if how == "folder-link":
+        other = tmp_path / "other"
+        other.mkdir()
+        shutil.copy(secret, other / "3.png")
+        photos.rename(tmp_path / "moved")
+        photos.symlink_to(other)
+    else:
+        target.unlink()
+        if how == "fifo":
+            os.mkfifo(target)
+        elif how == "folder":
+            target.mkdir()
+        else:
+            target.symlink_to(secret)
+    image = to_id(str(target))
+    urls = [f"/v1/images/{image}/{route}" for route in ("file", "thumbnail")]
+    for url in (*urls, f"/v1/heatmap?image={image}&word=1"):
+        response = client.get(url)
+        assert response.status_code == 404
+        assert response.json()["type"] in ("urn:bm25v:changed-file", "urn:bm25v:no-file")
+        assert SECRET not in response.content
+
+
+def test_an_image_behind_a_link_that_was_indexed_is_sent(
+    client: Client, gallery: Gallery, photos: Path, tmp_path: Path
+) -> None:
+    make_image(81).save(tmp_path / "original.png")
+    (photos / "linked.png").symlink_to(tmp_path / "original.png")
+    gallery.add(photos / "linked.png")
+    linked = [
+        image.path
+        for image in gallery.images()
+        if image.path.endswith(("linked.png", "original.png"))
+    ]
+    response = client.get(f"/v1/images/{to_id(linked[0])}/file")
+    assert response.content == (tmp_path / "original.png").read_bytes()
+
+
+def run_serve(gallery: Gallery, *options: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "bm25v", "serve", "-g", str(gallery.path), *options]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+    )
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Ctrl-C is a signal")
+def test_the_command_prints_its_address_and_stops_on_ctrl_c(
+    gallery: Gallery, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text(TOKEN, encoding="ascii")
+    server = run_serve(gallery, "--port", "0", "--token-file", str(token))
+    watchdog = threading.Timer(60, server.kill)
+    watchdog.start()
+    assert server.stdout is not None
+    line = server.stdout.readline()
+    url = next(word for word in line.split() if word.startswith("http://127.0.0.1:"))
+    right = {"Authorization": f"Bearer {TOKEN}"}
+    assert httpx.get(f"{url}v1/stats", headers=right).json()["pictures"] == 12
+    assert httpx.get(f"{url}v1/stats").status_code == 401
+    server.send_signal(signal.SIGINT)
+    out, err = server.communicate()
+    watchdog.cancel()
+    assert (server.returncode, out, err) == (0, "stopped\n", "")
+
+
+def test_the_command_refuses_what_would_be_unsafe_in_one_line(
+    gallery: Gallery, tmp_path: Path
+) -> None:
+    short = tmp_path / "short"
+    short.write_text("short", encoding="ascii")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        used = str(taken.getsockname()[1])
+        for options, part in (
+            (("--host", "0.0.0.0", "--port", "0"), "--token-file, or --insecure"),
+            (("--token-file", str(short)), "at least 16 characters"),
+            (("--port", used), "choose another"),
+            (("--host", "no-such-name.invalid"), "choose another"),
+        ):
+            server = run_serve(gallery, *options)
+            out, err = server.communicate(timeout=60)
+            assert (server.returncode, out) == (2, "")
+            assert part in err
+            assert len(err.splitlines()) == 1
+
+
+def test_a_missing_extra_is_one_line_with_the_remedy(gallery: Gallery) -> None:
+    script = (
+        "import sys; sys.modules['fastapi'] = None\n"
+        f"sys.argv = ['bm25v', 'serve', '-g', {str(gallery.path)!r}]\n"
+        "from bm25v.cli import main; main()"
+    )
+    outcome = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert outcome.returncode == 1
+    assert outcome.stderr == "error: bm25v serve needs an extra: pip install 'bm25v[serve]'\n"
