@@ -213,11 +213,25 @@ class Gallery:
             self._calibrate(writer)
         return report
 
-    def remove(self, paths: PathInput | Iterable[PathInput], *, timeout: float = 0.0) -> int:
-        """Remove images, by path or id, or all images in a folder; return how many there were."""
+    def remove(
+        self,
+        paths: PathInput | Iterable[PathInput],
+        *,
+        recursive: bool = True,
+        timeout: float = 0.0,
+    ) -> int:
+        """Remove images, by path or id, or all images in a folder; return how many there were.
+
+        If not `recursive`, a path stands for one image and never for a folder.
+        """
         known_paths = [self.store.resolve_path(path) for path in list_paths(paths)]
         with Writer(self.path, timeout=timeout) as writer:
-            records = [r for path in known_paths for r in writer.catalog.below(path)]
+            records = [
+                record
+                for path in known_paths
+                for record in writer.catalog.below(path)
+                if recursive or record.path == path
+            ]
             rows = {record.row for record in records}
             for row in rows:
                 writer.remove(row)

@@ -40,6 +40,11 @@ from bm25v.errors import MissingExtra
     metavar="NAME",
     help="Another name of the server, such as that of a proxy in front of it.",
 )
+@click.option(
+    "--writable",
+    is_flag=True,
+    help="Let requests add and remove images and name words.",
+)
 @click.option("--open", "open_page", is_flag=True, help="Open the address in a browser.")
 def serve(
     gallery_path: Path,
@@ -48,6 +53,7 @@ def serve(
     token_file: Path | None,
     insecure: bool,
     allow_hosts: tuple[str, ...],
+    writable: bool,
     open_page: bool,
 ) -> None:
     """Serve the gallery over HTTP until Ctrl-C.
@@ -75,6 +81,7 @@ def serve(
             port=port,
             token=token,
             insecure=insecure,
+            writable=writable,
             allow_hosts=allow_hosts,
             announce=announce,
         )

@@ -18,9 +18,11 @@ from bm25v.api import Gallery
 from bm25v.privacy import cache_folder
 from bm25v.server import problems
 from bm25v.server.access import Access
+from bm25v.server.changes import change_routes
 from bm25v.server.guard import Guard
 from bm25v.server.images import ImageFiles, image_routes
-from bm25v.server.responses import STATUS, describe_json, json_response
+from bm25v.server.metrics import METRICS_TYPE, Metrics
+from bm25v.server.responses import PREFIX, STATUS, describe_json, json_response
 from bm25v.server.searches import search_routes
 from bm25v.server.slots import Slots
 from bm25v.server.thumbnails import Thumbnails
@@ -28,7 +30,6 @@ from bm25v.server.words import word_routes
 from bm25v.threads import available_cpus
 
 MAX_BODY = 50_000_000  # bytes of a request
-PREFIX = "/v1"
 
 _WAITING_ENCODES = 8
 _WAITING_THUMBNAILS = 64  # a page asks for many at once
@@ -46,14 +47,16 @@ def create_app(
     access: Access,
     *,
     max_body: int = MAX_BODY,
+    writable: bool = False,
     cache: Path | None = None,
     encoders: int | None = None,
     waiting: int = _WAITING_ENCODES,
 ) -> Guard:
     """Return the app of a gallery.
 
-    `encoders` images are encoded at a time, by default as many as there are CPUs, while `waiting`
-    requests wait. Thumbnails are kept in `cache`, by default in the cache folder.
+    Only if it is `writable`, requests may add and remove images and name words. `encoders` images
+    are encoded at a time, by default as many as there are CPUs, while `waiting` requests wait.
+    Thumbnails are kept in `cache`, by default in the cache folder.
     """
     n_encoders = encoders or available_cpus()
     encoding = Slots(n_encoders, waiting=waiting)
@@ -65,6 +68,7 @@ def create_app(
         anyio.to_thread.current_default_thread_limiter().total_tokens = n_threads
         yield
 
+    metrics = Metrics(gallery)
     app = FastAPI(
         title="bm25v",
         version=bm25v.__version__,
@@ -77,17 +81,20 @@ def create_app(
     problems.handle_errors(app)
     files = ImageFiles(gallery)
     thumbnails = Thumbnails((cache or cache_folder()) / "thumbnails")
-    for router in (
+    routers = [
         search_routes(gallery, files, encoding),
         image_routes(gallery, files, thumbnails, thumbnailing),
         word_routes(gallery),
-    ):
-        app.include_router(router, prefix=PREFIX)
-    _add_status_routes(app, gallery)
-    return Guard(app, access, max_body=max_body)
+    ]
+    if writable:
+        routers.append(change_routes(gallery, files, encoding))
+    for router in routers:
+        app.include_router(router)
+    _add_status_routes(app, gallery, metrics)
+    return Guard(app, access, metrics, max_body=max_body)
 
 
-def _add_status_routes(app: FastAPI, gallery: Gallery) -> None:
+def _add_status_routes(app: FastAPI, gallery: Gallery, metrics: Metrics) -> None:
     @app.get("/", include_in_schema=False)
     async def show_start() -> Response:
         """Say what this is, and where its description is."""
@@ -109,3 +116,13 @@ def _add_status_routes(app: FastAPI, gallery: Gallery) -> None:
         """Say that the gallery can be searched."""
         gallery.store.snapshot()
         return json_response({"status": "ready"})
+
+    @app.get(
+        "/metrics",
+        tags=["status"],
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {}}}},
+    )
+    def show_metrics() -> Response:
+        """Return counts and durations of requests, in the text format of Prometheus."""
+        return Response(metrics.format(), media_type=METRICS_TYPE)

@@ -106,6 +106,7 @@ class ExplainBody(SearchBody):
 
 
 Body = TypeVar("Body", bound=SearchBody)
+Model = TypeVar("Model", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -119,16 +120,8 @@ class Upload(Generic[Body]):
 
 async def read_body(request: Request, model: type[Body], slots: Slots) -> Upload[Body]:
     """Return the body of a request; refuse images before they are read if `slots` are full."""
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type == "application/json":
-        content = await request.body()
-        if len(content) > _MAX_JSON:
-            raise Problem(413, "too-large", f"JSON has at most {_MAX_JSON:,} bytes")
-        return Upload(model.model_validate_json(content))
-    if media_type != "multipart/form-data":
-        raise Problem(
-            415, "wrong-type", "send application/json, or multipart/form-data with images"
-        )
+    if _media_type(request) != "multipart/form-data":
+        return Upload(await read_json(request, model))
     slots.check()
     limits = {"max_files": MAX_IMAGES, "max_fields": 1, "max_part_size": _MAX_JSON}
     async with request.form(**limits) as form:
@@ -145,6 +138,20 @@ async def read_body(request: Request, model: type[Body], slots: Slots) -> Upload
     if unknown:
         raise Problem(422, "wrong-value", f"the form has unknown parts: {', '.join(unknown)}")
     return upload
+
+
+async def read_json(request: Request, model: type[Model]) -> Model:
+    """Return the body of a request that is JSON."""
+    if _media_type(request) != "application/json":
+        raise Problem(415, "wrong-type", "send application/json; images as multipart/form-data")
+    content = await request.body()
+    if len(content) > _MAX_JSON:
+        raise Problem(413, "too-large", f"JSON has at most {_MAX_JSON:,} bytes")
+    return model.model_validate_json(content)
+
+
+def _media_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _files(form: FormData, name: str) -> Iterator[UploadFile]:

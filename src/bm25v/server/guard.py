@@ -6,12 +6,14 @@ counted while they are read. Not this module's job: which requests are refused (
 
 import asyncio
 import re
+import time
 import uuid
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bm25v.server.access import Access
+from bm25v.server.metrics import Metrics
 from bm25v.server.problems import Problem, make_response
 
 BODY_SECONDS = 60.0  # to receive a body
@@ -31,8 +33,9 @@ _HEADERS = {
 class Guard:
     """An ASGI app around another one."""
 
-    def __init__(self, app: ASGIApp, access: Access, *, max_body: int) -> None:
-        self._app, self._access, self._max_body = app, access, max_body
+    def __init__(self, app: ASGIApp, access: Access, metrics: Metrics, *, max_body: int) -> None:
+        self._app, self._access, self._metrics = app, access, metrics
+        self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -47,8 +50,11 @@ class Guard:
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
 
+        start = time.perf_counter()
+
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
+                self._metrics.count(scope, message["status"], time.perf_counter() - start)
                 response = MutableHeaders(scope=message)
                 response["X-Request-ID"] = request_id
                 for name, value in _HEADERS.items():

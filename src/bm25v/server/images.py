@@ -27,7 +27,7 @@ from bm25v.images.streams import Stream
 from bm25v.server import problems
 from bm25v.server.bodies import ImageId, Offset
 from bm25v.server.problems import Problem
-from bm25v.server.responses import IMAGE, IMAGE_PAGE, describe_json, json_response
+from bm25v.server.responses import IMAGE, IMAGE_PAGE, PREFIX, describe_json, json_response
 from bm25v.server.slots import Slots
 from bm25v.server.thumbnails import Thumbnails
 
@@ -120,7 +120,9 @@ def image_routes(
     gallery: Gallery, files: ImageFiles, thumbnails: Thumbnails, slots: Slots
 ) -> APIRouter:
     """Return the routes below `/images` that only read the catalogue and files."""
-    router = APIRouter(tags=["images"], responses=problems.describe(400, 401, 403, 404, 422, 503))
+    router = APIRouter(
+        prefix=PREFIX, tags=["images"], responses=problems.describe(400, 401, 403, 404, 422, 503)
+    )
 
     @router.get("/images", responses=describe_json(IMAGE_PAGE))
     def list_images(

@@ -10,6 +10,8 @@ from starlette.responses import Response
 
 from bm25v.display import format_json
 
+PREFIX = "/v1"  # of all routes but those about the server itself
+
 Schema = dict[str, Any]
 
 
@@ -156,3 +158,11 @@ STATS: Schema = {
     "required": ["path", "pictures", "vocabulary", "words", "version"],
 }
 STATUS = _object(status=_TEXT)
+ADDED = _object(
+    id=_ID,
+    path=_say(_TEXT, "The id that it was added with."),
+    added=_say(_INTEGER, "1 if it is new."),
+    updated=_say(_INTEGER, "1 if it replaces another image with this id."),
+)
+REMOVED = _object(removed=_INTEGER)
+NAMED = _object(**_WORD)

@@ -54,6 +54,7 @@ def serve(
     port: int = PORT,
     token: str | None = None,
     insecure: bool = False,
+    writable: bool = False,
     allow_hosts: Iterable[str] = (),
     announce: Callable[[str], None],
 ) -> None:
@@ -69,7 +70,7 @@ def serve(
             allow_hosts=allow_hosts,
         )
         gallery.store.snapshot().searcher.build_index()
-        server = make_server(gallery, access)
+        server = make_server(gallery, access, writable=writable)
         announce(bound.url)
         server.run(sockets=[bound.socket])
 

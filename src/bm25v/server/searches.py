@@ -41,6 +41,7 @@ from bm25v.server.problems import Problem
 from bm25v.server.responses import (
     EXPLANATION,
     HEATMAP,
+    PREFIX,
     RESULTS,
     describe_json,
     json_response,
@@ -60,6 +61,7 @@ WordsParameter = Annotated[int, Parameter(ge=0, le=256, description=WORDS)]
 def search_routes(gallery: Gallery, files: ImageFiles, slots: Slots) -> APIRouter:
     """Return the routes that search and explain."""
     router = APIRouter(
+        prefix=PREFIX,
         tags=["search"],
         responses=problems.describe(400, 401, 403, 404, 408, 413, 415, 422, 503),
     )

@@ -16,14 +16,16 @@ from bm25v.server import problems
 from bm25v.server.bodies import Offset
 from bm25v.server.images import to_id
 from bm25v.server.problems import Problem
-from bm25v.server.responses import STATS, WORD, WORD_PAGE, describe_json, json_response
+from bm25v.server.responses import PREFIX, STATS, WORD, WORD_PAGE, describe_json, json_response
 
 WordNumber = Annotated[int, Path(ge=0, le=2**31, description="The number of a word.")]
 
 
 def word_routes(gallery: Gallery) -> APIRouter:
     """Return the routes below `/words`, and `/stats`."""
-    router = APIRouter(tags=["words"], responses=problems.describe(401, 403, 404, 422))
+    router = APIRouter(
+        prefix=PREFIX, tags=["words"], responses=problems.describe(401, 403, 404, 422)
+    )
 
     @router.get("/words", responses=describe_json(WORD_PAGE))
     def list_words(

@@ -1,0 +1,66 @@
+"""How many requests there were, and how long they took: the text format of Prometheus.
+
+In: each response. Out: counters and histograms by route, and the number of images. Nothing about
+queries is kept. Not this module's job: storing it.
+"""
+
+import threading
+from bisect import bisect_left
+from collections import Counter
+from itertools import accumulate
+
+from starlette.types import Scope
+
+from bm25v.api import Gallery
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
+
+
+class Metrics:
+    """Counts the requests of one server."""
+
+    def __init__(self, gallery: Gallery) -> None:
+        self._gallery = gallery
+        self._mutex = threading.Lock()
+        self._counts: Counter[tuple[str, str, int]] = Counter()  # by method, route and status
+        self._buckets: dict[str, list[int]] = {}  # by route: durations up to each bound, and above
+        self._seconds: dict[str, float] = {}
+
+    def count(self, scope: Scope, status: int, seconds: float) -> None:
+        """Count a response; unknown routes and methods count as "other"."""
+        route = getattr(scope.get("route"), "path", "other")
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        with self._mutex:
+            self._counts[method, route, status] += 1
+            buckets = self._buckets.setdefault(route, [0] * (len(_BOUNDS) + 1))
+            buckets[bisect_left(_BOUNDS, seconds)] += 1
+            self._seconds[route] = self._seconds.get(route, 0.0) + seconds
+
+    def format(self) -> str:
+        """Return all metrics as text."""
+        n_images = len(self._gallery)
+        lines = [
+            "# HELP bm25v_images Images in the gallery.",
+            "# TYPE bm25v_images gauge",
+            f"bm25v_images {n_images}",
+            "# HELP bm25v_requests_total Requests that were answered.",
+            "# TYPE bm25v_requests_total counter",
+        ]
+        with self._mutex:
+            for (method, route, status), n in sorted(self._counts.items()):
+                labels = f'method="{method}",route="{route}",status="{status}"'
+                lines.append(f"bm25v_requests_total{{{labels}}} {n}")
+            lines.append("# HELP bm25v_request_seconds Time until the response begins.")
+            lines.append("# TYPE bm25v_request_seconds histogram")
+            for route, buckets in sorted(self._buckets.items()):
+                bounds = (*map(str, _BOUNDS), "+Inf")
+                for bound, n in zip(bounds, accumulate(buckets), strict=True):
+                    labels = f'route="{route}",le="{bound}"'
+                    lines.append(f"bm25v_request_seconds_bucket{{{labels}}} {n}")
+                label = f'{{route="{route}"}}'
+                lines.append(f"bm25v_request_seconds_sum{label} {self._seconds[route]:.6f}")
+                lines.append(f"bm25v_request_seconds_count{label} {sum(buckets)}")
+        return "\n".join(lines) + "\n"
