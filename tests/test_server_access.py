@@ -15,8 +15,9 @@ import httpx
 import pytest
 
 from bm25v import Gallery, WrongUse
+from bm25v.client import read_token
 from bm25v.server import guard
-from bm25v.server.access import Access, read_token
+from bm25v.server.access import Access
 from bm25v.server.images import to_id
 from tests.conftest import make_image
 from tests.http_server import TOKEN, Client, serving

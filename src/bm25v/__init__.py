@@ -24,6 +24,7 @@ from bm25v.errors import (
     ImageError,
     MissingExtra,
     ModelUnavailable,
+    ServerError,
     StorageFull,
     UnknownBackbone,
     UnknownVocabulary,
@@ -36,6 +37,7 @@ from bm25v.privacy import silence_libraries
 if TYPE_CHECKING:
     from bm25v.api import Gallery, explain
     from bm25v.backbones.protocol import Backbone, Features
+    from bm25v.client import Client
     from bm25v.duplicates.groups import Duplicate, DuplicateGroup
     from bm25v.duplicates.similarity import Similarity
     from bm25v.explanations.explanation import Explanation, Part
@@ -83,6 +85,7 @@ __all__ = [
     "Bag",
     "Bm25Parameters",
     "Bm25vError",
+    "Client",
     "Codes",
     "Concept",
     "ConceptPart",
@@ -121,6 +124,7 @@ __all__ = [
     "Recipe",
     "Results",
     "ScorePart",
+    "ServerError",
     "SharedWord",
     "Similarity",
     "SparseAutoEncoder",
@@ -148,6 +152,7 @@ _HOMES = {
     "Bag": "bm25v.vocabulary.bag",
     "FullBag": "bm25v.vocabulary.bag",
     "Bm25Parameters": "bm25v.index.bm25",
+    "Client": "bm25v.client",
     "Codes": "bm25v.sae.model",
     "Concept": "bm25v.vocabulary.concepts",
     "ConceptPart": "bm25v.search.results",

@@ -9,6 +9,7 @@ Bm25vError
 │   └── ModelUnavailable   its weights are not here and could not be downloaded
 ├── VocabularyError        a vocabulary folder cannot be used
 │   └── UnknownVocabulary  no vocabulary of that name or path
+├── ServerError            a server does not answer, or not as expected
 ├── EvaluationError        a data set, a run or a measurement cannot be used
 └── GalleryError
     ├── GalleryNotFound    no gallery at that path
@@ -66,6 +67,10 @@ class VocabularyError(Bm25vError):
 
 class UnknownVocabulary(VocabularyError):
     """No vocabulary of that name or path."""
+
+
+class ServerError(Bm25vError):
+    """A server does not answer, or not as expected."""
 
 
 class EvaluationError(Bm25vError):

@@ -86,10 +86,18 @@ _SHOWN_WORDS = 3  # of an explanation, with other images that show them
 @click.option("--link", is_flag=True, help="With --collect: make links instead of copies.")
 @query_options
 @click.option("-v", "--verbose", is_flag=True, help="Show the time of each stage.")
+@click.option("--server", metavar="URL", help="Search the gallery of this `bm25v serve` instead.")
+@click.option(
+    "--token-file",
+    type=PathType(dir_okay=False, path_type=Path),
+    help="With --server: a file with its token.",
+)
 @json_option
 def search(
     images: tuple[str, ...],
     gallery_path: Path,
+    server: str | None,
+    token_file: Path | None,
     output: Path | None,
     open_page: bool,
     show: bool,
@@ -118,6 +126,11 @@ def search(
     if link and collect is None:
         raise WrongUse("--link without --collect: give the folder for the links")
     _check_images(images)
+    if server is not None:
+        if output or open_page or show or collect:
+            raise WrongUse("-o, --open, --show and --collect need the files: not with --server")
+        _search_server(server, token_file, images, options, verbose, as_json)
+        return
     output = _check_output(output, open_page)
     with Gallery.open(gallery_path) as gallery:
         results = gallery.search(images, **options)
@@ -148,6 +161,30 @@ def search(
             echo(f"written: {display_path(str(output))}")
     if open_page and output is not None:
         open_in_browser(output)
+
+
+def _search_server(
+    url: str,
+    token_file: Path | None,
+    images: tuple[str, ...],
+    options: "QueryOptions",
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Search the gallery of a server, and print its hits."""
+    from bm25v.client import Client, read_token
+
+    token = None if token_file is None else read_token(token_file)
+    results = Client(url, token=token).search(images, **options)
+    if as_json:
+        print_json(results.to_dict())
+        return
+    for note in results.notes:
+        echo(f"note: {note}", err=True)
+    if results:
+        _print_hits(results, verbose, show=False)
+    else:
+        echo(f"no match: {results.no_match}")
 
 
 def _check_output(output: Path | None, open_page: bool) -> Path | None:

@@ -61,9 +61,9 @@ def serve(
     Only programs on this machine can connect, unless --host says otherwise; then a token is needed.
     """
     from bm25v.api import Gallery
+    from bm25v.client import read_token
 
     try:
-        from bm25v.server.access import read_token
         from bm25v.server.run import serve as run
     except ImportError as error:
         raise MissingExtra("bm25v serve", "serve") from error

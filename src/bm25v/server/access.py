@@ -11,17 +11,13 @@ import re
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from bm25v.errors import WrongUse
-from bm25v.files import read_limited
 from bm25v.server.problems import Problem
 
-MIN_TOKEN = 16  # characters
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # for programs that watch the server: no token
 
-_MAX_TOKEN_BYTES = 4096
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/@\[\]]+))(?::([0-9]{1,5}))?")
 
@@ -114,22 +110,6 @@ class Access:
         return port == self.port and (
             name in self.names or (self.is_any_address and _is_address(name))
         )
-
-
-def read_token(path: Path) -> str:
-    """Return the token in a file; raise `WrongUse` for one that is too short or no text."""
-    try:
-        token = read_limited(path, _MAX_TOKEN_BYTES).decode("ascii").strip()
-    except OSError as error:
-        raise WrongUse(f"--token-file {path}: {error.strerror}") from None
-    except ValueError:
-        raise WrongUse(f"--token-file {path}: it must have one line of plain characters") from None
-    if len(token) < MIN_TOKEN or not re.fullmatch(r"[!-~]+", token):
-        raise WrongUse(
-            f"--token-file {path}: the token must have at least {MIN_TOKEN} characters and no "
-            "spaces; `openssl rand -hex 32` makes one"
-        )
-    return token
 
 
 def _is_address(name: str) -> bool:
