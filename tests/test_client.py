@@ -73,7 +73,7 @@ def test_explanations_images_words_and_facts(
 ) -> None:
     image = photos / "3.png"
     hit = client.search(image)[0]
-    expected = gallery.explain(image, hit).to_dict()
+    expected = gallery.explain(image.read_bytes(), hit).to_dict()
     answer = client.explain(image, hit)
     assert {key: answer[key] for key in expected} == json.loads(json.dumps(expected))
     assert list(client.images()) == list(gallery.images())

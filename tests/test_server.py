@@ -269,7 +269,7 @@ def test_a_heat_map_shows_where_a_word_is(client: Client, gallery: Gallery, phot
     assert np.sum(answer["grid"]) == pytest.approx(total, abs=0.01)
     response = client.get("/v1/heatmap", params=parameters)
     with Image.open(io.BytesIO(response.content)) as heat:
-        assert (heat.format, heat.mode) == ("PNG", "RGBA")
+        assert (heat.format, heat.mode) == ("PNG", "LA")
     failed(client.get("/v1/heatmap", params={**parameters, "word": 192}), 400, "wrong-use")
 
 

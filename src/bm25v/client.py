@@ -28,7 +28,7 @@ from bm25v.gallery.selection import GalleryImage, Period, Size
 from bm25v.gallery.store import GalleryInfo
 from bm25v.images import ImageInput, open_stream, read_input
 from bm25v.search.query import QueryImage, QueryOptions, StoredImage, list_paths
-from bm25v.search.results import Hit, Match, QueryWord, Results, WordContribution
+from bm25v.search.results import ConceptPart, Hit, Match, QueryWord, Results, WordContribution
 from bm25v.vocabulary import Encoding
 
 MIN_TOKEN = 16  # characters
@@ -300,11 +300,13 @@ def _to_results(answer: dict[str, Any]) -> Results:
     others = {
         name: answer[name] for name in ("mode", "ms", "no_match", "sparse_factor", "candidates")
     }
-    return Results(hits=hits, query=query, notes=tuple(answer["notes"]), **others)
+    lists = {name: tuple(answer[name]) for name in ("notes", "understood", "not_understood")}
+    return Results(**{"hits": hits, "query": query, **others, **lists})
 
 
 def _to_hit(hit: dict[str, Any], answer: dict[str, Any]) -> Hit:
     facts = {**hit, "mode": answer["mode"], "n_images": hit["pictures"]}
+    facts["concepts"] = tuple(ConceptPart(**part) for part in hit["concepts"])
     facts["words"] = tuple(WordContribution(**word) for word in hit["words"])
     factor = 1.0 if answer["mode"] in ("words", "sparse") else 0.0
     facts["sparse_factor"] = factor if answer["sparse_factor"] is None else answer["sparse_factor"]

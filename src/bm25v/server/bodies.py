@@ -6,12 +6,13 @@ module's job: what the ids in it stand for.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 
+from bm25v.search.query import Mode
 from bm25v.server.problems import Problem
 from bm25v.server.slots import Slots
 
@@ -34,7 +35,6 @@ Words = Annotated[list[WordInput], Field(max_length=256)]
 Pixels = Annotated[int, Field(ge=1, le=1_000_000)]
 Hits = Annotated[int, Field(ge=1, le=1000)]
 Offset = Annotated[int, Field(ge=0, le=1_000_000_000)]
-ModeName = Literal["hybrid", "words", "two-stage", "sparse", "dense"]
 MODE = "What orders the hits; by default hybrid, or what the query allows."
 WORDS = "List at most this many words of the query and of each hit; a hit has up to 256."
 
@@ -92,7 +92,7 @@ class SearchBody(BaseModel):
     )
     k: Hits = Field(10, description="The number of hits.")
     offset: Offset = Field(0, description="Skip this many hits, for the next page.")
-    mode: ModeName | None = Field(None, description=MODE)
+    mode: Mode | None = Field(None, description=MODE)
     candidates: int | None = Field(
         None, ge=1, le=1_000_000, description="Images that the second stage orders."
     )

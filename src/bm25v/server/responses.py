@@ -87,6 +87,10 @@ _MATCH = {
     "length": _NUMBER,
     "average_length": _NUMBER,
     "pictures": _say(_INTEGER, "How many images the gallery has."),
+    "concepts": _say(
+        _list(_object(label=_TEXT, probability=_NUMBER, value=_NUMBER)),
+        "What the terms of a text add to the score.",
+    ),
     "n_words": _say(_INTEGER, "How many words the image shares with the query."),
 }
 RESULTS = _object(
@@ -104,12 +108,15 @@ RESULTS = _object(
     notes=_list(_TEXT),
     sparse_factor=_NUMBER_OR_NULL,
     candidates=_INTEGER_OR_NULL,
+    understood=_say(_list(_TEXT), "The terms of a text that were understood."),
+    not_understood=_list(_TEXT),
     ms={"type": "object", "description": "Milliseconds of each stage."},
 )
 EXPLANATION = _object(
     **_MATCH,
     mode=_TEXT,
     sparse_factor=_NUMBER,
+    standing={"type": ["object", "null"], "description": "Its rank among all images."},
     parts=_say(
         _list(_object(word=_INTEGER_OR_NULL, label=_TEXT, value=_NUMBER)),
         "What the score is the sum of.",
@@ -119,6 +126,7 @@ EXPLANATION = _object(
             **_CONTRIBUTION,
             in_query={**_GRID, "type": ["array", "null"]},
             in_hit={**_GRID, "type": ["array", "null"]},
+            examples=_say(_list(_TEXT), "Paths of other images that have the word."),
         )
     ),
     missing=_say(_list(_QUERY_WORD), "Words of the query that the image does not have."),

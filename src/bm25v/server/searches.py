@@ -10,16 +10,18 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from fastapi import APIRouter, Depends
 from fastapi import Query as Parameter
+from numpy.typing import NDArray
 from PIL import Image
 from starlette.requests import Request
 from starlette.responses import Response
 
 from bm25v.api import Gallery
 from bm25v.explanations.explanation import Explanation
-from bm25v.explanations.heatmaps import heat_layer
-from bm25v.search.query import Query, QueryImage, StoredImage
+from bm25v.explanations.heatmaps import make_mask
+from bm25v.search.query import Mode, Query, QueryImage, StoredImage
 from bm25v.search.results import Results
 from bm25v.server import problems
 from bm25v.server.bodies import (
@@ -29,7 +31,6 @@ from bm25v.server.bodies import (
     ExplainBody,
     Hits,
     ImageId,
-    ModeName,
     Offset,
     SearchBody,
     Upload,
@@ -54,7 +55,7 @@ _UNCHANGED = (  # options of a query that are those of the body
     *("text", "region", "must", "without", "boost", "query_words", "min_coverage", "folder"),
     *("date", "min_size", "max_size", "include_query", "k", "offset", "mode", "candidates"),
 )
-ModeParameter = Annotated[ModeName | None, Parameter(description=MODE)]
+ModeParameter = Annotated[Mode | None, Parameter(description=MODE)]
 WordsParameter = Annotated[int, Parameter(ge=0, le=256, description=WORDS)]
 
 
@@ -138,14 +139,14 @@ def search_routes(gallery: Gallery, files: ImageFiles, slots: Slots) -> APIRoute
         word: Annotated[int, Parameter(ge=0, le=2**31)],
         format: Literal["png", "json"] = "png",
     ) -> Response:
-        """Show where a word is in an image: a small transparent PNG to stretch over it, or JSON."""
+        """Show where a word is in an image: a small PNG, opaque where it is, or JSON."""
         record, vocabulary = files.find(image), gallery.vocabulary
         check_word(word, vocabulary.n_words)
         with slots.take():
             codes = vocabulary.encode(files.read(record)).codes
         grid = word_activations(codes, word).reshape(vocabulary.backbone.grid)
         if format == "png":
-            return Response(_to_png(heat_layer(grid)), media_type="image/png")
+            return Response(_to_png(make_mask(grid)), media_type="image/png")
         rows, columns = grid.shape
         facts = {"id": image, "word": word, "rows": rows, "columns": columns}
         return json_response({**facts, "grid": grid.tolist()})
@@ -212,7 +213,9 @@ def _read_or_none(files: ImageFiles, record: Any) -> bytes | None:
         return None
 
 
-def _to_png(rgba: Any) -> bytes:
+def _to_png(mask_hw: NDArray[np.uint8]) -> bytes:
+    """Return a white image that is opaque where the mask is: a mask for a style sheet."""
+    white_hw = np.full_like(mask_hw, 255)
     file = io.BytesIO()
-    Image.fromarray(rgba).save(file, "PNG")
+    Image.fromarray(np.dstack([white_hw, mask_hw])).save(file, "PNG")
     return file.getvalue()
