@@ -1,4 +1,4 @@
-"""`bm25v bench`: encode, search, explain, duplicates, soak."""
+"""`bm25v bench`: encode, search, explain, duplicates, soak, serve."""
 
 import itertools
 import sys
@@ -345,3 +345,66 @@ def _print_soak(report: "SoakReport") -> None:
 
 def _list_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{n:,} {name}" for name, n in sorted(counts.items()))
+
+
+@bench.command("serve")
+@click.option(
+    "-g",
+    "--gallery",
+    "gallery_path",
+    type=PathType(path_type=Path),
+    help="Serve this gallery instead of random images.",
+)
+@click.option("--n", default=10_000, show_default=True, type=click.IntRange(1), help="Images.")
+@click.option("--requests", default=200, show_default=True, type=click.IntRange(1))
+@click.option("--clients", default=64, show_default=True, type=click.IntRange(1, 512))
+@click.option(
+    "--seconds",
+    default=10.0,
+    show_default=True,
+    type=click.FloatRange(0, 3600),
+    help="Of the mixed load.",
+)
+@json_option
+def serve(
+    gallery_path: Path | None,
+    n: int,
+    requests: int,
+    clients: int,
+    seconds: float,
+    as_json: bool,
+) -> None:
+    """Compare searches by image id over HTTP with those of the library; then many clients."""
+    from bm25v.errors import MissingExtra
+
+    try:
+        from bm25v.research.bench.serve import make_gallery, percentile, time_server
+    except ImportError as error:
+        raise MissingExtra("bm25v bench serve", "serve") from error
+
+    with tempfile.TemporaryDirectory() as scratch:
+        path = gallery_path or Path(scratch) / "gallery"
+        if gallery_path is None:
+            make_gallery(path, n)
+        times = time_server(path, requests=requests, clients=clients, seconds=seconds)
+    rows = {"library": times.library_ms, "http": times.http_ms, "load": times.load_ms}
+    figures = {
+        name: {"median_ms": percentile(ms, 50), "p95_ms": percentile(ms, 95)}
+        for name, ms in rows.items()
+    }
+    rate = len(times.load_ms) / (times.load_seconds or 1.0)
+    statuses = {str(status): number for status, number in sorted(times.statuses.items())}
+    if as_json:
+        facts = {"pictures": times.n_images, "clients": clients, "statuses": statuses}
+        print_json({**facts, **figures, "overhead_ms": times.overhead_ms, "per_second": rate})
+        return
+    titles = {"library": "Gallery.search", "http": "over HTTP", "load": f"{clients} clients"}
+    print_grid(
+        (f"{times.n_images:,} images", "median ms", "p95 ms"),
+        [
+            (titles[name], f"{values['median_ms']:.2f}", f"{values['p95_ms']:.2f}")
+            for name, values in figures.items()
+        ],
+    )
+    answers = ", ".join(f"{number:,} × {status}" for status, number in statuses.items())
+    echo(f"HTTP adds {times.overhead_ms:.2f} ms (p95); load: {rate:.0f} requests/s, {answers}")
