@@ -43,6 +43,11 @@ _STRENGTHS = {
     "fair": "Less close than most best hits in this gallery.",
     "weak": "Less close than nearly all best hits in this gallery: probably not what you look for.",
 }
+_TEXT_STRENGTHS = {
+    "strong": "It probably shows what the text names.",
+    "fair": "It may show what the text names.",
+    "weak": "It probably does not show what the text names.",
+}
 
 
 def render_explanation(
@@ -70,13 +75,14 @@ def render_explanation(
     n_shown = len(contributions[: top or _PAGE_WORDS])
     n_positive = sum(part.word.weight > 0 for part in explanation.parts)
     match, standing = explanation.match, explanation.standing
+    strengths = _TEXT_STRENGTHS if match.mode == "concepts" else _STRENGTHS
     return render(
         "explanation.html",
         title=explanation.title,
         hit=_name_file(explanation.hit_path),
         match=match,
         standing=standing,
-        about_strength=_STRENGTHS.get(match.strength or "", ""),
+        about_strength=strengths.get(match.strength or "", ""),
         n_positive=n_positive,
         n_negative=len(explanation.parts) - n_positive,
         n_query=sum(word.weight > 0 for word in explanation.query_words) or n_positive,
