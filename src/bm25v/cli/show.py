@@ -105,9 +105,9 @@ def _measure_cell() -> "Cell":
     from bm25v.explanations.terminal import Cell
 
     try:
-        import fcntl
+        import fcntl  # Windows: has none, and no terminal with sixels is detected there
         import struct
-        import termios
+        import termios  # Windows: has none either
 
         answer = fcntl.ioctl(sys.stdout.fileno(), termios.TIOCGWINSZ, bytes(8))
         n_lines, n_columns, width, height = struct.unpack("HHHH", answer)

@@ -59,6 +59,7 @@ def name_command(gallery: str, word: int) -> str:
 
 def join_command(*arguments: str) -> str:
     """Return a command of bm25v as people type it into a shell."""
+    # Windows: has other rules for quotes.
     join = subprocess.list2cmdline if sys.platform == "win32" else shlex.join
     return join(["bm25v", *arguments])
 

@@ -123,9 +123,8 @@ class Things:
     def may_name(self) -> NDArray[np.bool_]:
         """Which can name a word: classes, labels, and wider concepts that people call by name."""
         first = [concept.names[0] for concept in self.table.concepts]
-        text = (
-            resources.files("bm25v.training").joinpath("everyday_concepts.txt").read_text("ascii")
-        )
+        file = resources.files("bm25v.training").joinpath("everyday_concepts.txt")
+        text = file.read_text(encoding="ascii")
         everyday = {*text.split("\n"), *_SHOWN_AS}
         wide = [name in everyday for name in first[self.table.n_classes :]]
         others = [True] * len(self._labels)

@@ -25,8 +25,8 @@ def class_ids() -> list[str]:
     >>> class_ids()[:2]
     ['n01440764', 'n01443537']
     """
-    text = resources.files("bm25v.training").joinpath("imagenet_classes.txt").read_text("ascii")
-    return text.split()
+    file = resources.files("bm25v.training").joinpath("imagenet_classes.txt")
+    return file.read_text(encoding="ascii").split()
 
 
 class Teacher:

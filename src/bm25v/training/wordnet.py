@@ -82,7 +82,11 @@ class WordNet(NamedTuple):
         """Read `data.noun` and `index.noun`."""
         try:
             data, index = (
-                [line for line in (folder / name).read_text("ascii").split("\n") if line[:1] > " "]
+                [
+                    line
+                    for line in (folder / name).read_text(encoding="ascii").split("\n")
+                    if line[:1] > " "
+                ]
                 for name in ("data.noun", "index.noun")
             )
         except OSError as error:
