@@ -1,5 +1,6 @@
 """Images and galleries that the tests make themselves."""
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from bm25v.api import Gallery
 from bm25v.search.encode import EncodedQuery, encode_query
 from bm25v.search.query import Query
 
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; tests choose the width themselves
 settings.register_profile("bm25v", deadline=None)  # other programs may slow the machine down
 settings.load_profile("bm25v")
 

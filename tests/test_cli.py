@@ -253,8 +253,9 @@ def test_search_prints_a_table(indexed: Run, photos: Path) -> None:
 
 
 HIT = {"rank", "first_rank", "path", "score", "strength", "sparse", "dense", "coverage"}
-HIT |= {"length", "average_length", "pictures", "words"}
+HIT |= {"length", "average_length", "pictures", "words", "concepts"}
 RESULTS = {"mode", "query", "hits", "no_match", "notes", "sparse_factor", "candidates", "ms"}
+RESULTS |= {"understood", "not_understood"}
 WORD = {"word", "name", "idf", "tf", "query_tf", "saturation", "contribution", "weight", "df"}
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -21,8 +21,8 @@ from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.writer import Writer
 from bm25v.index.bm25 import Bm25Parameters, WeightedWords
 from bm25v.research.bench.soak.history import get_full_bag
-from bm25v.search import Mode
 from bm25v.search.encode import combine_bags
+from bm25v.search.query import IMAGE_MODES
 from bm25v.search.ranking import score_full_bags
 from bm25v.vocabulary import Vocabulary
 from tests import test_cli
@@ -45,7 +45,7 @@ from tests.histories import (
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork")
 run, indexed = test_cli.run, test_cli.indexed
-MODES: tuple[Mode, ...] = get_args(Mode)
+MODES = IMAGE_MODES
 ROW_BYTES = 64 + 24 + 1024  # bag, dense vector and full bag of an image
 
 

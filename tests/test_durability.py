@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -20,7 +20,7 @@ from bm25v.gallery.catalog import Catalog
 from bm25v.gallery.catalog_schema import FILE_NAME
 from bm25v.gallery.rows import HEADER_BYTES
 from bm25v.gallery.writer import Writer
-from bm25v.search import Mode
+from bm25v.search.query import IMAGE_MODES
 from tests.children import REFUSED, Report, die_at_step, finish, needs_fork, start
 from tests.histories import (
     Contents,
@@ -287,7 +287,7 @@ def facts(folder: Path) -> tuple[list[str], Facts]:
         for is_indexed in (False, True):
             if is_indexed:
                 gallery.store.snapshot().searcher.build_index()
-            for mode in get_args(Mode):
+            for mode in IMAGE_MODES:
                 results = gallery.search(make_encoding(3), k=100, mode=mode)
                 hits += [(hit.path, hit.sparse) for hit in results]
         records = [

@@ -164,6 +164,7 @@ WRITES = {
 EXCEPTIONS = {
     "files.py",
     "privacy.py",  # an empty folder for matplotlib
+    "collect.py",  # copies, which never replace a file
     "demo.py",  # photos: not synced, and checked by the next run
     "backbones/downloads.py",  # the output of pip, in a scratch folder
     "gallery/rows.py",  # appended rows, which the catalogue commits
@@ -173,6 +174,7 @@ EXCEPTIONS = {
     "research/bench/soak/child.py",
     "research/bench/soak/journal.py",
     "research/bench/workload.py",
+    "server/thumbnails.py",  # a folder that only its owner may read
     "training/checkpoints.py",  # a log: synced with each checkpoint
 }
 

@@ -8,7 +8,6 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -26,11 +25,12 @@ from bm25v.errors import (
 )
 from bm25v.gallery import catalog_schema, indexing, rows
 from bm25v.search import Mode, Results
+from bm25v.search.query import IMAGE_MODES
 from bm25v.vocabulary import Vocabulary
 from tests.children import needs_fork
 from tests.conftest import make_image, make_pixels
 
-MODES: tuple[Mode, ...] = get_args(Mode)
+MODES = IMAGE_MODES
 
 
 def file_names(gallery: Gallery) -> set[str]:

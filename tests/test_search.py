@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import cache, cached_property
 from itertools import chain, combinations, islice
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -27,6 +27,7 @@ from bm25v.research.bench.soak.history import get_full_bag
 from bm25v.sae.model import Codes
 from bm25v.search import Hit, Mode, Results, engine
 from bm25v.search.filters import RowFilter
+from bm25v.search.query import IMAGE_MODES
 from bm25v.search.regions import patch_weights, weigh_codes
 from bm25v.vocabulary import Encoding, Vocabulary
 from bm25v.vocabulary.bag import Bag, expand_bag, pool_bags, pool_codes
@@ -34,7 +35,7 @@ from tests import histories
 from tests.conftest import encode, make_image
 from tests.histories import Contents
 
-MODES: tuple[Mode, ...] = get_args(Mode)
+MODES = IMAGE_MODES
 NAMES = {word: f"thing{word}" for word in range(192)}
 Options = dict[str, Any]
 

@@ -32,7 +32,7 @@ from bm25v.gallery.writer import Writer
 from bm25v.index import searcher
 from bm25v.index.bm25 import reference_search, sum_contributions
 from bm25v.research.bench.soak import SoakReport, answers, reader, run, run_soak
-from bm25v.research.bench.soak.answers import MODES, Reference, match_version, random_query
+from bm25v.research.bench.soak.answers import Reference, match_version, random_query
 from bm25v.research.bench.soak.history import (
     History,
     Images,
@@ -43,6 +43,7 @@ from bm25v.research.bench.soak.history import (
 )
 from bm25v.search import Query, engine, ranking, results
 from bm25v.search.encode import encode_query
+from bm25v.search.query import IMAGE_MODES
 from tests.children import needs_fork
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork")
@@ -89,7 +90,7 @@ def test_a_short_run_has_no_problems_and_leaves_nothing_behind(tmp_path: Path) -
     assert report["commits"] > 1
     assert sum(report["kills"].values()) > 0
     assert report["interrupted_commits"] - report["kept_commits"] - report["repeated"] in (0, 1)
-    assert set(report["searches"]) == set(MODES)
+    assert set(report["searches"]) == set(IMAGE_MODES)
     first, second = report["readers"]
     assert sum(report["searches"].values()) == sum(
         sum(one["searches"].values()) for one in (first, second)

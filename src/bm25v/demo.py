@@ -13,6 +13,7 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -299,7 +300,7 @@ def _list_commands(folder: Path, searches: list[LabelledSearch]) -> tuple[str, .
     """Return commands that search in the demo's gallery, from the current folder."""
     gallery = shlex.quote(display_path(str(folder / "gallery.bm25v")))
     queries = [shlex.quote(display_path(search.query)) for search in searches]
-    options = [line.format(query=query) for line, query in zip(TRIES, queries, strict=False)]
+    options = (line.format(query=query) for line, query in zip(TRIES, cycle(queries), strict=False))
     return tuple(f"bm25v search -g {gallery} {option}" for option in options)
 
 

@@ -22,6 +22,7 @@ from bm25v.search.regions import Region
 from bm25v.vocabulary import Encoding
 
 Mode = Literal["hybrid", "words", "two-stage", "sparse", "dense", "concepts"]
+IMAGE_MODES: tuple[Mode, ...] = ("hybrid", "words", "two-stage", "sparse", "dense")  # not of texts
 FULL_BAG_MODES = ("hybrid", "words")  # BM25 over full bags orders the candidates
 Path = str | os.PathLike[str]
 

@@ -92,9 +92,10 @@ class Things:
         label = re.sub(r"[\W_]+", " ", text).strip().lower()
         if not re.fullmatch(r"[^\d]{3,100}", label):
             return None
-        known = (self._names.get(label), self._names.get(label.removesuffix("s")))
-        new = len(self.table.concepts) + len(self._labels)
-        return next((k for k in known if k is not None), self._labels.setdefault(label, new))
+        for name in (label, label.removesuffix("s")):
+            if name in self._names:
+                return self._names[name]
+        return self._labels.setdefault(label, len(self.table.concepts) + len(self._labels))
 
     @property
     def names(self) -> list[str]:

@@ -6,7 +6,7 @@ The hits are computed from the images of the version alone, by the formula of
 
 import random
 from collections.abc import Sequence
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +19,14 @@ from bm25v.research.bench.soak.history import (
     get_full_bag,
     make_encoding,
 )
-from bm25v.search import Mode, Query
+from bm25v.search import Query
 from bm25v.search.encode import FIRST_WORDS, apply_word_options
 from bm25v.search.engine import DEFAULT_CANDIDATES
-from bm25v.search.query import FULL_BAG_MODES, QueryOptions
+from bm25v.search.query import FULL_BAG_MODES, IMAGE_MODES, QueryOptions
 from bm25v.search.ranking import cosines
 from bm25v.search.results import HYBRID_WEIGHT, Results
 from bm25v.vocabulary import Encoding
 from bm25v.vocabulary.bag import dequantise
-
-MODES: tuple[Mode, ...] = get_args(Mode)
 
 _ROUNDING = 1e-9  # of a coverage
 _COSINE_TOLERANCE = 1e-5  # against double precision
@@ -202,7 +200,7 @@ def random_query(rng: random.Random, n_images: int) -> Query:
     words = list({*get_full_bag(image).words.tolist(), rng.randrange(N_WORDS)})
     rng.shuffle(words)
     options: QueryOptions = {
-        "mode": rng.choice(MODES),
+        "mode": rng.choice(IMAGE_MODES),
         "k": rng.choice((1, 3, 10, 10, 10, 10, 10, 50, 50, n_images)),
         "candidates": rng.choice((5, 30, 200, 1000)),
     }
