@@ -145,10 +145,12 @@ def evaluate(
     the layout of its authors, or "folder": any folder of class folders, where each image is a query
     for the others of its class. Features are kept, so only the first run takes long.
 
-    Two subcommands have a --help of their own:
+    Subcommands with a --help of their own:
 
     \b
     bm25v evaluate regions       searches by a part of an image
+    bm25v evaluate text          searches by the names of classes
+    bm25v evaluate no-match      searches that have no good match
     bm25v evaluate faithfulness  explanations
     """
     from bm25v.cli.progress import progress_bar
