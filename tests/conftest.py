@@ -1,6 +1,7 @@
 """Images and galleries that the tests make themselves."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,10 @@ from bm25v.api import Gallery
 from bm25v.search.encode import EncodedQuery, encode_query
 from bm25v.search.query import Query
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts background jobs so
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # else processes of tests ignore it too
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; tests choose the width themselves
 settings.register_profile("bm25v", deadline=None)  # other programs may slow the machine down
 settings.load_profile("bm25v")
