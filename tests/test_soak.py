@@ -362,7 +362,7 @@ def fail_now_and_then(patch: Patch) -> None:
     [
         (follow_compactions_only, "not the answer of steps"),
         (follow_no_restorations, "not the answer of steps"),
-        (ignore_compactions, r"hit \d+ is \('"),
+        (ignore_compactions, r"hit \d+ is \('|raises GalleryDamaged: the catalogue has no valid"),
         (break_ties_otherwise, r"hit \d+ is \('/photos"),
         (change_the_last_bit_of_scores, r"search: .* hit \d+ is \('/photos"),
         (lose_full_bag_words, r"(words|hybrid) search: not the answer of steps"),
