@@ -114,7 +114,9 @@ def view_rows(
         return files.bags.view(state.n_rows), files.dense.view(state.n_rows), full_rows
     except GalleryError:
         catalog.version()  # reconnects if needed, so that the next line sees the newest state
-        if catalog.state().generation != state.generation:
+        with catalog.transaction():  # else the parts of a state may be of two versions
+            generation = catalog.state().generation
+        if generation != state.generation:
             raise RowsRenumbered from None
         raise
 
