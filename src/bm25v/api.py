@@ -25,9 +25,10 @@ from bm25v.images import ImageInput
 from bm25v.index.bm25 import Bm25Parameters
 from bm25v.progress import Progress, no_progress
 from bm25v.search import engine
-from bm25v.search.calibration import calibrate, needs_calibration
+from bm25v.search.calibration import calibrate, has_changed, needs_calibration
 from bm25v.search.query import Query, QueryImage, QueryOptions, list_paths
 from bm25v.search.results import Match, Results, let_explain
+from bm25v.search.word_naming import name_by_concepts
 from bm25v.vocabulary import DEFAULT, Encoding, Vocabulary
 
 PathInput = str | os.PathLike[str]
@@ -210,7 +211,7 @@ class Gallery:
                     workers=workers,
                     progress=progress,
                 )
-            self._calibrate(writer)
+            self._learn(writer)
         return report
 
     def remove(
@@ -236,12 +237,14 @@ class Gallery:
             for row in rows:
                 writer.remove(row)
             writer.commit()
-            self._calibrate(writer)
+            self._learn(writer)
         return len(rows)
 
-    def _calibrate(self, writer: Writer) -> None:
-        """Renew what a weak and a strong hit is, if the gallery has changed much."""
-        snapshot = self.store.snapshot()
+    def _learn(self, writer: Writer) -> None:
+        """If the gallery has changed much, renew names of words, and which hits are weak."""
+        snapshot, names = self.store.snapshot(), self.store.names
+        if has_changed(snapshot) or not names.has_automatic:
+            names.replace_automatic(*name_by_concepts(self.vocabulary, snapshot))
         if needs_calibration(snapshot):
             writer.catalog.set_calibration(calibrate(self.store, snapshot))
             writer.n_pending += 1

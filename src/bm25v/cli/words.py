@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from bm25v.explanations.word_portrait import RelatedWord, WordPortrait
     from bm25v.explanations.word_statistics import WordInGallery
     from bm25v.progress import Progress
-    from bm25v.training.naming import WordName
     from bm25v.vocabulary import Vocabulary
+    from bm25v.vocabulary.naming import WordName
 
 _LIMIT = 20
 _PAGE_SUFFIXES = (".html", ".htm")
@@ -180,7 +180,7 @@ def _write_pages(
 
 def _print_portrait(portrait: "WordPortrait") -> None:
     uses, facts = portrait.uses, portrait.uses.facts
-    number = f" (word {facts.word})" if facts.name else ""
+    number = "" if facts.label.endswith(f" {facts.word}") else f" (word {facts.word})"
     echo(f"{facts.label}{number}: in {facts.df:,} of {count(uses.n, 'image')}, IDF {facts.idf:.2f}")
     lists = {
         "strongest in": [f"{_short_path(i.path)} (tf {i.tf:.2f})" for i in portrait.top[:3]],

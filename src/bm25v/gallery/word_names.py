@@ -1,10 +1,12 @@
-"""The names of a gallery's words: a table of those that people give, and one of suggestions.
+"""The names of a gallery's words: tables of those that people give, of suggestions, and of others.
 
 In: changes. Out: all names as they are now. People's names count most. Suggestions were made from
-the gallery's own images, so they replace the vocabulary's names. Names have a lock of their own, so
-naming does not wait for indexing. Readers take no lock, because a file is replaced in one step.
+the gallery's own images on request, so they replace all others: those of the vocabulary, and those
+that indexing gives to words without one. Names have a lock of their own, so naming does not wait
+for indexing. Readers take no lock, because a file is replaced in one step.
 """
 
+import operator
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +23,7 @@ from bm25v.vocabulary import names as tables
 
 FILE_NAME = "names.tsv"
 SUGGESTED = "suggested.tsv"
+AUTOMATIC = "automatic.tsv"
 LOCK_NAME = "names.lock"
 
 _NO_NAMES: Mapping[int, str] = MappingProxyType({})
@@ -34,7 +37,7 @@ class WordNames:
         self._folder = folder
         self._meta = meta
         self._read: dict[str, tuple[tuple[int, ...], Mapping[int, str]]] = {}
-        self._merged: tuple[Mapping[int, str], Mapping[int, str], Mapping[int, str]] | None = None
+        self._merged: tuple[tuple[Mapping[int, str], ...], Mapping[int, str]] | None = None
 
     def current(self) -> Mapping[int, str]:
         """Return the names that people gave."""
@@ -44,21 +47,40 @@ class WordNames:
         """Return the suggested names; none if nothing was suggested."""
         return self._read_table(SUGGESTED)
 
+    @property
+    def has_automatic(self) -> bool:
+        """Whether indexing has named words."""
+        return (self._folder / AUTOMATIC).is_file()
+
     def merge(self, vocabulary_names: Mapping[int, str]) -> Mapping[int, str]:
-        """Return people's names and, for other words, suggestions, else the vocabulary's names."""
-        current, suggested, merged = self.current(), self.suggested(), self._merged
-        if merged is None or merged[0] is not current or merged[1] is not suggested:
-            names = MappingProxyType({**(suggested or vocabulary_names), **current})
-            self._merged = merged = (current, suggested, names)
-        return merged[2]
+        """Return people's names and, for other words, suggestions.
+
+        Without suggestions these are the vocabulary's names, and else automatic ones.
+        """
+        parts = (self._read_table(AUTOMATIC), vocabulary_names, self.suggested(), self.current())
+        merged = self._merged
+        if merged is None or any(map(operator.is_not, merged[0], parts)):
+            automatic, own, suggested, current = parts
+            names = MappingProxyType({**(suggested or {**automatic, **own}), **current})
+            self._merged = merged = (parts, names)
+        return merged[1]
 
     def replace_suggestions(self, names: Mapping[int, str], notes: Mapping[int, str]) -> None:
         """Write suggested names instead of those before; notes say why."""
+        self._write_table(SUGGESTED, names, notes)
+
+    def replace_automatic(self, names: Mapping[int, str], notes: Mapping[int, str]) -> None:
+        """Write the names that indexing gives to words instead of those before."""
+        self._write_table(AUTOMATIC, names, notes)
+
+    def _write_table(
+        self, file_name: str, names: Mapping[int, str], notes: Mapping[int, str]
+    ) -> None:
         fingerprint = self._meta.vocabulary_fingerprint
         table = tables.format_names(names, vocabulary=fingerprint, notes=notes)
         require_gallery(self._folder)
         with disk_errors(self._folder):
-            replace_file(self._folder / SUGGESTED, table)
+            replace_file(self._folder / file_name, table)
 
     def _read_table(self, file_name: str) -> Mapping[int, str]:
         """Return the names in a file, which is read again only if it has changed."""

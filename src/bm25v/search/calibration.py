@@ -27,9 +27,13 @@ _CHANGED_SHARE = 0.1  # of the images: after so many changes, it is done again
 
 def needs_calibration(snapshot: Snapshot) -> bool:
     """Return whether the gallery has changed much since it was calibrated."""
+    n = snapshot.searcher.statistics.n
+    return snapshot.full_bags is not None and n >= MIN_IMAGES and has_changed(snapshot)
+
+
+def has_changed(snapshot: Snapshot) -> bool:
+    """Return whether the gallery has changed much since it was calibrated, or never was."""
     n, state = snapshot.searcher.statistics.n, snapshot.state
-    if snapshot.full_bags is None or n < MIN_IMAGES:
-        return False
     if state.calibration is None:
         return True
     n_removed = (state.last_change or 0) - state.calibration.last_change

@@ -3,7 +3,7 @@
 In: an open gallery with full bags, and the table of concepts. Out: names for words, or how well the
 names that words have fit. The teacher looks only at images that are among the strongest of a word.
 The names of their folders are labels of the whole image. Not this module's job: choosing names
-(`naming`), writing them.
+(`vocabulary.naming`), writing them.
 """
 
 import math
@@ -25,8 +25,10 @@ from bm25v.gallery.store import GalleryStore
 from bm25v.index.bm25 import Bm25Parameters, Statistics
 from bm25v.progress import Progress, no_progress, show_downloads
 from bm25v.threads import available_cpus
-from bm25v.training.naming import (
-    STRONGEST,
+from bm25v.training.teacher import Teacher
+from bm25v.vocabulary.bag import LEVELS, dequantise
+from bm25v.vocabulary.concepts import ConceptTable
+from bm25v.vocabulary.naming import (
     Counts,
     Occurrences,
     Seen,
@@ -37,9 +39,6 @@ from bm25v.training.naming import (
     find_occurrences,
     name_words,
 )
-from bm25v.training.teacher import Teacher
-from bm25v.vocabulary.bag import LEVELS, dequantise
-from bm25v.vocabulary.concepts import ConceptTable
 
 CLASSES = 3  # of a patch, at most
 MIN_PROBABILITY = 0.05  # of the second and third
@@ -57,6 +56,7 @@ Classes = NDArray[np.int16]
 class NameCheck:
     """How well names fit in a gallery.
 
+    A word is in use if an image has it in its index bag, that is among its strongest words.
     `right` is the mean share of the images with most of a word, over named words, that show what
     the word is named after, and `chance` the same for any image. `shown_right` is the share of the
     named words among those that count most in an image.
@@ -76,25 +76,14 @@ def suggest_from_gallery(
 ) -> list[WordName]:
     """Return names for words by what the gallery's images show, by word.
 
-    Names of the vocabulary are kept where these images confirm them.
+    Names that the vocabulary suggests are kept where these images confirm them.
     """
     snapshot, full_bags = _read_full_bags(store)
     n_words = store.vocabulary.n_words
-    n = choose_depth(len(snapshot.rows))
-    occurrences = find_occurrences(full_bags, snapshot.rows, n_words=n_words, n=n)
+    occurrences = find_occurrences(full_bags, snapshot.rows, n_words=n_words)
     things = Things(table)
-    seen = _look_at(store, snapshot, occurrences, things, progress)
-    kept, seen = drop_unseen(occurrences, seen)
-    return name_words(kept, seen, things, store.vocabulary.word_names)
-
-
-def choose_depth(n_images: int) -> int:
-    """Return how many images of each word are looked at: few of a small gallery show a thing.
-
-    >>> choose_depth(100), choose_depth(4000), choose_depth(1_000_000)
-    (8, 16, 24)
-    """
-    return min(max(CHECKED, n_images // 250), STRONGEST)
+    sight = _Sight(store, snapshot, occurrences.rows_o, progress)
+    return name_words(*sight.see(occurrences, things), things, store.vocabulary.suggested_names)
 
 
 def check_gallery(
@@ -106,9 +95,16 @@ def check_gallery(
     strongest = find_occurrences(full_bags, snapshot.rows, n_words=n_words, n=CHECKED)
     shown = find_shown(full_bags, snapshot.rows, strongest.df_v)
     things = Things(table)
-    seen = [_look_at(store, snapshot, found, things, progress) for found in (strongest, shown)]
+    rows = np.concatenate([strongest.rows_o, shown.rows_o])
+    sight = _Sight(store, snapshot, rows, progress)
+    df_v = snapshot.searcher.statistics.df_v
+    names = {word: name for word, name in store.word_names.items() if df_v[word]}
     return measure_names(
-        drop_unseen(strongest, seen[0]), drop_unseen(shown, seen[1]), things, store.word_names
+        sight.see(strongest, things),
+        sight.see(shown, things),
+        things,
+        names,
+        n_words=int(np.count_nonzero(df_v)),
     )
 
 
@@ -117,8 +113,10 @@ def measure_names(
     shown: tuple[Occurrences, Seen],
     things: Things,
     names: Mapping[int, str],
+    *,
+    n_words: int,
 ) -> NameCheck:
-    """Return how well names fit, from what is seen in occurrences of both kinds."""
+    """Return how well names of some of `n_words` fit, from what is seen in both occurrences."""
     occurrences, seen = strongest
     right = check_names(*strongest, things, names)
     share_t = np.bincount(seen.things, minlength=len(things.names)) / max(1, len(seen.occurrences))
@@ -129,8 +127,8 @@ def measure_names(
     n_named = sum(int(n_shown_v[word]) for word in shown_right)
     n_right = sum(int(n_shown_v[word]) * share for word, share in shown_right.items())
     return NameCheck(
-        words=int(np.count_nonzero(occurrences.df_v)),
-        named=sum(bool(occurrences.df_v[word]) for word in names),
+        words=n_words,
+        named=len(names),
         checked=len(right),
         right=_mean(list(right.values())),
         chance=_mean([float(share_t[named_after[word]]) for word in right]),
@@ -205,32 +203,42 @@ def _read_full_bags(store: GalleryStore) -> tuple[Snapshot, RowArray]:
     return snapshot, snapshot.full_bags.rows
 
 
-def _look_at(
-    store: GalleryStore,
-    snapshot: Snapshot,
-    occurrences: Occurrences,
-    things: Things,
-    progress: Progress,
-) -> Seen:
-    """Let the teacher look at the images of occurrences, each once."""
-    rows, at_o = np.unique(occurrences.rows_o, return_inverse=True)
-    all_paths = store.catalog.all_paths(snapshot.state.generation)
-    paths = [all_paths[row] for row in rows.tolist()]
-    teacher = Teacher()
-    with show_downloads(progress):
-        # Once, so that the model is loaded before all threads need it.
-        teacher.classify_patches(np.zeros((8, 8, 3), np.uint8))
-    classes_npk = np.full((len(rows), math.prod(teacher.grid), CLASSES), _NO_CLASS, np.int16)
-    is_read_n = np.zeros(len(rows), bool)
-    with ThreadPoolExecutor(available_cpus()) as pool:
-        for at, classes_pk in enumerate(pool.map(partial(_classify, teacher), paths)):
-            if classes_pk is not None:
-                classes_npk[at], is_read_n[at] = classes_pk, True
-            progress("looking at images", at + 1, len(rows))
-    grid = store.vocabulary.backbone.grid
-    moved = occurrences._replace(patches_o=_move_patches(occurrences.patches_o, grid, teacher.grid))
-    labels = label_images(paths, things)
-    return gather_seen(moved, np.where(is_read_n[at_o], at_o, -1), classes_npk, labels, things)
+class _Sight:
+    """What the teacher sees in some images of a gallery; it looks at each once."""
+
+    def __init__(
+        self, store: GalleryStore, snapshot: Snapshot, rows: Counts, progress: Progress
+    ) -> None:
+        self._rows = np.unique(rows)
+        self._grid = store.vocabulary.backbone.grid
+        all_paths = store.catalog.all_paths(snapshot.state.generation)
+        self._paths = [all_paths[row] for row in self._rows.tolist()]
+        teacher = Teacher()
+        with show_downloads(progress):
+            # Once, so that the model is loaded before all threads need it.
+            teacher.classify_patches(np.zeros((8, 8, 3), np.uint8))
+        self._teacher_grid = teacher.grid
+        n = len(self._rows)
+        self._classes_npk = np.full((n, math.prod(teacher.grid), CLASSES), _NO_CLASS, np.int16)
+        self._is_read_n = np.zeros(n, bool)
+        with ThreadPoolExecutor(available_cpus()) as pool:
+            for at, classes_pk in enumerate(pool.map(partial(_classify, teacher), self._paths)):
+                if classes_pk is not None:
+                    self._classes_npk[at], self._is_read_n[at] = classes_pk, True
+                progress("looking at images", at + 1, n)
+
+    def see(self, occurrences: Occurrences, things: Things) -> tuple[Occurrences, Seen]:
+        """Return the occurrences in images that could be read, and what is seen in each."""
+        at_o = np.searchsorted(self._rows, occurrences.rows_o)
+        patches_o = _move_patches(occurrences.patches_o, self._grid, self._teacher_grid)
+        seen = gather_seen(
+            occurrences._replace(patches_o=patches_o),
+            np.where(self._is_read_n[at_o], at_o, -1),
+            self._classes_npk,
+            label_images(self._paths, things),
+            things,
+        )
+        return drop_unseen(occurrences, seen)
 
 
 def _classify(teacher: Teacher, path: str) -> Classes | None:

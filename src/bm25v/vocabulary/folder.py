@@ -44,6 +44,7 @@ MAX_WORDS = (1 << 31) - 1  # codes number words in four bytes
 SETTINGS = "vocabulary.json"
 WEIGHTS = "sae.safetensors"
 NAMES = "words.tsv"
+SUGGESTED = "suggested.tsv"
 
 _MAX_SETTINGS_BYTES = 16_000_000
 _MAX_LABEL = 5000  # characters

@@ -1,8 +1,9 @@
 """What turns an image into words: a backbone, an SAE and the settings of a bag, in one folder.
 
 In: an image. Out: an `Encoding`: its bag, its dense vector, and the codes of its patches. A
-vocabulary is a folder (see `folder`), identified by a fingerprint; `words.tsv` in it names words
-(see `names`). Not this module's job: storing images, scoring them, training.
+vocabulary is a folder (see `folder`), identified by a fingerprint; `words.tsv` in it names words,
+`suggested.tsv` suggests names (see `names`). Not this module's job: storing images, scoring them,
+training.
 """
 
 import hashlib
@@ -41,6 +42,7 @@ from bm25v.vocabulary.concepts import Concepts, read_concepts
 from bm25v.vocabulary.folder import (
     NAMES,
     SETTINGS,
+    SUGGESTED,
     WEIGHTS,
     StoredVocabulary,
     check_settings,
@@ -54,6 +56,7 @@ HUB_FILES = [  # downloaded from the hub
     SETTINGS,
     WEIGHTS,
     NAMES,
+    SUGGESTED,
     CONCEPT_TABLE,
     CONCEPT_WEIGHTS,
     "words.safetensors",  # this and the next are for the page about the vocabulary
@@ -243,6 +246,11 @@ class Vocabulary:
             )
         return concepts
 
+    @locked_cached_property
+    def suggested_names(self) -> Mapping[int, str]:
+        """Names that a gallery gives to words if its images confirm them, read on first use."""
+        return {} if self.folder is None else _read_table(self.folder / SUGGESTED, self)
+
     def report_section(self, name: str) -> Mapping[str, Any]:
         """Return a section of the report; empty if there is none, as other programs write others.
 
@@ -358,29 +366,29 @@ def _download(name: str) -> Path:
 def _read(folder: Path) -> Vocabulary:
     stored = read_folder(folder)
     settings = (stored.sae, stored.k_post, stored.stop_words)
-    fingerprint = _fingerprint(stored.backbone_fingerprint, *settings)
-    return Vocabulary(
-        **{**stored._asdict(), "word_names": _read_names(folder, stored, fingerprint)},
-        fingerprint=fingerprint,
+    vocabulary = Vocabulary(
+        **stored._asdict(),
+        fingerprint=_fingerprint(stored.backbone_fingerprint, *settings),
         source=str(folder),
         folder=folder,
     )
+    table = _read_table(folder / NAMES, vocabulary)
+    return replace(vocabulary, word_names={**stored.word_names, **table})
 
 
-def _read_names(folder: Path, stored: StoredVocabulary, fingerprint: str) -> dict[int, str]:
-    """Return the names in the settings, and those of the table, which count more."""
-    path = folder / NAMES
+def _read_table(path: Path, vocabulary: Vocabulary) -> dict[int, str]:
+    """Return the names in a table; none if there is no such file."""
     if not path.is_file():
-        return dict(stored.word_names)
+        return {}
+    n_words, fingerprint = vocabulary.n_words, vocabulary.fingerprint
     try:
-        table = names.read_names(path, n_words=stored.sae.n_words, vocabulary=fingerprint)
+        return names.read_names(path, n_words=n_words, vocabulary=fingerprint)
     except WrongUse as error:
         raise VocabularyError(
             f"{error}; correct the file, or delete it to remove all names"
         ) from error
     except OSError as error:
         raise VocabularyError(f"{path} cannot be read ({error.strerror})") from error
-    return {**stored.word_names, **table}
 
 
 def _fingerprint(

@@ -3,16 +3,16 @@
 An occurrence is a word in one of the images that have most of it; of each, some things are seen:
 classes of a teacher and what is wider, or a folder's name. A word gets the name of a thing that is
 seen in most of its occurrences and rarely elsewhere, and no name if there is none. Names are told
-apart. Not this module's job: looking at images (`word_evidence`), files.
+apart. Not this module's job: what images show (`search.word_naming` by concepts,
+`training.word_evidence` by a classifier), files.
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
-from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,11 +26,11 @@ MIN_IMAGES = 6  # fewer prove nothing
 MIN_SHARE = 0.4  # of the occurrences, less one standard error
 CONFIRMED = 0.6  # of the occurrences: a name that a word already has
 MIN_LIFT = 3.0  # over the share among all occurrences
-MIN_SECOND_SHARE = 0.3  # of a second thing that tells words of one name apart
 
 _CHUNK_ROWS = 16_384
 _SHOWN_AS = {  # by the first name of a concept
     "chelonian": "turtle",
+    "domestic cat": "cat",
     "equine": "horse or zebra",
     "geological formation": "landscape",
     "mercantile establishment": "shop",
@@ -38,7 +38,7 @@ _SHOWN_AS = {  # by the first name of a concept
     "passerine": "songbird",
     "ungulate": "hoofed animal",
 }
-_SUFFIX = re.compile(r"(?: \((?P<second>[^()]*)\))?(?: [0-9]+)?$")  # what tells equal names apart
+_SUFFIX = re.compile(r" [0-9]+$")  # the number of a word, which tells equal names apart
 
 Counts = NDArray[np.int64]
 
@@ -115,16 +115,11 @@ class Things:
             return (thing,)
         return (thing, *sorted(self.table.ancestors(thing)))
 
-    def tells_apart(self, second: int, named: int) -> bool:
-        """Return whether a second thing says more about a word that is named after the first."""
-        is_wide = self.table.n_classes <= second < len(self.table.concepts)
-        return second not in self.wider(named) and (not is_wide or named in self.wider(second))
-
     @property
     def may_name(self) -> NDArray[np.bool_]:
         """Which can name a word: classes, labels, and wider concepts that people call by name."""
         first = [concept.names[0] for concept in self.table.concepts]
-        file = resources.files("bm25v.training").joinpath("everyday_concepts.txt")
+        file = resources.files("bm25v.vocabulary").joinpath("everyday_concepts.txt")
         text = file.read_text(encoding="ascii")
         everyday = {*text.split("\n"), *_SHOWN_AS}
         wide = [name in everyday for name in first[self.table.n_classes :]]
@@ -185,6 +180,13 @@ def collect_seen(things: Things, pairs: Iterable[tuple[Counts, Counts]]) -> Seen
     return Seen(*np.divmod(np.unique(np.concatenate([*coded, np.empty(0, np.int64)])), len(wider)))
 
 
+class Choice(NamedTuple):
+    """What a word is named after."""
+
+    thing: int
+    share: float  # of the occurrences that show it
+
+
 def name_words(
     occurrences: Occurrences,
     seen: Seen,
@@ -193,80 +195,75 @@ def name_words(
 ) -> list[WordName]:
     """Return names for the words whose occurrences mostly show one thing, by word.
 
-    Of several such things, the one that says most is taken: share · log(share / elsewhere). Other
-    words keep a `known` name if most of their occurrences confirm it.
+    Other words keep a `known` name if most of their occurrences confirm it.
     """
-    names = things.names
     n_v = np.bincount(occurrences.words_o, minlength=len(occurrences.df_v))
-    elsewhere_t = np.bincount(seen.things, minlength=len(names)) / max(1, n_v.sum())
-    chosen = {
-        word: _Choice(thing, share, second)
-        for word, thing, share, second in _choose_things(occurrences, seen, things, elsewhere_t)
-    }
-    confirmed = check_names(occurrences, seen, things, known or {})
-    for word, thing in things.find_named(known or {}).items():
-        share = confirmed.get(word, 0.0)
-        if word not in chosen and share >= CONFIRMED and n_v[word] >= MIN_IMAGES:
-            second = _SUFFIX.search((known or {})[word])
-            chosen[word] = _Choice(thing, share, (second and second["second"]) or "")
-    ranks = sorted(chosen, key=lambda word: (-chosen[word].share, word))
-    choices = [chosen[word] for word in ranks]
-    distinct = distinguish_names([names[c.thing] for c in choices], [c.second for c in choices])
+    shares = check_names(occurrences, seen, things, known or {})
+    confirmed = {word: share for word, share in shares.items() if n_v[word] >= MIN_IMAGES}
+    chosen = keep_known(things, known or {}, confirmed, at_least=CONFIRMED)
+    chosen |= choose_things(occurrences, seen, things)
+    elsewhere_t = _share_elsewhere(occurrences, seen, things)
     return [
-        WordName(word, name, choice.share, int(n_v[word]), float(elsewhere_t[choice.thing]))
-        for word, name, choice in sorted(zip(ranks, distinct, choices, strict=True))
+        WordName(
+            word, name, chosen[word].share, int(n_v[word]), float(elsewhere_t[chosen[word].thing])
+        )
+        for word, name in write_names(chosen, things).items()
     ]
 
 
-class _Choice(NamedTuple):
-    """What a word is named after, and what else it shows."""
+def choose_things(
+    occurrences: Occurrences, seen: Seen, things: Things, *, min_share: float = MIN_SHARE
+) -> dict[int, Choice]:
+    """Return what words can be named after; words without anything clear are left out.
 
-    thing: int
-    share: float
-    second: str
-
-
-def _choose_things(
-    occurrences: Occurrences, seen: Seen, things: Things, elsewhere_t: NDArray[np.float64]
-) -> Iterator[tuple[int, int, float, str]]:
-    """Yield words with what they are named after, its share, and a second name."""
-    names, n_things = things.names, len(elsewhere_t)
+    Of several things, the one that says most is taken: share · log(share / elsewhere).
+    """
+    names = things.names
+    elsewhere_t = _share_elsewhere(occurrences, seen, things)
     n_v = np.bincount(occurrences.words_o, minlength=len(occurrences.df_v))
     words_s = occurrences.words_o[seen.occurrences]
-    pairs, counts = np.unique(words_s * n_things + seen.things, return_counts=True)
-    words, thing = np.divmod(pairs, n_things)
+    pairs, counts = np.unique(words_s * len(names) + seen.things, return_counts=True)
+    words, thing = np.divmod(pairs, len(names))
     n = n_v[words]
     share = counts / n
     low = share - np.sqrt(share * (1 - share) / n + 0.25 / n**2)
     says = share * np.log(share / elsewhere_t[thing])
-    is_special = things.may_name[thing] & (n >= MIN_IMAGES) & (share >= MIN_SECOND_SHARE)
-    is_special &= share >= MIN_LIFT * elsewhere_t[thing]
-    order = np.lexsort((thing, -says, words))
-    order = order[is_special[order]]
-    for word, group in groupby(order.tolist(), key=lambda at: int(words[at])):
-        candidates = list(group)
-        best = next((at for at in candidates if low[at] >= MIN_SHARE), None)
-        if best is not None:
-            named = int(thing[best])
-            seconds = [int(thing[at]) for at in candidates if at != best]
-            second = next((names[t] for t in seconds if things.tells_apart(t, named)), "")
-            yield word, named, float(share[best]), second
+    may_name = things.may_name[thing] & (n >= MIN_IMAGES) & (low >= min_share)
+    may_name &= share >= MIN_LIFT * elsewhere_t[thing]
+    order = np.lexsort((-thing, says, words))
+    best = order[may_name[order]]  # the last one of a word counts
+    return {int(words[at]): Choice(int(thing[at]), float(share[at])) for at in best.tolist()}
 
 
-def distinguish_names(names: Sequence[str], seconds: Sequence[str]) -> list[str]:
-    """Return names that differ: by what else is seen, else by a number; the first stays as it is.
+def keep_known(
+    things: Things, known: Mapping[int, str], shares: Mapping[int, float], *, at_least: float
+) -> dict[int, Choice]:
+    """Return the known names that are confirmed: `shares` say how much images show of each."""
+    return {
+        word: Choice(thing, shares[word])
+        for word, thing in things.find_named(known).items()
+        if shares.get(word, 0.0) >= at_least
+    }
 
-    >>> distinguish_names(["dog", "dog", "dog", "dog", "cat"], ["", "hound", "hound", "", ""])
-    ['dog', 'dog (hound)', 'dog (hound) 2', 'dog 2', 'cat']
+
+def write_names(chosen: Mapping[int, Choice], things: Things) -> dict[int, str]:
+    """Return a name for each word, by word; equal names get the number of the word too.
+
+    >>> from bm25v.vocabulary.concepts import Concept
+    >>> concepts = (Concept("n1", ("dog",), (), 0), Concept("n2", ("cat",), (), 0))
+    >>> things = Things(ConceptTable(2, concepts))
+    >>> write_names({4: Choice(0, 0.9), 5: Choice(0, 0.8), 6: Choice(1, 0.7)}, things)
+    {4: 'dog 4', 5: 'dog 5', 6: 'cat'}
     """
-    used: defaultdict[str, int] = defaultdict(int)
-    distinct = []
-    for name, second in zip(names, seconds, strict=True):
-        if used[name] and second:
-            name = f"{name} ({second})"
-        used[name] += 1
-        distinct.append(name if used[name] == 1 else f"{name} {used[name]}")
-    return distinct
+    names = things.names
+    named = {word: names[choice.thing] for word, choice in sorted(chosen.items())}
+    n_words = Counter(named.values())
+    return {word: name if n_words[name] == 1 else f"{name} {word}" for word, name in named.items()}
+
+
+def _share_elsewhere(occurrences: Occurrences, seen: Seen, things: Things) -> NDArray[np.float64]:
+    counts_t = np.bincount(seen.things, minlength=len(things.names))
+    return np.asarray(counts_t / max(1, len(occurrences.words_o)))
 
 
 def check_names(
