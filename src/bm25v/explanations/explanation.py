@@ -47,7 +47,7 @@ Pixels = NDArray[np.uint8]
 
 _VISIBILITY = {"strong": 1.0, "fair": 0.7, "weak": 0.4}
 _LEAST_SHARE = 0.3  # of the largest contribution: a word that adds less is shown like this
-_WORDS_WITH_EXAMPLES = 24
+_WORDS_WITH_EXAMPLES = 12
 
 _COLUMNS = {  # of Explanation.to_pandas()
     "word": "int",

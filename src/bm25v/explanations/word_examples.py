@@ -20,6 +20,7 @@ from bm25v.vocabulary.bag import LEVELS
 EXAMPLES = 4  # images of each word
 
 _CONSIDERED = 24  # rows of each word, as some are copies, and some files are missing
+_FIRST_WORDS = 6  # others prefer images that these have, as each image must be decoded
 _SCANNED = 20_000  # full bags that are looked through for words that the index has in few images
 _COPY_COSINE = 0.95  # of dense vectors: from there on, two images show the same
 
@@ -67,10 +68,15 @@ def find_examples(
     for word, rows in _scan_full_bags(snapshot, few).items():
         ranked[word] = np.array(list(dict.fromkeys([*ranked[word].tolist(), *rows.tolist()])))
     usable: dict[int, str | None] = {}  # the path of each row; None if its file cannot be used
-    return {
-        word: tuple(_choose(store, snapshot, word, _put_last(rows, avoid), n, usable))
-        for word, rows in ranked.items()
-    }
+    used: set[int] = set()
+    examples = {}
+    for position, (word, rows) in enumerate(ranked.items()):
+        preferred = used if position >= _FIRST_WORDS else ()
+        order = sorted(rows.tolist(), key=lambda row: (row in avoid, row not in preferred))
+        chosen = dict(_choose(store, snapshot, word, order, n, usable))
+        examples[word] = tuple(chosen.values())
+        used.update(chosen)
+    return examples
 
 
 def _rank_in_index(snapshot: Snapshot, word: int) -> Rows:
@@ -95,10 +101,6 @@ def _scan_full_bags(snapshot: Snapshot, words: Sequence[int]) -> dict[int, Rows]
     return {word: rows[positions[found == word][:_CONSIDERED]] for word in words}
 
 
-def _put_last(rows: Rows, avoid: Collection[int]) -> list[int]:
-    return sorted(rows.tolist(), key=lambda row: row in avoid)
-
-
 def _choose(
     store: GalleryStore,
     snapshot: Snapshot,
@@ -106,7 +108,8 @@ def _choose(
     rows: Sequence[int],
     n: int,
     usable: dict[int, str | None],
-) -> Iterator[WordExample]:
+) -> Iterator[tuple[int, WordExample]]:
+    """Yield the first n of the rows that can be used, each with the example in it."""
     distinct, n_chosen = DistinctImages(snapshot), 0
     for row in rows:
         if row not in usable:
@@ -114,7 +117,7 @@ def _choose(
         path = usable[row]
         if path is not None and distinct.accept(row):
             n_chosen += 1
-            yield WordExample(path, _find_patch(store, snapshot, row, word))
+            yield row, WordExample(path, _find_patch(store, snapshot, row, word))
         if n_chosen == n:
             return
 

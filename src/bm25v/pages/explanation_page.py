@@ -26,7 +26,7 @@ from bm25v.search import WordContribution
 from bm25v.search.regions import Box
 
 _PHOTO_SIDE, _CROP_SIDE = 760, 112  # pixels
-_PAGE_WORDS, _MISSING_WORDS = 24, 24  # that are shown on a page, if nobody says how many
+_PAGE_WORDS, _MISSING_WORDS = 12, 24  # that are shown on a page, if nobody says how many
 _HIT = "hit"
 _PAGE = "HTML"
 _FORMATS = {
@@ -119,7 +119,7 @@ def check_output(path: Path) -> None:
 def write_explanation(explanation: Explanation, path: Path, *, top: int | None = None) -> None:
     """Write an explanation in the format of the suffix: a page, or an image of the `top` words.
 
-    A page has 24 words unless `top` is given, an image five.
+    A page has 12 words unless `top` is given, an image five.
     """
     check_output(path)
     kind = _FORMATS[path.suffix.lower()]
