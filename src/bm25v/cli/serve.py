@@ -8,7 +8,7 @@ import click
 
 from bm25v.cli.options import PathType, gallery_option
 from bm25v.cli.printing import echo
-from bm25v.errors import MissingExtra
+from bm25v.errors import MissingExtra, WrongUse
 
 
 @click.command("serve")
@@ -45,6 +45,20 @@ from bm25v.errors import MissingExtra
     is_flag=True,
     help="Let requests add and remove images and name words.",
 )
+@click.option(
+    "--watch",
+    multiple=True,
+    type=PathType(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Keep the gallery current with this folder: new, changed, moved and removed images. "
+    "A gallery that does not exist is created.",
+)
+@click.option(
+    "--exclude",
+    multiple=True,
+    metavar="PATTERN",
+    help="Leave this out of what is watched, as in `bm25v index`.",
+)
 @click.option("--open", "open_page", is_flag=True, help="Open the address in a browser.")
 def serve(
     gallery_path: Path,
@@ -54,6 +68,8 @@ def serve(
     insecure: bool,
     allow_hosts: tuple[str, ...],
     writable: bool,
+    watch: tuple[Path, ...],
+    exclude: tuple[str, ...],
     open_page: bool,
 ) -> None:
     """Serve the gallery over HTTP until Ctrl-C.
@@ -63,6 +79,8 @@ def serve(
     from bm25v.api import Gallery
     from bm25v.client import read_token
 
+    if exclude and not watch:
+        raise WrongUse("--exclude leaves images out of --watch: give both, or none")
     try:
         from bm25v.server.run import serve as run
     except ImportError as error:
@@ -74,7 +92,8 @@ def serve(
             webbrowser.open(url)
 
     token = None if token_file is None else read_token(token_file)
-    with Gallery.open(gallery_path) as gallery, suppress(KeyboardInterrupt):
+    opened = Gallery.open_or_create(gallery_path) if watch else Gallery.open(gallery_path)
+    with opened as gallery, suppress(KeyboardInterrupt):
         run(
             gallery,
             host=host,
@@ -83,6 +102,8 @@ def serve(
             insecure=insecure,
             writable=writable,
             allow_hosts=allow_hosts,
+            watch=watch,
+            exclude=exclude,
             announce=announce,
         )
     echo("stopped")

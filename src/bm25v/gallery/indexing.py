@@ -328,11 +328,17 @@ def _add_image(writer: Writer, read: EncodedImage, report: IndexReport) -> None:
 def _remove_missing(
     writer: Writer, paths: list[str], exclude: tuple[str, ...], report: IndexReport
 ) -> None:
-    for path in paths:
-        for record in writer.catalog.below(path):
-            if _is_missing(record.path) or _is_excluded(record.path, paths, exclude):
-                writer.remove(record.row)
-                report.removed += 1
+    gone = {
+        record.row
+        for path in paths
+        for record in writer.catalog.below(path)
+        if _is_missing(record.path) or _is_excluded(record.path, paths, exclude)
+    }
+    if gone:
+        require_images(paths, exclude)  # again: a drive may have been removed since the start
+    for row in gone:
+        writer.remove(row)
+    report.removed += len(gone)
 
 
 def _is_excluded(path: str, given: Sequence[str], exclude: tuple[str, ...]) -> bool:

@@ -26,6 +26,7 @@ from bm25v.server.responses import PREFIX, STATUS, describe_json, json_response
 from bm25v.server.searches import search_routes
 from bm25v.server.slots import Slots
 from bm25v.server.thumbnails import Thumbnails
+from bm25v.server.watch import Watcher
 from bm25v.server.words import word_routes
 from bm25v.threads import available_cpus
 
@@ -51,12 +52,14 @@ def create_app(
     cache: Path | None = None,
     encoders: int | None = None,
     waiting: int = _WAITING_ENCODES,
+    watcher: Watcher | None = None,
 ) -> Guard:
     """Return the app of a gallery.
 
     Only if it is `writable`, requests may add and remove images and name words. `encoders` images
     are encoded at a time, by default as many as there are CPUs, while `waiting` requests wait.
-    Thumbnails are kept in `cache`, by default in the cache folder.
+    Thumbnails are kept in `cache`, by default in the cache folder. `watcher` is what `/stats` and
+    `/metrics` tell about; it is started elsewhere.
     """
     n_encoders = encoders or available_cpus()
     encoding = Slots(n_encoders, waiting=waiting)
@@ -68,7 +71,8 @@ def create_app(
         anyio.to_thread.current_default_thread_limiter().total_tokens = n_threads
         yield
 
-    metrics = Metrics(gallery)
+    watched = [] if watcher is None else watcher.folders
+    metrics = Metrics(gallery, watched)
     app = FastAPI(
         title="bm25v",
         version=bm25v.__version__,
@@ -84,7 +88,7 @@ def create_app(
     routers = [
         search_routes(gallery, files, encoding),
         image_routes(gallery, files, thumbnails, thumbnailing),
-        word_routes(gallery),
+        word_routes(gallery, watched),
     ]
     if writable:
         routers.append(change_routes(gallery, files, encoding))

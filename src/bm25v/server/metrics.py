@@ -7,11 +7,13 @@ queries is kept. Not this module's job: storing it.
 import threading
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from starlette.types import Scope
 
 from bm25v.api import Gallery
+from bm25v.server.watch import WatchedFolder
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -22,8 +24,8 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
 class Metrics:
     """Counts the requests of one server."""
 
-    def __init__(self, gallery: Gallery) -> None:
-        self._gallery = gallery
+    def __init__(self, gallery: Gallery, watched: Sequence[WatchedFolder] = ()) -> None:
+        self._gallery, self._watched = gallery, watched
         self._mutex = threading.Lock()
         self._counts: Counter[tuple[str, str, int]] = Counter()  # by method, route and status
         self._buckets: dict[str, list[int]] = {}  # by route: durations up to each bound, and above
@@ -46,6 +48,7 @@ class Metrics:
             "# HELP bm25v_images Images in the gallery.",
             "# TYPE bm25v_images gauge",
             f"bm25v_images {n_images}",
+            *self._format_watched(),
             "# HELP bm25v_requests_total Requests that were answered.",
             "# TYPE bm25v_requests_total counter",
         ]
@@ -64,3 +67,25 @@ class Metrics:
                 lines.append(f"bm25v_request_seconds_sum{label} {self._seconds[route]:.6f}")
                 lines.append(f"bm25v_request_seconds_count{label} {sum(buckets)}")
         return "\n".join(lines) + "\n"
+
+    def _format_watched(self) -> Iterator[str]:
+        folders = self._watched
+        ends = [0.0 if f.last_scan is None else f.last_scan.timestamp() for f in folders]
+        for name, help_text, value in (
+            (
+                "last_scan_timestamp_seconds",
+                "When each watched folder was last scanned.",
+                min(ends, default=0),
+            ),
+            ("pending", "Images that are still to be read.", sum(f.pending for f in folders)),
+            ("unreadable", "Files that cannot be read.", sum(len(f.unreadable) for f in folders)),
+            (
+                "failed",
+                "Folders that cannot be scanned.",
+                sum(f.error is not None for f in folders),
+            ),
+        ):
+            if folders:
+                yield f"# HELP bm25v_watch_{name} {help_text}"
+                yield f"# TYPE bm25v_watch_{name} gauge"
+                yield f"bm25v_watch_{name} {value}"

@@ -160,10 +160,20 @@ WORD = _object(
     folders=_list(_object(name=_TEXT, pictures=_INTEGER, has_word=_INTEGER)),
     purity=_NUMBER_OR_NULL,
 )
+_WATCHED = _object(
+    folder=_TEXT,
+    scans=_say(_INTEGER, "How often all of it was looked at since the server was started."),
+    last_scan=_say(_TEXT_OR_NULL, "When the last scan ended."),
+    seconds=_say(_NUMBER, "How long it took."),
+    pending=_say(_INTEGER, "Images that are still to be read, or read again."),
+    unreadable=_say(_INTEGER, "Files that cannot be read."),
+    error=_say(_TEXT_OR_NULL, "Why the folder could not be scanned."),
+)
 STATS: Schema = {
     "type": "object",
-    "description": "The facts of `bm25v info --json`, and the version of bm25v.",
-    "required": ["path", "pictures", "vocabulary", "words", "version"],
+    "description": "The facts of `bm25v info --json`, the version of bm25v, watched folders.",
+    "required": ["path", "pictures", "vocabulary", "words", "version", "watch"],
+    "properties": {"watch": _list(_WATCHED)},
 }
 STATUS = _object(status=_TEXT)
 ADDED = _object(

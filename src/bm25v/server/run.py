@@ -4,9 +4,11 @@ In: a gallery, an address, the rules of access. Out: a server that answers until
 it finishes the requests that it has begun. Not this module's job: what is answered (`app`).
 """
 
+import signal
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import uvicorn
 
@@ -14,6 +16,7 @@ from bm25v.api import Gallery
 from bm25v.errors import WrongUse
 from bm25v.server.access import Access
 from bm25v.server.app import create_app
+from bm25v.server.watch import Watcher
 
 HOST, PORT = "127.0.0.1", 8025
 STOP_SECONDS = 10  # for requests that have begun
@@ -58,9 +61,16 @@ def serve(
     insecure: bool = False,
     writable: bool = False,
     allow_hosts: Iterable[str] = (),
+    watch: Sequence[Path] = (),
+    exclude: Sequence[str] = (),
     announce: Callable[[str], None],
 ) -> None:
-    """Answer requests until SIGINT or SIGTERM; `announce` gets the address first."""
+    """Answer requests until SIGINT or SIGTERM; `announce` gets the address first.
+
+    The gallery follows the images in the folders `watch`, without those that match `exclude`.
+    """
+    # SIGTERM ends the process as Ctrl-C does, so that a scan is not cut off.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     bound = bind(host, port)
     with bound.socket:
         access = Access.of(
@@ -72,9 +82,11 @@ def serve(
             allow_hosts=allow_hosts,
         )
         gallery.store.snapshot().searcher.build_index()
-        server = make_server(gallery, access, writable=writable)
+        watcher = Watcher(gallery, watch, exclude=exclude)
+        server = make_server(gallery, access, writable=writable, watcher=watcher)
         announce(bound.url)
-        server.run(sockets=[bound.socket])
+        with watcher:
+            server.run(sockets=[bound.socket])
 
 
 def make_server(gallery: Gallery, access: Access, **options: object) -> uvicorn.Server:

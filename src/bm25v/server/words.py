@@ -3,7 +3,7 @@
 In: the number of a word. Out: JSON with the keys of `bm25v words` and `bm25v info`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
@@ -17,11 +17,12 @@ from bm25v.server.bodies import Offset
 from bm25v.server.images import to_id
 from bm25v.server.problems import Problem
 from bm25v.server.responses import PREFIX, STATS, WORD, WORD_PAGE, describe_json, json_response
+from bm25v.server.watch import WatchedFolder
 
 WordNumber = Annotated[int, Path(ge=0, le=2**31, description="The number of a word.")]
 
 
-def word_routes(gallery: Gallery) -> APIRouter:
+def word_routes(gallery: Gallery, watched: Sequence[WatchedFolder]) -> APIRouter:
     """Return the routes below `/words`, and `/stats`."""
     router = APIRouter(
         prefix=PREFIX, tags=["words"], responses=problems.describe(401, 403, 404, 422)
@@ -69,8 +70,9 @@ def word_routes(gallery: Gallery) -> APIRouter:
 
     @router.get("/stats", responses=describe_json(STATS))
     def get_stats() -> Response:
-        """Return facts about the gallery."""
-        return json_response({**gallery.info().to_dict(), "version": bm25v.__version__})
+        """Return facts about the gallery, and about the folders that are watched."""
+        facts = {**gallery.info().to_dict(), "version": bm25v.__version__}
+        return json_response({**facts, "watch": [folder.to_dict() for folder in watched]})
 
     return router
 
