@@ -46,6 +46,11 @@ from bm25v.errors import MissingExtra, WrongUse
     help="Let requests add and remove images and name words.",
 )
 @click.option(
+    "--strip-metadata",
+    is_flag=True,
+    help="Send files without metadata, such as the position; only JPEG, PNG and WebP are sent.",
+)
+@click.option(
     "--watch",
     multiple=True,
     type=PathType(file_okay=False, path_type=Path),
@@ -68,6 +73,7 @@ def serve(
     insecure: bool,
     allow_hosts: tuple[str, ...],
     writable: bool,
+    strip_metadata: bool,
     watch: tuple[Path, ...],
     exclude: tuple[str, ...],
     open_page: bool,
@@ -101,6 +107,7 @@ def serve(
             token=token,
             insecure=insecure,
             writable=writable,
+            strip_metadata=strip_metadata,
             allow_hosts=allow_hosts,
             watch=watch,
             exclude=exclude,

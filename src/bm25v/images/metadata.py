@@ -52,6 +52,17 @@ def read_turn(image: Image.Image) -> Image.Transpose | None:
         return None
 
 
+def read_orientation(exif: bytes) -> int:
+    """Return the orientation of an EXIF block; 1, upright, if it is missing or damaged."""
+    try:
+        block = Image.Exif()
+        block.load(exif)
+        orientation = block.get(_ORIENTATION)
+    except Exception:
+        return 1
+    return orientation if orientation in _TURNS else 1
+
+
 def _read_date(image: Image.Image) -> datetime | None:
     try:
         exif = image.getexif().get_ifd(_EXIF_BLOCK)

@@ -21,7 +21,9 @@ _MAX_SCAN_BYTES = 10_000_000_000  # coefficients that all scans visit together
 MAX_METADATA = 2**22
 """Larger metadata is not read."""
 
-_MAX_PARTS = 100_000  # chunks of a PNG, segments of a JPEG
+MAX_PARTS = 100_000
+"""Chunks of a PNG, segments of a JPEG."""
+
 _MAX_TIFF_VALUES = 2_000_000  # two for each strip
 _MAX_ICON_SIDE = 1024
 _CODEC_BOXES = {"AVIF": b"av1C", "HEIC": b"hvcC"}
@@ -61,7 +63,7 @@ class _Chunk(NamedTuple):
 def remove_png_metadata(stream: Stream) -> list[Piece]:
     """Keep the chunks that make the pixels, and the orientation if it is intact."""
     kept = [Piece(0, 8)]
-    for chunk in _walk_png(stream):
+    for chunk in walk_png(stream):
         is_small = chunk.name == b"IDAT" or chunk.end - chunk.start <= MAX_METADATA
         if is_small and (
             chunk.name[:1].isupper()
@@ -72,13 +74,14 @@ def remove_png_metadata(stream: Stream) -> list[Piece]:
 
 
 def _read_png(stream: Stream) -> Structure:
-    n_bytes = sum(chunk.end - chunk.start for chunk in _walk_png(stream) if chunk.name != b"IDAT")
+    n_bytes = sum(chunk.end - chunk.start for chunk in walk_png(stream) if chunk.name != b"IDAT")
     return Structure("PNG", remove_png_metadata(stream) if n_bytes > MAX_METADATA else None)
 
 
-def _walk_png(stream: Stream) -> Iterator[_Chunk]:
+def walk_png(stream: Stream) -> Iterator[_Chunk]:
+    """Yield each chunk of a PNG, to its end."""
     size, start = stream_size(stream), 8
-    for _ in range(_MAX_PARTS):
+    for _ in range(MAX_PARTS):
         stream.seek(start)
         head = stream.read(8)
         if len(head) < 8:
@@ -88,7 +91,7 @@ def _walk_png(stream: Stream) -> Iterator[_Chunk]:
         start = end
         if head[4:] == b"IEND":
             return
-    raise ImageError(f"too many chunks for a PNG: more than {_MAX_PARTS:,}")
+    raise ImageError(f"too many chunks for a PNG: more than {MAX_PARTS:,}")
 
 
 def _is_intact(stream: Stream, chunk: _Chunk) -> bool:
@@ -115,7 +118,7 @@ class _Frame(NamedTuple):
 
 def _read_jpeg(stream: Stream) -> Structure:
     """Leave out segments of metadata if they are huge; count scans if there are several."""
-    segments = list(_walk_jpeg(stream))
+    segments = list(walk_jpeg(stream))
     n_metadata = sum(end - start for marker, start, end in segments if marker in _METADATA_MARKERS)
     pieces = _remove_jpeg_metadata(stream, segments) if n_metadata > MAX_METADATA else None
     frames = [segment for segment in segments if segment[0] in _FRAME_MARKERS]
@@ -146,10 +149,10 @@ def _remove_jpeg_metadata(stream: Stream, segments: list[tuple[int, int, int]]) 
     return [*kept, Piece(segments[-1][2], stream_size(stream))]
 
 
-def _walk_jpeg(stream: Stream) -> Iterator[tuple[int, int, int]]:
-    """Yield each marker with the start and end of its segment, to the first scan."""
-    start, window, window_start = 2, b"", 0
-    for _ in range(_MAX_PARTS):
+def walk_jpeg(stream: Stream, start: int = 2) -> Iterator[tuple[int, int, int]]:
+    """Yield each marker with the start and end of its segment, to the next scan."""
+    window, window_start = b"", 0
+    for _ in range(MAX_PARTS):
         if start + 4 > window_start + len(window):
             stream.seek(start)
             window, window_start = stream.read(4096), start
@@ -165,7 +168,7 @@ def _walk_jpeg(stream: Stream) -> Iterator[tuple[int, int, int]]:
         if head[1] == _SCAN_MARKER:
             return
         start = end
-    raise ImageError(f"too many segments for a JPEG: more than {_MAX_PARTS:,}")
+    raise ImageError(f"too many segments for a JPEG: more than {MAX_PARTS:,}")
 
 
 def _read_frame(stream: Stream, marker: int, start: int) -> _Frame:

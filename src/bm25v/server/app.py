@@ -49,6 +49,7 @@ def create_app(
     *,
     max_body: int = MAX_BODY,
     writable: bool = False,
+    strip_metadata: bool = False,
     cache: Path | None = None,
     encoders: int | None = None,
     waiting: int = _WAITING_ENCODES,
@@ -56,10 +57,11 @@ def create_app(
 ) -> Guard:
     """Return the app of a gallery.
 
-    Only if it is `writable`, requests may add and remove images and name words. `encoders` images
-    are encoded at a time, by default as many as there are CPUs, while `waiting` requests wait.
-    Thumbnails are kept in `cache`, by default in the cache folder. `watcher` is what `/stats` and
-    `/metrics` tell about; it is started elsewhere.
+    Only if it is `writable`, requests may add and remove images and name words. With
+    `strip_metadata`, files are sent without it. `encoders` images are encoded at a time, by default
+    as many as there are CPUs, while `waiting` requests wait. Thumbnails are kept in `cache`, by
+    default in the cache folder. `watcher` is what `/stats` and `/metrics` tell about; it is started
+    elsewhere.
     """
     n_encoders = encoders or available_cpus()
     encoding = Slots(n_encoders, waiting=waiting)
@@ -87,7 +89,7 @@ def create_app(
     thumbnails = Thumbnails((cache or cache_folder()) / "thumbnails")
     routers = [
         search_routes(gallery, files, encoding),
-        image_routes(gallery, files, thumbnails, thumbnailing),
+        image_routes(gallery, files, thumbnails, thumbnailing, without_metadata=strip_metadata),
         word_routes(gallery, watched),
     ]
     if writable:

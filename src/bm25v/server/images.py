@@ -23,7 +23,8 @@ from bm25v.gallery.file_state import hash_file
 from bm25v.gallery.records import ImageRecord
 from bm25v.gallery.selection import ImageFilter, to_gallery_image
 from bm25v.images import HEAD_SIZE, detect_format, open_stream
-from bm25v.images.streams import Stream
+from bm25v.images.streams import Piece, Stream
+from bm25v.images.stripping import strip_metadata
 from bm25v.server import problems
 from bm25v.server.bodies import ImageId, Offset
 from bm25v.server.problems import Problem
@@ -117,9 +118,17 @@ def describe_image(record: ImageRecord) -> dict[str, Any]:
 
 
 def image_routes(
-    gallery: Gallery, files: ImageFiles, thumbnails: Thumbnails, slots: Slots
+    gallery: Gallery,
+    files: ImageFiles,
+    thumbnails: Thumbnails,
+    slots: Slots,
+    *,
+    without_metadata: bool = False,
 ) -> APIRouter:
-    """Return the routes below `/images` that only read the catalogue and files."""
+    """Return the routes below `/images` that only read the catalogue and files.
+
+    Files are sent as they are, or `without_metadata`.
+    """
     router = APIRouter(
         prefix=PREFIX, tags=["images"], responses=problems.describe(400, 401, 403, 404, 422, 503)
     )
@@ -172,26 +181,45 @@ def image_routes(
         responses={200: {"content": {"image/*": {}}}, 304: {"description": "Not Modified"}},
     )
     def get_file(request: Request, id: ImageId) -> Response:
-        """Return the file of an image as it is, if its content is what was indexed."""
+        """Return the file of an image, if its content is what was indexed.
+
+        It is sent as it is, or without metadata if the server was started so; then only JPEG, PNG
+        and WebP are sent.
+        """
         record = files.find(id)
-        headers = _cache_headers(record.content.hex())
+        headers = _cache_headers(record.content.hex() + "-stripped" * without_metadata)
         if _is_current(request, headers["ETag"]):
             return Response(status_code=304, headers=headers)
         with ExitStack() as stack:
             stream = files.open(record, stack)
-            media_type = _MEDIA_TYPES[detect_format(stream.read(HEAD_SIZE))]
-            stream.seek(0)
-            headers["Content-Length"] = str(record.size)
-            content = _send_file(stream, stack.pop_all())
+            image_format = detect_format(stream.read(HEAD_SIZE))
+            pieces = [Piece(0, record.size)]
+            if without_metadata:
+                pieces = _strip(stream, image_format)
+            headers["Content-Length"] = str(sum(piece.end - piece.start for piece in pieces))
+            content = _send_file(stream, pieces, stack.pop_all())
+            media_type = _MEDIA_TYPES[image_format]
             return StreamingResponse(content, headers=headers, media_type=media_type)
 
     return router
 
 
-def _send_file(stream: Stream, stack: ExitStack) -> Iterator[bytes]:
+def _strip(stream: Stream, image_format: str) -> list[Piece]:
+    try:
+        return strip_metadata(stream, image_format)
+    except ImageError as error:
+        raise Problem(403, "has-metadata", f"{error}: use the thumbnail of the image") from None
+
+
+def _send_file(stream: Stream, pieces: list[Piece], stack: ExitStack) -> Iterator[bytes]:
     with stack:
-        while chunk := stream.read(_CHUNK):
-            yield chunk
+        for piece in pieces:
+            if piece.content is not None:
+                yield piece.content
+                continue
+            stream.seek(piece.start)
+            for start in range(piece.start, piece.end, _CHUNK):
+                yield stream.read(min(_CHUNK, piece.end - start))
 
 
 def _to_size(text: str | None) -> int | tuple[int, int] | None:

@@ -60,6 +60,7 @@ def serve(
     token: str | None = None,
     insecure: bool = False,
     writable: bool = False,
+    strip_metadata: bool = False,
     allow_hosts: Iterable[str] = (),
     watch: Sequence[Path] = (),
     exclude: Sequence[str] = (),
@@ -83,7 +84,9 @@ def serve(
         )
         gallery.store.snapshot().searcher.build_index()
         watcher = Watcher(gallery, watch, exclude=exclude)
-        server = make_server(gallery, access, writable=writable, watcher=watcher)
+        server = make_server(
+            gallery, access, writable=writable, strip_metadata=strip_metadata, watcher=watcher
+        )
         announce(bound.url)
         with watcher:
             server.run(sockets=[bound.socket])
