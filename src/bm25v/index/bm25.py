@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -227,23 +228,25 @@ def contributions(
     norm = statistics.length_norms(bag.tf.sum(dtype=np.int64, keepdims=True), parameters)
     saturations = saturation(frequencies, norm, parameters)
     weights = query.weights[in_query]
+    values = weights * idf * saturations
     columns = (
         words,
         idf,
         query.frequencies[in_query],
         frequencies,
         saturations,
-        weights * idf * saturations,
+        values,
         weights,
         statistics.df_v[words],
     )
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return sorted((Contribution(*row) for row in rows), key=lambda part: (-part.value, part.word))
+    order = np.lexsort((words, -values))
+    rows = zip(*(column[order].tolist() for column in columns), strict=True)
+    return list(map(Contribution._make, rows))
 
 
 def sum_contributions(parts: Iterable[Contribution]) -> float:
     """Return the score that contributions add up to, to the last bit that of the searcher."""
     score = 0.0  # not `sum`, which compensates rounding errors since Python 3.12
-    for part in sorted(parts, key=lambda part: part.word):
+    for part in sorted(parts, key=attrgetter("word")):
         score += part.value
     return score

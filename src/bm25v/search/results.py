@@ -354,6 +354,7 @@ class Matcher:
         if query.is_plain and snapshot.full_bags is not None:
             judged = query.words.strongest(snapshot.full_bags.k)
             self._judged_words = set(judged.words.tolist())
+        self._judged_mass = sum(self._masses[word] for word in self._judged_words)
 
     @property
     def sparse_factor(self) -> float:
@@ -419,8 +420,7 @@ class Matcher:
         The images that the gallery was calibrated with had no more; the query may have.
         """
         value = sum(part.value for part in parts if part.word in self._judged_words)
-        mass = sum(self._masses[word] for word in self._judged_words)
-        return value / (self._parameters.largest_saturation * mass or 1.0)
+        return value / (self._parameters.largest_saturation * self._judged_mass or 1.0)
 
     def query_words(self) -> tuple[QueryWord, ...]:
         """Return the words of the query, largest weight · idf first."""
@@ -445,17 +445,9 @@ class Matcher:
         )
 
     def _to_word(self, part: Contribution) -> WordContribution:
-        return WordContribution(
-            word=part.word,
-            name=self._names.get(part.word),
-            idf=part.idf,
-            tf=part.tf,
-            query_tf=part.query_tf,
-            saturation=part.saturation,
-            contribution=part.value,
-            weight=part.weight,
-            df=part.df,
-        )
+        word, idf, query_tf, tf, saturation, value, weight, df = part  # of many hits: be quick
+        name = self._names.get(word)
+        return WordContribution(word, name, idf, tf, query_tf, saturation, value, weight, df)
 
     def _coverage(self, parts: list[Contribution]) -> float:
         shared = sorted(part.word for part in parts if part.word in self._masses)
