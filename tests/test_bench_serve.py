@@ -1,6 +1,9 @@
 """`bm25v bench serve`: both ways of a search are timed, and every client gets answers."""
 
+import json
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 from bm25v import Gallery
@@ -10,14 +13,33 @@ from bm25v.server.run import bind
 
 def test_the_bench_times_searches_and_a_load(tmp_path: Path) -> None:
     make_gallery(tmp_path / "gallery", 20)
-    with Gallery.open(tmp_path / "gallery") as gallery:
-        assert len(gallery) == 20
-    times = time_server(tmp_path / "gallery", requests=5, clients=3, seconds=0.5)
+    times = time_server(tmp_path / "gallery", tmp_path, requests=5, clients=3, seconds=2)
     assert times.n_images == 20
     assert len(times.library_ms) == len(times.http_ms) == 5
     assert min(times.library_ms + times.http_ms) > 0
-    assert set(times.statuses) == {200}
-    assert len(times.load_ms) == times.statuses.total() >= 3
+    assert set(times.searches.statuses) == {200}
+    assert times.searches.searches_per_second > 0
+    kinds = {"similar", "search", "thumbnail", "explain", "change"}
+    assert set(times.mix.times_ms) <= kinds
+    assert {"similar", "thumbnail", "change"} <= set(times.mix.times_ms)
+    assert {200, 201} <= set(times.mix.statuses) <= {200, 201, 503}
+    assert times.mix.n_errors == 0
+    assert len(times.mix.memory) == 3
+    with Gallery.open(tmp_path / "gallery") as gallery:
+        assert len(gallery) == 20, "changes are made in a copy"
+
+
+def test_the_command_prints_all_figures() -> None:
+    command = [sys.executable, "-m", "bm25v", "bench", "serve", "--n", "10", "--requests", "3"]
+    command += ["--clients", "2", "--seconds", "1"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    for part in ("p99 ms", "HTTP adds", "/s in a loop", "0 errors", "(start, middle, end)"):
+        assert part in text
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
+    figures = json.loads(done.stdout)
+    assert figures["pictures"] == 10
+    assert figures["mix"]["errors"] == 0
+    assert figures["mix"]["p99_ms"] >= figures["mix"]["median_ms"] > 0
 
 
 def test_responses_do_not_wait_for_the_client() -> None:

@@ -1,5 +1,6 @@
 """The HTTP API: what each route returns, over real connections."""
 
+import asyncio
 import io
 import json
 import subprocess
@@ -431,20 +432,25 @@ def test_a_few_requests_wait_for_their_turn_and_not_for_ever() -> None:
     slots, go_on = Slots(1, waiting=1, seconds=0.1), threading.Event()
 
     def work() -> str:
-        try:
-            with slots.take():
-                go_on.wait(30)
-            return "done"
-        except Busy:
-            return "busy"
+        assert go_on.wait(30)
+        return threading.current_thread().name
 
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(work)
-        wait_until(lambda: slots.n_free == 0)
-        assert work() == "busy", "it has waited for 0.1 seconds"
+    async def send() -> None:
+        first = asyncio.create_task(slots.run(work))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(slots.run(work))
+        await asyncio.sleep(0)
+        with pytest.raises(Busy):
+            slots.check()  # one works, one waits
+        with pytest.raises(Busy):
+            await slots.run(work)
+        with pytest.raises(Busy):
+            await second  # it has waited for 0.1 seconds
+        slots.check()
         go_on.set()
-        assert first.result() == "done"
-        assert work() == "done"
+        assert await first == await slots.run(work), "there is one thread"
+
+    asyncio.run(send())
 
 
 def test_a_stopped_server_finishes_what_it_has_begun(

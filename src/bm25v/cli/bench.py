@@ -378,7 +378,7 @@ def serve(
     from bm25v.errors import MissingExtra
 
     try:
-        from bm25v.research.bench.serve import make_gallery, percentile, time_server
+        from bm25v.research.bench.serve import ServeTimes, make_gallery, time_server
     except ImportError as error:
         raise MissingExtra("bm25v bench serve", "serve") from error
 
@@ -386,25 +386,38 @@ def serve(
         path = gallery_path or Path(scratch) / "gallery"
         if gallery_path is None:
             make_gallery(path, n)
-        times = time_server(path, requests=requests, clients=clients, seconds=seconds)
-    rows = {"library": times.library_ms, "http": times.http_ms, "load": times.load_ms}
-    figures = {
-        name: {"median_ms": percentile(ms, 50), "p95_ms": percentile(ms, 95)}
-        for name, ms in rows.items()
-    }
-    rate = len(times.load_ms) / (times.load_seconds or 1.0)
-    statuses = {str(status): number for status, number in sorted(times.statuses.items())}
+        times: ServeTimes = time_server(
+            path, Path(scratch), requests=requests, clients=clients, seconds=seconds
+        )
     if as_json:
-        facts = {"pictures": times.n_images, "clients": clients, "statuses": statuses}
-        print_json({**facts, **figures, "overhead_ms": times.overhead_ms, "per_second": rate})
+        print_json({"clients": clients, **times.to_dict()})
         return
-    titles = {"library": "Gallery.search", "http": "over HTTP", "load": f"{clients} clients"}
-    print_grid(
-        (f"{times.n_images:,} images", "median ms", "p95 ms"),
-        [
-            (titles[name], f"{values['median_ms']:.2f}", f"{values['p95_ms']:.2f}")
-            for name, values in figures.items()
-        ],
+    figures = times.to_dict()
+    titles = {
+        "library": "Gallery.search",
+        "http": "over HTTP",
+        "searches": f"{clients} clients, searches",
+        "mix": f"{clients} clients, all kinds",
+    }
+    names = ("median_ms", "p95_ms", "p99_ms")
+    rows = [
+        (title, *(f"{figures[key][name]:.2f}" for name in names)) for key, title in titles.items()
+    ]
+    rows += [
+        (f"  {kind}", *(f"{values[name]:.2f}" for name in names))
+        for kind, values in figures["mix"]["kinds"].items()
+    ]
+    print_grid((f"{times.n_images:,} images", "median ms", "p95 ms", "p99 ms"), rows)
+    answers = ", ".join(
+        f"{number:,} × {status}" for status, number in sorted(times.mix.statuses.items())
     )
-    answers = ", ".join(f"{number:,} × {status}" for status, number in statuses.items())
-    echo(f"HTTP adds {times.overhead_ms:.2f} ms (p95); load: {rate:.0f} requests/s, {answers}")
+    rates = (times.loop_per_second, times.searches.searches_per_second)
+    print_facts(
+        {
+            "HTTP adds": f"{times.overhead_ms:.2f} ms (p95)",
+            "searches": f"{rates[0]:.0f}/s in a loop, {rates[1]:.0f}/s by {clients} clients, "
+            f"{times.mix.searches_per_second:.0f}/s among all kinds",
+            "answers": f"{answers} in {duration(times.mix.seconds)}; {times.mix.n_errors} errors",
+            "memory": ", ".join(map(file_size, times.mix.memory)) + " (start, middle, end)",
+        }
+    )

@@ -1,15 +1,12 @@
 """The app: all routes of a gallery behind the guard.
 
-In: an open gallery and the rules of access. Out: an ASGI app. Routes are plain functions in
-threads, so searches run beside each other; the gallery's snapshots make what another process
+In: an open gallery and the rules of access. Out: an ASGI app. Searches, images to encode and
+thumbnails have a few threads each (`slots`); the gallery's snapshots make what another process
 commits visible to the next request. Not this module's job: sockets and signals (`run`).
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-import anyio.to_thread
 from fastapi import FastAPI
 from starlette.responses import Response
 
@@ -34,7 +31,7 @@ MAX_BODY = 50_000_000  # bytes of a request
 
 _WAITING_ENCODES = 8
 _WAITING_THUMBNAILS = 64  # a page asks for many at once
-_SEARCH_THREADS = 32  # beside those that wait
+_WAITING_SEARCHES = 256
 
 _DESCRIPTION = """
 Image search that can say why. Every image is a bag of visual words; a hit lists what each word adds
@@ -66,13 +63,7 @@ def create_app(
     n_encoders = encoders or available_cpus()
     encoding = Slots(n_encoders, waiting=waiting)
     thumbnailing = Slots(n_encoders, waiting=_WAITING_THUMBNAILS)
-    n_threads = 2 * n_encoders + waiting + _WAITING_THUMBNAILS + _SEARCH_THREADS
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        anyio.to_thread.current_default_thread_limiter().total_tokens = n_threads
-        yield
-
+    searching = Slots(available_cpus(), waiting=_WAITING_SEARCHES)
     watched = [] if watcher is None else watcher.folders
     metrics = Metrics(gallery, watched)
     app = FastAPI(
@@ -82,15 +73,16 @@ def create_app(
         openapi_url=f"{PREFIX}/openapi.json",
         docs_url=None,  # these pages would load scripts from the network
         redoc_url=None,
-        lifespan=lifespan,
     )
     problems.handle_errors(app)
     files = ImageFiles(gallery)
     thumbnails = Thumbnails((cache or cache_folder()) / "thumbnails")
     routers = [
-        search_routes(gallery, files, encoding),
-        image_routes(gallery, files, thumbnails, thumbnailing, without_metadata=strip_metadata),
-        word_routes(gallery, watched),
+        search_routes(gallery, files, searching, encoding),
+        image_routes(
+            gallery, files, searching, thumbnails, thumbnailing, without_metadata=strip_metadata
+        ),
+        word_routes(gallery, searching, watched),
     ]
     if writable:
         routers.append(change_routes(gallery, files, encoding))

@@ -52,7 +52,7 @@ class NameBody(BaseModel):
     name: str | None = Field(max_length=1000, examples=["striped ear"])
 
 
-def change_routes(gallery: Gallery, files: ImageFiles, slots: Slots) -> APIRouter:
+def change_routes(gallery: Gallery, files: ImageFiles, encoding: Slots) -> APIRouter:
     """Return the routes that change the gallery."""
     router = APIRouter(
         prefix=PREFIX,
@@ -62,7 +62,7 @@ def change_routes(gallery: Gallery, files: ImageFiles, slots: Slots) -> APIRoute
     one_writer = threading.Lock()
 
     async def read_image(request: Request) -> tuple[str, bytes]:
-        slots.check()
+        encoding.check()
         return await _read_form(request)
 
     async def read_name(request: Request) -> NameBody:
@@ -79,18 +79,22 @@ def change_routes(gallery: Gallery, files: ImageFiles, slots: Slots) -> APIRoute
             }
         },
     )
-    def add_image(named: Annotated[tuple[str, bytes], Depends(read_image)]) -> Response:
+    async def add_image(named: Annotated[tuple[str, bytes], Depends(read_image)]) -> Response:
         """Add an uploaded image, or replace the one that has its id.
 
         The gallery keeps its words and its dense vector, not the image itself: it has no file.
         """
         name, content = named
-        with slots.take(), one_writer:
-            report = gallery.add({name: content}, workers=1, timeout=_LOCK_SECONDS)
-        for failure in report.failed:
-            raise ImageError(failure.error)
-        facts = {"id": to_id(name), "path": name}
-        return json_response({**facts, "added": report.added, "updated": report.updated}, 201)
+
+        def work() -> Response:
+            with one_writer:
+                report = gallery.add({name: content}, workers=1, timeout=_LOCK_SECONDS)
+            for failure in report.failed:
+                raise ImageError(failure.error)
+            facts = {"id": to_id(name), "path": name}
+            return json_response({**facts, "added": report.added, "updated": report.updated}, 201)
+
+        return await encoding.run(work)
 
     @router.delete("/images/{id}", responses=describe_json(REMOVED))
     def remove_image(id: ImageId) -> Response:

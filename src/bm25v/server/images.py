@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -120,8 +121,9 @@ def describe_image(record: ImageRecord) -> dict[str, Any]:
 def image_routes(
     gallery: Gallery,
     files: ImageFiles,
+    searching: Slots,
     thumbnails: Thumbnails,
-    slots: Slots,
+    thumbnailing: Slots,
     *,
     without_metadata: bool = False,
 ) -> APIRouter:
@@ -134,7 +136,7 @@ def image_routes(
     )
 
     @router.get("/images", responses=describe_json(IMAGE_PAGE))
-    def list_images(
+    async def list_images(
         folder: Annotated[list[str], Query(max_length=64)] = [],  # noqa: B006 - read, not changed
         date: Annotated[str | None, Query(max_length=100)] = None,
         min_size: SizeText | None = None,
@@ -149,9 +151,14 @@ def image_routes(
         wanted = ImageFilter.of(
             folder=folder, date=date, min_size=_to_size(min_size), max_size=_to_size(max_size)
         )
-        records, total = gallery.store.page_images(wanted, offset=offset, limit=limit)
-        images = [describe_image(record) for record in records]
-        return json_response({"total": total, "offset": offset, "limit": limit, "images": images})
+
+        def work() -> Response:
+            records, total = gallery.store.page_images(wanted, offset=offset, limit=limit)
+            images = [describe_image(record) for record in records]
+            facts = {"total": total, "offset": offset, "limit": limit}
+            return json_response({**facts, "images": images})
+
+        return await searching.run(work)
 
     @router.get("/images/{id}", responses=describe_json(IMAGE))
     def get_image(id: ImageId) -> Response:
@@ -163,16 +170,17 @@ def image_routes(
         response_class=Response,
         responses={200: {"content": {"image/jpeg": {}}}, 304: {"description": "Not Modified"}},
     )
-    def get_thumbnail(request: Request, id: ImageId, size: Side = "256") -> Response:
+    async def get_thumbnail(request: Request, id: ImageId, size: Side = "256") -> Response:
         """Return a JPEG of the upright image, no side longer than `size`, without metadata."""
-        record = files.find(id)
+        record = await run_in_threadpool(files.find, id)
         headers = _cache_headers(f"{record.content.hex()}-{size}")
         if _is_current(request, headers["ETag"]):
             return Response(status_code=304, headers=headers)
-        thumbnail = thumbnails.find(record.content, int(size))
+        thumbnail = await run_in_threadpool(thumbnails.find, record.content, int(size))
         if thumbnail is None:
-            with slots.take():
-                thumbnail = thumbnails.make(record.content, int(size), lambda: files.read(record))
+            thumbnail = await thumbnailing.run(
+                lambda: thumbnails.make(record.content, int(size), lambda: files.read(record))
+            )
         return Response(thumbnail, headers=headers, media_type="image/jpeg")
 
     @router.get(

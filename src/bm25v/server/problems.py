@@ -43,10 +43,10 @@ class Problem(HTTPException):
 
 
 class Busy(Problem):
-    """All threads that encode images are in use, and enough requests wait for one."""
+    """All threads for a kind of request are in use, and enough requests wait for one."""
 
     def __init__(self) -> None:
-        detail = "too many images are being encoded: send the request again a little later"
+        detail = "too many requests of this kind wait already: send it again a little later"
         super().__init__(503, "busy", detail, headers=_RETRY)
 
 

@@ -1,12 +1,11 @@
 """Searches and explanations.
 
 In: a query with images by id or uploaded. Out: results, explanations and heat maps as JSON and
-images. A search by ids uses what the gallery has stored and waits for nothing; what needs a model
-takes a slot. Not this module's job: anything about scores.
+images. A search by ids uses what the gallery has stored and waits for other searches at most; what
+needs a model waits for other images. Not this module's job: anything about scores.
 """
 
 import io
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -59,8 +58,10 @@ ModeParameter = Annotated[Mode | None, Parameter(description=MODE)]
 WordsParameter = Annotated[int, Parameter(ge=0, le=256, description=WORDS)]
 
 
-def search_routes(gallery: Gallery, files: ImageFiles, slots: Slots) -> APIRouter:
-    """Return the routes that search and explain."""
+def search_routes(
+    gallery: Gallery, files: ImageFiles, searching: Slots, encoding: Slots
+) -> APIRouter:
+    """Return the routes that search and explain; what needs a model is done by `encoding`."""
     router = APIRouter(
         prefix=PREFIX,
         tags=["search"],
@@ -68,29 +69,29 @@ def search_routes(gallery: Gallery, files: ImageFiles, slots: Slots) -> APIRoute
     )
 
     async def read_search(request: Request) -> Upload[SearchBody]:
-        return await read_body(request, SearchBody, slots)
+        return await read_body(request, SearchBody, encoding)
 
     async def read_explain(request: Request) -> Upload[ExplainBody]:
-        return await read_body(request, ExplainBody, slots)
-
-    def turn(upload: Upload[Any]) -> AbstractContextManager[None]:
-        return slots.take() if _needs_model(upload) else nullcontext()
+        return await read_body(request, ExplainBody, encoding)
 
     @router.post(
         "/search", responses=describe_json(RESULTS), openapi_extra=describe_body(SearchBody)
     )
-    def search(upload: Annotated[Upload[SearchBody], Depends(read_search)]) -> Response:
+    async def search(upload: Annotated[Upload[SearchBody], Depends(read_search)]) -> Response:
         """Search with images of the gallery, uploaded images, text or words.
 
         Send the query as JSON; or a form with the images as parts `image`, counter-examples as
         parts `negative`, and the JSON as the part `query`.
         """
-        with turn(upload):
+
+        def work() -> Response:
             results = gallery.search(make_query(upload, files))
-        return json_response(results_to_dict(results, upload.body.words))
+            return json_response(results_to_dict(results, upload.body.words))
+
+        return await (encoding if _needs_model(upload) else searching).run(work)
 
     @router.get("/images/{id}/similar", responses=describe_json(RESULTS))
-    def find_similar(
+    async def find_similar(
         id: ImageId,
         k: Hits = 10,
         offset: Offset = 0,
@@ -98,19 +99,22 @@ def search_routes(gallery: Gallery, files: ImageFiles, slots: Slots) -> APIRoute
         words: WordsParameter = 8,
     ) -> Response:
         """Search with an image of the gallery."""
-        image = StoredImage(files.find(id).path)
-        results = gallery.search(image, k=k, offset=offset, mode=mode)
-        return json_response(results_to_dict(results, words))
+
+        def work() -> Response:
+            image = StoredImage(files.find(id).path)
+            results = gallery.search(image, k=k, offset=offset, mode=mode)
+            return json_response(results_to_dict(results, words))
+
+        return await searching.run(work)
 
     def explain(upload: Upload[ExplainBody]) -> Response:
         hit = files.find(upload.body.hit)
-        with slots.take():
-            query = make_query(upload, files, with_pixels=True)
-            explanation = gallery.explain(query, hit.path, image=_read_or_none(files, hit))
+        query = make_query(upload, files, with_pixels=True)
+        explanation = gallery.explain(query, hit.path, image=_read_or_none(files, hit))
         return json_response(explanation_to_dict(explanation, upload.body.words))
 
     @router.get("/explain", responses=describe_json(EXPLANATION))
-    def explain_ids(
+    async def explain_ids(
         query: Annotated[list[ImageId], Parameter(min_length=1, max_length=MAX_IMAGES)],
         hit: ImageId,
         mode: ModeParameter = None,
@@ -118,14 +122,17 @@ def search_routes(gallery: Gallery, files: ImageFiles, slots: Slots) -> APIRoute
     ) -> Response:
         """Say why an image of the gallery matches others: which words, and where they are."""
         body = {"images": query, "hit": hit, "mode": mode, "words": words}
-        return explain(Upload(ExplainBody.model_validate(body)))
+        upload = Upload(ExplainBody.model_validate(body))
+        return await encoding.run(lambda: explain(upload))
 
     @router.post(
         "/explain", responses=describe_json(EXPLANATION), openapi_extra=describe_body(ExplainBody)
     )
-    def explain_query(upload: Annotated[Upload[ExplainBody], Depends(read_explain)]) -> Response:
+    async def explain_query(
+        upload: Annotated[Upload[ExplainBody], Depends(read_explain)],
+    ) -> Response:
         """Say why an image of the gallery is a hit of a search: a search body, and `hit`."""
-        return explain(upload)
+        return await encoding.run(lambda: explain(upload))
 
     @router.get(
         "/heatmap",
@@ -134,22 +141,25 @@ def search_routes(gallery: Gallery, files: ImageFiles, slots: Slots) -> APIRoute
             200: {"content": {"image/png": {}, "application/json": {"schema": HEATMAP}}},
         },
     )
-    def show_word(
+    async def show_word(
         image: ImageId,
         word: Annotated[int, Parameter(ge=0, le=2**31)],
         format: Literal["png", "json"] = "png",
     ) -> Response:
         """Show where a word is in an image: a small PNG, opaque where it is, or JSON."""
-        record, vocabulary = files.find(image), gallery.vocabulary
-        check_word(word, vocabulary.n_words)
-        with slots.take():
+
+        def work() -> Response:
+            record, vocabulary = files.find(image), gallery.vocabulary
+            check_word(word, vocabulary.n_words)
             codes = vocabulary.encode(files.read(record)).codes
-        grid = word_activations(codes, word).reshape(vocabulary.backbone.grid)
-        if format == "png":
-            return Response(_to_png(make_mask(grid)), media_type="image/png")
-        rows, columns = grid.shape
-        facts = {"id": image, "word": word, "rows": rows, "columns": columns}
-        return json_response({**facts, "grid": grid.tolist()})
+            grid = word_activations(codes, word).reshape(vocabulary.backbone.grid)
+            if format == "png":
+                return Response(_to_png(make_mask(grid)), media_type="image/png")
+            rows, columns = grid.shape
+            facts = {"id": image, "word": word, "rows": rows, "columns": columns}
+            return json_response({**facts, "grid": grid.tolist()})
+
+        return await encoding.run(work)
 
     return router
 

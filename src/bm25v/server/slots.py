@@ -1,52 +1,51 @@
-"""How many threads encode or decode images at the same time, and how many may wait for that.
+"""Threads for one kind of work, and how many requests may wait for one.
 
-In: work. Out: a turn, or `Busy`. What needs no model does not wait here. Not this module's job: the
-work itself.
+In: work. Out: its result, or `Busy`. There are few threads: Python runs one at a time, so more
+would only make every request slower, and each keeps the memory of the largest work that it did.
+Requests that wait need no thread. Not this module's job: the work itself.
 """
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from bm25v.server.problems import Busy
 
+T = TypeVar("T")
+
 
 class Slots:
-    """Lets some threads work at a time and some wait; refuses the others.
+    """Runs work in some threads, lets some requests wait, and refuses the others.
 
-    >>> slots = Slots(1, waiting=0)
-    >>> with slots.take():
-    ...     slots.check()
-    Traceback (most recent call last):
-    bm25v.server.problems.Busy: 503: too many images are being encoded: ...
+    >>> slots = Slots(1, waiting=8)
+    >>> asyncio.run(slots.run(lambda: "done"))
+    'done'
     """
 
     def __init__(self, working: int, *, waiting: int, seconds: float = 30.0) -> None:
-        self.n_free, self._n_waiting = working, 0
+        self._pool = ThreadPoolExecutor(working, thread_name_prefix="bm25v-slot")
+        self._turn = asyncio.Semaphore(working)
+        self._n_waiting = 0
         self._max_waiting, self._seconds = waiting, seconds
-        self._changed = threading.Condition()
 
     def check(self) -> None:
-        """Raise `Busy` if `take` would, before more work is done for a request."""
-        if self.n_free < 1 and self._n_waiting >= self._max_waiting:
+        """Raise `Busy` if `run` would, before more work is done for a request."""
+        if self._turn.locked() and self._n_waiting >= self._max_waiting:
             raise Busy
 
-    @contextmanager
-    def take(self) -> Iterator[None]:
-        """Wait for a turn; raise `Busy` if too many wait already, or if it takes too long."""
-        with self._changed:
-            self.check()
-            self._n_waiting += 1
-            try:
-                has_turn = self._changed.wait_for(lambda: self.n_free > 0, self._seconds)
-            finally:
-                self._n_waiting -= 1
-            if not has_turn:
-                raise Busy
-            self.n_free -= 1
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do work in a thread; raise `Busy` if too many wait already, or if it takes too long."""
+        self.check()
+        self._n_waiting += 1
         try:
-            yield
+            async with asyncio.timeout(self._seconds):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise Busy from None
         finally:
-            with self._changed:
-                self.n_free += 1
-                self._changed.notify()
+            self._n_waiting -= 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        finally:
+            self._turn.release()

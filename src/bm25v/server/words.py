@@ -17,19 +17,20 @@ from bm25v.server.bodies import Offset
 from bm25v.server.images import to_id
 from bm25v.server.problems import Problem
 from bm25v.server.responses import PREFIX, STATS, WORD, WORD_PAGE, describe_json, json_response
+from bm25v.server.slots import Slots
 from bm25v.server.watch import WatchedFolder
 
 WordNumber = Annotated[int, Path(ge=0, le=2**31, description="The number of a word.")]
 
 
-def word_routes(gallery: Gallery, watched: Sequence[WatchedFolder]) -> APIRouter:
+def word_routes(gallery: Gallery, searching: Slots, watched: Sequence[WatchedFolder]) -> APIRouter:
     """Return the routes below `/words`, and `/stats`."""
     router = APIRouter(
-        prefix=PREFIX, tags=["words"], responses=problems.describe(401, 403, 404, 422)
+        prefix=PREFIX, tags=["words"], responses=problems.describe(401, 403, 404, 422, 503)
     )
 
     @router.get("/words", responses=describe_json(WORD_PAGE))
-    def list_words(
+    async def list_words(
         sort: Annotated[
             Literal["word", "df", "idf"], Query(description="df: most images first.")
         ] = "word",
@@ -38,35 +39,23 @@ def word_routes(gallery: Gallery, watched: Sequence[WatchedFolder]) -> APIRouter
         limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     ) -> Response:
         """List the words in use, each with the images where it is strongest."""
-        words = gallery.words(best=best)
-        if sort != "word":
-            words.sort(key=lambda word: -word.df if sort == "df" else word.df)
-        page = [_word_to_dict(word) for word in words[offset : offset + limit]]
-        facts = {"pictures": len(gallery), "total": len(words), "offset": offset, "limit": limit}
-        return json_response({**facts, "words": page})
+
+        def work() -> Response:
+            words = gallery.words(best=best)
+            if sort != "word":
+                words.sort(key=lambda word: -word.df if sort == "df" else word.df)
+            page = [_word_to_dict(word) for word in words[offset : offset + limit]]
+            counts = {"pictures": len(gallery), "total": len(words)}
+            return json_response({**counts, "offset": offset, "limit": limit, "words": page})
+
+        return await searching.run(work)
 
     @router.get("/words/{number}", responses=describe_json(WORD))
-    def get_word(number: WordNumber, images: Annotated[int, Query(ge=0, le=1000)] = 24) -> Response:
+    async def get_word(
+        number: WordNumber, images: Annotated[int, Query(ge=0, le=1000)] = 24
+    ) -> Response:
         """Say in which images a word is, and which other words are with it."""
-        find_word(gallery, number)
-        use, names = gallery.word(number), gallery.word_names
-        facts = _word_to_dict(use.facts)
-        del facts["best"]
-        return json_response(
-            {
-                **facts,
-                "pictures": use.n,
-                "top": _images_to_dicts(use.images[:images]),
-                "companions": [
-                    {**other._asdict(), "name": names.get(other.word)} for other in use.companions
-                ],
-                "folders": [
-                    {"name": f.name, "pictures": f.n_images, "has_word": f.has_word}
-                    for f in use.folders
-                ],
-                "purity": use.purity,
-            }
-        )
+        return await searching.run(lambda: json_response(_describe_word(gallery, number, images)))
 
     @router.get("/stats", responses=describe_json(STATS))
     def get_stats() -> Response:
@@ -83,6 +72,25 @@ def find_word(gallery: Gallery, number: int) -> None:
     if number >= n_words:
         detail = f"no word {number}: this vocabulary has words 0 to {n_words - 1}"
         raise Problem(404, "unknown-word", detail)
+
+
+def _describe_word(gallery: Gallery, number: int, n_images: int) -> dict[str, Any]:
+    find_word(gallery, number)
+    use, names = gallery.word(number), gallery.word_names
+    facts = _word_to_dict(use.facts)
+    del facts["best"]
+    return {
+        **facts,
+        "pictures": use.n,
+        "top": _images_to_dicts(use.images[:n_images]),
+        "companions": [
+            {**other._asdict(), "name": names.get(other.word)} for other in use.companions
+        ],
+        "folders": [
+            {"name": f.name, "pictures": f.n_images, "has_word": f.has_word} for f in use.folders
+        ],
+        "purity": use.purity,
+    }
 
 
 def _word_to_dict(word: WordInGallery) -> dict[str, Any]:

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from bm25v.research.bench.soak.journal import Journal
 
-_PROCESS = Path("/proc/self")  # Linux: other systems do not have it, and report nothing
-_DESCRIPTORS, _MEMORY = _PROCESS / "fd", _PROCESS / "status"
+_PROCESSES = Path("/proc")  # Linux: other systems do not have it, and report nothing
 
 
 class Usage(NamedTuple):
@@ -87,8 +86,17 @@ def is_abandoned() -> bool:
 def measure_usage() -> Usage:
     """Return what this process uses now."""
     gc.collect()
-    if not _DESCRIPTORS.is_dir():
+    descriptors = _PROCESSES / "self" / "fd"
+    if not descriptors.is_dir():
         return NOTHING
-    lines = _MEMORY.read_text(encoding="ascii", errors="replace").splitlines()
+    return Usage(measure_memory("self"), len(list(descriptors.iterdir())) - 1)  # 1: this listing
+
+
+def measure_memory(process: int | str) -> int:
+    """Return the memory of a process, by its id, without the pages of files; 0 if not known."""
+    status = _PROCESSES / str(process) / "status"
+    if not status.is_file():
+        return 0
+    lines = status.read_text(encoding="ascii", errors="replace").splitlines()
     kilobytes = next((line.split()[1] for line in lines if line.startswith("RssAnon:")), "0")
-    return Usage(int(kilobytes) * 1024, len(list(_DESCRIPTORS.iterdir())) - 1)  # 1: this listing
+    return int(kilobytes) * 1024
