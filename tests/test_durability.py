@@ -274,7 +274,7 @@ def test_a_new_gallery_is_synced_before_it_gets_its_name(
 
     monkeypatch.setattr(os, "fsync", sync_and_record)
     Gallery.create(tmp_path / "g", vocabulary="toy").close()
-    assert synced == ["bags.rows", "dense.rows", "full.rows", "gallery", tmp_path.name]
+    assert synced == ["bags.rows", "dense.rows", "full.rows", "folder", tmp_path.name]
 
 
 Facts = tuple[list[Any], list[tuple[str, float]]]

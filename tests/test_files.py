@@ -15,7 +15,13 @@ import pytest
 import bm25v
 from bm25v.errors import EvaluationError, StorageFull
 from bm25v.explanations.samples import Samples
-from bm25v.files import make_folder, replace_file, replacing_file, reporting_full_disk
+from bm25v.files import (
+    make_folder,
+    replace_file,
+    replacing_file,
+    replacing_folder,
+    reporting_full_disk,
+)
 from bm25v.sae.formats import export_saelens
 from bm25v.training.feature_store import ImageFeatures, ImageFeatureStore, PatchStore, write_arrays
 from bm25v.vocabulary import Vocabulary
@@ -47,6 +53,11 @@ def cache_features(folder: Path) -> None:
     ImageFeatureStore(folder / "cache", [b"key"]).add(features)
 
 
+def fill_folder(path: Path) -> None:
+    with replacing_folder(path / "bags") as folder:
+        replace_file(folder / "part", BIG.tobytes())
+
+
 def save_samples(folder: Path) -> None:
     Samples(1, 1, BIG.astype(np.uint32), ()).save(folder)
 
@@ -57,6 +68,7 @@ WRITERS: list[Callable[[Path], object]] = [
     write_patches,
     cache_features,
     save_samples,
+    fill_folder,
     plot,
     lambda folder: TOY.save(folder / "v"),
     lambda folder: export_saelens(TOY.sae, folder / "s"),

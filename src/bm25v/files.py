@@ -9,6 +9,7 @@ any size.
 
 import errno
 import os
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -50,6 +51,35 @@ def replacing_file(path: Path) -> Iterator[BinaryIO]:
             with suppress(OSError):  # the first error is the one to report
                 scratch.unlink(missing_ok=True)
             raise
+        sync_folder(path.parent)
+
+
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Yield a folder to fill, which becomes `path` once the block ends without error.
+
+    What was there before must be an empty folder, or nothing; else this is a `FileExistsError`.
+
+    >>> folder = Path(tempfile.mkdtemp()) / "bags"
+    >>> with replacing_folder(folder) as scratch:
+    ...     replace_file(scratch / "a", "content")
+    >>> [file.name for file in folder.iterdir()]
+    ['a']
+    """
+    with (
+        reporting_full_disk(path),
+        tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as scratch,
+    ):
+        folder = Path(scratch) / "folder"
+        folder.mkdir()
+        yield folder
+        sync_folder(folder)
+        try:
+            if path.exists():
+                path.rmdir()
+            folder.rename(path)
+        except OSError as error:
+            raise FileExistsError(errno.EEXIST, "is in use", str(path)) from error
         sync_folder(path.parent)
 
 

@@ -5,7 +5,6 @@ module's job: searching (`search`) and the class that people use (`api.Gallery`)
 """
 
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -22,7 +21,7 @@ from bm25v.errors import (
     VocabularyMismatch,
     WrongUse,
 )
-from bm25v.files import sync_folder
+from bm25v.files import replacing_folder
 from bm25v.gallery.catalog import Catalog, RowsRenumbered
 from bm25v.gallery.catalog_schema import FILE_NAME
 from bm25v.gallery.file_state import check_path, has_size_and_time, read_file_state
@@ -108,18 +107,7 @@ class GalleryStore:
     def create(path: Path, vocabulary: Vocabulary, parameters: Bm25Parameters) -> None:
         """Make an empty gallery: complete, or not at all."""
         check_new(path)
-        meta = Meta(
-            vocabulary=vocabulary.source,
-            vocabulary_fingerprint=vocabulary.fingerprint,
-            backbone=vocabulary.backbone_name,
-            n_words=vocabulary.n_words,
-            k_post=vocabulary.k_post,
-            dense_dim=vocabulary.backbone.dense_dim,
-            k1=float(parameters.k1),  # the catalogue refuses an int
-            b=float(parameters.b),
-            second_backbone=vocabulary.second_backbone or "",
-            second_fingerprint=vocabulary.second_fingerprint or "",
-        )
+        meta = describe_vocabulary(vocabulary, parameters)
         with disk_errors(path.parent):
             _create_folder(path, meta, plan_full_bags(vocabulary))
 
@@ -316,6 +304,22 @@ class GalleryStore:
         return paired
 
 
+def describe_vocabulary(vocabulary: Vocabulary, parameters: Bm25Parameters) -> Meta:
+    """Return the facts of a new gallery for the bags of a vocabulary."""
+    return Meta(
+        vocabulary=vocabulary.source,
+        vocabulary_fingerprint=vocabulary.fingerprint,
+        backbone=vocabulary.backbone_name,
+        n_words=vocabulary.n_words,
+        k_post=vocabulary.k_post,
+        dense_dim=vocabulary.backbone.dense_dim,
+        k1=float(parameters.k1),  # the catalogue refuses an int
+        b=float(parameters.b),
+        second_backbone=vocabulary.second_backbone or "",
+        second_fingerprint=vocabulary.second_fingerprint or "",
+    )
+
+
 def check_new(path: Path) -> None:
     """Raise an error if no gallery can be created at a path, because something else is there."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -323,20 +327,12 @@ def check_new(path: Path) -> None:
 
 
 def _create_folder(path: Path, meta: Meta, full_bags: FullBagState | None) -> None:
-    """Make the files in a scratch folder and rename it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as scratch:
-        folder = Path(scratch) / "gallery"
-        folder.mkdir()
-        for file in RowFiles.of(folder, meta, State(0, 0, 0, full_bags=full_bags)):
-            if file is not None:
-                file.create()
-        Catalog.create(folder / FILE_NAME, meta, full_bags)
-        sync_folder(folder)
-        try:
-            if path.exists():
-                path.rmdir()
-            folder.rename(path)
-        except OSError as error:
-            raise GalleryError(f"{path} was created by another process: open it") from error
-        sync_folder(path.parent)
+    try:
+        with replacing_folder(path) as folder:
+            for file in RowFiles.of(folder, meta, State(0, 0, 0, full_bags=full_bags)):
+                if file is not None:
+                    file.create()
+            Catalog.create(folder / FILE_NAME, meta, full_bags)
+    except FileExistsError as error:
+        raise GalleryError(f"{path} was created by another process: open it") from error
