@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bm25v.errors import (
     BackboneError,
+    BagFileError,
     Bm25vError,
     EvaluationError,
     GalleryDamaged,
@@ -83,6 +84,7 @@ __all__ = [
     "Backbone",
     "BackboneError",
     "Bag",
+    "BagFileError",
     "Bm25Parameters",
     "Bm25vError",
     "Client",

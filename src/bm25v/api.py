@@ -12,6 +12,8 @@ from typing import Self, Unpack
 
 from bm25v.duplicates import DuplicateGroup, find_duplicates
 from bm25v.errors import WrongUse
+from bm25v.exchange.galleries import create_gallery, export_bags, load_bags
+from bm25v.exchange.parquet import BagFolder
 from bm25v.explanations.explanation import Explanation, explain_hit, explain_hits
 from bm25v.explanations.word_statistics import WordList, WordStatistics, WordUse
 from bm25v.gallery.catalog_schema import FILE_NAME
@@ -254,6 +256,44 @@ class Gallery:
         """Free the disk space of removed images; return how many bytes that was."""
         with Writer(self.path, timeout=timeout) as writer:
             return writer.compact(progress)
+
+    @classmethod
+    def create_for_bags(
+        cls, path: PathInput, folder: PathInput, *, vocabulary: PathInput | None = None
+    ) -> "Gallery":
+        """Make an empty gallery for a folder of bags, with the vocabulary, k1 and b of those.
+
+        Give the vocabulary if it is not where the folder says.
+        """
+        gallery_path = Path(os.path.realpath(check_path(path)))
+        create_gallery(gallery_path, BagFolder(folder), vocabulary)
+        return cls(GalleryStore(gallery_path))
+
+    def load_bags(
+        self, folder: PathInput, *, timeout: float = 0.0, progress: Progress = no_progress
+    ) -> IndexReport:
+        """Add the images of a folder of bags, as if their files were indexed; nothing is encoded.
+
+        >>> import tempfile, numpy as np
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> gallery = Gallery.create(folder / "g", vocabulary="toy")
+        >>> gallery.add({"red": np.full((40, 60, 3), (200, 30, 30), dtype=np.uint8)}).added
+        1
+        >>> gallery.export_bags(folder / "bags")
+        1
+        >>> other = Gallery.create_for_bags(folder / "other", folder / "bags")
+        >>> other.load_bags(folder / "bags").added, other.load_bags(folder / "bags").unchanged
+        (1, 1)
+        """
+        bags = BagFolder(folder)
+        with Writer(self.path, timeout=timeout) as writer:
+            report = load_bags(writer, self.path, bags, progress)
+            self._calibrate(writer)
+        return report
+
+    def export_bags(self, folder: PathInput, *, progress: Progress = no_progress) -> int:
+        """Write all images with their bags and dense vectors to a new folder; return how many."""
+        return export_bags(self.store, Path(check_path(folder)), progress)
 
     def search(
         self,

@@ -9,6 +9,7 @@ Bm25vError
 │   └── ModelUnavailable   its weights are not here and could not be downloaded
 ├── VocabularyError        a vocabulary folder cannot be used
 │   └── UnknownVocabulary  no vocabulary of that name or path
+├── BagFileError           a file of bags cannot be used
 ├── ServerError            a server does not answer, or not as expected
 ├── EvaluationError        a data set, a run or a measurement cannot be used
 └── GalleryError
@@ -67,6 +68,10 @@ class VocabularyError(Bm25vError):
 
 class UnknownVocabulary(VocabularyError):
     """No vocabulary of that name or path."""
+
+
+class BagFileError(Bm25vError):
+    """A file of bags cannot be used."""
 
 
 class ServerError(Bm25vError):

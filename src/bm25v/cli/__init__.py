@@ -34,6 +34,9 @@ SECTIONS = {
         "remove": "gallery:remove",
         "compact": "gallery:compact",
         "verify": "gallery:verify",
+        "encode": "exchange:encode",
+        "export": "exchange:export",
+        "load": "exchange:load",
     },
     "Vocabulary": {
         "words": "words:words",

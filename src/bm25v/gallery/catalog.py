@@ -327,6 +327,11 @@ class Catalog:
         """Return all images, by row."""
         return filter(attrgetter("live"), self.records())
 
+    def images_between(self, first: int, end: int) -> Iterator[ImageRecord]:
+        """Return the images of a range of rows, by row."""
+        query = f"SELECT {self._columns()} FROM pictures WHERE live AND row >= ? AND row < ?"
+        return map(to_record, self._all(f"{query} ORDER BY row", first, end))
+
     def records(self) -> Iterator[ImageRecord]:
         """Return all images and the removed ones, by row."""
         return map(to_record, self._all(f"SELECT {self._columns()} FROM pictures ORDER BY row"))

@@ -23,11 +23,11 @@ from threadpoolctl import threadpool_limits
 from bm25v import images
 from bm25v.display import duration
 from bm25v.errors import ImageError, WrongUse
-from bm25v.gallery.encoding import EncodedImage, NamedImage, encode_images
-from bm25v.gallery.file_state import check_path, has_size_and_time
+from bm25v.gallery.encoding import NamedImage, encode_images
+from bm25v.gallery.file_state import FileState, check_path, has_size_and_time
 from bm25v.gallery.records import ImageRecord
 from bm25v.gallery.upgrade import add_full_bags
-from bm25v.gallery.writer import Writer
+from bm25v.gallery.writer import Encoded, Writer
 from bm25v.images import ImageInput
 from bm25v.progress import Progress
 from bm25v.threads import available_cpus
@@ -207,6 +207,19 @@ def require_images(paths: Sequence[str], exclude: tuple[str, ...]) -> None:
         raise WrongUse(f"no images left in {', '.join(paths)}: all match exclude {patterns}")
 
 
+def walk_files(
+    paths: Sequence[str], exclude: tuple[str, ...], report: IndexReport
+) -> Iterator[str]:
+    """Yield the image files at these paths, each once, in the order in which they are indexed."""
+    seen: set[str] = set()
+    for path in _walk(paths, exclude, report):
+        if len(paths) > 1:  # they may overlap
+            if path in seen:
+                continue
+            seen.add(path)
+        yield path
+
+
 def list_images(paths: Sequence[str], exclude: tuple[str, ...]) -> list[str]:
     """Return the image files at these paths, each once and sorted."""
     return sorted({os.path.abspath(path) for path in _walk(paths, exclude, IndexReport())})
@@ -216,12 +229,7 @@ def _find_changed_files(
     writer: Writer, paths: list[str], exclude: tuple[str, ...], report: IndexReport
 ) -> list[str]:
     changed = []
-    seen: set[str] = set()
-    for path in _walk(paths, exclude, report):
-        if len(paths) > 1:  # they may overlap
-            if path in seen:
-                continue
-            seen.add(path)
+    for path in walk_files(paths, exclude, report):
         record = writer.catalog.at_path(path)
         if record is not None and _is_unchanged(record):
             report.unchanged += 1
@@ -291,7 +299,7 @@ def _add_images(
             if isinstance(outcome, ImageError):
                 report.failed.append(Failure(path, str(outcome)))
             else:
-                _add_image(writer, outcome, report)
+                add_image(writer, *outcome, report)
             if writer.n_pending >= BATCH or time.monotonic() - last_commit > _BATCH_SECONDS:
                 writer.commit()
                 last_commit = time.monotonic()
@@ -299,15 +307,26 @@ def _add_images(
             progress("indexing", done, max(done, total))
 
 
-def _add_image(writer: Writer, read: EncodedImage, report: IndexReport) -> None:
-    file = read.file
+def add_image(
+    writer: Writer,
+    file: FileState,
+    encoding: Encoded | None,
+    report: IndexReport,
+    *,
+    follow_moves: bool = True,
+) -> None:
+    """Add an image, or replace the one at its path; known content needs no encoding.
+
+    With `follow_moves`, known content whose own file is missing has moved here; else it is a copy.
+    """
     at_path = writer.catalog.at_path(file.path)
     same = writer.catalog.with_content(file.content)
     if at_path is not None and at_path.content == file.content:
         writer.move(at_path.row, file)
         report.unchanged += 1
         return
-    if at_path is None and same is not None and same.live and _is_missing(same.path):
+    is_new = at_path is None
+    if follow_moves and is_new and same is not None and same.live and _is_missing(same.path):
         writer.move(same.row, file)
         report.moved += 1
         return
@@ -317,8 +336,8 @@ def _add_image(writer: Writer, read: EncodedImage, report: IndexReport) -> None:
         writer.move(same.row, file)
     elif same is not None:
         writer.put_copy(file, same.row)
-    elif read.encoding is not None:
-        writer.put(file, read.encoding)
+    elif encoding is not None:
+        writer.put(file, encoding)
     if at_path is None:
         report.added += 1
     else:

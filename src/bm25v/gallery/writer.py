@@ -9,6 +9,7 @@ import logging
 import zlib
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -32,14 +33,29 @@ from bm25v.gallery.rows import (
 from bm25v.gallery.storage_errors import disk_errors
 from bm25v.index.bm25 import Statistics
 from bm25v.progress import Progress, no_progress
-from bm25v.vocabulary import Encoding
-from bm25v.vocabulary.bag import FullBag, expand_bag
+from bm25v.vocabulary.bag import Bag, FullBag, expand_bag
 
 LOCK_NAME = "writer.lock"
 
 _log = logging.getLogger(__name__)
 
 _COPY_ROWS = 16_384  # rows copied at once
+
+
+class Encoded(Protocol):
+    """What is stored of an image: an `Encoding`, or what was stored of one before."""
+
+    @property
+    def bag(self) -> Bag:
+        """The bag of the index."""
+
+    @property
+    def full_bag(self) -> FullBag | None:
+        """The full bag; None if the vocabulary has none."""
+
+    @property
+    def dense_e(self) -> NDArray[np.floating]:
+        """The dense vector."""
 
 
 class Writer:
@@ -101,7 +117,7 @@ class Writer:
         """Whether all rows have full bags; else new ones get none until `put_full_bag`."""
         return self.full_bags is not None and self.full_bags.n_rows == self._n_rows
 
-    def put(self, file: FileState, encoding: Encoding) -> None:
+    def put(self, file: FileState, encoding: Encoded) -> None:
         """Add an image at a path that has none."""
         bag_row = np.zeros(1, dtype=self.files.bags.dtype)
         dense_row = np.zeros(1, dtype=self.files.dense.dtype)

@@ -1,0 +1,167 @@
+"""`bm25v encode`, `export` and `load`."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bm25v.cli.options import (
+    PathType,
+    dense_option,
+    gallery_option,
+    json_option,
+    vocabulary_option,
+)
+from bm25v.cli.printing import echo, print_json
+from bm25v.display import count, display_path, duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bm25v.gallery.indexing import Failure
+
+
+@click.command("encode")
+@click.argument("paths", nargs=-1, required=True, type=PathType())
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=PathType(file_okay=False, path_type=Path),
+    help="The folder for the bags. A run that was interrupted continues in it.",
+)
+@click.option(
+    "--exclude", multiple=True, metavar="PATTERN", help="As of `bm25v index`: raw, *.png, 2023/raw."
+)
+@vocabulary_option
+@dense_option
+@click.option(
+    "--images-per-file",
+    default=1024,
+    show_default=True,
+    type=click.IntRange(1),
+    help="An interrupted run loses the files that are not complete yet.",
+)
+@click.option("--retry", is_flag=True, help="Also read images again that were unreadable before.")
+@click.option("--workers", type=click.IntRange(1), help="Threads  [default: one for each CPU]")
+@json_option
+def encode(
+    paths: tuple[str, ...],
+    output: Path,
+    exclude: tuple[str, ...],
+    vocabulary: str,
+    dense: str | None,
+    images_per_file: int,
+    retry: bool,
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    """Encode images to a folder of bags, without a gallery.
+
+    PATHS are folders, images, or lists: text files (.txt) with a path on each line. The bags are
+    Parquet files, which `bm25v load` makes a gallery of. Images that are in the folder already are
+    not encoded again, unless they have changed. Unreadable images are rows with the reason, and
+    listed at the end. The exit code is 1 if no image could be read. Needs the extra parquet.
+    """
+    from bm25v.cli.progress import progress_bar
+    from bm25v.exchange.bags import BagSettings
+    from bm25v.exchange.encode import encode_folder, encode_here
+    from bm25v.exchange.parquet import require_pyarrow
+    from bm25v.threads import available_cpus
+    from bm25v.vocabulary import Vocabulary
+
+    require_pyarrow()
+    loaded = Vocabulary.load(vocabulary).with_dense(dense)
+    try:
+        with progress_bar() as progress:
+            report = encode_folder(
+                paths,
+                output,
+                BagSettings.of(loaded),
+                encode_here(loaded, workers or available_cpus()),
+                exclude=exclude,
+                images_per_file=images_per_file,
+                retry=retry,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("run the same command again to continue") from None
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        _print_failures(report.failed)
+        echo(
+            f"{report.encoded:,} encoded, {report.unchanged:,} unchanged, "
+            f"{len(report.failed):,} unreadable in {duration(report.seconds)}"
+        )
+    if report.failed and not report.encoded + report.unchanged:
+        sys.exit(1)
+
+
+@click.command("export")
+@gallery_option
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=PathType(path_type=Path),
+    help="A new folder.",
+)
+@json_option
+def export(gallery_path: Path, output: Path, as_json: bool) -> None:
+    """Write a gallery as a folder of bags.
+
+    The bags are Parquet files with one row for each image: path, content hash, size, dates, words
+    and their frequencies, dense vector. `bm25v load` makes a gallery of them. Needs the extra
+    parquet.
+    """
+    from bm25v.api import Gallery
+    from bm25v.cli.progress import progress_bar
+
+    with Gallery.open(gallery_path) as gallery, progress_bar() as progress:
+        n_images = gallery.export_bags(output, progress=progress)
+    if as_json:
+        print_json({"pictures": n_images, "path": str(output)})
+    else:
+        echo(f"{count(n_images, 'image')} written: {display_path(str(output))}")
+
+
+@click.command("load")
+@click.argument("bags", type=PathType(exists=True, file_okay=False, path_type=Path))
+@gallery_option
+@click.option(
+    "--vocabulary",
+    help="The vocabulary's name or folder, if it is not where the bags say.",
+)
+@json_option
+def load(bags: Path, gallery_path: Path, vocabulary: str | None, as_json: bool) -> None:
+    """Add a folder of bags to a gallery, or make a gallery of it.
+
+    No image is read or encoded: searches are those of a gallery that has indexed the same files.
+    It can be interrupted and run again at any time. Bags of another vocabulary are refused. Needs
+    the extra parquet.
+    """
+    from bm25v.api import Gallery
+    from bm25v.cli.progress import progress_bar
+    from bm25v.gallery.catalog_schema import FILE_NAME
+
+    if (gallery_path / FILE_NAME).exists():
+        gallery = Gallery.open(gallery_path, vocabulary=vocabulary)
+    else:
+        gallery = Gallery.create_for_bags(gallery_path, bags, vocabulary=vocabulary)
+    with gallery, progress_bar() as progress:
+        report = gallery.load_bags(bags, progress=progress)
+    if as_json:
+        print_json(report.to_dict())
+        return
+    _print_failures(report.failed)
+    echo(
+        f"{report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged, "
+        f"{len(report.failed):,} unreadable in {duration(report.seconds)}"
+    )
+
+
+def _print_failures(failed: "Iterable[Failure]") -> None:
+    for failure in failed:
+        echo(f"unreadable: {display_path(failure.path)}: {failure.error}", err=True)

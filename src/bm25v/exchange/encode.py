@@ -1,0 +1,235 @@
+"""Images become a folder of bags, without a gallery; a run that was interrupted continues.
+
+In: folders, image files, lists of paths. Out: Parquet files, each complete or not there. The images
+of a run are divided into parts in their order, and a part becomes a file: what is in a file is not
+encoded again, unless the image has changed. Not this module's job: where parts are encoded (here in
+this process; `on_ray` on a cluster), and the format of the files (`parquet`).
+"""
+
+import os
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import asdict, dataclass
+from itertools import count, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from filelock import FileLock, Timeout
+from threadpoolctl import threadpool_limits
+
+from bm25v.errors import BagFileError, ImageError, WrongUse
+from bm25v.exchange.bags import BagSettings, FailedImage, ImageBags
+from bm25v.exchange.parquet import (
+    BagFolder,
+    Row,
+    find_parts,
+    format_part,
+    part_name,
+    require_pyarrow,
+)
+from bm25v.files import make_folder, replace_file
+from bm25v.gallery.encoding import NamedImage, Outcome, encode_images
+from bm25v.gallery.file_state import has_size_and_time
+from bm25v.gallery.indexing import Failure, IndexReport, require_images, walk_files
+from bm25v.progress import Progress
+from bm25v.vocabulary import Vocabulary
+
+IMAGES_PER_FILE = 1024
+LIST_SUFFIX = ".txt"
+LOCK_NAME = "encode.lock"
+
+
+class Part(NamedTuple):
+    """Images that become one file."""
+
+    number: int
+    paths: list[str]
+
+
+# Parts in; the number and the content of each file out, in any order.
+EncodeParts = Callable[[Sequence[Part], Progress], Generator[tuple[int, bytes]]]
+
+
+@dataclass(frozen=True)
+class EncodeReport:
+    """What happened to the images that were given."""
+
+    encoded: int
+    unchanged: int  # in a file already
+    failed: list[Failure]  # those of earlier runs are `known`
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain values."""
+        return {**asdict(self), "failed": [failure._asdict() for failure in self.failed]}
+
+
+def encode_folder(
+    inputs: Sequence[str],
+    folder: Path,
+    settings: BagSettings,
+    encode_parts: EncodeParts,
+    *,
+    exclude: tuple[str, ...],
+    images_per_file: int,
+    retry: bool,
+    progress: Progress,
+) -> EncodeReport:
+    """Add the images at some paths to a folder of bags.
+
+    With `retry`, images that could not be read are read again, also if they have not changed.
+    """
+    start = time.perf_counter()
+    require_pyarrow()
+    walked = IndexReport()
+    paths = _list_paths(inputs, exclude, walked)
+    make_folder(folder)
+    with _locked(folder):
+        done = _find_encoded(folder, settings, set(paths), retry)
+        parts = _divide(paths, done, find_parts(folder), images_per_file)
+        _write_parts(folder, parts, encode_parts, progress)
+        failed = _find_failures(folder, set(paths), done)
+    n_known = sum(failure.known for failure in failed)
+    return EncodeReport(
+        encoded=sum(len(part.paths) for part in parts) - (len(failed) - n_known),
+        unchanged=len(done) - n_known,
+        failed=walked.failed + failed,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def encode_here(vocabulary: Vocabulary, workers: int) -> EncodeParts:
+    """Return what encodes parts in threads of this process."""
+
+    def encode_parts(parts: Sequence[Part], progress: Progress) -> Generator[tuple[int, bytes]]:
+        settings = BagSettings.of(vocabulary)
+        named = (NamedImage(path) for part in parts for path in part.paths)
+        total = sum(len(part.paths) for part in parts)
+        done = count(1)
+        encoded = encode_images(named, vocabulary, lambda content: None, workers, progress)
+        with closing(encoded):
+            for part in parts:
+                rows = []
+                for path, outcome in islice(encoded, len(part.paths)):
+                    rows.append(_to_row(path, outcome))
+                    progress("encoding", next(done), total)
+                yield part.number, format_part(rows, settings)
+
+    return encode_parts
+
+
+def _to_row(path: str, outcome: Outcome) -> Row:
+    if isinstance(outcome, ImageError):
+        try:
+            status = os.stat(path)
+        except OSError:
+            return FailedImage(path, None, None, str(outcome))
+        return FailedImage(path, status.st_size, status.st_mtime_ns, str(outcome))
+    file, encoding = outcome
+    assert encoding is not None  # no content was said to be known
+    return ImageBags(file, encoding.bag, encoding.full_bag, encoding.dense_e.astype("float16"))
+
+
+def _list_paths(inputs: Sequence[str], exclude: tuple[str, ...], report: IndexReport) -> list[str]:
+    """Return the image files of folders and lists, absolute, each once, as they are indexed."""
+    paths: dict[str, None] = {}
+    for given in map(os.path.abspath, inputs):
+        if given.endswith(LIST_SUFFIX):
+            paths |= dict.fromkeys(_read_list(given))
+        else:
+            require_images([given], exclude)
+            paths |= dict.fromkeys(walk_files([given], exclude, report))
+    return list(paths)
+
+
+def _read_list(path: str) -> list[str]:
+    try:
+        lines = Path(path).read_bytes().splitlines()
+    except OSError as error:
+        raise WrongUse(f"{path}: {error.strerror}") from error
+    return [os.path.abspath(os.fsdecode(line)) for line in lines if line.strip()]
+
+
+def _locked(folder: Path) -> AbstractContextManager[object]:
+    lock = FileLock(folder / LOCK_NAME)
+    try:
+        return lock.acquire(timeout=0)
+    except Timeout:
+        raise BagFileError(
+            f"another process is writing to {folder}: try again when it has finished"
+        ) from None
+
+
+def _find_encoded(folder: Path, settings: BagSettings, paths: set[str], retry: bool) -> set[str]:
+    """Return which images are in the files as they are now; delete the rows of changed ones."""
+    if not find_parts(folder):
+        return set()
+    bags = BagFolder(folder)
+    bags.settings.check_equal(settings, str(folder), f"vocabulary {settings.meta.vocabulary}")
+    done: set[str] = set()
+    stale: dict[int, set[str]] = {}
+    for number, row in bags.states():
+        if row.path in paths:
+            if _is_unchanged(row) and not (retry and row.error):
+                done.add(row.path)
+            else:
+                stale.setdefault(number, set()).add(row.path)
+    for number, changed in stale.items():
+        _delete_rows(bags, number, changed)
+    return done
+
+
+def _is_unchanged(row: FailedImage) -> bool:
+    if row.size is None or row.mtime_ns is None:
+        return not os.path.lexists(row.path)
+    return has_size_and_time(row.path, row.size, row.mtime_ns)
+
+
+def _delete_rows(bags: BagFolder, number: int, paths: set[str]) -> None:
+    rows: list[Row] = []
+    for batch in bags.read_part(number):
+        rows += [image for image in batch.images if image.file.path not in paths]
+        rows += [failed for failed in batch.failed if failed.path not in paths]
+    if rows:
+        replace_file(bags.parts[number], format_part(rows, bags.settings))
+    else:
+        bags.parts[number].unlink()
+
+
+def _divide(
+    paths: Sequence[str], done: set[str], taken: dict[int, Path], images_per_file: int
+) -> list[Part]:
+    """Divide all images into parts, and return what is left to encode of each.
+
+    The same images are divided in the same way, so a run that continues another one writes the
+    files that are missing. A number that is taken, because images were added, becomes a new one.
+    """
+    parts = []
+    n_parts = -(-len(paths) // images_per_file)
+    free = (number for number in count(max([n_parts - 1, *taken]) + 1))
+    for number in range(n_parts):
+        images = paths[number * images_per_file : (number + 1) * images_per_file]
+        missing = [path for path in images if path not in done]
+        if missing:
+            parts.append(Part(next(free) if number in taken else number, missing))
+    return parts
+
+
+def _write_parts(
+    folder: Path, parts: Sequence[Part], encode_parts: EncodeParts, progress: Progress
+) -> None:
+    # Images are encoded in parallel, so each matrix product gets one thread.
+    with threadpool_limits(1, user_api="blas"), closing(encode_parts(parts, progress)) as contents:
+        for number, content in contents:
+            replace_file(folder / part_name(number), content)
+
+
+def _find_failures(folder: Path, paths: set[str], known: set[str]) -> list[Failure]:
+    if not find_parts(folder):
+        return []
+    return [
+        Failure(row.path, row.error, known=row.path in known)
+        for _, row in BagFolder(folder).states()
+        if row.error and row.path in paths
+    ]

@@ -1,0 +1,128 @@
+"""A gallery becomes a folder of bags, and a folder of bags a gallery or a part of one.
+
+In: an open gallery and a folder. Out: the folder; or the gallery with its images, the same as if
+their files had been indexed. Not this module's job: the format of the files (`parquet`).
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bm25v.errors import GalleryError, UnknownVocabulary, WrongUse
+from bm25v.exchange.bags import BagSettings, ImageBags
+from bm25v.exchange.parquet import BagFolder, format_part, part_name, require_pyarrow
+from bm25v.files import is_unused, make_folder, replace_file, replacing_folder
+from bm25v.gallery.catalog import RowsRenumbered
+from bm25v.gallery.file_state import FileState
+from bm25v.gallery.indexing import Failure, IndexReport, add_image
+from bm25v.gallery.records import ImageRecord, Meta
+from bm25v.gallery.snapshot import Snapshot
+from bm25v.gallery.store import GalleryStore
+from bm25v.gallery.writer import Writer
+from bm25v.progress import Progress
+from bm25v.vocabulary import Vocabulary
+from bm25v.vocabulary.vocabulary import find_shipped
+
+PART_ROWS = 16_384  # images of an exported file
+_COMMIT_IMAGES = 16_384  # of a load: nothing has to be computed again after a kill
+
+
+def export_bags(store: GalleryStore, folder: Path, progress: Progress) -> int:
+    """Write all images of a gallery to a new folder, complete or not at all; return how many."""
+    require_pyarrow()
+    if not is_unused(folder):
+        raise WrongUse(f"{folder} is not empty: choose a new folder")
+    make_folder(folder.parent)
+
+    def export(snapshot: Snapshot) -> int:
+        settings = BagSettings(store.catalog.meta, snapshot.state.full_bags)
+        if snapshot.full_bags is None and store.vocabulary.full_bag_words:
+            raise GalleryError(
+                f"{store.path} was written by an older bm25v and has no full bags yet: "
+                "`bm25v index` on its folders adds them"
+            )
+        n_done = 0
+        with replacing_folder(folder) as scratch, store.catalog.transaction():
+            if store.catalog.state() != snapshot.state:
+                raise RowsRenumbered
+            for number, rows in enumerate(_read_images(store, snapshot)):
+                replace_file(scratch / part_name(number), format_part(rows, settings))
+                n_done += len(rows)
+                progress("exporting", n_done, snapshot.searcher.statistics.n)
+        return n_done
+
+    return store.read(export)
+
+
+def _read_images(store: GalleryStore, snapshot: Snapshot) -> Iterator[list[ImageBags]]:
+    """Yield the images of a snapshot by row; an empty gallery is one empty list."""
+    for first in range(0, max(snapshot.state.n_rows, 1), PART_ROWS):
+        records = store.catalog.images_between(first, first + PART_ROWS)
+        yield [_read_image(record, snapshot) for record in records]
+
+
+def _read_image(record: ImageRecord, snapshot: Snapshot) -> ImageBags:
+    _, path, content, size, mtime_ns, *_ = record
+    return ImageBags(
+        FileState(path, content, size, mtime_ns, record.metadata),
+        snapshot.bag(record.row),
+        None if snapshot.full_bags is None else snapshot.full_bags.full_bag(record.row),
+        snapshot.dense_ne[record.row],
+    )
+
+
+def create_gallery(
+    path: Path, folder: BagFolder, vocabulary: str | os.PathLike[str] | None
+) -> None:
+    """Make an empty gallery for the bags of a folder, with the same vocabulary, k1 and b.
+
+    Give the vocabulary if it is not where the folder says.
+    """
+    meta = folder.settings.meta
+    loaded = _load_vocabulary(meta, vocabulary).with_dense(meta.second_backbone or None)
+    own = BagSettings.of(loaded)
+    folder.settings.check_equal(own, str(folder.folder), f"vocabulary {loaded.source}")
+    GalleryStore.create(path, loaded, meta.parameters)
+
+
+def _load_vocabulary(meta: Meta, vocabulary: str | os.PathLike[str] | None) -> Vocabulary:
+    if vocabulary is not None:
+        return Vocabulary.load(vocabulary)
+    shipped = find_shipped(meta.vocabulary_fingerprint)
+    if shipped is not None:
+        return shipped
+    try:
+        return Vocabulary.load(meta.vocabulary)
+    except UnknownVocabulary as error:
+        raise UnknownVocabulary(f"{error}; if it is elsewhere: --vocabulary PATH") from error
+
+
+def load_bags(
+    writer: Writer, gallery_path: Path, folder: BagFolder, progress: Progress
+) -> IndexReport:
+    """Add the images of a folder to a gallery; those that it has already stay as they are."""
+    start = time.perf_counter()
+    own = BagSettings(writer.catalog.meta, writer.full_bags)
+    folder.settings.check_equal(own, str(folder.folder), str(gallery_path))
+    report = IndexReport()
+    done = 0
+    for batch in folder.batches():
+        for image in batch.images:
+            if _has_image(writer, image.file):
+                report.unchanged += 1
+            else:
+                add_image(writer, image.file, image, report, follow_moves=False)
+            if writer.n_pending >= _COMMIT_IMAGES:
+                writer.commit()
+        report.failed += [Failure(failed.path, failed.error) for failed in batch.failed]
+        done += len(batch.images) + len(batch.failed)
+        progress("loading", done, folder.n_rows)
+    writer.commit()
+    report.seconds = time.perf_counter() - start
+    return report
+
+
+def _has_image(writer: Writer, file: FileState) -> bool:
+    known = writer.catalog.at_path(file.path)
+    return known is not None and file.to_record(known.row, known.checksum) == known

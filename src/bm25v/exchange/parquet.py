@@ -1,0 +1,290 @@
+"""A folder of Parquet files with one row for each image; pyarrow reads and writes them.
+
+In: images with their bags, or a folder. Out: files; or `Batch`es, checked. A row has the image's
+key, the facts about its file, its bags as a gallery stores them, its dense vector; or the reason
+why it could not be read. The settings are in the metadata of each file, so that bags of two
+vocabularies are never mixed. Not this module's job: galleries, and encoding images.
+"""
+
+import io
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bm25v.display import first_line, printable
+from bm25v.errors import BagFileError, MissingExtra
+from bm25v.exchange.bags import FORMAT, BagSettings, Batch, FailedImage, ImageBags
+from bm25v.gallery.file_state import FileState
+from bm25v.images import Metadata
+from bm25v.schema import SchemaError, parse_object
+from bm25v.vocabulary.bag import Bag, FullBag, patch_bytes, word_bytes
+
+if TYPE_CHECKING:
+    import pyarrow
+
+Row = ImageBags | FailedImage
+
+_METADATA = b"bm25v"
+_PART = re.compile(r"part-(\d{6,})\.parquet")
+_DICTIONARIES = ("words", "full_words", "full_levels", "full_patches")  # much smaller with one
+_BATCH_ROWS = 1024
+_ROW_GROUP = 16_384
+_HASH_BYTES = 16
+
+
+def part_name(number: int) -> str:
+    """Return the name of a file in a folder of bags.
+
+    >>> part_name(12)
+    'part-000012.parquet'
+    """
+    return f"part-{number:06d}.parquet"
+
+
+def find_parts(folder: Path) -> dict[int, Path]:
+    """Return the files of a folder of bags by their numbers, ascending."""
+    paths = folder.iterdir() if folder.is_dir() else ()
+    matches = ((_PART.fullmatch(path.name), path) for path in paths)
+    return dict(sorted((int(match[1]), path) for match, path in matches if match))
+
+
+def format_part(rows: Sequence[Row], settings: BagSettings) -> bytes:
+    """Return rows as the content of a Parquet file."""
+    require_pyarrow()
+    import pyarrow
+    from pyarrow import parquet
+
+    table = pyarrow.Table.from_pylist(list(map(_to_values, rows)), schema=_make_schema(settings))
+    output = io.BytesIO()
+    parquet.write_table(
+        table,
+        output,
+        compression="zstd",
+        row_group_size=_ROW_GROUP,
+        use_dictionary=[f"{name}.list.element" for name in _DICTIONARIES],
+        use_byte_stream_split=["dense.list.element"],
+    )
+    return output.getvalue()
+
+
+class BagFolder:
+    """The Parquet files of a folder, opened for reading; they must have the same settings."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        require_pyarrow()
+        self.folder = Path(folder)
+        self.parts = find_parts(self.folder)
+        if not self.parts:
+            raise BagFileError(
+                f"{self.folder} has no files such as {part_name(0)}: make them with `bm25v encode` "
+                "or `bm25v export`"
+            )
+        first, *others = self.parts.values()
+        self.settings, self.n_rows = _read_settings(first)
+        for path in others:
+            settings, n_rows = _read_settings(path)
+            settings.check_equal(self.settings, str(path), str(first))
+            self.n_rows += n_rows
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield all rows, in the order of the files."""
+        for number in self.parts:
+            yield from self.read_part(number)
+
+    def read_part(self, number: int) -> Iterator[Batch]:
+        """Yield the rows of one file."""
+        path = self.parts[number]
+        for rows in _read_rows(path):
+            try:
+                yield _to_batch(rows, self.settings)
+            except ValueError as error:
+                raise BagFileError(f"{path} cannot be used ({error}): make it again") from error
+
+    def states(self) -> Iterator[tuple[int, FailedImage]]:
+        """Yield the number of its file, and the key, size, time and error of each row.
+
+        The error is empty if the image could be read.
+        """
+        for number, path in self.parts.items():
+            for rows in _read_rows(path, ["key", "key_bytes", "size", "mtime", "error"]):
+                for failed in _to_failed(rows):
+                    yield number, failed
+
+
+def require_pyarrow() -> None:
+    """Raise `MissingExtra` if pyarrow is not installed."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("a folder of bags", "parquet") from error
+
+
+def _make_schema(settings: BagSettings) -> "pyarrow.Schema":
+    import pyarrow
+
+    word = pyarrow.uint16() if word_bytes(settings.meta.n_words) == 2 else pyarrow.uint32()
+    patch = pyarrow.uint8() if patch_bytes(settings.n_patches) == 1 else pyarrow.uint16()
+    fields = {
+        "key": pyarrow.string(),  # a path, or the id of an image from memory
+        "key_bytes": pyarrow.binary(),  # null, unless the path is not text
+        "content": pyarrow.binary(_HASH_BYTES),
+        "size": pyarrow.int64(),
+        "mtime": pyarrow.timestamp("ns", "UTC"),
+        "width": pyarrow.int32(),
+        "height": pyarrow.int32(),
+        "taken": pyarrow.timestamp("ms"),  # a camera's clock has no time zone
+        "words": pyarrow.list_(word),
+        "tf": pyarrow.list_(pyarrow.uint16()),
+        "full_words": pyarrow.list_(word),
+        "full_levels": pyarrow.list_(pyarrow.uint8()),
+        "full_patches": pyarrow.list_(patch),
+        "dense": pyarrow.list_(pyarrow.float16(), settings.meta.dense_dim),
+        "error": pyarrow.string(),
+    }
+    metadata = json.dumps({"format": FORMAT, **settings.to_dict()})
+    return pyarrow.schema(list(fields.items()), metadata={_METADATA: metadata.encode()})
+
+
+def _to_values(row: Row) -> dict[str, Any]:
+    """Return the values of an image by column; those that it does not have are null."""
+    if isinstance(row, FailedImage):
+        facts = {"size": row.size, "mtime": row.mtime_ns, "error": printable(row.error)}
+        return _to_key(row.path) | facts
+    file = row.file
+    width, height, taken = file.metadata or (None, None, None)
+    values: dict[str, Any] = _to_key(file.path)
+    values |= {"content": file.content, "size": file.size, "mtime": file.mtime_ns}
+    values |= {"width": width, "height": height, "taken": taken}
+    values |= {"words": row.bag.words, "tf": row.bag.tf, "dense": row.dense_e}
+    if row.full_bag is not None:
+        values |= {f"full_{name}": value for name, value in row.full_bag._asdict().items()}
+    return values
+
+
+def _to_key(path: str) -> dict[str, Any]:
+    key = printable(path)
+    return {"key": key, "key_bytes": None if key == path else os.fsencode(path)}
+
+
+def _read_settings(path: Path) -> tuple[BagSettings, int]:
+    """Return the settings of a file, and how many rows it has."""
+    from pyarrow import parquet
+
+    with _reporting(path):
+        with parquet.ParquetFile(path) as file:
+            schema, n_rows = file.schema_arrow, file.metadata.num_rows
+        values = parse_object((schema.metadata or {}).get(_METADATA, b"{}"))
+        version = values.get("format")
+        if isinstance(version, int) and version > FORMAT:
+            raise BagFileError(
+                f"{path} has format {version}, this bm25v reads up to {FORMAT}: upgrade bm25v"
+            )
+        settings = BagSettings.from_dict(values)
+        for field in _make_schema(settings):
+            index = schema.get_field_index(field.name)
+            if index < 0 or schema.field(index).type != field.type:
+                raise ValueError(f"it has no column {field.name} of type {field.type}")
+    return settings, n_rows
+
+
+def _read_rows(path: Path, columns: list[str] | None = None) -> "Iterator[pyarrow.RecordBatch]":
+    from pyarrow import parquet
+
+    with _reporting(path), parquet.ParquetFile(path) as file:
+        yield from file.iter_batches(_BATCH_ROWS, columns=columns)
+
+
+@contextmanager
+def _reporting(path: Path) -> Iterator[None]:
+    """Turn what is wrong with a file into `BagFileError`."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, SchemaError, OSError, ValueError) as error:
+        reason = first_line(str(error))
+        raise BagFileError(f"{path} cannot be read ({reason}): make it again") from error
+
+
+def _to_batch(rows: "pyarrow.RecordBatch", settings: BagSettings) -> Batch:
+    is_failed = rows["error"].is_valid()
+    failed = rows.filter(is_failed)
+    rows = rows.filter(rows["error"].is_null())
+    if any(rows[name].null_count for name in ("content", "size", "mtime", "words", "tf", "dense")):
+        raise ValueError("an image has neither bags nor an error")
+    files = _read_files(rows)
+    n_words = settings.meta.n_words
+    bags = _split_bags(rows, ("words", "tf"), settings.meta.k_post, n_words)
+    full_bags: Sequence[Any] = [None] * len(files)
+    if settings.width:
+        names = ("full_words", "full_levels", "full_patches")
+        full_bags = [FullBag(*b) for b in _split_bags(rows, names, settings.width, n_words)]
+        if np.any(rows["full_patches"].flatten().to_numpy() >= settings.n_patches):
+            raise ValueError(f"full_patches of an image are not below {settings.n_patches}")
+    dense = rows["dense"].flatten().to_numpy(zero_copy_only=False)
+    dense_ne = dense.reshape(len(files), settings.meta.dense_dim)
+    columns = (files, (Bag(*bag) for bag in bags), full_bags, dense_ne)
+    return Batch([ImageBags(*row) for row in zip(*columns, strict=True)], _to_failed(failed))
+
+
+def _read_files(rows: "pyarrow.RecordBatch") -> list[FileState]:
+    names = ("content", "size", "width", "height", "taken")
+    content, size, width, height, taken = (rows[name].to_pylist() for name in names)
+    times = rows["mtime"].cast("int64").to_pylist()
+    metadata = [
+        None if w is None or h is None else Metadata(w, h, t)
+        for w, h, t in zip(width, height, taken, strict=True)
+    ]
+    columns = (_read_keys(rows), content, size, times, metadata)
+    return [FileState(*row) for row in zip(*columns, strict=True)]
+
+
+def _read_keys(rows: "pyarrow.RecordBatch") -> list[str]:
+    keys, raw = rows["key"].to_pylist(), rows["key_bytes"].to_pylist()
+    paths = [key if b is None else os.fsdecode(b) for key, b in zip(keys, raw, strict=True)]
+    if not all(paths):
+        raise ValueError("an image has no key")
+    return paths
+
+
+def _to_failed(rows: "pyarrow.RecordBatch") -> list[FailedImage]:
+    times = rows["mtime"].cast("int64").to_pylist()
+    errors = (error or "" for error in rows["error"].to_pylist())
+    columns = (_read_keys(rows), rows["size"].to_pylist(), times, errors)
+    return [FailedImage(*row) for row in zip(*columns, strict=True)]
+
+
+def _split_bags(
+    rows: "pyarrow.RecordBatch", names: Sequence[str], k: int, n_words: int
+) -> list[tuple[NDArray[Any], ...]]:
+    """Return the columns of bags, one tuple for each row; raise `ValueError` for impossible ones.
+
+    The first column has the words, the second what must be above 0.
+    """
+    lengths = [_list_lengths(rows[name]) for name in names]
+    values = [rows[name].flatten().to_numpy(zero_copy_only=False) for name in names]
+    if any(not np.array_equal(lengths[0], other) for other in lengths[1:]):
+        raise ValueError(f"the lists {', '.join(names)} of an image have different lengths")
+    words, frequencies = values[0].astype(np.int32), values[1]
+    ends = np.cumsum(lengths[0])
+    starts = np.zeros(len(words) + 1, dtype=bool)
+    starts[ends] = True
+    is_ascending = np.diff(words) > 0
+    if np.any(lengths[0] > k) or np.any((words < 0) | (words >= n_words)):
+        raise ValueError(f"{names[0]} of an image are not at most {k} of {n_words:,} words")
+    if not np.all(is_ascending | starts[1:-1]) or not np.all(frequencies > 0):
+        raise ValueError(f"{names[0]} of an image do not ascend, or have {names[1]} of 0")
+    parts = (np.split(column, ends[:-1]) for column in (words, *values[1:]))
+    return list(zip(*parts, strict=True))[: len(rows)]
+
+
+def _list_lengths(lists: Any) -> NDArray[np.int64]:
+    """Return the length of each list; a missing one is empty."""
+    return np.asarray(lists.value_lengths().fill_null(0).to_numpy(), dtype=np.int64)
