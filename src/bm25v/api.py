@@ -12,6 +12,7 @@ from typing import Self, Unpack
 
 from bm25v.duplicates import DuplicateGroup, find_duplicates
 from bm25v.errors import WrongUse
+from bm25v.exchange.ciff import export_ciff
 from bm25v.exchange.galleries import create_gallery, export_bags, load_bags
 from bm25v.exchange.parquet import BagFolder
 from bm25v.explanations.explanation import Explanation, explain_hit, explain_hits
@@ -294,6 +295,10 @@ class Gallery:
     def export_bags(self, folder: PathInput, *, progress: Progress = no_progress) -> int:
         """Write all images with their bags and dense vectors to a new folder; return how many."""
         return export_bags(self.store, Path(check_path(folder)), progress)
+
+    def export_ciff(self, path: PathInput, *, progress: Progress = no_progress) -> int:
+        """Write the index as a file in the Common Index File Format; return how many images."""
+        return export_ciff(self.store, Path(check_path(path)), progress)
 
     def search(
         self,

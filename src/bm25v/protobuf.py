@@ -1,15 +1,16 @@
-"""Reads and writes fields in the format of protocol buffers, as far as ONNX graphs need it.
+"""Reads and writes fields in the format of protocol buffers, as far as ONNX and CIFF need it.
 
 In: field numbers and values, or bytes. Out: bytes, or field numbers and values. Not this module's
-job: what ONNX's fields mean.
+job: what the fields mean.
 """
 
+import struct
 from collections.abc import Iterator
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # how a field's value is stored
 
 
-def field(number: int, value: bytes | str | int) -> bytes:
+def field(number: int, value: bytes | str | int | float) -> bytes:
     """Return one field: a number, or text, bytes or a message after their length.
 
     >>> field(1, 300).hex(" ")
@@ -19,8 +20,19 @@ def field(number: int, value: bytes | str | int) -> bytes:
     """
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
+    if isinstance(value, float):
+        return _varint(number << 3 | _FIXED64) + struct.pack("<d", value)
     payload = value.encode() if isinstance(value, str) else value
     return _varint(number << 3 | _BYTES) + _varint(len(payload)) + payload
+
+
+def delimited(message: bytes) -> bytes:
+    """Return a message after its length, as in a file of several messages.
+
+    >>> delimited(field(1, 300)).hex(" ")
+    '03 08 ac 02'
+    """
+    return _varint(len(message)) + message
 
 
 def read_fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:

@@ -106,21 +106,30 @@ def encode(
     "--output",
     required=True,
     type=PathType(path_type=Path),
-    help="A new folder.",
+    help="A new folder; a file for --format ciff.",
+)
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["parquet", "ciff"]),
+    default="parquet",
+    show_default=True,
+    help="parquet: a folder of bags. ciff: the postings of the index.",
 )
 @json_option
-def export(gallery_path: Path, output: Path, as_json: bool) -> None:
-    """Write a gallery as a folder of bags.
+def export(gallery_path: Path, output: Path, file_format: str, as_json: bool) -> None:
+    """Write a gallery as files for other programs.
 
-    The bags are Parquet files with one row for each image: path, content hash, size, dates, words
-    and their frequencies, dense vector. `bm25v load` makes a gallery of them. Needs the extra
-    parquet.
+    A folder of bags has Parquet files with one row for each image: path, content hash, size, dates,
+    words and their frequencies, dense vector. `bm25v load` makes a gallery of it. Needs the extra
+    parquet. CIFF, the Common Index File Format, is a file that Lucene, PISA and other engines read.
     """
     from bm25v.api import Gallery
     from bm25v.cli.progress import progress_bar
 
     with Gallery.open(gallery_path) as gallery, progress_bar() as progress:
-        n_images = gallery.export_bags(output, progress=progress)
+        write = gallery.export_ciff if file_format == "ciff" else gallery.export_bags
+        n_images = write(output, progress=progress)
     if as_json:
         print_json({"pictures": n_images, "path": str(output)})
     else:

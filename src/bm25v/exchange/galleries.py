@@ -7,6 +7,7 @@ their files had been indexed. Not this module's job: the format of the files (`p
 import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bm25v.errors import GalleryError, UnknownVocabulary, WrongUse
@@ -43,9 +44,7 @@ def export_bags(store: GalleryStore, folder: Path, progress: Progress) -> int:
                 "`bm25v index` on its folders adds them"
             )
         n_done = 0
-        with replacing_folder(folder) as scratch, store.catalog.transaction():
-            if store.catalog.state() != snapshot.state:
-                raise RowsRenumbered
+        with read_unchanged(store, snapshot), replacing_folder(folder) as scratch:
             for number, rows in enumerate(_read_images(store, snapshot)):
                 replace_file(scratch / part_name(number), format_part(rows, settings))
                 n_done += len(rows)
@@ -53,6 +52,15 @@ def export_bags(store: GalleryStore, folder: Path, progress: Progress) -> int:
         return n_done
 
     return store.read(export)
+
+
+@contextmanager
+def read_unchanged(store: GalleryStore, snapshot: Snapshot) -> Iterator[None]:
+    """Make the catalogue that of a snapshot; raise `RowsRenumbered` if it has changed since."""
+    with store.catalog.transaction():
+        if store.catalog.state() != snapshot.state:
+            raise RowsRenumbered
+        yield
 
 
 def _read_images(store: GalleryStore, snapshot: Snapshot) -> Iterator[list[ImageBags]]:
