@@ -65,6 +65,15 @@ def synthetic() -> SyntheticImages:
     return SyntheticImages(dim=8, seed=3)
 
 
+def test_batches_on_a_device_are_timed_beside_the_others() -> None:
+    pytest.importorskip("torch")
+    sizes = ("--n", "300", "--dim", "8", "--queries", "3", "--ann-limit", "0")
+    result = run_search(*sizes, "--device", "cpu", "--json")
+    (times,) = json.loads(result.output)
+    assert times["systems"]["batch-cpu"]["median_ms"] > 0
+    assert times["systems"]["batch-cpu"]["bytes_per_vector"] > 16 * 8
+
+
 def test_synthetic_bags_are_valid(synthetic: SyntheticImages) -> None:
     bags = synthetic.draw_images(20_000).bags
     assert (np.diff(bags["words"].astype(int), axis=1) > 0).all()

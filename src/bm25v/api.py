@@ -59,6 +59,7 @@ class Gallery:
     def __init__(self, store: GalleryStore) -> None:
         self.store = store
         self._word_statistics = WordStatistics(store)
+        self._devices: dict[str, engine.FindMany] = {}
 
     @classmethod
     def create(
@@ -326,17 +327,29 @@ class Gallery:
         return self._let_explain(checked, engine.search(self.store, checked))
 
     def search_many(
-        self, queries: Iterable[Query | QueryImage], **options: Unpack[QueryOptions]
+        self,
+        queries: Iterable[Query | QueryImage],
+        *,
+        device: str | None = None,
+        **options: Unpack[QueryOptions],
     ) -> list[Results]:
         """Search with many images or queries on all CPUs; each result is that of `search`.
 
-        The options are those of the images; a `Query` has its own.
+        The options are those of the images; a `Query` has its own. With a `device` of torch, such
+        as "cuda", candidates are found there, for many queries at once; the hits are the same.
         """
         checked = [q if isinstance(q, Query) else Query.of(q, **options) for q in queries]
-        return [
-            self._let_explain(query, results)
-            for query, results in zip(checked, engine.search_many(self.store, checked), strict=True)
-        ]
+        if device is None:
+            found = engine.search_many(self.store, checked)
+        else:
+            found = engine.search_together(self.store, checked, self._find_on(device))
+        pairs = zip(checked, found, strict=True)
+        return [self._let_explain(query, results) for query, results in pairs]
+
+    def _find_on(self, device: str) -> engine.FindMany:
+        from bm25v.device import SearchOnDevice
+
+        return self._devices.setdefault(device, SearchOnDevice(device))
 
     def _let_explain(self, query: Query, results: Results) -> Results:
         one, several = partial(self.explain, query), partial(explain_hits, self.store, query)

@@ -113,7 +113,12 @@ def encode(
 )
 @click.option("--k", default=200, show_default=True, type=click.IntRange(1), help="Candidates.")
 @click.option("--queries", "n_queries", default=50, show_default=True, type=click.IntRange(1))
-@click.option("--threads", type=click.IntRange(1), help="Of the batch row  [default: all CPUs]")
+@click.option("--threads", type=click.IntRange(1), help="Of the batch rows  [default: all CPUs]")
+@click.option(
+    "--device",
+    metavar="DEVICE",
+    help="Also search in batches with torch: cpu, cuda. Needs the extra train.",
+)
 @click.option(
     "--ann-limit",
     default=100_000,
@@ -130,6 +135,7 @@ def search(
     k: int,
     n_queries: int,
     threads: int | None,
+    device: str | None,
     ann_limit: int,
     seed: int,
     output: Path | None,
@@ -158,6 +164,7 @@ def search(
             queries,
             k=k,
             threads=threads,
+            device=device,
             ann_limit=ann_limit,
             warn=lambda message: echo(message, err=True),
         )

@@ -56,6 +56,14 @@ class Ranked(NamedTuple):
     scores: NDArray[np.float64]
 
 
+class SearchRequest(NamedTuple):
+    """A search of a batch: its words, how many rows, and which of them are allowed."""
+
+    words: WeightedWords
+    k: int
+    allowed_n: Flags | None = None  # a flag for each row; None: all
+
+
 class QueryTerms(NamedTuple):
     """The words of a query that the vocabulary has, prepared for looking up words of bags."""
 
@@ -128,6 +136,11 @@ class Searcher:
     def live_n(self) -> Flags:
         """A flag for each row: whether it is searched."""
         return self._live_n
+
+    @property
+    def bags(self) -> tuple[NDArray[np.unsignedinteger], NDArray[np.uint16]]:
+        """The words and the stored tf of each row; a slot with tf 0 is empty."""
+        return self._bags
 
     @property
     def nbytes(self) -> int:
@@ -203,6 +216,10 @@ class Searcher:
         with ThreadPoolExecutor(threads) as pool:
             results = pool.map(lambda part: [self.search(query, k) for query in part], parts)
             return list(itertools.chain.from_iterable(results))
+
+    def score_rows(self, rows: NDArray[np.int64], terms: QueryTerms) -> RowScores:
+        """Return those of the given rows that share a word with a query, and their scores."""
+        return (self._scan_compiled if self._blocks else self._scan)(rows, terms)
 
     def sum_values(
         self, words: NDArray[np.integer], values: NDArray[np.float64]

@@ -7,11 +7,11 @@ images than candidates are asked for, words and hybrid order all of them.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from bm25v.gallery.records import ImageRecord
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
-from bm25v.index.searcher import top_positions
+from bm25v.index.searcher import Ranked, Searcher, SearchRequest, top_positions
 from bm25v.search.concepts import sum_log_probabilities
 from bm25v.search.encode import EncodedQuery, encode_batch, encode_query
 from bm25v.search.filters import covers_enough, explain_no_match, flag_rows
@@ -29,6 +29,11 @@ from bm25v.search.ranking import cosines, score_full_bags
 from bm25v.search.results import Hit, Match, Matcher, Results, concept_weight
 from bm25v.threads import available_cpus
 from bm25v.vocabulary import Encoding
+
+# The searcher of a snapshot and first stages in; what the searcher would return for each out.
+FindMany = Callable[[Searcher, Sequence[SearchRequest]], Sequence[Ranked]]
+T = TypeVar("T")
+R = TypeVar("R")
 
 DEFAULT_CANDIDATES = {"hybrid": 1000, "words": 1000, "two-stage": 200}
 
@@ -83,24 +88,67 @@ def search_many(store: GalleryStore, queries: Sequence[Query]) -> list[Results]:
     if not queries:
         return []
     store.snapshot().searcher.prepare_for(len(queries))
-    size = store.vocabulary.backbone.batch_size
-    chunks = [queries[start : start + size] for start in range(0, len(queries), size)]
 
     def search_chunk(chunk: Sequence[Query]) -> list[Results]:
         encodings = encode_batch(chunk, store)
         return [search(store, *pair) for pair in zip(chunk, encodings, strict=True)]
 
+    return _in_threads(search_chunk, queries, store.vocabulary.backbone.batch_size)
+
+
+def search_together(
+    store: GalleryStore, queries: Sequence[Query], find_many: FindMany
+) -> list[Results]:
+    """Search with many queries; `find_many` computes their first stages, several at a time."""
+    if not queries:
+        return []
+    start = time.perf_counter()
+    encodings = _in_threads(
+        lambda chunk: encode_batch(chunk, store), queries, store.vocabulary.backbone.batch_size
+    )
+
+    def search_snapshot(snapshot: Snapshot) -> list[Results]:
+        encoded = _in_threads(
+            lambda pairs: [encode_query(query, store, snapshot, given) for query, given in pairs],
+            list(zip(queries, encodings, strict=True)),
+        )
+        plans = [plan_candidates(*pair, snapshot) for pair in zip(encoded, queries, strict=True)]
+        encoded_at = time.perf_counter()
+        requests = [plan for plan in plans if isinstance(plan, SearchRequest)]
+        ranked = iter(find_many(snapshot.searcher, requests))
+        found_at = time.perf_counter()
+        found = [next(ranked) if isinstance(plan, SearchRequest) else None for plan in plans]
+        results = _in_threads(
+            lambda parts: [search_encoded(e, q, store, snapshot, f) for e, q, f in parts],
+            list(zip(encoded, queries, found, strict=True)),
+        )
+        times = {"encode": encoded_at - start, "sparse": found_at - encoded_at}
+        ms = {stage: seconds / len(queries) * 1e3 for stage, seconds in times.items()}
+        return [replace(result, ms={**result.ms, **ms}) for result in results]
+
+    return store.read(search_snapshot)
+
+
+def _in_threads(
+    function: Callable[[Sequence[T]], Sequence[R]], values: Sequence[T], size: int = 1
+) -> list[R]:
+    """Apply a function to parts of some values on all CPUs; return its results in their order."""
+    parts = [values[start : start + size] for start in range(0, len(values), size)]
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(available_cpus()) as pool:
-        return list(chain.from_iterable(pool.map(search_chunk, chunks)))
+        return list(chain.from_iterable(pool.map(function, parts)))
 
 
 def search_encoded(
-    encoded: EncodedQuery, query: Query, store: GalleryStore, snapshot: Snapshot
+    encoded: EncodedQuery,
+    query: Query,
+    store: GalleryStore,
+    snapshot: Snapshot,
+    found: Ranked | None = None,
 ) -> Results:
-    """Return the hits of a query that is encoded already."""
+    """Return the hits of a query that is encoded already; `found` are those of the first stage."""
     names = store.word_names
     matcher = Matcher(encoded, snapshot, names)
-    ranked = rank_rows(encoded, query, snapshot, matcher.sparse_factor)
+    ranked = rank_rows(encoded, query, snapshot, matcher.sparse_factor, found)
     rows = ranked.rows.tolist()
     paths = store.catalog.paths_of(rows, snapshot.state.generation)
     similarities = ranked.cosines
@@ -184,11 +232,15 @@ def _compare(ranked: RankedRows, position: int, is_sum: bool) -> Standing:
 
 
 def rank_rows(
-    encoded: EncodedQuery, query: Query, snapshot: Snapshot, sparse_factor: float
+    encoded: EncodedQuery,
+    query: Query,
+    snapshot: Snapshot,
+    sparse_factor: float,
+    found: Ranked | None = None,
 ) -> RankedRows:
     """Return the best k rows: first stage by the words of the index, second stage by mode."""
     start = time.perf_counter()
-    rows, first_scores = _find_candidates(encoded, query, snapshot)
+    rows, first_scores = _find_candidates(encoded, query, snapshot, found)
     first_stage_end = time.perf_counter()
     kept = np.arange(len(rows))
     similarities = None
@@ -224,13 +276,10 @@ def rank_rows(
     )
 
 
-def _find_candidates(
+def plan_candidates(
     encoded: EncodedQuery, query: Query, snapshot: Snapshot
-) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
-    """Return the rows that the second stage orders, best first, and their scores.
-
-    There are no scores if these are all rows that the filters allow.
-    """
+) -> SearchRequest | NDArray[np.int64]:
+    """Return the first stage of a search, or all rows that the filters allow if it needs none."""
     flags = flag_rows(snapshot, encoded, query.min_coverage)
     n_candidates = max(query.k, query.candidates or DEFAULT_CANDIDATES.get(encoded.mode, 0))
     if encoded.mode == "sparse":
@@ -238,8 +287,23 @@ def _find_candidates(
     n_allowed = snapshot.searcher.statistics.n if flags is None else int(np.count_nonzero(flags))
     is_full = encoded.mode in ("dense", "concepts")
     if is_full or (encoded.uses_full_bags and n_allowed <= n_candidates):
-        return snapshot.rows if flags is None else np.flatnonzero(flags), None
-    rows, scores = snapshot.searcher.search(encoded.first_words, n_candidates, among=flags)
+        return snapshot.rows if flags is None else np.flatnonzero(flags)
+    return SearchRequest(encoded.first_words, n_candidates, flags)
+
+
+def _find_candidates(
+    encoded: EncodedQuery, query: Query, snapshot: Snapshot, found: Ranked | None
+) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
+    """Return the rows that the second stage orders, best first, and their scores.
+
+    There are no scores if these are all rows that the filters allow.
+    """
+    if found is None:
+        plan = plan_candidates(encoded, query, snapshot)
+        if not isinstance(plan, SearchRequest):
+            return plan, None
+        found = snapshot.searcher.search(plan.words, plan.k, among=plan.allowed_n)
+    rows, scores = found
     return rows[scores > 0], scores[scores > 0]
 
 

@@ -10,7 +10,7 @@ against each other. Systems that are not installed are skipped.
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from bm25v.research.bench import search_systems
 from bm25v.research.bench.search_systems import System, time_build
 from bm25v.research.bench.workload import BenchQuery, Collection, synthetic_file, write_gallery
 from bm25v.search import engine
+from bm25v.threads import available_cpus
 
 DENSE_HITS = 10  # hits of a search that ends with dense vectors or full bags
 DEFAULT_CANDIDATES = engine.DEFAULT_CANDIDATES["words"]  # of a search by full bags
@@ -93,16 +94,24 @@ def time_search(
     k: int,
     ann_limit: int,
     threads: int | None = None,
+    device: str | None = None,
     warn: Warn = lambda message: None,
 ) -> SearchTimes:
     """Time changes and every installed system; approximate systems in up to `ann_limit` images.
 
-    `threads` is for the batch search only; all CPUs by default.
+    `threads` is for the batch searches only; all CPUs by default. One of them is on a `device` of
+    torch, if it is given.
     """
     k = min(k, len(images))
     update = time_updates(images, queries, k)
     systems = time_systems(
-        images, queries.queries(), k=k, ann_limit=ann_limit, threads=threads, warn=warn
+        images,
+        queries.queries(),
+        k=k,
+        ann_limit=ann_limit,
+        threads=threads,
+        device=device,
+        warn=warn,
     )
     return SearchTimes(len(images), k, images.dim, systems, update)
 
@@ -115,6 +124,7 @@ def time_systems(
     ann_limit: int,
     only: Sequence[str] | None = None,
     threads: int | None = None,
+    device: str | None = None,
     warn: Warn = lambda message: None,
 ) -> dict[str, SystemTimes]:
     """Time searches alone; with `only`, just these systems and the first stage."""
@@ -131,8 +141,14 @@ def time_systems(
             for name in _APPROXIMATE
             if name in systems
         }
-        milliseconds = _take_turns(systems, queries, partial(_batch, searcher, queries, k, threads))
-    built = {**systems, "batch": first}
+        threads = threads or available_cpus()
+        batch: Callable[[], object] = partial(_batch, searcher, queries, k, threads)
+        built, batches = {**systems, "batch": first}, {"batch": batch}
+        if device is not None:
+            name, given = f"batch-{device}", (searcher, device, queries, k, threads)
+            built[name], batches[name] = search_systems.on_device(*given)
+            _check_same(built[name], first, f"{name} and first-stage", queries[:_CHECKED])
+        milliseconds = _take_turns(systems, queries, batches)
     return {
         name: SystemTimes(
             float(np.median(ms)),
@@ -210,10 +226,15 @@ def _build_systems(
 
 def _check_results(systems: dict[str, System], queries: Sequence[BenchQuery]) -> None:
     for name, other in _SAME_RESULTS.items():
-        for query in queries if {name, other} <= systems.keys() else ():
-            if not same_ranking(systems[name].search(query), systems[other].search(query)):
-                words = query.words.words.tolist()
-                raise RuntimeError(f"{name} and {other} return different hits for words {words}")
+        if {name, other} <= systems.keys():
+            _check_same(systems[name], systems[other], f"{name} and {other}", queries)
+
+
+def _check_same(system: System, other: System, names: str, queries: Sequence[BenchQuery]) -> None:
+    for query in queries:
+        if not same_ranking(system.search(query), other.search(query)):
+            words = query.words.words.tolist()
+            raise RuntimeError(f"{names} return different hits for words {words}")
 
 
 def _recall(system: System, exact: System, queries: Sequence[BenchQuery]) -> float:
@@ -240,20 +261,24 @@ def same_ranking(ranked: Ranked, other: Ranked) -> bool:
 
 
 def _take_turns(
-    systems: dict[str, System], queries: Sequence[BenchQuery], batch: Callable[[], None]
+    systems: dict[str, System],
+    queries: Sequence[BenchQuery],
+    batches: Mapping[str, Callable[[], object]],
 ) -> dict[str, list[float]]:
     """Return the milliseconds of each query and system; a batch runs all queries at once."""
-    milliseconds: dict[str, list[float]] = {name: [] for name in ("first-stage", "batch", *systems)}
+    names = ("first-stage", *batches, *systems)
+    milliseconds: dict[str, list[float]] = {name: [] for name in names}
     for start in range(0, len(queries), _TURN):
         turn = queries[start : start + _TURN]
         for name, system in systems.items():
             system.search(turn[-1])  # not timed: the CPU's caches hold another system's data
             milliseconds[name] += [_ms(partial(system.search, query)) for query in turn]
-        milliseconds["batch"].append(_ms(batch) / len(queries))
+        for name, search in batches.items():
+            milliseconds[name].append(_ms(search) / len(queries))
     return milliseconds
 
 
-def _batch(searcher: Searcher, queries: Sequence[BenchQuery], k: int, threads: int | None) -> None:
+def _batch(searcher: Searcher, queries: Sequence[BenchQuery], k: int, threads: int) -> None:
     searcher.search_many([query.words for query in queries], k, threads=threads)
 
 

@@ -14,9 +14,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
+from bm25v.device import DeviceSearcher
 from bm25v.index.bm25 import Statistics, saturation
-from bm25v.index.searcher import Ranked, Searcher, top_positions
+from bm25v.index.searcher import Ranked, Searcher, SearchRequest, top_positions
 from bm25v.research.bench.workload import BenchQuery, Collection
 from bm25v.research.memory_gallery import MemoryGallery, encode_bag
 from bm25v.research.systems import vectors
@@ -65,6 +67,20 @@ def first_stage(searcher: Searcher, images: Collection, k: int, build_s: float) 
     """Our top k by BM25."""
     nbytes = images.bags.nbytes + searcher.nbytes
     return System(lambda query: searcher.search(query.words, k), build_s, nbytes)
+
+
+def on_device(
+    searcher: Searcher, device: str, queries: Sequence[BenchQuery], k: int, threads: int
+) -> tuple[System, Callable[[], list[Ranked]]]:
+    """Our top k by BM25 on a device of torch: for one query, and for all of them at once."""
+    device_searcher, build_s = time_build(lambda: DeviceSearcher(searcher, device))
+
+    def search(queries: Sequence[BenchQuery]) -> list[Ranked]:
+        with threadpool_limits(threads):
+            return device_searcher.search_many([SearchRequest(q.words, k) for q in queries])
+
+    system = System(lambda query: search([query])[0], build_s, device_searcher.nbytes)
+    return system, lambda: search(queries)
 
 
 def two_stage(first: System, images: Collection, k: int) -> System:
