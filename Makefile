@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -q -c constraints.txt
 
-.PHONY: help demo test check docs pictures install bench lowest clean
+.PHONY: help demo test check docs pictures install bench ray lowest clean
 
 help: ## list these commands
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
@@ -32,6 +32,10 @@ install: $(VENV)/full ## .venv with every extra
 
 bench: $(VENV)/core ## measure how fast images are indexed on this machine
 	$(BIN)/bm25v bench encode
+
+ray: $(VENV)/full ## test encoding on Ray clusters; Ray is 240 MB, and not part of install
+	$(PIP) -e '.[ray]'
+	$(BIN)/python -m pytest tests/test_ray.py
 
 LOWEST := build/lowest
 lowest: ## test the lowest versions that pyproject.toml allows; before a release, minutes

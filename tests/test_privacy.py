@@ -195,11 +195,12 @@ def test_libraries_are_silenced_before_they_are_imported(work: Path) -> None:
     program = (
         "import os, bm25v\n"
         "print(os.environ['ORT_DISABLE_TELEMETRY'], os.environ['HF_HUB_DISABLE_TELEMETRY'])\n"
+        "print(os.environ['RAY_USAGE_STATS_ENABLED'])\n"
         "from bm25v.backbones import load_backbone\n"
         "load_backbone('net/spec.toml').load_weights()\n"
     )
     done = run_program(program, work=work, home=str(work))
-    assert (done.stdout, done.stderr) == ("1 1\n", "")
+    assert (done.stdout, done.stderr) == ("1 1\n0\n", "")
     assert not (work / ".cache").exists()
 
 

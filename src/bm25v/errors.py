@@ -10,6 +10,7 @@ Bm25vError
 ├── VocabularyError        a vocabulary folder cannot be used
 │   └── UnknownVocabulary  no vocabulary of that name or path
 ├── BagFileError           a file of bags cannot be used
+├── ClusterError           a Ray cluster cannot be used
 ├── ServerError            a server does not answer, or not as expected
 ├── EvaluationError        a data set, a run or a measurement cannot be used
 └── GalleryError
@@ -72,6 +73,10 @@ class UnknownVocabulary(VocabularyError):
 
 class BagFileError(Bm25vError):
     """A file of bags cannot be used."""
+
+
+class ClusterError(Bm25vError):
+    """A Ray cluster cannot be used."""
 
 
 class ServerError(Bm25vError):

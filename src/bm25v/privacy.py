@@ -20,6 +20,8 @@ _SETTINGS = {
     "ORT_DISABLE_TELEMETRY": "1",
     # huggingface_hub and transformers: names of models and versions, beside each download.
     "HF_HUB_DISABLE_TELEMETRY": "1",
+    # Ray: facts about the cluster, every hour.
+    "RAY_USAGE_STATS_ENABLED": "0",
 }
 
 _log = logging.getLogger(__name__)

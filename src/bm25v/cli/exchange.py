@@ -15,6 +15,7 @@ from bm25v.cli.options import (
 )
 from bm25v.cli.printing import echo, print_json
 from bm25v.display import count, display_path, duration
+from bm25v.errors import WrongUse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,6 +46,18 @@ if TYPE_CHECKING:
 )
 @click.option("--retry", is_flag=True, help="Also read images again that were unreadable before.")
 @click.option("--workers", type=click.IntRange(1), help="Threads  [default: one for each CPU]")
+@click.option(
+    "--ray",
+    "ray_address",
+    metavar="ADDRESS",
+    help="Encode on a Ray cluster: local (this machine), auto (the cluster of this node), "
+    "host:port or ray://host:port. Needs the extra ray.",
+)
+@click.option(
+    "--cpus-per-actor",
+    type=click.IntRange(1),
+    help="With --ray: threads of a process that encodes  [default: 4, or all of a smaller node]",
+)
 @json_option
 def encode(
     paths: tuple[str, ...],
@@ -55,6 +68,8 @@ def encode(
     images_per_file: int,
     retry: bool,
     workers: int | None,
+    ray_address: str | None,
+    cpus_per_actor: int | None,
     as_json: bool,
 ) -> None:
     """Encode images to a folder of bags, without a gallery.
@@ -67,19 +82,29 @@ def encode(
     from bm25v.cli.progress import progress_bar
     from bm25v.exchange.bags import BagSettings
     from bm25v.exchange.encode import encode_folder, encode_here
+    from bm25v.exchange.on_ray import encode_on
     from bm25v.exchange.parquet import require_pyarrow
     from bm25v.threads import available_cpus
     from bm25v.vocabulary import Vocabulary
 
     require_pyarrow()
+    if ray_address is None and cpus_per_actor is not None:
+        raise WrongUse("--cpus-per-actor is for --ray: give --workers")
+    if ray_address is not None and workers is not None:
+        raise WrongUse("--workers is for this process alone: with --ray, give --cpus-per-actor")
     loaded = Vocabulary.load(vocabulary).with_dense(dense)
+    settings = BagSettings.of(loaded)
+    if ray_address is None:
+        encode_parts = encode_here(loaded, workers or available_cpus())
+    else:
+        encode_parts = encode_on(ray_address, settings, cpus_per_actor)
     try:
         with progress_bar() as progress:
             report = encode_folder(
                 paths,
                 output,
-                BagSettings.of(loaded),
-                encode_here(loaded, workers or available_cpus()),
+                settings,
+                encode_parts,
                 exclude=exclude,
                 images_per_file=images_per_file,
                 retry=retry,
