@@ -290,7 +290,7 @@ class Gallery:
         bags = BagFolder(folder)
         with Writer(self.path, timeout=timeout) as writer:
             report = load_bags(writer, self.path, bags, progress)
-            self._calibrate(writer)
+            self._learn(writer)
         return report
 
     def export_bags(self, folder: PathInput, *, progress: Progress = no_progress) -> int:
