@@ -183,6 +183,7 @@ EXCEPTIONS = {
     "gallery/store.py",  # a scratch folder that is renamed
     "research/ablate.py",  # a log: each line is synced
     "research/bench/explain.py",  # scratch folders, as of the next ones
+    "research/bench/serve.py",
     "research/bench/soak/child.py",
     "research/bench/soak/journal.py",
     "research/bench/workload.py",
