@@ -18,6 +18,7 @@ from PIL import Image
 
 from bm25v import Gallery, StoredImage
 from bm25v.backbones.toy import ToyBackbone
+from bm25v.explanations.word_examples import find_examples
 from bm25v.server.images import from_id, to_id
 from bm25v.server.problems import Busy
 from bm25v.server.slots import Slots
@@ -300,6 +301,7 @@ def test_status_routes(client: Client, gallery: Gallery) -> None:
     assert client.get("/").json()["openapi"] == "/v1/openapi.json"
     stats = client.get("/v1/stats").json()
     assert stats.pop("version")
+    assert stats.pop("writable") is False
     assert stats.pop("watch") == []
     assert stats == gallery.info().to_dict()
     (gallery.path / "bags.rows").write_bytes(b"")
@@ -491,3 +493,96 @@ def test_what_another_process_commits_is_visible_and_searches_go_on(
     assert {n for _, n in answers} <= {11, 41}
     assert search(0) == (200, 41)
     assert client.get("/v1/images").json()["total"] == 42
+
+
+def test_a_word_is_cut_out_of_an_image_and_of_its_best_example(
+    client: Client, gallery: Gallery, photos: Path
+) -> None:
+    path = str(photos / "3.png")
+    hit = gallery.search(StoredImage(path), k=1)[0]
+    word = hit.words[0].word
+    for url in (f"/v1/images/{to_id(path)}/crop?word={word}", f"/v1/words/{word}/crop?size=128"):
+        response = client.get(url)
+        assert response.headers["content-type"] == "image/jpeg"
+        assert response.headers["cache-control"].startswith("private, max-age=")
+        with Image.open(io.BytesIO(response.content)) as crop:
+            assert crop.size == (128, 128)
+    examples = gallery.store.read(
+        lambda snapshot: find_examples(gallery.store, snapshot, [word], n=1)
+    )
+    best = to_id(examples[word][0].path)
+    assert client.get(f"/v1/images/{best}/crop?word={word}").content == response.content
+    n_words = gallery.info().words
+    failed(client.get(f"/v1/words/{n_words}/crop"), 404, "unknown-word")
+    failed(client.get(f"/v1/images/{best}/crop?word={n_words}"), 404, "unknown-word")
+    for file in photos.iterdir():
+        file.unlink()
+    assert client.get(f"/v1/images/{best}/crop?word={word}").status_code == 200, "kept"
+    failed(client.get(f"/v1/images/{best}/crop?word={word}&size=64"), 404, "no-file")
+    failed(client.get(f"/v1/words/{word}/crop?size=64"), 404, "no-example")
+
+
+def test_words_are_located_in_an_uploaded_image(client: Client, photos: Path) -> None:
+    content, image = (photos / "3.png").read_bytes(), to_id(str(photos / "3.png"))
+    words = [word["word"] for word in client.get("/v1/words?limit=3").json()["words"]]
+    query = json.dumps({"words": words})
+    found = client.upload(content, query=query, path="/v1/heatmap").json()["words"]
+    for word, entry in zip(words, found, strict=True):
+        stored = client.get(f"/v1/heatmap?image={image}&word={word}&format=json").json()
+        assert entry == {"word": word, "grid": stored["grid"]}
+    two = client.upload(content, content, query=query, path="/v1/heatmap")
+    failed(two, 422, "wrong-value", "exactly one")
+    failed(client.upload(b"", query=query, path="/v1/heatmap"), 422, "unreadable-image")
+    wrong = client.upload(content, query='{"words": [999999]}', path="/v1/heatmap")
+    assert wrong.status_code == 400
+
+
+def test_a_heat_map_of_another_word_needs_no_second_encoding(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = client.ids()[0]
+    first = client.get(f"/v1/heatmap?image={image}&word=1&format=json").json()
+    monkeypatch.setattr(ToyBackbone, "forward", None)
+    second = client.get(f"/v1/heatmap?image={image}&word=2&format=json")
+    assert second.status_code == 200
+    assert client.get(f"/v1/heatmap?image={image}&word=1&format=json").json() == first
+
+
+def test_folders_and_names_are_suggested(client: Client, gallery: Gallery, photos: Path) -> None:
+    assert client.get("/v1/folders").json() == {"root": str(photos), "folders": []}
+    (photos / "a" / "b").mkdir(parents=True)
+    for n, folder in enumerate(("a", "a/b", "a/b")):
+        make_image(80 + n).save(photos / folder / f"{n}.png")
+    gallery.add(photos)
+    gallery.add({"shop/cat-7": make_pixels(7)})
+    folders = client.get("/v1/folders").json()["folders"]
+    assert folders == [
+        {"path": str(photos / "a"), "pictures": 3},
+        {"path": str(photos / "a" / "b"), "pictures": 2},
+    ]
+    for folder in folders:
+        listed = client.get("/v1/images", params={"folder": folder["path"]}).json()
+        assert listed["total"] == folder["pictures"]
+    gallery.name_words({1: "Crème", 2: "cream puff", 3: "ice cream"})
+    assert client.get("/v1/terms?prefix=cre").json() == {"terms": ["Crème", "cream puff"]}
+    assert client.get("/v1/terms?prefix=cre&limit=1").json() == {"terms": ["Crème"]}
+
+
+def test_an_explanation_has_the_sum_that_people_read(client: Client) -> None:
+    query, hit = client.ids()[:2]
+    explained = client.get("/v1/explain", params={"query": query, "hit": hit, "words": 256}).json()
+    *terms, score = explained["sum"]
+    assert sum(float(term["value"]) for term in terms) == pytest.approx(float(score["value"]))
+    assert score["label"] == "score"
+    points = [word["points"] for word in explained["words"]]
+    assert sum(points) == pytest.approx(round(explained["sparse"], 2))
+    for word in explained["words"]:
+        assert word["example_ids"] == [to_id(path) for path in word["examples"]]
+
+
+def test_the_gallery_says_whether_it_can_be_changed(gallery: Gallery, tmp_path: Path) -> None:
+    for writable in (True, False):
+        with serving(gallery, tmp_path / "cache", writable=writable) as client:
+            assert client.get("/v1/stats").json()["writable"] is writable
+            word = client.get("/v1/words/1").json()
+            assert word["name_command"].startswith("bm25v words name 1 'NEW NAME' -g ")

@@ -117,7 +117,7 @@ def _choose(
         path = usable[row]
         if path is not None and distinct.accept(row):
             n_chosen += 1
-            yield row, WordExample(path, _find_patch(store, snapshot, row, word))
+            yield row, WordExample(path, find_patch(store, snapshot, row, word))
         if n_chosen == n:
             return
 
@@ -130,12 +130,15 @@ def _usable_path(store: GalleryStore, snapshot: Snapshot, row: int) -> str | Non
         return None
 
 
-def _find_patch(store: GalleryStore, snapshot: Snapshot, row: int, word: int) -> PatchBox:
+def find_patch(store: GalleryStore, snapshot: Snapshot, row: int, word: int) -> PatchBox:
     """Return where a word is strongest; all of the image if that was not stored."""
     if snapshot.full_bags is None:
         return PatchBox(0, 0, 1, 1)
     full_bag = snapshot.full_bags.full_bag(row)
-    (patch,) = full_bag.patches[full_bag.words == word].tolist()
+    patches = full_bag.patches[full_bag.words == word].tolist()
+    if not patches:
+        return PatchBox(0, 0, 1, 1)
+    (patch,) = patches
     n_rows, n_columns = store.vocabulary.backbone.grid
     y, x = divmod(patch, n_columns)
     return PatchBox(x / n_columns, y / n_rows, 1 / n_columns, 1 / n_rows)

@@ -16,12 +16,14 @@ from bm25v.privacy import cache_folder
 from bm25v.server import problems
 from bm25v.server.access import Access
 from bm25v.server.changes import change_routes
+from bm25v.server.crops import crop_routes
 from bm25v.server.guard import Guard
 from bm25v.server.images import ImageFiles, image_routes
 from bm25v.server.metrics import METRICS_TYPE, Metrics
 from bm25v.server.responses import PREFIX, STATUS, describe_json, json_response
 from bm25v.server.searches import search_routes
 from bm25v.server.slots import Slots
+from bm25v.server.suggestions import suggestion_routes
 from bm25v.server.thumbnails import Thumbnails
 from bm25v.server.watch import Watcher
 from bm25v.server.words import word_routes
@@ -82,7 +84,9 @@ def create_app(
         image_routes(
             gallery, files, searching, thumbnails, thumbnailing, without_metadata=strip_metadata
         ),
-        word_routes(gallery, searching, watched),
+        word_routes(gallery, searching, watched, writable=writable),
+        crop_routes(gallery, files, searching, thumbnailing),
+        suggestion_routes(gallery, searching),
     ]
     if writable:
         routers.append(change_routes(gallery, files, encoding))

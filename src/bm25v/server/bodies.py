@@ -105,7 +105,17 @@ class ExplainBody(SearchBody):
     hit: ImageId = Field(description="The image to explain.")
 
 
-Body = TypeVar("Body", bound=SearchBody)
+class HeatmapBody(BaseModel):
+    """The words to be shown in an uploaded image."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    words: list[Annotated[int, Field(ge=0, le=2**31)]] = Field(
+        max_length=64, description="The numbers of the words.", examples=[[557]]
+    )
+
+
+Body = TypeVar("Body", bound=BaseModel)
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -161,7 +171,7 @@ def _files(form: FormData, name: str) -> Iterator[UploadFile]:
         yield part
 
 
-def describe_body(model: type[SearchBody]) -> dict[str, Any]:
+def describe_body(model: type[BaseModel]) -> dict[str, Any]:
     """Return what OpenAPI says about a body that `read_body` reads."""
     schema = model.model_json_schema()
     file = {"type": "array", "items": {"type": "string", "format": "binary"}}

@@ -127,10 +127,16 @@ EXPLANATION = _object(
             in_query={**_GRID, "type": ["array", "null"]},
             in_hit={**_GRID, "type": ["array", "null"]},
             examples=_say(_list(_TEXT), "Paths of other images that have the word."),
+            example_ids=_list(_ID),
+            points=_say(_NUMBER, "The contribution, rounded so that all add up to `sparse`."),
         )
     ),
     missing=_say(_list(_QUERY_WORD), "Words of the query that the image does not have."),
     notes=_list(_TEXT),
+    sum=_say(
+        _list(_object(label=_TEXT, value=_TEXT, about=_TEXT)),
+        "How the score adds up, for people; the last one is the score.",
+    ),
 )
 HEATMAP = _object(
     id=_ID,
@@ -139,6 +145,7 @@ HEATMAP = _object(
     columns=_INTEGER,
     grid=_say(_GRID, "How active the word is in each patch, row by row."),
 )
+HEATMAPS = _object(words=_list(_object(word=_INTEGER, grid=_GRID)))
 
 _IMAGE_WITH_WORD = _object(id=_ID, path=_PATH, tf=_NUMBER)
 _WORD_FACTS = {**_WORD, "df": _INTEGER, "idf": _NUMBER}
@@ -159,7 +166,13 @@ WORD = _object(
     ),
     folders=_list(_object(name=_TEXT, pictures=_INTEGER, has_word=_INTEGER)),
     purity=_NUMBER_OR_NULL,
+    name_command=_say(_TEXT, "The command that names the word."),
 )
+FOLDERS = _object(
+    root=_say(_TEXT, "The folder that holds all images that are files."),
+    folders=_list(_object(path=_TEXT, pictures=_say(_INTEGER, "In it and below it."))),
+)
+TERMS = _object(terms=_list(_TEXT))
 _WATCHED = _object(
     folder=_TEXT,
     scans=_say(_INTEGER, "How often all of it was looked at since the server was started."),
@@ -172,8 +185,11 @@ _WATCHED = _object(
 STATS: Schema = {
     "type": "object",
     "description": "The facts of `bm25v info --json`, the version of bm25v, watched folders.",
-    "required": ["path", "pictures", "vocabulary", "words", "version", "watch"],
-    "properties": {"watch": _list(_WATCHED)},
+    "required": ["path", "pictures", "vocabulary", "words", "version", "writable", "watch"],
+    "properties": {
+        "writable": _say({"type": "boolean"}, "Whether requests may change the gallery."),
+        "watch": _list(_WATCHED),
+    },
 }
 STATUS = _object(status=_TEXT)
 ADDED = _object(

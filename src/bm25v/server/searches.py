@@ -6,6 +6,7 @@ needs a model waits for other images. Not this module's job: anything about scor
 """
 
 import io
+from collections import OrderedDict
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -20,6 +21,9 @@ from starlette.responses import Response
 from bm25v.api import Gallery
 from bm25v.explanations.explanation import Explanation
 from bm25v.explanations.heatmaps import make_mask
+from bm25v.explanations.sums import sum_up
+from bm25v.gallery.records import ImageRecord
+from bm25v.sae.model import Codes
 from bm25v.search.query import Mode, Query, QueryImage, StoredImage
 from bm25v.search.results import Results
 from bm25v.server import problems
@@ -28,6 +32,7 @@ from bm25v.server.bodies import (
     MODE,
     WORDS,
     ExplainBody,
+    HeatmapBody,
     Hits,
     ImageId,
     Offset,
@@ -41,12 +46,14 @@ from bm25v.server.problems import Problem
 from bm25v.server.responses import (
     EXPLANATION,
     HEATMAP,
+    HEATMAPS,
     PREFIX,
     RESULTS,
     describe_json,
     json_response,
 )
 from bm25v.server.slots import Slots
+from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import word_activations
 from bm25v.vocabulary.names import check_word
 
@@ -56,6 +63,8 @@ _UNCHANGED = (  # options of a query that are those of the body
 )
 ModeParameter = Annotated[Mode | None, Parameter(description=MODE)]
 WordsParameter = Annotated[int, Parameter(ge=0, le=256, description=WORDS)]
+
+_KEPT_CODES = 256  # images whose codes are kept for other words
 
 
 def search_routes(
@@ -73,6 +82,21 @@ def search_routes(
 
     async def read_explain(request: Request) -> Upload[ExplainBody]:
         return await read_body(request, ExplainBody, encoding)
+
+    async def read_heatmap(request: Request) -> Upload[HeatmapBody]:
+        return await read_body(request, HeatmapBody, encoding)
+
+    kept_codes: OrderedDict[bytes, Codes] = OrderedDict()
+
+    def find_codes(record: ImageRecord) -> Codes:
+        """Encode an image once for all of its words that are asked for in a row."""
+        codes = kept_codes.get(record.content)
+        if codes is None:
+            codes = gallery.vocabulary.encode(files.read(record)).codes
+            kept_codes[record.content] = codes
+            if len(kept_codes) > _KEPT_CODES:
+                kept_codes.popitem(last=False)
+        return codes
 
     @router.post(
         "/search", responses=describe_json(RESULTS), openapi_extra=describe_body(SearchBody)
@@ -151,13 +175,31 @@ def search_routes(
         def work() -> Response:
             record, vocabulary = files.find(image), gallery.vocabulary
             check_word(word, vocabulary.n_words)
-            codes = vocabulary.encode(files.read(record)).codes
-            grid = word_activations(codes, word).reshape(vocabulary.backbone.grid)
+            grid = _to_grid(find_codes(record), word, vocabulary)
             if format == "png":
                 return Response(_to_png(make_mask(grid)), media_type="image/png")
             rows, columns = grid.shape
             facts = {"id": image, "word": word, "rows": rows, "columns": columns}
             return json_response({**facts, "grid": grid.tolist()})
+
+        return await encoding.run(work)
+
+    @router.post(
+        "/heatmap", responses=describe_json(HEATMAPS), openapi_extra=describe_body(HeatmapBody)
+    )
+    async def show_words(upload: Annotated[Upload[HeatmapBody], Depends(read_heatmap)]) -> Response:
+        """Say where words are in an uploaded image: a form with one part `image`."""
+        if len(upload.images) != 1 or upload.negative:
+            raise Problem(422, "wrong-value", "send a form with exactly one part image")
+
+        def work() -> Response:
+            words, vocabulary = upload.body.words, gallery.vocabulary
+            for word in words:
+                check_word(word, vocabulary.n_words)
+            codes = vocabulary.encode(upload.images[0]).codes
+            grids = (_to_grid(codes, word, vocabulary).tolist() for word in words)
+            found = [{"word": w, "grid": grid} for w, grid in zip(words, grids, strict=True)]
+            return json_response({"words": found})
 
         return await encoding.run(work)
 
@@ -201,7 +243,12 @@ def explanation_to_dict(explanation: Explanation, n_words: int) -> dict[str, Any
     shown = replace(explanation, parts=explanation.parts[:n_words]).to_dict()
     missing = [word._asdict() for word in explanation.missing[:n_words]]
     n = len(explanation.parts)
-    return {"id": to_id(explanation.hit_path), **shown, "missing": missing, "n_words": n}
+    points = explanation.rounded_contributions()
+    for word, value in zip(shown["words"], points, strict=False):
+        word |= {"points": value, "example_ids": list(map(to_id, word["examples"]))}
+    lines = [line._asdict() for line in sum_up(explanation.match)]
+    ids = {"id": to_id(explanation.hit_path)}
+    return {**ids, **shown, "missing": missing, "n_words": n, "sum": lines}
 
 
 def _needs_pixels(body: SearchBody) -> bool:
@@ -221,6 +268,10 @@ def _read_or_none(files: ImageFiles, record: Any) -> bytes | None:
         if problem.kind != "no-file":
             raise
         return None
+
+
+def _to_grid(codes: Codes, word: int, vocabulary: Vocabulary) -> NDArray[np.float32]:
+    return word_activations(codes, word).reshape(vocabulary.backbone.grid)
 
 
 def _to_png(mask_hw: NDArray[np.uint8]) -> bytes:

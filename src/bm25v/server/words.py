@@ -12,6 +12,7 @@ from starlette.responses import Response
 import bm25v
 from bm25v.api import Gallery
 from bm25v.explanations.word_statistics import ImageWithWord, WordInGallery
+from bm25v.pages.commands import name_command
 from bm25v.server import problems
 from bm25v.server.bodies import Offset
 from bm25v.server.images import to_id
@@ -23,7 +24,9 @@ from bm25v.server.watch import WatchedFolder
 WordNumber = Annotated[int, Path(ge=0, le=2**31, description="The number of a word.")]
 
 
-def word_routes(gallery: Gallery, searching: Slots, watched: Sequence[WatchedFolder]) -> APIRouter:
+def word_routes(
+    gallery: Gallery, searching: Slots, watched: Sequence[WatchedFolder], *, writable: bool
+) -> APIRouter:
     """Return the routes below `/words`, and `/stats`."""
     router = APIRouter(
         prefix=PREFIX, tags=["words"], responses=problems.describe(401, 403, 404, 422, 503)
@@ -60,7 +63,8 @@ def word_routes(gallery: Gallery, searching: Slots, watched: Sequence[WatchedFol
     @router.get("/stats", responses=describe_json(STATS))
     def get_stats() -> Response:
         """Return facts about the gallery, and about the folders that are watched."""
-        facts = {**gallery.info().to_dict(), "version": bm25v.__version__}
+        server = {"version": bm25v.__version__, "writable": writable}
+        facts = {**gallery.info().to_dict(), **server}
         return json_response({**facts, "watch": [folder.to_dict() for folder in watched]})
 
     return router
@@ -90,6 +94,7 @@ def _describe_word(gallery: Gallery, number: int, n_images: int) -> dict[str, An
             {"name": f.name, "pictures": f.n_images, "has_word": f.has_word} for f in use.folders
         ],
         "purity": use.purity,
+        "name_command": name_command(str(gallery.path), number),
     }
 
 
