@@ -27,7 +27,33 @@ commands, answers = (os.dup(int(number)) for number in sys.argv[1:3])
 os.dup2(commands, 3), os.dup2(answers, 4)
 os.set_inheritable(3, True), os.set_inheritable(4, True)
 os.execv(sys.argv[3], sys.argv[3:])"""
-_KEYS = {"Tab": ("\t", 9), " ": (" ", 32)}
+_KEYS = {  # what each key types, and its code
+    "Tab": ("\t", 9),
+    "Enter": ("\r", 13),
+    "Escape": ("", 27),
+    " ": (" ", 32),
+    "End": ("", 35),
+    "Home": ("", 36),
+    "ArrowLeft": ("", 37),
+    "ArrowUp": ("", 38),
+    "ArrowRight": ("", 39),
+    "ArrowDown": ("", 40),
+    "/": ("/", 191),
+}
+_SHIFT = 8
+# Remembers what the page was not allowed to do.
+_WATCH = """window.violations = [];
+document.addEventListener("securitypolicyviolation",
+  (event) => violations.push(`${event.violatedDirective} ${event.blockedURI}`));"""
+_BOX = """(() => {{ const element = document.querySelectorAll({selector!r})[{n}];
+  element.scrollIntoView({{block: "nearest", behavior: "instant"}});
+  const box = element.getBoundingClientRect();
+  return [box.x + box.width / 2, box.y + box.height / 2]; }})()"""
+_PASTE = """(() => {{ const bytes = Uint8Array.from(atob("{data}"), (c) => c.charCodeAt(0));
+  const data = new DataTransfer();
+  data.items.add(new File([bytes], "pasted.png", {{type: "image/png"}}));
+  document.body.dispatchEvent(
+    new ClipboardEvent("paste", {{clipboardData: data, bubbles: true, cancelable: true}})); }})()"""
 
 
 class Browser:
@@ -44,6 +70,7 @@ class Browser:
         self._session = {"sessionId": session["sessionId"]}
         for domain in ("Page", "Network", "Runtime"):
             self.call(f"{domain}.enable")
+        self.call("Page.addScriptToEvaluateOnNewDocument", source=_WATCH)
 
     @property
     def addresses(self) -> list[str]:
@@ -54,7 +81,10 @@ class Browser:
     def errors(self) -> list[dict[str, Any]]:
         return [event for event in self._events if event["method"] == "Runtime.exceptionThrown"]
 
-    def open(self, page: Path, *, width: int = 1200, height: int = 900, dark: bool = False) -> None:
+    def open(
+        self, page: Path | str, *, width: int = 1200, height: int = 900, dark: bool = False
+    ) -> None:
+        """Open a file or an address, and wait until it is loaded."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -65,14 +95,66 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self._events.clear()
-        self.call("Page.navigate", url=page.as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         while not any(event["method"] == "Page.loadEventFired" for event in self._events):
             self._receive()
 
     def value(self, expression: str) -> Any:
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        options = {"returnByValue": True, "awaitPromise": True}
+        answer = self.call("Runtime.evaluate", expression=expression, **options)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def wait_for(self, expression: str, *, seconds: float = 10) -> Any:
+        """Wait until an expression is true, and return its value."""
+        end = time.monotonic() + seconds
+        found = f"((found) => found instanceof Element || found)({expression})"
+        while not (value := self.value(found)):
+            assert time.monotonic() < end, f"never true: {expression}"
+            time.sleep(0.02)
+        return value
+
+    def centre(self, selector: str, n: int = 0) -> tuple[float, float]:
+        """Return the middle of an element, which is scrolled into view."""
+        x, y = self.value(_BOX.format(selector=selector, n=n))
+        return x, y
+
+    def hover(self, selector: str, n: int = 0) -> None:
+        """Point at an element with the mouse."""
+        self.point_at(*self.centre(selector, n))
+
+    def click(self, selector: str, n: int = 0) -> None:
+        """Click on an element with the mouse."""
+        x, y = self.centre(selector, n)
+        self.drag((x, y), (x, y))
+
+    def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        """Move the mouse from one point to another with its button pressed."""
+        self.point_at(*start)
+        button = {"button": "left", "clickCount": 1}
+        steps = (("mousePressed", start), ("mouseMoved", end), ("mouseReleased", end))
+        for kind, (x, y) in steps:
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
+
+    def type(self, text: str) -> None:
+        """Type into the element that has the focus."""
+        self.call("Input.insertText", text=text)
+
+    def drop(self, path: Path, x: float = 300, y: float = 300) -> None:
+        """Drop a file from the desktop."""
+        data = {"items": [], "files": [str(path)], "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            self.call("Input.dispatchDragEvent", type=kind, x=x, y=y, data=data)
+
+    def paste(self, image: bytes) -> None:
+        """Paste an image."""
+        self.value(_PASTE.format(data=base64.b64encode(image).decode()))
+
+    def choose_file(self, selector: str, path: Path) -> None:
+        """Choose a file as in the dialog of the system."""
+        root = self.call("DOM.getDocument")["root"]["nodeId"]
+        field = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.call("DOM.setFileInputFiles", nodeId=field, files=[str(path)])
 
     def point_at(self, x: float, y: float) -> None:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
@@ -84,10 +166,12 @@ class Browser:
         self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
         self.call("Emulation.setTouchEmulationEnabled", enabled=False)
 
-    def press(self, key: str) -> None:
+    def press(self, key: str, *, shift: bool = False) -> None:
         text, code = _KEYS[key]
         event = {"key": key, "code": "Space" if key == " " else key, "windowsVirtualKeyCode": code}
-        self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **event)
+        event["modifiers"] = _SHIFT if shift else 0
+        kind = {"type": "keyDown", "text": text} if text else {"type": "rawKeyDown"}
+        self.call("Input.dispatchKeyEvent", **kind, **event)
         self.call("Input.dispatchKeyEvent", type="keyUp", **event)
 
     def capture(self, box: list[float]) -> Image.Image:

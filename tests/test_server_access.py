@@ -1,6 +1,7 @@
 """Which requests the HTTP server refuses, and what can never be read through it."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -89,6 +90,37 @@ def test_requests_by_the_own_page_are_answered_and_no_other_site_is_invited(clie
     assert not [name for name in response.headers if name.startswith("access-control")]
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_link_of_another_site_may_lead_to_the_page_and_to_nothing_else(
+    client: Client, site: str
+) -> None:
+    link = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    for url in ("/", "/?text=cat"):
+        assert client.get(url, headers=link).status_code == 200
+        for other in ({"Sec-Fetch-Mode": "no-cors"}, {"Origin": "http://evil.example"}):
+            failed(client.get(url, headers={**link, **other}), 403, "wrong-origin")
+    image = client.ids()[0]
+    for url in ("/v1/stats", f"/v1/images/{image}/file", "/metrics", "/v1/openapi.json"):
+        failed(client.get(url, headers=link), 403, "wrong-origin")
+
+
+def test_the_page_may_use_nothing_but_this_server(client: Client) -> None:
+    for url in ("/", "/static/main.js", "/static/style.css"):
+        response = client.get(url)
+        policy = response.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy and "http" not in policy and "*" not in policy
+        tag = {"If-None-Match": response.headers["etag"]}
+        assert client.get(url, headers=tag).status_code == 304
+    page = client.get("/").text
+    assert "<style" not in page and "style=" not in page
+    assert page.count("<script") == 1 and " onclick" not in page
+    for name in re.findall(r'/static/([^"]+)"', page):
+        assert client.get(f"/static/{name}").status_code == 200
+    for name in ("../app.py", "..%2fapp.py", "%2e%2e/app.py", "nothing.js", "page.py", ""):
+        assert client.get(f"/static/{name}").status_code == 404
+
+
 def test_a_proxy_may_have_a_name_of_its_own(gallery: Gallery, tmp_path: Path) -> None:
     access = {"allow_hosts": ["photos.example.org"]}
     with serving(gallery, tmp_path / "cache", access=access) as client:
@@ -107,12 +139,12 @@ def test_a_proxy_may_have_a_name_of_its_own(gallery: Gallery, tmp_path: Path) ->
 def test_a_token_is_needed_if_there_is_one(gallery: Gallery, tmp_path: Path) -> None:
     with serving(gallery, tmp_path / "cache", access={"token": TOKEN}) as client:
         for header in ("", TOKEN, "Bearer", f"Basic {TOKEN}", f"Bearer {TOKEN}x"):
-            for url in ("/v1/stats", "/v1/openapi.json", "/", "/v1/nothing"):
+            for url in ("/v1/stats", "/v1/openapi.json", "/metrics", "/v1/nothing", "/static/a/b"):
                 response = client.get(url, headers={"Authorization": header})
                 failed(response, 401, "no-token")
                 assert response.headers["www-authenticate"] == "Bearer"
-        for url in ("/healthz", "/readyz"):
-            assert client.get(url).status_code == 200
+        for url in ("/healthz", "/readyz", "/", "/static/main.js"):
+            assert client.get(url).status_code == 200, "the same for everybody"
         right = {"Authorization": f"Bearer {TOKEN}"}
         assert client.get("/v1/stats", headers=right).status_code == 200
 

@@ -17,6 +17,7 @@ from bm25v.errors import WrongUse
 from bm25v.server.problems import Problem
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # for programs that watch the server: no token
+PAGE = re.compile(r"/(static/[^/]*)?")  # the files of the web page, which are the same for all
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/@\[\]]+))(?::([0-9]{1,5}))?")
@@ -75,8 +76,9 @@ class Access:
                 f"requests to {host!r} are refused: use the address that the server printed, or "
                 "start it with --allow-host",
             )
-        self._check_origin(headers)
-        if self.token is not None and path not in OPEN_PATHS:
+        is_page = PAGE.fullmatch(path) is not None
+        self._check_origin(headers, may_be_link=is_page)
+        if self.token is not None and path not in OPEN_PATHS and not is_page:
             scheme, _, given = headers.get("authorization", "").partition(" ")
             is_bearer = scheme.lower() == "bearer"
             is_right = hmac.compare_digest(given.strip().encode(), self.token.encode())
@@ -88,7 +90,10 @@ class Access:
                     headers={"WWW-Authenticate": "Bearer"},
                 )
 
-    def _check_origin(self, headers: Mapping[str, str]) -> None:
+    def _check_origin(self, headers: Mapping[str, str], *, may_be_link: bool) -> None:
+        """Refuse requests by pages of other sites, except that their links may lead to the page."""
+        if may_be_link and headers.get("sec-fetch-mode") == "navigate" and "origin" not in headers:
+            return
         origin, host = headers.get("origin"), headers.get("host", "").lower()
         is_foreign = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
         if origin is not None:

@@ -20,6 +20,7 @@ from bm25v.server.crops import crop_routes
 from bm25v.server.guard import Guard
 from bm25v.server.images import ImageFiles, image_routes
 from bm25v.server.metrics import METRICS_TYPE, Metrics
+from bm25v.server.page import page_routes
 from bm25v.server.responses import PREFIX, STATUS, describe_json, json_response
 from bm25v.server.searches import search_routes
 from bm25v.server.slots import Slots
@@ -87,6 +88,7 @@ def create_app(
         word_routes(gallery, searching, watched, writable=writable),
         crop_routes(gallery, files, searching, thumbnailing),
         suggestion_routes(gallery, searching),
+        page_routes(),
     ]
     if writable:
         routers.append(change_routes(gallery, files, encoding))
@@ -97,13 +99,6 @@ def create_app(
 
 
 def _add_status_routes(app: FastAPI, gallery: Gallery, metrics: Metrics) -> None:
-    @app.get("/", include_in_schema=False)
-    async def show_start() -> Response:
-        """Say what this is, and where its description is."""
-        return json_response(
-            {"name": "bm25v", "version": bm25v.__version__, "openapi": app.openapi_url}
-        )
-
     @app.get("/healthz", tags=["status"], responses=describe_json(STATUS))
     async def is_alive() -> Response:
         """Say that the server runs."""

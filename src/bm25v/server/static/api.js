@@ -1,0 +1,148 @@
+// Requests to this server: JSON and images, with the token if there is one; errors in plain words.
+import { announce, byId } from "./dom.js";
+
+const TOKEN = "bm25v-token";
+const ATTEMPTS = 4; // while the server is busy
+const KEPT_IMAGES = 1500; // blob URLs, if there is a token
+
+export class ServerError extends Error {
+  constructor(message, status = 0) {
+    super(message);
+    this.status = status;
+  }
+}
+
+const headers = () => {
+  const token = sessionStorage.getItem(TOKEN);
+  return token ? { Authorization: `Bearer ${token}` } : {};
+};
+const pause = (seconds) => new Promise((done) => setTimeout(done, 1000 * seconds));
+
+/** Return the response to a request; ask for a token, and try again while the server is busy. */
+export async function send(path, { method = "GET", json, form, signal } = {}) {
+  const body = json === undefined ? form : JSON.stringify(json);
+  const type = json === undefined ? {} : { "Content-Type": "application/json" };
+  for (let attempt = 1; ; attempt += 1) {
+    let response;
+    try {
+      response = await fetch(path, { method, body, signal, headers: { ...headers(), ...type } });
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new ServerError("The server does not answer. Is “bm25v serve” still running?");
+    }
+    if (response.ok) return response;
+    if (response.status === 401) {
+      await signIn();
+      continue;
+    }
+    const problem = await response.json().catch(() => ({}));
+    const wait = Number(response.headers.get("Retry-After"));
+    if (wait && attempt < ATTEMPTS) {
+      announce("The server is busy. Trying again.");
+      await pause(wait);
+      continue;
+    }
+    throw new ServerError(inPlainWords(response.status, problem), response.status);
+  }
+}
+
+export async function getJson(path, options) {
+  return (await send(path, options)).json();
+}
+
+function inPlainWords(status, problem) {
+  const detail = problem.detail ?? `The server answers with status ${status}.`;
+  const sentence = detail.charAt(0).toUpperCase() + detail.slice(1);
+  if (status === 503) return `The server is busy with other images. ${sentence}.`;
+  if (status === 413) return `The image is too large. ${sentence}.`;
+  return `${sentence}${/[.!?]$/.test(sentence) ? "" : "."}`;
+}
+
+let signingIn = null;
+
+/** Ask for the token until the server accepts it. */
+function signIn() {
+  signingIn ??= askForToken().finally(() => (signingIn = null));
+  return signingIn;
+}
+
+async function askForToken() {
+  const dialog = byId("sign-in");
+  byId("sign-in-problem").textContent = sessionStorage.getItem(TOKEN)
+    ? "The token is not the right one."
+    : "";
+  if (!dialog.open) dialog.showModal();
+  dialog.oncancel = (event) => event.preventDefault();
+  for (;;) {
+    await new Promise((done) => {
+      byId("sign-in-form").onsubmit = (event) => {
+        event.preventDefault();
+        done();
+      };
+    });
+    const token = byId("token").value.trim();
+    // A header takes visible characters only; no token has others.
+    const isSendable = /^[!-~]+$/.test(token);
+    const response =
+      isSendable &&
+      (await fetch("/v1/stats", { headers: { Authorization: `Bearer ${token}` } }).catch(
+        () => null,
+      ));
+    if (response && response.ok) {
+      sessionStorage.setItem(TOKEN, token);
+      byId("token").value = "";
+      dialog.close();
+      return;
+    }
+    byId("sign-in-problem").textContent =
+      response === null ? "The server does not answer." : "The token is not the right one.";
+  }
+}
+
+const blobs = new Map(); // address → promise of a blob URL, oldest first
+
+/** Return a promise of an address that an image can have: itself, or a blob if a token is needed. */
+export function imageAddress(path) {
+  return sessionStorage.getItem(TOKEN) ? blobAddress(path) : Promise.resolve(path);
+}
+
+/** Return a promise of the blob URL of an image, which is loaded once. */
+export function blobAddress(path, signal) {
+  if (!blobs.has(path)) {
+    const loaded = send(path, { signal }).then(async (response) =>
+      URL.createObjectURL(await response.blob()),
+    );
+    loaded.catch(() => blobs.delete(path));
+    blobs.set(path, loaded);
+    if (blobs.size > KEPT_IMAGES) {
+      const [oldest, address] = blobs.entries().next().value;
+      blobs.delete(oldest);
+      address.then(URL.revokeObjectURL, () => {});
+    }
+  }
+  return blobs.get(path);
+}
+
+/** Load an image into an element; if there is none, show its name instead. */
+export function loadImage(img, path) {
+  img.addEventListener(
+    "error",
+    () =>
+      img.replaceWith(
+        Object.assign(document.createElement("span"), {
+          className: "unreadable",
+          textContent: img.alt,
+        }),
+      ),
+    { once: true },
+  );
+  imageAddress(path).then(
+    (address) => (img.src = address),
+    () => img.dispatchEvent(new Event("error")),
+  );
+  return img;
+}
+
+export const thumbnail = (id, size) => `/v1/images/${id}/thumbnail?size=${size}`;
+export const wordCrop = (word, size) => `/v1/words/${word}/crop?size=${size}`;
+export const imageCrop = (id, word, size) => `/v1/images/${id}/crop?word=${word}&size=${size}`;

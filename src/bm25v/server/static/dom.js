@@ -1,0 +1,85 @@
+// Makes elements. Texts are always texts, never markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+const PATHS = {
+  good: "M7 11v9H4v-9zM7 11l4-7c1.6 0 2.4 1.2 2 2.8L12.5 10H19c1.2 0 2 1.1 1.7 2.2l-1.7 6.3c-.2.9-1 1.5-1.9 1.5H7",
+  bad: "M17 13V4h3v9zM17 13l-4 7c-1.6 0-2.4-1.2-2-2.8l.5-3.2H5c-1.2 0-2-1.1-1.7-2.2L5 5.5C5.2 4.6 6 4 6.9 4H17",
+  search: "M10.5 17a6.5 6.5 0 1 0 0-13 6.5 6.5 0 0 0 0 13zM15.5 15.5L20 20",
+  close: "M6 6l12 12M18 6L6 18",
+  box: "M4 8V4h4M16 4h4v4M20 16v4h-4M8 20H4v-4",
+};
+
+/** Return an element with attributes, properties (functions, `style`) and children. */
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined) continue;
+    if (name.startsWith("aria-")) element.setAttribute(name, value);
+    else if (value === false) continue;
+    else if (typeof value === "function") element.addEventListener(name.slice(2), value);
+    else if (name === "style")
+      for (const [key, v] of Object.entries(value)) element.style.setProperty(key, v);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(
+    ...children
+      .flat(Infinity)
+      .filter((child) => child !== null && child !== undefined && child !== false),
+  );
+  return element;
+}
+
+export function icon(name) {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", "0 0 24 24");
+  svg.setAttribute("class", "icon");
+  svg.setAttribute("aria-hidden", "true");
+  const path = document.createElementNS(SVG, "path");
+  path.setAttribute("d", PATHS[name]);
+  svg.append(path);
+  return svg;
+}
+
+/** Return a command, and a button that copies it. */
+export function command(text, label) {
+  const code = h("code", {}, text);
+  const button = h("button", { type: "button", "aria-label": `Copy: ${label}` }, "Copy");
+  button.addEventListener("click", async () => {
+    getSelection().selectAllChildren(code);
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      document.execCommand("copy"); // over HTTP, pages have no right to the clipboard
+    }
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy"), 1500);
+  });
+  return h("span", { class: "command" }, code, button);
+}
+
+export const byId = (id) => document.getElementById(id);
+export const thousands = (n) => n.toLocaleString("en-US");
+export const count = (n, noun) => `${thousands(n)} ${noun}${n === 1 ? "" : "s"}`;
+export const label = (word) => word.name ?? `word ${word.word}`;
+export const fileName = (path) => path.slice(path.lastIndexOf("/") + 1) || path;
+export const minus = (text) => text.replace("-", "−");
+
+/** Tell people who do not see the page. */
+export function announce(text) {
+  byId("live").textContent = text;
+}
+
+let working = 0;
+
+/** Show that something takes long, until the promise ends. */
+export async function whileBusy(promise) {
+  working += 1;
+  const timer = setTimeout(() => (byId("busy").hidden = false), 200);
+  try {
+    return await promise;
+  } finally {
+    clearTimeout(timer);
+    working -= 1;
+    if (!working) byId("busy").hidden = true;
+  }
+}

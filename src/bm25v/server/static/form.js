@@ -1,0 +1,150 @@
+// What starts a search: the text field, images that are dropped, pasted or chosen, and the filters.
+import { getJson } from "./api.js";
+import { byId, fileName, h, thousands } from "./dom.js";
+import { go, newSearch, readState, withChanges } from "./state.js";
+
+const PAUSE = 150; // milliseconds between the last letter and suggestions
+const uploads = new Map(); // images of this machine, by the key in the address
+
+const addresses = new WeakMap();
+
+/** Return the image that an address means; undefined if it was another tab's. */
+export const findUpload = (key) => uploads.get(key);
+
+/** Return an address for the image, the same each time. */
+export function uploadAddress(file) {
+  if (!addresses.has(file)) addresses.set(file, URL.createObjectURL(file));
+  return addresses.get(file);
+}
+
+/** Search with a file. */
+function searchWith(file) {
+  const key = crypto.getRandomValues(new Uint32Array(2)).join("-");
+  uploads.set(key, file);
+  go(newSearch({ upload: key }));
+}
+
+export function prepareForm() {
+  byId("ask").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const text = byId("text").value.trim();
+    go(newSearch(text ? { text } : {}));
+  });
+  byId("choose").addEventListener("click", () => byId("file").click());
+  byId("file").addEventListener("change", () => {
+    const [file] = byId("file").files;
+    byId("file").value = "";
+    if (file) searchWith(file);
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.target.closest("input, select, textarea, dialog")) return;
+    event.preventDefault();
+    byId("text").select();
+  });
+  prepareDrop();
+  prepareSuggestions();
+  prepareFilters();
+}
+
+function prepareDrop() {
+  const drop = byId("drop");
+  const hasFiles = (event) => event.dataTransfer?.types.includes("Files");
+  addEventListener("dragenter", (event) => hasFiles(event) && (drop.hidden = false));
+  addEventListener("dragover", (event) => hasFiles(event) && event.preventDefault());
+  addEventListener("dragleave", (event) => event.relatedTarget === null && (drop.hidden = true));
+  addEventListener("drop", (event) => {
+    drop.hidden = true;
+    if (!hasFiles(event)) return;
+    event.preventDefault();
+    const [file] = event.dataTransfer.files;
+    if (file) searchWith(file);
+  });
+  addEventListener("paste", (event) => {
+    const file = [...(event.clipboardData?.files ?? [])].find((item) =>
+      item.type.startsWith("image/"),
+    );
+    if (!file) return;
+    event.preventDefault();
+    searchWith(file);
+  });
+}
+
+/** Suggest names for the last word, while somebody types. */
+function prepareSuggestions() {
+  let [timer, last] = [0, ""];
+  byId("text").addEventListener("input", () => {
+    clearTimeout(timer);
+    const text = byId("text").value;
+    const [, before, word] = /^(.*?)([^\s,]*)$/s.exec(text);
+    if (word.length < 2 || text === last) return;
+    timer = setTimeout(async () => {
+      last = text;
+      const { terms } = await getJson(`/v1/terms?${new URLSearchParams({ prefix: word })}`).catch(
+        () => ({ terms: [] }),
+      );
+      if (byId("text").value !== text) return;
+      byId("terms").replaceChildren(...terms.map((term) => h("option", { value: before + term })));
+    }, PAUSE);
+  });
+}
+
+function prepareFilters() {
+  byId("filter").addEventListener("click", () => showFilters(byId("filters").hidden));
+  byId("filters").addEventListener("submit", (event) => event.preventDefault());
+  byId("folder").addEventListener("change", () =>
+    go(withChanges({ folder: byId("folder").value })),
+  );
+  for (const id of ["from", "to"]) {
+    byId(id).addEventListener("change", () => {
+      const [from, to] = [byId("from").value, byId("to").value];
+      go(withChanges({ date: from || to ? `${from}..${to}` : "" }));
+    });
+  }
+  byId("no-filter").addEventListener("click", () => {
+    go(withChanges({ folder: "", date: "" }));
+    showFilters(false);
+    byId("filter").focus();
+  });
+}
+
+let folders = null;
+
+async function showFilters(isVisible) {
+  byId("filters").hidden = !isVisible;
+  byId("filter").setAttribute("aria-expanded", isVisible);
+  if (!isVisible) return;
+  folders ??= getJson("/v1/folders").catch(() => ((folders = null), { root: "", folders: [] }));
+  const known = await folders;
+  const options = known.folders.map(({ path, pictures }) =>
+    h(
+      "option",
+      { value: path },
+      `${path.slice(known.root.length).replace(/^\//, "")} (${thousands(pictures)})`,
+    ),
+  );
+  byId("folder").replaceChildren(h("option", { value: "" }, "All folders"), ...options);
+  showChosenFolder(readState().folder);
+}
+
+function showChosenFolder(folder) {
+  const select = byId("folder");
+  if (![...select.options].some((option) => option.value === folder))
+    select.append(h("option", { value: folder }, fileName(folder)));
+  select.value = folder;
+}
+
+/** Show what an address says in the fields. */
+export function fillForm(state) {
+  byId("text").value = state.text;
+  const [from, to] = state.date.includes("..") ? state.date.split("..") : [state.date, state.date];
+  byId("from").value = from;
+  byId("to").value = to;
+  showChosenFolder(state.folder);
+  const n = Number(Boolean(state.folder)) + Number(Boolean(state.date));
+  byId("filter").classList.toggle("is-on", n > 0);
+  byId("filter").setAttribute(
+    "aria-label",
+    n ? `Filter by folder and date: ${n} in use` : "Filter by folder and date",
+  );
+  if (n && byId("filters").hidden) showFilters(true);
+}

@@ -1,0 +1,247 @@
+// Why a hit matches: both photos with what matched, and what each word adds to the score.
+import { getJson, imageCrop, loadImage } from "./api.js";
+import { head, open } from "./dialog.js";
+import { announce, byId, count, h, label, minus, thousands, whileBusy } from "./dom.js";
+import { hitSide, querySide } from "./photos.js";
+import { toRequest } from "./query.js";
+import { newSearch, withChanges } from "./state.js";
+import { change } from "./words.js";
+
+const WORDS = 24;
+const VISIBILITY = { strong: 1, fair: 0.7, weak: 0.4 };
+const ABOUT = {
+  strong: "As close as best hits in this gallery usually are.",
+  fair: "Less close than most best hits in this gallery.",
+  weak: "Less close than nearly all best hits in this gallery: probably not what you look for.",
+};
+const ABOUT_TEXT = {
+  strong: "It probably shows what the text names.",
+  fair: "It may show what the text names.",
+  weak: "It probably does not show what the text names.",
+};
+
+/** Show the explanation of a hit in its dialog. */
+export async function showWhy(state) {
+  const dialog = byId("why");
+  dialog.replaceChildren(
+    head("Why it matches", "why", "why-title"),
+    h("p", { class: "loading" }, "Comparing both images…"),
+  );
+  open(dialog, "why");
+  const explanation = await whileBusy(
+    getJson("/v1/explain", toRequest(state, { hit: state.why, words: WORDS })),
+  );
+  if (!dialog.open) return;
+  await fill(dialog, state, explanation);
+  announce(title(explanation));
+}
+
+function title(explanation) {
+  const { strength, standing } = explanation;
+  const match = strength
+    ? `${strength.charAt(0).toUpperCase()}${strength.slice(1)} match`
+    : "Match";
+  return standing ? `${match}, rank ${thousands(standing.rank)}` : match;
+}
+
+async function fill(dialog, state, explanation) {
+  const meter =
+    explanation.strength &&
+    h(
+      "span",
+      { class: `meter ${explanation.strength}`, "aria-hidden": "true" },
+      h("i"),
+      h("i"),
+      h("i"),
+    );
+  const visibility =
+    VISIBILITY[explanation.strength] ??
+    Math.max(VISIBILITY.weak, Math.min(1, 2 * explanation.coverage));
+  const sides = await Promise.all([
+    querySide(state, explanation, visibility),
+    hitSide(explanation, visibility),
+  ]);
+  const status = h("p", { class: "status", "aria-live": "polite" }, "In colour: what matched");
+  const originals = h("input", { type: "checkbox" });
+  const stage = h(
+    "div",
+    { class: "stage" },
+    h(
+      "div",
+      { class: "photos" },
+      sides.map((side) => side.figure),
+    ),
+    h("div", { class: "controls" }, status, h("label", {}, originals, " Show original photos")),
+  );
+  originals.addEventListener("change", () =>
+    stage.classList.toggle("is-original", originals.checked),
+  );
+  const show = (row, word, number) => {
+    for (const other of dialog.querySelectorAll(".word.on")) other.classList.remove("on");
+    row?.classList.add("on");
+    status.textContent = word ? `In colour: only ${label(word)}` : "In colour: what matched";
+    for (const side of sides) side.show?.(word, number);
+  };
+  const about = (explanation.concepts.length ? ABOUT_TEXT : ABOUT)[explanation.strength] ?? "";
+  const share = Math.round(100 * explanation.coverage);
+  const lead = explanation.n_words
+    ? `${about} It shares ${count(explanation.n_words, "word")} with your query (${share}% of it, ` +
+      "rare words counting more)."
+    : `${about} It has no word of your query.`;
+  dialog.replaceChildren(
+    head(title(explanation), "why", "why-title", meter),
+    h("p", { class: "lead" }, lead.trim()),
+    ...explanation.notes.map((note) => h("p", { class: "note" }, note)),
+    h(
+      "div",
+      { class: "why-columns" },
+      h(
+        "div",
+        { class: "why-aside" },
+        stage,
+        sumTable(explanation),
+        h(
+          "p",
+          { class: "row" },
+          h(
+            "a",
+            { class: "plain-button", href: newSearch({ image: explanation.id }) },
+            "Search with this hit",
+          ),
+        ),
+      ),
+      h("div", { class: "contributions" }, wordList(explanation, show), missing(explanation)),
+    ),
+  );
+  byId("why-title").focus({ preventScroll: true });
+}
+
+function sumTable(explanation) {
+  const { standing, sum } = explanation;
+  const lines = sum.map(({ label: name, value, about }, i) => {
+    const isLast = i === sum.length - 1;
+    const sign = isLast ? "= " : i && value ? "+ " : "";
+    const text = i ? name : name.charAt(0).toUpperCase() + name.slice(1);
+    return h(
+      "div",
+      { class: isLast ? "score" : null },
+      h("dt", {}, sign + text, " ", h("small", {}, about)),
+      h("dd", {}, minus(value)),
+    );
+  });
+  const rank = standing ? `Why rank ${thousands(standing.rank)}` : "Why this score";
+  const ranks =
+    standing?.rank_by_words &&
+    `By similarity alone it would be rank ${thousands(standing.rank_by_similarity)}, by words ` +
+      `alone rank ${thousands(standing.rank_by_words)}.`;
+  return h(
+    "section",
+    { class: "why" },
+    h("h2", {}, rank),
+    h("dl", {}, lines),
+    ranks && h("p", {}, ranks),
+  );
+}
+
+function wordList(explanation, show) {
+  const whole = explanation.words.reduce((sum, word) => sum + Math.max(0, word.points), 0) || 1;
+  const total = Math.max(whole, explanation.sparse);
+  let before = 0;
+  const rows = explanation.words.map((word, i) => {
+    const row = wordRow(explanation, word, i + 1, before / total, total, show);
+    before += word.points;
+    return row;
+  });
+  const more = explanation.n_words - explanation.words.length;
+  if (more > 0)
+    rows.push(plainRow(count(more, "more word"), `+${(explanation.sparse - before).toFixed(2)}`));
+  rows.push(
+    plainRow(`All ${count(explanation.n_words, "word")}`, explanation.sparse.toFixed(2), "total"),
+  );
+  return [
+    h("h2", {}, "What matched ", h("small", {}, "each word in images that show it best")),
+    explanation.words.length
+      ? h("ol", { class: "word-list" }, rows)
+      : h("p", {}, "No word of the query is in this image."),
+  ];
+}
+
+const plainRow = (name, value, kind = "") =>
+  h(
+    "li",
+    { class: `rest ${kind}` },
+    h("div", { class: "amount" }, h("h3", {}, name, " ", h("b", {}, minus(value)))),
+  );
+
+function wordRow(explanation, word, number, start, total, show) {
+  const name = label(word);
+  const size = Math.abs(word.points) / total;
+  const action = (text, role) =>
+    h(
+      "button",
+      {
+        type: "button",
+        class: "text-button",
+        "aria-label": `${text} ${name}`,
+        onclick: () => change(word, role),
+      },
+      text,
+    );
+  const crops = word.example_ids.map((id) =>
+    loadImage(h("img", { alt: "", width: 72, height: 72 }), imageCrop(id, word.word, 112)),
+  );
+  const row = h(
+    "li",
+    { class: `word${word.points < 0 ? " against" : ""}` },
+    h("span", { class: "number" }, number),
+    h("div", { class: "crops" }, crops.length ? crops : h("p", {}, "no other image has it")),
+    h(
+      "div",
+      { class: "amount" },
+      h(
+        "h3",
+        {},
+        h("a", { href: withChanges({ word: word.word }) }, name),
+        " ",
+        h("b", {}, `${word.points < 0 ? "−" : "+"}${Math.abs(word.points).toFixed(2)}`),
+      ),
+      h(
+        "div",
+        {
+          class: "bar",
+          style: {
+            "--start": `${100 * Math.max(0, Math.min(start, start + word.points / total))}%`,
+            "--size": `${100 * size}%`,
+          },
+        },
+        h("i"),
+      ),
+      h("small", {}, `in ${thousands(word.df)} of ${count(explanation.pictures, "image")}`),
+      h(
+        "p",
+        { class: "actions" },
+        action("Require", "required"),
+        action("Exclude", "excluded"),
+        action("Boost", "boosted"),
+        action("Mute", "muted"),
+      ),
+    ),
+  );
+  row.addEventListener("pointerenter", () => show(row, word, number));
+  row.addEventListener("pointerleave", () => show(null, null));
+  row.addEventListener("focusin", () => show(row, word, number));
+  row.addEventListener("focusout", () => show(null, null));
+  return row;
+}
+
+function missing(explanation) {
+  if (!explanation.missing.length) return null;
+  return [
+    h("h2", {}, "In your query, missing here"),
+    h(
+      "ul",
+      { class: "missing-words" },
+      explanation.missing.slice(0, 12).map((word) => h("li", {}, label(word))),
+    ),
+  ];
+}
