@@ -89,4 +89,4 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def encode(gallery: Gallery, image: Any = None, **options: Any) -> EncodedQuery:
     """Return the encoded query of a search in a gallery."""
     query = Query.of(image, **options)
-    return encode_query(query, gallery.store, gallery.store.snapshot())
+    return gallery.engine.read(lambda view: encode_query(query, gallery.engine, view))

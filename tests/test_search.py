@@ -26,6 +26,7 @@ from bm25v.index.searcher import top_positions
 from bm25v.research.bench.soak.history import get_full_bag
 from bm25v.sae.model import Codes
 from bm25v.search import Hit, Mode, Results, engine
+from bm25v.search.embedded import flag_rows
 from bm25v.search.filters import RowFilter
 from bm25v.search.query import IMAGE_MODES
 from bm25v.search.regions import patch_weights, weigh_codes
@@ -405,7 +406,7 @@ def test_filters_select_the_same_rows_with_and_without_an_index(
             snapshot = gallery.store.snapshot()
             if is_indexed:
                 snapshot.searcher.build_index()
-            flags = RowFilter(tuple(set(must)), tuple(set(without))).flag_rows(snapshot)
+            flags = flag_rows(RowFilter(tuple(set(must)), tuple(set(without))), snapshot)
             rows = np.flatnonzero(flags).tolist()
             paths = gallery.store.catalog.paths_of(rows, snapshot.state.generation)
             bags = {path: histories.full_bag(number).words for path, number in contents.items()}
@@ -643,7 +644,7 @@ def test_the_reason_names_required_words_that_no_image_has_together(large_galler
     snapshot = large_gallery.store.snapshot()
     used_words = np.flatnonzero(snapshot.word_statistics.df_v).tolist()
     pairs = combinations(used_words, 2)
-    first, second = next(pair for pair in pairs if not RowFilter(pair).flag_rows(snapshot).any())
+    first, second = next(pair for pair in pairs if not flag_rows(RowFilter(pair), snapshot).any())
     results = large_gallery.search(must=[first, second])
     assert results.no_match == f"no image has word {first} and word {second}"
 

@@ -41,7 +41,8 @@ from bm25v.research.bench.soak.history import (
     get_full_bag,
     make_encoding,
 )
-from bm25v.search import Query, engine, ranking, results
+from bm25v.search import Query, embedded, engine, ranking, results
+from bm25v.search.embedded import GalleryView
 from bm25v.search.encode import encode_query
 from bm25v.search.query import IMAGE_MODES
 from tests.children import needs_fork
@@ -338,13 +339,13 @@ def compute_wrong_cosines(patch: Patch) -> None:
     def wrong_cosines(*values: Any, **options: Any) -> Any:
         return -ranking.cosines(*values, **options)
 
-    for module in (engine, answers):
+    for module in (embedded, answers):
         patch.setattr(module, "cosines", wrong_cosines)
 
 
 def ignore_filters(patch: Patch) -> None:
     """Images without a required word, or with an excluded one, are hits."""
-    patch.setattr(engine, "flag_rows", lambda *_: None)
+    patch.setattr(embedded.GalleryView, "_flag_rows", lambda *_: None)
 
 
 def fail_now_and_then(patch: Patch) -> None:
@@ -464,7 +465,8 @@ def test_expected_answers_are_those_of_the_formula_and_of_a_fresh_gallery(tmp_pa
                     query.must or query.without or answer.n_images > (query.candidates or 0)
                 )
                 if query.mode in bags and not is_filtered:
-                    words = encode_query(query, gallery.store, gallery.store.snapshot()).words
+                    view = GalleryView(gallery.store.snapshot(), gallery.store)
+                    words = encode_query(query, gallery.engine, view).words
                     hits = reference_search(bags[query.mode], words, N_IMAGES)
                     scores = [score for _, score in hits if score > 0][: query.k]
                     assert query.min_coverage or [hit.score for hit in results] == scores

@@ -29,6 +29,7 @@ from bm25v.index.bm25 import Bm25Parameters
 from bm25v.progress import Progress, no_progress
 from bm25v.search import engine
 from bm25v.search.calibration import calibrate, has_changed, needs_calibration
+from bm25v.search.embedded import EmbeddedEngine, FindMany, search_together
 from bm25v.search.query import Query, QueryImage, QueryOptions, list_paths
 from bm25v.search.results import Match, Results, let_explain
 from bm25v.search.word_naming import name_by_concepts
@@ -58,8 +59,9 @@ class Gallery:
 
     def __init__(self, store: GalleryStore) -> None:
         self.store = store
+        self.engine = EmbeddedEngine(store)
         self._word_statistics = WordStatistics(store)
-        self._devices: dict[str, engine.FindMany] = {}
+        self._devices: dict[str, FindMany] = {}
 
     @classmethod
     def create(
@@ -324,7 +326,7 @@ class Gallery:
         '0 of 7 words shared with any image that does not have word 163'
         """
         checked = _as_query(query, options)
-        return self._let_explain(checked, engine.search(self.store, checked))
+        return self._let_explain(checked, engine.search(self.engine, checked))
 
     def search_many(
         self,
@@ -340,19 +342,19 @@ class Gallery:
         """
         checked = [q if isinstance(q, Query) else Query.of(q, **options) for q in queries]
         if device is None:
-            found = engine.search_many(self.store, checked)
+            found = engine.search_many(self.engine, checked)
         else:
-            found = engine.search_together(self.store, checked, self._find_on(device))
+            found = search_together(self.engine, checked, self._find_on(device))
         pairs = zip(checked, found, strict=True)
         return [self._let_explain(query, results) for query, results in pairs]
 
-    def _find_on(self, device: str) -> engine.FindMany:
+    def _find_on(self, device: str) -> FindMany:
         from bm25v.device import SearchOnDevice
 
         return self._devices.setdefault(device, SearchOnDevice(device))
 
     def _let_explain(self, query: Query, results: Results) -> Results:
-        one, several = partial(self.explain, query), partial(explain_hits, self.store, query)
+        one, several = partial(self.explain, query), partial(explain_hits, self.engine, query)
         return let_explain(results, one, several)
 
     def match(
@@ -362,7 +364,7 @@ class Gallery:
         **options: Unpack[QueryOptions],
     ) -> Match:
         """Return how one image of the gallery compares with a query."""
-        return engine.match_path(self.store, _as_query(query, options), os.fspath(path))
+        return engine.match_path(self.engine, _as_query(query, options), os.fspath(path))
 
     def explain(
         self,
@@ -379,7 +381,7 @@ class Gallery:
         added from memory, or if its file is not here any more.
         """
         checked = _as_query(query, options)
-        return explain_hit(self.store, checked, os.fspath(hit), encoding=encoding, image=image)
+        return explain_hit(self.engine, checked, os.fspath(hit), encoding=encoding, image=image)
 
     def words(self, *, best: int = 3) -> WordList:
         """Return the words in use, by number, each with the images where it is strongest."""

@@ -137,7 +137,7 @@ def search(
         n_images = len(gallery)
         if output is not None:
             query = Query.of(images, **options)
-            explain_several = partial(explain_hits, gallery.store, query)
+            explain_several = partial(explain_hits, gallery.engine, query)
             command = _explain_command(images, gallery_path, options)
             with progress_bar() as progress:
                 write_results(results, output, explain_several, command=command, progress=progress)

@@ -25,6 +25,7 @@ from bm25v.images import ImageInput
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, Bm25Parameters
 from bm25v.progress import Progress, no_progress
 from bm25v.sae.model import Codes
+from bm25v.search.contract import SearchEngine, View
 from bm25v.search.encode import (
     EncodedQuery,
     encode_query,
@@ -32,7 +33,7 @@ from bm25v.search.encode import (
     naming_image,
     resolve_region,
 )
-from bm25v.search.engine import Standing, find_standings, match_record
+from bm25v.search.engine import Standing, find_standings, match_image
 from bm25v.search.query import Query, QueryImage
 from bm25v.search.regions import Box, as_box
 from bm25v.search.results import Match, Matcher, QueryWord, WordContribution
@@ -217,7 +218,7 @@ class ExplainedHits:
 
 
 def explain_hit(
-    store: GalleryStore,
+    engine: SearchEngine,
     query: Query,
     hit: str,
     *,
@@ -232,12 +233,12 @@ def explain_hit(
     if encoding is not None and len(query.images) != 1:
         raise WrongUse(f"an encoding with {len(query.images)} images: it needs exactly one")
     encodings = None if encoding is None else [encoding]
-    explained = explain_hits(store, query, [hit], encodings=encodings, image=image)
-    return _add_examples(store, explained.explanations[0])
+    explained = explain_hits(engine, query, [hit], encodings=encodings, image=image)
+    return _add_examples(engine.gallery, explained.explanations[0])
 
 
 def explain_hits(
-    store: GalleryStore,
+    engine: SearchEngine,
     query: Query,
     hits: Sequence[str],
     *,
@@ -247,15 +248,15 @@ def explain_hits(
 ) -> ExplainedHits:
     """Explain several hits of one query, whose images are encoded once; `image` is that of all."""
     query = resolve_region(query)
-    query_images = tuple(_decode_query(store, query_image) for query_image in query.images)
+    query_images = tuple(_decode_query(engine, query_image) for query_image in query.images)
     if encodings is None:
-        encodings = [store.vocabulary.encode(query_image) for query_image in query_images]
-    matched = store.read(lambda snapshot: _match_hits(store, query, encodings, hits, snapshot))
+        encodings = [engine.vocabulary.encode(query_image) for query_image in query_images]
+    matched = engine.read(lambda view: _match_hits(engine, query, encodings, hits, view))
     encoded = matched.encoded
     explanations = []
     for match, standing in zip(matched.matches, matched.standings, strict=True):
-        notes, hit_image, hit_codes = _read_hit(store, match, image)
-        parts = (_locate(store.vocabulary, w, encoded.codes, hit_codes) for w in match.words)
+        notes, hit_image, hit_codes = _read_hit(engine, match, image)
+        parts = (_locate(engine.vocabulary, w, encoded.codes, hit_codes) for w in match.words)
         explanations.append(
             Explanation(
                 query_images,
@@ -266,10 +267,10 @@ def explain_hits(
                 region=as_box(query.region),
                 text=query.text,
                 notes=(*encoded.notes, *notes),
-                parameters=store.catalog.meta.parameters,
+                parameters=engine.parameters,
                 query_paths=tuple(_file_path(query_image) for query_image in query.images),
                 standing=standing,
-                gallery=str(store.path),
+                gallery=engine.location,
                 query=query,
             )
         )
@@ -278,7 +279,7 @@ def explain_hits(
 
 
 class _Matched(NamedTuple):
-    """What a snapshot knows about hits."""
+    """What a collection knows about hits."""
 
     encoded: EncodedQuery
     query_words: tuple[QueryWord, ...]
@@ -287,38 +288,39 @@ class _Matched(NamedTuple):
 
 
 def _match_hits(
-    store: GalleryStore,
+    engine: SearchEngine,
     query: Query,
     encodings: Sequence[Encoding],
     hits: Sequence[str],
-    snapshot: Snapshot,
+    view: View,
 ) -> _Matched:
-    encoded = encode_query(query, store, snapshot, encodings)
-    matcher = Matcher(encoded, snapshot, store.word_names)
-    records = [store.find_image(hit, snapshot) for hit in hits]
-    matches = [match_record(encoded, matcher, record, snapshot) for record in records]
-    rows = [record.row for record in records]
-    standings = find_standings(encoded, query, snapshot, rows, matcher.sparse_factor)
+    encoded = encode_query(query, engine, view, encodings)
+    matcher = Matcher(encoded, view, engine.word_names)
+    images = [view.find_image(hit) for hit in hits]
+    matches = [match_image(encoded, matcher, found) for found in images]
+    standings = find_standings(encoded, query, view, images, matcher.sparse_factor)
     return _Matched(encoded, matcher.query_words(), matches, standings)
 
 
 def _read_hit(
-    store: GalleryStore, match: Match, image: ImageInput | None
+    engine: SearchEngine, match: Match, image: ImageInput | None
 ) -> tuple[list[str], Pixels | None, Codes | None]:
     """Return what the user should know about the hit's file, its pixels and its codes."""
     notes, hit_image, hit_codes = [], None, None
     try:
-        if image is None and store.has_changed(match.path):
+        if image is None and engine.has_changed(match.path):
             notes.append(f"{match.path} has changed since it was indexed: index it again")
-        hit_image = store.vocabulary.decode(match.path if image is None else image)
-        hit_codes = store.vocabulary.encode(hit_image).codes
+        hit_image = engine.vocabulary.decode(match.path if image is None else image)
+        hit_codes = engine.vocabulary.encode(hit_image).codes
     except ImageError as error:
         notes.append(f"{match.path}: {error}; its words are known, but not where they are in it")
     return notes, hit_image, hit_codes
 
 
-def _add_examples(store: GalleryStore, explanation: Explanation) -> Explanation:
-    """Return the explanation with other images that show its first words."""
+def _add_examples(store: GalleryStore | None, explanation: Explanation) -> Explanation:
+    """Return the explanation with other images of a gallery that show its first words."""
+    if store is None:
+        return explanation
     words = [part.word.word for part in explanation.parts[:_WORDS_WITH_EXAMPLES]]
     own_paths = {explanation.hit_path, *filter(None, explanation.query_paths)}
 
@@ -349,11 +351,11 @@ def _file_path(image: QueryImage) -> str:
     return os.fspath(image) if isinstance(image, str | os.PathLike) else ""
 
 
-def _decode_query(store: GalleryStore, image: QueryImage) -> Pixels:
+def _decode_query(engine: SearchEngine, image: QueryImage) -> Pixels:
     if isinstance(image, Encoding):
         raise WrongUse("an encoding has no pixels to show: give the image, and encoding=")
-    stored = find_without_file(image, store)
+    stored = find_without_file(image, engine)
     if stored is not None:
         raise ImageError(f"{stored}: there is no file to show: give the image itself as the query")
     with naming_image(image):
-        return store.vocabulary.decode(image)
+        return engine.vocabulary.decode(image)

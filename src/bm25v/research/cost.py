@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from bm25v.errors import EvaluationError
 from bm25v.gallery.rows import RowArray
 from bm25v.index.bm25 import WeightedWords
+from bm25v.search.contract import DEFAULT_CANDIDATES
 from bm25v.search.encode import FIRST_WORDS
-from bm25v.search.engine import DEFAULT_CANDIDATES
 from bm25v.vocabulary.bag import Bag
 
 # The paper's settings of the systems that it compares with.

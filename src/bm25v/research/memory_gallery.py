@@ -19,6 +19,7 @@ from bm25v.index.bm25 import WeightedWords
 from bm25v.index.searcher import Ranked, Searcher
 from bm25v.research.bags import count_full_bags
 from bm25v.sae.model import Codes
+from bm25v.search.embedded import GalleryView
 from bm25v.search.encode import EncodedQuery, combine_bags
 from bm25v.search.engine import rank_rows
 from bm25v.search.filters import RowFilter
@@ -56,7 +57,7 @@ def encode_bag(
 ) -> EncodedQuery:
     """Return the query of an image, as a search encodes it; `own_rows` are left out of the hits."""
     words = combine_bags([bag], by_strength=True)
-    return EncodedQuery(words, mode, RowFilter(own_rows=tuple(own_rows)), dense_e=dense_e)
+    return EncodedQuery(words, mode, RowFilter(own=tuple(own_rows)), dense_e=dense_e)
 
 
 class MemoryGallery:
@@ -68,14 +69,16 @@ class MemoryGallery:
         statistics = count_full_bags(full_rows, searcher.statistics.n_words)
         self.full_bags = FullBags(full_rows, statistics)
         state = State(generation=0, n_rows=len(full_rows), last_change=None)
-        self._snapshot = Snapshot(
-            (), state, np.empty(0), dense_ne, searcher, full_bags=self.full_bags
-        )
+        snapshot = Snapshot((), state, np.empty(0), dense_ne, searcher, full_bags=self.full_bags)
+        self._view = GalleryView(snapshot)
 
     def search(
         self, encoded: EncodedQuery, *, k: int, candidates: int, weight: float = HYBRID_WEIGHT
     ) -> Ranked:
         """Return the best k of the candidates; `weight` is that of the words in mode "hybrid"."""
-        factor = hybrid_factor(encoded, self._snapshot, weight) if encoded.mode == "hybrid" else 1.0
-        ranked = rank_rows(encoded, _make_query(k, candidates), self._snapshot, factor)
+        factor = 1.0
+        if encoded.mode == "hybrid":
+            statistics = self.full_bags.statistics
+            factor = hybrid_factor(encoded, statistics, self._view.parameters, weight)
+        ranked = rank_rows(encoded, _make_query(k, candidates), self._view, factor)
         return Ranked(ranked.rows, ranked.scores.astype(np.float64, copy=False))

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from bm25v.errors import WrongUse
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, Bm25Parameters
-from bm25v.search.engine import DEFAULT_CANDIDATES
+from bm25v.search.contract import DEFAULT_CANDIDATES
 from bm25v.search.results import HYBRID_WEIGHT
 
 Pooling = Literal["sum", "max", "top3"]

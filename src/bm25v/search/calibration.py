@@ -11,6 +11,7 @@ import numpy as np
 from bm25v.gallery.records import Calibration
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
+from bm25v.search.embedded import GalleryView
 from bm25v.search.encode import EncodedQuery, combine_bags
 from bm25v.search.engine import rank_rows
 from bm25v.search.filters import RowFilter
@@ -59,9 +60,10 @@ def _best_score(store: GalleryStore, snapshot: Snapshot, row: int) -> float:
     encoded = EncodedQuery(
         combine_bags([full_bag.bag], by_strength=True),
         "hybrid",
-        row_filter=RowFilter(own_rows=tuple(copy for copy in copies if copy < len(snapshot.bags))),
+        row_filter=RowFilter(own=tuple(copy for copy in copies if copy < len(snapshot.bags))),
         dense_e=snapshot.dense_ne[row].astype(np.float32),
     )
     query = Query(must=(0,), k=1, candidates=_CANDIDATES)  # its words are encoded already
-    factor = hybrid_factor(encoded, snapshot)
-    return float(rank_rows(encoded, query, snapshot, factor).scores.max(initial=0))
+    view = GalleryView(snapshot)
+    factor = hybrid_factor(encoded, snapshot.full_bags.statistics, view.parameters)
+    return float(rank_rows(encoded, query, view, factor).scores.max(initial=0))

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.gallery.snapshot import Snapshot
-from bm25v.search.ranking import cosines
+from bm25v.search.contract import Images
 from bm25v.search.text_terms import Term
 from bm25v.vocabulary.concepts import Concepts
 
@@ -39,18 +38,14 @@ class ConceptTerm:
             label, term.is_excluded, concepts.weights_ce[columns], concepts.biases_c[columns]
         )
 
-    def log_probabilities(
-        self, dense_ne: NDArray[np.float16], rows: NDArray[np.int64], *, compiled: bool = False
-    ) -> NDArray[np.float64]:
+    def log_probabilities(self, images: Images, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the logarithm of the probability of the term in each of the given rows."""
         absent_r = np.zeros(len(rows))  # log Π (1 − p)
         present_r = np.zeros(len(rows))
         for weights_e, bias in zip(self.weights_ce, self.biases_c, strict=True):
             length = float(np.linalg.norm(weights_e.astype(np.float64)))
-            cosine_r = np.nan_to_num(
-                cosines(dense_ne, weights_e, rows, compiled=compiled), nan=-1.0
-            )
-            log_odds_r = length * cosine_r.astype(np.float64) + float(bias)
+            cosine_r = images.cosines(weights_e, rows).astype(np.float64)
+            log_odds_r = length * cosine_r + float(bias)
             present_r = _log_sigmoid(log_odds_r)
             absent_r += _log_sigmoid(-log_odds_r)
         if self.is_excluded:
@@ -59,11 +54,10 @@ class ConceptTerm:
 
 
 def sum_log_probabilities(
-    terms: Sequence[ConceptTerm], snapshot: Snapshot, rows: NDArray[np.int64]
+    terms: Sequence[ConceptTerm], images: Images, rows: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Return the logarithm of the probability of all terms in each of the given rows."""
-    is_compiled = snapshot.searcher.has_index
-    values = (t.log_probabilities(snapshot.dense_ne, rows, compiled=is_compiled) for t in terms)
+    values = (term.log_probabilities(images, rows) for term in terms)
     return sum(values, start=np.zeros(len(rows)))
 
 

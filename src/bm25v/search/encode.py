@@ -20,16 +20,15 @@ from bm25v import images
 from bm25v.backbones.protocol import Floats
 from bm25v.backbones.text import has_text_tower
 from bm25v.errors import ImageError, WrongUse
-from bm25v.gallery.snapshot import Snapshot
-from bm25v.gallery.store import GalleryStore
 from bm25v.images import ImageInput
 from bm25v.index.bm25 import WeightedWords
 from bm25v.sae.model import Codes
 from bm25v.search import regions
-from bm25v.search.concepts import ConceptTerm, sum_log_probabilities
-from bm25v.search.filters import RowFilter, find_own_rows, select_rows
+from bm25v.search.concepts import ConceptTerm
+from bm25v.search.contract import SearchEngine, View
+from bm25v.search.filters import RowFilter
 from bm25v.search.query import FULL_BAG_MODES, Mode, Query, QueryImage, StoredImage, Word
-from bm25v.search.text import NO_TEXT, TextMeaning, interpret_text, share_words
+from bm25v.search.text import NO_TEXT, TextMeaning, interpret_text, n_nearest, share_words
 from bm25v.vocabulary import Encoding, Vocabulary
 from bm25v.vocabulary.bag import Bag, expand_bag, pool_codes
 from bm25v.vocabulary.folder import MAX_K_POST
@@ -59,7 +58,6 @@ class EncodedQuery:
     understood: tuple[str, ...] = ()  # of a text
     not_understood: tuple[str, ...] = ()
     words_order: bool = True  # False: the words only describe the images nearest to a text
-    log_probabilities_n: NDArray[np.float64] | None = None  # sum over `terms`, if known already
 
     @property
     def uses_full_bags(self) -> bool:
@@ -87,34 +85,34 @@ class QueryPart(NamedTuple):
 
 def encode_query(
     query: Query,
-    store: GalleryStore,
-    snapshot: Snapshot,
+    engine: SearchEngine,
+    view: View,
     encodings: Sequence[Encoding] | None = None,
 ) -> EncodedQuery:
     """Return the weighted words, the filters and the dense vector of a query.
 
     `encodings` are those of the query's images, if they are encoded already.
     """
-    vocabulary, names = store.vocabulary, store.word_names
-    mode = plan_mode(query, store, snapshot)
+    vocabulary, names = engine.vocabulary, engine.word_names
+    mode = plan_mode(query, engine, view)
     must = _find_words(query.must, names, vocabulary)
     without = _find_words(query.without, names, vocabulary)
     boost = _find_boosts(query.boost, names, vocabulary)
-    selected, notes = select_rows(query, store, snapshot)
-    if snapshot.full_bags is None and vocabulary.k_full != 0 and query.mode is None:
+    row_filter, notes = view.plan_filter(query, must, without)
+    notes += view.notes
+    if view.full_statistics is None and vocabulary.k_full != 0 and query.mode is None:
         notes.append(
             "an older bm25v made this gallery: `bm25v index` on its folders adds full bags, by "
             "which hits are ordered better"
         )
-    row_filter = RowFilter(must, without, selected, find_own_rows(query, store, snapshot))
-    full = mode in FULL_BAG_MODES or (mode == "concepts" and snapshot.full_bags is not None)
-    liked = [_stored_part(path, store, snapshot, full) for path in query.like]
-    negative = [_stored_part(path, store, snapshot, full) for path in query.unlike]
+    full = mode in FULL_BAG_MODES or (mode == "concepts" and view.full_statistics is not None)
+    liked = [_stored_part(path, view, full) for path in query.like]
+    negative = [_stored_part(path, view, full) for path in query.unlike]
     query = resolve_region(query)
-    parts, codes = _encode_images(query, store, snapshot, encodings, full)
+    parts, codes = _encode_images(query, engine, view, encodings, full)
     text = NO_TEXT
     if query.text is not None:
-        text = interpret_text(query.text, mode, store, snapshot, row_filter)
+        text = interpret_text(query.text, mode, engine, view, row_filter)
         row_filter = replace(row_filter, without=(*without, *text.excluded_words))
         if text.terms:
             boost = dict.fromkeys(text.words, 1.0) | boost
@@ -122,9 +120,9 @@ def encode_query(
             parts.append(QueryPart(_text_bag(text.words), text.dense_e, text.no_dense))
         notes += text.notes
     for image in query.negative:
-        stored = find_without_file(image, store)
+        stored = find_without_file(image, engine)
         if stored is not None:
-            negative.append(_stored_part(stored, store, snapshot, full))
+            negative.append(_stored_part(stored, view, full))
         else:
             encoding = encode_image(vocabulary, image)
             negative.append(_image_part(encoding, query.query_words, full))
@@ -136,12 +134,12 @@ def encode_query(
     )
     words = apply_word_options(words, must=must, without=row_filter.without, boost=boost)
     if mode == "concepts" and text.terms:
-        return _encode_terms(text, words, row_filter, query, snapshot, tuple(boost), notes)
+        return _encode_terms(text, words, row_filter, query, view, tuple(boost), notes)
     dense_e, no_dense = _combine_dense(parts, liked, negative)
     if query.mode is None and dense_e is None:
         mode = "words" if full else "sparse"
     elif mode not in ("words", "sparse") and dense_e is None:
-        without_vector = "'words' or 'sparse'" if snapshot.full_bags is not None else "'sparse'"
+        without_vector = "'words' or 'sparse'" if view.full_statistics is not None else "'sparse'"
         without_vector = "'concepts'" if text.terms else without_vector
         raise WrongUse(f"mode {mode!r}: {text.no_dense or no_dense}; use mode {without_vector}")
     return EncodedQuery(
@@ -166,7 +164,7 @@ def _encode_terms(
     words: WeightedWords,
     row_filter: RowFilter,
     query: Query,
-    snapshot: Snapshot,
+    view: View,
     boosted: tuple[int, ...],
     notes: list[str],
 ) -> EncodedQuery:
@@ -176,17 +174,14 @@ def _encode_terms(
     are shown beside the hits.
     """
     has_words = bool(len(words.words))
-    if (has_words or query.min_coverage) and snapshot.full_bags is None:
+    if (has_words or query.min_coverage) and view.full_statistics is None:
         raise WrongUse(
             "a text together with words or a minimum coverage needs full bags, which this gallery "
             "does not have: `bm25v index` on its folders adds them"
         )
-    rows = np.flatnonzero(row_filter.flag_rows(snapshot)) if row_filter else snapshot.rows
-    log_probabilities_n = np.full(len(snapshot.dense_ne), -np.inf)
-    log_probabilities_n[rows] = sum_log_probabilities(text.terms, snapshot, rows)
     if not has_words:
-        shared = share_words(snapshot, rows, log_probabilities_n[rows])
-        words = combine_bags([_text_bag(shared)])
+        nearest = view.find_nearest(n_nearest(view), row_filter, terms=text.terms)
+        words = combine_bags([_text_bag(share_words(view, nearest))])
     return EncodedQuery(
         words,
         "concepts",
@@ -199,20 +194,19 @@ def _encode_terms(
         understood=text.understood,
         not_understood=text.not_understood,
         words_order=has_words,
-        log_probabilities_n=log_probabilities_n,
     )
 
 
-def encode_batch(queries: Sequence[Query], store: GalleryStore) -> list[Sequence[Encoding] | None]:
+def encode_batch(queries: Sequence[Query], engine: SearchEngine) -> list[Sequence[Encoding] | None]:
     """Encode the images of several queries at once.
 
     A query gets None if its images must be encoded alone: a region needs all features of an image,
     and an image without a file has none.
     """
-    vocabulary = store.vocabulary
+    vocabulary = engine.vocabulary
     pixels: list[Floats] = []
     is_together = [
-        query.region is None and not any(find_without_file(image, store) for image in query.images)
+        query.region is None and not any(find_without_file(image, engine) for image in query.images)
         for query in queries
     ]
     for query in compress(queries, is_together):
@@ -231,8 +225,8 @@ def encode_batch(queries: Sequence[Query], store: GalleryStore) -> list[Sequence
 
 def _encode_images(
     query: Query,
-    store: GalleryStore,
-    snapshot: Snapshot,
+    engine: SearchEngine,
+    view: View,
     encodings: Sequence[Encoding] | None,
     full: bool,
 ) -> tuple[list[QueryPart], list[Codes]]:
@@ -243,31 +237,33 @@ def _encode_images(
     """
     parts, codes = [], []
     for number, image in enumerate(query.images):
-        stored = None if encodings is not None else find_without_file(image, store)
+        stored = None if encodings is not None else find_without_file(image, engine)
         if stored is not None:
             if query.region is not None:
                 raise WrongUse(f"a region of {stored}: there is no file; give the image itself")
-            parts.append(_stored_part(stored, store, snapshot, full))
+            parts.append(_stored_part(stored, view, full))
             continue
-        encoding = encode_image(store.vocabulary, image) if encodings is None else encodings[number]
+        encoding = (
+            encode_image(engine.vocabulary, image) if encodings is None else encodings[number]
+        )
         if query.region is None:
             parts.append(_image_part(encoding, query.query_words, full))
             codes.append(encoding.codes)
         else:
-            part, part_codes = _region_part(store.vocabulary, encoding, query, full)
+            part, part_codes = _region_part(engine.vocabulary, encoding, query, full)
             parts.append(part)
             codes.append(part_codes)
     return parts, codes
 
 
-def find_without_file(image: QueryImage, store: GalleryStore) -> str | None:
+def find_without_file(image: QueryImage, engine: SearchEngine) -> str | None:
     """Return the path or id of an image of the gallery whose file is missing or not to be read."""
     if isinstance(image, StoredImage):
         return image.path
     if not isinstance(image, str | os.PathLike) or os.path.exists(image):
         return None
-    path = store.resolve_path(image)
-    return None if store.catalog.at_path(path) is None else path
+    record = engine.find_record(os.fspath(image))
+    return None if record is None else record.path
 
 
 def resolve_region(query: Query) -> Query:
@@ -437,9 +433,9 @@ def _is_plain(query: Query) -> bool:
     return len(query.images) == 1 and is_whole and not any(others)
 
 
-def plan_mode(query: Query, store: GalleryStore, snapshot: Snapshot) -> Mode:
+def plan_mode(query: Query, engine: SearchEngine, view: View) -> Mode:
     """Return the mode of a query: the given one, or the default if there is a dense vector."""
-    vocabulary, is_text_only = store.vocabulary, not (query.images or query.like)
+    vocabulary, is_text_only = engine.vocabulary, not (query.images or query.like)
     if query.mode == "concepts":
         if query.text is None or not is_text_only:
             raise WrongUse("mode 'concepts' orders by a text alone: give one, without images")
@@ -448,29 +444,28 @@ def plan_mode(query: Query, store: GalleryStore, snapshot: Snapshot) -> Mode:
                 f"mode 'concepts': the vocabulary {vocabulary.name} has no concepts; `bm25v "
                 "vocabulary concepts` adds them"
             )
-    if query.mode in FULL_BAG_MODES and snapshot.full_bags is None:
+    if query.mode in FULL_BAG_MODES and view.full_statistics is None:
         raise WrongUse(
-            f"mode {query.mode!r}: {store.path} has no full bags; `bm25v index` on its folders "
-            "adds them"
+            f"mode {query.mode!r}: {engine.location} has no full bags; `bm25v index` on its "
+            "folders adds them"
         )
     if query.mode is not None:
         return query.mode
-    if query.text is not None and has_text_tower(store.vocabulary.backbone_name):
-        by_words: Mode = "sparse" if snapshot.full_bags is None else "words"
+    if query.text is not None and has_text_tower(engine.vocabulary.backbone_name):
+        by_words: Mode = "sparse" if view.full_statistics is None else "words"
         return by_words if query.boost else "dense"
     if query.text is not None and is_text_only and vocabulary.concepts is not None:
         return "concepts"
-    if snapshot.full_bags is not None:
+    if view.full_statistics is not None:
         return "hybrid"
     return "sparse" if query.boost else "two-stage"  # the cosine would ignore the boost
 
 
-def _stored_part(path: str, store: GalleryStore, snapshot: Snapshot, full: bool) -> QueryPart:
+def _stored_part(path: str, view: View, full: bool) -> QueryPart:
     """Return what the gallery has stored for an image; its file is not needed."""
-    row = store.find_image(path, snapshot).row
-    bags = snapshot if snapshot.full_bags is None or not full else snapshot.full_bags
-    bag = bags.bag(row)
-    return QueryPart(bag, np.asarray(snapshot.dense_ne[row], np.float32))
+    images, (row,), _ = view.find_image(path)
+    bags = images if images.full_bags is None or not full else images.full_bags
+    return QueryPart(bags.bag(row), images.dense_vector(row))
 
 
 def _image_part(encoding: Encoding, query_words: int | None, full: bool) -> QueryPart:

@@ -16,14 +16,20 @@ import numpy as np
 from bm25v.dataframes import make_frame
 from bm25v.display import count, identify_word, word_label
 from bm25v.errors import WrongUse
-from bm25v.gallery.snapshot import Snapshot
 from bm25v.images import ImageInput
-from bm25v.index.bm25 import Bm25Parameters, Contribution, contributions, sum_contributions
+from bm25v.index.bm25 import (
+    Bm25Parameters,
+    Contribution,
+    Statistics,
+    contributions,
+    sum_contributions,
+)
 from bm25v.progress import Progress, no_progress
 from bm25v.search.concepts import STRONG_FROM, WEAK_BELOW
+from bm25v.search.contract import Images, Rows, View
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.filters import Names
-from bm25v.vocabulary.bag import SCALE
+from bm25v.vocabulary.bag import SCALE, Bag
 
 if TYPE_CHECKING:
     import pandas
@@ -317,11 +323,15 @@ def let_explain(
     return replace(results, hits=hits, _explain_hits=explain_hits)
 
 
-def hybrid_factor(query: EncodedQuery, snapshot: Snapshot, weight: float = HYBRID_WEIGHT) -> float:
+def hybrid_factor(
+    query: EncodedQuery,
+    statistics: Statistics,
+    parameters: Bm25Parameters,
+    weight: float = HYBRID_WEIGHT,
+) -> float:
     """Return the factor of BM25 in the score of a hybrid search; `Matcher` has the same."""
-    assert snapshot.full_bags is not None
-    masses = snapshot.full_bags.statistics.idf_masses(query.positive_words)
-    return _hybrid_factor(weight, sum(masses.tolist()), snapshot.searcher.parameters)
+    masses = statistics.idf_masses(query.positive_words)
+    return _hybrid_factor(weight, sum(masses.tolist()), parameters)
 
 
 def _hybrid_factor(weight: float, mass: float, parameters: Bm25Parameters) -> float:
@@ -335,24 +345,22 @@ def concept_weight(mode: str) -> float:
 
 
 class Matcher:
-    """Compares rows of a snapshot with one query."""
+    """Compares images with one query."""
 
-    def __init__(self, query: EncodedQuery, snapshot: Snapshot, names: Names) -> None:
-        self._query, self._names, self._dense_ne = query, names, snapshot.dense_ne
-        self._calibration = snapshot.state.calibration
-        self._n_with_word_v = snapshot.word_statistics.df_v
-        self._parameters = snapshot.searcher.parameters
-        if query.uses_full_bags and snapshot.full_bags is not None:
-            self._bag, self._statistics = snapshot.full_bags.bag, snapshot.full_bags.statistics
-        else:
-            self._bag, self._statistics = snapshot.bag, snapshot.searcher.statistics
+    def __init__(self, query: EncodedQuery, view: View, names: Names) -> None:
+        self._query, self._names, self._calibration = query, names, view.calibration
+        self._n_with_word_v = (view.full_statistics or view.statistics).df_v
+        self._parameters = view.parameters
+        self._statistics = view.statistics
+        if query.uses_full_bags and view.full_statistics is not None:
+            self._statistics = view.full_statistics
         positive = query.positive_words
         masses: list[float] = self._statistics.idf_masses(positive).tolist()
         self._masses: dict[int, float] = dict(zip(positive.words.tolist(), masses, strict=True))
         self._total_mass = sum(masses)
         self._judged_words: set[int] = set()
-        if query.is_plain and snapshot.full_bags is not None:
-            judged = query.words.strongest(snapshot.full_bags.k)
+        if query.is_plain and view.full_statistics is not None:
+            judged = query.words.strongest(view.k_full)
             self._judged_words = set(judged.words.tolist())
         self._judged_mass = sum(self._masses[word] for word in self._judged_words)
 
@@ -368,12 +376,20 @@ class Matcher:
             return TEXT_WORDS_WEIGHT / (highest or 1.0)
         return 1.0 if self._query.mode in ("words", "sparse") else 0.0
 
-    def match(self, row: int, path: str, cosine: float) -> Match:
-        """Return how one row compares with the query."""
-        bag, statistics = self._bag(row), self._statistics
+    def match(self, images: Images, rows: Rows, cosines: Sequence[float]) -> list[Match]:
+        """Return how some images compare with the query."""
+        use_full = self._query.uses_full_bags and images.full_bags is not None
+        read_bag = images.full_bags.bag if use_full and images.full_bags else images.bag
+        columns = (rows.tolist(), images.paths_of(rows), cosines, self._match_terms(images, rows))
+        return [
+            self._match(read_bag(row), path, cosine, terms)
+            for row, path, cosine, terms in zip(*columns, strict=True)
+        ]
+
+    def _match(self, bag: Bag, path: str, cosine: float, terms: tuple[ConceptPart, ...]) -> Match:
+        statistics = self._statistics
         parts = contributions(self._query.words, bag, statistics, self._parameters)
         sparse, factor = sum_contributions(parts), self.sparse_factor
-        terms = tuple(self._match_terms(row))
         counted = 0.0 if self._query.mode in ("words", "sparse", "concepts") else cosine
         return Match(
             path=path,
@@ -391,11 +407,18 @@ class Matcher:
             concepts=terms,
         )
 
-    def _match_terms(self, row: int) -> Iterator[ConceptPart]:
+    def _match_terms(self, images: Images, rows: Rows) -> list[tuple[ConceptPart, ...]]:
+        """Return what each term adds, for each image."""
         weight = concept_weight(self._query.mode)
-        for term in self._query.terms:
-            (value,) = term.log_probabilities(self._dense_ne, np.array([row])).tolist()
-            yield ConceptPart(term.label, math.exp(value), weight * value)
+        columns = [term.log_probabilities(images, rows).tolist() for term in self._query.terms]
+        labels = [term.label for term in self._query.terms]
+        return [
+            tuple(
+                ConceptPart(label, math.exp(column[i]), weight * column[i])
+                for label, column in zip(labels, columns, strict=True)
+            )
+            for i in range(len(rows))
+        ]
 
     def _judge_terms(self, terms: Sequence[ConceptPart]) -> Strength | None:
         """Return how probable the least probable term is; of a text beside images, nothing."""

@@ -17,15 +17,12 @@ from numpy.typing import NDArray
 from bm25v.backbones.protocol import Floats
 from bm25v.backbones.text import has_text_tower
 from bm25v.errors import WrongUse
-from bm25v.gallery.snapshot import Snapshot
-from bm25v.gallery.store import GalleryStore
 from bm25v.index.bm25 import Statistics
-from bm25v.index.searcher import top_positions
 from bm25v.schema import show_value
 from bm25v.search.concepts import ConceptTerm
+from bm25v.search.contract import Found, SearchEngine, View
 from bm25v.search.filters import RowFilter
 from bm25v.search.query import Mode
-from bm25v.search.ranking import cosines
 from bm25v.search.text_terms import Lexicon, describe_terms, describe_unknown, parse_text
 from bm25v.vocabulary.concepts import Concepts
 from bm25v.vocabulary.names import find_named_words
@@ -63,37 +60,36 @@ class SharedWord(NamedTuple):
 def interpret_text(
     text: str,
     mode: Mode,
-    store: GalleryStore,
-    snapshot: Snapshot,
+    engine: SearchEngine,
+    view: View,
     row_filter: RowFilter,
 ) -> TextMeaning:
     """Return the words and the vector of a text, for a mode of search."""
     if mode in ("sparse", "words"):
-        return _find_by_name(text, None, store, snapshot)
-    tower = None if mode == "concepts" else store.text_tower
+        return _find_by_name(text, None, engine, view)
+    tower = None if mode == "concepts" else engine.text_tower
     if tower is None:
-        if store.vocabulary.concepts is None:
-            return _find_by_name(text, None, store, snapshot)
-        return _find_concepts(text, store.vocabulary.concepts, store)
+        if engine.vocabulary.concepts is None:
+            return _find_by_name(text, None, engine, view)
+        return _find_concepts(text, engine.vocabulary.concepts, engine)
     (dense_e,) = tower.embed([text])
     if mode != "dense":
-        return _find_by_name(text, dense_e, store, snapshot)
-    rows = np.flatnonzero(row_filter.flag_rows(snapshot)) if row_filter else snapshot.rows
-    similarities = cosines(snapshot.dense_ne, dense_e, rows, compiled=snapshot.searcher.has_index)
-    words = share_words(snapshot, rows, similarities)
+        return _find_by_name(text, dense_e, engine, view)
+    nearest = view.find_nearest(n_nearest(view), row_filter, dense_e=dense_e)
+    words = share_words(view, nearest)
     note = (
         f"a text has no visual words of its own: those shown are shared by the "
-        f"{min(len(rows), _n_nearest(snapshot))} images nearest to it"
+        f"{len(nearest.rows)} images nearest to it"
     )
-    return TextMeaning(words, dense_e, "", (note, *_describe_by_table(text, store)))
+    return TextMeaning(words, dense_e, "", (note, *_describe_by_table(text, engine)))
 
 
-def _describe_by_table(text: str, store: GalleryStore) -> Iterator[str]:
+def _describe_by_table(text: str, engine: SearchEngine) -> Iterator[str]:
     """Yield what the concepts of the vocabulary say about a text that a tower reads."""
-    concepts = store.vocabulary.concepts
+    concepts = engine.vocabulary.concepts
     if concepts is not None:
         with suppress(WrongUse):  # a contradiction is for the tower to read
-            parsed = parse_text(text, make_lexicon(concepts, store))
+            parsed = parse_text(text, make_lexicon(concepts, engine))
             if parsed.terms:
                 by_name = describe_terms(parsed, concepts.table)
                 yield f"the text tower orders the hits; by name, {by_name}"
@@ -101,11 +97,11 @@ def _describe_by_table(text: str, store: GalleryStore) -> Iterator[str]:
                 yield f"no concept or word is named: {', '.join(parsed.unknown[:_LISTED])}"
 
 
-def make_lexicon(concepts: Concepts, store: GalleryStore) -> Lexicon:
+def make_lexicon(concepts: Concepts, engine: SearchEngine) -> Lexicon:
     """Return the names that a text can have in a gallery."""
-    own_names = store.names.current()
+    own_names = engine.own_names
     own = PhraseIndex((name, word) for word, name in own_names.items())
-    return Lexicon(concepts.table, index_names(concepts), own, store.vocabulary_names)
+    return Lexicon(concepts.table, index_names(concepts), own, engine.vocabulary_names)
 
 
 @lru_cache(maxsize=4)
@@ -115,8 +111,8 @@ def index_names(concepts: Concepts) -> PhraseIndex:
     return PhraseIndex((name, i) for i, concept in named for name in concept.names)
 
 
-def _find_concepts(text: str, concepts: Concepts, store: GalleryStore) -> TextMeaning:
-    parsed = parse_text(text, make_lexicon(concepts, store))
+def _find_concepts(text: str, concepts: Concepts, engine: SearchEngine) -> TextMeaning:
+    parsed = parse_text(text, make_lexicon(concepts, engine))
     if not parsed.terms:
         reason = describe_unknown(parsed) if parsed.unknown else "it names nothing"
         raise WrongUse(
@@ -147,14 +143,10 @@ def _find_concepts(text: str, concepts: Concepts, store: GalleryStore) -> TextMe
     )
 
 
-def share_words(
-    snapshot: Snapshot, rows: NDArray[np.int64], scores: NDArray[np.floating]
-) -> list[int]:
-    """Return the words that the rows with the best scores share; see `find_shared_words`."""
-    nearest = rows[top_positions(rows, scores, _n_nearest(snapshot))]
-    k_post = snapshot.bags.dtype["words"].shape[0]
-    bags = snapshot.bags[nearest]
-    shared = find_shared_words(bags["words"], bags["tf"], snapshot.searcher.statistics)[:k_post]
+def share_words(view: View, nearest: Found) -> list[int]:
+    """Return the words that the nearest images share; see `find_shared_words`."""
+    words_nk, tf_nk = nearest.images.index_bags(nearest.rows)
+    shared = find_shared_words(words_nk, tf_nk, view.statistics)[: words_nk.shape[1]]
     return [word.word for word in shared]
 
 
@@ -178,31 +170,31 @@ def find_shared_words(
     ]
 
 
-def _n_nearest(snapshot: Snapshot) -> int:
+def n_nearest(view: View) -> int:
     """Return how many images explain a text: at most half of the gallery, or they would be all."""
-    return min(NEAREST, max(1, snapshot.searcher.statistics.n // 2))
+    return min(NEAREST, max(1, view.statistics.n // 2))
 
 
 def _find_by_name(
-    text: str, dense_e: Floats | None, store: GalleryStore, snapshot: Snapshot
+    text: str, dense_e: Floats | None, engine: SearchEngine, view: View
 ) -> TextMeaning:
-    word_names = store.word_names
+    word_names = engine.word_names
     words = find_named_words(text, word_names)
     names = list(dict.fromkeys(word_names[word] for word in words))
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     note = f"searching for the named words: {', '.join(names[:_LISTED])}{more}"
     if not words:
-        words, note = _find_similar_name(text, store, snapshot)
+        words, note = _find_similar_name(text, engine, view)
     return TextMeaning(words, dense_e, "named words have no dense vector", (note,))
 
 
-def _find_similar_name(text: str, store: GalleryStore, snapshot: Snapshot) -> tuple[list[int], str]:
+def _find_similar_name(text: str, engine: SearchEngine, view: View) -> tuple[list[int], str]:
     """Return the words whose name is most similar to a text by the text tower, and a note."""
-    df_v, word_names = snapshot.searcher.statistics.df_v, store.word_names
+    df_v, word_names = view.statistics.df_v, engine.word_names
     names = list(dict.fromkeys(name for word, name in word_names.items() if df_v[word]))
-    tower = store.text_tower if names else None
+    tower = engine.text_tower if names else None
     if tower is None:
-        raise WrongUse(f"no word name matches {text!r}{_remedy(store.vocabulary.backbone_name)}")
+        raise WrongUse(f"no word name matches {text!r}{_remedy(engine.vocabulary.backbone_name)}")
     (text_e,), names_te = tower.embed([text]), tower.embed(names)
     cosines_t = names_te @ text_e
     best = int(cosines_t.argmax())

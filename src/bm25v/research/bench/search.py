@@ -25,11 +25,11 @@ from bm25v.index.searcher import Ranked, Searcher
 from bm25v.research.bench import search_systems
 from bm25v.research.bench.search_systems import System, time_build
 from bm25v.research.bench.workload import BenchQuery, Collection, synthetic_file, write_gallery
-from bm25v.search import engine
+from bm25v.search import contract
 from bm25v.threads import available_cpus
 
 DENSE_HITS = 10  # hits of a search that ends with dense vectors or full bags
-DEFAULT_CANDIDATES = engine.DEFAULT_CANDIDATES["words"]  # of a search by full bags
+DEFAULT_CANDIDATES = contract.DEFAULT_CANDIDATES["words"]  # of a search by full bags
 
 _TURN = 10  # queries of a system before the next system's turn
 _CHECKED = 5  # queries whose results are compared
