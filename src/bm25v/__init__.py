@@ -17,6 +17,7 @@ from bm25v.errors import (
     BagFileError,
     Bm25vError,
     ClusterError,
+    EngineError,
     EvaluationError,
     GalleryDamaged,
     GalleryError,
@@ -37,7 +38,7 @@ from bm25v.errors import (
 from bm25v.privacy import silence_libraries
 
 if TYPE_CHECKING:
-    from bm25v.api import Gallery, explain
+    from bm25v.api import EngineGallery, Gallery, explain
     from bm25v.backbones.protocol import Backbone, Features
     from bm25v.client import Client
     from bm25v.duplicates.groups import Duplicate, DuplicateGroup
@@ -98,6 +99,8 @@ __all__ = [
     "Duplicate",
     "DuplicateGroup",
     "Encoding",
+    "EngineError",
+    "EngineGallery",
     "EvaluationError",
     "Explanation",
     "Failure",
@@ -165,6 +168,7 @@ _HOMES = {
     "Duplicate": "bm25v.duplicates.groups",
     "DuplicateGroup": "bm25v.duplicates.groups",
     "Encoding": "bm25v.vocabulary.vocabulary",
+    "EngineGallery": "bm25v.api",
     "Explanation": "bm25v.explanations.explanation",
     "Failure": "bm25v.gallery.indexing",
     "Features": "bm25v.backbones.protocol",

@@ -1,4 +1,6 @@
-"""The class that people use: `Gallery`. It composes storage, search, explanation and duplicates.
+"""The classes that people use: `Gallery`, and `EngineGallery` for collections in other engines.
+
+They compose storage, search, explanation and duplicates.
 
 Not this module's job: any logic of its own.
 """
@@ -8,10 +10,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from bm25v.duplicates import DuplicateGroup, find_duplicates
-from bm25v.errors import WrongUse
+from bm25v.errors import MissingExtra, WrongUse
 from bm25v.exchange.ciff import export_ciff
 from bm25v.exchange.galleries import create_gallery, export_bags, load_bags
 from bm25v.exchange.parquet import BagFolder
@@ -29,17 +31,107 @@ from bm25v.index.bm25 import Bm25Parameters
 from bm25v.progress import Progress, no_progress
 from bm25v.search import engine
 from bm25v.search.calibration import calibrate, has_changed, needs_calibration
+from bm25v.search.contract import SearchEngine
 from bm25v.search.embedded import EmbeddedEngine, FindMany, search_together
 from bm25v.search.query import Query, QueryImage, QueryOptions, list_paths
 from bm25v.search.results import Match, Results, let_explain
 from bm25v.search.word_naming import name_by_concepts
 from bm25v.vocabulary import DEFAULT, Encoding, Vocabulary
 
+if TYPE_CHECKING:
+    from bm25v.engines.qdrant import QdrantEngine
+
 PathInput = str | os.PathLike[str]
 NamedImages = Mapping[str, ImageInput] | Iterable[tuple[str, ImageInput]]
 
 
-class Gallery:
+class Searchable:
+    """What a gallery and a collection of another engine have in common: searching, explaining."""
+
+    def __init__(self, engine: SearchEngine) -> None:
+        self.engine = engine
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary that its bags were made with, loaded on first use."""
+        return self.engine.vocabulary
+
+    @property
+    def word_names(self) -> Mapping[int, str]:
+        """The names of words: those given in this collection, else those of the vocabulary."""
+        return self.engine.word_names
+
+    def search(
+        self,
+        query: Query | QueryImage | Iterable[QueryImage] | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> Results:
+        """Return the images most similar to an image, or to several; `Query` has all options.
+
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for colour in ("red", "blue"):
+        ...     Image.new("RGB", (64, 64), colour).save(folder / f"{colour}.png")
+        >>> gallery = Gallery.create(folder / "g", vocabulary="toy")
+        >>> gallery.add(folder).added
+        2
+        >>> red = gallery.search(folder / "red.png", region=(0, 0, 0.5, 1), include_query=True)
+        >>> word = red[0].words[0].word
+        >>> [Path(hit.path).name for hit in gallery.search(must=word)]
+        ['red.png']
+        >>> gallery.search(folder / "red.png", without=word, mode="words").no_match
+        '0 of 7 words shared with any image that does not have word 163'
+        """
+        checked = _as_query(query, options)
+        return self._let_explain(checked, engine.search(self.engine, checked))
+
+    def search_many(
+        self, queries: Iterable[Query | QueryImage], **options: Unpack[QueryOptions]
+    ) -> list[Results]:
+        """Search with many images or queries on all CPUs; each result is that of `search`.
+
+        The options are those of the images; a `Query` has its own.
+        """
+        checked = _as_queries(queries, options)
+        return self._let_explain_all(checked, engine.search_many(self.engine, checked))
+
+    def _let_explain_all(self, queries: list[Query], found: list[Results]) -> list[Results]:
+        pairs = zip(queries, found, strict=True)
+        return [self._let_explain(query, results) for query, results in pairs]
+
+    def _let_explain(self, query: Query, results: Results) -> Results:
+        one, several = partial(self.explain, query), partial(explain_hits, self.engine, query)
+        return let_explain(results, one, several)
+
+    def match(
+        self,
+        query: Query | QueryImage | Iterable[QueryImage] | None,
+        path: PathInput,
+        **options: Unpack[QueryOptions],
+    ) -> Match:
+        """Return how one image compares with a query."""
+        return engine.match_path(self.engine, _as_query(query, options), os.fspath(path))
+
+    def explain(
+        self,
+        query: Query | QueryImage | Iterable[QueryImage] | None,
+        hit: PathInput,
+        *,
+        encoding: Encoding | None = None,
+        image: ImageInput | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> Explanation:
+        """Return why an image matches a query: which words, and where.
+
+        `encoding` saves encoding the query's image again. `image` is that of the hit, if it was
+        added from memory, or if its file is not here any more.
+        """
+        checked = _as_query(query, options)
+        return explain_hit(self.engine, checked, os.fspath(hit), encoding=encoding, image=image)
+
+
+class Gallery(Searchable):
     """An indexed collection in a folder.
 
     Any number of threads and processes may search it while one process writes to it.
@@ -58,8 +150,8 @@ class Gallery:
     """
 
     def __init__(self, store: GalleryStore) -> None:
+        super().__init__(EmbeddedEngine(store))
         self.store = store
-        self.engine = EmbeddedEngine(store)
         self._word_statistics = WordStatistics(store)
         self._devices: dict[str, FindMany] = {}
 
@@ -138,16 +230,6 @@ class Gallery:
     def path(self) -> Path:
         """The gallery's folder."""
         return self.store.path
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The vocabulary that its bags were made with, loaded on first use."""
-        return self.store.vocabulary
-
-    @property
-    def word_names(self) -> Mapping[int, str]:
-        """The names of words: those given in this gallery, else those of the vocabulary."""
-        return self.store.word_names
 
     def images(
         self,
@@ -303,31 +385,6 @@ class Gallery:
         """Write the index as a file in the Common Index File Format; return how many images."""
         return export_ciff(self.store, Path(check_path(path)), progress)
 
-    def search(
-        self,
-        query: Query | QueryImage | Iterable[QueryImage] | None = None,
-        **options: Unpack[QueryOptions],
-    ) -> Results:
-        """Return the images most similar to an image, or to several; `Query` has all options.
-
-        >>> import tempfile
-        >>> from PIL import Image
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> for colour in ("red", "blue"):
-        ...     Image.new("RGB", (64, 64), colour).save(folder / f"{colour}.png")
-        >>> gallery = Gallery.create(folder / "g", vocabulary="toy")
-        >>> gallery.add(folder).added
-        2
-        >>> red = gallery.search(folder / "red.png", region=(0, 0, 0.5, 1), include_query=True)
-        >>> word = red[0].words[0].word
-        >>> [Path(hit.path).name for hit in gallery.search(must=word)]
-        ['red.png']
-        >>> gallery.search(folder / "red.png", without=word, mode="words").no_match
-        '0 of 7 words shared with any image that does not have word 163'
-        """
-        checked = _as_query(query, options)
-        return self._let_explain(checked, engine.search(self.engine, checked))
-
     def search_many(
         self,
         queries: Iterable[Query | QueryImage],
@@ -340,48 +397,16 @@ class Gallery:
         The options are those of the images; a `Query` has its own. With a `device` of torch, such
         as "cuda", candidates are found there, for many queries at once; the hits are the same.
         """
-        checked = [q if isinstance(q, Query) else Query.of(q, **options) for q in queries]
         if device is None:
-            found = engine.search_many(self.engine, checked)
-        else:
-            found = search_together(self.engine, checked, self._find_on(device))
-        pairs = zip(checked, found, strict=True)
-        return [self._let_explain(query, results) for query, results in pairs]
+            return super().search_many(queries, **options)
+        checked = _as_queries(queries, options)
+        found = search_together(EmbeddedEngine(self.store), checked, self._find_on(device))
+        return self._let_explain_all(checked, found)
 
     def _find_on(self, device: str) -> FindMany:
         from bm25v.device import SearchOnDevice
 
         return self._devices.setdefault(device, SearchOnDevice(device))
-
-    def _let_explain(self, query: Query, results: Results) -> Results:
-        one, several = partial(self.explain, query), partial(explain_hits, self.engine, query)
-        return let_explain(results, one, several)
-
-    def match(
-        self,
-        query: Query | QueryImage | Iterable[QueryImage] | None,
-        path: PathInput,
-        **options: Unpack[QueryOptions],
-    ) -> Match:
-        """Return how one image of the gallery compares with a query."""
-        return engine.match_path(self.engine, _as_query(query, options), os.fspath(path))
-
-    def explain(
-        self,
-        query: Query | QueryImage | Iterable[QueryImage] | None,
-        hit: PathInput,
-        *,
-        encoding: Encoding | None = None,
-        image: ImageInput | None = None,
-        **options: Unpack[QueryOptions],
-    ) -> Explanation:
-        """Return why an image of the gallery matches a query: which words, and where.
-
-        `encoding` saves encoding the query's image again. `image` is that of the hit, if it was
-        added from memory, or if its file is not here any more.
-        """
-        checked = _as_query(query, options)
-        return explain_hit(self.engine, checked, os.fspath(hit), encoding=encoding, image=image)
 
     def words(self, *, best: int = 3) -> WordList:
         """Return the words in use, by number, each with the images where it is strongest."""
@@ -410,8 +435,55 @@ class Gallery:
         return self.store.retry(lambda: find_problems(self.path, self.store.catalog))
 
 
+class EngineGallery(Searchable):
+    """A collection in another engine: `EngineGallery.open("qdrant://host:6334/images")`.
+
+    It is searched and explained like a gallery. Needs the extra `[qdrant]`. `bm25v load --engine`
+    fills it; any number of processes may search while one writes.
+    """
+
+    def __init__(self, engine: "QdrantEngine") -> None:
+        super().__init__(engine)
+        self._engine = engine
+
+    @classmethod
+    def open(cls, address: str) -> "EngineGallery":
+        """Open a collection by its address."""
+        from bm25v.engines import parse_address
+
+        parsed = parse_address(address)
+        try:
+            from bm25v.engines.qdrant import QdrantEngine
+        except ImportError as error:
+            raise MissingExtra(f"the engine {parsed}", "qdrant") from error
+        return cls(QdrantEngine(parsed))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self._engine.state.statistics.n
+
+    def __repr__(self) -> str:
+        return f"<EngineGallery {self.engine.location}>"
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._engine.close()
+
+    def remove(self, paths: PathInput | Iterable[PathInput], *, recursive: bool = True) -> int:
+        """Remove images, by path or id, or all images in a folder; return how many there were."""
+        from bm25v.engines.writer import QdrantWriter
+
+        with QdrantWriter(self._engine.calls) as writer:
+            return writer.remove(list_paths(paths), recursive=recursive)
+
+
 def explain(
-    gallery: Gallery,
+    gallery: Gallery | EngineGallery,
     query: Query | QueryImage | Iterable[QueryImage] | None,
     hit: PathInput,
     *,
@@ -430,3 +502,7 @@ def _as_query(
     if options:
         raise WrongUse(f"{', '.join(options)} beside a Query: set them in the Query")
     return query
+
+
+def _as_queries(queries: Iterable[Query | QueryImage], options: QueryOptions) -> list[Query]:
+    return [q if isinstance(q, Query) else Query.of(q, **options) for q in queries]

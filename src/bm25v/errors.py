@@ -12,6 +12,7 @@ Bm25vError
 ├── BagFileError           a file of bags cannot be used
 ├── ClusterError           a Ray cluster cannot be used
 ├── ServerError            a server does not answer, or not as expected
+├── EngineError            a distributed engine does not answer, or its collection cannot be used
 ├── EvaluationError        a data set, a run or a measurement cannot be used
 └── GalleryError
     ├── GalleryNotFound    no gallery at that path
@@ -81,6 +82,10 @@ class ClusterError(Bm25vError):
 
 class ServerError(Bm25vError):
     """A server does not answer, or not as expected."""
+
+
+class EngineError(Bm25vError):
+    """A distributed engine does not answer, or its collection cannot be used."""
 
 
 class EvaluationError(Bm25vError):

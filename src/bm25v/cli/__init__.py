@@ -37,6 +37,7 @@ SECTIONS = {
         "encode": "exchange:encode",
         "export": "exchange:export",
         "load": "exchange:load",
+        "reconcile": "engines:reconcile",
     },
     "Vocabulary": {
         "words": "words:words",

@@ -1,4 +1,4 @@
-"""`bm25v bench`: encode, search, explain, duplicates, soak, serve."""
+"""`bm25v bench`: encode, search, explain, duplicates, soak, serve, engines."""
 
 import itertools
 import sys
@@ -14,6 +14,7 @@ import click
 from bm25v.cli.options import PathType, dense_option, json_option, vocabulary_option
 from bm25v.cli.printing import echo, echo_wrapped, print_facts, print_grid, print_json
 from bm25v.display import count, duration, file_size
+from bm25v.errors import WrongUse
 
 if TYPE_CHECKING:
     from bm25v.research.bench.search import SearchTimes
@@ -428,3 +429,34 @@ def serve(
             "memory": ", ".join(map(file_size, times.mix.memory)) + " (start, middle, end)",
         }
     )
+
+
+@bench.command("engines")
+@click.option("--n", default=20_000, show_default=True, type=click.IntRange(2_000))
+@click.option("--dim", default=128, show_default=True, type=click.IntRange(1))
+@click.option("--shards", default=4, show_default=True, type=click.IntRange(1))
+@click.option("--queries", default=50, show_default=True, type=click.IntRange(1))
+@json_option
+def engines(n: int, dim: int, shards: int, queries: int, as_json: bool) -> None:
+    """Measure what bm25v adds to the time of Qdrant's engine, which runs in this process.
+
+    Synthetic images are loaded, beside bare upserts of the same points, and searched. Needs the
+    extra qdrant, and the package qdrant-edge-py.
+    """
+    from bm25v.cli.progress import progress_bar
+
+    try:
+        from bm25v.research.bench.engines import time_engines
+    except ImportError as error:
+        raise WrongUse(f"{error}: pip install 'bm25v[qdrant]' qdrant-edge-py") from error
+    with progress_bar() as progress:
+        times = time_engines(n, dim=dim, shards=shards, n_queries=queries, progress=progress)
+    if as_json:
+        searches = [search._asdict() for search in times.searches]
+        print_json({**vars(times), "searches": searches, "load_ratio": times.load_ratio})
+        return
+    echo(f"bare upserts  {n / times.upsert_seconds:8,.0f} images/s")
+    echo(f"loading       {n / times.load_seconds:8,.0f} images/s ({times.load_ratio:.2f} of that)")
+    header = ("mode", "in Qdrant's calls, ms", "finding candidates", "second stage")
+    rows = [(mode, *(f"{value:.2f}" for value in values)) for mode, *values in times.searches]
+    print_grid(header, rows)

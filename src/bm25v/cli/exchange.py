@@ -162,20 +162,58 @@ def export(gallery_path: Path, output: Path, file_format: str, as_json: bool) ->
 
 
 @click.command("load")
-@click.argument("bags", type=PathType(exists=True, file_okay=False, path_type=Path))
+@click.argument("bags", required=False, type=PathType(exists=True, file_okay=False, path_type=Path))
 @gallery_option
+@click.option(
+    "--engine",
+    metavar="URL",
+    help="Load into this collection of Qdrant instead: qdrant://host:6334/images. Without BAGS, "
+    "the gallery is loaded.",
+)
+@click.option("--shards", type=click.IntRange(1), help="With --engine: shards of a new collection.")
+@click.option(
+    "--replicas", type=click.IntRange(1), help="With --engine: copies of each shard, if it is new."
+)
 @click.option(
     "--vocabulary",
     help="The vocabulary's name or folder, if it is not where the bags say.",
 )
 @json_option
-def load(bags: Path, gallery_path: Path, vocabulary: str | None, as_json: bool) -> None:
+def load(
+    bags: Path | None,
+    gallery_path: Path,
+    engine: str | None,
+    shards: int | None,
+    replicas: int | None,
+    vocabulary: str | None,
+    as_json: bool,
+) -> None:
     """Add a folder of bags to a gallery, or make a gallery of it.
 
     No image is read or encoded: searches are those of a gallery that has indexed the same files.
     It can be interrupted and run again at any time. Bags of another vocabulary are refused. Needs
     the extra parquet.
+
+    With --engine, the bags or the gallery go into a collection of Qdrant, which is created if there
+    is none. Loading again writes only what has changed. Needs the extra qdrant.
     """
+    if engine is not None:
+        from bm25v.cli.engines import load_engine
+
+        load_engine(
+            bags,
+            gallery_path,
+            engine,
+            vocabulary=vocabulary,
+            shards=shards,
+            replicas=replicas,
+            as_json=as_json,
+        )
+        return
+    if bags is None:
+        raise WrongUse("nothing to load: give a folder of bags, or --engine for a gallery")
+    if shards is not None or replicas is not None:
+        raise WrongUse("--shards and --replicas are for a collection of --engine")
     from bm25v.api import Gallery
     from bm25v.cli.progress import progress_bar
     from bm25v.gallery.catalog_schema import FILE_NAME

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bm25v.cli.options import PathType, gallery_option, json_option, open_option
+from bm25v.cli.options import (
+    PathType,
+    engine_option,
+    gallery_option,
+    json_option,
+    open_collection,
+    open_option,
+)
 from bm25v.cli.printing import echo, open_in_browser, print_facts, print_json, temporary_page
 from bm25v.display import count, display_path, duration, file_size
 from bm25v.errors import GalleryError, WrongUse
@@ -224,22 +231,21 @@ def info(gallery_path: Path, as_json: bool) -> None:
 @click.command("remove")
 @click.argument("paths", nargs=-1, required=True, type=PathType())
 @gallery_option
+@engine_option
 @json_option
-def remove(paths: tuple[str, ...], gallery_path: Path, as_json: bool) -> None:
+def remove(paths: tuple[str, ...], gallery_path: Path, engine: str | None, as_json: bool) -> None:
     """Remove images from the gallery; files stay.
 
     A folder stands for all images in it.
     """
-    from bm25v.api import Gallery
-
-    with Gallery.open(gallery_path) as gallery:
+    with open_collection(gallery_path, engine) as gallery:
         removed = gallery.remove(paths)
     if as_json:
         print_json({"removed": removed})
     elif removed:
         echo(f"{removed:,} removed")
     if not removed:
-        raise GalleryError(f"{gallery_path} has no image at {', '.join(paths)}")
+        raise GalleryError(f"{engine or gallery_path} has no image at {', '.join(paths)}")
 
 
 @click.command("compact")

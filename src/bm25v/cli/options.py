@@ -13,6 +13,7 @@ import click
 from bm25v.errors import WrongUse
 
 if TYPE_CHECKING:
+    from bm25v.api import EngineGallery, Gallery
     from bm25v.search import QueryOptions
 
 
@@ -40,6 +41,11 @@ gallery_option = click.option(
     show_envvar=True,
     type=PathType(path_type=Path),
     help="The gallery's folder.",
+)
+engine_option = click.option(
+    "--engine",
+    metavar="URL",
+    help="Use this collection of Qdrant instead of a gallery: qdrant://host:6334/images.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 open_option = click.option(
@@ -176,6 +182,13 @@ def query_options(function: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(_QUERY_OPTIONS):
         decorated = option(decorated)
     return decorated
+
+
+def open_collection(gallery_path: Path, engine: str | None) -> "Gallery | EngineGallery":
+    """Open the collection of an engine if one is given, else the gallery."""
+    from bm25v.api import EngineGallery, Gallery
+
+    return Gallery.open(gallery_path) if engine is None else EngineGallery.open(engine)
 
 
 def is_empty_query(options: "QueryOptions") -> bool:

@@ -11,9 +11,11 @@ from click.core import ParameterSource
 
 from bm25v.cli.options import (
     PathType,
+    engine_option,
     gallery_option,
     is_empty_query,
     json_option,
+    open_collection,
     open_option,
     query_options,
 )
@@ -69,6 +71,7 @@ _SHOWN_WORDS = 3  # of an explanation, with other images that show them
 @click.command("search")
 @click.argument("images", nargs=-1, type=PathType(), metavar="[IMAGE]...")
 @gallery_option
+@engine_option
 @click.option(
     "-o",
     "--output",
@@ -96,6 +99,7 @@ _SHOWN_WORDS = 3  # of an explanation, with other images that show them
 def search(
     images: tuple[str, ...],
     gallery_path: Path,
+    engine: str | None,
     server: str | None,
     token_file: Path | None,
     output: Path | None,
@@ -115,7 +119,6 @@ def search(
     In a terminal each hit is one line: long paths are shortened, and 100 columns have more numbers
     than 80. In a pipe, lines are complete.
     """
-    from bm25v.api import Gallery
     from bm25v.cli.progress import progress_bar
     from bm25v.explanations.explanation import explain_hits
     from bm25v.pages.results_page import write_results
@@ -127,18 +130,20 @@ def search(
         raise WrongUse("--link without --collect: give the folder for the links")
     _check_images(images)
     if server is not None:
+        if engine is not None:
+            raise WrongUse("--server and --engine: give one of them")
         if output or open_page or show or collect:
             raise WrongUse("-o, --open, --show and --collect need the files: not with --server")
         _search_server(server, token_file, images, options, verbose, as_json)
         return
     output = _check_output(output, open_page)
-    with Gallery.open(gallery_path) as gallery:
+    with open_collection(gallery_path, engine) as gallery:
         results = gallery.search(images, **options)
         n_images = len(gallery)
         if output is not None:
             query = Query.of(images, **options)
             explain_several = partial(explain_hits, gallery.engine, query)
-            command = _explain_command(images, gallery_path, options)
+            command = _explain_command(images, gallery_path, engine, options)
             with progress_bar() as progress:
                 write_results(results, output, explain_several, command=command, progress=progress)
     collection = None if collect is None else _collect(results, collect, link)
@@ -148,7 +153,7 @@ def search(
         for note in results.notes:
             echo(f"note: {note}", err=True)
         if not n_images:
-            echo(f"no match: {gallery_path} has no images")
+            echo(f"no match: {engine or gallery_path} has no images")
         elif not results:
             echo(f"no match: {results.no_match}")
         else:
@@ -200,14 +205,17 @@ def _check_output(output: Path | None, open_page: bool) -> Path | None:
 
 
 def _explain_command(
-    images: tuple[str, ...], gallery_path: Path, query_options: "QueryOptions"
+    images: tuple[str, ...],
+    gallery_path: Path,
+    engine: str | None,
+    query_options: "QueryOptions",
 ) -> Callable[[str], str]:
     """Return what makes the command that explains a hit of this search."""
     from bm25v.pages.commands import join_command
 
     context = click.get_current_context()
     paths = [os.path.abspath(image) for image in images]
-    options = [f"--gallery={os.path.abspath(gallery_path)}"]
+    options = [f"--engine={engine}" if engine else f"--gallery={os.path.abspath(gallery_path)}"]
     for name in sorted(query_options.keys() - {"k", "offset", "include_query"}):
         if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
             (option,) = (option for option in context.command.params if option.name == name)
@@ -350,6 +358,7 @@ def _list_weights(results: "Results", width: int) -> str:
 @click.argument("images", nargs=-1, type=PathType(), metavar="[IMAGE]...")
 @click.argument("hit", type=PathType())
 @gallery_option
+@engine_option
 @click.option(
     "-o",
     "--output",
@@ -366,6 +375,7 @@ def explain(
     images: tuple[str, ...],
     hit: str,
     gallery_path: Path,
+    engine: str | None,
     output: Path | None,
     open_page: bool,
     top: int | None,
@@ -377,8 +387,6 @@ def explain(
 
     Give several images, and the options of a search, to explain a hit of that search.
     """
-    from bm25v.api import Gallery
-
     _check_images(images)
     if output is None and open_page:
         output = temporary_page("why")
@@ -386,7 +394,7 @@ def explain(
         from bm25v.pages.explanation_page import check_output
 
         check_output(output)  # before the work
-    with Gallery.open(gallery_path) as gallery:
+    with open_collection(gallery_path, engine) as gallery:
         explanation = gallery.explain(images, hit, **options)
     if output is not None:
         explanation.save(output, top=top)

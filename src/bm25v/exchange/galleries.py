@@ -38,20 +38,25 @@ def export_bags(store: GalleryStore, folder: Path, progress: Progress) -> int:
 
     def export(snapshot: Snapshot) -> int:
         settings = BagSettings(store.catalog.meta, snapshot.state.full_bags)
-        if snapshot.full_bags is None and store.vocabulary.full_bag_words:
-            raise GalleryError(
-                f"{store.path} was written by an older bm25v and has no full bags yet: "
-                "`bm25v index` on its folders adds them"
-            )
+        check_full_bags(store, snapshot)
         n_done = 0
         with read_unchanged(store, snapshot), replacing_folder(folder) as scratch:
-            for number, rows in enumerate(_read_images(store, snapshot)):
+            for number, rows in enumerate(read_images(store, snapshot)):
                 replace_file(scratch / part_name(number), format_part(rows, settings))
                 n_done += len(rows)
                 progress("exporting", n_done, snapshot.searcher.statistics.n)
         return n_done
 
     return store.read(export)
+
+
+def check_full_bags(store: GalleryStore, snapshot: Snapshot) -> None:
+    """Raise `GalleryError` if a gallery lacks the full bags that its vocabulary makes."""
+    if snapshot.full_bags is None and store.vocabulary.full_bag_words:
+        raise GalleryError(
+            f"{store.path} was written by an older bm25v and has no full bags yet: "
+            "`bm25v index` on its folders adds them"
+        )
 
 
 @contextmanager
@@ -63,7 +68,7 @@ def read_unchanged(store: GalleryStore, snapshot: Snapshot) -> Iterator[None]:
         yield
 
 
-def _read_images(store: GalleryStore, snapshot: Snapshot) -> Iterator[list[ImageBags]]:
+def read_images(store: GalleryStore, snapshot: Snapshot) -> Iterator[list[ImageBags]]:
     """Yield the images of a snapshot by row; an empty gallery is one empty list."""
     for first in range(0, max(snapshot.state.n_rows, 1), PART_ROWS):
         records = store.catalog.images_between(first, first + PART_ROWS)
@@ -88,13 +93,14 @@ def create_gallery(
     Give the vocabulary if it is not where the folder says.
     """
     meta = folder.settings.meta
-    loaded = _load_vocabulary(meta, vocabulary).with_dense(meta.second_backbone or None)
+    loaded = load_vocabulary(meta, vocabulary).with_dense(meta.second_backbone or None)
     own = BagSettings.of(loaded)
     folder.settings.check_equal(own, str(folder.folder), f"vocabulary {loaded.source}")
     GalleryStore.create(path, loaded, meta.parameters)
 
 
-def _load_vocabulary(meta: Meta, vocabulary: str | os.PathLike[str] | None) -> Vocabulary:
+def load_vocabulary(meta: Meta, vocabulary: str | os.PathLike[str] | None) -> Vocabulary:
+    """Return the vocabulary that bags were made with; give it if it is elsewhere."""
     if vocabulary is not None:
         return Vocabulary.load(vocabulary)
     shipped = find_shipped(meta.vocabulary_fingerprint)

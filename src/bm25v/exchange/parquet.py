@@ -24,7 +24,7 @@ from bm25v.exchange.bags import FORMAT, BagSettings, Batch, FailedImage, ImageBa
 from bm25v.gallery.file_state import FileState
 from bm25v.images import Metadata
 from bm25v.schema import SchemaError, parse_object
-from bm25v.vocabulary.bag import Bag, FullBag, patch_bytes, word_bytes
+from bm25v.vocabulary.bag import SCALE, Bag, FullBag, patch_bytes, word_bytes
 
 if TYPE_CHECKING:
     import pyarrow
@@ -106,6 +106,15 @@ class BagFolder:
                 yield _to_batch(rows, self.settings)
             except ValueError as error:
                 raise BagFileError(f"{path} cannot be used ({error}): make it again") from error
+
+    def average_length(self) -> float:
+        """Return the mean sum of the term frequencies of an image's bag."""
+        n = total = 0
+        for path in self.parts.values():
+            for rows in _read_rows(path, ["tf", "error"]):
+                n += rows["error"].null_count
+                total += int(rows["tf"].flatten().to_numpy().sum(dtype=np.int64))
+        return total / SCALE / max(n, 1)
 
     def states(self) -> Iterator[tuple[int, FailedImage]]:
         """Yield the number of its file, and the key, size, time and error of each row.

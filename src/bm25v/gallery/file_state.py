@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v import images
-from bm25v.errors import WrongUse
+from bm25v.errors import ImageError, WrongUse
 from bm25v.gallery.records import ImageRecord, to_seconds
 from bm25v.images import Metadata
 from bm25v.images.streams import Stream
@@ -58,6 +58,19 @@ def read_file_state(path: str) -> FileState:
         content = hash_file(file)
         status = os.fstat(file.fileno())
     return FileState(path, content, status.st_size, _modification_time(status))
+
+
+def has_changed(path: str, record: ImageRecord | None) -> bool:
+    """Return whether a file has other content than when it was indexed.
+
+    As in indexing, the same size and time mean the same content. A file that cannot be read raises
+    `ImageError`.
+    """
+    if not os.path.isabs(path):
+        raise ImageError("was added from memory: there is no file to read")
+    if record is None or has_size_and_time(path, record.size, record.mtime_ns):
+        return False
+    return read_file_state(path).content != record.content
 
 
 def hash_file(file: Stream) -> bytes:

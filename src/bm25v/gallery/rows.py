@@ -117,9 +117,8 @@ class RowFiles(NamedTuple):
     @classmethod
     def of(cls, folder: Path, meta: Meta, state: State) -> "RowFiles":
         """Return the files of one version of a gallery."""
-        word = f"<u{word_bytes(meta.n_words)}"
         layouts = {
-            "bags": [("words", word, (meta.k_post,)), ("tf", "<u2", (meta.k_post,))],
+            "bags": bag_layout(meta.k_post, meta.n_words),
             "dense": [("dense", "<f2", (meta.dense_dim,))],
         }
         if state.full_bags is not None:
@@ -135,6 +134,11 @@ class RowFiles(NamedTuple):
     def paths(self) -> set[Path]:
         """The paths of the files."""
         return {file.path for file in self if file is not None}
+
+
+def bag_layout(k: int, n_words: int) -> list[tuple[str, str, tuple[int]]]:
+    """Return the fields of a stored bag: k words and their term frequencies."""
+    return [("words", f"<u{word_bytes(n_words)}", (k,)), ("tf", "<u2", (k,))]
 
 
 def full_bag_layout(k: int, n_words: int, n_patches: int) -> list[tuple[str, str, tuple[int]]]:

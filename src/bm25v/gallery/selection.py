@@ -240,12 +240,13 @@ def _check_folder(folder: PathInput) -> list[str]:
     if not name.strip():
         raise WrongUse("an empty folder: give a path or a pattern such as 2023/**/*.jpg")
     is_name = not re.search(r"[/\\]", name.rstrip("/"))
-    if _is_pattern(name) and (name.startswith("**/") or is_name):
+    if is_pattern(name) and (name.startswith("**/") or is_name):
         return [name]
     return list(dict.fromkeys([os.path.abspath(name), name]))
 
 
-def _is_pattern(name: str) -> bool:
+def is_pattern(name: str) -> bool:
+    """Return whether a folder is a pattern of paths."""
     return "*" in name or "?" in name
 
 
@@ -262,7 +263,7 @@ def _check_size(option: str, size: Size | None) -> tuple[int, int] | None:
 
 
 def _rows_in(catalog: Catalog, folder: str) -> NDArray[np.int64]:
-    if _is_pattern(folder):
+    if is_pattern(folder):
         return _rows_like(catalog, folder)
     name, low, high = path_bounds(folder)
     at_path = catalog.rows_where("path = ?", name)
@@ -295,7 +296,7 @@ def _rows_by_metadata(catalog: Catalog, wanted: ImageFilter) -> list[NDArray[np.
     if not catalog.has_metadata():  # an older format: it knows no date but that of the file
         if wanted.min_size or wanted.max_size or wanted.dates is None:
             return [np.empty(0, np.int64)]
-        return [catalog.rows_where("mtime_ns >= ? AND mtime_ns < ?", *_time_bounds(wanted.dates))]
+        return [catalog.rows_where("mtime_ns >= ? AND mtime_ns < ?", *time_bounds(wanted.dates))]
     sizes = ""
     values: list[int] = []
     for sign, size in ((">=", wanted.min_size), ("<=", wanted.max_size)):
@@ -309,11 +310,11 @@ def _rows_by_metadata(catalog: Catalog, wanted: ImageFilter) -> list[NDArray[np.
     by_file = f"taken IS NULL AND mtime_ns >= ? AND mtime_ns < ?{sizes}"
     return [
         catalog.rows_where(f"taken >= ? AND taken < ?{sizes}", *camera, *values),
-        catalog.rows_where(by_file, *_time_bounds(wanted.dates), *values),
+        catalog.rows_where(by_file, *time_bounds(wanted.dates), *values),
     ]
 
 
-def _time_bounds(dates: DateRange) -> tuple[int, int]:
+def time_bounds(dates: DateRange) -> tuple[int, int]:
     """Return a range of dates as file times, on the clock of this computer."""
     start = -_UNLIMITED if dates.start is None else _to_nanoseconds(dates.start)
     return start, _UNLIMITED if dates.end is None else _to_nanoseconds(dates.end)

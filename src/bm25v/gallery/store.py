@@ -16,7 +16,6 @@ import numpy as np
 from bm25v.backbones.text import TextTower, has_text_tower, load_text_tower
 from bm25v.errors import (
     GalleryError,
-    ImageError,
     UnknownVocabulary,
     VocabularyMismatch,
     WrongUse,
@@ -24,7 +23,7 @@ from bm25v.errors import (
 from bm25v.files import replacing_folder
 from bm25v.gallery.catalog import Catalog, RowsRenumbered
 from bm25v.gallery.catalog_schema import FILE_NAME
-from bm25v.gallery.file_state import check_path, has_size_and_time, read_file_state
+from bm25v.gallery.file_state import check_path, has_changed
 from bm25v.gallery.full_bags import plan_full_bags
 from bm25v.gallery.records import FullBagState, ImageRecord, Meta, State
 from bm25v.gallery.rows import RowFiles
@@ -225,17 +224,8 @@ class GalleryStore:
         return self.read(read_page)
 
     def has_changed(self, path: str) -> bool:
-        """Return whether an image's file has other content than when it was indexed.
-
-        As in indexing, the same size and time mean the same content. A file that cannot be read
-        raises `ImageError`.
-        """
-        if not os.path.isabs(path):
-            raise ImageError("was added from memory: there is no file to read")
-        record = self.catalog.at_path(path)
-        if record is None or has_size_and_time(path, record.size, record.mtime_ns):
-            return False
-        return read_file_state(path).content != record.content
+        """Return whether an image's file has other content than when it was indexed."""
+        return has_changed(path, self.catalog.at_path(path))
 
     def info(self) -> GalleryInfo:
         """Return facts about the gallery."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.search.contract import Images
+from bm25v.search.contract import Vectors
 from bm25v.search.text_terms import Term
 from bm25v.vocabulary.concepts import Concepts
 
@@ -38,13 +38,13 @@ class ConceptTerm:
             label, term.is_excluded, concepts.weights_ce[columns], concepts.biases_c[columns]
         )
 
-    def log_probabilities(self, images: Images, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    def log_probabilities(self, vectors: Vectors, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the logarithm of the probability of the term in each of the given rows."""
         absent_r = np.zeros(len(rows))  # log Π (1 − p)
         present_r = np.zeros(len(rows))
         for weights_e, bias in zip(self.weights_ce, self.biases_c, strict=True):
             length = float(np.linalg.norm(weights_e.astype(np.float64)))
-            cosine_r = images.cosines(weights_e, rows).astype(np.float64)
+            cosine_r = vectors.cosines(weights_e, rows).astype(np.float64)
             log_odds_r = length * cosine_r + float(bias)
             present_r = _log_sigmoid(log_odds_r)
             absent_r += _log_sigmoid(-log_odds_r)
@@ -54,10 +54,10 @@ class ConceptTerm:
 
 
 def sum_log_probabilities(
-    terms: Sequence[ConceptTerm], images: Images, rows: NDArray[np.int64]
+    terms: Sequence[ConceptTerm], vectors: Vectors, rows: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Return the logarithm of the probability of all terms in each of the given rows."""
-    values = (term.log_probabilities(images, rows) for term in terms)
+    values = (term.log_probabilities(vectors, rows) for term in terms)
     return sum(values, start=np.zeros(len(rows)))
 
 

@@ -33,7 +33,14 @@ Rows = NDArray[np.int64]
 T = TypeVar("T")
 
 
-class Images(Protocol):
+class Vectors(Protocol):
+    """Dense vectors of images in rows, to compare with."""
+
+    def cosines(self, query_e: NDArray[np.float32], rows: Rows) -> NDArray[np.float32]:
+        """Return the cosine of a vector and each of some rows; -1 for a damaged vector."""
+
+
+class Images(Vectors, Protocol):
     """Images of a collection in rows; of equal scores, that of the lower row comes first."""
 
     @property
@@ -52,9 +59,6 @@ class Images(Protocol):
 
     def dense_vector(self, row: int) -> NDArray[np.float32]:
         """Return the dense vector of a row."""
-
-    def cosines(self, query_e: NDArray[np.float32], rows: Rows) -> NDArray[np.float32]:
-        """Return the cosine of a vector and each of some rows; -1 for a damaged vector."""
 
     def term_scores(self, terms: "Sequence[ConceptTerm]", rows: Rows) -> NDArray[np.float64]:
         """Return the logarithm of the probability of all terms in each of some rows."""

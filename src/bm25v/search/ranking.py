@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.gallery.full_bags import FullBags
-from bm25v.index.bm25 import Bm25Parameters, WeightedWords, saturation
+from bm25v.index.bm25 import Bm25Parameters, Statistics, WeightedWords, saturation
 from bm25v.index.searcher import QueryTerms
 from bm25v.vocabulary.bag import LEVELS, SCALE, dequantise
 
@@ -22,7 +22,7 @@ _SHORTEST = np.float32(1e-12)  # length of a vector; shorter ones get a cosine o
 
 
 def cosines(
-    dense_ne: NDArray[np.float16],
+    dense_ne: NDArray[np.floating],
     query_e: NDArray[np.float32],
     rows: NDArray[np.int64],
     *,
@@ -32,7 +32,8 @@ def cosines(
 
     A query that is shorter than the rows is compared with as many of their first values: those of
     the vocabulary's own backbone, if the gallery has dense vectors of two.
-    `compiled` chooses the implementation: compiled is several times faster, once numba is imported.
+    `compiled` chooses the implementation: compiled is several times faster, once numba is imported,
+    and reads float16.
 
     >>> dense = np.array([[3, 4], [0, 1]], dtype=np.float16)
     >>> cosines(dense, np.array([0, 1], dtype=np.float32), np.array([0, 1])).tolist()
@@ -82,8 +83,8 @@ def _sum_rows(values_ne: NDArray[np.float32]) -> NDArray[np.float32]:
     return sums_n
 
 
-class FullBagScores(NamedTuple):
-    """How full bags match a query: their BM25 scores, and the IDF mass of the words they share."""
+class BagScores(NamedTuple):
+    """How bags match a query: their BM25 scores, and the IDF mass of the words they share."""
 
     bm25: NDArray[np.float64]
     shared_mass: NDArray[np.float64]  # of the words with a weight above 0
@@ -96,7 +97,7 @@ def score_full_bags(
     parameters: Bm25Parameters,
     *,
     compiled: bool = False,
-) -> FullBagScores:
+) -> BagScores:
     """Return the score of each of the given rows, that of `bm25.reference_scores` or 0.
 
     `compiled` chooses the implementation, as in `cosines`.
@@ -112,20 +113,30 @@ def score_full_bags(
         is_term_v[terms.words] = 1
         tables = (LEVELS, formula, is_term_v, *terms[1:])
         scores = ranking_kernels.score_full_bags(words_nk, levels_nk, rows, *tables)
-        return FullBagScores(*scores[:2])
-    term_v = np.append(terms.term_v, np.uint16(0))  # the last is for words that do not exist
-    last = np.int64(statistics.n_words)  # may be more than the type of words holds
+        return BagScores(*scores[:2])
     bm25, shared_mass = np.zeros(len(rows)), np.zeros(len(rows))
     for start in range(0, len(rows), _CHUNK_ROWS):
         chunk = slice(start, start + _CHUNK_ROWS)
-        words_ck, levels_ck = words_nk[rows[chunk]], levels_nk[rows[chunk]]
-        term_ck = term_v[np.minimum(words_ck, last)]
-        at, slots = np.nonzero((term_ck > 0) & (levels_ck > 0))
-        tf_ck = LEVELS[levels_ck]
-        norms = statistics.length_norms(tf_ck.sum(axis=1, dtype=np.int64), parameters)
-        weights = terms.term_weights[term_ck[at, slots]]
-        values = weights * saturation(dequantise(tf_ck[at, slots]), norms[at], parameters)
-        n = len(words_ck)
-        bm25[chunk] = np.bincount(at, values, minlength=n)  # adds in this order
-        shared_mass[chunk] = np.bincount(at, np.maximum(weights, 0), minlength=n)
-    return FullBagScores(bm25, shared_mass)
+        words_ck, tf_ck = words_nk[rows[chunk]], LEVELS[levels_nk[rows[chunk]]]
+        bm25[chunk], shared_mass[chunk] = score_bags(words_ck, tf_ck, terms, statistics, parameters)
+    return BagScores(bm25, shared_mass)
+
+
+def score_bags(
+    words_ck: NDArray[np.unsignedinteger],
+    tf_ck: NDArray[np.uint16],
+    terms: QueryTerms,
+    statistics: Statistics,
+    parameters: Bm25Parameters,
+) -> BagScores:
+    """Return the score of each of some bags; a slot with tf 0 is empty."""
+    term_v = np.append(terms.term_v, np.uint16(0))  # the last is for words that do not exist
+    last = np.int64(statistics.n_words)  # may be more than the type of words holds
+    term_ck = term_v[np.minimum(words_ck, last)]
+    at, slots = np.nonzero((term_ck > 0) & (tf_ck > 0))
+    norms = statistics.length_norms(tf_ck.sum(axis=1, dtype=np.int64), parameters)
+    weights = terms.term_weights[term_ck[at, slots]]
+    values = weights * saturation(dequantise(tf_ck[at, slots]), norms[at], parameters)
+    bm25 = np.bincount(at, values, minlength=len(words_ck))  # adds in this order
+    shared_mass = np.bincount(at, np.maximum(weights, 0), minlength=len(words_ck))
+    return BagScores(bm25.astype(np.float64), shared_mass.astype(np.float64))

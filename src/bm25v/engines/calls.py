@@ -1,0 +1,179 @@
+"""The few calls to Qdrant that are used, each tried again if it failed for a passing reason.
+
+In: a client of `qdrant-client`, or what has the same methods. Out: its values, or an `EngineError`
+in one line. All calls can be repeated without harm: points are written under ids that depend only
+on the image. Not this module's job: what the points mean.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import grpc
+from qdrant_client import QdrantClient, models
+from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
+
+from bm25v.engines.address import Address, read_api_key
+from bm25v.errors import EngineError
+
+ATTEMPTS = 5
+SCROLL_POINTS = 1_000  # of one call
+
+_FIRST_PAUSE = 0.2  # seconds before the second attempt, doubled each time
+_SECONDS = 60  # until a call is given up
+_PASSING = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.INTERNAL,  # also a shard without a live replica
+)
+_EXACT = models.SearchParams(exact=True)  # else limits from 128 on are undersampled per shard
+
+_log = logging.getLogger(__name__)
+
+
+def connect(address: Address) -> QdrantClient:
+    """Return a client that connects at the first call, by gRPC, to this server alone."""
+    return QdrantClient(
+        host=address.host,
+        grpc_port=address.port,
+        prefer_grpc=True,
+        https=address.tls,
+        api_key=read_api_key(address),
+        timeout=_SECONDS,
+        check_compatibility=False,  # it would ask another port, and print
+    )
+
+
+class Calls:
+    """Calls about one collection of a server."""
+
+    def __init__(self, client: Any, collection: str, where: str) -> None:
+        self._client, self.collection, self.where = client, collection, where
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def of(self, collection: str) -> "Calls":
+        """Return the calls about another collection of the same server."""
+        return Calls(self._client, collection, self.where)
+
+    def exists(self) -> bool:
+        """Return whether the collection exists."""
+        return bool(self._call(self._client.collection_exists))
+
+    def create(self, **options: Any) -> None:
+        """Create the collection."""
+        self._call(self._client.create_collection, **options)
+
+    def index_payload(self, field: str, schema: Any) -> None:
+        """Let filters by a field of the payload use an index."""
+        self._call(
+            self._client.create_payload_index, field_name=field, field_schema=schema, wait=True
+        )
+
+    def upsert(self, points: Sequence[models.PointStruct]) -> None:
+        """Write points; those with the same ids are replaced."""
+        self._call(self._client.upsert, points=list(points), wait=True)
+
+    def replace_vectors(self, points: Sequence[models.PointVectors]) -> None:
+        """Replace some vectors of points."""
+        self._call(self._client.update_vectors, points=list(points), wait=True)
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Delete points."""
+        selector = models.PointIdsList(points=list(ids))
+        self._call(self._client.delete, points_selector=selector, wait=True)
+
+    def retrieve(
+        self, ids: Sequence[str], fields: Sequence[str] | bool, *, vectors: Sequence[str] = ()
+    ) -> list[Any]:
+        """Return those of some points that exist, in any order, with some fields of the payload."""
+        if not ids:
+            return []
+        records: list[Any] = self._call(
+            self._client.retrieve,
+            ids=list(ids),
+            with_payload=fields if isinstance(fields, bool) else list(fields),
+            with_vectors=list(vectors) or False,
+        )
+        return records
+
+    def query(
+        self, vector: Any, using: str, limit: int, conditions: models.Filter | None
+    ) -> list[tuple[str, float]]:
+        """Return the ids and scores of the best points, exactly."""
+        response = self._call(
+            self._client.query_points,
+            query=vector,
+            using=using,
+            limit=limit,
+            query_filter=conditions,
+            search_params=_EXACT,
+            with_payload=False,
+        )
+        return [(point.id, point.score) for point in response.points]
+
+    def count(self, conditions: models.Filter | None) -> int:
+        """Return how many points meet some conditions."""
+        count = self._call(self._client.count, count_filter=conditions, exact=True)
+        return int(count.count)
+
+    def scroll(
+        self, conditions: models.Filter | None, fields: Sequence[str] | bool
+    ) -> Iterator[list[Any]]:
+        """Yield all points that meet some conditions, by id, in parts."""
+        offset = None
+        while True:
+            records, offset = self._call(
+                self._client.scroll,
+                scroll_filter=conditions,
+                limit=SCROLL_POINTS,
+                offset=offset,
+                with_payload=fields if isinstance(fields, bool) else list(fields),
+                with_vectors=False,
+            )
+            if records:
+                yield records
+            if offset is None:
+                return
+
+    def _call(self, function: Callable[..., Any], **values: Any) -> Any:
+        for attempt in range(ATTEMPTS):
+            try:
+                return function(collection_name=self.collection, **values)
+            except Exception as error:
+                reason, is_passing = _read_error(error)
+                if reason is None:
+                    raise
+                if not is_passing:
+                    raise EngineError(f"{self.where}: {reason}") from error
+                if attempt == ATTEMPTS - 1:
+                    raise EngineError(
+                        f"{self.where} failed {ATTEMPTS} times: {reason}; is the server running at "
+                        "this port, that of gRPC, and are all its shards?"
+                    ) from error
+                _log.info("%s: %s; trying again", self.where, reason)
+                time.sleep(_FIRST_PAUSE * 2**attempt)
+        raise AssertionError
+
+
+def _read_error(error: Exception) -> tuple[str | None, bool]:
+    """Return what an error says in one line, and whether it may pass; None for other errors."""
+    if isinstance(error, grpc.RpcError):
+        details = getattr(error, "details", lambda: None)() or str(error)
+        code = getattr(error, "code", lambda: None)()
+        return _first_line(details), code in _PASSING
+    if isinstance(error, UnexpectedResponse):
+        status = error.status_code or 500
+        return _first_line(f"{status} {error.reason_phrase}"), status >= 500 or status == 429
+    if isinstance(error, ResponseHandlingException | ConnectionError | TimeoutError):
+        return _first_line(str(error)), True
+    return None, False
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else "no reason given"

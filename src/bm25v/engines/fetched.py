@@ -1,0 +1,127 @@
+"""The images that Qdrant returned for one search, as rows of arrays.
+
+In: payloads of points. Out: `Images` of `bm25v.search.contract`: rows in the order of their paths,
+so that of equal scores the lower path comes first, with bags as in a gallery's files. Cosines of
+many rows are computed by Qdrant, those of few from their vectors. Not this module's job: which
+images these are.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bm25v.engines.calls import Calls
+from bm25v.engines.conditions import with_ids
+from bm25v.engines.points import DENSE, OWN, read_bags, read_path
+from bm25v.engines.state import CollectionState
+from bm25v.errors import EngineError
+from bm25v.gallery.full_bags import FullBags
+from bm25v.gallery.rows import read_bag
+from bm25v.search.concepts import ConceptTerm, sum_log_probabilities
+from bm25v.search.contract import Rows
+from bm25v.search.ranking import cosines
+from bm25v.vocabulary.bag import Bag
+
+_FEW = 64  # rows whose vectors are fetched: a hit is compared with several directions
+_FETCHED_TOGETHER = 2_000  # payloads of one call
+
+
+class FetchedImages:
+    """Images of a collection, fetched for one search."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        state: CollectionState,
+        payloads: Mapping[str, Mapping[str, Any]],
+        *,
+        with_full_bags: bool,
+        is_compiled: bool,
+    ) -> None:
+        by_path = sorted((read_path(payload), key) for key, payload in payloads.items())
+        self._paths, self.ids = [path for path, _ in by_path], [key for _, key in by_path]
+        self._calls, self._state, self.is_compiled = calls, state, is_compiled
+        layout = state.layout if with_full_bags else state.layout._replace(full=None)
+        stored = read_bags([payloads[key] for key in self.ids], layout, calls.where)
+        self._bags = stored.bags
+        self.full_bags = None
+        if stored.full is not None:
+            self.full_bags = FullBags(stored.full, state.full_statistics)
+        self._vectors: dict[int, NDArray[np.float32]] = {}
+
+    @classmethod
+    def fetch(
+        cls,
+        calls: Calls,
+        state: CollectionState,
+        ids: Sequence[str],
+        *,
+        with_full_bags: bool,
+        is_compiled: bool,
+    ) -> "FetchedImages":
+        """Fetch the images with some ids; those that were removed meanwhile are left out."""
+        fields = ["path", "bytes", "bag", *(("full",) if with_full_bags else ())]
+        payloads = {
+            record.id: record.payload
+            for start in range(0, len(ids), _FETCHED_TOGETHER)
+            for record in calls.retrieve(ids[start : start + _FETCHED_TOGETHER], fields)
+        }
+        options = {"with_full_bags": with_full_bags, "is_compiled": is_compiled}
+        return cls(calls, state, payloads, **options)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def rows(self) -> Rows:
+        """All rows."""
+        return np.arange(len(self.ids))
+
+    def bag(self, row: int) -> Bag:
+        """Return the bag that the index has of a row."""
+        return read_bag(self._bags[row])
+
+    def index_bags(self, rows: Rows) -> tuple[NDArray[np.unsignedinteger], NDArray[np.uint16]]:
+        """Return the words and stored tf of the bags of some rows."""
+        bags = self._bags[rows]
+        return bags["words"], bags["tf"]
+
+    def dense_vector(self, row: int) -> NDArray[np.float32]:
+        """Return the dense vector of a row; Qdrant stores it with length 1."""
+        vectors_re = self._fetch_vectors([row])
+        return np.asarray(vectors_re[0])
+
+    def cosines(self, query_e: NDArray[np.float32], rows: Rows) -> NDArray[np.float32]:
+        """Return the cosine of a vector and each of some rows."""
+        if not len(rows):
+            return np.empty(0, np.float32)
+        if len(rows) <= _FEW:
+            return cosines(self._fetch_vectors(rows.tolist()), query_e, np.arange(len(rows)))
+        ids = [self.ids[row] for row in rows.tolist()]
+        using = DENSE if len(query_e) == self._state.meta.dense_dim else OWN
+        scores = dict(self._calls.query(query_e.tolist(), using, len(ids), with_ids(ids)))
+        return np.array([scores.get(key, -1.0) for key in ids], dtype=np.float32)
+
+    def term_scores(self, terms: Sequence[ConceptTerm], rows: Rows) -> NDArray[np.float64]:
+        """Return the logarithm of the probability of all terms in each of some rows."""
+        return sum_log_probabilities(terms, self, rows)
+
+    def paths_of(self, rows: Rows) -> list[str]:
+        """Return the paths or ids of some rows."""
+        return [self._paths[row] for row in rows.tolist()]
+
+    def keys_of(self, rows: Rows) -> Sequence[Hashable]:
+        """Return the ids of the points of some rows."""
+        return [self.ids[row] for row in rows.tolist()]
+
+    def _fetch_vectors(self, rows: Sequence[int]) -> NDArray[np.float32]:
+        missing = [row for row in rows if row not in self._vectors]
+        records = self._calls.retrieve([self.ids[row] for row in missing], False, vectors=[DENSE])
+        by_id = {record.id: record.vector[DENSE] for record in records}
+        for row in missing:
+            if self.ids[row] not in by_id:
+                raise EngineError(f"{self._paths[row]} was removed meanwhile: search again")
+            self._vectors[row] = np.array(by_id[self.ids[row]], dtype=np.float32)
+        return np.array([self._vectors[row] for row in rows], dtype=np.float32)

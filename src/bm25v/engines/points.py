@@ -1,0 +1,236 @@
+"""An image ↔ a point of Qdrant: its id, vectors and payload.
+
+A point has the sparse vector `words`, whose values are the saturated term frequencies of the index
+bag under the frozen average length; the vector `dense`; and a payload with what filters, the second
+stage and explanations need. Bags are rows of a gallery's files, in base64. Not this module's job:
+statistics, and calls to the server.
+"""
+
+import binascii
+import hashlib
+import os
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from qdrant_client import models
+
+from bm25v.errors import EngineError
+from bm25v.exchange.bags import ImageBags
+from bm25v.gallery.file_state import FileState
+from bm25v.gallery.records import FullBagState, ImageRecord, Meta
+from bm25v.gallery.rows import RowArray, bag_layout, full_bag_layout, write_bag, write_full_bag
+from bm25v.index.bm25 import Statistics, saturation
+from bm25v.vocabulary.bag import LEVELS, dequantise, expand_bag
+
+if TYPE_CHECKING:
+    from bm25v.engines.state import CollectionState
+
+SPARSE, DENSE, OWN = "words", "dense", "own"  # vectors; `own` only beside those of two backbones
+WORDS = "words"  # payload: all words of an image, for filters
+FOLDERS = "folders"
+BAGS = ("bag", "full")
+RECORD = ("path", "bytes", "content", "size", "mtime_ns", "width", "height", "taken")
+
+_NAMESPACE = uuid.UUID("5f1bd26c-2a0b-5b0e-9f29-0f6cf3f5a3c1")
+
+
+@dataclass(frozen=True)
+class FrozenStatistics(Statistics):
+    """Statistics with live document frequencies and the average length of the stored values."""
+
+    frozen_average: float = 1.0
+
+    @property
+    def average_length(self) -> float:
+        """The average length that stored values were computed with."""
+        return self.frozen_average
+
+
+class Layout(NamedTuple):
+    """The rows in which bags are stored."""
+
+    bag: np.dtype[np.void]
+    full: np.dtype[np.void] | None
+
+    @classmethod
+    def of(cls, meta: Meta, full_bags: FullBagState | None) -> "Layout":
+        """Return the layout of a collection."""
+        full = None
+        if full_bags is not None:
+            full = np.dtype(full_bag_layout(full_bags.k, meta.n_words, full_bags.n_patches))
+        return cls(np.dtype(bag_layout(meta.k_post, meta.n_words)), full)
+
+
+class StoredBags(NamedTuple):
+    """Bags of some images, as rows."""
+
+    bags: RowArray
+    full: RowArray | None
+
+    def count_words(self, n_words: int) -> tuple[Statistics, Statistics]:
+        """Return the statistics of both kinds of bags."""
+        own = Statistics.count(self.bags["words"], self.bags["tf"], n_words)
+        if self.full is None:
+            return own, Statistics.empty(n_words)
+        tf_nk = LEVELS[self.full["levels"]]
+        return own, Statistics.count(self.full["words"], tf_nk, n_words)
+
+
+def point_id(key: str) -> str:
+    """Return the id of an image's point: that of its path, so that writing twice changes nothing.
+
+    >>> point_id("/photos/cat.jpg") == point_id("/photos/cat.jpg")
+    True
+    """
+    return str(uuid.uuid5(_NAMESPACE, os.fsencode(key).decode("latin-1")))
+
+
+def fill_rows(images: Sequence[ImageBags], layout: Layout) -> StoredBags:
+    """Return the bags of some images as rows."""
+    bags = np.zeros(len(images), dtype=layout.bag)
+    full = None if layout.full is None else np.zeros(len(images), dtype=layout.full)
+    for i, image in enumerate(images):
+        write_bag(bags[i], image.bag)
+        if full is not None:
+            write_full_bag(full[i], image.full_bag or expand_bag(image.bag))
+    return StoredBags(bags, full)
+
+
+def make_points(
+    images: Sequence[ImageBags], stored: StoredBags, state: "CollectionState"
+) -> list[models.PointStruct]:
+    """Return the points of some images."""
+    sparse = sparse_vectors(stored.bags, state, state.average_length)
+    bag_texts = to_texts(stored.bags)
+    full_texts = [None] * len(images) if stored.full is None else to_texts(stored.full)
+    words = _list_words(stored)
+    points = []
+    for i, image in enumerate(images):
+        dense_e = np.asarray(image.dense_e, dtype=np.float32)
+        if len(dense_e) != state.meta.dense_dim or not np.isfinite(dense_e).all():
+            raise EngineError(f"{image.file.path}: its dense vector is damaged; index it again")
+        vectors: dict[str, Any] = {DENSE: dense_e.tolist()}
+        if state.own_dim != state.meta.dense_dim:
+            vectors[OWN] = dense_e[: state.own_dim].tolist()
+        if sparse[i] is not None:
+            vectors[SPARSE] = sparse[i]
+        payload = _describe_file(image.file) | {WORDS: words[i], "bag": bag_texts[i]}
+        if full_texts[i] is not None:
+            payload["full"] = full_texts[i]
+        payload["checksum"] = _checksum(payload, dense_e)
+        point = models.PointStruct.model_construct(
+            id=point_id(image.file.path), vector=vectors, payload=payload
+        )
+        points.append(point)
+    return points
+
+
+def sparse_vectors(
+    bags: RowArray, state: "CollectionState", average_length: float
+) -> list[models.SparseVector | None]:
+    """Return the saturated term frequencies of bags; None for a bag without words."""
+    parameters = state.meta.parameters
+    tf_nk = bags["tf"]
+    lengths = tf_nk.sum(axis=1, dtype=np.int64)
+    frozen = FrozenStatistics(0, np.empty(0, np.int64), 0, average_length)
+    norms = frozen.length_norms(lengths, parameters)
+    values_nk = saturation(dequantise(tf_nk), norms[:, None], parameters)
+    used_nk = tf_nk > 0
+    return [
+        models.SparseVector.model_construct(
+            indices=words[used].tolist(), values=values[used].tolist()
+        )
+        if used.any()
+        else None
+        for words, values, used in zip(bags["words"], values_nk, used_nk, strict=True)
+    ]
+
+
+def to_texts(rows: RowArray) -> list[str]:
+    """Return rows as base64."""
+    content, size = rows.tobytes(), rows.dtype.itemsize
+    return [
+        binascii.b2a_base64(content[at : at + size], newline=False).decode("ascii")
+        for at in range(0, len(content), size)
+    ]
+
+
+def read_rows(
+    payloads: Iterable[Mapping[str, Any]], field: str, dtype: np.dtype[np.void], where: str
+) -> RowArray:
+    """Return the rows in one field of payloads."""
+    try:
+        content = b"".join([binascii.a2b_base64(payload[field]) for payload in payloads])
+        return np.frombuffer(content, dtype=dtype)
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineError(f"{where} has points that bm25v did not write: {error!r}") from error
+
+
+def read_bags(payloads: Sequence[Mapping[str, Any]], layout: Layout, where: str) -> StoredBags:
+    """Return the bags in payloads."""
+    bags = read_rows(payloads, "bag", layout.bag, where)
+    full = None if layout.full is None else read_rows(payloads, "full", layout.full, where)
+    if len(bags) != len(payloads) or (full is not None and len(full) != len(payloads)):
+        raise EngineError(f"{where} has bags of another size: it was not loaded as a whole")
+    return StoredBags(bags, full)
+
+
+def read_path(payload: Mapping[str, Any]) -> str:
+    """Return the path or id of an image."""
+    if "bytes" in payload:
+        return os.fsdecode(bytes.fromhex(payload["bytes"]))
+    return str(payload["path"])
+
+
+def to_record(payload: Mapping[str, Any]) -> ImageRecord:
+    """Return what is known about an image, as a catalogue has it; there is no row."""
+    content = bytes.fromhex(payload["content"])
+    file = (read_path(payload), content, payload["size"], payload["mtime_ns"])
+    metadata = (payload.get(key) for key in ("width", "height", "taken"))
+    return ImageRecord(-1, *file, 0, True, *metadata)
+
+
+def list_folders(path: str) -> list[str]:
+    """Return a path and all folders that it is in.
+
+    >>> list_folders("/photos/2023/cat.jpg")
+    ['/photos/2023/cat.jpg', '/photos/2023', '/photos', '']
+    """
+    parts = path.split(os.sep)
+    return [os.sep.join(parts[:n]) for n in range(len(parts), 0, -1)]
+
+
+def _describe_file(file: FileState) -> dict[str, Any]:
+    """Return the payload of a file: its path as text, and as bytes if it is no text."""
+    record = file.to_record(-1, 0)
+    text = os.fsencode(file.path).decode("utf-8", "backslashreplace")
+    payload: dict[str, Any] = {
+        "path": text,
+        "content": record.content.hex(),
+        "size": record.size,
+        "mtime_ns": record.mtime_ns,
+        "seconds": record.mtime_ns // 10**9,
+        FOLDERS: list_folders(text),
+    }
+    if text != file.path:
+        payload["bytes"] = os.fsencode(file.path).hex()
+    known = {"width": record.width, "height": record.height, "taken": record.taken}
+    return payload | {key: value for key, value in known.items() if value is not None}
+
+
+def _list_words(stored: StoredBags) -> list[list[int]]:
+    """Return all words of each image: those of its full bag, if there are any."""
+    rows = stored.bags if stored.full is None else stored.full
+    used_nk = (stored.bags["tf"] if stored.full is None else stored.full["levels"]) > 0
+    return [words[used].tolist() for words, used in zip(rows["words"], used_nk, strict=True)]
+
+
+def _checksum(payload: Mapping[str, Any], dense_e: NDArray[np.float32]) -> str:
+    """Return what is the same if nothing of an image has changed."""
+    digest = hashlib.blake2b(dense_e.tobytes(), digest_size=8)
+    digest.update(repr([payload.get(key) for key in (*RECORD, *BAGS)]).encode())
+    return digest.hexdigest()

@@ -1,0 +1,359 @@
+"""One state of a collection in Qdrant, as one search sees it: it finds candidates.
+
+In: an encoded query. Out: the images that the second stage orders. Qdrant adds in float32 and
+breaks ties as it likes, so more images are fetched than needed, scored here as in `bm25v.index`,
+and accepted once no other image can reach them; otherwise more are fetched. Not this module's job:
+the second stage.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from qdrant_client import models
+
+from bm25v.display import count
+from bm25v.engines import conditions
+from bm25v.engines.calls import Calls
+from bm25v.engines.fetched import FetchedImages
+from bm25v.engines.points import DENSE, OWN, SPARSE, point_id
+from bm25v.engines.state import CollectionState
+from bm25v.errors import WrongUse
+from bm25v.gallery.records import Calibration
+from bm25v.index.bm25 import Bm25Parameters, Statistics, WeightedWords
+from bm25v.index.searcher import QueryTerms, top_positions
+from bm25v.search.concepts import ConceptTerm
+from bm25v.search.contract import (
+    Coverage,
+    Found,
+    Rows,
+    SearchEngine,
+    Vectors,
+    count_candidates,
+    has_all_candidates,
+)
+from bm25v.search.encode import EncodedQuery
+from bm25v.search.filters import RowFilter, covers_enough, find_contents, list_paths_of
+from bm25v.search.query import Query, make_filter
+from bm25v.search.ranking import BagScores, score_bags, score_full_bags
+from bm25v.search.results import concept_weight
+
+_MORE = 16  # images fetched beyond those needed
+_GROWTH = 4  # times as many are fetched if these do not decide
+_ROUNDING = 2.0**-24  # relative, of one operation in float32
+_COSINE_ERROR = 1e-5  # of a cosine that Qdrant computes
+_ONE = np.float32(1)
+_MOST_COVERAGE = 1_000  # images among which the best coverage is looked for
+
+
+class QdrantView:
+    """A collection to search."""
+
+    largest_ranking = 1_000
+
+    def __init__(
+        self, engine: SearchEngine, calls: Calls, state: CollectionState, *, is_compiled: bool
+    ) -> None:
+        self._engine, self._calls, self._state = engine, calls, state
+        self._is_compiled = is_compiled
+        self.parameters: Bm25Parameters = state.meta.parameters
+        self.statistics: Statistics = state.frozen_statistics
+        self.full_statistics = None if state.full_bags is None else state.full_statistics
+        self.k_full = 0 if state.full_bags is None else state.full_bags.k
+        self.calibration: Calibration | None = state.calibration
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user of a search should know about this state."""
+        if self._state.writer is None:
+            return ()
+        return (
+            f"{self._calls.where} is written to by {self._state.writer}, or that was killed: "
+            "statistics may be out of date; if nothing writes, run `bm25v reconcile --engine`",
+        )
+
+    def plan_filter(
+        self, query: Query, must: tuple[int, ...], without: tuple[int, ...]
+    ) -> tuple[RowFilter, list[str]]:
+        """Return what a query rules out, and notes about it."""
+        wanted, notes = make_filter(query), []
+        if wanted.needs_metadata():
+            n_unknown = self._calls.count(conditions.without_metadata())
+            if n_unknown:
+                notes.append(f"{count(n_unknown, 'image')} without stored date and size")
+        records = (self._engine.find_record(path) for path in list_paths_of(query))
+        ids = [point_id(record.path) for record in records if record is not None]
+        own = conditions.own_images(ids, list(find_contents(query, self._engine)))
+        return RowFilter(must, without, conditions.select(wanted, self._calls), own), notes
+
+    def find_candidates(self, encoded: EncodedQuery, query: Query, factor: float) -> Found:
+        """Return the images that the second stage orders; with scores if a first stage chose."""
+        allowed = conditions.to_conditions(encoded.row_filter)
+        n_wanted = count_candidates(encoded, query)
+        if has_all_candidates(encoded):
+            return self._find_in_order(encoded, query, factor, n_wanted, allowed)
+        if encoded.uses_full_bags and self._count(allowed) <= n_wanted:
+            return self._find_all(allowed)
+        min_coverage = 0.0 if encoded.uses_full_bags else query.min_coverage
+        return self._find_by_words(encoded, n_wanted, allowed, min_coverage)
+
+    def find_nearest(
+        self,
+        n: int,
+        row_filter: RowFilter,
+        *,
+        dense_e: NDArray[np.float32] | None = None,
+        terms: Sequence[ConceptTerm] = (),
+    ) -> Found:
+        """Return the n best of all allowed images by the cosine, or by the terms, best first."""
+        order = _Order(dense_e, terms, 1.0, 0.0)
+        images = self._fetch(self._order_all(order, n, conditions.to_conditions(row_filter)))
+        scores = order.score(images, len(images))
+        return Found(images, top_positions(images.rows, scores, n))
+
+    def find_image(self, path: str) -> Found:
+        """Return one image by its path or id; raise `WrongUse` if there is none."""
+        record = self._engine.find_record(path)
+        if record is None:
+            raise WrongUse(f"{path} is not in {self._calls.where}: load it first")
+        images = self._fetch([point_id(record.path)])
+        return Found(images, images.rows)
+
+    def count_images(self, row_filter: RowFilter) -> int:
+        """Return how many images a filter allows."""
+        return self._count(conditions.to_conditions(row_filter))
+
+    def find_best_coverage(self, encoded: EncodedQuery) -> Coverage:
+        """Return the image that matches most of a query, among the best by words."""
+        allowed = conditions.to_conditions(encoded.row_filter)
+        words = encoded.positive_words
+        positive = WeightedWords(words.words, np.abs(words.weights), words.frequencies)
+        ids = [key for key, _ in self._query_words(positive, _MOST_COVERAGE, allowed)]
+        if not ids and encoded.uses_full_bags:
+            with_word = conditions.with_any_word(words.words.tolist(), allowed)
+            first = next(self._calls.scroll(with_word, False), [])
+            ids = [record.id for record in first]
+        images = self._fetch(ids)
+        if not len(images):
+            return Coverage(0.0, "")
+        coverages = self._coverages(encoded, images)
+        best = int(np.argmax(coverages))
+        return Coverage(float(coverages[best]), images.paths_of(np.array([best]))[0])
+
+    def _find_all(self, allowed: models.Filter | None) -> Found:
+        parts = self._calls.scroll(allowed, False)
+        images = self._fetch([record.id for records in parts for record in records])
+        return Found(images, images.rows)
+
+    def _find_by_words(
+        self,
+        encoded: EncodedQuery,
+        n_wanted: int,
+        allowed: models.Filter | None,
+        min_coverage: float,
+    ) -> Found:
+        """Return the best images by BM25 over the words of the index."""
+        words = encoded.first_words
+        masses = (
+            np.abs(self.statistics.idf_masses(words)).sum() * self.parameters.largest_saturation
+        )
+        largest_error = (len(words.words) + 3) * _ROUNDING * float(masses)
+        limit = n_wanted + _MORE
+        while True:
+            points = self._query_words(words, limit, allowed)
+            images = self._fetch([key for key, _ in points], full=encoded.uses_full_bags)
+            scores = self._score_bags(words, images).bm25
+            is_hit = scores > 0
+            if min_coverage > 0:
+                is_hit &= covers_enough(self._coverages(encoded, images), min_coverage)
+            rows = np.flatnonzero(is_hit)
+            rows = rows[top_positions(rows, scores[rows], n_wanted)]
+            is_complete = len(points) < limit or points[-1][1] < -largest_error
+            best_other = points[-1][1] + largest_error if points else 0.0
+            if is_complete or (len(rows) == n_wanted and scores[rows[-1]] > best_other):
+                return Found(images, rows, scores[rows])
+            limit *= _GROWTH
+
+    def _find_in_order(
+        self,
+        encoded: EncodedQuery,
+        query: Query,
+        factor: float,
+        n_wanted: int,
+        allowed: models.Filter | None,
+    ) -> Found:
+        """Return images that include the best of all, by cosines and concepts."""
+        dense_e = encoded.dense_e if encoded.mode == "dense" else None
+        slack = 0.0
+        if encoded.mode == "concepts" and encoded.words_order:
+            masses = self._state.full_statistics.idf(encoded.words.words) * encoded.words.weights
+            slack = abs(factor) * self.parameters.largest_saturation * float(np.abs(masses).sum())
+        order = _Order(dense_e, encoded.terms, concept_weight(encoded.mode), slack)
+        n = n_wanted
+        while True:
+            ids = self._order_all(order, n, allowed)
+            images = self._fetch(ids, full=encoded.uses_full_bags)
+            rows = images.rows
+            if query.min_coverage > 0:
+                is_enough = covers_enough(self._coverages(encoded, images), query.min_coverage)
+                if encoded.mode == "dense":
+                    rows = np.flatnonzero(is_enough)
+                if np.count_nonzero(is_enough) < n_wanted and len(images) >= n:
+                    n *= _GROWTH
+                    continue
+            return Found(images, rows)
+
+    def _order_all(
+        self, order: "_Order", n_wanted: int, allowed: models.Filter | None
+    ) -> list[str]:
+        """Return the ids of images that include the n best, by the threshold algorithm.
+
+        The best images by each direction are ordered. No other image is better than one that is in
+        each direction as good as the last of these.
+        """
+        limit = n_wanted + _MORE
+        while True:
+            best = [self._query_dense(vector, limit, allowed) for vector in order.directions]
+            ids = list(dict.fromkeys(key for points in best for key, _ in points))
+            if len(best) == 1:
+                scores = order.score(
+                    _KnownCosines(order.directions, [[s for _, s in best[0]]]), len(ids)
+                )
+            else:
+                scores = order.score(self._compare(order, ids), len(ids))
+            if any(len(points) < limit for points in best):
+                return self._keep_best(ids, scores, n_wanted, order)
+            last = _KnownCosines(order.directions, [[points[-1][1]] for points in best])
+            (best_other,) = order.score(last, 1).tolist()
+            needed = np.partition(scores, -n_wanted)[-n_wanted]
+            if needed > best_other + order.slack + order.largest_error:
+                return self._keep_best(ids, scores, n_wanted, order)
+            limit *= _GROWTH
+
+    def _compare(self, order: "_Order", ids: list[str]) -> "_KnownCosines":
+        """Return the cosine of each image and each direction."""
+        among = conditions.with_ids(ids)
+        columns = []
+        for vector in order.directions:
+            known = dict(self._query_dense(vector, len(ids), among))
+            columns.append([known.get(key, -1.0) for key in ids])
+        return _KnownCosines(order.directions, columns)
+
+    @staticmethod
+    def _keep_best(
+        ids: list[str], scores: NDArray[np.float64], n_wanted: int, order: "_Order"
+    ) -> list[str]:
+        """Return the images that may be among the best."""
+        if len(ids) <= n_wanted:
+            return ids
+        needed = np.partition(scores, -n_wanted)[-n_wanted]
+        kept = np.flatnonzero(scores >= needed - order.slack - order.largest_error)
+        return [ids[i] for i in kept.tolist()]
+
+    def _query_words(
+        self, words: WeightedWords, limit: int, allowed: models.Filter | None
+    ) -> list[tuple[str, float]]:
+        if not len(words.words):
+            return []
+        values = self.statistics.idf_masses(words).tolist()
+        vector = models.SparseVector(indices=words.words.tolist(), values=values)
+        return self._calls.query(vector, SPARSE, limit, allowed)
+
+    def _query_dense(
+        self, vector_e: NDArray[np.float32], limit: int, allowed: models.Filter | None
+    ) -> list[tuple[str, float]]:
+        using = DENSE if len(vector_e) == self._state.meta.dense_dim else OWN
+        return self._calls.query(vector_e.tolist(), using, limit, allowed)
+
+    def _fetch(self, ids: Sequence[str], *, full: bool = True) -> FetchedImages:
+        return FetchedImages.fetch(
+            self._calls,
+            self._state,
+            ids,
+            with_full_bags=full and self._state.full_bags is not None,
+            is_compiled=self._is_compiled,
+        )
+
+    def _count(self, allowed: models.Filter | None) -> int:
+        return self._state.statistics.n if allowed is None else self._calls.count(allowed)
+
+    def _score_bags(self, words: WeightedWords, images: FetchedImages) -> BagScores:
+        terms = QueryTerms.prepare(words, self.statistics)
+        bags = images.index_bags(images.rows)
+        return score_bags(*bags, terms, self.statistics, self.parameters)
+
+    def _coverages(self, encoded: EncodedQuery, images: FetchedImages) -> NDArray[np.float64]:
+        """Return the share of a query's IDF mass that each image matches."""
+        words = encoded.positive_words
+        if encoded.uses_full_bags and images.full_bags is not None:
+            scores = score_full_bags(images.full_bags, words, images.rows, self.parameters)
+            masses = images.full_bags.statistics.idf_masses(words)
+        else:
+            scores, masses = self._score_bags(words, images), self.statistics.idf_masses(words)
+        return scores.shared_mass / (float(masses.sum()) or 1.0)
+
+
+class _Order:
+    """What orders all images: a cosine, terms of a text, or both.
+
+    The score grows with the cosine of each direction; those of an excluded term are turned round.
+    `slack` is by how much other parts of a score, such as words, may differ between two images.
+    """
+
+    def __init__(
+        self,
+        dense_e: NDArray[np.float32] | None,
+        terms: Sequence[ConceptTerm],
+        weight: float,
+        slack: float,
+    ) -> None:
+        self._dense_e, self._terms, self._weight, self.slack = dense_e, terms, weight, slack
+        own = [] if dense_e is None else [dense_e]
+        turned = [sign * w for t in terms for sign in (_sign(t),) for w in t.weights_ce]
+        directions = {vector.tobytes(): vector for vector in (*own, *turned)}
+        self.directions: list[NDArray[np.float32]] = list(directions.values())
+        lengths = weight * sum(float(np.linalg.norm(vector)) for vector in turned)
+        self.largest_error = _COSINE_ERROR * (len(own) + lengths)
+
+    def score(self, vectors: Vectors, n: int) -> NDArray[np.float64]:
+        """Return the score of each of the first n rows."""
+        rows, scores = np.arange(n), np.zeros(n)
+        if self._dense_e is not None:
+            scores += vectors.cosines(self._dense_e, rows)
+        for term in self._terms:
+            scores += self._weight * term.log_probabilities(_turn(vectors, _sign(term)), rows)
+        return scores
+
+
+class _KnownCosines:
+    """Cosines by direction, in place of vectors; with sign -1 the opposite ones are asked for."""
+
+    def __init__(
+        self,
+        directions: Sequence[NDArray[np.float32]],
+        columns: Sequence[Sequence[float]],
+        sign: np.float32 = _ONE,
+    ) -> None:
+        self._sign = sign
+        self._known = {
+            vector.tobytes(): np.array(column, dtype=np.float32)
+            for vector, column in zip(directions, columns, strict=True)
+        }
+
+    def cosines(self, query_e: NDArray[np.float32], rows: Rows) -> NDArray[np.float32]:
+        """Return the cosine of a direction and each of some rows."""
+        return self._sign * self._known[(self._sign * query_e).tobytes()][rows]
+
+    def turned(self, sign: np.float32) -> "_KnownCosines":
+        """Return the same for a term whose directions have this sign."""
+        other = _KnownCosines((), (), sign)
+        other._known = self._known
+        return other
+
+
+def _sign(term: ConceptTerm) -> np.float32:
+    return -_ONE if term.is_excluded else _ONE
+
+
+def _turn(vectors: Vectors, sign: np.float32) -> Vectors:
+    return vectors.turned(sign) if isinstance(vectors, _KnownCosines) else vectors

@@ -1,0 +1,867 @@
+"""One contract, every engine: the hits and scores of plain formulas, before and after deletes.
+
+The engines are the embedded gallery, qdrant-client's own engine in memory, and four shards of
+qdrant-edge, which is Qdrant's engine as a library. A real server is tested if BM25V_QDRANT_URL has
+its address: `BM25V_QDRANT_URL=qdrant://localhost:6334 pytest tests/test_engines.py`.
+"""
+
+import json
+import math
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from qdrant_client import QdrantClient, models
+
+from bm25v.api import EngineGallery, Gallery, Searchable
+from bm25v.engines import calls as calls_module
+from bm25v.engines import loading
+from bm25v.engines.address import API_KEY, Address, parse_address, read_api_key
+from bm25v.engines.calls import Calls, connect
+from bm25v.engines.loading import load_folder, load_gallery
+from bm25v.engines.points import point_id
+from bm25v.engines.qdrant import QdrantEngine
+from bm25v.engines.state import LARGEST_DRIFT, SUFFIX, read_state
+from bm25v.engines.writer import QdrantWriter, reconcile
+from bm25v.errors import EngineError, GalleryTooNew, VocabularyMismatch, WrongUse
+from bm25v.exchange.bags import ImageBags
+from bm25v.exchange.parquet import BagFolder
+from bm25v.gallery.file_state import FileState
+from bm25v.gallery.writer import Writer
+from bm25v.images import Metadata
+from bm25v.index.bm25 import DEFAULT_PARAMETERS, WeightedWords
+from bm25v.research.bench.edge_client import EdgeClient
+from bm25v.sae.model import Codes
+from bm25v.search import Query, Results
+from bm25v.search.encode import EncodedQuery, encode_query
+from bm25v.search.query import Mode
+from bm25v.search.results import HYBRID_WEIGHT
+from bm25v.vocabulary import Encoding
+from bm25v.vocabulary.bag import LEVELS, Bag, FullBag, to_levels
+from tests import test_cli
+from tests.conftest import make_image
+from tests.test_concepts import make_vocabulary
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Payload indexes have no effect in the local Qdrant"),
+    pytest.mark.filterwarnings("ignore:Local mode performs exact"),
+]
+run = test_cli.run
+
+N_IMAGES = 300
+N_QUERIES = 50
+N_WORDS, K_POST, DIM = 192, 16, 12  # of the toy vocabulary
+MODES: tuple[Mode, ...] = ("hybrid", "words", "two-stage", "sparse", "dense")
+ENGINES = ("embedded", "memory", "edge", "server")
+SERVER = "BM25V_QDRANT_URL"
+NO_CODES = Codes(np.empty((0, 1), np.int32), np.empty((0, 1), np.float32))
+MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # Linux: files that are not synced
+IMAGES = Address("localhost", 6334, "images")
+
+
+def make_edge() -> EdgeClient:
+    """Return four shards of Qdrant's engine, in memory if the system has a folder there."""
+    return EdgeClient(folder=MEMORY)
+
+
+def make_encoding(seed: int) -> Encoding:
+    """Return an image whose words have Zipf's frequencies: 40 in the full bag, 16 in the index."""
+    rng = np.random.default_rng(seed)
+    shares = 1 / np.arange(1, N_WORDS + 1) ** 0.8
+    words = np.sort(rng.choice(N_WORDS, 40, replace=False, p=shares / shares.sum()))
+    levels = to_levels((rng.gamma(1.0, 300, 40) + 1).clip(1, 60_000).astype(np.uint16))
+    patches = rng.integers(0, 49, 40).astype(np.uint16)
+    strongest = np.sort(np.argsort(-levels.astype(int), kind="stable")[:K_POST])
+    bag = Bag(words[strongest].astype(np.int32), LEVELS[levels[strongest]])
+    dense_e = rng.normal(size=DIM).astype(np.float16).astype(np.float32)
+    return Encoding(
+        bag, dense_e, NO_CODES, full_bag=FullBag(words.astype(np.int32), levels, patches)
+    )
+
+
+def to_bags(path: str, encoding: Encoding) -> ImageBags:
+    """Return an image as a load has it."""
+    dense_e = encoding.dense_e.astype(np.float16)
+    return ImageBags(FILES[path], encoding.bag, encoding.full_bag, dense_e)
+
+
+def make_file(number: int, path: str | None = None) -> FileState:
+    """Return the file of an image: every third one has no EXIF date, but the time of its file."""
+    taken = None if number % 3 == 0 else datetime(2019 + number % 4, 1 + number % 12, 5, 12)
+    time = int(datetime(2021, 1 + number % 12, 3).timestamp()) * 10**9
+    metadata = Metadata(100 + number, 400 - number, taken)
+    path = path or f"/photos/{2019 + number % 4}/{number:04}.{'png' if number % 2 else 'jpg'}"
+    return FileState(path, number.to_bytes(16, "big"), 10 + number, time, metadata)
+
+
+def seed_of(number: int) -> int:
+    """Return what an image is made from; some are copies, whose scores are equal."""
+    return number - number % 10 if number % 10 in (3, 4) else number
+
+
+ENCODINGS = {make_file(n).path: make_encoding(seed_of(n)) for n in range(N_IMAGES)}
+FILES = {make_file(n).path: make_file(n) for n in range(N_IMAGES)}
+PATHS = sorted(ENCODINGS)  # ties go to the lower path, as rows are in this order
+Bags = dict[str, dict[int, float]]  # for each path its words and their tf
+
+
+def to_dict(bag: Bag) -> dict[int, float]:
+    return dict(zip(bag.words.tolist(), (bag.tf / 100).tolist(), strict=True))
+
+
+INDEX_BAGS: Bags = {path: to_dict(encoding.bag) for path, encoding in ENCODINGS.items()}
+FULL_BAGS: Bags = {p: to_dict(e.full_bag.bag) for p, e in ENCODINGS.items() if e.full_bag}
+LENGTHS = {
+    id(bag): sum(bag.values()) for table in (INDEX_BAGS, FULL_BAGS) for bag in table.values()
+}
+
+
+@dataclass
+class Opened:
+    """A collection in one of the engines."""
+
+    collection: Searchable
+    client: Any = None
+
+    @property
+    def calls(self) -> Calls:
+        """The calls to Qdrant."""
+        engine = self.collection.engine
+        assert isinstance(engine, QdrantEngine)
+        return engine.calls
+
+    @property
+    def average_length(self) -> float:
+        """The average length of the first stage."""
+        return self.collection.engine.read(lambda view: view.statistics.average_length)
+
+    def remove(self, paths: list[str]) -> int:
+        """Remove images."""
+        assert isinstance(self.collection, Gallery | EngineGallery)
+        return self.collection.remove(paths)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gallery]:
+    """A gallery of all images, in the order of their paths."""
+    with make_source(tmp_path_factory.mktemp("source")) as gallery:
+        yield gallery
+
+
+def make_source(folder: Path) -> Gallery:
+    vocabulary = make_vocabulary(folder / "mine.vocab")
+    gallery = Gallery.create(folder / "g", vocabulary=vocabulary)
+    with Writer(gallery.path) as rows:
+        for path in PATHS:
+            rows.put(FILES[path], ENCODINGS[path])
+        rows.commit()
+    gallery.name_words({7: "striped ear", 30: "grass"})
+    return gallery
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def opened(
+    request: pytest.FixtureRequest, source: Gallery, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Opened]:
+    """All images in an engine; tests of this collection do not change it."""
+    yield from open_engine(request.param, source, tmp_path_factory)
+
+
+@pytest.fixture(params=ENGINES)
+def changeable(
+    request: pytest.FixtureRequest, source: Gallery, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Opened]:
+    """The same, for one test that changes it."""
+    yield from open_engine(request.param, source, tmp_path_factory)
+
+
+@pytest.fixture(params=["memory", "edge"])
+def qdrant(
+    request: pytest.FixtureRequest, source: Gallery, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Opened]:
+    """The same, in Qdrant alone."""
+    yield from open_engine(request.param, source, tmp_path_factory)
+
+
+def open_engine(kind: str, source: Gallery, folders: pytest.TempPathFactory) -> Iterator[Opened]:
+    if kind == "embedded":
+        with make_source(folders.mktemp("embedded")) as gallery:
+            yield Opened(gallery)
+        return
+    if kind == "server":
+        if SERVER not in os.environ:
+            pytest.skip(f"needs a Qdrant server: set {SERVER}=qdrant://localhost:6334")
+        address = parse_address(f"{os.environ[SERVER].rstrip('/')}/test-{uuid.uuid4().hex}")
+        client: Any = connect(address)
+    else:
+        client, address = QdrantClient(":memory:") if kind == "memory" else make_edge(), IMAGES
+    calls = Calls(client, address.collection, str(address))
+    assert load_gallery(calls, source.store) == (N_IMAGES, 0, 0)
+    with EngineGallery(QdrantEngine(address, client=client)) as collection:
+        yield Opened(collection, client)
+        if kind == "server":
+            for name in (address.collection, address.collection + SUFFIX):
+                client.delete_collection(name)
+
+
+# The reference
+
+
+def bm25_scores(bags: Bags, query: WeightedWords, average: float) -> dict[str, float]:
+    """Return the score of each bag that shares a word, by the formula, with a given average."""
+    k1, b = 1.5, 0.75
+    scores: dict[str, float] = {}
+    for word, weight in zip(query.words.tolist(), query.weights.tolist(), strict=True):
+        value = weight * idf_of(word, bags)
+        for path, bag in bags.items():
+            if word in bag:
+                norm = k1 * (1 - b + b * LENGTHS[id(bag)] / average)
+                score = value * bag[word] * (k1 + 1) / (bag[word] + norm)
+                scores[path] = scores.get(path, 0.0) + score
+    return scores
+
+
+def idf_of(word: int, bags: Bags) -> float:
+    df = sum(word in bag for bag in bags.values())
+    return math.log(1 + (len(bags) - df + 0.5) / (df + 0.5))
+
+
+def average_of(bags: Bags) -> float:
+    return sum(LENGTHS[id(bag)] for bag in bags.values()) / len(bags)
+
+
+def expect(
+    encoded: EncodedQuery,
+    query: Query,
+    alive: list[str],
+    average: float,
+    allows: Callable[[str], bool] = lambda path: True,
+) -> list[tuple[str, float]]:
+    """Return the hits of a query by the formulas as they are written."""
+    bags, full = ({path: table[path] for path in alive} for table in (INDEX_BAGS, FULL_BAGS))
+    allowed = [path for path in alive if allows(path)]
+    dense_e = encoded.dense_e
+    assert dense_e is not None
+    cosines = {path: cosine(ENCODINGS[path].dense_e, dense_e) for path in allowed}
+    first = bm25_scores(bags, encoded.first_words, average)
+    candidates = order({p: s for p, s in first.items() if s > 0 and allows(p)})
+    n = query.candidates or 200
+    mode = encoded.mode
+    by_words = bm25_scores(full, encoded.words, average_of(full))
+    if mode == "dense":
+        scores = cosines
+    elif mode == "sparse":
+        scores = dict(candidates)
+    else:
+        uses_all = len(allowed) <= n and mode in ("hybrid", "words")
+        chosen = allowed if uses_all else [path for path, _ in candidates[:n]]
+        if mode == "two-stage":
+            scores = {path: cosines[path] for path in chosen}
+        elif mode == "words":
+            scores = {path: by_words.get(path, 0.0) for path in chosen}
+            scores = {path: score for path, score in scores.items() if score > 0}
+        else:
+            mass = sum(
+                weight * idf_of(int(word), full)
+                for word, weight in zip(encoded.words.words, encoded.words.weights, strict=True)
+                if weight > 0
+            )
+            factor = HYBRID_WEIGHT / (2.5 * mass)
+            scores = {p: cosines[p] + factor * by_words.get(p, 0.0) for p in chosen}
+    return order(scores)[query.offset : query.offset + query.k]
+
+
+def cosine(first: Any, second: Any) -> float:
+    first, second = first.astype(np.float64), second.astype(np.float64)
+    return float(first @ second / np.linalg.norm(first) / np.linalg.norm(second))
+
+
+def order(scores: dict[str, float]) -> list[tuple[str, float]]:
+    """Return the best first; of scores that rounding alone separates, the lower path."""
+    return sorted(scores.items(), key=lambda item: (-round(item[1], 9), item[0]))
+
+
+def check(results: Results, expected: list[tuple[str, float]]) -> None:
+    assert [hit.path for hit in results] == [path for path, _ in expected]
+    np.testing.assert_allclose(
+        [hit.score for hit in results], [score for _, score in expected], atol=1e-5
+    )
+    for hit in results:
+        assert abs(hit.score - sum(part.value for part in hit.parts)) < 1e-5
+
+
+def encode(collection: Searchable, query: Query) -> EncodedQuery:
+    engine = collection.engine
+    return engine.read(lambda view: encode_query(query, engine, view))
+
+
+# Searching
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_hits_are_those_of_the_formulas(opened: Opened, mode: Mode) -> None:
+    for seed in range(N_QUERIES):
+        query = Query.of(make_encoding(10_000 + seed), mode=mode, k=10, candidates=30)
+        expected = expect(encode(opened.collection, query), query, PATHS, opened.average_length)
+        check(opened.collection.search(query), expected)
+
+
+def test_hits_after_deletes_are_those_of_the_formulas(changeable: Opened) -> None:
+    removed = PATHS[5::9]
+    assert changeable.remove(removed) == len(removed)
+    alive = [path for path in PATHS if path not in removed]
+    for seed in range(N_QUERIES):
+        mode = MODES[seed % len(MODES)]
+        query = Query.of(make_encoding(20_000 + seed), mode=mode, k=10, candidates=30)
+        encoded = encode(changeable.collection, query)
+        expected = expect(encoded, query, alive, changeable.average_length)
+        check(changeable.collection.search(query), expected)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_pages_follow_one_another(opened: Opened, mode: Mode) -> None:
+    image = make_encoding(1)
+    whole = opened.collection.search(image, mode=mode, k=24, candidates=40)
+    pages = [
+        opened.collection.search(image, mode=mode, k=8, offset=n, candidates=40) for n in (0, 8, 16)
+    ]
+    assert [hit.path for page in pages for hit in page] == [hit.path for hit in whole]
+
+
+SIZES = {path: file.metadata[:2] for path, file in FILES.items() if file.metadata}
+
+
+def is_sized(path: str, low: int, high: int = 10**9) -> bool:
+    return all(low <= side <= high for side in SIZES[path])
+
+
+def is_dated(path: str, start: datetime, end: datetime) -> bool:
+    return start <= date_of(path) < end
+
+
+FILTERS: dict[str, tuple[dict[str, Any], Callable[[str], bool]]] = {
+    "must": ({"must": [3]}, lambda p: 3 in FULL_BAGS[p]),
+    "without": ({"without": [60, 75]}, lambda p: not {60, 75} & FULL_BAGS[p].keys()),
+    "folder": ({"folder": "/photos/2020"}, lambda p: "/2020/" in p),
+    "folders": (
+        {"folder": ["/photos/2020", "/photos/2021/"]},
+        lambda p: "/2020/" in p or "/2021/" in p,
+    ),
+    "file": ({"folder": PATHS[7]}, lambda p: p == PATHS[7]),
+    "pattern": ({"folder": "*.png"}, lambda p: p.endswith("png")),
+    "long pattern": (
+        {"folder": "/photos/2020/*1.png"},
+        lambda p: "/2020/" in p and p.endswith("1.png"),
+    ),
+    "size": (
+        {"min_size": (150, 250)},
+        lambda p: SIZES[p][0] >= 150 and SIZES[p][1] >= 250,
+    ),
+    "both sizes": ({"min_size": 120, "max_size": 380}, lambda p: is_sized(p, 120, 380)),
+    "date": ({"date": "2021"}, lambda p: date_of(p).year == 2021),
+    "range": (
+        {"date": "2020-03..2021-02"},
+        lambda p: is_dated(p, datetime(2020, 3, 1), datetime(2021, 3, 1)),
+    ),
+    "all": (
+        {"must": [1], "folder": "/photos", "date": "2019..", "min_size": 110},
+        lambda p: 1 in FULL_BAGS[p] and is_sized(p, 110),
+    ),
+}
+
+
+def date_of(path: str) -> datetime:
+    file = FILES[path]
+    assert file.metadata is not None
+    return file.metadata.taken or datetime.fromtimestamp(file.mtime_ns // 10**9)
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_filters_allow_what_they_say(opened: Opened, name: str) -> None:
+    options, allows = FILTERS[name]
+    for mode in MODES:
+        query = Query.of(make_encoding(77), mode=mode, k=10, candidates=25, **options)
+        encoded = encode(opened.collection, query)
+        expected = expect(encoded, query, PATHS, opened.average_length, allows)
+        assert expected
+        check(opened.collection.search(query), expected)
+
+
+@pytest.mark.parametrize("mode", (*MODES, None))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"boost": {3: 4.0, 8: -2.0, 12: 0}},
+        {"like": PATHS[4], "unlike": [PATHS[20], PATHS[31]]},
+        {"negative": make_encoding(5)},
+        {"min_coverage": 0.3},
+        {"min_coverage": 0.2, "without": 11, "folder": "*.jpg"},
+        {"query_words": 8},
+        {"k": 400, "candidates": 400},
+    ],
+    ids=str,
+)
+def test_options_have_the_same_effect(
+    opened: Opened, source: Gallery, mode: Any, options: dict[str, Any]
+) -> None:
+    query = Query.of(make_encoding(78), mode=mode, **{"candidates": 40, **options})
+    check_same(opened.collection.search(query), source.search(query))
+
+
+def check_same(results: Results, expected: Results) -> None:
+    """Check that results are those of the gallery which the collection was loaded from."""
+    own, other = results.to_dict(), expected.to_dict()
+    del own["ms"], other["ms"]
+    assert_close(own, other)
+
+
+def assert_close(value: Any, expected: Any) -> None:
+    if isinstance(expected, float):
+        assert value == pytest.approx(expected, abs=1e-5)
+    elif isinstance(expected, dict):
+        assert value.keys() == expected.keys()
+        for key in expected:
+            assert_close(value[key], expected[key])
+    elif isinstance(expected, list | tuple):
+        assert len(value) == len(expected)
+        for one, other in zip(value, expected, strict=True):
+            assert_close(one, other)
+    else:
+        assert value == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"text": "a cat"},
+        {"text": "a cat without a dog"},
+        {"text": "a cat and a beagle on a chair", "k": 25},
+        {"text": "an animal", "folder": "/photos/2020"},
+        {"text": "striped ear"},
+        {"text": "a cat with a striped ear"},
+        {"text": "cat without grass"},
+        {"text": "cat", "must": 4, "boost": {9: 2.0}},
+        {"text": "cat", "must": 4, "min_coverage": 0.4},
+        {"text": "striped ear", "mode": "words"},
+        {"text": "grass", "mode": "sparse"},
+        {"images": make_encoding(6), "text": "dog"},
+        {"must": [7]},
+    ],
+    ids=str,
+)
+def test_texts_have_the_same_hits(opened: Opened, source: Gallery, options: dict[str, Any]) -> None:
+    options = dict(options)
+    query = Query.of(options.pop("images", None), **options)
+    check_same(opened.collection.search(query), source.search(query))
+
+
+def test_a_region_and_pixels_have_the_same_hits(opened: Opened, source: Gallery) -> None:
+    query = Query.of(make_image(4), region=(0, 0, 0.5, 1))
+    check_same(opened.collection.search(query), source.search(query))
+    many = [Query.of(make_image(seed)) for seed in range(3)]
+    for results, expected in zip(
+        opened.collection.search_many(many), source.search_many(many), strict=True
+    ):
+        check_same(results, expected)
+
+
+def test_a_stored_image_is_searched_without_itself_and_its_copies(
+    opened: Opened, source: Gallery
+) -> None:
+    query = Query.of(PATHS[8])
+    results = opened.collection.search(query)
+    check_same(results, source.search(query))
+    assert PATHS[8] not in [hit.path for hit in results]
+    included = replace(query, include_query=True)
+    assert opened.collection.search(included)[0].score >= results[0].score
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"must": [7, 190, 191, 188]},
+        {"folder": "/elsewhere"},
+        {"offset": 1000},
+        {"min_coverage": 1.0},
+        {"min_coverage": 1.0, "mode": "sparse"},
+    ],
+    ids=str,
+)
+def test_no_match_has_the_same_reason(
+    opened: Opened, source: Gallery, options: dict[str, Any]
+) -> None:
+    query = Query.of(make_encoding(12_345), **{"mode": "words", **options})
+    expected = source.search(query).no_match
+    assert expected is not None
+    assert opened.collection.search(query).no_match == expected
+
+
+def test_an_explanation_is_the_same(opened: Opened, source: Gallery) -> None:
+    for mode in ("hybrid", "sparse", "dense"):
+        query, path = Query.of(make_image(3), mode=mode), PATHS[12]
+        explained = opened.collection.explain(query, path)
+        expected = source.explain(query, path).to_dict()
+        assert_close(explained.to_dict() | {"words": []}, expected | {"words": []})
+        assert abs(explained.match.score - sum(p.value for p in explained.match.parts)) < 1e-5
+        match = opened.collection.match(query, path)
+        assert match.score == pytest.approx(explained.match.score, abs=1e-5)
+    with pytest.raises(WrongUse, match="is not in"):
+        opened.collection.explain(make_image(3), "/elsewhere.png")
+
+
+def test_many_equal_scores_go_to_the_lower_paths(tmp_path: Path) -> None:
+    gallery = Gallery.create(tmp_path / "g", vocabulary="toy")
+    names = [f"{n:03}" for n in range(60)]
+    with Writer(gallery.path) as rows:
+        for n, name in enumerate(reversed(names)):
+            rows.put(make_file(n, name), make_encoding(1))
+        rows.commit()
+    client = make_edge()
+    load_gallery(Calls(client, "images", str(IMAGES)), gallery.store)
+    with EngineGallery(QdrantEngine(IMAGES, client=client)) as collection:
+        for mode in MODES:
+            results = collection.search(make_encoding(2), mode=mode, k=12, candidates=20)
+            assert [hit.path for hit in results] == names[:12]
+
+
+# Writing
+
+
+def test_loading_again_changes_nothing(qdrant: Opened, source: Gallery) -> None:
+    before = read_state(qdrant.calls)
+    assert load_gallery(qdrant.calls, source.store) == (0, 0, N_IMAGES)
+    after = read_state(qdrant.calls)
+    assert after.statistics.n == before.statistics.n == N_IMAGES
+    np.testing.assert_array_equal(after.statistics.df_v, before.statistics.df_v)
+
+
+def test_statistics_follow_every_change(qdrant: Opened) -> None:
+    changed = [to_bags(path, encoding) for path, encoding in replacements()]
+    with QdrantWriter(qdrant.calls) as rows:
+        assert rows.add(changed) == (5, 5, 0)
+        assert rows.remove(["/photos/2022"]) > 0
+        assert rows.remove([PATHS[0]]) == 1
+        assert rows.remove(["/photos/2"]) == 0
+    kept = read_state(qdrant.calls)
+    counted = reconcile(qdrant.calls)
+    state = read_state(qdrant.calls)
+    assert not counted.was_marked
+    assert counted.n_before == counted.n_images
+    for own, other in (
+        (kept.statistics, state.statistics),
+        (kept.full_statistics, state.full_statistics),
+    ):
+        assert (own.n, own.total_length) == (other.n, other.total_length)
+        np.testing.assert_array_equal(own.df_v, other.df_v)
+
+
+def replacements() -> list[tuple[str, Encoding]]:
+    for n in range(5):
+        FILES.setdefault(f"/photos/new/{n}.jpg", make_file(n, f"/photos/new/{n}.jpg"))
+    paths = [*PATHS[10:15], *(f"/photos/new/{n}.jpg" for n in range(5))]
+    return [(path, make_encoding(900 + i)) for i, path in enumerate(paths)]
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def test_a_writer_killed_before_the_statistics_is_noticed_and_mended(
+    qdrant: Opened, source: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def upsert_and_die(self: Calls, points: Any) -> None:
+        upsert(self, points)
+        if self.collection == "images":
+            raise Killed
+
+    upsert = Calls.upsert
+    images = [to_bags(path, encoding) for path, encoding in replacements()]
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Calls, "upsert", upsert_and_die)
+        with QdrantWriter(qdrant.calls) as rows:
+            rows.add(images)
+    results = qdrant.collection.search(make_encoding(3))
+    assert len(results) == 10
+    assert any("reconcile" in note for note in results.notes)
+    with pytest.raises(EngineError, match="reconcile"):
+        load_gallery(qdrant.calls, source.store)
+    report = reconcile(qdrant.calls)
+    assert (report.n_before, report.n_images, report.was_marked) == (300, 305, True)
+    assert not qdrant.collection.search(make_encoding(3)).notes
+    load_gallery(qdrant.calls, source.store)
+
+
+def test_an_interrupted_writer_leaves_exact_statistics(qdrant: Opened) -> None:
+    images = [to_bags(path, encoding) for path, encoding in replacements()]
+    with pytest.raises(KeyboardInterrupt), QdrantWriter(qdrant.calls) as rows:
+        rows.add(images)
+        raise KeyboardInterrupt
+    assert read_state(qdrant.calls).writer is None
+    assert reconcile(qdrant.calls).n_before == 305
+
+
+def test_values_are_written_again_when_the_average_length_has_moved(qdrant: Opened) -> None:
+    frozen = qdrant.average_length
+    longest = sorted(PATHS, key=lambda path: -int(ENCODINGS[path].bag.tf.sum(dtype=int)))
+    qdrant.remove(longest[:4])
+    assert qdrant.average_length == frozen
+    qdrant.remove(longest[4:60])
+    alive = sorted(longest[60:])
+    live = average_of({path: INDEX_BAGS[path] for path in alive})
+    assert abs(live / frozen - 1) > LARGEST_DRIFT
+    assert qdrant.average_length == pytest.approx(live)
+    query = Query.of(make_encoding(4), mode="sparse")
+    expected = expect(encode(qdrant.collection, query), query, alive, live)
+    check(qdrant.collection.search(query), expected)
+
+
+def test_a_rewrite_that_was_killed_is_completed(
+    qdrant: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = sorted(PATHS, key=lambda path: -int(ENCODINGS[path].bag.tf.sum(dtype=int)))
+
+    def die(self: Calls, points: Any) -> None:
+        replace_vectors(self, points[: len(points) // 2])
+        raise Killed
+
+    replace_vectors = Calls.replace_vectors
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Calls, "replace_vectors", die)
+        qdrant.remove(longest[:60])
+    assert read_state(qdrant.calls).writer is not None
+    report = reconcile(qdrant.calls)
+    assert report.rewritten
+    assert report.n_images == N_IMAGES - 60
+    alive = sorted(longest[60:])
+    query = Query.of(make_encoding(4), mode="sparse")
+    expected = expect(encode(qdrant.collection, query), query, alive, qdrant.average_length)
+    check(qdrant.collection.search(query), expected)
+
+
+def test_a_folder_of_bags_is_loaded_like_its_gallery(source: Gallery, tmp_path: Path) -> None:
+    source.export_bags(tmp_path / "bags")
+    client = make_edge()
+    calls = Calls(client, "images", str(IMAGES))
+    assert load_folder(calls, BagFolder(tmp_path / "bags")) == (N_IMAGES, 0, 0)
+    assert load_gallery(calls, source.store) == (0, 0, N_IMAGES)
+    live = average_of(INDEX_BAGS)
+    assert read_state(calls).average_length == pytest.approx(live, rel=1e-12)
+    client.close()
+
+
+def test_paths_that_are_no_text_are_kept(tmp_path: Path) -> None:
+    gallery = Gallery.create(tmp_path / "g", vocabulary="toy")
+    path = os.fsdecode(b"/photos/caf\xe9.jpg")
+    with Writer(gallery.path) as rows:
+        rows.put(make_file(1, path), make_encoding(1))
+        rows.commit()
+    client = make_edge()
+    load_gallery(Calls(client, "images", str(IMAGES)), gallery.store)
+    with EngineGallery(QdrantEngine(IMAGES, client=client)) as collection:
+        (hit,) = collection.search(make_encoding(2))
+        assert hit.path == path
+        assert collection.match(make_encoding(2), path).path == path
+
+
+# What can go wrong
+
+
+class Flaky:
+    """A client whose calls fail now and then, as a busy cluster's do."""
+
+    def __init__(self, client: Any, *, every: int) -> None:
+        self._client, self._every, self.n_calls, self.n_failed = client, every, 0, 0
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+
+        def call(**values: Any) -> Any:
+            self.n_calls += 1
+            if self.n_calls % self._every == 0:
+                self.n_failed += 1
+                if self.n_failed % 2:
+                    method(**values)  # it was done, but the answer is lost
+                raise ConnectionError("connection reset by peer")
+            return method(**values)
+
+        return call if name != "close" else method
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls_module, "_FIRST_PAUSE", 0.001)
+
+
+def test_calls_that_fail_are_repeated_without_harm(source: Gallery, quick: None) -> None:
+    client = Flaky(make_edge(), every=3)
+    calls = Calls(client, "images", str(IMAGES))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loading, "BATCH_IMAGES", 50)
+        load_gallery(calls, source.store)
+    with EngineGallery(QdrantEngine(IMAGES, client=client)) as collection:
+        assert collection.remove(PATHS[:3]) == 3
+        results = collection.search(make_encoding(3), mode="words")
+        assert len(results) == 10
+        assert client.n_failed > 5
+        assert len(collection) == N_IMAGES - 3
+        report = reconcile(calls)
+        assert report.n_before == report.n_images == N_IMAGES - 3
+
+
+def test_a_server_that_does_not_answer_is_one_line(
+    quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls_module, "ATTEMPTS", 2)
+    with pytest.raises(EngineError, match=r"qdrant://127\.0\.0\.1:1/images failed 2 times: .*port"):
+        EngineGallery.open("qdrant://127.0.0.1:1/images")
+
+
+def test_a_shard_that_is_down_is_an_error_and_not_a_part_of_the_hits(
+    qdrant: Opened, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**_: Any) -> None:
+        raise ConnectionError("The replica set for shard 2 has no active replica")
+
+    monkeypatch.setattr(qdrant.client, "query_points", fail)
+    with pytest.raises(EngineError, match="shard 2 has no active replica"):
+        qdrant.collection.search(make_encoding(3))
+
+
+def test_somebody_elses_collection_is_refused(source: Gallery) -> None:
+    client = QdrantClient(":memory:")
+    calls = Calls(client, "images", str(IMAGES))
+    with pytest.raises(EngineError, match="does not exist: `bm25v load"):
+        EngineGallery(QdrantEngine(IMAGES, client=client))
+    config = models.VectorParams(size=3, distance=models.Distance.DOT)
+    client.create_collection("images", vectors_config={"v": config})
+    for use in (lambda: load_gallery(calls, source.store), lambda: reconcile(calls)):
+        with pytest.raises(EngineError, match="was not made by bm25v"):
+            use()
+
+
+def test_another_vocabulary_is_refused_by_name(qdrant: Opened, tmp_path: Path) -> None:
+    other = Gallery.create(tmp_path / "g", vocabulary="default")
+    with pytest.raises(VocabularyMismatch, match=r"has bags of vocabulary .* those of default"):
+        load_gallery(qdrant.calls, other.store)
+    address = IMAGES._replace(vocabulary="default")
+    collection = EngineGallery(QdrantEngine(address, client=qdrant.client))
+    with pytest.raises(VocabularyMismatch, match=r"not with default .*vocabulary=PATH"):
+        collection.search(make_image(1))
+
+
+def test_other_parameters_and_newer_formats_are_refused(qdrant: Opened, tmp_path: Path) -> None:
+    other = Gallery.create(tmp_path / "g", vocabulary="toy", k1=2)
+    with pytest.raises(WrongUse, match=f"has k1 = {DEFAULT_PARAMETERS.k1}"):
+        load_gallery(qdrant.calls, other.store)
+    with pytest.raises(WrongUse, match="shards and replicas are chosen"):
+        load_gallery(qdrant.calls, other.store, shards=2)
+    beside = qdrant.calls.of("images" + SUFFIX)
+    payload = beside.retrieve([point_id("state")], True)[0].payload
+    beside.upsert(
+        [models.PointStruct(id=point_id("state"), vector={}, payload=payload | {"format": 2})]
+    )
+    with pytest.raises(GalleryTooNew, match="format 2"):
+        read_state(qdrant.calls)
+
+
+def test_a_second_writer_is_refused(qdrant: Opened) -> None:
+    with QdrantWriter(qdrant.calls), pytest.raises(EngineError, match="is written to by process"):
+        qdrant.remove(PATHS[:1])
+
+
+def test_points_of_others_are_refused(qdrant: Opened) -> None:
+    stranger = models.PointStruct(id=str(uuid.uuid4()), vector={"dense": [1.0] * DIM}, payload={})
+    qdrant.calls.upsert([stranger])
+    with pytest.raises(EngineError, match="points that bm25v did not write"):
+        reconcile(qdrant.calls)
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("http://host/images", "give an address such as qdrant://"),
+        ("qdrant://host", "give an address such as qdrant://"),
+        ("qdrant://host/a/b", "give an address such as qdrant://"),
+        ("qdrant://:secret@host/images", API_KEY),
+        ("qdrant://host/images?shards=3", "the only option is vocabulary"),
+        ("qdrant://host:port/images", "engine 'qdrant://host:port/images'"),
+    ],
+)
+def test_wrong_addresses_are_one_line(url: str, problem: str) -> None:
+    with pytest.raises(WrongUse, match=problem):
+        parse_address(url)
+
+
+def test_a_key_is_not_sent_unencrypted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(API_KEY, "secret")
+    with pytest.raises(WrongUse, match="qdrants://"):
+        read_api_key(parse_address("qdrant://example.org/images"))
+    assert read_api_key(parse_address("qdrants://example.org/images")) == "secret"
+
+
+# The command line
+
+
+@pytest.fixture
+def at_edge(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An address at which four shards of qdrant-edge answer."""
+
+    class Shared(EdgeClient):
+        def close(self) -> None:
+            pass
+
+    client = Shared(folder=MEMORY)
+    for module in ("loading", "qdrant"):
+        monkeypatch.setattr(f"bm25v.engines.{module}.connect", lambda address: client)
+    yield "qdrant://localhost/images"
+    EdgeClient.close(client)
+
+
+def test_the_commands(run: Any, photos: Path, at_edge: str) -> None:
+    run("index", photos, "--vocabulary", "toy")
+    loaded = run("load", "--engine", at_edge, "--shards", 4, "--replicas", 2)
+    assert (loaded.code, loaded.out[:31]) == (0, "12 added, 0 updated, 0 unchange")
+    image = photos / "3.png"
+    options = ("search", image, "--mode", "hybrid", "--json")
+    here, there = (json.loads(run(*options, *more).out) for more in ((), ("--engine", at_edge)))
+    del here["ms"], there["ms"]
+    assert_close(there, here)
+    hit = here["hits"][0]["path"]
+    assert "rank 1" in run("explain", image, hit, "--engine", at_edge).out
+    page = run("search", image, "--engine", at_edge, "-o", "hits.html")
+    assert page.code == 0
+    assert f"--engine={at_edge}" in Path("hits.html").read_text(encoding="utf-8")
+    assert run("remove", hit, "--engine", at_edge).out == "1 removed\n"
+    missing = run("remove", hit, "--engine", at_edge)
+    assert (missing.code, "has no image" in missing.err) == (1, True)
+    assert run("reconcile", "--engine", at_edge).out == "11 images\n"
+    assert json.loads(run("load", "--engine", at_edge, "--json").out)["added"] == 1
+    wrong = run("search", image, "--engine", "http://localhost")
+    assert (wrong.code, wrong.err.count("\n")) == (2, 1)
+
+
+def test_a_gallery_with_two_backbones_compares_texts_and_regions_with_the_first(
+    tmp_path: Path, photos: Path
+) -> None:
+    gallery = Gallery.create(tmp_path / "g", vocabulary="default", dense="dinov2-s-int8")
+    width = gallery.store.catalog.meta.dense_dim
+    rng = np.random.default_rng(0)
+    own_dim = gallery.vocabulary.backbone.first.dense_dim  # type: ignore[attr-defined]
+    with Writer(gallery.path) as rows:
+        for n in range(30):
+            encoding = make_encoding(n)._replace(dense_e=rng.normal(size=width).astype(np.float32))
+            rows.put(make_file(n, f"{n:03}"), encoding)
+        rows.commit()
+    client = make_edge()
+    load_gallery(Calls(client, "images", str(IMAGES)), gallery.store)
+    with EngineGallery(QdrantEngine(IMAGES, client=client)) as collection:
+        for dim in (width, own_dim):
+            query_e = rng.normal(size=dim).astype(np.float32)
+            query = Query.of(make_encoding(99)._replace(dense_e=query_e), mode="dense")
+            check_same(collection.search(query), gallery.search(query))
