@@ -121,7 +121,7 @@ def test_the_keyboard_is_enough(tab: Browser, why: Path, explanation: Explanatio
     tab.press(" ")
     assert tab.value(mask) != "none"
     visited: list[int] = []
-    n_rows = min(24, len(explanation.parts))
+    n_rows = min(12, len(explanation.parts))
     for _ in range(4 * n_rows):
         if len(visited) == n_rows:
             break
