@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 from rich.console import Console
@@ -20,7 +21,9 @@ import bm25v
 from bm25v import demo
 from bm25v.explanations.word_portrait import make_portraits
 from bm25v.pages.word_page import render_word
+from bm25v.server.images import to_id
 from tests.browser import Browser, browser
+from tests.http_server import serving
 
 IMAGES = Path(__file__).parent / "images"
 QUERY, HIT = "demo/queries/0082.png", "demo/photos/0103.png"  # two daisies
@@ -30,6 +33,9 @@ _WIDTH = 860  # pixels, of most pictures
 _SCREEN = 1280  # pixels, of a page that has two columns
 _MARGIN = 20  # below the last element
 _QUALITY = 78  # of WebP, out of 100
+# All images are there, and the dialog of the address is filled in.
+_IS_COMPLETE = """!document.querySelector("dialog[open] .loading") &&
+  document.images.length > 3 && [...document.images].every((img) => img.complete)"""
 _TERMINAL = """<style>body {{ margin: 0; padding: 22px 26px; background: #1b1a18; }}
 pre {{ margin: 0; color: #ece8e2; font: 15px/17px ui-monospace, "DejaVu Sans Mono", monospace; }}
 </style>{code}"""
@@ -57,6 +63,29 @@ def main() -> None:
         capture(tab, "explanation.webp", last=".aside")
         open_text(tab, run_in_terminal(f"explain {QUERY} {HIT} --top 3 --show"))
         capture(tab, "terminal.webp", last="pre")
+        with serving(gallery, Path(scratch) / "cache") as client:
+            capture_server(tab, str(client.base_url))
+
+
+def capture_server(tab: Browser, url: str) -> None:
+    """Save views of the web page of a server, as screens of a laptop and of a phone."""
+    query = to_id(os.path.abspath(HIT))
+    hits = f"?image={query}"
+    laptop: dict[str, Any] = {"width": 1366, "height": 768}
+    tab.open(url + hits, **laptop)
+    tab.wait_for("document.querySelector('.hit')")
+    hit = tab.value("document.querySelectorAll('.hit')[1].dataset.id")
+    for name, address, options in (
+        ("serve.webp", hits, laptop),
+        ("serve-dark.webp", "", {**laptop, "dark": True}),
+        ("serve-phone.webp", hits, {"width": 390, "height": 844}),
+        ("serve-why.webp", f"{hits}&why={hit}", laptop),
+        ("serve-word.webp", f"{hits}&word={PETALS}", laptop),
+    ):
+        tab.open(url + address, **options)
+        tab.wait_for(_IS_COMPLETE, seconds=60)
+        screen = tab.capture([0, 0, options["width"], options["height"]])
+        screen.save(IMAGES / name, quality=_QUALITY, method=6)
 
 
 def open_text(tab: Browser, page: str) -> None:

@@ -64,6 +64,10 @@ export const label = (word) => word.name ?? `word ${word.word}`;
 export const fileName = (path) => path.slice(path.lastIndexOf("/") + 1) || path;
 export const minus = (text) => text.replace("-", "−");
 
+/** Return a message in which commands are between backticks. */
+export const withCode = (text) =>
+  text.split("`").map((part, i) => (i % 2 ? h("code", {}, part) : part));
+
 /** Tell people who do not see the page. */
 export function announce(text) {
   byId("live").textContent = text;

@@ -1,6 +1,6 @@
 // The hits of a search: how strong each is, by which words, and whether it is a good one.
 import { getJson, loadImage, thumbnail } from "./api.js";
-import { announce, count, fileName, h, icon, whileBusy } from "./dom.js";
+import { announce, count, fileName, h, icon, whileBusy, withCode } from "./dom.js";
 import { findUpload } from "./form.js";
 import { PAGE, layeredPhoto, showQuery, toRequest } from "./query.js";
 import { go, newSearch, readState, withChanges } from "./state.js";
@@ -146,6 +146,7 @@ function card(hit) {
       icon(kind),
     );
   };
+  const reasons = listReasons(hit);
   const item = h(
     "li",
     { class: `hit ${hit.strength ?? ""}`, "data-id": hit.id },
@@ -184,18 +185,21 @@ function card(hit) {
       "p",
       { class: "hit-words" },
       hit.words.slice(0, CARD_WORDS).map((word) => chip(word, { small: true })),
-      hit.words.length === 0 &&
-        h(
-          "small",
-          {},
-          hit.concepts
-            .map((part) => `${part.label} ${Math.round(100 * part.probability)}%`)
-            .join(", ") || "no word of the query",
-        ),
+      hit.words.length === 0 && h("small", {}, "no word of the query"),
     ),
-    h("p", { class: "path", title: hit.path }, name),
+    h("p", { class: "path", title: hit.path }, reasons && [h("b", {}, reasons), " · "], name),
   );
   return { item, photo: hitPhoto(photo, hit.id) };
+}
+
+/** Return the terms of a text with their probabilities, or the names of the first words. */
+function listReasons(hit) {
+  const terms = hit.concepts.map((term) => `${term.label} ${Math.round(100 * term.probability)}%`);
+  if (terms.length) return terms.join(", ");
+  const named = hit.words.slice(0, CARD_WORDS).filter((word) => word.name);
+  // The number of a word only tells equal names apart.
+  const names = named.map((word) => word.name.replace(new RegExp(` ${word.word}$`), ""));
+  return [...new Set(names)].join(", ");
 }
 
 function moreButton(state, list) {
@@ -228,7 +232,7 @@ function impossible(message) {
     "div",
     { class: "empty-state" },
     h("h1", {}, "This search is not possible"),
-    h("p", {}, message),
+    h("p", {}, withCode(message)),
     h("a", { href: "/" }, "Show all images"),
   );
 }

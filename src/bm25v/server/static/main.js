@@ -1,7 +1,7 @@
 // Shows what the address says: all images, or the hits of a search; a dialog above them.
 import { ServerError } from "./api.js";
 import { browse, stopBrowsing } from "./browse.js";
-import { announce, byId, h } from "./dom.js";
+import { announce, byId, h, withCode } from "./dom.js";
 import { fillForm, prepareForm } from "./form.js";
 import { search, stopSearch } from "./hits.js";
 import { isSearch, onState, readState } from "./state.js";
@@ -82,7 +82,7 @@ function fail(message, options) {
     dialogs = "";
     follow(options);
   });
-  const parts = [h("p", {}, message), again];
+  const parts = [h("p", {}, withCode(message)), again];
   const dialog = ["word", "why"].map(byId).find(({ open }) => open);
   const loading = dialog?.querySelector(".loading");
   if (loading) loading.replaceWith(h("div", { class: "problem", role: "alert" }, parts));

@@ -67,7 +67,9 @@ export function showQuery(state, results) {
         h("ul", { class: "chip-list" }, changes),
       ),
     );
-  const words = results.query.filter((word) => word.weight > 0 && !isChanged(word.word, state));
+  const words = results.query.filter(
+    (word) => word.weight > 0 && word.df > 0 && !isChanged(word.word, state),
+  );
   if (words.length) {
     side.append(
       h(

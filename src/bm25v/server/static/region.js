@@ -90,7 +90,7 @@ export function drawable(photo, region) {
   const whole = h(
     "button",
     { type: "button", class: "plain-button small", onclick: () => search(null) },
-    "Search by all of it",
+    "Use all of it",
   );
   return h("div", { class: "row" }, part, region && whole);
 }

@@ -21,7 +21,7 @@ export const hitPhoto = (photo, id) => ({
   mask: (word, signal) => wordMask(id, word, signal),
 });
 
-/** Return a chip: what the word looks like, and its name unless it is `small` and has none. */
+/** Return a chip: what a word looks like and, unless it is `small`, its name. */
 export function chip(word, { small = false } = {}) {
   const name = label(word);
   const state = readState();
@@ -37,7 +37,7 @@ export function chip(word, { small = false } = {}) {
       "aria-label": `${name}${role ? `, ${role}` : ""}`,
     },
     loadImage(h("img", { alt: "", width: 28, height: 28 }), wordCrop(word.word, 64)),
-    (!small || word.name) && h("span", {}, name),
+    !small && h("span", {}, name),
   );
   button.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && light(word));
   button.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && light(null));
