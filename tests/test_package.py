@@ -125,7 +125,9 @@ def test_the_python_reference_explains_every_alias_in_a_public_signature() -> No
 def aliases_in_annotations(value: Any) -> Iterator[str]:
     """Yield the names in a function's or a class's own annotations that stand for other types."""
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(value))).body
-    parts = tree.body if isinstance(tree, ast.ClassDef) else [*ast.walk(tree)]
+    parts = [*ast.walk(tree)]
+    if isinstance(tree, ast.ClassDef):
+        parts = [part for part in tree.body if getattr(part, "name", "")[:1] != "_"]
     annotations = [getattr(part, "annotation", getattr(part, "returns", None)) for part in parts]
     module = vars(sys.modules[value.__module__])
     for annotation in filter(None, annotations):
