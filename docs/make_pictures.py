@@ -32,7 +32,7 @@ PAGE = Path("page.html")
 _WIDTH = 860  # pixels, of most pictures
 _SCREEN = 1280  # pixels, of a page that has two columns
 _MARGIN = 20  # below the last element
-_QUALITY = 78  # of WebP, out of 100
+_QUALITY = 66  # of WebP, out of 100
 # All images are there, and the dialog of the address is filled in.
 _IS_COMPLETE = """!document.querySelector("dialog[open] .loading") &&
   document.images.length > 3 && [...document.images].every((img) => img.complete)"""
