@@ -2,8 +2,10 @@
 
 import os
 import pickle
+import re
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
@@ -11,11 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from bm25v import Gallery, Query
 from bm25v.errors import WrongUse
 from bm25v.gallery.selection import ImageFilter, parse_period
+from bm25v.images import matches_pattern
 from bm25v.vocabulary import Vocabulary
 from tests.conftest import make_image, make_pixels
 
@@ -379,3 +384,45 @@ def test_a_hit_explains_itself_until_it_is_pickled(gallery: Gallery, photos: Pat
     gallery.close()
     with pytest.raises(WrongUse, match="is closed"):
         hit.explain()
+
+
+NAMES = ("**", "a", "b", "*", "?", "a*", "*b", "a*b", "*a*", "?b", "*a*b*", "**b", "a**", "b?")
+
+
+def match_plainly(path: str, pattern: str) -> bool:
+    """Match with every wildcard as a group of its own, which can take time without end."""
+    wildcards = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    parts = re.findall(r"\*\*/|\*\*|\*|\?|[^*?]+", pattern.strip("/"))
+    body = "".join(wildcards.get(part) or re.escape(part) for part in parts)
+    start = "" if "/" in pattern.rstrip("/") else "(?:.*/)?"
+    end = "/.*" if pattern.endswith("/") else "(?:/.*)?"
+    return re.fullmatch(f"{start}{body}{end}", path) is not None
+
+
+@given(
+    names=st.lists(st.sampled_from(NAMES), min_size=1, max_size=4),
+    path=st.from_regex("[ab]{1,3}(/[ab]{1,3}){0,4}/?", fullmatch=True),
+    edges=st.tuples(st.sampled_from(["", "/"]), st.sampled_from(["", "/"])),
+)
+def test_patterns_match_as_they_are_written(
+    names: list[str], path: str, edges: tuple[str, str]
+) -> None:
+    pattern = edges[0] + "/".join(names) + edges[1]
+    assert matches_pattern(path, (pattern,)) == match_plainly(path, pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("*a" * 200 + "*b", "a" * 1000),
+        ("*?" * 200 + "b", "a" * 1000),
+        ("**/a/" * 40 + "b", "a/" * 500),
+        ("**/*a*/" * 40 + "b", "aa/" * 500),
+        ("**a" * 200 + "b", "a/" * 500),
+    ],
+)
+def test_patterns_with_many_wildcards_take_little_time(pattern: str, path: str) -> None:
+    """People who may search a server may send any pattern."""
+    start = time.process_time()
+    assert not matches_pattern(path, (pattern,))
+    assert time.process_time() - start < 1

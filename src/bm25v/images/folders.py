@@ -81,24 +81,53 @@ def matches_pattern(path: str, patterns: tuple[str, ...]) -> bool:
     return _compile(patterns).fullmatch(path) is not None
 
 
-_WILDCARDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-
-
 @cache
 def _compile(patterns: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(_translate, patterns)), re.DOTALL)
 
 
 def _translate(pattern: str) -> str:
-    """Return the regular expression of a pattern."""
-    name = pattern.removeprefix("./").strip("/")
-    if not name:
+    """Return the regular expression of a pattern.
+
+    After a wildcard, the first match of what follows is as good as any later one. So each is an
+    atomic group: a pattern of strangers with many wildcards does not take time without end.
+    """
+    names = [name for name in pattern.removeprefix("./").split("/") if name]
+    if not names:
         raise WrongUse(f"{pattern!r} is an empty pattern: give a name such as *.png or raw")
     is_path = "/" in pattern.rstrip("/")
-    parts = re.findall(r"\*\*/|\*\*|\*|\?|[^*?]+", name)
-    body = "".join(_WILDCARDS.get(part) or re.escape(part) for part in parts)
-    end = "/.*" if pattern.endswith("/") else "(?:/.*)?"
-    return f"{'' if is_path else '(?:.*/)?'}{body}{end}"
+    first, *others = _split_at_folders(names if is_path else ["**", *names])
+    body = "/".join(map(_translate_name, first))
+    for part in others:
+        found = "/".join(map(_translate_name, part))
+        body += ("/" if body else "") + (f"(?>(?:[^/]*/)*?{found})" if part else ".*")
+    return body + ("/.*" if pattern.endswith("/") else "(?:/.*)?")
+
+
+def _split_at_folders(names: list[str]) -> list[list[str]]:
+    """Split names where `**` stands for any folders; `**.png` is `**/*.png`, `a**/` is `a*/**/`."""
+    parts: list[list[str]] = [[]]
+    for position, name in enumerate(names, start=1):
+        plain = name.strip("*")
+        if name.startswith("**") and (parts[-1] or len(parts) == 1):
+            parts.append([])
+        if plain or not name.startswith("**"):
+            parts[-1].append(name)
+        if plain and name.endswith("**") and position < len(names):
+            parts.append([])
+    return parts
+
+
+def _translate_name(name: str) -> str:
+    first, *others = (
+        "".join("[^/]" if letter == "?" else re.escape(letter) for letter in plain)
+        for plain in re.split(r"\*+", name)
+    )
+    if not others:
+        return f"{first}(?=/|\\Z)"
+    *middle, last = others
+    starts = "".join(f"(?>[^/]*?{plain})" for plain in middle)
+    return f"{first}{starts}(?>[^/]*{last}(?=/|\\Z))"
 
 
 class _Listing(NamedTuple):
