@@ -1,5 +1,6 @@
 """Which requests the HTTP server refuses, and what can never be read through it."""
 
+import hmac
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,11 +19,12 @@ import pytest
 
 from bm25v import Gallery, WrongUse
 from bm25v.client import read_token
-from bm25v.server import guard
+from bm25v.server import connections, guard, run
 from bm25v.server.access import Access
 from bm25v.server.images import to_id
+from bm25v.server.problems import Problem
 from tests.conftest import make_image
-from tests.http_server import TOKEN, Client, serving
+from tests.http_server import TOKEN, Client, serving, wait_until
 from tests.test_server import failed
 
 
@@ -234,6 +237,65 @@ def test_a_slow_upload_is_given_up(client: Client, monkeypatch: pytest.MonkeyPat
     assert exchange(client, head(client, *lines), b"{").startswith(b"HTTP/1.1 408 ")
 
 
+def test_a_request_that_is_sent_letter_by_letter_is_given_up(
+    gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    with serving(gallery, tmp_path / "cache") as client:
+        whole = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{port(client)}\r\n\r\n".encode()
+        for first in (b"", whole):
+            with socket.create_connection(("127.0.0.1", port(client)), timeout=30) as connection:
+                connection.sendall(first)
+                received = b""
+                while first and not received.endswith(b'{"status": "ok"}'):
+                    received += connection.recv(65536)
+                connection.sendall(whole[:20])
+                assert connection.recv(65536) == b"", "the server has closed it"
+        assert client.get("/healthz").status_code == 200
+
+
+def test_a_limit_of_connections_keeps_the_server_alive(
+    gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "MAX_CONNECTIONS", 4)
+    with serving(gallery, tmp_path / "cache") as client, ExitStack() as stack:
+        for _ in range(6):
+            address = ("127.0.0.1", port(client))
+            stack.enter_context(socket.create_connection(address, timeout=30))
+        wait_until(lambda: client.get("/healthz").status_code == 503)
+        stack.close()
+        wait_until(lambda: client.get("/healthz").status_code == 200)
+
+
+def test_json_that_is_nested_without_end_is_a_problem(client: Client) -> None:
+    for content in (b"[" * 400_000, b'{"boost":' * 100_000, b"1" * 900_000):
+        headers = {"Content-Type": "application/json"}
+        response = client.post("/v1/search", content=content, headers=headers)
+        failed(response, 422, "wrong-value")
+
+
+def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return one == other
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    access = Access.of("127.0.0.1", 8025, token=TOKEN)
+    for given in (TOKEN, TOKEN[:-1], "", "t\xf6ken"):
+        headers = {"host": "127.0.0.1:8025", "authorization": f"Bearer {given}"}
+        with nullcontext() if given == TOKEN else pytest.raises(Problem, match="401"):
+            access.check("/v1/stats", headers)
+    assert [other for _, other in compared] == [TOKEN.encode()] * 4
+
+
+def test_a_token_in_the_address_does_not_count(gallery: Gallery, tmp_path: Path) -> None:
+    with serving(gallery, tmp_path / "cache", access={"token": TOKEN}) as client:
+        failed(client.get(f"/v1/stats?token={TOKEN}"), 401, "no-token")
+        failed(client.get("/v1/stats", auth=("user", TOKEN)), 401, "no-token")
+
+
 def test_requests_that_proxies_read_in_another_way_are_refused(client: Client) -> None:
     for lines in (
         ("Content-Length: 5", "Content-Length: 6"),
@@ -337,10 +399,17 @@ def test_an_image_behind_a_link_that_was_indexed_is_sent(
     assert response.content == (tmp_path / "original.png").read_bytes()
 
 
-def run_serve(gallery: Gallery, *options: str) -> "subprocess.Popen[str]":
+def run_serve(
+    gallery: Gallery, *options: str, environment: dict[str, str] | None = None
+) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "bm25v", "serve", "-g", str(gallery.path), *options]
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+        command,
+        env={**os.environ, **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
     )
 
 
@@ -383,6 +452,43 @@ def test_the_command_refuses_what_would_be_unsafe_in_one_line(
             assert (server.returncode, out) == (2, "")
             assert part in err
             assert len(err.splitlines()) == 1
+
+
+def test_nothing_is_reported_to_others_whatever_the_environment_says(gallery: Gallery) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as collector:
+        collector.settimeout(0.5)
+        endpoint = f"http://127.0.0.1:{collector.getsockname()[1]}"
+        telemetry = {
+            "FASTAPI_OTEL_AUTO_CONFIGURE": "true",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+            "OTEL_METRIC_EXPORT_INTERVAL": "50",
+        }
+        server = run_serve(gallery, "--port", "0", environment=telemetry)
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        url = next(word for word in line.split() if word.startswith("http://127.0.0.1:"))
+        assert httpx.get(f"{url}v1/images").status_code == 200
+        server.send_signal(signal.SIGTERM)
+        out, err = server.communicate(timeout=60)
+        assert (server.returncode, out, err) == (0, "stopped\n", "")
+        with pytest.raises(TimeoutError):
+            collector.accept()
+
+
+def test_the_page_names_tests_that_exist() -> None:
+    root = Path(__file__).parent
+    named = {
+        name
+        for page in ("docs/how-to/serve.md", "SECURITY.md")
+        for name in re.findall(r"`(test_\w+)`", (root.parent / page).read_text(encoding="utf-8"))
+    }
+    defined = {
+        name
+        for path in root.glob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)\(", path.read_text("utf-8"), flags=re.MULTILINE)
+    }
+    assert len(named) > 20
+    assert named <= defined, named - defined
 
 
 def test_a_missing_extra_is_one_line_with_the_remedy(gallery: Gallery) -> None:

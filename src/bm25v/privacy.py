@@ -22,6 +22,8 @@ _SETTINGS = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     # Ray: facts about the cluster, every hour.
     "RAY_USAGE_STATS_ENABLED": "0",
+    # FastAPI: addresses and durations of requests, to a server that OTEL_… variables name.
+    "FASTAPI_OTEL_AUTO_CONFIGURE": "false",
 }
 
 _log = logging.getLogger(__name__)

@@ -16,10 +16,12 @@ from bm25v.api import Gallery
 from bm25v.errors import WrongUse
 from bm25v.server.access import Access
 from bm25v.server.app import create_app
+from bm25v.server.connections import Connection
 from bm25v.server.watch import Watcher
 
 HOST, PORT = "127.0.0.1", 8025
 STOP_SECONDS = 10  # for requests that have begun
+MAX_CONNECTIONS = 500  # more get 503; a process may often have 1,024 open files
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ def make_server(gallery: Gallery, access: Access, **options: object) -> uvicorn.
     """Return a server that is not started yet; `options` are those of `create_app`."""
     config = uvicorn.Config(
         create_app(gallery, access, **options),  # type: ignore[arg-type]
-        http="h11",
+        http=Connection,
+        limit_concurrency=MAX_CONNECTIONS,
         ws="none",
         lifespan="on",
         log_config=None,
