@@ -443,8 +443,10 @@ def test_the_keyboard_is_enough(tab: Browser, client: Client) -> None:
     tab.press("Enter")
     tab.press("ArrowDown")
     assert focused("textContent").startswith("Exclude")
+    word = tab.value('document.querySelector(".asked .chip").dataset.word')
     tab.press("Enter")
     tab.wait_for('document.querySelector(".changed")')
+    assert focused("dataset.word") == word, "the focus stays at the word"
     tab_to(".hit .frame")
     tab.press("Enter")
     tab.wait_for('document.querySelectorAll("#why .map").length === 2')

@@ -2,7 +2,7 @@
 import { getJson, loadImage, thumbnail } from "./api.js";
 import { announce, count, fileName, h, icon, whileBusy, withCode } from "./dom.js";
 import { findUpload } from "./form.js";
-import { PAGE, layeredPhoto, showQuery, toRequest } from "./query.js";
+import { PAGE, isAboutText, layeredPhoto, showQuery, toRequest } from "./query.js";
 import { go, newSearch, readState, withChanges } from "./state.js";
 import { addPhotos, chip, hitPhoto, setPhotos } from "./words.js";
 
@@ -36,6 +36,9 @@ export async function search(state, content, { scroll = 0 } = {}) {
     return;
   }
   const { signal } = running;
+  const focused = content.contains(document.activeElement)
+    ? describe(document.activeElement)
+    : null;
   announce("Searching");
   content.setAttribute("aria-busy", "true");
   if (!content.querySelector(".results"))
@@ -74,11 +77,21 @@ export async function search(state, content, { scroll = 0 } = {}) {
   append(list, results.hits);
   if (results.hits.length === PAGE) section.lastChild.append(moreButton(state, list));
   scrollTo({ top: scroll, behavior: "instant" });
+  if (focused !== null) focusAgain(content, focused);
   announce(
     results.hits.length
       ? `${heading(results)} ${count(results.hits.length, "hit")}.`
       : heading(results),
   );
+}
+
+const describe = (element) => element.dataset.word ?? element.getAttribute("aria-label") ?? "";
+
+/** Give the focus to what had it before, or at least to the hits. */
+function focusAgain(content, focused) {
+  const controls = [...content.querySelectorAll("a, button")];
+  const same = controls.find((control) => describe(control) === focused);
+  (same ?? content).focus({ preventScroll: true });
 }
 
 function heading(results) {
@@ -94,9 +107,7 @@ function heading(results) {
 function summary(state, results) {
   const isWeak = results.hits[0]?.strength === "weak";
   const reason = results.hits.length ? "" : results.no_match;
-  const notes = results.notes.filter(
-    (note) => !(results.understood.length && /^(searching for|not understood)/i.test(note)),
-  );
+  const notes = results.notes.filter((note) => !results.understood.length || !isAboutText(note));
   return h(
     "div",
     { class: "summary" },
@@ -187,7 +198,12 @@ function card(hit) {
       hit.words.slice(0, CARD_WORDS).map((word) => chip(word, { small: true })),
       hit.words.length === 0 && h("small", {}, "no word of the query"),
     ),
-    h("p", { class: "path", title: hit.path }, reasons && [h("b", {}, reasons), " · "], name),
+    h(
+      "p",
+      { class: "path one-line", title: hit.path },
+      reasons && [h("b", {}, reasons), " · "],
+      name,
+    ),
   );
   return { item, photo: hitPhoto(photo, hit.id) };
 }

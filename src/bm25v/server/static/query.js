@@ -31,6 +31,9 @@ export function toRequest(state, more = {}) {
   return { method: "POST", form };
 }
 
+/** Whether a note repeats what is shown of a text anyway. */
+export const isAboutText = (note) => /^(searching for|not understood)/.test(note);
+
 /** Return a photo in two layers: a grey one, and one in colours where a mask is. */
 export function layeredPhoto(alt, load) {
   const base = load(h("img", { alt, decoding: "async" }));
@@ -54,7 +57,7 @@ export function showQuery(state, results) {
       : storedPhoto(state);
     const controls = drawable(photo, state.region);
     photos.push({ photo, mask });
-    side.append(h("figure", {}, photo, caption), controls);
+    side.append(h("figure", {}, h("div", { class: "frame" }, photo), caption), controls);
   }
   if (state.text) side.append(textPart(state.text, results));
   const changes = listChanges(state, results);
@@ -96,7 +99,7 @@ const isChanged = (word, state) =>
   state.must.includes(word) || state.without.includes(word) || word in state.boost;
 
 function storedPhoto(state) {
-  const caption = h("figcaption", {}, "\u00a0");
+  const caption = h("figcaption", { class: "one-line" }, "\u00a0");
   const photo = layeredPhoto("Your query", (img) => loadImage(img, thumbnail(state.image, 512)));
   getJson(`/v1/images/${state.image}`).then(
     ({ path }) => {
@@ -123,7 +126,7 @@ function uploadedPhoto(state, results) {
   const caption = h(
     "figcaption",
     {},
-    file.name,
+    h("span", { class: "one-line", title: file.name }, file.name),
     h(
       "small",
       {},

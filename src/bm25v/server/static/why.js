@@ -3,7 +3,7 @@ import { getJson, imageCrop, loadImage } from "./api.js";
 import { head, open } from "./dialog.js";
 import { announce, byId, count, h, label, minus, thousands, whileBusy } from "./dom.js";
 import { hitSide, querySide } from "./photos.js";
-import { toRequest } from "./query.js";
+import { isAboutText, toRequest } from "./query.js";
 import { newSearch, withChanges } from "./state.js";
 import { change } from "./words.js";
 
@@ -83,6 +83,7 @@ async function fill(dialog, state, explanation) {
     for (const side of sides) side.show?.(word, number);
   };
   const about = (explanation.concepts.length ? ABOUT_TEXT : ABOUT)[explanation.strength] ?? "";
+  const notes = explanation.notes.filter((note) => !state.text || !isAboutText(note));
   const share = Math.round(100 * explanation.coverage);
   const lead = explanation.n_words
     ? `${about} It shares ${count(explanation.n_words, "word")} with your query (${share}% of it, ` +
@@ -91,7 +92,7 @@ async function fill(dialog, state, explanation) {
   dialog.replaceChildren(
     head(title(explanation), "why", "why-title", meter),
     h("p", { class: "lead" }, lead.trim()),
-    ...explanation.notes.map((note) => h("p", { class: "note" }, note)),
+    ...notes.map((note) => h("p", { class: "note" }, note)),
     h(
       "div",
       { class: "why-columns" },
