@@ -414,12 +414,17 @@ def run_serve(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Ctrl-C is a signal")
-def test_the_command_prints_its_address_and_stops_on_ctrl_c(
-    gallery: Gallery, tmp_path: Path
+def test_the_command_prints_its_address_opens_it_and_stops_on_ctrl_c(
+    gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    opened = tmp_path / "opened"
+    program = tmp_path / "browser"
+    program.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("BROWSER", str(program))
     token = tmp_path / "token"
     token.write_text(TOKEN, encoding="ascii")
-    server = run_serve(gallery, "--port", "0", "--token-file", str(token))
+    server = run_serve(gallery, "--port", "0", "--token-file", str(token), "--open")
     watchdog = threading.Timer(60, server.kill)
     watchdog.start()
     assert server.stdout is not None
@@ -428,6 +433,7 @@ def test_the_command_prints_its_address_and_stops_on_ctrl_c(
     right = {"Authorization": f"Bearer {TOKEN}"}
     assert httpx.get(f"{url}v1/stats", headers=right).json()["pictures"] == 12
     assert httpx.get(f"{url}v1/stats").status_code == 401
+    wait_until(lambda: opened.exists() and opened.read_text() == f"{url}\n")
     server.send_signal(signal.SIGINT)
     out, err = server.communicate()
     watchdog.cancel()

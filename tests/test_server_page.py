@@ -320,16 +320,16 @@ def test_a_word_is_opened_and_named(tab: Browser, client: Client, image: str) ->
         text_of("#word .lead")
     )
     tab.click("#word .naming input")
-    tab.type("green corner")
+    tab.type("green <b>corner</b>")
     tab.press("Enter")
-    tab.wait_for(f"{text_of('#word-title')} === 'green corner'")
-    assert client.get(f"/v1/words/{word}").json()["name"] == "green corner"
+    tab.wait_for(f"{text_of('#word-title')} === 'green <b>corner</b>'")
+    assert client.get(f"/v1/words/{word}").json()["name"] == "green <b>corner</b>"
     tab.click("#word .companions a")
-    tab.wait_for(f"{text_of('#word-title')} !== 'green corner'")
+    tab.wait_for(f"{text_of('#word-title')} !== 'green <b>corner</b>'")
     tab.press("Escape")
     tab.wait_for('!document.querySelector("#word").open')
     assert parameters(tab) == {"image": [image]}, "both words are closed"
-    assert tab.wait_for(text_of(f".asked .chip[data-word='{word}']")) == "green corner"
+    assert tab.wait_for(text_of(f".asked .chip[data-word='{word}']")) == "green <b>corner</b>"
     open_page(tab, client, f"?word={word}")
     tab.wait_for(LOADED.format(selector="#word .word-crops-grid img"))
     tab.click("#word .main-button")

@@ -7,13 +7,14 @@ it finishes the requests that it has begun. Not this module's job: what is answe
 import signal
 import socket
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
 
 from bm25v.api import Gallery
-from bm25v.errors import WrongUse
+from bm25v.errors import Bm25vError, WrongUse
 from bm25v.server.access import Access
 from bm25v.server.app import create_app
 from bm25v.server.connections import Connection
@@ -85,6 +86,8 @@ def serve(
             allow_hosts=allow_hosts,
         )
         gallery.store.snapshot().searcher.build_index()
+        with suppress(Bm25vError):  # searches by id need no model
+            gallery.vocabulary.backbone.load_weights()
         watcher = Watcher(gallery, watch, exclude=exclude)
         server = make_server(
             gallery, access, writable=writable, strip_metadata=strip_metadata, watcher=watcher
