@@ -29,6 +29,9 @@ from bm25v.vocabulary import Vocabulary
 
 LOCAL = "local"
 
+Content = tuple[int, bytes, str]  # number, content and error of a part
+
+_CLIENT = "ray://"
 _CPUS_PER_ACTOR = 4  # or as many as a smaller node has
 
 
@@ -43,10 +46,10 @@ def encode_on(address: str, settings: BagSettings, cpus_per_actor: int | None) -
         total = sum(sizes.values())
         # Ray prints what happens to nodes as if the program did.
         with redirect_stdout(_Nowhere()), _connect(address), _reporting():
-            contents = _run(parts, settings, cpus_per_actor)
+            run = _run_from_client if address.startswith(_CLIENT) else _run
             done = 0
             progress("encoding", done, total)
-            for number, content, error in contents:
+            for number, content, error in run(parts, settings, cpus_per_actor):
                 if error:
                     raise ClusterError(f"a node cannot encode images: {error}")
                 yield number, content
@@ -131,8 +134,8 @@ def _reporting() -> Iterator[None]:
 
 def _run(
     parts: Sequence[Part], settings: BagSettings, cpus_per_actor: int | None
-) -> Iterator[tuple[int, bytes, str]]:
-    """Yield the number, the content and the error of each part."""
+) -> Iterator[Content]:
+    """Yield the contents of all parts, in any order."""
     import ray.data
 
     context = ray.data.DataContext.get_current()
@@ -153,6 +156,29 @@ def _run(
     for batch in contents.iter_batches(batch_size=1, prefetch_batches=0):
         columns = (batch[name].tolist() for name in ("number", "content", "error"))
         yield from zip(*columns, strict=True)
+
+
+def _run_from_client(
+    parts: Sequence[Part], settings: BagSettings, cpus_per_actor: int | None
+) -> Iterator[Content]:
+    """Yield the same through a client of a cluster, where Ray Data does not run: a node runs it."""
+    import ray
+
+    coordinator = ray.remote(num_cpus=0)(_Coordinator).remote(parts, settings, cpus_per_actor)
+    return iter(lambda: ray.get(coordinator.next_content.remote()), None)
+
+
+class _Coordinator:
+    """Runs on a node, and returns one content after the other."""
+
+    def __init__(
+        self, parts: Sequence[Part], settings: BagSettings, cpus_per_actor: int | None
+    ) -> None:
+        self._contents = _run(parts, settings, cpus_per_actor)
+
+    def next_content(self) -> Content | None:
+        """Return a content that was not returned yet; None if there is none."""
+        return next(self._contents, None)
 
 
 def _plan_actors(
