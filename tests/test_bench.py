@@ -74,6 +74,15 @@ def test_batches_on_a_device_are_timed_beside_the_others() -> None:
     assert times["systems"]["batch-cpu"]["bytes_per_vector"] > 16 * 8
 
 
+def test_only_some_systems_are_timed_if_asked() -> None:
+    result = run_search("--n", "300", "--dim", "8", "--queries", "3", "--only", "words", "--json")
+    (times,) = json.loads(result.output)
+    assert set(times["systems"]) == {"first-stage", "batch", "words"}
+    assert times["update"] is None
+    table = run_search("--n", "300", "--dim", "8", "--queries", "3", "--only", "words").output
+    assert "words" in table and "added" not in table
+
+
 def test_synthetic_bags_are_valid(synthetic: SyntheticImages) -> None:
     bags = synthetic.draw_images(20_000).bags
     assert (np.diff(bags["words"].astype(int), axis=1) > 0).all()

@@ -113,6 +113,12 @@ def encode(
     help="Search a copy of this gallery instead, with its own images.",
 )
 @click.option("--k", default=200, show_default=True, type=click.IntRange(1), help="Candidates.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="SYSTEM",
+    help="Time only the first stage and this system, a row of the table, and no changes.",
+)
 @click.option("--queries", "n_queries", default=50, show_default=True, type=click.IntRange(1))
 @click.option("--threads", type=click.IntRange(1), help="Of the batch rows  [default: all CPUs]")
 @click.option(
@@ -134,6 +140,7 @@ def search(
     dim: int,
     gallery_path: Path | None,
     k: int,
+    only: tuple[str, ...],
     n_queries: int,
     threads: int | None,
     device: str | None,
@@ -164,6 +171,7 @@ def search(
             images,
             queries,
             k=k,
+            only=only or None,
             threads=threads,
             device=device,
             ann_limit=ann_limit,
@@ -185,7 +193,7 @@ def _print_search_times(times: "SearchTimes") -> None:
             name,
             f"{system.median_ms:.3f}",
             f"{system.p95_ms:.3f}",
-            f"{times.ratio('dense', name):.1f}×",
+            "" if (ratio := times.ratio("dense", name)) is None else f"{ratio:.1f}×",
             f"{system.build_s:.2f}",
             f"{system.bytes_per_vector:,.0f}",
             "" if system.recall is None else f"{system.recall:.0%}",
@@ -194,11 +202,13 @@ def _print_search_times(times: "SearchTimes") -> None:
     ]
     echo_wrapped(f"{count(times.n, 'image')}, K = {times.k}, D = {times.dim}", style="bold")
     print_grid(("system", *numbers), rows)
-    update = times.update
-    echo_wrapped(
-        f"one image added in {update.add_ms:.1f} ms, removed in {update.remove_ms:.1f} ms, on disk "
-        f"and visible to the next search; 1,000 new ones read in {update.refresh_ms:.1f} ms"
-    )
+    if times.update is not None:
+        update = times.update
+        echo_wrapped(
+            f"one image added in {update.add_ms:.1f} ms, removed in {update.remove_ms:.1f} ms, on "
+            f"disk and visible to the next search; 1,000 new ones read in {update.refresh_ms:.1f} "
+            "ms"
+        )
     for slow, fast in _RATIOS:
         ratio = times.ratio(slow, fast)
         if ratio is not None:

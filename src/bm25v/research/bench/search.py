@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 
@@ -78,7 +78,7 @@ class SearchTimes:
     k: int
     dim: int
     systems: dict[str, SystemTimes]
-    update: UpdateTimes
+    update: UpdateTimes | None  # None if only some systems were timed
 
     def ratio(self, slow: str, fast: str) -> float | None:
         """Return how many times as fast one system is as another; None if one was skipped."""
@@ -93,22 +93,24 @@ def time_search(
     *,
     k: int,
     ann_limit: int,
+    only: Sequence[str] | None = None,
     threads: int | None = None,
     device: str | None = None,
     warn: Warn = lambda message: None,
 ) -> SearchTimes:
     """Time changes and every installed system; approximate systems in up to `ann_limit` images.
 
-    `threads` is for the batch searches only; all CPUs by default. One of them is on a `device` of
-    torch, if it is given.
+    With `only`, just these systems and the first stage are timed, and no changes. `threads` is for
+    the batch searches; all CPUs by default. One of them is on a `device` of torch, if it is given.
     """
     k = min(k, len(images))
-    update = time_updates(images, queries, k)
+    update = time_updates(images, queries, k) if only is None else None
     systems = time_systems(
         images,
         queries.queries(),
         k=k,
         ann_limit=ann_limit,
+        only=only,
         threads=threads,
         device=device,
         warn=warn,
@@ -199,20 +201,20 @@ def _build_systems(
     warn: Warn,
 ) -> dict[str, System]:
     hits = min(DENSE_HITS, len(images))
-    postings, postings_s = time_build(lambda: search_systems.Postings.build(images))
-    floats_ne, floats_s = time_build(lambda: images.dense_ne.astype(np.float32))
+    postings = cache(lambda: time_build(lambda: search_systems.Postings.build(images)))
+    floats = cache(lambda: time_build(lambda: images.dense_ne.astype(np.float32)))
     builders: dict[str, Callable[[], System]] = {
         "two-stage": lambda: search_systems.two_stage(first, images, hits),
-        "scipy": lambda: search_systems.scipy_csc(postings, k, postings_s),
-        "scipy-rows": lambda: search_systems.scipy_csr(postings, k, postings_s),
-        "scipy-columns": lambda: search_systems.scipy_columns(postings, k, postings_s),
-        "bm25s": lambda: search_systems.bm25s(postings, k, postings_s),
-        "dense": lambda: search_systems.dense_numpy(floats_ne, hits, floats_s),
-        "faiss-flat": lambda: search_systems.dense_faiss(floats_ne, hits, floats_s),
+        "scipy": lambda: search_systems.scipy_csc(*postings(), k),
+        "scipy-rows": lambda: search_systems.scipy_csr(*postings(), k),
+        "scipy-columns": lambda: search_systems.scipy_columns(*postings(), k),
+        "bm25s": lambda: search_systems.bm25s(*postings(), k),
+        "dense": lambda: search_systems.dense_numpy(*floats(), hits),
+        "faiss-flat": lambda: search_systems.dense_faiss(*floats(), hits),
     }
     if len(images) <= ann_limit:
-        builders["hnsw"] = lambda: search_systems.hnsw(floats_ne, hits)
-        builders["ivfpq"] = lambda: search_systems.ivfpq(floats_ne, hits)
+        builders["hnsw"] = lambda: search_systems.hnsw(floats()[0], hits)
+        builders["ivfpq"] = lambda: search_systems.ivfpq(floats()[0], hits)
     systems = {}
     for name, build in builders.items():
         if only is not None and name not in only:

@@ -213,12 +213,12 @@ class Postings:
         return self.impacts.nbytes + self.rows.nbytes + self.starts.nbytes
 
 
-def scipy_csc(postings: Postings, k: int, build_s: float) -> System:
+def scipy_csc(postings: Postings, build_s: float, k: int) -> System:
     """The paper's search: the inverted index as a sparse matrix (CSC), times a vector."""
     return _matrix_product(_csc_matrix(postings), postings, k, build_s)
 
 
-def scipy_csr(postings: Postings, k: int, build_s: float) -> System:
+def scipy_csr(postings: Postings, build_s: float, k: int) -> System:
     """The same product with a matrix stored image by image (CSR)."""
     return _matrix_product(_csc_matrix(postings).tocsr(), postings, k, build_s)
 
@@ -232,7 +232,7 @@ def _matrix_product(matrix: Any, postings: Postings, k: int, build_s: float) -> 
     return System(search, build_s, postings.nbytes)
 
 
-def scipy_columns(postings: Postings, k: int, build_s: float) -> System:
+def scipy_columns(postings: Postings, build_s: float, k: int) -> System:
     """The same product over the columns of the query's words only: the fastest way in scipy."""
     matrix = _csc_matrix(postings)
 
@@ -249,7 +249,7 @@ def _csc_matrix(postings: Postings) -> Any:
     return import_module("scipy.sparse").csc_array(parts, shape=shape)
 
 
-def bm25s(postings: Postings, k: int, build_s: float) -> System:
+def bm25s(postings: Postings, build_s: float, k: int) -> System:
     """bm25s, compiled; its own indexing needs whole term counts, so it gets our matrix."""
     engine = import_module("bm25s").BM25(backend="numba")
     engine.scores = {
@@ -288,12 +288,12 @@ def _matches(ranked: Ranked) -> Ranked:
 # Dense vectors
 
 
-def dense_numpy(floats_ne: Floats, k: int, build_s: float) -> System:
+def dense_numpy(floats_ne: Floats, build_s: float, k: int) -> System:
     """All dot products, and the top k of them."""
     return System(lambda query: top_k(floats_ne @ query.dense_e, k), build_s, floats_ne.nbytes)
 
 
-def dense_faiss(floats_ne: Floats, k: int, build_s: float) -> System:
+def dense_faiss(floats_ne: Floats, build_s: float, k: int) -> System:
     """The search of faiss's IndexFlatIP, over the given matrix instead of a copy."""
     faiss = _single_threaded_faiss()
 
