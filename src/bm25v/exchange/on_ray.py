@@ -52,6 +52,8 @@ def encode_on(address: str, settings: BagSettings, cpus_per_actor: int | None) -
             for number, content, error in run(parts, settings, cpus_per_actor):
                 if error:
                     raise ClusterError(f"a node cannot encode images: {error}")
+                if number not in sizes:  # computed twice
+                    continue
                 yield number, content
                 done += sizes.pop(number)
                 progress("encoding", done, total)
