@@ -307,7 +307,11 @@ def _time_updates(gallery: Gallery, new_images: Collection, k: int) -> UpdateTim
             writer.commit()
 
     def remove() -> None:
-        gallery.remove(synthetic_file(next(old_numbers)).path)
+        with Writer(gallery.path) as writer:
+            record = writer.catalog.at_path(synthetic_file(next(old_numbers)).path)
+            assert record is not None
+            writer.remove(record.row)
+            writer.commit()
 
     gallery.store.snapshot().searcher.build_index()
     search()
