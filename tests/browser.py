@@ -105,7 +105,7 @@ class Browser:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def wait_for(self, expression: str, *, seconds: float = 10) -> Any:
+    def wait_for(self, expression: str, *, seconds: float = 30) -> Any:
         """Wait until an expression is true, and return its value."""
         end = time.monotonic() + seconds
         found = f"((found) => found instanceof Element || found)({expression})"

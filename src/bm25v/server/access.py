@@ -17,7 +17,7 @@ from bm25v.errors import WrongUse
 from bm25v.server.problems import Problem
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # for programs that watch the server: no token
-PAGE = re.compile(r"/(static/[^/]*)?")  # the files of the web page, which are the same for all
+_PAGE = re.compile(r"/(static/[^/]*)?")  # the files of the web page, which are the same for all
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/@\[\]]+))(?::([0-9]{1,5}))?")
@@ -76,7 +76,7 @@ class Access:
                 f"requests to {host!r} are refused: use the address that the server printed, or "
                 "start it with --allow-host",
             )
-        is_page = PAGE.fullmatch(path) is not None
+        is_page = _PAGE.fullmatch(path) is not None
         self._check_origin(headers, may_be_link=is_page)
         if self.token is not None and path not in OPEN_PATHS and not is_page:
             scheme, _, given = headers.get("authorization", "").partition(" ")

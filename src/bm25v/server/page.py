@@ -7,6 +7,7 @@ requests of this server only, nothing inline. Not this module's job: what the pa
 
 import hashlib
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
 from fastapi import APIRouter
@@ -28,7 +29,6 @@ _TYPES = {
     ".svg": "image/svg+xml",
 }
 _START = "index.html"
-_FOLDERS = ("bm25v.server", "bm25v.pages")  # the style sheet of all pages is in the second
 
 
 class _File(NamedTuple):
@@ -39,8 +39,9 @@ class _File(NamedTuple):
 def page_routes() -> APIRouter:
     """Return the routes of the page's files; they need no token, as they are the same for all."""
     router = APIRouter(include_in_schema=False)
-    names = {entry.name: entry for f in _FOLDERS for entry in files(f).joinpath("static").iterdir()}
-    known = {name: _make_file(name, entry.read_bytes()) for name, entry in names.items()}
+    own = files("bm25v.server").joinpath("static").iterdir()
+    entries = (*own, files("bm25v.pages").joinpath("static", "style.css"))  # that of all pages
+    known = {entry.name: _make_file(entry) for entry in entries if _suffix(entry) in _TYPES}
 
     @router.get("/")
     async def show_page(request: Request) -> Response:
@@ -55,13 +56,17 @@ def page_routes() -> APIRouter:
     return router
 
 
-def _make_file(name: str, content: bytes) -> _File:
-    suffix = f".{name.rpartition('.')[2]}"
+def _suffix(entry: Traversable) -> str:
+    return f".{entry.name.rpartition('.')[2]}"
+
+
+def _make_file(entry: Traversable) -> _File:
+    content = entry.read_bytes()
     return _File(
         content,
         {
             "Content-Security-Policy": _POLICY,
-            "Content-Type": _TYPES[suffix],
+            "Content-Type": _TYPES[_suffix(entry)],
             "Cache-Control": "no-cache",  # the browser asks whether it has changed
             "ETag": f'"{hashlib.sha256(content).hexdigest()[:16]}"',
         },

@@ -82,6 +82,7 @@ function fail(message, options) {
     dialogs = "";
     follow(options);
   });
+  content.querySelector(".loading")?.remove();
   const parts = [h("p", {}, withCode(message)), again];
   const dialog = ["word", "why"].map(byId).find(({ open }) => open);
   const loading = dialog?.querySelector(".loading");

@@ -53,14 +53,16 @@ export function drawable(photo, region) {
   });
   photo.addEventListener("pointercancel", () => ((start = null), show(region)));
 
-  const part = h(
-    "button",
-    { type: "button", class: "plain-button small" },
-    icon("box"),
-    region ? "Change the part" : "Search by a part",
-  );
+  const title = region ? "Change the part" : "Search by a part";
+  const text = h("span", {}, title);
+  const part = h("button", { type: "button", class: "plain-button small" }, icon("box"), text);
   part.addEventListener("click", () => {
+    if (photo.classList.contains("is-drawing")) {
+      search(current);
+      return;
+    }
     photo.classList.add("is-drawing");
+    text.textContent = "Search by this box";
     photo.tabIndex = 0;
     photo.setAttribute("role", "application");
     photo.setAttribute(
@@ -82,6 +84,7 @@ export function drawable(photo, region) {
     else if (event.key === "Enter") search(current);
     else if (event.key === "Escape") {
       photo.classList.remove("is-drawing");
+      text.textContent = title;
       show(region);
       part.focus();
     } else return;

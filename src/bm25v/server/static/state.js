@@ -86,7 +86,10 @@ export function onState(listener) {
 
 /** Go to an address of this page. */
 export function go(address) {
-  if (address === location.pathname + location.search) return;
+  if (address === location.pathname + location.search) {
+    follow({ scroll: scrollY }); // the last attempt may have failed
+    return;
+  }
   const steps = countSteps(readState(), readState(new URL(address, location.href).search));
   history.replaceState({ ...history.state, scroll: scrollY }, "");
   history.pushState({ steps }, "", address);

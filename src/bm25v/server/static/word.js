@@ -23,6 +23,7 @@ export async function showWord(state, onNamed) {
   );
   if (!dialog.open) return;
   fill(dialog, word, stats, onNamed);
+  document.title = `${label(word)} · bm25v`;
   announce(`${label(word)}, in ${count(word.df, "image")}`);
 }
 
