@@ -515,7 +515,7 @@ def test_a_server_that_has_gone_is_named_and_asked_again(
     tab.call("Network.emulateNetworkConditions", offline=True, **offline)
     tab.click(".cell a", 3)
     tab.wait_for(text_of("#problem"))
-    assert not tab.value('document.querySelector("main .loading")')
+    assert tab.value(CELLS), "what was there stays"
     tab.call("Network.emulateNetworkConditions", offline=False, **offline)
     tab.click("#problem button")
     tab.wait_for('document.querySelector(".hit")')

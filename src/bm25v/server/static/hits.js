@@ -41,7 +41,7 @@ export async function search(state, content, { scroll = 0 } = {}) {
     : null;
   announce("Searching");
   content.setAttribute("aria-busy", "true");
-  if (!content.querySelector(".results"))
+  if (!content.querySelector(".results, .cells"))
     content.replaceChildren(
       h(
         "p",
