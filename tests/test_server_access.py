@@ -414,7 +414,7 @@ def run_serve(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Ctrl-C is a signal")
-def test_the_command_prints_its_address_opens_it_and_stops_on_ctrl_c(
+def test_the_command_prints_its_address_and_stops_on_ctrl_c(
     gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = tmp_path / "opened"
