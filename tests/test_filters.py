@@ -386,7 +386,7 @@ def test_a_hit_explains_itself_until_it_is_pickled(gallery: Gallery, photos: Pat
         hit.explain()
 
 
-NAMES = ("**", "a", "b", "*", "?", "a*", "*b", "a*b", "*a*", "?b", "*a*b*", "**b", "a**", "b?")
+NAMES = ("**", "a", "b", "*", "?", "a*", "*b", "a*b", "*a*", "?b", "*a*b*", "**b", "b?")
 
 
 def match_plainly(path: str, pattern: str) -> bool:
@@ -409,6 +409,14 @@ def test_patterns_match_as_they_are_written(
 ) -> None:
     pattern = edges[0] + "/".join(names) + edges[1]
     assert matches_pattern(path, (pattern,)) == match_plainly(path, pattern)
+
+
+def test_two_stars_beside_letters_stand_for_letters_and_folders() -> None:
+    for path in ("raw/cat.png", "raw2/cat.png", "raw2/may/cat.png"):
+        assert matches_pattern(path, ("raw**/cat.png",))
+        assert matches_pattern(path, ("/raw**",))
+        assert matches_pattern(path, ("/r**w*/**.png",))
+    assert not matches_pattern("rawcat.png", ("raw**/cat.png",))
 
 
 @pytest.mark.parametrize(
