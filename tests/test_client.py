@@ -75,6 +75,9 @@ def test_explanations_images_words_and_facts(
     hit = client.search(image)[0]
     expected = gallery.explain(image.read_bytes(), hit).to_dict()
     answer = client.explain(image, hit)
+    for word in answer["words"]:  # for the web page
+        assert len(word.pop("example_ids")) == len(word["examples"])
+        assert word.pop("points") >= 0
     assert {key: answer[key] for key in expected} == json.loads(json.dumps(expected))
     assert list(client.images()) == list(gallery.images())
     assert list(client.images(folder="1*.png", min_size=(10, 10))) == list(
