@@ -1,8 +1,9 @@
 """One contract, every engine: the hits and scores of plain formulas, before and after deletes.
 
 The engines are the embedded gallery, qdrant-client's own engine in memory, and four shards of
-qdrant-edge, which is Qdrant's engine as a library. A real server is tested if BM25V_QDRANT_URL has
-its address: `BM25V_QDRANT_URL=qdrant://localhost:6334 pytest tests/test_engines.py`.
+qdrant-edge, which is Qdrant's engine as a library, directly and over gRPC. A real server is tested
+if BM25V_QDRANT_URL has its address:
+`BM25V_QDRANT_URL=qdrant://localhost:6334 pytest tests/test_engines.py -k server`.
 """
 
 import json
@@ -10,6 +11,7 @@ import math
 import os
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -46,6 +48,7 @@ from bm25v.vocabulary import Encoding
 from bm25v.vocabulary.bag import LEVELS, Bag, FullBag, to_levels
 from tests import test_cli
 from tests.conftest import make_image
+from tests.edge_server import serve_edge
 from tests.test_concepts import make_vocabulary
 
 pytestmark = [
@@ -58,7 +61,7 @@ N_IMAGES = 300
 N_QUERIES = 50
 N_WORDS, K_POST, DIM = 192, 16, 12  # of the toy vocabulary
 MODES: tuple[Mode, ...] = ("hybrid", "words", "two-stage", "sparse", "dense")
-ENGINES = ("embedded", "memory", "edge", "server")
+ENGINES = ("embedded", "memory", "edge", "grpc", "server")
 SERVER = "BM25V_QDRANT_URL"
 NO_CODES = Codes(np.empty((0, 1), np.int32), np.empty((0, 1), np.float32))
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # Linux: files that are not synced
@@ -181,7 +184,7 @@ def changeable(
     yield from open_engine(request.param, source, tmp_path_factory)
 
 
-@pytest.fixture(params=["memory", "edge"])
+@pytest.fixture(params=["memory", "edge", "grpc"])
 def qdrant(
     request: pytest.FixtureRequest, source: Gallery, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Opened]:
@@ -194,20 +197,31 @@ def open_engine(kind: str, source: Gallery, folders: pytest.TempPathFactory) -> 
         with make_source(folders.mktemp("embedded")) as gallery:
             yield Opened(gallery)
         return
+    if kind == "grpc":
+        shards = make_edge()
+        with closing(shards), serve_edge(shards) as port:
+            yield from open_qdrant(IMAGES._replace(host="127.0.0.1", port=port), source)
+        return
     if kind == "server":
         if SERVER not in os.environ:
             pytest.skip(f"needs a Qdrant server: set {SERVER}=qdrant://localhost:6334")
         address = parse_address(f"{os.environ[SERVER].rstrip('/')}/test-{uuid.uuid4().hex}")
-        client: Any = connect(address)
-    else:
-        client, address = QdrantClient(":memory:") if kind == "memory" else make_edge(), IMAGES
+        yield from open_qdrant(address, source)
+        with closing(connect(address)) as client:
+            for name in (address.collection, address.collection + SUFFIX):
+                client.delete_collection(name)
+        return
+    yield from open_qdrant(
+        IMAGES, source, client=QdrantClient(":memory:") if kind == "memory" else make_edge()
+    )
+
+
+def open_qdrant(address: Address, source: Gallery, client: Any = None) -> Iterator[Opened]:
+    client = client or connect(address)
     calls = Calls(client, address.collection, str(address))
     assert load_gallery(calls, source.store) == (N_IMAGES, 0, 0)
     with EngineGallery(QdrantEngine(address, client=client)) as collection:
         yield Opened(collection, client)
-        if kind == "server":
-            for name in (address.collection, address.collection + SUFFIX):
-                client.delete_collection(name)
 
 
 # The reference

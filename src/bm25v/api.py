@@ -29,10 +29,10 @@ from bm25v.gallery.writer import Writer
 from bm25v.images import ImageInput
 from bm25v.index.bm25 import Bm25Parameters
 from bm25v.progress import Progress, no_progress
-from bm25v.search import engine
+from bm25v.search import embedded, engine
 from bm25v.search.calibration import calibrate, has_changed, needs_calibration
 from bm25v.search.contract import SearchEngine
-from bm25v.search.embedded import EmbeddedEngine, FindMany, search_together
+from bm25v.search.embedded import EmbeddedEngine, search_together
 from bm25v.search.query import Query, QueryImage, QueryOptions, list_paths
 from bm25v.search.results import Match, Results, let_explain
 from bm25v.search.word_naming import name_by_concepts
@@ -153,7 +153,7 @@ class Gallery(Searchable):
         super().__init__(EmbeddedEngine(store))
         self.store = store
         self._word_statistics = WordStatistics(store)
-        self._devices: dict[str, FindMany] = {}
+        self._devices: dict[str, embedded.FindMany] = {}
 
     @classmethod
     def create(
@@ -403,7 +403,7 @@ class Gallery(Searchable):
         found = search_together(EmbeddedEngine(self.store), checked, self._find_on(device))
         return self._let_explain_all(checked, found)
 
-    def _find_on(self, device: str) -> FindMany:
+    def _find_on(self, device: str) -> embedded.FindMany:
         from bm25v.device import SearchOnDevice
 
         return self._devices.setdefault(device, SearchOnDevice(device))

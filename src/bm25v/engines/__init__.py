@@ -6,6 +6,10 @@ average length, which is part of the stored values. Not this package's job: both
 search, contributions and explanations, which are the same for every engine.
 """
 
+import os
+
 from bm25v.engines.address import Address, parse_address
 
 __all__ = ["Address", "parse_address"]
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # before it is imported: else it prints by itself

@@ -109,7 +109,7 @@ class QdrantWriter:
                 "`bm25v reconcile --engine` first"
             )
         self.state = write_state(self._calls, replace(state, writer=_describe_writer()))
-        if read_state(self._calls).writer != self.state.writer:
+        if read_state(self._calls).writer not in (self.state.writer, None):  # None: a late replica
             raise EngineError(f"another process has begun to write to {self._calls.where}")
         self._layout = state.layout
         self._is_certain = True  # whether the statistics are those of the points
