@@ -562,6 +562,8 @@ def test_statistics_follow_every_change(qdrant: Opened) -> None:
         assert rows.remove(["/photos/2022"]) > 0
         assert rows.remove([PATHS[0]]) == 1
         assert rows.remove(["/photos/2"]) == 0
+        assert rows.remove(["/photos/2019"], recursive=False) == 0
+        assert rows.remove([PATHS[1]], recursive=False) == 1
     kept = read_state(qdrant.calls)
     counted = reconcile(qdrant.calls)
     state = read_state(qdrant.calls)
@@ -681,6 +683,8 @@ def test_paths_that_are_no_text_are_kept(tmp_path: Path) -> None:
         (hit,) = collection.search(make_encoding(2))
         assert hit.path == path
         assert collection.match(make_encoding(2), path).path == path
+        assert len(collection.search(make_encoding(2), folder=path)) == 1
+        assert collection.remove(path) == 1
 
 
 # What can go wrong

@@ -12,7 +12,7 @@ from typing import Any
 from qdrant_client import models
 
 from bm25v.engines.calls import Calls
-from bm25v.engines.points import FOLDERS, WORDS, read_path
+from bm25v.engines.points import FOLDERS, WORDS, read_path, to_text
 from bm25v.gallery.records import to_seconds
 from bm25v.gallery.selection import ImageFilter, is_pattern, time_bounds
 from bm25v.images import matches_pattern
@@ -78,12 +78,12 @@ def with_any_word(words: Sequence[int], conditions: models.Filter | None) -> mod
 
 
 def _in_folders(folders: Sequence[str], calls: Calls) -> list[Any]:
-    plain = [name.rstrip(os.sep) for name in folders if not is_pattern(name)]
+    plain = [to_text(name.rstrip(os.sep)) for name in folders if not is_pattern(name)]
     conditions: list[Any] = [_has(FOLDERS, plain)] if plain else []
     for pattern in filter(is_pattern, folders):
         literal = re.split(r"[*?]", pattern, maxsplit=1)[0]
         folder = literal.rpartition(os.sep)[0] if os.path.isabs(literal) else ""
-        below = models.Filter(must=[_has(FOLDERS, [folder])]) if folder else None
+        below = models.Filter(must=[_has(FOLDERS, [to_text(folder)])]) if folder else None
         ids: list[Any] = [
             record.id
             for records in calls.scroll(below, ["path", "bytes"])

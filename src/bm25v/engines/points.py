@@ -194,6 +194,11 @@ def to_record(payload: Mapping[str, Any]) -> ImageRecord:
     return ImageRecord(-1, *file, 0, True, *metadata)
 
 
+def to_text(path: str) -> str:
+    """Return a path as filters compare it: what is no text is written as \\x and a number."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
 def list_folders(path: str) -> list[str]:
     """Return a path and all folders that it is in.
 
@@ -207,7 +212,7 @@ def list_folders(path: str) -> list[str]:
 def _describe_file(file: FileState) -> dict[str, Any]:
     """Return the payload of a file: its path as text, and as bytes if it is no text."""
     record = file.to_record(-1, 0)
-    text = os.fsencode(file.path).decode("utf-8", "backslashreplace")
+    text = to_text(file.path)
     payload: dict[str, Any] = {
         "path": text,
         "content": record.content.hex(),

@@ -27,8 +27,10 @@ from bm25v.engines.points import (
     StoredBags,
     fill_rows,
     make_points,
+    point_id,
     read_bags,
     sparse_vectors,
+    to_text,
 )
 from bm25v.engines.state import (
     LARGEST_DRIFT,
@@ -152,11 +154,13 @@ class QdrantWriter:
         names = list(dict.fromkeys(name for path in paths for name in _names(path)))
         if not names:
             raise WrongUse("no images to remove: give paths or ids")
-        key = FOLDERS if recursive else "path"
-        below = models.FieldCondition(key=key, match=models.MatchAny(any=names))
+        if recursive:
+            texts = [to_text(name) for name in names]
+            named: Any = models.FieldCondition(key=FOLDERS, match=models.MatchAny(any=texts))
+        else:
+            named = models.HasIdCondition(has_id=[point_id(name) for name in names])
         n_removed = 0
-        fields = ["path", *BAGS]
-        parts = list(self._calls.scroll(models.Filter(must=[below]), fields))
+        parts = list(self._calls.scroll(models.Filter(must=[named]), BAGS))
         for records in parts:
             self._is_certain = False
             self._calls.delete([record.id for record in records])
