@@ -307,11 +307,7 @@ def _time_updates(gallery: Gallery, new_images: Collection, k: int) -> UpdateTim
             writer.commit()
 
     def remove() -> None:
-        with Writer(gallery.path) as writer:
-            record = writer.catalog.at_path(synthetic_file(next(old_numbers)).path)
-            assert record is not None
-            writer.remove(record.row)
-            writer.commit()
+        gallery.remove(synthetic_file(next(old_numbers)).path)
 
     gallery.store.snapshot().searcher.build_index()
     search()
