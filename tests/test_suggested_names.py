@@ -142,6 +142,7 @@ def test_a_suggested_name_needs_one_image_that_shows_it(vocabulary: Path) -> Non
     notes = (gallery.path / "automatic.tsv").read_text(encoding="utf-8")
     assert "mean probability 1.00" in notes or "mean probability 0.9" in notes
     gallery.remove("red")
+    gallery.add({"blue again": paint("blue", 1)})
     assert gallery.word_names == {}
 
 

@@ -299,7 +299,8 @@ class Gallery(Searchable):
                     workers=workers,
                     progress=progress,
                 )
-            self._learn(writer)
+            self._name_words()
+            self._calibrate(writer)
         return report
 
     def remove(
@@ -325,14 +326,18 @@ class Gallery(Searchable):
             for row in rows:
                 writer.remove(row)
             writer.commit()
-            self._learn(writer)
+            self._calibrate(writer)
         return len(rows)
 
-    def _learn(self, writer: Writer) -> None:
-        """If the gallery has changed much, renew names of words, and which hits are weak."""
+    def _name_words(self) -> None:
+        """If the gallery has changed much, renew the names that its images confirm."""
         snapshot, names = self.store.snapshot(), self.store.names
         if has_changed(snapshot) or not names.has_automatic:
             names.replace_automatic(*name_by_concepts(self.vocabulary, snapshot))
+
+    def _calibrate(self, writer: Writer) -> None:
+        """If the gallery has changed much, renew what a weak and a strong hit is."""
+        snapshot = self.store.snapshot()
         if needs_calibration(snapshot):
             writer.catalog.set_calibration(calibrate(self.store, snapshot))
             writer.n_pending += 1
@@ -374,7 +379,8 @@ class Gallery(Searchable):
         bags = BagFolder(folder)
         with Writer(self.path, timeout=timeout) as writer:
             report = load_bags(writer, self.path, bags, progress)
-            self._learn(writer)
+            self._name_words()
+            self._calibrate(writer)
         return report
 
     def export_bags(self, folder: PathInput, *, progress: Progress = no_progress) -> int:
