@@ -45,6 +45,7 @@ def test_every_logger_is_named_after_its_module() -> None:
     assert {(path, name) for path, name in named if name != "__name__"} == {
         ("bm25v/cli/__init__.py", '"bm25v"'),
         ("bm25v/cli/__init__.py", '"bm25v.backbones.downloads"'),
+        ("bm25v/exchange/on_ray.py", '"ray.data"'),
         ("bm25v/images/decode.py", '"PIL"'),
     }
 
