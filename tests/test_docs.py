@@ -318,8 +318,12 @@ def test_the_site_opens_from_the_disk_and_needs_no_network(site: Path, tmp_path:
             assert {a.partition(":")[0] for a in tab.addresses} <= {"file", "data"}
         tab.value("document.querySelector('[data-md-component=search-query]').focus()")
         tab.call("Input.insertText", text="coverage")
+        # A key that is pressed before the search is ready has no effect, so it is pressed again.
         wait = """new Promise((done) => { const look = () => {
           const link = document.querySelector(".md-search-result__link");
-          link ? done(link.textContent) : setTimeout(look, 50); }; look(); })"""
+          if (link) return done(link.textContent);
+          const query = document.querySelector("[data-md-component=search-query]");
+          for (const type of ["input", "keyup"]) query.dispatchEvent(new Event(type));
+          setTimeout(look, 200); }; look(); })"""
         answer = tab.call("Runtime.evaluate", expression=wait, awaitPromise=True)
         assert "overage" in answer["result"]["value"]
