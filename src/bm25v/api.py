@@ -299,7 +299,7 @@ class Gallery(Searchable):
                     workers=workers,
                     progress=progress,
                 )
-            self._name_words()
+            self._renew_names()
             self._calibrate(writer)
         return report
 
@@ -329,8 +329,8 @@ class Gallery(Searchable):
             self._calibrate(writer)
         return len(rows)
 
-    def _name_words(self) -> None:
-        """If the gallery has changed much, renew the names that its images confirm."""
+    def _renew_names(self) -> None:
+        """If the gallery has changed much since `_calibrate`, renew what its images confirm."""
         snapshot, names = self.store.snapshot(), self.store.names
         if has_changed(snapshot) or not names.has_automatic:
             names.replace_automatic(*name_by_concepts(self.vocabulary, snapshot))
@@ -379,7 +379,7 @@ class Gallery(Searchable):
         bags = BagFolder(folder)
         with Writer(self.path, timeout=timeout) as writer:
             report = load_bags(writer, self.path, bags, progress)
-            self._name_words()
+            self._renew_names()
             self._calibrate(writer)
         return report
 

@@ -314,7 +314,7 @@ def import_names(table: Path, gallery_path: Path, as_json: bool) -> None:
     "-o",
     "--output",
     type=PathType(dir_okay=False, path_type=Path),
-    help="Write them as a TSV table, for `words import` or as a vocabulary's words.tsv.",
+    help="Write them as a TSV table, for `words import` or as a vocabulary's suggested.tsv.",
 )
 @json_option
 def suggest(

@@ -1,7 +1,7 @@
 """One state of a collection in Qdrant, as one search sees it: it finds candidates.
 
 In: an encoded query. Out: the images that the second stage orders. Qdrant adds in float32 and
-breaks ties as it likes, so more images are fetched than needed, scored here as in `bm25v.index`,
+has no order of ties, so more images are fetched than needed, scored here as in `bm25v.index`,
 and accepted once no other image can reach them; otherwise more are fetched. Not this module's job:
 the second stage.
 """

@@ -2,8 +2,8 @@
 
 In: images with their bags and dense vectors. Out: points, and a state whose statistics are those of
 the points. A writer marks the state first and clears the mark together with the new statistics; so
-whoever finds a mark without a running writer knows that it was killed, and `reconcile` counts
-again. Not this module's job: where the images come from (`loading`).
+a mark without a running writer means that the writer was killed, and `reconcile` counts again. Not
+this module's job: where the images come from (`loading`).
 """
 
 import os

@@ -49,7 +49,7 @@ class Images(Vectors, Protocol):
 
     @property
     def is_compiled(self) -> bool:
-        """Whether compiled loops are worth it: numba is imported."""
+        """Whether compiled loops are used: numba is imported already."""
 
     def bag(self, row: int) -> Bag:
         """Return the bag that the index has of a row."""

@@ -38,18 +38,18 @@ _CLASSES = 3  # concepts that an image shows, at most; and what is wider
 Floats = NDArray[np.float32]
 
 
-class Named(NamedTuple):
-    """Names of words, and how sure they are, in words."""
+class NamesWithNotes(NamedTuple):
+    """Names of words, and for each a note on how sure it is."""
 
     names: dict[int, str]
     notes: dict[int, str]
 
 
-def name_by_concepts(vocabulary: Vocabulary, snapshot: Snapshot) -> Named:
+def name_by_concepts(vocabulary: Vocabulary, snapshot: Snapshot) -> NamesWithNotes:
     """Return names for the words that images of a gallery have among their strongest."""
     concepts = vocabulary.concepts
     if concepts is None or snapshot.full_bags is None or not len(snapshot.rows):
-        return Named({}, {})
+        return NamesWithNotes({}, {})
     rows = snapshot.rows
     if len(rows) > _SAMPLE:
         rows = np.sort(np.random.default_rng(0).choice(rows, _SAMPLE, replace=False))
@@ -74,7 +74,7 @@ def name_by_concepts(vocabulary: Vocabulary, snapshot: Snapshot) -> Named:
     kept = keep_known(things, known, confirmed, at_least=CONFIRMED)
     notes = {word: f"shown by {choice.share:.0%} of its images" for word, choice in own.items()}
     notes |= {word: f"mean probability {choice.share:.2f}" for word, choice in kept.items()}
-    return Named(write_names(own | kept, things), notes)
+    return NamesWithNotes(write_names(own | kept, things), notes)
 
 
 def keep_strongest(bags: RowArray, k: int) -> dict[str, NDArray[np.generic]]:

@@ -1,6 +1,6 @@
 """What a word looks like: parts of images, cut out where the word is strongest.
 
-In: a word, and an image or the gallery's best example of the word. Out: a square JPEG. The place
+In: a word, and an image or the gallery's best example of the word. Out: a square JPEG. The patch
 comes from the stored full bag, so no image is encoded. Not this module's job: which images show a
 word best (`explanations.word_examples`).
 """

@@ -1,8 +1,8 @@
 """Searches and explanations.
 
 In: a query with images by id or uploaded. Out: results, explanations and heat maps as JSON and
-images. A search by ids uses what the gallery has stored and waits for other searches at most; what
-needs a model waits for other images. Not this module's job: anything about scores.
+images. A search by ids uses what the gallery has stored. What needs a model has its own threads, so
+it does not delay such searches. Not this module's job: anything about scores.
 """
 
 import io

@@ -82,8 +82,8 @@ def suggest_from_gallery(
     n_words = store.vocabulary.n_words
     occurrences = find_occurrences(full_bags, snapshot.rows, n_words=n_words)
     things = Things(table)
-    sight = _Sight(store, snapshot, occurrences.rows_o, progress)
-    return name_words(*sight.see(occurrences, things), things, store.vocabulary.suggested_names)
+    observed = _Observations(store, snapshot, occurrences.rows_o, progress)
+    return name_words(*observed.see(occurrences, things), things, store.vocabulary.suggested_names)
 
 
 def check_gallery(
@@ -96,12 +96,12 @@ def check_gallery(
     shown = find_shown(full_bags, snapshot.rows, strongest.df_v)
     things = Things(table)
     rows = np.concatenate([strongest.rows_o, shown.rows_o])
-    sight = _Sight(store, snapshot, rows, progress)
+    observed = _Observations(store, snapshot, rows, progress)
     df_v = snapshot.searcher.statistics.df_v
     names = {word: name for word, name in store.word_names.items() if df_v[word]}
     return measure_names(
-        sight.see(strongest, things),
-        sight.see(shown, things),
+        observed.see(strongest, things),
+        observed.see(shown, things),
         things,
         names,
         n_words=int(np.count_nonzero(df_v)),
@@ -203,7 +203,7 @@ def _read_full_bags(store: GalleryStore) -> tuple[Snapshot, RowArray]:
     return snapshot, snapshot.full_bags.rows
 
 
-class _Sight:
+class _Observations:
     """What the teacher sees in some images of a gallery; it looks at each once."""
 
     def __init__(
