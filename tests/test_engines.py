@@ -42,8 +42,8 @@ from bm25v.research.bench.edge_client import EdgeClient
 from bm25v.sae.model import Codes
 from bm25v.search import Query, Results
 from bm25v.search.encode import EncodedQuery, encode_query
+from bm25v.search.matching import HYBRID_WEIGHT
 from bm25v.search.query import Mode
-from bm25v.search.results import HYBRID_WEIGHT
 from bm25v.vocabulary import Encoding
 from bm25v.vocabulary.bag import LEVELS, Bag, FullBag, to_levels
 from tests import test_cli

@@ -152,7 +152,7 @@ def test_each_importance_map_is_largest_at_the_planted_patch(
     patches_pd = pair.hit_patches_pd.copy()
     patches_pd[30] = 100 * pair.query_mean_d
     words_pk = np.full_like(pair.hit_codes.words_pk, -1)
-    words_pk[11, 0] = pair.contributions[0].word
+    words_pk[11, 0] = next(iter(pair.contributions))
     codes = pair.hit_codes._replace(words_pk=words_pk)
     planted = replace(pair, hit_codes=codes, hit_patches_pd=patches_pd)
     largest = {

@@ -20,7 +20,6 @@ from bm25v.index.bm25 import (
     contributions,
     reference_scores,
     reference_search,
-    sum_contributions,
 )
 from bm25v.index.searcher import Ranked, Searcher
 from bm25v.vocabulary.bag import Bag
@@ -315,13 +314,12 @@ def test_contributions_sum_to_the_score(
 ) -> None:
     query = to_query(weights)
     statistics = Statistics.count(*to_rows(bags), N_WORDS)
-    for bag, score in zip(bags, reference_scores(bags, query, parameters), strict=True):
-        parts = contributions(query, bag, statistics, parameters)
-        assert sum_contributions(parts) == (score or 0.0)
-        assert (score is None) == (not parts)
-        for part in parts:
-            weight = weights[part.word]
-            assert part.value == pytest.approx(weight * part.idf * part.saturation)
+    shared = contributions(query, *to_rows(bags), statistics, parameters)
+    expected = reference_scores(bags, query, parameters)
+    assert shared.sum_by_bag(shared.values, len(bags)).tolist() == [s or 0.0 for s in expected]
+    assert set(shared.bags.tolist()) == {i for i, s in enumerate(expected) if s is not None}
+    weight, idf = query.weights[shared.positions], statistics.idf(query.words[shared.positions])
+    np.testing.assert_allclose(shared.values, weight * idf * shared.saturations)
 
 
 def random_bags(n: int, seed: int) -> list[Bag]:

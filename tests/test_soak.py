@@ -1,7 +1,6 @@
 """A soak of bm25v is clean, and it notices whatever is wrong with a gallery or an answer."""
 
 import json
-import math
 import multiprocessing
 import os
 import random
@@ -30,7 +29,7 @@ from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
 from bm25v.gallery.writer import Writer
 from bm25v.index import searcher
-from bm25v.index.bm25 import reference_search, sum_contributions
+from bm25v.index.bm25 import Contributions, reference_search
 from bm25v.research.bench.soak import SoakReport, answers, reader, run, run_soak
 from bm25v.research.bench.soak.answers import Reference, match_version, random_query
 from bm25v.research.bench.soak.history import (
@@ -41,7 +40,7 @@ from bm25v.research.bench.soak.history import (
     get_full_bag,
     make_encoding,
 )
-from bm25v.search import Query, embedded, engine, ranking, results
+from bm25v.search import Query, embedded, engine, ranking
 from bm25v.search.embedded import GalleryView
 from bm25v.search.encode import encode_query
 from bm25v.search.query import IMAGE_MODES
@@ -327,10 +326,12 @@ def break_ties_otherwise(patch: Patch) -> None:
 def change_the_last_bit_of_scores(patch: Patch) -> None:
     """Scores of BM25 are wrong by the smallest possible amount."""
 
-    def sum_almost(parts: Any) -> float:
-        return math.nextafter(sum_contributions(parts), math.inf)
+    exact = Contributions.sum_by_bag
 
-    patch.setattr(results, "sum_contributions", sum_almost)
+    def sum_almost(*values: Any) -> Any:
+        return np.nextafter(exact(*values), np.inf)
+
+    patch.setattr(Contributions, "sum_by_bag", sum_almost)
 
 
 def compute_wrong_cosines(patch: Patch) -> None:
@@ -350,14 +351,14 @@ def ignore_filters(patch: Patch) -> None:
 
 def fail_now_and_then(patch: Patch) -> None:
     """Some searches end with an error."""
-    bag, calls = Snapshot.bag, count()
+    check_bags, calls = Snapshot.check_bags, count()
 
-    def bag_or_error(self: Snapshot, row: int) -> Any:
-        if next(calls) % 500 == 499:
+    def check_or_fail(self: Snapshot, rows: Any) -> None:
+        if next(calls) % 100 == 99:
             raise GalleryDamaged("row 7 is not a valid bag")
-        return bag(self, row)
+        check_bags(self, rows)
 
-    patch.setattr(Snapshot, "bag", bag_or_error)
+    patch.setattr(Snapshot, "check_bags", check_or_fail)
 
 
 @pytest.mark.parametrize(

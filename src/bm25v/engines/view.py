@@ -34,9 +34,9 @@ from bm25v.search.contract import (
 )
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.filters import RowFilter, covers_enough, find_contents, list_paths_of
+from bm25v.search.matching import concept_weight
 from bm25v.search.query import Query, make_filter
 from bm25v.search.ranking import BagScores, score_bags, score_full_bags
-from bm25v.search.results import concept_weight
 
 _MORE = 16  # images fetched beyond those needed
 _GROWTH = 4  # times as many are fetched if these do not decide

@@ -34,9 +34,10 @@ from bm25v.search.encode import (
     resolve_region,
 )
 from bm25v.search.engine import Standing, find_standings, match_image
+from bm25v.search.matching import Matcher
 from bm25v.search.query import Query, QueryImage
 from bm25v.search.regions import Box, as_box
-from bm25v.search.results import Match, Matcher, QueryWord, WordContribution
+from bm25v.search.results import Match, QueryWord, WordContribution
 from bm25v.vocabulary import Encoding, Vocabulary
 from bm25v.vocabulary import bag as bags
 

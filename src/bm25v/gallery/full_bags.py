@@ -5,6 +5,7 @@ the same statistics after a change. Counting all rows would read a kilobyte for 
 commit stores the counts. Not this module's job: scores (`bm25v.search.ranking`).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from bm25v.errors import GalleryDamaged
 from bm25v.gallery.records import FullBagState
-from bm25v.gallery.rows import RowArray, read_full_bag
+from bm25v.gallery.rows import RowArray, is_bag, read_full_bag
 from bm25v.index.bm25 import Statistics
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import LEVELS, Bag, FullBag
@@ -34,15 +35,24 @@ class FullBags:
 
     def full_bag(self, row: int) -> FullBag:
         """Return the full bag stored in a row."""
-        full_bag = read_full_bag(self.rows[row])
-        words = full_bag.words
-        if np.any(np.diff(words) <= 0) or np.any(words >= self.statistics.n_words):
-            raise GalleryDamaged(f"row {row} is not a valid full bag: run bm25v verify")
-        return full_bag
+        self.check([row])
+        return read_full_bag(self.rows[row])
 
     def bag(self, row: int) -> Bag:
         """Return the words of a row with their term frequencies."""
         return self.full_bag(row).bag
+
+    def check(self, rows: Iterable[int]) -> None:
+        """Raise `GalleryDamaged` if a row is not a full bag."""
+        for row in rows:
+            stored = self.rows[row]
+            if not is_bag(stored["words"], stored["levels"], self.statistics.n_words):
+                raise GalleryDamaged(f"row {row} is not a valid full bag: run bm25v verify")
+
+    def read_words(self, rows: NDArray[np.int64]) -> tuple[RowArray, RowArray]:
+        """Return the words of some rows and their stored tf; the tf of an empty slot is 0."""
+        full_rows = self.rows[rows]
+        return full_rows["words"], LEVELS[full_rows["levels"]]
 
     def have_word(self, word: int, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which of the rows, ascending, have a word."""

@@ -157,6 +157,19 @@ def read_bag(row: np.void) -> Bag:
     return Bag(row["words"][used].astype(np.int32), row["tf"][used])
 
 
+def is_bag(
+    words_k: NDArray[np.unsignedinteger], tf_k: NDArray[np.unsignedinteger], n_words: int
+) -> bool:
+    """Return whether the words of a stored bag exist and ascend; a slot with tf 0 is empty.
+
+    >>> tf = np.array([5, 7, 0], dtype=np.uint16)
+    >>> [is_bag(np.array(words), tf, n_words=8) for words in ([1, 3, 0], [3, 1, 0], [1, 8, 0])]
+    [True, False, False]
+    """
+    words = words_k[tf_k > 0]
+    return bool((words[1:] > words[:-1]).all() and (words < n_words).all())
+
+
 def write_bag(row: np.void, bag: Bag) -> None:
     """Fill one row with a bag."""
     row["words"][: len(bag.words)] = bag.words

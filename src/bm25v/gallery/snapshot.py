@@ -3,6 +3,7 @@
 In: the catalogue and the row files. Out: a `Snapshot`, which stays valid while others write.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +14,10 @@ from bm25v.errors import GalleryDamaged, GalleryError
 from bm25v.gallery.catalog import Catalog, RowsRenumbered
 from bm25v.gallery.full_bags import FullBags
 from bm25v.gallery.records import State
-from bm25v.gallery.rows import RowArray, RowFiles, read_bag
+from bm25v.gallery.rows import RowArray, RowFiles, is_bag, read_bag
 from bm25v.index.bm25 import Statistics
 from bm25v.index.searcher import Searcher
-from bm25v.vocabulary.bag import LEVELS, Bag
+from bm25v.vocabulary.bag import Bag
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,7 @@ class Snapshot:
         if self.full_bags is None:
             bags = self.bags[rows]
             return bags["words"], bags["tf"]
-        full_rows = self.full_bags.rows[rows]
-        return full_rows["words"], LEVELS[full_rows["levels"]]
+        return self.full_bags.read_words(rows)
 
     def have_word(self, word: int, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which of the rows, ascending, have a word; in a full bag, if there are any."""
@@ -96,10 +96,15 @@ class Snapshot:
 
     def bag(self, row: int) -> Bag:
         """Return the bag stored in a row."""
-        bag = read_bag(self.bags[row])
-        if np.any(np.diff(bag.words) <= 0):
-            raise GalleryDamaged(f"row {row} is not a valid bag: run bm25v verify")
-        return bag
+        self.check_bags([row])
+        return read_bag(self.bags[row])
+
+    def check_bags(self, rows: Iterable[int]) -> None:
+        """Raise `GalleryDamaged` if a row is not a bag."""
+        for row in rows:
+            stored = self.bags[row]
+            if not is_bag(stored["words"], stored["tf"], self.searcher.statistics.n_words):
+                raise GalleryDamaged(f"row {row} is not a valid bag: run bm25v verify")
 
 
 def view_rows(

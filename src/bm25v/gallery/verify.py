@@ -3,13 +3,12 @@
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bm25v.errors import GalleryDamaged
 from bm25v.gallery.catalog import Catalog
 from bm25v.gallery.full_bags import FullBagCounter
 from bm25v.gallery.records import ImageRecord
-from bm25v.gallery.rows import read_bag, read_full_bag
+from bm25v.gallery.rows import is_bag
 from bm25v.gallery.snapshot import view_rows
 from bm25v.gallery.writer import row_checksum
 from bm25v.index.bm25 import Statistics
@@ -55,12 +54,8 @@ def _check_row(
     rows = (bag_row, dense_row) if full_row is None else (bag_row, dense_row, full_row)
     if row_checksum(*(row.tobytes() for row in rows)) != record.checksum:
         return "its bytes have changed"
-    if not _are_words(read_bag(bag_row).words, n_words):
+    if not is_bag(bag_row["words"], bag_row["tf"], n_words):
         return "it is not a bag of this vocabulary"
-    if full_row is not None and not _are_words(read_full_bag(full_row).words, n_words):
+    if full_row is not None and not is_bag(full_row["words"], full_row["levels"], n_words):
         return "it is not a full bag of this vocabulary"
     return None
-
-
-def _are_words(words: NDArray[np.int32], n_words: int) -> bool:
-    return bool(np.all(words < n_words) and np.all(np.diff(words) > 0))

@@ -6,17 +6,16 @@ the words of a bag in ascending order in float64.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import WrongUse
-from bm25v.vocabulary.bag import SCALE, Bag
+from bm25v.vocabulary.bag import SCALE, Bag, dequantise
 
 _LARGEST_K1 = 1e6  # the saturation is linear in tf long before; far larger values overflow
 _CHUNK_ROWS = 16_384  # counted at once: they fit into the cache
@@ -199,54 +198,59 @@ def saturation(
     return frequencies * (parameters.k1 + 1) / (frequencies + norms)
 
 
-class Contribution(NamedTuple):
-    """What one shared word adds to an image's score: value = weight · idf · saturation."""
+class Contributions(NamedTuple):
+    """What the words that bags share with a query add to their scores, as columns.
 
-    word: int
-    idf: float
-    query_tf: float
-    tf: float
-    saturation: float
-    value: float
-    weight: float
-    df: int
+    The shared words of one bag after the other, ascending: value = weight · idf · saturation.
+    """
+
+    bags: NDArray[np.intp]  # which bag
+    positions: NDArray[np.intp]  # which word of the query
+    frequencies: NDArray[np.float64]  # tf in the bag
+    saturations: NDArray[np.float64]
+    values: NDArray[np.float64]
+
+    def select(self, part: slice) -> "Contributions":
+        """Return some of them, such as those of one bag."""
+        bags, positions, frequencies, saturations, values = self
+        floats = (frequencies[part], saturations[part], values[part])
+        return Contributions(bags[part], positions[part], *floats)
+
+    def sum_by_bag(self, amounts: NDArray[np.float64], n_bags: int) -> NDArray[np.float64]:
+        """Return the sum of amounts, one for each shared word, for each bag.
+
+        They are added in their order, so that the sums of `values` are scores, to the last bit.
+        """
+        sums = np.bincount(self.bags, amounts, minlength=n_bags)
+        return np.asarray(sums, dtype=np.float64)
 
 
 def contributions(
     query: WeightedWords,
-    bag: Bag,
+    words_nk: NDArray[np.integer],
+    tf_nk: NDArray[np.uint16],
     statistics: Statistics,
     parameters: Bm25Parameters = DEFAULT_PARAMETERS,
-) -> list[Contribution]:
-    """Return what each shared word adds to the score, the largest contribution first."""
-    _, in_query, in_bag = np.intersect1d(
-        query.words, bag.words, assume_unique=True, return_indices=True
-    )
-    words = query.words[in_query]
-    idf = statistics.idf(words)
-    frequencies = bag.frequencies[in_bag]
-    norm = statistics.length_norms(bag.tf.sum(dtype=np.int64, keepdims=True), parameters)
-    saturations = saturation(frequencies, norm, parameters)
-    weights = query.weights[in_query]
-    values = weights * idf * saturations
-    columns = (
-        words,
-        idf,
-        query.frequencies[in_query],
-        frequencies,
-        saturations,
-        values,
-        weights,
-        statistics.df_v[words],
-    )
-    order = np.lexsort((words, -values))
-    rows = zip(*(column[order].tolist() for column in columns), strict=True)
-    return list(map(Contribution._make, rows))
+) -> Contributions:
+    """Return what each shared word adds to the scores of bags; a slot with tf 0 is empty.
 
-
-def sum_contributions(parts: Iterable[Contribution]) -> float:
-    """Return the score that contributions add up to, to the last bit that of the searcher."""
-    score = 0.0  # not `sum`, which compensates rounding errors since Python 3.12
-    for part in sorted(parts, key=attrgetter("word")):
-        score += part.value
-    return score
+    >>> statistics = Statistics(n=2, df_v=np.array([1, 2, 1]), total_length=600)
+    >>> query = WeightedWords(np.array([1, 2]), np.ones(2), np.ones(2))
+    >>> words, tf = np.array([[0, 1], [1, 2]]), np.array([[100, 200], [100, 200]], np.uint16)
+    >>> shared = contributions(query, words, tf, statistics)
+    >>> shared.bags.tolist(), query.words[shared.positions].tolist()
+    ([0, 1, 1], [1, 1, 2])
+    >>> shared.sum_by_bag(shared.values, 2).round(3).tolist()
+    [0.26, 1.173]
+    """
+    position_v = np.full(statistics.n_words, -1, dtype=np.intp)
+    n_known = int(np.searchsorted(query.words, statistics.n_words))  # others are in no bag
+    position_v[query.words[:n_known]] = np.arange(n_known)
+    bags, slots = np.nonzero((position_v[words_nk] >= 0) & (tf_nk > 0))
+    words = words_nk[bags, slots]
+    positions = position_v[words]
+    frequencies = dequantise(tf_nk[bags, slots])
+    norms = statistics.length_norms(tf_nk.sum(axis=1, dtype=np.int64), parameters)
+    saturations = saturation(frequencies, norms[bags], parameters)
+    values = query.weights[positions] * statistics.idf(words) * saturations
+    return Contributions(bags, positions, frequencies, saturations, values)

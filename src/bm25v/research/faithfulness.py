@@ -26,11 +26,9 @@ from bm25v.backbones import Backbone
 from bm25v.errors import EvaluationError
 from bm25v.explanations.maps import spread_contributions
 from bm25v.index.bm25 import (
-    Contribution,
     Statistics,
     WeightedWords,
     contributions,
-    sum_contributions,
 )
 from bm25v.index.searcher import Searcher
 from bm25v.progress import Progress, no_progress
@@ -124,7 +122,7 @@ class Pair:
     hit: Path
     hit_codes: Codes
     hit_patches_pd: NDArray[np.float32]
-    contributions: tuple[Contribution, ...]
+    contributions: dict[int, float]  # of each shared word, the largest first
 
 
 def draw_pairs(
@@ -162,8 +160,8 @@ def draw_pairs(
             hit = extracted.dataset.gallery[rng.choice(rows)].path
             features = vocabulary.backbone.forward(vocabulary.prepare(hit))
             (encoding,) = vocabulary.encode_features([features])
-            parts = contributions(query, encoding.bag, searcher.statistics)
-            if parts:  # cached features have half precision: the only shared word may be lost
+            shared = _contributions(query, encoding.bag, searcher.statistics)
+            if shared:  # cached features have half precision: the only shared word may be lost
                 yield Pair(
                     query,
                     extracted.dense_ue[own],
@@ -171,7 +169,7 @@ def draw_pairs(
                     hit,
                     encoding.codes,
                     features.patches_pd,
-                    tuple(parts),
+                    shared,
                 )
 
     pairs: list[Pair] = []
@@ -205,7 +203,8 @@ def importance_maps(pair: Pair, grid: tuple[int, int]) -> dict[str, NDArray[np.f
     to the centre of the image.
     """
     activations = [
-        (part.value, word_activations(pair.hit_codes, part.word)) for part in pair.contributions
+        (value, word_activations(pair.hit_codes, word))
+        for word, value in pair.contributions.items()
     ]
     rows, columns = (np.arange(n) - (n - 1) / 2 for n in grid)
     nearness_p = -np.hypot(rows[:, None] / grid[0], columns / grid[1]).ravel()
@@ -300,15 +299,15 @@ def _score_pair(
             for deletion, insertion in zip(deletions, insertions, strict=True)
         ]
     )
-    tested = pair.contributions[rng.integers(len(pair.contributions))]
-    has_word_p = word_activations(pair.hit_codes, tested.word) > 0
+    word, value = list(pair.contributions.items())[rng.integers(len(pair.contributions))]
+    has_word_p = word_activations(pair.hit_codes, word) > 0
     random_masks = [rng.permuted(has_word_p) for _ in range(RANDOM_DRAWS)]
     masks_mp = np.concatenate([masks_oxsp.reshape(-1, n_patches), [has_word_p], random_masks])
     image = MaskableImage.prepare(vocabulary.decode(pair.hit), backbone, mask)
     scores = _score_masks(masks_mp, image, pair, vocabulary, statistics)
     curves, word_scores = scores[: -1 - RANDOM_DRAWS], scores[-1 - RANDOM_DRAWS :]
-    left = [score.by_word.get(tested.word, 0.0) / tested.value for score in word_scores]
-    complete, shape = sum_contributions(pair.contributions), masks_oxsp.shape[:3]
+    left = [score.by_word.get(word, 0.0) / value for score in word_scores]
+    complete, shape = sum(pair.contributions.values()), masks_oxsp.shape[:3]
     return _PairScores(
         _average_random(np.reshape([score.bm25 / complete for score in curves], shape)),
         _average_random(np.reshape([score.cosine for score in curves], shape)),
@@ -341,11 +340,18 @@ def _score_masks(
         ]
         features = backbone.forward_batch([backbone.prepare_image(pixels) for pixels in masked])
         for encoding in vocabulary.encode_features(features):
-            parts = contributions(pair.query, encoding.bag, statistics)
+            by_word = _contributions(pair.query, encoding.bag, statistics)
             cosine = float(encoding.dense_e @ pair.query_dense_e)
-            by_word = {part.word: part.value for part in parts}
-            scores.append(_MaskedScore(sum_contributions(parts), cosine, by_word))
+            scores.append(_MaskedScore(sum(by_word.values()), cosine, by_word))
     return [scores[i] for i in inverse.ravel().tolist()]
+
+
+def _contributions(query: WeightedWords, bag: Bag, statistics: Statistics) -> dict[int, float]:
+    """Return what each shared word adds to the score of a bag, the largest first."""
+    shared = contributions(query, bag.words[None], bag.tf[None], statistics)
+    order = np.argsort(-shared.values, kind="stable")
+    words = query.words[shared.positions[order]]
+    return dict(zip(words.tolist(), shared.values[order].tolist(), strict=True))
 
 
 def _average_random(values_oxs: Floats) -> Floats:

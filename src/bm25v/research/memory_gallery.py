@@ -23,8 +23,8 @@ from bm25v.search.embedded import GalleryView
 from bm25v.search.encode import EncodedQuery, combine_bags
 from bm25v.search.engine import rank_rows
 from bm25v.search.filters import RowFilter
+from bm25v.search.matching import HYBRID_WEIGHT, hybrid_factor
 from bm25v.search.query import Mode, Query
-from bm25v.search.results import HYBRID_WEIGHT, hybrid_factor
 from bm25v.vocabulary import Encoding
 from bm25v.vocabulary.bag import Bag
 

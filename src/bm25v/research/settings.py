@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 from bm25v.errors import WrongUse
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, Bm25Parameters
 from bm25v.search.contract import DEFAULT_CANDIDATES
-from bm25v.search.results import HYBRID_WEIGHT
+from bm25v.search.matching import HYBRID_WEIGHT
 
 Pooling = Literal["sum", "max", "top3"]
 """How a word's activations over the patches become its term frequency: the sum of all of them, the

@@ -15,8 +15,8 @@ from bm25v.search.embedded import GalleryView
 from bm25v.search.encode import EncodedQuery, combine_bags
 from bm25v.search.engine import rank_rows
 from bm25v.search.filters import RowFilter
+from bm25v.search.matching import hybrid_factor
 from bm25v.search.query import Query
-from bm25v.search.results import hybrid_factor
 
 MIN_IMAGES = 30  # of a gallery; of fewer, nothing can be said
 _SAMPLE = 200  # images that are searched for

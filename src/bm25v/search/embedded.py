@@ -103,6 +103,7 @@ class GalleryView:
 
     def index_bags(self, rows: Rows) -> tuple[NDArray[np.unsignedinteger], NDArray[np.uint16]]:
         """Return the words and stored tf of the bags of some rows."""
+        self.snapshot.check_bags(rows.tolist())
         bags = self.snapshot.bags[rows]
         return bags["words"], bags["tf"]
 

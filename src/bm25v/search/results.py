@@ -1,35 +1,23 @@
 """What a search returns: hits, each with the contributions of its words.
 
-In: a row, an encoded query, the statistics. Out: plain values for people and programs. Not this
-module's job: finding and ordering rows.
+Plain values for people and programs. Not this module's job: computing them (`matching`).
 """
 
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bm25v.dataframes import make_frame
 from bm25v.display import count, identify_word, word_label
 from bm25v.errors import WrongUse
 from bm25v.images import ImageInput
-from bm25v.index.bm25 import (
-    Bm25Parameters,
-    Contribution,
-    Statistics,
-    contributions,
-    sum_contributions,
-)
+from bm25v.index.bm25 import Contributions
 from bm25v.progress import Progress, no_progress
-from bm25v.search.concepts import STRONG_FROM, WEAK_BELOW
-from bm25v.search.contract import Images, Rows, View
-from bm25v.search.encode import EncodedQuery
-from bm25v.search.filters import Names
-from bm25v.vocabulary.bag import SCALE, Bag
 
 if TYPE_CHECKING:
     import pandas
@@ -37,9 +25,6 @@ if TYPE_CHECKING:
     from bm25v.explanations import Explanation
 
 CONCEPT_WEIGHT = 0.1  # of the logarithm of a probability, beside a cosine
-TEXT_WORDS_WEIGHT = 5.0  # of named words beside concepts, as a share of the highest possible score
-HYBRID_WEIGHT = 1.5  # of BM25, as a share of the query's highest possible score, in hybrid mode
-
 TEXT_MODES = ("concepts", "words", "sparse")  # in which such a logarithm counts fully
 
 _COLUMNS = {  # of Results.to_pandas()
@@ -98,6 +83,53 @@ class QueryWord(NamedTuple):
         return word_label(self.word, self.name)
 
 
+class MatchWords(Sequence[WordContribution]):
+    """The words of one match, the largest contribution first: a tuple whose items are made late.
+
+    A search has hundreds of words for each hit, of which most callers read a few.
+    """
+
+    def __init__(self, query: Sequence[QueryWord], shared: Contributions) -> None:
+        self._query, self._shared = query, shared
+        self._order: NDArray[np.intp] | None = None
+
+    def __len__(self) -> int:
+        return len(self._shared.values)
+
+    @overload
+    def __getitem__(self, position: int) -> WordContribution: ...
+    @overload
+    def __getitem__(self, position: slice) -> tuple[WordContribution, ...]: ...
+    def __getitem__(self, position: int | slice) -> WordContribution | tuple[WordContribution, ...]:
+        if self._order is None:  # of equal contributions, the lower word comes first
+            self._order = np.argsort(-self._shared.values, kind="stable")
+        if isinstance(position, slice):
+            return tuple(self._make(self._order[position]))
+        (word,) = self._make(self._order[[position]])
+        return word
+
+    def __iter__(self) -> Iterator[WordContribution]:
+        return iter(self[:])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self[:] == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self[:])
+
+    def __repr__(self) -> str:
+        return repr(self[:])
+
+    def __reduce__(self) -> tuple[type, tuple[tuple[WordContribution, ...]]]:
+        return tuple, (self[:],)
+
+    def _make(self, chosen: NDArray[np.intp]) -> Iterator[WordContribution]:
+        _, positions, *columns = (column[chosen].tolist() for column in self._shared)
+        for position, tf, saturation, value in zip(positions, *columns, strict=True):
+            word, name, weight, query_tf, idf, df = self._query[position]
+            yield WordContribution(word, name, idf, tf, query_tf, saturation, value, weight, df)
+
+
 Strength = Literal["strong", "fair", "weak"]
 
 
@@ -139,7 +171,7 @@ class Match:
     sparse_factor: float  # of `sparse` in the score: 0 if the mode orders by cosine alone
     strength: Strength | None  # None if that is not known
     dense: float | None  # None if the query has no dense vector
-    words: tuple[WordContribution, ...]  # largest contribution first
+    words: Sequence[WordContribution]  # largest contribution first
     coverage: float
     length: float  # |d|, the sum of the image's term frequencies
     average_length: float  # of all images
@@ -321,160 +353,6 @@ def let_explain(
     """Return the same results, which call these functions to explain one hit, or several."""
     hits = tuple(replace(hit, _explain=explain) for hit in results.hits)
     return replace(results, hits=hits, _explain_hits=explain_hits)
-
-
-def hybrid_factor(
-    query: EncodedQuery,
-    statistics: Statistics,
-    parameters: Bm25Parameters,
-    weight: float = HYBRID_WEIGHT,
-) -> float:
-    """Return the factor of BM25 in the score of a hybrid search; `Matcher` has the same."""
-    masses = statistics.idf_masses(query.positive_words)
-    return _hybrid_factor(weight, sum(masses.tolist()), parameters)
-
-
-def _hybrid_factor(weight: float, mass: float, parameters: Bm25Parameters) -> float:
-    """Return a factor that makes BM25 a share of the highest score that a query can reach."""
-    return weight / (parameters.largest_saturation * mass or 1.0)
-
-
-def concept_weight(mode: str) -> float:
-    """Return the factor of the logarithm of a probability in the scores of a mode."""
-    return 1.0 if mode in TEXT_MODES else CONCEPT_WEIGHT
-
-
-class Matcher:
-    """Compares images with one query."""
-
-    def __init__(self, query: EncodedQuery, view: View, names: Names) -> None:
-        self._query, self._names, self._calibration = query, names, view.calibration
-        self._n_with_word_v = (view.full_statistics or view.statistics).df_v
-        self._parameters = view.parameters
-        self._statistics = view.statistics
-        if query.uses_full_bags and view.full_statistics is not None:
-            self._statistics = view.full_statistics
-        positive = query.positive_words
-        masses: list[float] = self._statistics.idf_masses(positive).tolist()
-        self._masses: dict[int, float] = dict(zip(positive.words.tolist(), masses, strict=True))
-        self._total_mass = sum(masses)
-        self._judged_words: set[int] = set()
-        if query.is_plain and view.full_statistics is not None:
-            judged = query.words.strongest(view.k_full)
-            self._judged_words = set(judged.words.tolist())
-        self._judged_mass = sum(self._masses[word] for word in self._judged_words)
-
-    @property
-    def sparse_factor(self) -> float:
-        """The factor of BM25 in the score."""
-        if self._query.mode == "hybrid":
-            return _hybrid_factor(HYBRID_WEIGHT, self._total_mass, self._parameters)
-        if self._query.mode == "concepts" and self._query.words_order:
-            words = self._query.words
-            masses = np.abs(words.weights) * self._statistics.idf(words.words)
-            highest = self._parameters.largest_saturation * float(masses.sum())
-            return TEXT_WORDS_WEIGHT / (highest or 1.0)
-        return 1.0 if self._query.mode in ("words", "sparse") else 0.0
-
-    def match(self, images: Images, rows: Rows, cosines: Sequence[float]) -> list[Match]:
-        """Return how some images compare with the query."""
-        use_full = self._query.uses_full_bags and images.full_bags is not None
-        read_bag = images.full_bags.bag if use_full and images.full_bags else images.bag
-        columns = (rows.tolist(), images.paths_of(rows), cosines, self._match_terms(images, rows))
-        return [
-            self._match(read_bag(row), path, cosine, terms)
-            for row, path, cosine, terms in zip(*columns, strict=True)
-        ]
-
-    def _match(self, bag: Bag, path: str, cosine: float, terms: tuple[ConceptPart, ...]) -> Match:
-        statistics = self._statistics
-        parts = contributions(self._query.words, bag, statistics, self._parameters)
-        sparse, factor = sum_contributions(parts), self.sparse_factor
-        counted = 0.0 if self._query.mode in ("words", "sparse", "concepts") else cosine
-        return Match(
-            path=path,
-            mode=self._query.mode,
-            score=counted + factor * sparse + sum(term.value for term in terms),
-            sparse=sparse,
-            sparse_factor=factor,
-            strength=self._judge_terms(terms) if terms else self._judge(cosine, parts),
-            dense=None if self._query.dense_e is None else cosine,
-            words=tuple(self._to_word(part) for part in parts),
-            coverage=self._coverage(parts),
-            length=int(bag.tf.sum(dtype=np.int64)) / SCALE,
-            average_length=statistics.average_length,
-            n_images=statistics.n,
-            concepts=terms,
-        )
-
-    def _match_terms(self, images: Images, rows: Rows) -> list[tuple[ConceptPart, ...]]:
-        """Return what each term adds, for each image."""
-        weight = concept_weight(self._query.mode)
-        columns = [term.log_probabilities(images, rows).tolist() for term in self._query.terms]
-        labels = [term.label for term in self._query.terms]
-        return [
-            tuple(
-                ConceptPart(label, math.exp(column[i]), weight * column[i])
-                for label, column in zip(labels, columns, strict=True)
-            )
-            for i in range(len(rows))
-        ]
-
-    def _judge_terms(self, terms: Sequence[ConceptPart]) -> Strength | None:
-        """Return how probable the least probable term is; of a text beside images, nothing."""
-        if self._query.mode != "concepts":
-            return None
-        probability = min(term.probability for term in terms)
-        if probability < WEAK_BELOW:
-            return "weak"
-        return "strong" if probability >= STRONG_FROM else "fair"
-
-    def _judge(self, cosine: float, parts: list[Contribution]) -> Strength | None:
-        if self._calibration is None or not self._query.is_plain:
-            return None
-        score = cosine + HYBRID_WEIGHT * self._judged_share(parts)
-        if score < self._calibration.weak_below:
-            return "weak"
-        return "strong" if score >= self._calibration.strong_from else "fair"
-
-    def _judged_share(self, parts: list[Contribution]) -> float:
-        """Return the share of the highest possible score, by as many words as a full bag has.
-
-        The images that the gallery was calibrated with had no more; the query may have.
-        """
-        value = sum(part.value for part in parts if part.word in self._judged_words)
-        return value / (self._parameters.largest_saturation * self._judged_mass or 1.0)
-
-    def query_words(self) -> tuple[QueryWord, ...]:
-        """Return the words of the query, largest weight · idf first."""
-        words, statistics = self._query.words, self._statistics
-        columns = (words.words, words.weights, words.frequencies, statistics.idf(words.words))
-        query_words = (
-            QueryWord(word, self._names.get(word), weight, tf, idf, int(statistics.df_v[word]))
-            for word, weight, tf, idf in zip(*(c.tolist() for c in columns), strict=True)
-        )
-        return tuple(sorted(query_words, key=lambda word: (-word.weight * word.idf, word.word)))
-
-    def notes(self) -> tuple[str, ...]:
-        """Return what the user should know: the meaning of a text, options without effect."""
-        return self._query.notes + tuple(
-            f"no image has {word_label(word, self._names.get(word))}: {effect}"
-            for words, effect in (
-                (self._query.row_filter.without, "excluding it changes nothing"),
-                (self._query.boosted, "boosting it changes nothing"),
-            )
-            for word in words
-            if self._n_with_word_v[word] == 0
-        )
-
-    def _to_word(self, part: Contribution) -> WordContribution:
-        word, idf, query_tf, tf, saturation, value, weight, df = part  # of many hits: be quick
-        name = self._names.get(word)
-        return WordContribution(word, name, idf, tf, query_tf, saturation, value, weight, df)
-
-    def _coverage(self, parts: list[Contribution]) -> float:
-        shared = sorted(part.word for part in parts if part.word in self._masses)
-        return sum(self._masses[word] for word in shared) / (self._total_mass or 1.0)
 
 
 def _sum_by_label(words: Iterable[WordContribution]) -> dict[str, float]:

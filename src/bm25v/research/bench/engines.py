@@ -29,8 +29,8 @@ from bm25v.research.memory_gallery import encode_bag
 from bm25v.search.contract import View
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.engine import rank_rows
+from bm25v.search.matching import hybrid_factor
 from bm25v.search.query import Mode, Query
-from bm25v.search.results import hybrid_factor
 from bm25v.vocabulary import Encoding
 
 MODES: tuple[Mode, ...] = ("sparse", "two-stage", "words", "hybrid", "dense")

@@ -22,9 +22,10 @@ from bm25v.research.bench.soak.history import (
 from bm25v.search import Query
 from bm25v.search.contract import DEFAULT_CANDIDATES
 from bm25v.search.encode import FIRST_WORDS, apply_word_options
+from bm25v.search.matching import HYBRID_WEIGHT
 from bm25v.search.query import FULL_BAG_MODES, IMAGE_MODES, QueryOptions
 from bm25v.search.ranking import cosines
-from bm25v.search.results import HYBRID_WEIGHT, Results
+from bm25v.search.results import Results
 from bm25v.vocabulary import Encoding
 from bm25v.vocabulary.bag import dequantise
 
