@@ -271,7 +271,8 @@ class Catalog:
 
     def check_generation(self, generation: int) -> None:
         """Raise `RowsRenumbered` if rows were renumbered since."""
-        if self.state().generation != generation:
+        known = self._all("SELECT value FROM meta WHERE key = 'generation'")
+        if (known or [(0,)]) != [(generation,)]:  # format 1 has none
             raise RowsRenumbered
 
     def at_path(self, path: str) -> ImageRecord | None:
