@@ -15,6 +15,7 @@ from bm25v.cli.options import PathType, dense_option, json_option, vocabulary_op
 from bm25v.cli.printing import echo, echo_wrapped, print_facts, print_grid, print_json
 from bm25v.display import count, duration, file_size
 from bm25v.errors import WrongUse
+from bm25v.threads import available_cpus
 
 if TYPE_CHECKING:
     from bm25v.research.bench.search import SearchTimes
@@ -383,6 +384,11 @@ def _list_counts(counts: Mapping[str, int]) -> str:
     type=click.FloatRange(0, 3600),
     help="Of the mixed load.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    help="Processes of the server that search.  [default: as many as there are CPUs]",
+)
 @json_option
 def serve(
     gallery_path: Path | None,
@@ -390,6 +396,7 @@ def serve(
     requests: int,
     clients: int,
     seconds: float,
+    workers: int | None,
     as_json: bool,
 ) -> None:
     """Compare searches by image id over HTTP with those of the library; then many clients."""
@@ -404,15 +411,16 @@ def serve(
         path = gallery_path or Path(scratch) / "gallery"
         if gallery_path is None:
             make_gallery(path, n)
-        times: ServeTimes = time_server(
-            path, Path(scratch), requests=requests, clients=clients, seconds=seconds
-        )
+        workers = workers or available_cpus()
+        options = {"requests": requests, "clients": clients, "workers": workers}
+        times: ServeTimes = time_server(path, Path(scratch), seconds=seconds, **options)
     if as_json:
-        print_json({"clients": clients, **times.to_dict()})
+        print_json({"clients": clients, "workers": workers, **times.to_dict()})
         return
     figures = times.to_dict()
     titles = {
         "library": "Gallery.search",
+        "json": "the same, as JSON",
         "http": "over HTTP",
         "searches": f"{clients} clients, searches",
         "mix": f"{clients} clients, all kinds",
@@ -429,12 +437,14 @@ def serve(
     answers = ", ".join(
         f"{number:,} × {status}" for status, number in sorted(times.mix.statuses.items())
     )
-    rates = (times.loop_per_second, times.searches.searches_per_second)
+    rates = {name: f"{rate:.0f}/s" for name, rate in times.searches_per_second.items()}
     print_facts(
         {
             "HTTP adds": f"{times.overhead_ms:.2f} ms (p95)",
-            "searches": f"{rates[0]:.0f}/s in a loop, {rates[1]:.0f}/s by {clients} clients, "
-            f"{times.mix.searches_per_second:.0f}/s among all kinds",
+            "in a loop": f"{rates['library']} Gallery.search, {rates['json']} as JSON, "
+            f"{rates['http']} by one client",
+            "together": f"{rates['clients']} by {clients} clients, with {workers} workers, "
+            f"{rates['mix']} among all kinds",
             "answers": f"{answers} in {duration(times.mix.seconds)}; {times.mix.n_errors} errors",
             "memory": ", ".join(map(file_size, times.mix.memory)) + " (start, middle, end)",
         }

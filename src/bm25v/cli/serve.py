@@ -64,6 +64,13 @@ from bm25v.errors import MissingExtra, WrongUse
     metavar="PATTERN",
     help="Leave this out of what is watched, as in `bm25v index`.",
 )
+@click.option(
+    "--workers",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 256),
+    help="Processes that search at the same time, for many users; each takes about 100 MB.",
+)
 @click.option("--open", "open_page", is_flag=True, help="Open the address in a browser.")
 def serve(
     gallery_path: Path,
@@ -76,6 +83,7 @@ def serve(
     strip_metadata: bool,
     watch: tuple[Path, ...],
     exclude: tuple[str, ...],
+    workers: int,
     open_page: bool,
 ) -> None:
     """Serve the gallery over HTTP until Ctrl-C.
@@ -111,6 +119,7 @@ def serve(
             allow_hosts=allow_hosts,
             watch=watch,
             exclude=exclude,
+            workers=workers,
             announce=announce,
         )
     echo("stopped")

@@ -28,6 +28,7 @@ from bm25v.server.suggestions import suggestion_routes
 from bm25v.server.thumbnails import Thumbnails
 from bm25v.server.watch import Watcher
 from bm25v.server.words import word_routes
+from bm25v.server.workers import Workers, WorkSlots
 from bm25v.threads import available_cpus
 
 MAX_BODY = 50_000_000  # bytes of a request
@@ -54,6 +55,7 @@ def create_app(
     encoders: int | None = None,
     waiting: int = _WAITING_ENCODES,
     watcher: Watcher | None = None,
+    workers: Workers | None = None,
 ) -> Guard:
     """Return the app of a gallery.
 
@@ -61,7 +63,7 @@ def create_app(
     `strip_metadata`, files are sent without it. `encoders` images are encoded at a time, by default
     as many as there are CPUs, while `waiting` requests wait. Thumbnails are kept in `cache`, by
     default in the cache folder. `watcher` is what `/stats` and `/metrics` tell about; it is started
-    elsewhere.
+    elsewhere. `workers` search, if there are any.
     """
     n_encoders = encoders or available_cpus()
     encoding = Slots(n_encoders, waiting=waiting)
@@ -81,7 +83,9 @@ def create_app(
     files = ImageFiles(gallery)
     thumbnails = Thumbnails((cache or cache_folder()) / "thumbnails")
     routers = [
-        search_routes(gallery, files, searching, encoding),
+        search_routes(
+            gallery, files, WorkSlots(gallery, workers, waiting=_WAITING_SEARCHES), encoding
+        ),
         image_routes(
             gallery, files, searching, thumbnails, thumbnailing, without_metadata=strip_metadata
         ),

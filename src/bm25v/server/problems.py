@@ -20,11 +20,11 @@ from bm25v.display import format_json
 
 MEDIA_TYPE = "application/problem+json"
 
-_RETRY = {"Retry-After": "1"}
+RETRY = {"Retry-After": "1"}
 _STATUS: dict[type[errors.Bm25vError], tuple[int, str, Mapping[str, str]]] = {
     errors.WrongUse: (400, "wrong-use", {}),
     errors.ImageError: (422, "unreadable-image", {}),
-    errors.GalleryLocked: (409, "gallery-locked", _RETRY),
+    errors.GalleryLocked: (409, "gallery-locked", RETRY),
     errors.StorageFull: (507, "disk-full", {}),
     errors.MissingExtra: (501, "missing-extra", {}),
     errors.ModelUnavailable: (503, "model-unavailable", {}),
@@ -47,7 +47,7 @@ class Busy(Problem):
 
     def __init__(self) -> None:
         detail = "too many requests of this kind wait already: send it again a little later"
-        super().__init__(503, "busy", detail, headers=_RETRY)
+        super().__init__(503, "busy", detail, headers=RETRY)
 
 
 SCHEMA: dict[str, Any] = {
@@ -94,10 +94,11 @@ def handle_errors(app: FastAPI) -> None:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    return make_response(_to_problem(error), request.scope["state"]["request_id"])
+    return make_response(to_problem(error), request.scope["state"]["request_id"])
 
 
-def _to_problem(error: Exception) -> Problem:
+def to_problem(error: Exception) -> Problem:
+    """Return what a client is told about an error."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, HTTPException):  # of the framework: no such route or method

@@ -7,9 +7,11 @@ it finishes the requests that it has begun. Not this module's job: what is answe
 import signal
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -19,6 +21,7 @@ from bm25v.server.access import Access
 from bm25v.server.app import create_app
 from bm25v.server.connections import Connection
 from bm25v.server.watch import Watcher
+from bm25v.server.workers import Workers
 
 HOST, PORT = "127.0.0.1", 8025
 STOP_SECONDS = 10  # for requests that have begun
@@ -67,11 +70,13 @@ def serve(
     allow_hosts: Iterable[str] = (),
     watch: Sequence[Path] = (),
     exclude: Sequence[str] = (),
+    workers: int = 1,
     announce: Callable[[str], None],
 ) -> None:
     """Answer requests until SIGINT or SIGTERM; `announce` gets the address first.
 
-    The gallery follows the images in the folders `watch`, without those that match `exclude`.
+    The gallery follows the images in the folders `watch`, without those that match `exclude`. With
+    more than one of `workers`, that many processes search beside this one.
     """
     # SIGTERM ends the process as Ctrl-C does, so that a scan is not cut off.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -89,11 +94,14 @@ def serve(
         with suppress(Bm25vError):  # searches by id need no model
             gallery.vocabulary.backbone.load_weights()
         watcher = Watcher(gallery, watch, exclude=exclude)
-        server = make_server(
-            gallery, access, writable=writable, strip_metadata=strip_metadata, watcher=watcher
-        )
-        announce(bound.url)
-        with watcher:
+        with ExitStack() as stack:
+            options: dict[str, Any] = {"writable": writable, "strip_metadata": strip_metadata}
+            if workers > 1:
+                reopen = partial(type(gallery).open, gallery.engine.location)
+                options["workers"] = stack.enter_context(closing(Workers(reopen, workers)))
+            server = make_server(gallery, access, watcher=watcher, **options)
+            announce(bound.url)
+            stack.enter_context(watcher)
             server.run(sockets=[bound.socket])
 
 

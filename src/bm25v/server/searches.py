@@ -1,13 +1,15 @@
 """Searches and explanations.
 
 In: a query with images by id or uploaded. Out: results, explanations and heat maps as JSON and
-images. A search by ids uses what the gallery has stored. What needs a model has its own threads, so
-it does not delay such searches. Not this module's job: anything about scores.
+images. A search by ids uses what the gallery has stored, and may be done by another process
+(`workers`). What needs a model has its own threads, so it does not delay such searches. Not this
+module's job: anything about scores.
 """
 
 import io
 from collections import OrderedDict
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -19,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bm25v.api import Gallery
+from bm25v.display import format_json
 from bm25v.explanations.explanation import Explanation
 from bm25v.explanations.heatmaps import make_mask
 from bm25v.explanations.sums import sum_up
@@ -53,6 +56,7 @@ from bm25v.server.responses import (
     json_response,
 )
 from bm25v.server.slots import Slots
+from bm25v.server.workers import WorkSlots
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import word_activations
 from bm25v.vocabulary.names import check_word
@@ -68,7 +72,7 @@ _KEPT_CODES = 256  # images whose codes are kept for other words
 
 
 def search_routes(
-    gallery: Gallery, files: ImageFiles, searching: Slots, encoding: Slots
+    gallery: Gallery, files: ImageFiles, searching: WorkSlots, encoding: Slots
 ) -> APIRouter:
     """Return the routes that search and explain; what needs a model is done by `encoding`."""
     router = APIRouter(
@@ -108,11 +112,11 @@ def search_routes(
         parts `negative`, and the JSON as the part `query`.
         """
 
-        def work() -> Response:
-            results = gallery.search(make_query(upload, files))
-            return json_response(results_to_dict(results, upload.body.words))
-
-        return await (encoding if _needs_model(upload) else searching).run(work)
+        if _needs_model(upload):
+            content = await encoding.run(lambda: search_as_json(upload, gallery))
+        else:
+            content = await searching.run(partial(search_as_json, upload))
+        return Response(content, media_type="application/json")
 
     @router.get("/images/{id}/similar", responses=describe_json(RESULTS))
     async def find_similar(
@@ -123,13 +127,10 @@ def search_routes(
         words: WordsParameter = 8,
     ) -> Response:
         """Search with an image of the gallery."""
-
-        def work() -> Response:
-            image = StoredImage(files.find(id).path)
-            results = gallery.search(image, k=k, offset=offset, mode=mode)
-            return json_response(results_to_dict(results, words))
-
-        return await searching.run(work)
+        body = {"images": [id], "k": k, "offset": offset, "mode": mode, "words": words}
+        upload = Upload(SearchBody.model_validate(body))
+        content = await searching.run(partial(search_as_json, upload))
+        return Response(content, media_type="application/json")
 
     def explain(upload: Upload[ExplainBody]) -> Response:
         hit = files.find(upload.body.hit)
@@ -204,6 +205,12 @@ def search_routes(
         return await encoding.run(work)
 
     return router
+
+
+def search_as_json(upload: Upload[SearchBody], gallery: Gallery) -> str:
+    """Search with the query of a request; return the results as JSON."""
+    results = gallery.search(make_query(upload, ImageFiles(gallery)))
+    return format_json(results_to_dict(results, upload.body.words), indent=None)
 
 
 def make_query(upload: Upload[Any], files: ImageFiles, *, with_pixels: bool = False) -> Query:

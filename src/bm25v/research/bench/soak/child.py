@@ -100,3 +100,10 @@ def measure_memory(process: int | str) -> int:
     lines = status.read_text(encoding="ascii", errors="replace").splitlines()
     kilobytes = next((line.split()[1] for line in lines if line.startswith("RssAnon:")), "0")
     return int(kilobytes) * 1024
+
+
+def measure_family(process: int) -> int:
+    """Return the memory of a process and of those that it has started."""
+    lists = (_PROCESSES / str(process)).glob("task/*/children")
+    children = [int(child) for path in lists for child in path.read_text(encoding="ascii").split()]
+    return measure_memory(process) + sum(map(measure_memory, children))

@@ -1,0 +1,108 @@
+"""Processes that search for the server: the same answers, whatever happens to them."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bm25v import Gallery
+from bm25v.server.problems import Problem
+from bm25v.server.workers import Workers
+from tests.http_server import Client, serving, wait_until
+from tests.test_server import failed
+from tests.test_server_access import run_serve
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="processes are killed by signals")
+
+
+@pytest.fixture
+def workers(gallery: Gallery) -> Iterator[Workers]:
+    """Two processes with the gallery of twelve images."""
+    with closing(Workers(partial(Gallery.open, str(gallery.path)), 2)) as workers:
+        yield workers
+
+
+@pytest.fixture
+def client(gallery: Gallery, workers: Workers, tmp_path: Path) -> Iterator[Client]:
+    """A client of a server that searches in these processes."""
+    with serving(gallery, tmp_path / "cache", writable=True, workers=workers) as client:
+        yield client
+
+
+def get_pid(gallery: Gallery) -> int:
+    """Return the process that this runs in."""
+    return os.getpid()
+
+
+def list_children(process: int) -> list[int]:
+    """Return the processes that another has started."""
+    lists = Path(f"/proc/{process}/task").glob("*/children")
+    return [int(child) for path in lists for child in path.read_text().split()]
+
+
+def search(client: Client, image_id: str) -> dict[str, object]:
+    results: dict[str, object] = client.get(f"/v1/images/{image_id}/similar").json()
+    del results["ms"]
+    return results
+
+
+def test_processes_answer_as_one_does(gallery: Gallery, client: Client, tmp_path: Path) -> None:
+    first, second, *_ = client.ids()
+    bodies = [{"images": [first, second], "k": 3, "mode": "words"}, {"like": [first]}]
+    with serving(gallery, tmp_path / "other") as plain:
+        assert search(client, first) == search(plain, first)
+        for body in bodies:
+            answers = [c.post("/v1/search", json=body).json() for c in (client, plain)]
+            assert answers[0]["hits"] == answers[1]["hits"] != []
+
+
+def test_problems_are_those_of_one_process(client: Client) -> None:
+    failed(client.get("/v1/images/none/similar"), 404, "unknown-image", "'none'")
+    body = {"images": client.ids()[:1], "must": ["no such name"]}
+    failed(client.post("/v1/search", json=body), 400, "wrong-use", "no such name")
+
+
+def test_processes_follow_changes(client: Client) -> None:
+    image_id = client.ids()[0]
+    assert len(search(client, image_id)["hits"]) == 10  # type: ignore[arg-type]
+    for image in client.ids()[1:]:
+        assert client.delete(f"/v1/images/{image}").status_code == 200
+    for _ in range(4):  # each process at least once
+        assert search(client, image_id)["hits"] == []
+
+
+def test_a_killed_process_is_replaced(workers: Workers, client: Client) -> None:
+    image_id = client.ids()[0]
+    expected = search(client, image_id)
+    for _ in range(2):
+        os.kill(workers.run(get_pid), signal.SIGKILL)
+    answers = [client.get(f"/v1/images/{image_id}/similar") for _ in range(6)]
+    for answer in answers:
+        if answer.status_code != 200:
+            failed(answer, 503, "interrupted", "send the request again")
+            assert answer.headers["retry-after"] == "1"
+    assert {answer.status_code for answer in answers[2:]} == {200}
+    assert search(client, image_id) == expected
+    assert workers.run(get_pid) != os.getpid()
+
+
+def test_a_gallery_that_cannot_be_opened_is_a_problem(tmp_path: Path) -> None:
+    with pytest.raises(Problem, match="no gallery at"):
+        Workers(partial(Gallery.open, str(tmp_path / "none")), 1)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc")
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGKILL])
+def test_processes_end_with_the_server(gallery: Gallery, stop: signal.Signals) -> None:
+    with run_serve(gallery, "--port", "0", "--workers", "2") as server:
+        assert server.stdout is not None
+        assert "serving" in server.stdout.readline()
+        children = list_children(server.pid)
+        assert len(children) >= 2
+        server.send_signal(stop)
+        server.wait(30)
+    wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
