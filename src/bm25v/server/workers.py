@@ -74,7 +74,8 @@ class _Worker:
         self._start()
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")  # threads would not survive a fork
+        # Linux: would fork without threads. Other systems start processes like this anyway.
+        context = multiprocessing.get_context("spawn")
         self._connection, other = context.Pipe()
         arguments = (other, self._open_collection)
         self._process = context.Process(target=_answer_work, args=arguments, daemon=True)
