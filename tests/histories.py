@@ -19,7 +19,7 @@ from bm25v.images import Metadata
 from bm25v.index.bm25 import WeightedWords, reference_scores
 from bm25v.research.bench.soak.history import get_full_bag
 from bm25v.research.bench.soak.history import make_encoding as make_encoding  # exported
-from bm25v.search.encode import combine_bags
+from bm25v.search.combine import combine_bags
 from bm25v.vocabulary.bag import Bag
 
 N_IMAGES = 40  # different images that are added and removed

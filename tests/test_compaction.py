@@ -21,7 +21,7 @@ from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.writer import Writer
 from bm25v.index.bm25 import Bm25Parameters, WeightedWords
 from bm25v.research.bench.soak.history import get_full_bag
-from bm25v.search.encode import combine_bags
+from bm25v.search.combine import combine_bags
 from bm25v.search.query import IMAGE_MODES
 from bm25v.search.ranking import score_full_bags
 from bm25v.vocabulary import Vocabulary

@@ -11,7 +11,7 @@ from bm25v.errors import GalleryDamaged, WrongUse
 from bm25v.gallery import catalog_schema
 from bm25v.index.bm25 import Bm25Parameters, WeightedWords, reference_scores
 from bm25v.search import Mode
-from bm25v.search.encode import combine_bags
+from bm25v.search.combine import combine_bags
 from bm25v.search.matching import HYBRID_WEIGHT
 from bm25v.vocabulary.bag import pool_codes
 from tests.conftest import make_pixels

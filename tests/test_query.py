@@ -13,7 +13,7 @@ from bm25v.errors import WrongUse
 from bm25v.index.bm25 import WeightedWords
 from bm25v.sae.model import Codes
 from bm25v.search import Query, regions
-from bm25v.search.encode import apply_word_options, combine_bags, combine_vectors
+from bm25v.search.combine import apply_word_options, combine_bags, combine_vectors
 from bm25v.vocabulary.bag import Bag, pool_codes
 from tests.histories import make_encoding
 

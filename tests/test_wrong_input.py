@@ -14,7 +14,7 @@ import pytest
 from bm25v.api import Gallery
 from bm25v.display import format_json
 from bm25v.errors import WrongUse
-from bm25v.search.encode import MAX_BOOST
+from bm25v.search.combine import MAX_BOOST
 from bm25v.search.query import Query
 from bm25v.search.regions import is_in_pixels
 from tests import test_cli

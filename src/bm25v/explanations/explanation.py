@@ -26,16 +26,11 @@ from bm25v.index.bm25 import DEFAULT_PARAMETERS, Bm25Parameters
 from bm25v.progress import Progress, no_progress
 from bm25v.sae.model import Codes
 from bm25v.search.contract import SearchEngine, View
-from bm25v.search.encode import (
-    EncodedQuery,
-    encode_query,
-    find_without_file,
-    naming_image,
-    resolve_region,
-)
+from bm25v.search.encode import EncodedQuery, encode_query
 from bm25v.search.engine import Standing, find_standings, match_image
 from bm25v.search.matching import Matcher
 from bm25v.search.query import Query, QueryImage
+from bm25v.search.query_images import find_without_file, naming_image, resolve_region
 from bm25v.search.regions import Box, as_box
 from bm25v.search.results import Match, QueryWord, WordContribution
 from bm25v.vocabulary import Encoding, Vocabulary

@@ -19,8 +19,9 @@ from bm25v.index.bm25 import WeightedWords
 from bm25v.index.searcher import Ranked, Searcher
 from bm25v.research.bags import count_full_bags
 from bm25v.sae.model import Codes
+from bm25v.search.combine import combine_bags
 from bm25v.search.embedded import GalleryView
-from bm25v.search.encode import EncodedQuery, combine_bags
+from bm25v.search.encode import EncodedQuery
 from bm25v.search.engine import rank_rows
 from bm25v.search.filters import RowFilter
 from bm25v.search.matching import HYBRID_WEIGHT, hybrid_factor

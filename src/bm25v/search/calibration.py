@@ -11,8 +11,9 @@ import numpy as np
 from bm25v.gallery.records import Calibration
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
+from bm25v.search.combine import combine_bags
 from bm25v.search.embedded import GalleryView
-from bm25v.search.encode import EncodedQuery, combine_bags
+from bm25v.search.encode import EncodedQuery
 from bm25v.search.engine import rank_rows
 from bm25v.search.filters import RowFilter
 from bm25v.search.matching import hybrid_factor

@@ -29,10 +29,11 @@ from bm25v.search.contract import (
     count_candidates,
     has_all_candidates,
 )
-from bm25v.search.encode import EncodedQuery, encode_batch, encode_query
+from bm25v.search.encode import EncodedQuery, encode_query
 from bm25v.search.engine import in_threads, search_encoded
 from bm25v.search.filters import RowFilter, covers_enough, find_contents, list_paths_of
 from bm25v.search.query import Query, make_filter
+from bm25v.search.query_images import encode_batch
 from bm25v.search.ranking import cosines, score_full_bags
 from bm25v.search.results import Results
 from bm25v.vocabulary import Vocabulary

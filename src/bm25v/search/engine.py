@@ -19,10 +19,11 @@ from threadpoolctl import threadpool_limits
 
 from bm25v.index.searcher import top_positions
 from bm25v.search.contract import DEFAULT_CANDIDATES, Found, Images, SearchEngine, View
-from bm25v.search.encode import EncodedQuery, encode_batch, encode_query
+from bm25v.search.encode import EncodedQuery, encode_query
 from bm25v.search.filters import covers_enough, explain_no_match
 from bm25v.search.matching import Matcher, concept_weight
 from bm25v.search.query import Query, StoredImage
+from bm25v.search.query_images import encode_batch
 from bm25v.search.ranking import score_full_bags
 from bm25v.search.results import Hit, Match, Results
 from bm25v.threads import available_cpus

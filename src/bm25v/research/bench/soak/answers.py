@@ -20,8 +20,9 @@ from bm25v.research.bench.soak.history import (
     make_encoding,
 )
 from bm25v.search import Query
+from bm25v.search.combine import apply_word_options
 from bm25v.search.contract import DEFAULT_CANDIDATES
-from bm25v.search.encode import FIRST_WORDS, apply_word_options
+from bm25v.search.encode import FIRST_WORDS
 from bm25v.search.matching import HYBRID_WEIGHT
 from bm25v.search.query import FULL_BAG_MODES, IMAGE_MODES, QueryOptions
 from bm25v.search.ranking import cosines
