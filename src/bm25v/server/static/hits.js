@@ -100,7 +100,7 @@ function heading(results) {
   if (strengths[0] === "weak") return "No good match";
   const strong = strengths.filter((strength) => strength === "strong").length;
   if (strong)
-    return `${count(strong, "strong match").replace("matchs", "matches")}${strong === PAGE ? " or more" : ""}`;
+    return `${count(strong, "strong match", "strong matches")}${strong === PAGE ? " or more" : ""}`;
   return strengths[0] === "fair" ? "Fair matches" : "Best matches";
 }
 
