@@ -114,6 +114,8 @@ def apply_word_options(
     """
     boost = boost or {}
     _check_word_options(must, without, boost)
+    if not must and not without and not boost:
+        return query.select(np.flatnonzero(query.weights))
     pairs = zip(query.weights.tolist(), query.frequencies.tolist(), strict=True)
     terms = dict(zip(query.words.tolist(), pairs, strict=True))
     for word in (*must, *boost):

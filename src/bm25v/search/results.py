@@ -5,7 +5,7 @@ Plain values for people and programs. Not this module's job: computing them (`ma
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
@@ -224,16 +224,16 @@ class Match:
 
         return match_fragment(self)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the match as plain values."""
+    def to_dict(self, *, words: int | None = None) -> dict[str, Any]:
+        """Return the match as plain values, with all words or the first ones."""
         values = {
-            "pictures" if field.name == "n_images" else field.name: getattr(self, field.name)
-            for field in fields(self)
-            if field.compare
+            "pictures" if name == "n_images" else name: value
+            for name, value in vars(self).items()
+            if not name.startswith("_")
         }
         return {
             **values,
-            "words": [word._asdict() for word in self.words],
+            "words": [word._asdict() for word in self.words[:words]],
             "concepts": [part._asdict() for part in self.concepts],
         }
 
@@ -262,12 +262,12 @@ class Hit(Match):
             raise WrongUse(f"{self!r} has no open gallery: use gallery.explain(query, hit)")
         return self._explain(self, image=image)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the hit as plain values."""
+    def to_dict(self, *, words: int | None = None) -> dict[str, Any]:
+        """Return the hit as plain values, with all words or the first ones."""
         first = ("rank", "first_rank", "path", "score", "strength", "sparse", "dense", "coverage")
-        values = super().to_dict()
-        words, _, _ = (values.pop(key) for key in ("words", "mode", "sparse_factor"))
-        return {key: values.pop(key) for key in first} | values | {"words": words}
+        values = super().to_dict(words=words)
+        shown, _, _ = (values.pop(key) for key in ("words", "mode", "sparse_factor"))
+        return {key: values.pop(key) for key in first} | values | {"words": shown}
 
 
 @dataclass(frozen=True)
@@ -324,12 +324,12 @@ class Results:
 
         write_results(self, Path(path), self._explain_hits, progress=progress)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the results as plain values."""
+    def to_dict(self, *, words: int | None = None) -> dict[str, Any]:
+        """Return the results as plain values; `words` is how many of the query and of each hit."""
         return {
             "mode": self.mode,
-            "query": [word._asdict() for word in self.query],
-            "hits": [hit.to_dict() for hit in self.hits],
+            "query": [word._asdict() for word in self.query[:words]],
+            "hits": [hit.to_dict(words=words) for hit in self.hits],
             "no_match": self.no_match,
             "notes": list(self.notes),
             "sparse_factor": self.sparse_factor,

@@ -237,11 +237,9 @@ def make_query(upload: Upload[Any], files: ImageFiles, *, with_pixels: bool = Fa
 
 def results_to_dict(results: Results, n_words: int) -> dict[str, Any]:
     """Return results as plain values, with ids and at most `n_words` words of each hit."""
-    counts = [len(hit.words) for hit in results]
-    hits = tuple(replace(hit, words=hit.words[:n_words]) for hit in results)
-    values = replace(results, hits=hits, query=results.query[:n_words]).to_dict()
-    for hit, n in zip(values["hits"], counts, strict=True):
-        hit |= {"id": to_id(hit["path"]), "n_words": n}
+    values = results.to_dict(words=n_words)
+    for hit, facts in zip(results, values["hits"], strict=True):
+        facts |= {"id": to_id(hit.path), "n_words": len(hit.words)}
     return values
 
 
