@@ -99,9 +99,10 @@ class _Points(_Service, points.PointsServicer):
         found = self._call(
             self._client.query_points,
             request,
-            query=_nearest(GrpcToRest.convert_query(request.query)),
-            using=request.using,
+            query=_nearest(request),
+            using=request.using or None,
             limit=request.limit,
+            offset=request.offset,
             query_filter=_filter(request, "filter"),
             search_params=GrpcToRest.convert_search_params(request.params),
             with_payload=False,
@@ -111,6 +112,21 @@ class _Points(_Service, points.PointsServicer):
             for p in found.points
         ]
         return q.QueryResponse(result=scored)
+
+    def Facet(self, request: Any, context: Any) -> Any:  # noqa: N802
+        counted = self._call(
+            self._client.facet,
+            request,
+            key=request.key,
+            facet_filter=_filter(request, "filter"),
+            limit=request.limit,
+            exact=request.exact,
+        )
+        hits = [
+            q.FacetHit(value=q.FacetValue(string_value=hit.value), count=hit.count)
+            for hit in counted.hits
+        ]
+        return q.FacetResponse(hits=hits)
 
     def Count(self, request: Any, context: Any) -> Any:  # noqa: N802
         counted = self._call(
@@ -140,7 +156,10 @@ def _filter(request: Any, name: str) -> models.Filter | None:
     return GrpcToRest.convert_filter(getattr(request, name)) if is_given else None
 
 
-def _nearest(query: Any) -> Any:
+def _nearest(request: Any) -> Any:
+    if not request.HasField("query"):
+        return None
+    query = GrpcToRest.convert_query(request.query)
     return query.nearest if isinstance(query, models.NearestQuery) else query
 
 

@@ -773,7 +773,7 @@ def test_another_vocabulary_is_refused_by_name(qdrant: Opened, tmp_path: Path) -
         collection.search(make_image(1))
 
 
-def test_other_parameters_and_newer_formats_are_refused(qdrant: Opened, tmp_path: Path) -> None:
+def test_other_parameters_and_formats_are_refused(qdrant: Opened, tmp_path: Path) -> None:
     other = Gallery.create(tmp_path / "g", vocabulary="toy", k1=2)
     with pytest.raises(WrongUse, match=f"has k1 = {DEFAULT_PARAMETERS.k1}"):
         load_gallery(qdrant.calls, other.store)
@@ -781,11 +781,17 @@ def test_other_parameters_and_newer_formats_are_refused(qdrant: Opened, tmp_path
         load_gallery(qdrant.calls, other.store, shards=2)
     beside = qdrant.calls.of("images" + SUFFIX)
     payload = beside.retrieve([point_id("state")], True)[0].payload
-    beside.upsert(
-        [models.PointStruct(id=point_id("state"), vector={}, payload=payload | {"format": 2})]
-    )
-    with pytest.raises(GalleryTooNew, match="format 2"):
-        read_state(qdrant.calls)
+    formats = {99: (GalleryTooNew, "format 99"), 1: (EngineError, "older bm25v: load")}
+    for format, (error, message) in formats.items():
+        beside.upsert(
+            [
+                models.PointStruct(
+                    id=point_id("state"), vector={}, payload=payload | {"format": format}
+                )
+            ]
+        )
+        with pytest.raises(error, match=message):
+            read_state(qdrant.calls)
 
 
 def test_a_second_writer_is_refused(qdrant: Opened) -> None:

@@ -15,6 +15,7 @@ from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import WrongUse
 from bm25v.gallery.selection import ImageFilter
 from bm25v.search import Mode
+from bm25v.search.contract import ImagePage
 from tests.conftest import make_image, make_pixels
 
 
@@ -239,13 +240,17 @@ def test_a_stored_image_must_be_in_the_gallery(gallery: Gallery, tmp_path: Path)
         gallery.search(StoredImage(next(gallery.images()).path), region=(0, 0, 0.5, 0.5))
 
 
+def page_of(gallery: Gallery, wanted: ImageFilter, offset: int, limit: int) -> ImagePage:
+    return gallery.engine.read(lambda view: view.page_images(wanted, offset, limit))
+
+
 def test_a_page_of_images_is_a_part_of_all(gallery: Gallery, photos: Path) -> None:
     gallery.remove(photos / "5.png")
     every = [image.path for image in gallery.images()]
     for offset, limit in ((0, 4), (4, 4), (8, 4), (11, 4), (0, 100)):
-        records, total = gallery.store.page_images(ImageFilter(), offset=offset, limit=limit)
+        records, total = page_of(gallery, ImageFilter(), offset, limit)
         assert [record.path for record in records] == every[offset : offset + limit]
         assert total == 11
     wanted = ImageFilter.of(folder="1*.png")
-    records, total = gallery.store.page_images(wanted, offset=1, limit=5)
+    records, total = page_of(gallery, wanted, 1, 5)
     assert ([Path(record.path).name for record in records], total) == (["10.png", "11.png"], 3)

@@ -507,10 +507,7 @@ def test_a_word_is_cut_out_of_an_image_and_of_its_best_example(
         assert response.headers["cache-control"].startswith("private, max-age=")
         with Image.open(io.BytesIO(response.content)) as crop:
             assert crop.size == (128, 128)
-    examples = gallery.store.read(
-        lambda snapshot: find_examples(gallery.store, snapshot, [word], n=1)
-    )
-    best = to_id(examples[word][0].path)
+    best = to_id(find_examples(gallery.engine, [word], n=1)[word][0].path)
     assert client.get(f"/v1/images/{best}/crop?word={word}").content == response.content
     n_words = gallery.info().words
     failed(client.get(f"/v1/words/{n_words}/crop"), 404, "unknown-word")

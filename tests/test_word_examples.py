@@ -11,11 +11,12 @@ import pytest
 from PIL import Image
 
 from bm25v.api import Gallery
-from bm25v.explanations import crops, word_examples
+from bm25v.explanations import crops
 from bm25v.explanations.samples import PatchBox
 from bm25v.explanations.word_examples import WordExample, find_examples
 from bm25v.pages.commands import search_command
 from bm25v.pages.explanation_page import render_explanation
+from bm25v.search import word_rows
 from bm25v.vocabulary import bag as bags
 from tests import test_cli
 from tests.conftest import make_image
@@ -25,12 +26,8 @@ run, indexed = test_cli.run, test_cli.indexed
 
 
 def examples_of(gallery: Gallery, words: list[int], **options: Any) -> dict[int, list[WordExample]]:
-    return gallery.store.read(
-        lambda snapshot: {
-            word: list(examples)
-            for word, examples in find_examples(gallery.store, snapshot, words, **options).items()
-        }
-    )
+    found = find_examples(gallery.engine, words, **options)
+    return {word: list(examples) for word, examples in found.items()}
 
 
 def test_examples_have_the_word_in_their_patch_and_nothing_is_encoded(
@@ -80,14 +77,12 @@ def test_copies_of_one_image_are_one_example(gallery: Gallery, photos: Path) -> 
     assert len(copies & {example.path for example in examples}) == 1
 
 
-def test_rows_to_avoid_come_last_and_unusable_files_not_at_all(
+def test_paths_to_avoid_come_last_and_unusable_files_not_at_all(
     gallery: Gallery, photos: Path
 ) -> None:
     word = max(gallery.words(), key=lambda word: word.df).word
     first, second, third, *_ = examples_of(gallery, [word], n=12)[word]
-    store = gallery.store
-    row = store.find_image(first.path, store.snapshot()).row
-    avoiding = examples_of(gallery, [word], n=12, avoid={row})[word]
+    avoiding = examples_of(gallery, [word], n=12, avoid={first.path})[word]
     assert avoiding[-1] == first
     Path(second.path).unlink()
     make_image(77).save(third.path)
@@ -98,8 +93,8 @@ def test_rows_to_avoid_come_last_and_unusable_files_not_at_all(
 
 def test_many_rows_are_sampled(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [word.word for word in gallery.words()]
-    monkeypatch.setattr(word_examples, "_SCANNED", 3)
-    rows = word_examples._scan_full_bags(gallery.store.snapshot(), words)
+    monkeypatch.setattr(word_rows, "_SCANNED", 3)
+    rows = word_rows.scan_full_bags(gallery.store.snapshot(), words, 24)
     assert {row for found in rows.values() for row in found.tolist()} == {0, 4, 8}
 
 

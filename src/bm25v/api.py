@@ -471,7 +471,7 @@ class EngineGallery(Searchable):
         self.close()
 
     def __len__(self) -> int:
-        return self._engine.state.statistics.n
+        return self._engine.refresh().statistics.n
 
     def __repr__(self) -> str:
         return f"<EngineGallery {self.engine.location}>"

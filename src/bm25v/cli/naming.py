@@ -47,12 +47,11 @@ def _show_word(gallery: "Gallery", word: int, has_images: bool) -> bool:
     from bm25v.explanations.crops import cut_examples
     from bm25v.explanations.word_examples import find_examples
 
-    store = gallery.store
-    examples = store.read(lambda snapshot: find_examples(store, snapshot, [word]))[word]
+    examples = find_examples(gallery.engine, [word])[word]
     crops = cut_examples(examples, side=EXAMPLE_SIDE)
     if not crops:
         return False
-    statistics = store.snapshot().word_statistics
+    statistics = gallery.store.snapshot().word_statistics
     echo()
     echo(f"word {word}, in {statistics.df_v[word]:,} of {count(statistics.n, 'image')}")
     if has_images:

@@ -20,6 +20,7 @@ from bm25v.errors import EngineError
 ATTEMPTS = 5
 SCROLL_POINTS = 1_000  # of one call
 
+_VALUES = 100_000  # that are counted at most
 _FIRST_PAUSE = 0.2  # seconds before the second attempt, doubled each time
 _SECONDS = 60  # until a call is given up
 _PASSING = (
@@ -116,6 +117,24 @@ class Calls:
             with_payload=False,
         )
         return [(point.id, point.score) for point in response.points]
+
+    def page(self, conditions: models.Filter | None, offset: int, limit: int) -> list[str]:
+        """Return the ids of a part of the points that meet some conditions, by id."""
+        response = self._call(
+            self._client.query_points,
+            limit=limit,
+            offset=offset,
+            query_filter=conditions,
+            with_payload=False,
+        )
+        return [str(point.id) for point in response.points]
+
+    def count_values(self, field: str, conditions: models.Filter | None) -> dict[str, int]:
+        """Return how many points have each value of an indexed field, under some conditions."""
+        response = self._call(
+            self._client.facet, key=field, facet_filter=conditions, limit=_VALUES, exact=True
+        )
+        return {str(hit.value): int(hit.count) for hit in response.hits}
 
     def count(self, conditions: models.Filter | None) -> int:
         """Return how many points meet some conditions."""

@@ -12,7 +12,7 @@ from typing import Any
 from qdrant_client import models
 
 from bm25v.engines.calls import Calls
-from bm25v.engines.points import FOLDERS, WORDS, read_path, to_text
+from bm25v.engines.points import FOLDERS, WORDS, point_id, read_path, to_text
 from bm25v.gallery.records import to_seconds
 from bm25v.gallery.selection import ImageFilter, is_pattern, time_bounds
 from bm25v.images import matches_pattern
@@ -66,6 +66,12 @@ def own_images(ids: Sequence[str], contents: Sequence[bytes]) -> tuple[Any, ...]
     return tuple(conditions)
 
 
+def at_or_below(paths: Sequence[str]) -> list[Any]:
+    """Return the conditions that hold for images at some paths, and in these folders."""
+    ids: list[Any] = [point_id(path) for path in paths]
+    return [_has(FOLDERS, list(map(to_text, paths))), models.HasIdCondition(has_id=ids)]
+
+
 def with_ids(ids: Sequence[str]) -> models.Filter:
     """Return the condition of being one of some points."""
     return models.Filter(must=[models.HasIdCondition(has_id=list(ids))])
@@ -78,8 +84,8 @@ def with_any_word(words: Sequence[int], conditions: models.Filter | None) -> mod
 
 
 def _in_folders(folders: Sequence[str], calls: Calls) -> list[Any]:
-    plain = [to_text(name.rstrip(os.sep)) for name in folders if not is_pattern(name)]
-    conditions: list[Any] = [_has(FOLDERS, plain)] if plain else []
+    plain = [name.rstrip(os.sep) for name in folders if not is_pattern(name)]
+    conditions: list[Any] = at_or_below(plain) if plain else []
     for pattern in filter(is_pattern, folders):
         literal = re.split(r"[*?]", pattern, maxsplit=1)[0]
         folder = literal.rpartition(os.sep)[0] if os.path.isabs(literal) else ""

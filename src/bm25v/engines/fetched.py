@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from bm25v.engines.calls import Calls
 from bm25v.engines.conditions import with_ids
-from bm25v.engines.points import DENSE, OWN, read_bags, read_path
+from bm25v.engines.points import DENSE, OWN, RECORD, read_bags, read_path, to_record
 from bm25v.engines.state import CollectionState
 from bm25v.errors import EngineError
 from bm25v.gallery.full_bags import FullBags
+from bm25v.gallery.records import ImageRecord
 from bm25v.gallery.rows import read_bag
 from bm25v.search.concepts import ConceptTerm, sum_log_probabilities
 from bm25v.search.contract import Rows
@@ -88,10 +89,9 @@ class FetchedImages:
         bags = self._bags[rows]
         return bags["words"], bags["tf"]
 
-    def dense_vector(self, row: int) -> NDArray[np.float32]:
-        """Return the dense vector of a row; Qdrant stores it with length 1."""
-        vectors_re = self._fetch_vectors([row])
-        return np.asarray(vectors_re[0])
+    def dense_vectors(self, rows: Rows) -> NDArray[np.float32]:
+        """Return the dense vectors of some rows; Qdrant stores them with length 1."""
+        return self._fetch_vectors(rows.tolist())
 
     def cosines(self, query_e: NDArray[np.float32], rows: Rows) -> NDArray[np.float32]:
         """Return the cosine of a vector and each of some rows."""
@@ -116,6 +116,12 @@ class FetchedImages:
         """Return the ids of the points of some rows."""
         return [self.ids[row] for row in rows.tolist()]
 
+    def records_of(self, rows: Rows) -> dict[int, ImageRecord]:
+        """Return what is known about the images in some rows; without those removed meanwhile."""
+        records = read_records(self._calls, [self.ids[row] for row in rows.tolist()])
+        known = ((row, records.get(self.ids[row])) for row in rows.tolist())
+        return {row: record for row, record in known if record is not None}
+
     def _fetch_vectors(self, rows: Sequence[int]) -> NDArray[np.float32]:
         missing = [row for row in rows if row not in self._vectors]
         records = self._calls.retrieve([self.ids[row] for row in missing], False, vectors=[DENSE])
@@ -125,3 +131,9 @@ class FetchedImages:
                 raise EngineError(f"{self._paths[row]} was removed meanwhile: search again")
             self._vectors[row] = np.array(by_id[self.ids[row]], dtype=np.float32)
         return np.array([self._vectors[row] for row in rows], dtype=np.float32)
+
+
+def read_records(calls: Calls, ids: Sequence[str]) -> dict[str, ImageRecord]:
+    """Return what is known about those of some images that exist, in the order of their ids."""
+    records = {record.id: record.payload for record in calls.retrieve(ids, RECORD)}
+    return {key: to_record(records[key]) for key in ids if key in records}

@@ -23,6 +23,7 @@ from bm25v.exchange.bags import ImageBags
 from bm25v.gallery.file_state import FileState
 from bm25v.gallery.records import FullBagState, ImageRecord, Meta
 from bm25v.gallery.rows import RowArray, bag_layout, full_bag_layout, write_bag, write_full_bag
+from bm25v.gallery.selection import list_folders
 from bm25v.index.bm25 import Statistics, saturation
 from bm25v.vocabulary.bag import LEVELS, dequantise, expand_bag
 
@@ -197,16 +198,6 @@ def to_record(payload: Mapping[str, Any]) -> ImageRecord:
 def to_text(path: str) -> str:
     """Return a path as filters compare it: what is no text is written as \\x and a number."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
-def list_folders(path: str) -> list[str]:
-    """Return a path and all folders that it is in.
-
-    >>> list_folders("/photos/2023/cat.jpg")
-    ['/photos/2023/cat.jpg', '/photos/2023', '/photos', '']
-    """
-    parts = path.split(os.sep)
-    return [os.sep.join(parts[:n]) for n in range(len(parts), 0, -1)]
 
 
 def _describe_file(file: FileState) -> dict[str, Any]:

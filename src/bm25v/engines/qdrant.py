@@ -5,10 +5,13 @@ collection is read again when its revision has changed. Not this module's job: c
 and writing (`writer`).
 """
 
+import math
 import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
 
 from bm25v.backbones.text import TextTower, has_text_tower, load_text_tower
 from bm25v.engines.address import Address
@@ -16,11 +19,10 @@ from bm25v.engines.calls import Calls, connect
 from bm25v.engines.points import RECORD, point_id, to_record
 from bm25v.engines.state import CollectionState, read_revision, read_state
 from bm25v.engines.view import QdrantView
-from bm25v.errors import VocabularyMismatch
+from bm25v.errors import EngineError, VocabularyMismatch
 from bm25v.gallery.file_state import check_path, has_changed
-from bm25v.gallery.records import ImageRecord
-from bm25v.gallery.store import GalleryStore
-from bm25v.index.bm25 import Bm25Parameters
+from bm25v.gallery.records import ImageRecord, Meta
+from bm25v.gallery.store import GalleryInfo
 from bm25v.search.contract import T, View
 from bm25v.threads import locked_cached_property
 from bm25v.vocabulary import Vocabulary
@@ -32,8 +34,6 @@ _SEARCHES_BEFORE_NUMBA = 50  # importing numba takes as long as these save
 
 class QdrantEngine:
     """A collection in Qdrant to search; `client` is for tests and for servers in the process."""
-
-    gallery: GalleryStore | None = None
 
     def __init__(self, address: Address, *, client: Any = None) -> None:
         self.address = address
@@ -51,17 +51,21 @@ class QdrantEngine:
         """The address of the collection."""
         return str(self.address)
 
-    @property
-    def state(self) -> CollectionState:
-        """What is known about the collection, read again if it has changed."""
+    def refresh(self) -> CollectionState:
+        """Return what is known about the collection, read again if it has changed."""
         if read_revision(self.calls) != self._state.revision:
-            self._state = read_state(self.calls)
+            state = read_state(self.calls)
+            if state.meta != self._state.meta:
+                raise EngineError(
+                    f"{self.address} was replaced by another collection: open it again"
+                )
+            self._state = state
         return self._state
 
     @property
-    def parameters(self) -> Bm25Parameters:
-        """k1 and b."""
-        return self._state.meta.parameters
+    def meta(self) -> Meta:
+        """Facts that never change."""
+        return self._state.meta
 
     @locked_cached_property
     def vocabulary(self) -> Vocabulary:
@@ -117,6 +121,30 @@ class QdrantEngine:
         """Return whether an image's file has other content than when it was indexed."""
         return has_changed(path, self.find_record(path))
 
+    def info(self) -> GalleryInfo:
+        """Return facts about the collection; how many bytes it has is known to Qdrant alone."""
+        state = self.refresh()
+        meta, words = state.meta, state.word_statistics
+        return GalleryInfo(
+            path=self.location,
+            n_images=state.statistics.n,
+            removed_rows=0,
+            vocabulary=meta.vocabulary,
+            vocabulary_fingerprint=meta.vocabulary_fingerprint,
+            backbone=meta.backbone,
+            second_backbone=meta.second_backbone or None,
+            words=meta.n_words,
+            words_in_use=int(np.count_nonzero(words.df_v)),
+            average_length=state.statistics.average_length,
+            k1=meta.k1,
+            b=meta.b,
+            has_full_bags=state.full_bags is not None,
+            bag_bytes_per_image=math.nan,
+            full_bag_bytes_per_image=math.nan,
+            dense_bytes_per_image=math.nan,
+            catalog_bytes_per_image=math.nan,
+        )
+
     def prepare_for(self, n_searches: int) -> None:
         """Use compiled loops from now on if this many searches justify it."""
         self._n_searches += n_searches
@@ -126,4 +154,4 @@ class QdrantEngine:
         with self._mutex:
             self._n_searches += 1
         is_compiled = self._n_searches > _SEARCHES_BEFORE_NUMBA
-        return function(QdrantView(self, self.calls, self.state, is_compiled=is_compiled))
+        return function(QdrantView(self, self.calls, self.refresh(), is_compiled=is_compiled))

@@ -21,7 +21,7 @@ from bm25v.errors import EngineError, GalleryTooNew
 from bm25v.gallery.records import Calibration, FullBagState, Meta
 from bm25v.index.bm25 import Statistics
 
-FORMAT = 1
+FORMAT = 2
 SUFFIX = "_bm25v"  # of the name of the collection with the state
 LARGEST_DRIFT = 0.02  # of the average length, until stored values are written again
 
@@ -58,6 +58,11 @@ class CollectionState:
         return abs(self.statistics.average_length / self.average_length - 1)
 
     @property
+    def word_statistics(self) -> Statistics:
+        """The statistics of all words that images have: those of full bags, if there are any."""
+        return self.statistics if self.full_bags is None else self.full_statistics
+
+    @property
     def frozen_statistics(self) -> FrozenStatistics:
         """The statistics of the first stage."""
         live = self.statistics
@@ -79,6 +84,10 @@ def read_state(calls: Calls) -> CollectionState:
         raise GalleryTooNew(
             f"{calls.where} has format {payload['format']}, this bm25v reads up to {FORMAT}: "
             "upgrade bm25v"
+        )
+    if payload.get("format", 0) < FORMAT:
+        raise EngineError(
+            f"{calls.where} was loaded by an older bm25v: load the images into a new collection"
         )
     try:
         return _parse(payload)

@@ -6,7 +6,7 @@ and accepted once no other image can reach them; otherwise more are fetched. Not
 the second stage.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,17 +15,20 @@ from qdrant_client import models
 from bm25v.display import count
 from bm25v.engines import conditions
 from bm25v.engines.calls import Calls
-from bm25v.engines.fetched import FetchedImages
-from bm25v.engines.points import DENSE, OWN, SPARSE, point_id
+from bm25v.engines.fetched import FetchedImages, read_records
+from bm25v.engines.points import DENSE, FOLDERS, OWN, SPARSE, point_id
 from bm25v.engines.state import CollectionState
 from bm25v.errors import WrongUse
 from bm25v.gallery.records import Calibration
+from bm25v.gallery.selection import ImageFilter
 from bm25v.index.bm25 import Bm25Parameters, Statistics, WeightedWords
 from bm25v.index.searcher import QueryTerms, top_positions
 from bm25v.search.concepts import ConceptTerm
 from bm25v.search.contract import (
     Coverage,
     Found,
+    FoundByWord,
+    ImagePage,
     Rows,
     SearchEngine,
     Vectors,
@@ -37,6 +40,8 @@ from bm25v.search.filters import RowFilter, covers_enough, find_contents, list_p
 from bm25v.search.matching import concept_weight
 from bm25v.search.query import Query, make_filter
 from bm25v.search.ranking import BagScores, score_bags, score_full_bags
+from bm25v.search.word_rows import query_word
+from bm25v.vocabulary.bag import LEVELS
 
 _MORE = 16  # images fetched beyond those needed
 _GROWTH = 4  # times as many are fetched if these do not decide
@@ -139,6 +144,50 @@ class QdrantView:
         coverages = self._coverages(encoded, images)
         best = int(np.argmax(coverages))
         return Coverage(float(coverages[best]), images.paths_of(np.array([best]))[0])
+
+    def page_images(self, wanted: ImageFilter, offset: int, limit: int) -> ImagePage:
+        """Return a part of the images that a filter selects, by the ids of their points."""
+        selected = conditions.select(wanted, self._calls)
+        total = self._count(selected)
+        ids = self._calls.page(selected, offset, limit) if offset < total else []
+        return ImagePage(list(read_records(self._calls, ids).values()), total)
+
+    def count_folders(self, row_filter: RowFilter) -> Mapping[str, int]:
+        """Return how many allowed images are in each folder and below it."""
+        return self._calls.count_values(FOLDERS, conditions.to_conditions(row_filter))
+
+    def find_with_words(self, words: Sequence[int], n: int, at_least: int) -> FoundByWord:
+        """Return for each word images that have it, best first.
+
+        Those with the word only in their full bags are a sample: ids of points have no meaning.
+        """
+        by_word = {}
+        for word in words:
+            ids = [key for key, _ in self._query_words(query_word(word), n, None)]
+            if len(ids) < at_least:
+                ids += self._calls.page(conditions.with_any_word([word], None), 0, n)
+            by_word[word] = set(ids)
+        images = self._fetch(sorted(set().union(*by_word.values())))
+        rows = {key: row for row, key in enumerate(images.ids)}
+        return FoundByWord(
+            images,
+            {
+                word: self._rank(word, images, sorted(rows[key] for key in ids if key in rows))
+                for word, ids in by_word.items()
+            },
+        )
+
+    def _rank(self, word: int, images: FetchedImages, rows: Sequence[int]) -> Rows:
+        """Return rows by the score of a word in the index, then by its tf in full bags."""
+        ordered = np.array(rows, dtype=np.int64)
+        terms = QueryTerms.prepare(query_word(word), self.statistics)
+        bags = images.index_bags(ordered)
+        scores = score_bags(*bags, terms, self.statistics, self.parameters).bm25
+        tf = np.zeros(len(ordered), dtype=np.int64)
+        if images.full_bags is not None:
+            full = images.full_bags.rows[ordered]
+            tf = np.where(full["words"] == word, LEVELS[full["levels"]], 0).max(axis=1, initial=0)
+        return ordered[np.lexsort((-np.where(scores > 0, 0, tf.astype(np.int64)), -scores))]
 
     def _find_all(self, allowed: models.Filter | None) -> Found:
         parts = self._calls.scroll(allowed, False)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self
 from qdrant_client import models
 
 from bm25v.engines.calls import Calls
+from bm25v.engines.conditions import at_or_below, with_ids
 from bm25v.engines.points import (
     BAGS,
     DENSE,
@@ -30,7 +31,6 @@ from bm25v.engines.points import (
     point_id,
     read_bags,
     sparse_vectors,
-    to_text,
 )
 from bm25v.engines.state import (
     LARGEST_DRIFT,
@@ -154,13 +154,11 @@ class QdrantWriter:
         names = list(dict.fromkeys(name for path in paths for name in _names(path)))
         if not names:
             raise WrongUse("no images to remove: give paths or ids")
+        named = with_ids([point_id(name) for name in names])
         if recursive:
-            texts = [to_text(name) for name in names]
-            named: Any = models.FieldCondition(key=FOLDERS, match=models.MatchAny(any=texts))
-        else:
-            named = models.HasIdCondition(has_id=[point_id(name) for name in names])
+            named = models.Filter(should=at_or_below(names))
         n_removed = 0
-        parts = list(self._calls.scroll(models.Filter(must=[named]), BAGS))
+        parts = list(self._calls.scroll(named, BAGS))
         for records in parts:
             self._is_certain = False
             self._calls.delete([record.id for record in records])

@@ -19,8 +19,6 @@ from bm25v.display import count, identify_word
 from bm25v.errors import ImageError, WrongUse
 from bm25v.explanations.sums import round_to_sum
 from bm25v.explanations.word_examples import WordExample, find_examples
-from bm25v.gallery.snapshot import Snapshot
-from bm25v.gallery.store import GalleryStore
 from bm25v.images import ImageInput
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, Bm25Parameters
 from bm25v.progress import Progress, no_progress
@@ -230,7 +228,7 @@ def explain_hit(
         raise WrongUse(f"an encoding with {len(query.images)} images: it needs exactly one")
     encodings = None if encoding is None else [encoding]
     explained = explain_hits(engine, query, [hit], encodings=encodings, image=image)
-    return _add_examples(engine.gallery, explained.explanations[0])
+    return _add_examples(engine, explained.explanations[0])
 
 
 def explain_hits(
@@ -263,7 +261,7 @@ def explain_hits(
                 region=as_box(query.region),
                 text=query.text,
                 notes=(*encoded.notes, *notes),
-                parameters=engine.parameters,
+                parameters=engine.meta.parameters,
                 query_paths=tuple(_file_path(query_image) for query_image in query.images),
                 standing=standing,
                 gallery=engine.location,
@@ -313,19 +311,12 @@ def _read_hit(
     return notes, hit_image, hit_codes
 
 
-def _add_examples(store: GalleryStore | None, explanation: Explanation) -> Explanation:
-    """Return the explanation with other images of a gallery that show its first words."""
-    if store is None:
-        return explanation
+def _add_examples(engine: SearchEngine, explanation: Explanation) -> Explanation:
+    """Return the explanation with other images of the collection that show its first words."""
     words = [part.word.word for part in explanation.parts[:_WORDS_WITH_EXAMPLES]]
-    own_paths = {explanation.hit_path, *filter(None, explanation.query_paths)}
-
-    def find(snapshot: Snapshot) -> dict[int, tuple[WordExample, ...]]:
-        records = (store.catalog.at_path(store.resolve_path(path)) for path in own_paths)
-        own_rows = {record.row for record in records if record is not None}
-        return find_examples(store, snapshot, words, avoid=own_rows)
-
-    examples = store.read(find)
+    own = map(engine.find_record, {explanation.hit_path, *filter(None, explanation.query_paths)})
+    avoid = {record.path for record in own if record is not None}
+    examples = find_examples(engine, words, avoid=avoid)
     parts = (replace(p, examples=examples.get(p.word.word, ())) for p in explanation.parts)
     return replace(explanation, parts=tuple(parts))
 

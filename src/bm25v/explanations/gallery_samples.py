@@ -15,6 +15,7 @@ from bm25v.explanations.samples import EXAMPLES, choose_words
 from bm25v.explanations.word_examples import WordExample, find_examples
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
+from bm25v.search.embedded import EmbeddedEngine
 
 
 class GalleryWord(NamedTuple):
@@ -43,7 +44,7 @@ def sample_gallery(store: GalleryStore) -> GallerySamples:
         statistics, names = snapshot.word_statistics, store.word_names
         df_v = statistics.df_v.astype(np.int64)
         words = choose_words(df_v, df_v)
-        examples = find_examples(store, snapshot, words, n=EXAMPLES)
+        examples = find_examples(EmbeddedEngine(store), words, n=EXAMPLES)
         sampled = (
             GalleryWord(word, word_label(word, names.get(word)), int(df_v[word]), examples[word])
             for word in words

@@ -251,11 +251,12 @@ def _leave_out_copies(store: GalleryStore, uses: Sequence[ImageWithWord]) -> lis
     """
 
     def choose(snapshot: Snapshot) -> list[ImageWithWord]:
-        distinct = DistinctImages(snapshot)
+        distinct = DistinctImages()
         return [
             use
             for n, use in enumerate(uses)
-            if n >= _COMPARED or distinct.accept(store.find_image(use.path, snapshot).row)
+            if n >= _COMPARED
+            or distinct.accept(snapshot.dense_ne[store.find_image(use.path, snapshot).row])
         ]
 
     return store.read(choose)

@@ -8,6 +8,7 @@ Not this module's job: filters by visual words (`search.filters`).
 import operator
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -161,6 +162,29 @@ def _count_without_metadata(catalog: Catalog) -> int:
     if not catalog.has_metadata():
         return catalog.n_live()
     return len(catalog.rows_where("taken IS NULL AND width IS NULL"))
+
+
+def list_folders(path: str) -> list[str]:
+    """Return all folders that a path or id is in, the inner one first; "" is the root.
+
+    >>> list_folders("/photos/2023/cat.jpg"), list_folders("shop/cat-7"), list_folders("cat")
+    (['/photos/2023', '/photos', ''], ['shop'], [])
+    """
+    parts = path.split(os.sep)
+    return [os.sep.join(parts[:n]) for n in range(len(parts) - 1, 0, -1)]
+
+
+def count_in_folders(paths: Iterable[str]) -> Counter[str]:
+    """Return how many of some images are in each folder and below it.
+
+    >>> sorted(count_in_folders(["/p/a/1.jpg", "/p/2.jpg", "cat"]).items())
+    [('', 2), ('/p', 2), ('/p/a', 1)]
+    """
+    counts: Counter[str] = Counter()
+    for folder, n in Counter(map(os.path.dirname, paths)).items():
+        if folder:
+            counts.update(dict.fromkeys(list_folders(os.path.join(folder, "image")), n))
+    return counts
 
 
 def parse_period(period: Period) -> DateRange:

@@ -27,7 +27,12 @@ from bm25v.gallery.file_state import check_path, has_changed
 from bm25v.gallery.full_bags import plan_full_bags
 from bm25v.gallery.records import FullBagState, ImageRecord, Meta, State
 from bm25v.gallery.rows import RowFiles
-from bm25v.gallery.selection import ImageFilter, Selection, select_images
+from bm25v.gallery.selection import (
+    ImageFilter,
+    Selection,
+    count_in_folders,
+    select_images,
+)
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.storage_errors import disk_errors
 from bm25v.gallery.word_names import WordNames
@@ -91,6 +96,7 @@ class GalleryStore:
         self._text_tower: TextTower | None = None
         self._snapshot: Snapshot | None = None
         self._selections: dict[tuple[tuple[int, ...], ImageFilter], Selection] = {}
+        self._folders: tuple[tuple[int, ...], Mapping[str, int]] | None = None  # of a version
         self._mutex = threading.RLock()
         self._tower_mutex = threading.Lock()
         try:
@@ -209,19 +215,14 @@ class GalleryStore:
             return self.catalog.images()
         return self.catalog.with_rows(select_images(self.catalog, wanted).rows.tolist())
 
-    def page_images(
-        self, wanted: ImageFilter, *, offset: int, limit: int
-    ) -> tuple[list[ImageRecord], int]:
-        """Return a part of the images that a filter selects, by row, and how many it selects."""
-
-        def read_page(snapshot: Snapshot) -> tuple[list[ImageRecord], int]:
-            rows = self.select_images(wanted, snapshot).rows if wanted else snapshot.rows
-            with self.catalog.transaction():
-                self.catalog.check_generation(snapshot.state.generation)
-                records = self.catalog.with_rows(rows[offset : offset + limit].tolist())
-                return list(records), len(rows)
-
-        return self.read(read_page)
+    def count_folders(self, snapshot: Snapshot) -> Mapping[str, int]:
+        """Return how many images of a snapshot are in each folder and below it."""
+        known = self._folders  # other threads may replace it meanwhile
+        if known is None or known[0] != snapshot.version:
+            paths = self.catalog.all_paths(snapshot.state.generation)
+            counts = count_in_folders(paths[row] for row in snapshot.rows.tolist())
+            self._folders = known = (snapshot.version, counts)
+        return known[1]
 
     def has_changed(self, path: str) -> bool:
         """Return whether an image's file has other content than when it was indexed."""

@@ -1,9 +1,10 @@
 """What a search needs of whatever stores the images: the embedded gallery, or another engine.
 
 A `SearchEngine` is an open collection. A `View` of it is one state, with the statistics of all
-images; it finds candidates. `Found` images are rows of an `Images`, which has their bags and
-compares their dense vectors: all rows of a gallery, or the few that another engine returned. The
-second stage, contributions and explanations read only these. Not this module's job: any of it.
+images; it finds candidates, and what people browse: pages of images, folders, images of words.
+`Found` images are rows of an `Images`, which has their bags and compares their dense vectors: all
+rows of a gallery, or the few that another engine returned. The second stage, contributions and
+explanations read only these. Not this module's job: any of it.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 
 from bm25v.backbones.text import TextTower
 from bm25v.gallery.full_bags import FullBags
-from bm25v.gallery.records import Calibration, ImageRecord
-from bm25v.gallery.store import GalleryStore
+from bm25v.gallery.records import Calibration, ImageRecord, Meta
+from bm25v.gallery.selection import ImageFilter
+from bm25v.gallery.store import GalleryInfo
 from bm25v.index.bm25 import Bm25Parameters, Statistics
 from bm25v.search.query import Query
 from bm25v.vocabulary import Vocabulary
@@ -57,8 +59,8 @@ class Images(Vectors, Protocol):
     def index_bags(self, rows: Rows) -> tuple[NDArray[np.unsignedinteger], NDArray[np.uint16]]:
         """Return the words and stored tf of the bags of some rows; a slot with tf 0 is empty."""
 
-    def dense_vector(self, row: int) -> NDArray[np.float32]:
-        """Return the dense vector of a row."""
+    def dense_vectors(self, rows: Rows) -> NDArray[np.float32]:
+        """Return the dense vectors of some rows."""
 
     def term_scores(self, terms: "Sequence[ConceptTerm]", rows: Rows) -> NDArray[np.float64]:
         """Return the logarithm of the probability of all terms in each of some rows."""
@@ -69,6 +71,9 @@ class Images(Vectors, Protocol):
     def keys_of(self, rows: Rows) -> Sequence[Hashable]:
         """Return what identifies the images in some rows, also in another `Images`."""
 
+    def records_of(self, rows: Rows) -> dict[int, ImageRecord]:
+        """Return what is known about the images in some rows; without those removed meanwhile."""
+
 
 class Found(NamedTuple):
     """Some rows, best first if they have scores."""
@@ -76,6 +81,20 @@ class Found(NamedTuple):
     images: Images
     rows: Rows
     scores: NDArray[np.float64] | None = None
+
+
+class FoundByWord(NamedTuple):
+    """For each of some words the rows that have it, those with most of it first."""
+
+    images: Images
+    rows: dict[int, Rows]
+
+
+class ImagePage(NamedTuple):
+    """A part of the images that a filter selects, and how many it selects."""
+
+    records: list[ImageRecord]
+    total: int
 
 
 class Coverage(NamedTuple):
@@ -146,6 +165,18 @@ class View(Protocol):
     def find_best_coverage(self, encoded: "EncodedQuery") -> Coverage:
         """Return the allowed image that matches most of a query; there is at least one."""
 
+    def page_images(self, wanted: ImageFilter, offset: int, limit: int) -> ImagePage:
+        """Return a part of the images that a filter selects, in an order that stays the same."""
+
+    def count_folders(self, row_filter: "RowFilter") -> Mapping[str, int]:
+        """Return how many allowed images are in each folder and below it; "" is the root."""
+
+    def find_with_words(self, words: Sequence[int], n: int, at_least: int) -> FoundByWord:
+        """Return for each word up to n images that have it in the index, best first.
+
+        If there are fewer than `at_least`, others follow that have it only in their full bags.
+        """
+
 
 class SearchEngine(Protocol):
     """An open collection that can be searched."""
@@ -155,12 +186,8 @@ class SearchEngine(Protocol):
         """Its path or address, for people."""
 
     @property
-    def gallery(self) -> GalleryStore | None:
-        """The folder behind it; None if there is none."""
-
-    @property
-    def parameters(self) -> Bm25Parameters:
-        """k1 and b."""
+    def meta(self) -> Meta:
+        """Facts that never change."""
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -187,6 +214,9 @@ class SearchEngine(Protocol):
 
     def has_changed(self, path: str) -> bool:
         """Return whether an image's file has other content than when it was indexed."""
+
+    def info(self) -> GalleryInfo:
+        """Return facts about the collection; what is not known is NaN."""
 
     def prepare_for(self, n_searches: int) -> None:
         """Prepare for many searches, if that pays."""

@@ -14,15 +14,18 @@ from numpy.typing import NDArray
 from bm25v.backbones.text import TextTower
 from bm25v.display import count
 from bm25v.gallery.full_bags import FullBags
-from bm25v.gallery.records import Calibration, ImageRecord
+from bm25v.gallery.records import Calibration, ImageRecord, Meta
+from bm25v.gallery.selection import ImageFilter, count_in_folders
 from bm25v.gallery.snapshot import Snapshot
-from bm25v.gallery.store import GalleryStore
+from bm25v.gallery.store import GalleryInfo, GalleryStore
 from bm25v.index.bm25 import Bm25Parameters, Statistics, WeightedWords
 from bm25v.index.searcher import Ranked, Searcher, SearchRequest, top_positions
 from bm25v.search.concepts import ConceptTerm, sum_log_probabilities
 from bm25v.search.contract import (
     Coverage,
     Found,
+    FoundByWord,
+    ImagePage,
     Rows,
     T,
     View,
@@ -36,6 +39,7 @@ from bm25v.search.query import Query, make_filter
 from bm25v.search.query_images import encode_batch
 from bm25v.search.ranking import cosines, score_full_bags
 from bm25v.search.results import Results
+from bm25v.search.word_rows import rank_rows
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import Bag
 from bm25v.vocabulary.phrases import PhraseIndex
@@ -108,9 +112,9 @@ class GalleryView:
         bags = self.snapshot.bags[rows]
         return bags["words"], bags["tf"]
 
-    def dense_vector(self, row: int) -> NDArray[np.float32]:
-        """Return the dense vector of a row."""
-        return np.asarray(self.snapshot.dense_ne[row], np.float32)
+    def dense_vectors(self, rows: Rows) -> NDArray[np.float32]:
+        """Return the dense vectors of some rows."""
+        return np.asarray(self.snapshot.dense_ne[rows], np.float32)
 
     def cosines(self, query_e: NDArray[np.float32], rows: Rows) -> NDArray[np.float32]:
         """Return the cosine of a vector and each of some rows; -1 for a damaged vector."""
@@ -128,6 +132,13 @@ class GalleryView:
         """Return what identifies the images: their rows."""
         keys: list[int] = rows.tolist()
         return keys
+
+    def records_of(self, rows: Rows) -> dict[int, ImageRecord]:
+        """Return the catalogue's entries of some rows; without those removed meanwhile."""
+        catalog = self._store.catalog
+        with catalog.transaction():
+            catalog.check_generation(self.snapshot.state.generation)
+            return {record.row: record for record in catalog.with_rows(rows.tolist())}
 
     def find_candidates(self, encoded: EncodedQuery, query: Query, factor: float) -> Found:
         """Return the rows that the second stage orders, and the scores of the first stage."""
@@ -206,6 +217,25 @@ class GalleryView:
         (path,) = self.paths_of(rows[[best]])
         return Coverage(float(coverage_r[best]), path)
 
+    def page_images(self, wanted: ImageFilter, offset: int, limit: int) -> ImagePage:
+        """Return a part of the images that a filter selects, in the order they were added in."""
+        rows = self.snapshot.rows
+        if wanted:
+            rows = self._store.select_images(wanted, self.snapshot).rows
+        records = self.records_of(rows[offset : offset + limit])
+        return ImagePage(list(records.values()), len(rows))
+
+    def count_folders(self, row_filter: RowFilter) -> Mapping[str, int]:
+        """Return how many allowed images are in each folder and below it."""
+        if not row_filter:
+            return self._store.count_folders(self.snapshot)
+        rows = np.flatnonzero(flag_rows(row_filter, self.snapshot))
+        return count_in_folders(self.paths_of(rows))
+
+    def find_with_words(self, words: Sequence[int], n: int, at_least: int) -> FoundByWord:
+        """Return for each word rows that have it, best first."""
+        return FoundByWord(self, rank_rows(self.snapshot, words, n, at_least))
+
     def _find_own_rows(self, query: Query) -> tuple[int, ...]:
         """Return the rows of the query's own images and of their copies, to be left out."""
         paths, contents = list_paths_of(query), find_contents(query, EmbeddedEngine(self._store))
@@ -262,9 +292,9 @@ class EmbeddedEngine:
         return str(self.gallery.path)
 
     @property
-    def parameters(self) -> Bm25Parameters:
-        """k1 and b."""
-        return self.gallery.catalog.meta.parameters
+    def meta(self) -> Meta:
+        """Facts that never change."""
+        return self.gallery.catalog.meta
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -298,6 +328,10 @@ class EmbeddedEngine:
     def has_changed(self, path: str) -> bool:
         """Return whether an image's file has other content than when it was indexed."""
         return self.gallery.has_changed(path)
+
+    def info(self) -> GalleryInfo:
+        """Return facts about the gallery."""
+        return self.gallery.info()
 
     def prepare_for(self, n_searches: int) -> None:
         """Build the index now if this many searches justify it."""

@@ -142,7 +142,7 @@ def read_stored_image(path: str, view: View, full: bool) -> QueryPart:
     """Return what the gallery has stored for an image; its file is not needed."""
     images, (row,), _ = view.find_image(path)
     bags = images if images.full_bags is None or not full else images.full_bags
-    return QueryPart(bags.bag(row), images.dense_vector(row))
+    return QueryPart(bags.bag(row), images.dense_vectors(np.array([row]))[0])
 
 
 def to_part(encoding: Encoding, query_words: int | None, full: bool) -> QueryPart:

@@ -44,7 +44,7 @@ def crop_routes(
             **problems.describe(401, 403, 404, 422, 503),
         },
     )
-    store = gallery.store
+    engine = gallery.engine
     kept: OrderedDict[tuple[bytes, int, int], bytes] = OrderedDict()
 
     async def cut(record: ImageRecord, word: int, patch: PatchBox, side: int) -> Response:
@@ -72,11 +72,7 @@ def crop_routes(
         def find() -> tuple[ImageRecord, PatchBox]:
             record = files.find(id)
             find_word(gallery, word)
-            return record, store.read(
-                lambda snapshot: find_patch(
-                    store, snapshot, store.find_image(record.path, snapshot).row, word
-                )
-            )
+            return record, find_patch(engine, record.path, word)
 
         record, patch = await searching.run(find)
         return await cut(record, word, patch, size)
@@ -87,9 +83,8 @@ def crop_routes(
 
         def find() -> tuple[ImageRecord, PatchBox]:
             find_word(gallery, number)
-            found = store.read(lambda snapshot: find_examples(store, snapshot, [number], n=1))
-            for example in found[number]:
-                record = store.catalog.at_path(example.path)
+            for example in find_examples(engine, [number], n=1)[number]:
+                record = engine.find_record(example.path)
                 if record is not None:
                     return record, example.patch
             raise Problem(404, "no-example", f"no image that can be read shows word {number}")

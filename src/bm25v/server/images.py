@@ -1,9 +1,9 @@
 """Images of the gallery: ids, facts, files, thumbnails.
 
-In: an id. Out: what the catalogue knows about the image, or its file. An id is the path of the
-image, or the id that it was added with, in base64url. It is only ever looked up in the catalogue as
-it is, so that no id names a file that is not an image of the gallery. A file is sent only if its
-content is what was indexed, so that nothing else can be put in its place.
+In: an id. Out: what the gallery knows about the image, or its file. An id is the path of the image,
+or the id that it was added with, in base64url. It is only ever looked up in the gallery as it is,
+so that no id names a file that is not an image of the gallery. A file is sent only if its content
+is what was indexed, so that nothing else can be put in its place.
 """
 
 import base64
@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from bm25v.api import Gallery
+from bm25v.api import Searchable
 from bm25v.errors import ImageError
 from bm25v.gallery.file_state import hash_file
 from bm25v.gallery.records import ImageRecord
@@ -80,14 +80,14 @@ def from_id(image_id: str) -> str | None:
 class ImageFiles:
     """The images of one gallery, by their ids."""
 
-    def __init__(self, gallery: Gallery) -> None:
-        self._catalog = gallery.store.catalog
+    def __init__(self, gallery: Searchable) -> None:
+        self._engine = gallery.engine
 
     def find(self, image_id: str) -> ImageRecord:
-        """Return the catalogue's entry; raise a 404 `Problem` if there is none."""
+        """Return what is known about an image; raise a 404 `Problem` if there is none."""
         path = from_id(image_id)
-        record = None if path is None else self._catalog.at_path(path)
-        if record is None:
+        record = self._engine.find_record(path) if path else None
+        if record is None or record.path != path:
             raise Problem(404, "unknown-image", f"the gallery has no image with id {image_id!r}")
         return record
 
@@ -114,12 +114,12 @@ class ImageFiles:
 
 
 def describe_image(record: ImageRecord) -> dict[str, Any]:
-    """Return what people see of the catalogue's entry."""
+    """Return what people see of an image's record."""
     return {"id": to_id(record.path), **to_gallery_image(record).to_dict()}
 
 
 def image_routes(
-    gallery: Gallery,
+    gallery: Searchable,
     files: ImageFiles,
     searching: Slots,
     thumbnails: Thumbnails,
@@ -127,7 +127,7 @@ def image_routes(
     *,
     without_metadata: bool = False,
 ) -> APIRouter:
-    """Return the routes below `/images` that only read the catalogue and files.
+    """Return the routes below `/images` that only read records and files.
 
     Files are sent as they are, or `without_metadata`.
     """
@@ -146,16 +146,17 @@ def image_routes(
     ) -> Response:
         """List images with their dates and sizes, in the order in which they were added.
 
-        The filters are those of a search. A size is a number of pixels, or `1920x1080`.
+        A collection of an engine has another order, which stays the same. The filters are those of
+        a search. A size is a number of pixels, or `1920x1080`.
         """
         wanted = ImageFilter.of(
             folder=folder, date=date, min_size=_to_size(min_size), max_size=_to_size(max_size)
         )
 
         def work() -> Response:
-            records, total = gallery.store.page_images(wanted, offset=offset, limit=limit)
-            images = [describe_image(record) for record in records]
-            facts = {"total": total, "offset": offset, "limit": limit}
+            page = gallery.engine.read(lambda view: view.page_images(wanted, offset, limit))
+            images = [describe_image(record) for record in page.records]
+            facts = {"total": page.total, "offset": offset, "limit": limit}
             return json_response({**facts, "images": images})
 
         return await searching.run(work)

@@ -7,6 +7,7 @@ results are merged by score, as a cluster does. For tests and measurements, wher
 
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from heapq import merge
 from itertools import islice
@@ -119,26 +120,43 @@ class EdgeClient:
     def query_points(
         self,
         collection_name: str,
-        query: Any,
-        using: str,
         limit: int,
         query_filter: models.Filter | None,
-        search_params: models.SearchParams,
         with_payload: bool,
+        query: Any = None,
+        using: str | None = None,
+        offset: int = 0,
+        search_params: models.SearchParams | None = None,
     ) -> Any:
-        """Return the best points of all shards."""
-        vector = _to_vector(query)
+        """Return the best points of all shards; without a query the first ones by id."""
         request = edge.QueryRequest(
-            limit=limit,
-            query=edge.Query.Nearest(vector, using=using),
+            limit=offset + limit,
+            query=None if query is None else edge.Query.Nearest(_to_vector(query), using=using),
             filter=_to_filter(query_filter),
-            params=edge.SearchParams(exact=bool(search_params.exact)),
+            params=edge.SearchParams(exact=search_params is not None and bool(search_params.exact)),
             with_payload=with_payload,
         )
         lists = [shard.query(request) for shard in self._collections[collection_name]]
-        best = islice(merge(*lists, key=lambda point: -point.score), limit)
+        in_order = merge(*lists, key=lambda point: str(point.id) if query is None else -point.score)
+        best = islice(in_order, offset, offset + limit)
         points = [SimpleNamespace(id=str(point.id), score=point.score) for point in best]
         return SimpleNamespace(points=points)
+
+    def facet(
+        self,
+        collection_name: str,
+        key: str,
+        facet_filter: models.Filter | None,
+        limit: int,
+        exact: bool,
+    ) -> Any:
+        """Count the values of a field."""
+        request = edge.FacetRequest(key, limit=limit, exact=exact, filter=_to_filter(facet_filter))
+        counts: Counter[Any] = Counter()
+        for shard in self._collections[collection_name]:
+            counts.update({hit.value: hit.count for hit in shard.facet(request).hits})
+        hits = [SimpleNamespace(value=value, count=n) for value, n in counts.most_common(limit)]
+        return SimpleNamespace(hits=hits)
 
     def count(self, collection_name: str, count_filter: models.Filter | None, exact: bool) -> Any:
         """Count points."""

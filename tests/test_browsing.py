@@ -1,0 +1,78 @@
+"""What people browse, on every engine: pages of images, folders, images of words."""
+
+import os
+from collections import Counter
+
+import pytest
+
+from bm25v import Gallery
+from bm25v.api import Searchable
+from bm25v.gallery.selection import ImageFilter
+from bm25v.search.contract import ImagePage
+from bm25v.search.filters import RowFilter
+from tests import test_engines
+from tests.test_engines import (
+    FILES,
+    FILTERS,
+    FULL_BAGS,
+    INDEX_BAGS,
+    N_IMAGES,
+    PATHS,
+    Opened,
+)
+
+pytestmark = test_engines.pytestmark
+source, opened = test_engines.source, test_engines.opened
+
+OF_IMAGES = ("folder", "folders", "file", "pattern", "long pattern", "size", "date", "range")
+
+
+def page_of(collection: Searchable, wanted: ImageFilter, offset: int, limit: int) -> ImagePage:
+    return collection.engine.read(lambda view: view.page_images(wanted, offset, limit))
+
+
+@pytest.mark.parametrize("name", [None, *OF_IMAGES])
+def test_pages_have_every_selected_image_once(opened: Opened, name: str | None) -> None:
+    options, allows = FILTERS[name] if name else ({}, lambda path: True)
+    wanted = ImageFilter.of(**options)
+    expected = sorted(filter(allows, PATHS))
+    pages = [page_of(opened.collection, wanted, offset, 64) for offset in range(0, N_IMAGES, 64)]
+    assert {page.total for page in pages} == {len(expected)}
+    records = [record for page in pages for record in page.records]
+    assert sorted(record.path for record in records) == expected
+    again = page_of(opened.collection, wanted, 0, N_IMAGES)
+    assert [record.path for record in again.records] == [record.path for record in records]
+    for record in records:
+        file = FILES[record.path]
+        assert record[1:5] == file[:4]
+        assert record.metadata == file.metadata
+    assert page_of(opened.collection, wanted, 10**9, 5) == ([], len(expected))
+
+
+@pytest.mark.parametrize("word", [None, 3, 150])
+def test_folders_have_the_images_in_them_and_below(opened: Opened, word: int | None) -> None:
+    paths = [path for path in PATHS if word is None or word in FULL_BAGS[path]]
+    row_filter = RowFilter(() if word is None else (word,))
+    counts = opened.collection.engine.read(lambda view: view.count_folders(row_filter))
+    years = Counter(os.path.dirname(path) for path in paths)
+    assert counts == {"": len(paths), "/photos": len(paths), **years}
+
+
+def test_images_of_words_are_those_of_the_gallery(opened: Opened, source: Gallery) -> None:
+    words = list(range(0, 192, 5))
+
+    def find(collection: Searchable) -> dict[int, list[str]]:
+        found = collection.engine.read(lambda view: view.find_with_words(words, 40, 40))
+        return {word: found.images.paths_of(rows) for word, rows in found.rows.items()}
+
+    own, expected = find(opened.collection), find(source)
+    n_rare = 0
+    for word in words:
+        having = [path for path in PATHS if word in FULL_BAGS[path]]
+        assert set(own[word]) <= set(having)
+        n_in_index = sum(word in bag for bag in INDEX_BAGS.values())
+        is_all = len(having) <= 40
+        n_compared = 40 if is_all else min(n_in_index, 36)  # of the last ones, some are copies
+        assert own[word][:n_compared] == expected[word][:n_compared]
+        n_rare += is_all and n_in_index < len(having)
+    assert n_rare, "some words are looked up in full bags"
