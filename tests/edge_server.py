@@ -23,7 +23,11 @@ from bm25v.research.bench.edge_client import EdgeClient
 @contextmanager
 def serve_edge(client: EdgeClient) -> Iterator[int]:
     """Serve shards at a free port of this machine."""
-    server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.max_receive_message_length", -1)])
+    server = grpc.server(
+        ThreadPoolExecutor(4),
+        interceptors=[_MissingCollections(client)],
+        options=[("grpc.max_receive_message_length", -1)],
+    )
     lock = threading.Lock()
     add_services: Any = (points, collections)  # they have no types
     add_services[0].add_PointsServicer_to_server(_Points(client, lock), server)
@@ -34,6 +38,31 @@ def serve_edge(client: EdgeClient) -> Iterator[int]:
         yield port
     finally:
         server.stop(None).wait()
+
+
+class _MissingCollections(grpc.ServerInterceptor):  # type: ignore[misc]
+    """Answers calls about a collection that does not exist as a server does."""
+
+    def __init__(self, client: EdgeClient) -> None:
+        self._client = client
+
+    def intercept_service(self, continuation: Any, details: Any) -> Any:
+        handler = continuation(details)
+        if details.method.startswith("/qdrant.Collections/"):
+            return handler
+
+        def answer(request: Any, context: Any) -> Any:
+            name = request.collection_name
+            if not self._client.collection_exists(name):
+                reason = f"Not found: Collection `{name}` doesn't exist!"
+                context.abort(grpc.StatusCode.NOT_FOUND, reason)
+            return handler.unary_unary(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(
+            answer,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
 
 
 class _Service:

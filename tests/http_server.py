@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import uvicorn
 
-from bm25v.api import Gallery
+from bm25v.searchable import Searchable
 from bm25v.server.access import Access
 from bm25v.server.run import bind, make_server
 
@@ -36,7 +36,7 @@ class Client(httpx.Client):
 
 @contextmanager
 def serving(
-    gallery: Gallery, cache: Path, *, access: dict[str, Any] | None = None, **options: Any
+    gallery: Searchable, cache: Path, *, access: dict[str, Any] | None = None, **options: Any
 ) -> Iterator[Client]:
     """Serve a gallery within the block; `options` are those of `create_app`."""
     bound = bind("127.0.0.1", 0)

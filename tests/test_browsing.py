@@ -1,15 +1,18 @@
-"""What people browse, on every engine: pages of images, folders, images of words."""
+"""What people browse, on every engine: pages of images, folders, words; as in a gallery."""
 
+import math
 import os
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from bm25v import Gallery
-from bm25v.api import Searchable
+from bm25v.engines.qdrant import QdrantEngine
 from bm25v.gallery.selection import ImageFilter
 from bm25v.search.contract import ImagePage
 from bm25v.search.filters import RowFilter
+from bm25v.searchable import Searchable
 from tests import test_engines
 from tests.test_engines import (
     FILES,
@@ -19,10 +22,11 @@ from tests.test_engines import (
     N_IMAGES,
     PATHS,
     Opened,
+    assert_close,
 )
 
 pytestmark = test_engines.pytestmark
-source, opened = test_engines.source, test_engines.opened
+source, opened, qdrant = test_engines.source, test_engines.opened, test_engines.qdrant
 
 OF_IMAGES = ("folder", "folders", "file", "pattern", "long pattern", "size", "date", "range")
 
@@ -76,3 +80,37 @@ def test_images_of_words_are_those_of_the_gallery(opened: Opened, source: Galler
         assert own[word][:n_compared] == expected[word][:n_compared]
         n_rare += is_all and n_in_index < len(having)
     assert n_rare, "some words are looked up in full bags"
+
+
+@pytest.mark.parametrize("sort", ["word", "df", "idf"])
+def test_words_are_listed_as_in_the_gallery(opened: Opened, source: Gallery, sort: Any) -> None:
+    own = opened.collection.words(sort=sort, offset=5, limit=150, best=2)
+    expected = source.words(sort=sort, offset=5, limit=150, best=2)
+    assert [(w.word, w.name, w.df) for w in own] == [(w.word, w.name, w.df) for w in expected]
+    assert [w.idf for w in own] == pytest.approx([w.idf for w in expected])
+    for word, other in zip(own, expected, strict=True):
+        assert len(word.best) == 2
+        if word.df <= 24:
+            assert_close(word.best, other.best)
+    assert opened.collection.info().words_in_use == len(source.words())
+
+
+def test_a_word_is_described_as_in_the_gallery(opened: Opened, source: Gallery) -> None:
+    for number in (0, 7, 190):
+        own, expected = opened.collection.word(number), source.word(number)
+        assert_close(vars(own.facts), vars(expected.facts))
+        assert_close(own.images, expected.images)
+        assert_close(own.companions, expected.companions)
+        assert_close(own.folders, expected.folders)
+        assert_close([own.n, own.purity], [expected.n, expected.purity])
+
+
+def test_facts_are_those_of_the_gallery_but_for_bytes(qdrant: Opened, source: Gallery) -> None:
+    own, expected = qdrant.collection.info().to_dict(), source.info().to_dict()
+    assert isinstance(qdrant.collection.engine, QdrantEngine)
+    assert own.pop("path") == str(qdrant.collection.engine.address)
+    del expected["path"]
+    for key in [key for key in expected if key.endswith("bytes_per_picture")]:
+        del expected[key]
+        assert math.isnan(own.pop(key)), "not known"
+    assert_close(own, expected)

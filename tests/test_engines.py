@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 from qdrant_client import QdrantClient, models
 
-from bm25v.api import EngineGallery, Gallery, Searchable
+from bm25v.api import Gallery
+from bm25v.engine_gallery import EngineGallery
 from bm25v.engines import calls as calls_module
 from bm25v.engines import loading
 from bm25v.engines.address import API_KEY, Address, parse_address, read_api_key
@@ -31,7 +32,13 @@ from bm25v.engines.points import point_id
 from bm25v.engines.qdrant import QdrantEngine
 from bm25v.engines.state import LARGEST_DRIFT, SUFFIX, read_state
 from bm25v.engines.writer import QdrantWriter, reconcile
-from bm25v.errors import EngineError, GalleryTooNew, VocabularyMismatch, WrongUse
+from bm25v.errors import (
+    EngineError,
+    GalleryLocked,
+    GalleryTooNew,
+    VocabularyMismatch,
+    WrongUse,
+)
 from bm25v.exchange.bags import ImageBags
 from bm25v.exchange.parquet import BagFolder
 from bm25v.gallery.file_state import FileState
@@ -44,6 +51,7 @@ from bm25v.search import Query, Results
 from bm25v.search.encode import EncodedQuery, encode_query
 from bm25v.search.matching import HYBRID_WEIGHT
 from bm25v.search.query import Mode
+from bm25v.searchable import Searchable
 from bm25v.vocabulary import Encoding
 from bm25v.vocabulary.bag import LEVELS, Bag, FullBag, to_levels
 from tests import test_cli
@@ -605,7 +613,7 @@ def test_a_writer_killed_before_the_statistics_is_noticed_and_mended(
     results = qdrant.collection.search(make_encoding(3))
     assert len(results) == 10
     assert any("reconcile" in note for note in results.notes)
-    with pytest.raises(EngineError, match="reconcile"):
+    with pytest.raises(GalleryLocked, match="reconcile"):
         load_gallery(qdrant.calls, source.store)
     report = reconcile(qdrant.calls)
     assert (report.n_before, report.n_images, report.was_marked) == (300, 305, True)
@@ -795,7 +803,7 @@ def test_other_parameters_and_formats_are_refused(qdrant: Opened, tmp_path: Path
 
 
 def test_a_second_writer_is_refused(qdrant: Opened) -> None:
-    with QdrantWriter(qdrant.calls), pytest.raises(EngineError, match="is written to by process"):
+    with QdrantWriter(qdrant.calls), pytest.raises(GalleryLocked, match="is written to by process"):
         qdrant.remove(PATHS[:1])
 
 

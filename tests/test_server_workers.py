@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bm25v import Gallery
+from bm25v.searchable import Searchable
 from bm25v.server.problems import Problem
 from bm25v.server.workers import Workers
 from tests.http_server import Client, serving, wait_until
@@ -33,7 +34,7 @@ def client(gallery: Gallery, workers: Workers, tmp_path: Path) -> Iterator[Clien
         yield client
 
 
-def get_pid(gallery: Gallery) -> int:
+def get_pid(collection: Searchable) -> int:
     """Return the process that this runs in."""
     return os.getpid()
 

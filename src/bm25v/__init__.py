@@ -38,11 +38,12 @@ from bm25v.errors import (
 from bm25v.privacy import silence_libraries
 
 if TYPE_CHECKING:
-    from bm25v.api import EngineGallery, Gallery, explain
+    from bm25v.api import Gallery, explain
     from bm25v.backbones.protocol import Backbone, Features
     from bm25v.client import Client
     from bm25v.duplicates.groups import Duplicate, DuplicateGroup
     from bm25v.duplicates.similarity import Similarity
+    from bm25v.engine_gallery import EngineGallery
     from bm25v.explanations.explanation import Explanation, Part
     from bm25v.explanations.samples import PatchBox
     from bm25v.explanations.word_examples import WordExample
@@ -168,7 +169,7 @@ _HOMES = {
     "Duplicate": "bm25v.duplicates.groups",
     "DuplicateGroup": "bm25v.duplicates.groups",
     "Encoding": "bm25v.vocabulary.vocabulary",
-    "EngineGallery": "bm25v.api",
+    "EngineGallery": "bm25v.engine_gallery",
     "Explanation": "bm25v.explanations.explanation",
     "Failure": "bm25v.gallery.indexing",
     "Features": "bm25v.backbones.protocol",

@@ -1,134 +1,40 @@
-"""The classes that people use: `Gallery`, and `EngineGallery` for collections in other engines.
+"""The class that people use: `Gallery`. It composes storage, search, explanation and duplicates.
 
-They compose storage, search, explanation and duplicates.
-
-Not this module's job: any logic of its own.
+Not this module's job: any logic of its own; collections in other engines (`engine_gallery`).
 """
 
 import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import Unpack
 
 from bm25v.duplicates import DuplicateGroup, find_duplicates
-from bm25v.errors import MissingExtra, WrongUse
+from bm25v.engine_gallery import EngineGallery
+from bm25v.errors import WrongUse
 from bm25v.exchange.ciff import export_ciff
 from bm25v.exchange.galleries import create_gallery, export_bags, load_bags
 from bm25v.exchange.parquet import BagFolder
-from bm25v.explanations.explanation import Explanation, explain_hit, explain_hits
-from bm25v.explanations.word_statistics import WordList, WordStatistics, WordUse
+from bm25v.explanations.explanation import Explanation
+from bm25v.explanations.word_statistics import WordList, WordOrder, WordStatistics, WordUse
 from bm25v.gallery.catalog_schema import FILE_NAME
 from bm25v.gallery.file_state import check_path
 from bm25v.gallery.indexing import IndexReport, index_files, index_images, parse_images
 from bm25v.gallery.selection import GalleryImage, ImageFilter, Period, Size, to_gallery_image
-from bm25v.gallery.store import GalleryInfo, GalleryStore
+from bm25v.gallery.store import GalleryStore
 from bm25v.gallery.verify import find_problems
 from bm25v.gallery.writer import Writer
 from bm25v.images import ImageInput
 from bm25v.index.bm25 import Bm25Parameters
 from bm25v.progress import Progress, no_progress
-from bm25v.search import embedded, engine
+from bm25v.search import embedded
 from bm25v.search.calibration import calibrate, has_changed, needs_calibration
-from bm25v.search.contract import SearchEngine
 from bm25v.search.embedded import EmbeddedEngine, search_together
 from bm25v.search.query import Query, QueryImage, QueryOptions, list_paths
-from bm25v.search.results import Match, Results, let_explain
+from bm25v.search.results import Results
 from bm25v.search.word_naming import name_by_concepts
-from bm25v.vocabulary import DEFAULT, Encoding, Vocabulary
-
-if TYPE_CHECKING:
-    from bm25v.engines.qdrant import QdrantEngine
-
-PathInput = str | os.PathLike[str]
-NamedImages = Mapping[str, ImageInput] | Iterable[tuple[str, ImageInput]]
-
-
-class Searchable:
-    """What a gallery and a collection of another engine have in common: searching, explaining."""
-
-    def __init__(self, engine: SearchEngine) -> None:
-        self.engine = engine
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The vocabulary that its bags were made with, loaded on first use."""
-        return self.engine.vocabulary
-
-    @property
-    def word_names(self) -> Mapping[int, str]:
-        """The names of words: those given in this collection, else those of the vocabulary."""
-        return self.engine.word_names
-
-    def search(
-        self,
-        query: Query | QueryImage | Iterable[QueryImage] | None = None,
-        **options: Unpack[QueryOptions],
-    ) -> Results:
-        """Return the images most similar to an image, or to several; `Query` has all options.
-
-        >>> import tempfile
-        >>> from PIL import Image
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> for colour in ("red", "blue"):
-        ...     Image.new("RGB", (64, 64), colour).save(folder / f"{colour}.png")
-        >>> gallery = Gallery.create(folder / "g", vocabulary="toy")
-        >>> gallery.add(folder).added
-        2
-        >>> red = gallery.search(folder / "red.png", region=(0, 0, 0.5, 1), include_query=True)
-        >>> word = red[0].words[0].word
-        >>> [Path(hit.path).name for hit in gallery.search(must=word)]
-        ['red.png']
-        >>> gallery.search(folder / "red.png", without=word, mode="words").no_match
-        '0 of 7 words shared with any image that does not have word 163'
-        """
-        checked = _as_query(query, options)
-        return self._let_explain(checked, engine.search(self.engine, checked))
-
-    def search_many(
-        self, queries: Iterable[Query | QueryImage], **options: Unpack[QueryOptions]
-    ) -> list[Results]:
-        """Search with many images or queries on all CPUs; each result is that of `search`.
-
-        The options are those of the images; a `Query` has its own.
-        """
-        checked = _as_queries(queries, options)
-        return self._let_explain_all(checked, engine.search_many(self.engine, checked))
-
-    def _let_explain_all(self, queries: list[Query], found: list[Results]) -> list[Results]:
-        pairs = zip(queries, found, strict=True)
-        return [self._let_explain(query, results) for query, results in pairs]
-
-    def _let_explain(self, query: Query, results: Results) -> Results:
-        one, several = partial(self.explain, query), partial(explain_hits, self.engine, query)
-        return let_explain(results, one, several)
-
-    def match(
-        self,
-        query: Query | QueryImage | Iterable[QueryImage] | None,
-        path: PathInput,
-        **options: Unpack[QueryOptions],
-    ) -> Match:
-        """Return how one image compares with a query."""
-        return engine.match_path(self.engine, _as_query(query, options), os.fspath(path))
-
-    def explain(
-        self,
-        query: Query | QueryImage | Iterable[QueryImage] | None,
-        hit: PathInput,
-        *,
-        encoding: Encoding | None = None,
-        image: ImageInput | None = None,
-        **options: Unpack[QueryOptions],
-    ) -> Explanation:
-        """Return why an image matches a query: which words, and where.
-
-        `encoding` saves encoding the query's image again. `image` is that of the hit, if it was
-        added from memory, or if its file is not here any more.
-        """
-        checked = _as_query(query, options)
-        return explain_hit(self.engine, checked, os.fspath(hit), encoding=encoding, image=image)
+from bm25v.searchable import NamedImages, PathInput, Searchable, as_queries
+from bm25v.vocabulary import DEFAULT, Vocabulary
 
 
 class Gallery(Searchable):
@@ -207,12 +113,6 @@ class Gallery(Searchable):
     def close(self) -> None:
         """Release the files; the gallery cannot be used afterwards."""
         self.store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __len__(self) -> int:
         return self.store.catalog.n_live()
@@ -405,7 +305,7 @@ class Gallery(Searchable):
         """
         if device is None:
             return super().search_many(queries, **options)
-        checked = _as_queries(queries, options)
+        checked = as_queries(queries, options)
         found = search_together(EmbeddedEngine(self.store), checked, self._find_on(device))
         return self._let_explain_all(checked, found)
 
@@ -414,9 +314,21 @@ class Gallery(Searchable):
 
         return self._devices.setdefault(device, SearchOnDevice(device))
 
-    def words(self, *, best: int = 3) -> WordList:
-        """Return the words in use, by number, each with the images where it is strongest."""
-        return self._word_statistics.all_words(best=best)
+    def words(
+        self,
+        *,
+        best: int = 3,
+        sort: WordOrder = "word",
+        offset: int = 0,
+        limit: int | None = None,
+    ) -> WordList:
+        """Return the words in use, or some of them, each with the images where it is strongest.
+
+        They are in the order of their numbers, or of how many images have them: `sort` is "df" for
+        most images first, "idf" for fewest.
+        """
+        words = self._word_statistics.all_words(best=best, sort=sort)
+        return words[offset : None if limit is None else offset + limit]
 
     def word(self, word: int) -> WordUse:
         """Return everything that the gallery knows about one word."""
@@ -432,60 +344,9 @@ class Gallery(Searchable):
         """Return groups of the same and, with `near`, nearly the same images."""
         return find_duplicates(self.store, near=near, progress=progress)
 
-    def info(self) -> GalleryInfo:
-        """Return facts about the gallery."""
-        return self.store.info()
-
     def problems(self) -> list[str]:
         """Check every row and return what is wrong, one line per problem."""
         return self.store.retry(lambda: find_problems(self.path, self.store.catalog))
-
-
-class EngineGallery(Searchable):
-    """A collection in another engine: `EngineGallery.open("qdrant://host:6334/images")`.
-
-    It is searched and explained like a gallery. Needs the extra `[qdrant]`. `bm25v load --engine`
-    fills it; any number of processes may search while one writes.
-    """
-
-    def __init__(self, engine: "QdrantEngine") -> None:
-        super().__init__(engine)
-        self._engine = engine
-
-    @classmethod
-    def open(cls, address: str) -> "EngineGallery":
-        """Open a collection by its address."""
-        from bm25v.engines import parse_address
-
-        parsed = parse_address(address)
-        try:
-            from bm25v.engines.qdrant import QdrantEngine
-        except ImportError as error:
-            raise MissingExtra(f"the engine {parsed}", "qdrant") from error
-        return cls(QdrantEngine(parsed))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __len__(self) -> int:
-        return self._engine.refresh().statistics.n
-
-    def __repr__(self) -> str:
-        return f"<EngineGallery {self.engine.location}>"
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._engine.close()
-
-    def remove(self, paths: PathInput | Iterable[PathInput], *, recursive: bool = True) -> int:
-        """Remove images, by path or id, or all images in a folder; return how many there were."""
-        from bm25v.engines.writer import QdrantWriter
-
-        with QdrantWriter(self._engine.calls) as writer:
-            return writer.remove(list_paths(paths), recursive=recursive)
 
 
 def explain(
@@ -498,17 +359,3 @@ def explain(
 ) -> Explanation:
     """Return why an image of a gallery matches a query; the same as `Gallery.explain`."""
     return gallery.explain(query, hit, image=image, **options)
-
-
-def _as_query(
-    query: Query | QueryImage | Iterable[QueryImage] | None, options: QueryOptions
-) -> Query:
-    if not isinstance(query, Query):
-        return Query.of(query, **options)
-    if options:
-        raise WrongUse(f"{', '.join(options)} beside a Query: set them in the Query")
-    return query
-
-
-def _as_queries(queries: Iterable[Query | QueryImage], options: QueryOptions) -> list[Query]:
-    return [q if isinstance(q, Query) else Query.of(q, **options) for q in queries]

@@ -9,7 +9,6 @@ import click
 from bm25v.cli.options import json_option
 from bm25v.cli.printing import echo, print_json
 from bm25v.display import count, duration
-from bm25v.errors import MissingExtra
 
 if TYPE_CHECKING:
     from bm25v.engines.calls import Calls
@@ -86,11 +85,9 @@ def load_engine(
 
 
 def _connect(url: str) -> "Calls":
-    from bm25v.engines import parse_address
+    from bm25v.engines import find_engine
 
-    address = parse_address(url)
-    try:
-        from bm25v.engines.loading import open_calls
-    except ImportError as error:
-        raise MissingExtra(f"the engine {address}", "qdrant") from error
+    address = find_engine(url)
+    from bm25v.engines.loading import open_calls
+
     return open_calls(address)

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from bm25v.errors import WrongUse
 
 if TYPE_CHECKING:
-    from bm25v.api import EngineGallery, Gallery
+    from bm25v.api import Gallery
+    from bm25v.engine_gallery import EngineGallery
     from bm25v.search import QueryOptions
 
 
@@ -186,9 +188,15 @@ def query_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def open_collection(gallery_path: Path, engine: str | None) -> "Gallery | EngineGallery":
     """Open the collection of an engine if one is given, else the gallery."""
-    from bm25v.api import EngineGallery, Gallery
+    from bm25v.api import Gallery
+    from bm25v.engine_gallery import EngineGallery
 
-    return Gallery.open(gallery_path) if engine is None else EngineGallery.open(engine)
+    if engine is None:
+        return Gallery.open(gallery_path)
+    source = click.get_current_context().get_parameter_source("gallery_path")
+    if source == ParameterSource.COMMANDLINE:
+        raise WrongUse("--gallery and --engine: give one of them")
+    return EngineGallery.open(engine)
 
 
 def is_empty_query(options: "QueryOptions") -> bool:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
-from bm25v.cli.options import PathType, gallery_option
+from bm25v.cli.options import PathType, engine_option, gallery_option, open_collection
 from bm25v.cli.printing import echo
 from bm25v.errors import MissingExtra, WrongUse
 
 
 @click.command("serve")
 @gallery_option
+@engine_option
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="The address or name to listen at."
 )
@@ -74,6 +75,7 @@ from bm25v.errors import MissingExtra, WrongUse
 @click.option("--open", "open_page", is_flag=True, help="Open the address in a browser.")
 def serve(
     gallery_path: Path,
+    engine: str | None,
     host: str,
     port: int,
     token_file: Path | None,
@@ -95,18 +97,25 @@ def serve(
 
     if exclude and not watch:
         raise WrongUse("--exclude leaves images out of --watch: give both, or none")
+    if watch and engine is not None:
+        raise WrongUse("--watch and --engine: a gallery on this machine follows folders; give -g")
     try:
         from bm25v.server.run import serve as run
+        from bm25v.server.watch import Watcher
     except ImportError as error:
         raise MissingExtra("bm25v serve", "serve") from error
 
     def announce(url: str) -> None:
-        echo(f"serving {gallery_path} at {url} (Ctrl-C stops it)")
+        echo(f"serving {engine or gallery_path} at {url} (Ctrl-C stops it)")
         if open_page:
             webbrowser.open(url)
 
     token = None if token_file is None else read_token(token_file)
-    opened = Gallery.open_or_create(gallery_path) if watch else Gallery.open(gallery_path)
+    watcher = None
+    if watch:
+        followed = Gallery.open_or_create(gallery_path)
+        watcher = Watcher(followed, watch, exclude=exclude)
+    opened = followed if watch else open_collection(gallery_path, engine)
     with opened as gallery, suppress(KeyboardInterrupt):
         run(
             gallery,
@@ -117,8 +126,7 @@ def serve(
             writable=writable,
             strip_metadata=strip_metadata,
             allow_hosts=allow_hosts,
-            watch=watch,
-            exclude=exclude,
+            watcher=watcher,
             workers=workers,
             announce=announce,
         )

@@ -9,7 +9,18 @@ search, contributions and explanations, which are the same for every engine.
 import os
 
 from bm25v.engines.address import Address, parse_address
+from bm25v.errors import MissingExtra
 
-__all__ = ["Address", "parse_address"]
+__all__ = ["Address", "find_engine", "parse_address"]
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # before it is imported: else it prints by itself
+
+
+def find_engine(url: str) -> Address:
+    """Return the parts of an address; raise `MissingExtra` if its client is not installed."""
+    address = parse_address(url)
+    try:
+        import qdrant_client  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra(f"the engine {address}", "qdrant") from error
+    return address

@@ -43,7 +43,7 @@ class Origin:
     n_images: int  # for the progress
     calibration: Calibration | None = None
     names: Mapping[int, str] | None = None  # that people gave; None keeps those of the collection
-    word_names: Mapping[int, str] | None = None  # of all words; None: those of the vocabulary
+    other_names: Mapping[int, str] | None = None  # of other words; None: those of the vocabulary
 
 
 def load_gallery(
@@ -59,7 +59,7 @@ def load_gallery(
     def load(snapshot: Snapshot) -> Added:
         check_full_bags(store, snapshot)
         statistics, vocabulary = snapshot.searcher.statistics, store.vocabulary
-        names = dict(store.word_names)
+        others = dict(store.names.merge_others(vocabulary.word_names))
         origin = Origin(
             BagSettings(store.catalog.meta, snapshot.state.full_bags),
             _own_dim(vocabulary),
@@ -67,7 +67,7 @@ def load_gallery(
             statistics.n,
             snapshot.state.calibration,
             dict(store.names.current()),
-            None if names == vocabulary.word_names else names,
+            None if others == vocabulary.word_names else others,
         )
         with read_unchanged(store, snapshot):
             images = (image for part in read_images(store, snapshot) for image in part)
@@ -123,9 +123,9 @@ def load_images(
             total = total.plus(writer.add(batch))
             progress("loading", sum(total), max(origin.n_images, sum(total)))
         if origin.names is not None:
-            writer.describe(
-                names=origin.names, word_names=origin.word_names, calibration=origin.calibration
-            )
+            names = {**writer.state.names, **origin.names}  # some may be given in the collection
+            others, calibration = origin.other_names, origin.calibration
+            writer.describe(names=names, other_names=others, calibration=calibration)
     return total
 
 

@@ -89,14 +89,14 @@ class QdrantEngine:
 
     @property
     def own_names(self) -> Mapping[int, str]:
-        """The names that people gave to words before the collection was loaded."""
+        """The names that people gave to words, in the gallery or in this collection."""
         return self._state.names
 
     @property
     def word_names(self) -> Mapping[int, str]:
-        """The names of words as the gallery had them, else those of the vocabulary."""
-        names = self._state.word_names
-        return self.vocabulary.word_names if names is None else names
+        """The names that people gave; for other words those of the gallery or the vocabulary."""
+        others, own = self._state.other_names, self._state.names
+        return {**(self.vocabulary.word_names if others is None else others), **own}
 
     @locked_cached_property
     def vocabulary_names(self) -> PhraseIndex:

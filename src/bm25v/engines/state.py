@@ -6,6 +6,7 @@ job: when they change (`writer`).
 """
 
 import base64
+import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -42,7 +43,7 @@ class CollectionState:
     rewriting_to: float | None = None  # the average length to which stored values are changed
     calibration: Calibration | None = None
     names: Mapping[int, str] = field(default_factory=dict)  # that people gave to words
-    word_names: Mapping[int, str] | None = None  # of all words; None: those of the vocabulary
+    other_names: Mapping[int, str] | None = None  # of other words; None: those of the vocabulary
     revision: int = 0  # changes with everything else
 
     @property
@@ -106,7 +107,8 @@ def create_state(calls: Calls, state: CollectionState, replicas: int) -> None:
     beside = calls.of(calls.collection + SUFFIX)
     if not beside.exists():
         beside.create(vectors_config={}, shard_number=1, replication_factor=replicas)
-    write_state(calls, state)
+    now = time.time_ns() // 10**6  # so that a collection of the same name had other revisions
+    write_state(calls, replace(state, revision=now))
 
 
 def write_state(calls: Calls, state: CollectionState) -> CollectionState:
@@ -130,7 +132,7 @@ def _to_payload(state: CollectionState) -> dict[str, Any]:
         "rewriting_to": state.rewriting_to,
         "calibration": None if state.calibration is None else list(state.calibration),
         "names": _pack_names(state.names),
-        "word_names": None if state.word_names is None else _pack_names(state.word_names),
+        "other_names": None if state.other_names is None else _pack_names(state.other_names),
         "revision": state.revision,
     }
 
@@ -149,7 +151,7 @@ def _parse(payload: Mapping[str, Any]) -> CollectionState:
         rewriting_to=payload["rewriting_to"],
         calibration=None if calibration is None else Calibration(*calibration),
         names=_unpack_names(payload["names"]) or {},
-        word_names=_unpack_names(payload["word_names"]),
+        other_names=_unpack_names(payload["other_names"]),
         revision=payload["revision"],
     )
 

@@ -8,7 +8,8 @@ this module's job: where the images come from (`loading`).
 
 import os
 import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -39,13 +40,15 @@ from bm25v.engines.state import (
     read_state,
     write_state,
 )
-from bm25v.errors import EngineError, WrongUse
+from bm25v.errors import EngineError, GalleryLocked, WrongUse
 from bm25v.exchange.bags import ImageBags
 from bm25v.index.bm25 import Statistics
 from bm25v.progress import Progress, no_progress
+from bm25v.vocabulary.names import check_names
 
 _KEYWORDS = ("content", FOLDERS)  # fields of the payload that have an index
 _INTEGERS = ("width", "height", "taken", "seconds")
+_PAUSE = 0.1  # seconds between two looks at whether another process still writes
 
 
 class Added(NamedTuple):
@@ -100,19 +103,14 @@ def create_collection(
 class QdrantWriter:
     """Writes to a collection, as a context manager; one at a time."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    def __init__(self, calls: Calls, *, timeout: float = 0.0) -> None:
+        self._calls, self._timeout = calls, timeout
 
     def __enter__(self) -> Self:
-        state = read_state(self._calls)
-        if state.writer is not None:
-            raise EngineError(
-                f"{self._calls.where} is written to by {state.writer}; if that was killed, run "
-                "`bm25v reconcile --engine` first"
-            )
+        state = self._wait_for_others()
         self.state = write_state(self._calls, replace(state, writer=_describe_writer()))
         if read_state(self._calls).writer not in (self.state.writer, None):  # None: a late replica
-            raise EngineError(f"another process has begun to write to {self._calls.where}")
+            raise GalleryLocked(f"another process has begun to write to {self._calls.where}")
         self._layout = state.layout
         self._is_certain = True  # whether the statistics are those of the points
         return self
@@ -123,6 +121,18 @@ class QdrantWriter:
         elif self._is_certain:
             with suppress(EngineError):  # the first error is reported; the mark stays
                 self._write(replace(self.state, writer=None))
+
+    def _wait_for_others(self) -> CollectionState:
+        """Return the state that no other process writes to any more."""
+        end = time.monotonic() + self._timeout
+        while (state := read_state(self._calls)).writer is not None:
+            if time.monotonic() >= end:
+                raise GalleryLocked(
+                    f"{self._calls.where} is written to by {state.writer}; if that was killed, run "
+                    "`bm25v reconcile --engine` first"
+                )
+            time.sleep(_PAUSE)
+        return state
 
     def add(self, images: Sequence[ImageBags]) -> Added:
         """Add images, or replace those at the same paths; what is there already is not written."""
@@ -166,6 +176,11 @@ class QdrantWriter:
             self._is_certain = True
             n_removed += len(records)
         return n_removed
+
+    def name_words(self, names: Mapping[int, str | None]) -> None:
+        """Name words, or clear their names with None; if one change is wrong, none is made."""
+        changed = {**self.state.names, **check_names(names, self.state.meta.n_words)}
+        self.describe(names={word: name for word, name in changed.items() if name is not None})
 
     def describe(self, **facts: Any) -> None:
         """Set other facts of the state: names, calibration."""

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, SupportsIndex, overload
+from typing import TYPE_CHECKING, Literal, NamedTuple, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,7 @@ _COLUMNS = {  # of WordList.to_pandas()
 }
 
 Rows = NDArray[np.int64]
+WordOrder = Literal["word", "df", "idf"]  # by number, most images first, fewest first
 
 
 class ImageWithWord(NamedTuple):
@@ -120,7 +121,7 @@ class WordUse:
 
     facts: WordInGallery
     n: int  # images in the gallery
-    images: tuple[ImageWithWord, ...]  # all that have it, strongest first
+    images: tuple[ImageWithWord, ...]  # that have it, strongest first; of an engine, the first ones
     companions: tuple[SharedWord, ...]  # words that are often in the same images
     folders: tuple[FolderWithWord, ...]  # where it is most frequent first; none if all are in one
 
@@ -158,9 +159,12 @@ class WordStatistics:
         self._store = store
         self._listing: _Listing | None = None
 
-    def all_words(self, *, best: int = 3) -> WordList:
-        """Return the words in use, by number."""
-        return WordList(self._store.read(lambda snapshot: self._list_words(snapshot, best)).words)
+    def all_words(self, *, best: int = 3, sort: WordOrder = "word") -> WordList:
+        """Return the words in use."""
+        words = self._store.read(lambda snapshot: self._list_words(snapshot, best)).words
+        if sort != "word":
+            words = sorted(words, key=lambda word: -word.df if sort == "df" else word.df)
+        return WordList(words)
 
     def word(self, word: int) -> WordUse:
         """Return everything about one word."""
@@ -232,10 +236,16 @@ def count_folders(paths: Sequence[str], with_word: Sequence[str]) -> tuple[Folde
     >>> count_folders(paths[:2], with_word=paths[:1])
     ()
     """
-    all_counts, word_counts = _count_by_folder(paths), _count_by_folder(with_word)
+    return compare_folders(_count_by_folder(paths), _count_by_folder(with_word))
+
+
+def compare_folders(
+    all_counts: Counter[str], word_counts: Counter[str]
+) -> tuple[FolderWithWord, ...]:
+    """Return how frequent a word is in each folder; both count images by a folder's name."""
     if len(all_counts) < 2:
         return ()
-    share = len(with_word) / len(paths)
+    share = word_counts.total() / all_counts.total()
     folders = [
         FolderWithWord(name, all_counts[name], n, n / all_counts[name] / share)
         for name, n in word_counts.items()

@@ -82,7 +82,7 @@ def index_files(
 ) -> IndexReport:
     """Add, update and move images so that the gallery agrees with the files at these paths."""
     start = time.perf_counter()
-    _check_workers(workers)
+    check_workers(workers)
     require_images(paths, exclude)
     report = IndexReport()
     report.upgraded = add_full_bags(writer, vocabulary, workers or available_cpus(), progress)
@@ -110,10 +110,10 @@ def index_images(
 ) -> IndexReport:
     """Add images from memory, and replace those whose ids the gallery has already."""
     start = time.perf_counter()
-    _check_workers(workers)
+    check_workers(workers)
     report = IndexReport()
     report.upgraded = add_full_bags(writer, vocabulary, workers or available_cpus(), progress)
-    checked = _check_named_images(named)
+    checked = check_named_images(named)
     _add_images(writer, vocabulary, checked, total, report, workers, progress)
     return _finish(writer, report, start)
 
@@ -161,7 +161,8 @@ def _check_pairs(pairs: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         yield pair
 
 
-def _check_named_images(named: Iterable[tuple[Any, Any]]) -> Iterator[NamedImage]:
+def check_named_images(named: Iterable[tuple[Any, Any]]) -> Iterator[NamedImage]:
+    """Yield images from memory; raise `WrongUse` for an id or an image that is none."""
     seen: set[str] = set()
     for name, image in named:
         if not isinstance(name, str) or not name.strip():
@@ -177,7 +178,8 @@ def _check_named_images(named: Iterable[tuple[Any, Any]]) -> Iterator[NamedImage
             raise WrongUse(f"image {name!r}: {error}") from None
 
 
-def _check_workers(workers: int | None) -> None:
+def check_workers(workers: int | None) -> None:
+    """Raise `WrongUse` for a number of threads below 1."""
     if workers is not None and workers < 1:
         raise WrongUse(f"workers = {workers}: give at least 1")
 

@@ -60,10 +60,14 @@ class WordNames:
         parts = (self._read_table(AUTOMATIC), vocabulary_names, self.suggested(), self.current())
         merged = self._merged
         if merged is None or any(map(operator.is_not, merged[0], parts)):
-            automatic, own, suggested, current = parts
-            names = MappingProxyType({**(suggested or {**automatic, **own}), **current})
+            others = self.merge_others(vocabulary_names)
+            names = MappingProxyType({**others, **self.current()})
             self._merged = merged = (parts, names)
         return merged[1]
+
+    def merge_others(self, vocabulary_names: Mapping[int, str]) -> Mapping[int, str]:
+        """Return the names that words have if people give none."""
+        return self.suggested() or {**self._read_table(AUTOMATIC), **vocabulary_names}
 
     def replace_suggestions(self, names: Mapping[int, str], notes: Mapping[int, str]) -> None:
         """Write suggested names instead of those before; notes say why."""
@@ -100,12 +104,7 @@ class WordNames:
 
     def update(self, changes: Mapping[int, str | None]) -> None:
         """Name words, or clear names with None; if one change is wrong, none is made."""
-        valid = {
-            tables.check_word(word, self._meta.n_words): None
-            if name is None
-            else tables.check_name(name)
-            for word, name in changes.items()
-        }
+        valid = tables.check_names(changes, self._meta.n_words)
         require_gallery(self._folder)  # the lock would create a missing folder
         with disk_errors(self._folder):
             try:

@@ -11,8 +11,8 @@ from fastapi import FastAPI
 from starlette.responses import Response
 
 import bm25v
-from bm25v.api import Gallery
 from bm25v.privacy import cache_folder
+from bm25v.searchable import Searchable
 from bm25v.server import problems
 from bm25v.server.access import Access
 from bm25v.server.changes import change_routes
@@ -45,7 +45,7 @@ to its score. An image has an `id` in all responses, which other requests accept
 
 
 def create_app(
-    gallery: Gallery,
+    gallery: Searchable,
     access: Access,
     *,
     max_body: int = MAX_BODY,
@@ -102,7 +102,7 @@ def create_app(
     return Guard(app, access, metrics, max_body=max_body)
 
 
-def _add_status_routes(app: FastAPI, gallery: Gallery, metrics: Metrics) -> None:
+def _add_status_routes(app: FastAPI, gallery: Searchable, metrics: Metrics) -> None:
     @app.get("/healthz", tags=["status"], responses=describe_json(STATUS))
     async def is_alive() -> Response:
         """Say that the server runs."""
@@ -111,11 +111,11 @@ def _add_status_routes(app: FastAPI, gallery: Gallery, metrics: Metrics) -> None
     @app.get(
         "/readyz",
         tags=["status"],
-        responses={**describe_json(STATUS), **problems.describe(500)},
+        responses={**describe_json(STATUS), **problems.describe(500, 503)},
     )
     def is_ready() -> Response:
         """Say that the gallery can be searched."""
-        gallery.store.snapshot()
+        gallery.engine.read(lambda view: view.statistics)
         return json_response({"status": "ready"})
 
     @app.get(

@@ -14,8 +14,8 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bm25v.api import Gallery
 from bm25v.errors import ImageError
+from bm25v.searchable import Searchable
 from bm25v.server import problems
 from bm25v.server.bodies import ImageId, read_json
 from bm25v.server.images import ImageFiles, to_id
@@ -52,7 +52,7 @@ class NameBody(BaseModel):
     name: str | None = Field(max_length=1000, examples=["striped ear"])
 
 
-def change_routes(gallery: Gallery, files: ImageFiles, encoding: Slots) -> APIRouter:
+def change_routes(gallery: Searchable, files: ImageFiles, encoding: Slots) -> APIRouter:
     """Return the routes that change the gallery."""
     router = APIRouter(
         prefix=PREFIX,

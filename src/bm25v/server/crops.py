@@ -12,11 +12,11 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from bm25v import images
-from bm25v.api import Gallery
 from bm25v.explanations.crops import crop_patch, encode_jpeg
 from bm25v.explanations.samples import PatchBox
 from bm25v.explanations.word_examples import find_examples, find_patch
 from bm25v.gallery.records import ImageRecord
+from bm25v.searchable import Searchable
 from bm25v.server import problems
 from bm25v.server.bodies import ImageId
 from bm25v.server.images import ImageFiles
@@ -33,7 +33,7 @@ Side = Annotated[int, Query(ge=16, le=512, description="The side of the square, 
 
 
 def crop_routes(
-    gallery: Gallery, files: ImageFiles, searching: Slots, thumbnailing: Slots
+    gallery: Searchable, files: ImageFiles, searching: Slots, thumbnailing: Slots
 ) -> APIRouter:
     """Return the routes that cut out words."""
     router = APIRouter(

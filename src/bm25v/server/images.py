@@ -18,7 +18,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from bm25v.api import Searchable
 from bm25v.errors import ImageError
 from bm25v.gallery.file_state import hash_file
 from bm25v.gallery.records import ImageRecord
@@ -26,6 +25,7 @@ from bm25v.gallery.selection import ImageFilter, to_gallery_image
 from bm25v.images import HEAD_SIZE, detect_format, open_stream
 from bm25v.images.streams import Piece, Stream
 from bm25v.images.stripping import strip_metadata
+from bm25v.searchable import Searchable
 from bm25v.server import problems
 from bm25v.server.bodies import ImageId, Offset
 from bm25v.server.problems import Problem

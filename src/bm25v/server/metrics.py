@@ -8,11 +8,13 @@ import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import accumulate
 
 from starlette.types import Scope
 
-from bm25v.api import Gallery
+from bm25v.errors import Bm25vError
+from bm25v.searchable import Searchable
 from bm25v.server.watch import WatchedFolder
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -24,7 +26,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
 class Metrics:
     """Counts the requests of one server."""
 
-    def __init__(self, gallery: Gallery, watched: Sequence[WatchedFolder] = ()) -> None:
+    def __init__(self, gallery: Searchable, watched: Sequence[WatchedFolder] = ()) -> None:
         self._gallery, self._watched = gallery, watched
         self._mutex = threading.Lock()
         self._counts: Counter[tuple[str, str, int]] = Counter()  # by method, route and status
@@ -43,11 +45,8 @@ class Metrics:
 
     def format(self) -> str:
         """Return all metrics as text."""
-        n_images = len(self._gallery)
         lines = [
-            "# HELP bm25v_images Images in the gallery.",
-            "# TYPE bm25v_images gauge",
-            f"bm25v_images {n_images}",
+            *self._format_images(),
             *self._format_watched(),
             "# HELP bm25v_requests_total Requests that were answered.",
             "# TYPE bm25v_requests_total counter",
@@ -67,6 +66,13 @@ class Metrics:
                 lines.append(f"bm25v_request_seconds_sum{label} {self._seconds[route]:.6f}")
                 lines.append(f"bm25v_request_seconds_count{label} {sum(buckets)}")
         return "\n".join(lines) + "\n"
+
+    def _format_images(self) -> Iterator[str]:
+        with suppress(Bm25vError):  # the other metrics are needed most when it cannot be read
+            n_images = len(self._gallery)
+            yield "# HELP bm25v_images Images in the gallery."
+            yield "# TYPE bm25v_images gauge"
+            yield f"bm25v_images {n_images}"
 
     def _format_watched(self) -> Iterator[str]:
         folders = self._watched

@@ -6,22 +6,21 @@ it finishes the requests that it has begun. Not this module's job: what is answe
 
 import signal
 import socket
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import uvicorn
 
-from bm25v.api import Gallery
 from bm25v.errors import Bm25vError, WrongUse
+from bm25v.searchable import Searchable
 from bm25v.server.access import Access
 from bm25v.server.app import create_app
 from bm25v.server.connections import Connection
 from bm25v.server.watch import Watcher
-from bm25v.server.workers import Workers
+from bm25v.server.workers import SEARCHES, Workers
 
 HOST, PORT = "127.0.0.1", 8025
 STOP_SECONDS = 10  # for requests that have begun
@@ -59,7 +58,7 @@ def bind(host: str = HOST, port: int = PORT) -> Bound:
 
 
 def serve(
-    gallery: Gallery,
+    gallery: Searchable,
     *,
     host: str = HOST,
     port: int = PORT,
@@ -68,15 +67,14 @@ def serve(
     writable: bool = False,
     strip_metadata: bool = False,
     allow_hosts: Iterable[str] = (),
-    watch: Sequence[Path] = (),
-    exclude: Sequence[str] = (),
+    watcher: Watcher | None = None,
     workers: int = 1,
     announce: Callable[[str], None],
 ) -> None:
     """Answer requests until SIGINT or SIGTERM; `announce` gets the address first.
 
-    The gallery follows the images in the folders `watch`, without those that match `exclude`. With
-    more than one of `workers`, that many processes search beside this one.
+    `watcher` keeps the gallery current meanwhile. With more than one of `workers`, that many
+    processes search beside this one.
     """
     # SIGTERM ends the process as Ctrl-C does, so that a scan is not cut off.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -90,10 +88,9 @@ def serve(
             insecure=insecure,
             allow_hosts=allow_hosts,
         )
-        gallery.store.snapshot().searcher.build_index()
+        gallery.engine.prepare_for(SEARCHES)
         with suppress(Bm25vError):  # searches by id need no model
             gallery.vocabulary.backbone.load_weights()
-        watcher = Watcher(gallery, watch, exclude=exclude)
         with ExitStack() as stack:
             options: dict[str, Any] = {"writable": writable, "strip_metadata": strip_metadata}
             if workers > 1:
@@ -101,11 +98,11 @@ def serve(
                 options["workers"] = stack.enter_context(closing(Workers(reopen, workers)))
             server = make_server(gallery, access, watcher=watcher, **options)
             announce(bound.url)
-            stack.enter_context(watcher)
+            stack.enter_context(watcher or nullcontext())
             server.run(sockets=[bound.socket])
 
 
-def make_server(gallery: Gallery, access: Access, **options: object) -> uvicorn.Server:
+def make_server(gallery: Searchable, access: Access, **options: object) -> uvicorn.Server:
     """Return a server that is not started yet; `options` are those of `create_app`."""
     config = uvicorn.Config(
         create_app(gallery, access, **options),  # type: ignore[arg-type]

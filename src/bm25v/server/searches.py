@@ -20,7 +20,6 @@ from PIL import Image
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bm25v.api import Gallery
 from bm25v.display import format_json
 from bm25v.explanations.explanation import Explanation
 from bm25v.explanations.heatmaps import make_mask
@@ -29,6 +28,7 @@ from bm25v.gallery.records import ImageRecord
 from bm25v.sae.model import Codes
 from bm25v.search.query import Mode, Query, QueryImage, StoredImage
 from bm25v.search.results import Results
+from bm25v.searchable import Searchable
 from bm25v.server import problems
 from bm25v.server.bodies import (
     MAX_IMAGES,
@@ -72,7 +72,7 @@ _KEPT_CODES = 256  # images whose codes are kept for other words
 
 
 def search_routes(
-    gallery: Gallery, files: ImageFiles, searching: WorkSlots, encoding: Slots
+    gallery: Searchable, files: ImageFiles, searching: WorkSlots, encoding: Slots
 ) -> APIRouter:
     """Return the routes that search and explain; what needs a model is done by `encoding`."""
     router = APIRouter(
@@ -207,7 +207,7 @@ def search_routes(
     return router
 
 
-def search_as_json(upload: Upload[SearchBody], gallery: Gallery) -> str:
+def search_as_json(upload: Upload[SearchBody], gallery: Searchable) -> str:
     """Search with the query of a request; return the results as JSON."""
     results = gallery.search(make_query(upload, ImageFiles(gallery)))
     return format_json(results_to_dict(results, upload.body.words), indent=None)

@@ -4,16 +4,14 @@ In: the gallery, and the beginning of a name. Out: JSON. Not this module's job: 
 """
 
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from pathlib import PurePath
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from bm25v.api import Gallery
-from bm25v.gallery.snapshot import Snapshot
+from bm25v.search.filters import RowFilter
+from bm25v.searchable import Searchable
 from bm25v.server import problems
 from bm25v.server.responses import FOLDERS, PREFIX, TERMS, describe_json, json_response
 from bm25v.server.slots import Slots
@@ -22,25 +20,21 @@ from bm25v.vocabulary.phrases import fold
 _MAX_FOLDERS = 1000
 
 
-def suggestion_routes(gallery: Gallery, searching: Slots) -> APIRouter:
+def suggestion_routes(gallery: Searchable, searching: Slots) -> APIRouter:
     """Return the routes that list folders and names."""
     router = APIRouter(
         prefix=PREFIX, tags=["suggestions"], responses=problems.describe(401, 403, 422, 503)
     )
-    kept: dict[Any, dict[str, Any]] = {}  # of one version of the gallery
 
     @router.get("/folders", responses=describe_json(FOLDERS))
     async def list_folders() -> Response:
         """List the folders with images, each with the number of images in it and below it."""
 
-        def find(snapshot: Snapshot) -> dict[str, Any]:
-            if snapshot.version not in kept:
-                paths = gallery.store.catalog.all_paths(snapshot.state.generation)
-                kept.clear()
-                kept[snapshot.version] = count_images(paths.values())
-            return kept[snapshot.version]
+        def work() -> Response:
+            counts = gallery.engine.read(lambda view: view.count_folders(RowFilter()))
+            return json_response(describe_folders(counts))
 
-        return await searching.run(lambda: json_response(gallery.store.read(find)))
+        return await searching.run(work)
 
     @router.get("/terms", responses=describe_json(TERMS))
     async def list_terms(
@@ -60,27 +54,20 @@ def suggestion_routes(gallery: Gallery, searching: Slots) -> APIRouter:
     return router
 
 
-def count_images(paths: Iterable[str]) -> dict[str, Any]:
-    """Return the folder that holds all images, and the folders below it.
+def describe_folders(counts: Mapping[str, int]) -> dict[str, Any]:
+    """Return the folder that holds all images that are files, and the folders below it.
 
-    >>> count_images(["/p/a/1.jpg", "/p/a/2.jpg", "/p/b/3.jpg", "memory"])
+    >>> describe_folders({"": 3, "/p": 3, "/p/a": 2, "/p/b": 1, "shop": 1})
     {'root': '/p', 'folders': [{'path': '/p/a', 'pictures': 2}, {'path': '/p/b', 'pictures': 1}]}
     """
-    own = Counter(os.path.dirname(path) for path in paths if os.path.isabs(path))
-    if not own:
-        return {"root": "", "folders": []}
-    root = os.path.commonpath(own)
-    counts: Counter[str] = Counter()
-    for folder, n in own.items():
-        for path in (folder, *map(str, PurePath(folder).parents)):
-            if path == root:
-                break
-            counts[path] += n
-    folders = [{"path": path, "pictures": counts[path]} for path in sorted(counts)[:_MAX_FOLDERS]]
-    return {"root": root, "folders": folders}
+    files = {path or os.sep: n for path, n in counts.items() if os.path.isabs(path or os.sep)}
+    n_files = max(files.values(), default=0)
+    root = max((path for path in files if files[path] == n_files), key=len, default="")
+    below = sorted(path for path in files if files[path] < n_files)[:_MAX_FOLDERS]
+    return {"root": root, "folders": [{"path": path, "pictures": files[path]} for path in below]}
 
 
-def _list_names(gallery: Gallery) -> Iterator[str]:
+def _list_names(gallery: Searchable) -> Iterator[str]:
     yield from gallery.word_names.values()
     concepts = gallery.vocabulary.concepts
     if concepts is not None:

@@ -4,15 +4,15 @@ In: the number of a word. Out: JSON with the keys of `bm25v words` and `bm25v in
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
 import bm25v
-from bm25v.api import Gallery
-from bm25v.explanations.word_statistics import ImageWithWord, WordInGallery
+from bm25v.explanations.word_statistics import ImageWithWord, WordInGallery, WordOrder
 from bm25v.pages.commands import name_command
+from bm25v.searchable import Searchable
 from bm25v.server import problems
 from bm25v.server.bodies import Offset
 from bm25v.server.images import to_id
@@ -25,7 +25,7 @@ WordNumber = Annotated[int, Path(ge=0, le=2**31, description="The number of a wo
 
 
 def word_routes(
-    gallery: Gallery, searching: Slots, watched: Sequence[WatchedFolder], *, writable: bool
+    gallery: Searchable, searching: Slots, watched: Sequence[WatchedFolder], *, writable: bool
 ) -> APIRouter:
     """Return the routes below `/words`, and `/stats`."""
     router = APIRouter(
@@ -34,9 +34,7 @@ def word_routes(
 
     @router.get("/words", responses=describe_json(WORD_PAGE))
     async def list_words(
-        sort: Annotated[
-            Literal["word", "df", "idf"], Query(description="df: most images first.")
-        ] = "word",
+        sort: Annotated[WordOrder, Query(description="df: most images first.")] = "word",
         best: Annotated[int, Query(ge=1, le=10, description="Images of each word.")] = 3,
         offset: Offset = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 50,
@@ -44,11 +42,9 @@ def word_routes(
         """List the words in use, each with the images where it is strongest."""
 
         def work() -> Response:
-            words = gallery.words(best=best)
-            if sort != "word":
-                words.sort(key=lambda word: -word.df if sort == "df" else word.df)
-            page = [_word_to_dict(word) for word in words[offset : offset + limit]]
-            counts = {"pictures": len(gallery), "total": len(words)}
+            words = gallery.words(best=best, sort=sort, offset=offset, limit=limit)
+            page, facts = list(map(_word_to_dict, words)), gallery.info()
+            counts = {"pictures": facts.n_images, "total": facts.words_in_use}
             return json_response({**counts, "offset": offset, "limit": limit, "words": page})
 
         return await searching.run(work)
@@ -70,15 +66,15 @@ def word_routes(
     return router
 
 
-def find_word(gallery: Gallery, number: int) -> None:
+def find_word(gallery: Searchable, number: int) -> None:
     """Raise a 404 `Problem` if the vocabulary has no such word."""
-    n_words = gallery.store.catalog.meta.n_words
+    n_words = gallery.engine.meta.n_words
     if number >= n_words:
         detail = f"no word {number}: this vocabulary has words 0 to {n_words - 1}"
         raise Problem(404, "unknown-word", detail)
 
 
-def _describe_word(gallery: Gallery, number: int, n_images: int) -> dict[str, Any]:
+def _describe_word(gallery: Searchable, number: int, n_images: int) -> dict[str, Any]:
     find_word(gallery, number)
     use, names = gallery.word(number), gallery.word_names
     facts = _word_to_dict(use.facts)
@@ -94,7 +90,7 @@ def _describe_word(gallery: Gallery, number: int, n_images: int) -> dict[str, An
             {"name": f.name, "pictures": f.n_images, "has_word": f.has_word} for f in use.folders
         ],
         "purity": use.purity,
-        "name_command": name_command(str(gallery.path), number),
+        "name_command": name_command(gallery.engine.location, number),
     }
 
 

@@ -16,13 +16,15 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from bm25v.api import Gallery
+from bm25v.searchable import Searchable
 from bm25v.server.problems import RETRY, Problem, to_problem
 from bm25v.server.slots import Slots
 from bm25v.threads import available_cpus
 
 T = TypeVar("T")
-Work = Callable[[Gallery], T]
+Work = Callable[[Searchable], T]
+
+SEARCHES = 10**9  # that a server expects: enough to justify an index
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +32,7 @@ _log = logging.getLogger(__name__)
 class Workers:
     """Some processes with the same collection open."""
 
-    def __init__(self, open_collection: Callable[[], Gallery], n: int) -> None:
+    def __init__(self, open_collection: Callable[[], Searchable], n: int) -> None:
         self._workers = [_Worker(open_collection) for _ in range(n)]
         self._free: SimpleQueue[_Worker] = SimpleQueue()
         for worker in self._workers:  # all of them start at the same time
@@ -57,7 +59,7 @@ class Workers:
 class WorkSlots:
     """Does work of requests in processes, or without any in threads of this one."""
 
-    def __init__(self, gallery: Gallery, workers: Workers | None, *, waiting: int) -> None:
+    def __init__(self, gallery: Searchable, workers: Workers | None, *, waiting: int) -> None:
         self._gallery, self._workers = gallery, workers
         self._slots = Slots(available_cpus() if workers is None else len(workers), waiting=waiting)
 
@@ -69,7 +71,7 @@ class WorkSlots:
 
 
 class _Worker:
-    def __init__(self, open_collection: Callable[[], Gallery]) -> None:
+    def __init__(self, open_collection: Callable[[], Searchable]) -> None:
         self._open_collection = open_collection
         self._start()
 
@@ -110,14 +112,14 @@ class _Worker:
         self._process.join()
 
 
-def _answer_work(connection: Connection, open_collection: Callable[[], Gallery]) -> None:
+def _answer_work(connection: Connection, open_collection: Callable[[], Searchable]) -> None:
     """Do one work after the other until the connection ends, which is when the server does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with suppress(EOFError, OSError):
         try:
             collection = open_collection()
-            collection.store.snapshot().searcher.build_index()
+            collection.engine.prepare_for(SEARCHES)
         except Exception as error:
             connection.send(_describe(error))
             return
@@ -127,7 +129,7 @@ def _answer_work(connection: Connection, open_collection: Callable[[], Gallery])
                 connection.send(_attempt(connection.recv(), collection))
 
 
-def _attempt(work: Work[Any], collection: Gallery) -> tuple[Any, Problem | None]:
+def _attempt(work: Work[Any], collection: Searchable) -> tuple[Any, Problem | None]:
     try:
         return work(collection), None
     except Exception as error:

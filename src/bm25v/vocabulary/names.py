@@ -59,6 +59,18 @@ def check_word(word: int, n_words: int) -> int:
     return word
 
 
+def check_names(names: Mapping[int, str | None], n_words: int) -> dict[int, str | None]:
+    """Return new names of words, None for a name to be cleared; raise `WrongUse` if one is wrong.
+
+    >>> check_names({7: " striped ear ", 8: None}, n_words=192)
+    {7: 'striped ear', 8: None}
+    """
+    return {
+        check_word(word, n_words): None if name is None else check_name(name)
+        for word, name in names.items()
+    }
+
+
 def parse_word(text: str, n_words: int) -> int:
     """Return the word that a table names by its number.
 

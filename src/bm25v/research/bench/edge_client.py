@@ -5,6 +5,7 @@ shards of qdrant-edge, Qdrant's engine as a library; points are divided among th
 results are merged by score, as a cluster does. For tests and measurements, where no server is.
 """
 
+import shutil
 import tempfile
 import zlib
 from collections import Counter
@@ -74,6 +75,12 @@ class EdgeClient:
             path = f"{self._folder.name}/{collection_name}-{number}"
             shards.append(edge.EdgeShard.create(path, config))
         self._collections[collection_name] = shards
+
+    def delete_collection(self, collection_name: str) -> None:
+        """Delete a collection."""
+        for number, shard in enumerate(self._collections.pop(collection_name)):
+            shard.close()
+            shutil.rmtree(f"{self._folder.name}/{collection_name}-{number}")
 
     def create_payload_index(
         self, collection_name: str, field_name: str, field_schema: Any, wait: bool

@@ -1,0 +1,399 @@
+"""The HTTP API on a collection in Qdrant: the same JSON as on the gallery that it was loaded from.
+
+The collection is in four shards of qdrant-edge, which answer over gRPC.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+
+from bm25v import EngineGallery, Gallery, WrongUse
+from bm25v.engines import calls as calls_module
+from bm25v.engines import parse_address
+from bm25v.engines.loading import load_gallery, open_calls
+from bm25v.engines.state import SUFFIX
+from bm25v.engines.writer import QdrantWriter, reconcile
+from bm25v.research.bench.edge_client import EdgeClient
+from bm25v.server import changes
+from bm25v.server.images import to_id
+from tests import test_cli
+from tests.browser import CHROMIUM, browser
+from tests.conftest import make_image, make_pixels
+from tests.edge_server import serve_edge
+from tests.http_server import Client, serving
+from tests.test_engines import assert_close, make_edge
+from tests.test_images_from_memory import png
+from tests.test_server import failed
+from tests.test_server_changes import add
+from tests.test_server_page import LOADED, check_health, open_page, text_of
+
+run = test_cli.run
+
+
+class Served(NamedTuple):
+    """A collection, and the gallery that it was loaded from, each with its server."""
+
+    here: Client  # of the gallery
+    there: Client  # of the collection
+    gallery: Gallery
+    engine: EngineGallery
+    photos: Path
+    shards: EdgeClient
+    qdrant: ExitStack  # the server of Qdrant ends when it is closed
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Both servers; the tests change nothing."""
+    yield from serve_both(tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture
+def changeable(tmp_path: Path) -> Iterator[Served]:
+    """The same, for one test that changes the collection."""
+    yield from serve_both(tmp_path, writable=True)
+
+
+def serve_both(folder: Path, **options: Any) -> Iterator[Served]:
+    gallery = make_gallery(folder)
+    with gallery, closing(make_edge()) as shards, ExitStack() as qdrant:
+        address = f"qdrant://127.0.0.1:{qdrant.enter_context(serve_edge(shards))}/images"
+        with closing(open_calls(parse_address(address))) as calls:
+            load_gallery(calls, gallery.store)
+        with (
+            EngineGallery.open(address) as engine,
+            serving(gallery, folder / "here", **options) as here,
+            serving(engine, folder / "there", **options) as there,
+        ):
+            yield Served(here, there, gallery, engine, folder / "photos", shards, qdrant)
+
+
+def make_gallery(folder: Path) -> Gallery:
+    """Return a gallery of files in folders, two of them copies, and of an image from memory."""
+    for n in range(18):
+        path = folder / "photos" / ("cats", "dogs", "dogs/small")[n % 3] / f"{n:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        make_image(n % 17, side=64 + n).save(path)
+    gallery = Gallery.create(folder / "gallery.bm25v", vocabulary="toy")
+    gallery.add(folder / "photos")
+    gallery.add({"shop/cat-7": make_pixels(90)})
+    gallery.name_words({5: "red corner"})
+    return gallery
+
+
+def check_same(served: Served, path: str, *without: str, **options: Any) -> Any:
+    """Send a request to both servers, expect the same JSON, and return it."""
+    method = "POST" if "json" in options or "files" in options else "GET"
+    answers = []
+    for client in (served.here, served.there):
+        response = client.request(method, path, **options)
+        assert response.status_code == 200, response.text
+        answer = response.json()
+        answers.append({key: value for key, value in answer.items() if key not in without})
+    here, there = answers
+    assert_close(there, here)
+    return there
+
+
+def test_images_are_listed_in_another_order(served: Served) -> None:
+    def list_images(client: Client, **options: Any) -> list[dict[str, Any]]:
+        images: list[dict[str, Any]] = []
+        while True:
+            parameters = {**options, "limit": 4, "offset": len(images)}
+            page = client.get("/v1/images", params=parameters).json()
+            assert (page["offset"], page["limit"]) == (len(images), 4)
+            images += page["images"]
+            if len(images) == page["total"]:
+                return sorted(images, key=lambda image: str(image["path"]))
+
+    for options, n in (
+        ({}, 19),
+        ({"folder": str(served.photos / "dogs")}, 12),
+        ({"folder": str(served.photos / "dogs" / "01.png")}, 1),
+        ({"folder": "shop"}, 1),
+        ({"folder": "*3.png"}, 2),
+        ({"min_size": "70", "max_size": "75x80"}, 6),
+    ):
+        images = list_images(served.there, **options)
+        assert images == list_images(served.here, **options)
+        assert len(images) == n
+        assert served.there.get(f"/v1/images/{images[0]['id']}").json() == images[0]
+    failed(served.there.get(f"/v1/images/{to_id('/nowhere')}"), 404, "unknown-image")
+
+
+def test_searches_have_the_same_hits(served: Served) -> None:
+    first, second = (to_id(str(served.photos / name)) for name in ("cats/03.png", "dogs/04.png"))
+    bodies: list[dict[str, Any]] = [
+        {"images": [first], "k": 5, "words": 3},
+        {"images": [first], "offset": 4, "k": 3, "mode": "words"},
+        {"images": [first, second], "negative": [to_id("shop/cat-7")], "mode": "sparse"},
+        {"images": [first], "region": [0, 0, 0.5, 1]},
+        {"must": [5], "folder": [str(served.photos / "dogs")]},
+        {"must": ["red corner"], "boost": {"12": 2.0}},
+        {"images": [first], "like": [second], "mode": "dense"},
+    ]
+    for body in bodies:
+        assert check_same(served, "/v1/search", "ms", json=body)["hits"]
+    check_same(served, "/v1/search", "ms", files={"image": png(40)})
+    for mode in ("hybrid", "dense"):
+        url = f"/v1/images/{to_id('shop/cat-7')}/similar"
+        assert len(check_same(served, url, "ms", params={"mode": mode, "k": 4})["hits"]) == 4
+
+
+def test_an_explanation_has_the_same_examples_of_words(served: Served) -> None:
+    query, hit = (to_id(str(served.photos / name)) for name in ("cats/03.png", "dogs/07.png"))
+    explained = check_same(served, "/v1/explain", params={"query": query, "hit": hit})
+    assert all(len(word["example_ids"]) == 4 for word in explained["words"])
+    assert hit not in explained["words"][0]["example_ids"]
+    check_same(served, "/v1/explain", json={"must": [5], "hit": hit})
+    word = explained["words"][0]["word"]
+    check_same(served, f"/v1/heatmap?image={hit}&word={word}&format=json")
+
+
+def test_words_folders_and_facts_are_the_same(served: Served) -> None:
+    for sort in ("word", "df", "idf"):
+        for parameters in ({"limit": 1000, "best": 2}, {"offset": 7, "limit": 5}):
+            page = check_same(served, "/v1/words", params={"sort": sort, **parameters})
+            assert page["words"]
+    for word in (5, 12):
+        described = check_same(served, f"/v1/words/{word}", "name_command")
+        assert {folder["name"] for folder in described["folders"]} <= {
+            *("cats", "dogs", "small", "shop")
+        }
+        assert described["companions"]
+    folders = check_same(served, "/v1/folders")
+    assert folders["root"] == str(served.photos)
+    assert [folder["pictures"] for folder in folders["folders"]] == [6, 12, 6]
+    assert check_same(served, "/v1/terms?prefix=red") == {"terms": ["red corner"]}
+    sizes = [f"{kind}_bytes_per_picture" for kind in ("bag", "full_bag", "dense", "catalog")]
+    check_same(served, "/v1/stats", "path", *sizes)
+    stats = served.there.get("/v1/stats").json()
+    assert stats["path"] == served.engine.engine.location
+    assert [stats[size] for size in sizes] == [None] * 4
+    assert "bm25v_images 19\n" in served.there.get("/metrics").text
+    assert served.there.get("/readyz").json() == {"status": "ready"}
+    failed(served.there.get("/v1/words/192"), 404, "unknown-word", "0 to 191")
+    command = served.there.get("/v1/words/5").json()["name_command"]
+    assert command == f"bm25v words name 5 'NEW NAME' --engine {stats['path']}"
+
+
+def test_files_thumbnails_and_crops_are_the_same(served: Served) -> None:
+    image = to_id(str(served.photos / "cats/03.png"))
+    word = served.there.get(f"/v1/images/{image}/similar").json()["hits"][0]["words"][0]["word"]
+    for url in (
+        f"/v1/images/{image}/file",
+        f"/v1/images/{image}/thumbnail?size=64",
+        f"/v1/images/{image}/crop?word={word}",
+        f"/v1/words/{word}/crop?size=64",
+    ):
+        here, there = (client.get(url) for client in (served.here, served.there))
+        assert there.status_code == 200, there.text
+        assert there.content == here.content
+    memory = to_id("shop/cat-7")
+    failed(served.there.get(f"/v1/images/{memory}/thumbnail"), 404, "no-file", "from memory")
+
+
+def test_a_file_is_sent_only_if_it_is_the_indexed_one(changeable: Served) -> None:
+    path = changeable.photos / "cats" / "03.png"
+    url = f"/v1/images/{to_id(str(path))}/file"
+    assert changeable.there.get(url).content == path.read_bytes()
+    make_image(77).save(path)
+    failed(changeable.there.get(url), 404, "changed-file")
+    path.unlink()
+    failed(changeable.there.get(url), 404, "no-file", "does not exist")
+    explained = changeable.there.get(
+        "/v1/explain",
+        params={"query": to_id(str(changeable.photos / "dogs/04.png")), "hit": url[11:-5]},
+    ).json()
+    assert any("does not exist" in note for note in explained["notes"])
+
+
+def test_images_are_added_replaced_and_removed(changeable: Served) -> None:
+    there, cat = changeable.there, to_id("shop/cat-8")
+    added = add(there, "shop/cat-8", png(40))
+    assert added.status_code == 201, added.text
+    assert added.json() == {"id": cat, "path": "shop/cat-8", "added": 1, "updated": 0}
+    again = add(there, "shop/cat-8", png(40)).json()
+    assert (again["added"], again["updated"]) == (0, 0)
+    hits = there.upload(png(40), query='{"include_query": true, "k": 1}').json()["hits"]
+    assert [hit["id"] for hit in hits] == [cat]
+    add(changeable.here, "shop/cat-8", png(40))
+    check_same(changeable, f"/v1/images/{cat}/similar", "ms")
+    assert add(there, "shop/cat-8", png(41)).json()["updated"] == 1
+    assert len(changeable.engine) == 20
+    assert there.get("/v1/images?folder=shop").json()["total"] == 2
+    assert there.delete(f"/v1/images/{cat}").json() == {"removed": 1}
+    failed(there.delete(f"/v1/images/{cat}"), 404, "unknown-image")
+    failed(there.delete(f"/v1/images/{to_id('shop')}"), 404, "unknown-image")
+    failed(add(there, "cat", b"no image"), 422, "unreadable-image", "supported format")
+    failed(add(there, "/etc/cat.png", png(1)), 400, "wrong-use", "absolute path")
+    assert len(changeable.engine) == 19
+
+
+def test_words_are_named_in_the_collection(changeable: Served) -> None:
+    there = changeable.there
+    for word, name in ((5, "blue corner"), (6, "stripe")):
+        answer = there.put(f"/v1/words/{word}/name", json={"name": f" {name} "})
+        assert answer.json() == {"word": word, "name": name}
+        assert there.get(f"/v1/words/{word}").json()["name"] == name
+    assert there.post("/v1/search", json={"must": ["stripe"]}).json()["hits"]
+    assert there.put("/v1/words/5/name", json={"name": None}).json()["name"] is None
+    failed(there.put("/v1/words/6/name", json={"name": "12"}), 400, "wrong-use", "number")
+    failed(there.put("/v1/words/192/name", json={"name": "ear"}), 404, "unknown-word")
+    with closing(open_calls(parse_address(changeable.engine.engine.location))) as calls:
+        load_gallery(calls, changeable.gallery.store)
+    names = there.get("/v1/words?limit=1000").json()["words"]
+    assert {w["word"]: w["name"] for w in names if w["name"]} == {5: "red corner", 6: "stripe"}
+
+
+def test_a_request_waits_for_another_writer_and_not_for_ever(
+    changeable: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "_LOCK_SECONDS", 0.1)
+    with closing(open_calls(parse_address(changeable.engine.engine.location))) as calls:
+        with QdrantWriter(calls):
+            locked = add(changeable.there, "dog", png(9))
+            failed(locked, 409, "gallery-locked", "is written to by process")
+            image = to_id(str(changeable.photos / "cats/03.png"))
+            notes = changeable.there.get(f"/v1/images/{image}/similar").json()["notes"]
+            assert "reconcile" in notes[0]
+        assert add(changeable.there, "dog", png(9)).status_code == 201
+        report = reconcile(calls)
+        assert report.n_before == report.n_images == 20
+
+
+ROUTES = ("/v1/images", "/v1/folders", "/v1/words", "/v1/words/5", "/v1/stats", "/readyz")
+
+
+def test_an_engine_that_does_not_answer_is_a_problem(
+    changeable: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls_module, "_FIRST_PAUSE", 0.001)
+    image = to_id(str(changeable.photos / "cats/03.png"))
+    changeable.qdrant.close()
+    there = changeable.there
+    for url in (*ROUTES, f"/v1/images/{image}", f"/v1/images/{image}/similar"):
+        response = there.get(url)
+        failed(response, 503, "engine-unavailable", changeable.engine.engine.location, "running")
+        assert response.headers["retry-after"]
+    failed(add(there, "dog", png(9)), 503, "engine-unavailable")
+    assert there.get("/healthz").status_code == 200
+    metrics = there.get("/metrics")
+    assert metrics.status_code == 200
+    assert "bm25v_images" not in metrics.text
+    assert 'status="503"' in metrics.text
+
+
+def test_a_collection_that_disappears_or_is_replaced_is_a_problem(changeable: Served) -> None:
+    there, shards = changeable.there, changeable.shards
+    location = changeable.engine.engine.location
+
+    def load_again(gallery: Gallery) -> None:
+        for name in ("images", "images" + SUFFIX):
+            shards.delete_collection(name)
+        with closing(open_calls(parse_address(location))) as calls:
+            load_gallery(calls, gallery.store)
+
+    changeable.gallery.remove(changeable.photos / "cats")
+    time.sleep(0.002)  # revisions are milliseconds
+    load_again(changeable.gallery)
+    assert there.get("/v1/stats").json()["pictures"] == 13
+    assert there.get("/v1/words/5").json()["pictures"] == 13
+    other = Gallery.create(changeable.photos.parent / "other", vocabulary="toy", k1=2)
+    load_again(other)
+    failed(there.get("/v1/images"), 503, "engine-unavailable", "replaced by another collection")
+    for name in ("images", "images" + SUFFIX):
+        shards.delete_collection(name)
+    for url in ROUTES:
+        failed(there.get(url), 503, "engine-unavailable", "doesn't exist")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Ctrl-C is a signal")
+def test_the_command_prints_both_addresses_and_stops_on_ctrl_c(served: Served) -> None:
+    address = served.engine.engine.location
+    command = [sys.executable, "-m", "bm25v", "serve", "--engine", address, "--port", "0"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, encoding="utf-8") as server:
+        watchdog = threading.Timer(60, server.kill)
+        watchdog.start()
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        url = next(word for word in line.split() if word.startswith("http://127.0.0.1:"))
+        assert line == f"serving {address} at {url} (Ctrl-C stops it)\n"
+        assert httpx.get(f"{url}v1/stats").json()["pictures"] == 19
+        assert httpx.get(f"{url}v1/stats").json()["writable"] is False
+        server.send_signal(signal.SIGINT)
+        out, err = server.communicate()
+        watchdog.cancel()
+    assert (server.returncode, out, err) == (0, "stopped\n", "")
+
+
+def test_what_cannot_be_served_is_refused_in_one_line(
+    run: Any, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls_module, "ATTEMPTS", 1)
+    address = served.engine.engine.location
+    for engine, options, code, part in (
+        (address, ("--watch", "photos"), 2, "a gallery on this machine follows folders"),
+        (address, ("-g", "gallery.bm25v"), 2, "--gallery and --engine: give one of them"),
+        ("http://host/images", (), 2, "give an address such as qdrant://"),
+        ("qdrant://127.0.0.1:1/images", (), 1, "is the server running at this port"),
+        (address.replace("/images", "/others"), (), 1, "does not exist: `bm25v load --engine`"),
+    ):
+        wrong = run("serve", "--engine", engine, "--port", 0, *options)
+        assert (wrong.code, wrong.out, wrong.err.count("\n")) == (code, "", 1)
+        assert part in wrong.err
+
+
+def test_commands_show_facts_and_name_words(run: Any, changeable: Served) -> None:
+    engine = ("--engine", changeable.engine.engine.location)
+    facts = run("info", *engine).out
+    assert f"gallery         {engine[1]}" in facts
+    assert "bytes" not in facts
+    assert json.loads(run("info", "--json", *engine).out)["pictures"] == 19
+    assert run("words", "name", 7, "striped ear", *engine).out == "word 7: striped ear\n"
+    assert run("words", "name", "striped ear", "--clear", *engine).out == "word 7 has no name now\n"
+    assert run("words", "name", *engine).code == 2
+
+
+def test_images_are_added_from_python(changeable: Served) -> None:
+    engine = changeable.engine
+    images: dict[str, Any] = {"a": make_pixels(50), "b": png(51), "c": b"no image"}
+    report = engine.add(images, workers=2)
+    assert (report.added, report.updated, report.unchanged) == (2, 0, 0)
+    assert [failure.path for failure in report.failed] == ["c"]
+    report = engine.add([("a", make_pixels(50)), ("b", png(52))])
+    assert (report.added, report.updated, report.unchanged) == (0, 1, 1)
+    assert [hit.path for hit in engine.search(png(52), include_query=True, k=1)] == ["b"]
+    with pytest.raises(WrongUse, match="index files into a gallery"):
+        engine.add(changeable.photos)  # type: ignore[arg-type]
+    with pytest.raises(WrongUse, match="no word 192"):
+        engine.name_words({5: "ear", 192: "eye"})
+    assert engine.word_names[5] == "red corner"
+    assert engine.remove(["a", "b"]) == 2
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_the_page_of_a_collection(served: Served, tmp_path: Path) -> None:
+    client, crops = served.there, "#why .word:first-child .crops img"
+    with browser(tmp_path / "profile") as tab:
+        open_page(tab, client)
+        assert "19 images" in tab.wait_for(text_of("main h1"))
+        tab.wait_for(LOADED.format(selector=".cell img"))
+        tab.open(f"{client.base_url}?image={to_id(str(served.photos / 'cats/03.png'))}")
+        tab.wait_for(LOADED.format(selector=".hit img"))
+        tab.click(".hit a")
+        tab.wait_for(LOADED.format(selector=crops))
+        assert tab.value(f"document.querySelectorAll('{crops}').length") == 4
+        check_health(tab, client)
