@@ -196,12 +196,11 @@ def _add_images(
 
 @click.command("info")
 @gallery_option
+@engine_option
 @json_option
-def info(gallery_path: Path, as_json: bool) -> None:
+def info(gallery_path: Path, engine: str | None, as_json: bool) -> None:
     """Show facts about a gallery."""
-    from bm25v.api import Gallery
-
-    with Gallery.open(gallery_path) as gallery:
+    with open_collection(gallery_path, engine) as gallery:
         facts = gallery.info()
     if as_json:
         print_json(facts.to_dict())
@@ -221,8 +220,9 @@ def info(gallery_path: Path, as_json: bool) -> None:
         "words in use": f"{facts.words_in_use:,} of {facts.words:,}",
         "average length": f"{facts.average_length:.1f}",
         "BM25": f"k1 {facts.k1:g}, b {facts.b:g}",
-        "bytes per image": sizes,
     }
+    if engine is None:
+        lines["bytes per image"] = sizes
     if not facts.has_full_bags:
         lines["full bags"] = "none: `bm25v index` on its folders adds them"
     print_facts(lines)

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from bm25v.cli.options import PathType, gallery_option, json_option, open_option
+from bm25v.cli.options import (
+    PathType,
+    engine_option,
+    gallery_option,
+    json_option,
+    open_collection,
+    open_option,
+)
 from bm25v.cli.printing import (
     Column,
     echo,
@@ -29,6 +36,7 @@ if TYPE_CHECKING:
     from bm25v.explanations.word_portrait import RelatedWord, WordPortrait
     from bm25v.explanations.word_statistics import WordInGallery
     from bm25v.progress import Progress
+    from bm25v.searchable import Searchable
     from bm25v.vocabulary import Vocabulary
     from bm25v.vocabulary.naming import WordName
 
@@ -198,7 +206,7 @@ def _relate(word: "RelatedWord", value: str) -> str:
     return f"{word.facts.label} ({value.format(word.value)})"
 
 
-def _find_word(gallery: "Gallery", word: str) -> int:
+def _find_word(gallery: "Searchable", word: str) -> int:
     """Return the number of a word that was given by number or by name."""
     from bm25v.vocabulary.names import find_word
 
@@ -209,10 +217,16 @@ def _find_word(gallery: "Gallery", word: str) -> int:
 @click.argument("word", required=False)
 @click.argument("name", required=False)
 @gallery_option
+@engine_option
 @click.option("--clear", is_flag=True, help="Remove the name instead.")
 @json_option
 def name_word(
-    word: str | None, name: str | None, gallery_path: Path, clear: bool, as_json: bool
+    word: str | None,
+    name: str | None,
+    gallery_path: Path,
+    engine: str | None,
+    clear: bool,
+    as_json: bool,
 ) -> None:
     """Give WORD a NAME, which all searches of this gallery show.
 
@@ -221,14 +235,12 @@ def name_word(
     Without a WORD, the words that have no name are shown one after the other, each in four images,
     the most useful ones first: type a name, press Enter to skip a word, or q to end.
     """
-    from bm25v.api import Gallery
-
     if word is None:
-        _name_by_looking(gallery_path, clear or as_json)
+        _name_by_looking(gallery_path, clear or as_json or engine is not None)
         return
     if (name is None) != clear:
         raise click.UsageError("give a NAME, or --clear to remove it")
-    with Gallery.open(gallery_path) as gallery:
+    with open_collection(gallery_path, engine) as gallery:
         number = _find_word(gallery, word)
         gallery.name_words({number: name})
         new_name = gallery.word_names.get(number)

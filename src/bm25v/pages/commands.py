@@ -36,15 +36,17 @@ def search_command(explanation: Explanation, *more: str) -> str | None:
         return None
     images = [os.path.abspath(path) for path in explanation.query_paths]
     options = _list_options(explanation, query)
-    return join_command("search", *more, *images, *options, "-g", explanation.gallery)
+    return join_command("search", *more, *images, *options, *_choose(explanation.gallery))
 
 
-def word_page_command(gallery: str, word: int) -> str:
-    """Return the command that writes the page of a word.
+def word_page_command(gallery: str, word: int) -> str | None:
+    """Return the command that writes the page of a word; None for a collection of an engine.
 
     >>> word_page_command("my photos/gallery.bm25v", 12)
     "bm25v words show 12 -g 'my photos/gallery.bm25v' -o word-12.html"
     """
+    if _is_address(gallery):
+        return None
     return join_command("words", "show", str(word), "-g", gallery, "-o", f"word-{word}.html")
 
 
@@ -53,8 +55,10 @@ def name_command(gallery: str, word: int) -> str:
 
     >>> name_command("gallery.bm25v", 12)
     "bm25v words name 12 'NEW NAME' -g gallery.bm25v"
+    >>> name_command("qdrant://host:6334/images", 12)
+    "bm25v words name 12 'NEW NAME' --engine qdrant://host:6334/images"
     """
-    return join_command("words", "name", str(word), "NEW NAME", "-g", gallery)
+    return join_command("words", "name", str(word), "NEW NAME", *_choose(gallery))
 
 
 def join_command(*arguments: str) -> str:
@@ -62,6 +66,15 @@ def join_command(*arguments: str) -> str:
     # Windows: has other rules for quotes.
     join = subprocess.list2cmdline if sys.platform == "win32" else shlex.join
     return join(["bm25v", *arguments])
+
+
+def _choose(gallery: str) -> tuple[str, str]:
+    """Return the option that chooses a gallery, or a collection of an engine by its address."""
+    return ("--engine" if _is_address(gallery) else "-g", gallery)
+
+
+def _is_address(gallery: str) -> bool:
+    return "://" in gallery
 
 
 def _is_expressible(explanation: Explanation, query: Query) -> bool:
