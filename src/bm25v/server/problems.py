@@ -28,7 +28,7 @@ _STATUS: dict[type[errors.Bm25vError], tuple[int, str, Mapping[str, str]]] = {
     errors.StorageFull: (507, "disk-full", {}),
     errors.MissingExtra: (501, "missing-extra", {}),
     errors.ModelUnavailable: (503, "model-unavailable", {}),
-    errors.EngineError: (503, "engine-unavailable", RETRY),
+    errors.EngineError: (503, "engine-unavailable", {}),
     errors.Bm25vError: (500, "gallery-error", {}),
 }
 

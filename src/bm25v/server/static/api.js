@@ -52,8 +52,11 @@ export async function getJson(path, options) {
 
 function inPlainWords(status, problem) {
   const detail = problem.detail ?? `The server answers with status ${status}.`;
-  const sentence = detail.charAt(0).toUpperCase() + detail.slice(1);
-  if (status === 503) return `The server is busy with other images. ${sentence}.`;
+  const isAddress = /^[a-z]+:\/\//.test(detail);
+  const sentence = isAddress ? detail : detail.charAt(0).toUpperCase() + detail.slice(1);
+  if (problem.type === "urn:bm25v:busy") {
+    return `The server is busy with other images. ${sentence}.`;
+  }
   if (status === 413) return `The image is too large. ${sentence}.`;
   return `${sentence}${/[.!?]$/.test(sentence) ? "" : "."}`;
 }
