@@ -161,10 +161,10 @@ class QdrantView:
 
         Those with the word only in their full bags are a sample: ids of points have no meaning.
         """
-        by_word = {}
+        by_word, df_v = {}, self._state.word_statistics.df_v
         for word in words:
             ids = [key for key, _ in self._query_words(query_word(word), n, None)]
-            if len(ids) < at_least:
+            if len(ids) < min(at_least, df_v[word]):
                 ids += self._calls.page(conditions.with_any_word([word], None), 0, n)
             by_word[word] = set(ids)
         images = self._fetch(sorted(set().union(*by_word.values())))
