@@ -21,8 +21,8 @@ from bm25v.research.bench.edge_client import EdgeClient
 
 
 @contextmanager
-def serve_edge(client: EdgeClient) -> Iterator[int]:
-    """Serve shards at a free port of this machine."""
+def serve_edge(client: EdgeClient, port: int = 0) -> Iterator[int]:
+    """Serve shards at a port of this machine, by default a free one."""
     server = grpc.server(
         ThreadPoolExecutor(4),
         interceptors=[_MissingCollections(client)],
@@ -32,7 +32,7 @@ def serve_edge(client: EdgeClient) -> Iterator[int]:
     add_services: Any = (points, collections)  # they have no types
     add_services[0].add_PointsServicer_to_server(_Points(client, lock), server)
     add_services[1].add_CollectionsServicer_to_server(_Collections(client, lock), server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
     try:
         yield port

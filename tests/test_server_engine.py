@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ from tests import test_cli
 from tests.browser import CHROMIUM, browser
 from tests.conftest import make_image, make_pixels
 from tests.edge_server import serve_edge
-from tests.http_server import Client, serving
+from tests.http_server import Client, serving, wait_until
 from tests.test_engines import assert_close, make_edge
 from tests.test_images_from_memory import png
 from tests.test_server import failed
@@ -268,7 +268,12 @@ def test_a_request_waits_for_another_writer_and_not_for_ever(
             image = to_id(str(changeable.photos / "cats/03.png"))
             notes = changeable.there.get(f"/v1/images/{image}/similar").json()["notes"]
             assert "reconcile" in notes[0]
-        assert add(changeable.there, "dog", png(9)).status_code == 201
+        monkeypatch.setattr(changes, "_LOCK_SECONDS", 30)
+        with ThreadPoolExecutor(1) as pool, QdrantWriter(calls):
+            waiting = pool.submit(add, changeable.there, "dog", png(9))
+            changeable.there.get("/v1/stats")
+            assert not waiting.done()
+        assert waiting.result().status_code == 201
         report = reconcile(calls)
         assert report.n_before == report.n_images == 20
 
@@ -292,6 +297,10 @@ def test_an_engine_that_does_not_answer_is_a_problem(
     assert metrics.status_code == 200
     assert "bm25v_images" not in metrics.text
     assert 'status="503"' in metrics.text
+    port = parse_address(changeable.engine.engine.location).port
+    with serve_edge(changeable.shards, port):
+        wait_until(lambda: there.get("/readyz").status_code == 200)
+        assert there.get(f"/v1/images/{image}/similar").json()["hits"]
 
 
 def test_a_collection_that_disappears_or_is_replaced_is_a_problem(changeable: Served) -> None:
@@ -305,7 +314,6 @@ def test_a_collection_that_disappears_or_is_replaced_is_a_problem(changeable: Se
             load_gallery(calls, gallery.store)
 
     changeable.gallery.remove(changeable.photos / "cats")
-    time.sleep(0.002)  # revisions are milliseconds
     load_again(changeable.gallery)
     assert there.get("/v1/stats").json()["pictures"] == 13
     assert there.get("/v1/words/5").json()["pictures"] == 13
