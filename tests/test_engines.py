@@ -9,6 +9,7 @@ if BM25V_QDRANT_URL has its address:
 import json
 import math
 import os
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -36,6 +37,7 @@ from bm25v.errors import (
     EngineError,
     GalleryLocked,
     GalleryTooNew,
+    MissingExtra,
     VocabularyMismatch,
     WrongUse,
 )
@@ -737,6 +739,12 @@ def test_calls_that_fail_are_repeated_without_harm(source: Gallery, quick: None)
         assert len(collection) == N_IMAGES - 3
         report = reconcile(calls)
         assert report.n_before == report.n_images == N_IMAGES - 3
+
+
+def test_without_the_extra_its_name_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "qdrant_client", None)
+    with pytest.raises(MissingExtra, match=r"qdrant://host:6334/images .* 'bm25v\[qdrant\]'"):
+        EngineGallery.open("qdrant://host/images")
 
 
 def test_a_server_that_does_not_answer_is_one_line(

@@ -212,11 +212,11 @@ def test_a_file_is_sent_only_if_it_is_the_indexed_one(changeable: Served) -> Non
     failed(changeable.there.get(url), 404, "changed-file")
     path.unlink()
     failed(changeable.there.get(url), 404, "no-file", "does not exist")
-    explained = changeable.there.get(
-        "/v1/explain",
-        params={"query": to_id(str(changeable.photos / "dogs/04.png")), "hit": url[11:-5]},
-    ).json()
+    here, missing = to_id(str(changeable.photos / "dogs/04.png")), to_id(str(path))
+    assert changeable.there.get(f"/v1/images/{missing}/similar").json()["hits"]
+    explained = changeable.there.get(f"/v1/explain?query={here}&hit={missing}").json()
     assert any("does not exist" in note for note in explained["notes"])
+    failed(changeable.there.get(f"/v1/explain?query={missing}&hit={here}"), 404, "no-file")
 
 
 def test_images_are_added_replaced_and_removed(changeable: Served) -> None:

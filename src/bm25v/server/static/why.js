@@ -195,7 +195,7 @@ function wordRow(explanation, word, number, start, total, show) {
     "li",
     { class: `word${word.points < 0 ? " against" : ""}` },
     h("span", { class: "number" }, number),
-    h("div", { class: "crops" }, crops.length ? crops : h("p", {}, "no other image has it")),
+    h("div", { class: "crops" }, crops.length ? crops : h("p", {}, "no other image to show")),
     h(
       "div",
       { class: "amount" },
