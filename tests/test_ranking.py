@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from bm25v.gallery.full_bags import FullBags
 from bm25v.gallery.rows import write_full_bag
 from bm25v.index.bm25 import Bm25Parameters, Statistics, WeightedWords, reference_scores
-from bm25v.index.searcher import top_positions
+from bm25v.index.searcher import QueryTerms, top_positions
 from bm25v.search import ranking
 from bm25v.vocabulary.bag import LEVELS, Bag, expand_bag, word_bytes
 
@@ -185,6 +185,25 @@ def test_scores_of_full_bags_are_those_of_the_reference(
     masses = np.maximum(full_bags.statistics.idf_masses(query), 0)
     shared = [float(masses[np.isin(words, bags[row].words)].sum()) for row in rows.tolist()]
     np.testing.assert_allclose(scores.shared_mass, shared, rtol=1e-12)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@given(seed=st.integers(0, 999))
+@settings(max_examples=15)
+def test_scores_of_index_bags_are_those_of_the_reference(compiled: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    words_nk = np.sort(
+        rng.permuted(np.tile(np.arange(12, dtype=np.uint16), (60, 1)), axis=1)[:, :6]
+    )
+    tf_nk = rng.integers(1, 1 << 16, (60, 6)).astype(np.uint16)
+    tf_nk[::3, 4:] = 0
+    bags = [Bag(words[tf > 0], tf[tf > 0]) for words, tf in zip(words_nk, tf_nk, strict=True)]
+    query = WeightedWords(np.arange(2, 9, dtype=np.int32), rng.normal(size=7), np.ones(7))
+    statistics, parameters = Statistics.count(words_nk, tf_nk, 12), Bm25Parameters()
+    terms = QueryTerms.prepare(query, statistics)
+    formula = (terms, statistics, parameters)
+    scores = ranking.score_bags(words_nk, tf_nk, *formula, compiled=compiled)
+    assert scores.bm25.tolist() == [score or 0.0 for score in reference_scores(bags, query)]
 
 
 @given(

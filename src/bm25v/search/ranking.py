@@ -19,6 +19,7 @@ from bm25v.vocabulary.bag import LEVELS, SCALE, dequantise
 _CHUNK_ROWS = 128  # converted to float32 at once: they fit into the cache
 _TAIL = 16  # this many sums of a row are added one after the other
 _SHORTEST = np.float32(1e-12)  # length of a vector; shorter ones get a cosine of about 0
+_EVERY_TF = np.arange(1 << 16, dtype=np.uint16)  # the levels of bags that store tf themselves
 
 
 def cosines(
@@ -106,14 +107,8 @@ def score_full_bags(
     terms = QueryTerms.prepare(query, statistics)
     words_nk, levels_nk = full_bags.rows["words"], full_bags.rows["levels"]
     if compiled:
-        from bm25v.search import ranking_kernels
-
-        formula = (parameters.k1, parameters.b, statistics.average_or_one, SCALE)
-        is_term_v = np.zeros(statistics.n_words + 1, dtype=np.uint8)
-        is_term_v[terms.words] = 1
-        tables = (LEVELS, formula, is_term_v, *terms[1:])
-        scores = ranking_kernels.score_full_bags(words_nk, levels_nk, rows, *tables)
-        return BagScores(*scores[:2])
+        formula = (terms, statistics, parameters)
+        return _score_compiled(words_nk, levels_nk, rows, LEVELS, *formula)
     bm25, shared_mass = np.zeros(len(rows)), np.zeros(len(rows))
     for start in range(0, len(rows), _CHUNK_ROWS):
         chunk = slice(start, start + _CHUNK_ROWS)
@@ -128,8 +123,16 @@ def score_bags(
     terms: QueryTerms,
     statistics: Statistics,
     parameters: Bm25Parameters,
+    *,
+    compiled: bool = False,
 ) -> BagScores:
-    """Return the score of each of some bags; a slot with tf 0 is empty."""
+    """Return the score of each of some bags; a slot with tf 0 is empty.
+
+    `compiled` chooses the implementation, as in `cosines`.
+    """
+    if compiled:
+        formula = (terms, statistics, parameters)
+        return _score_compiled(words_ck, tf_ck, np.arange(len(words_ck)), _EVERY_TF, *formula)
     term_v = np.append(terms.term_v, np.uint16(0))  # the last is for words that do not exist
     last = np.int64(statistics.n_words)  # may be more than the type of words holds
     term_ck = term_v[np.minimum(words_ck, last)]
@@ -140,3 +143,22 @@ def score_bags(
     bm25 = np.bincount(at, values, minlength=len(words_ck))  # adds in this order
     shared_mass = np.bincount(at, np.maximum(weights, 0), minlength=len(words_ck))
     return BagScores(bm25.astype(np.float64), shared_mass.astype(np.float64))
+
+
+def _score_compiled(
+    words_nk: NDArray[np.unsignedinteger],
+    levels_nk: NDArray[np.unsignedinteger],
+    rows: NDArray[np.int64],
+    stored_tf: NDArray[np.uint16],
+    terms: QueryTerms,
+    statistics: Statistics,
+    parameters: Bm25Parameters,
+) -> BagScores:
+    from bm25v.search import ranking_kernels
+
+    formula = (parameters.k1, parameters.b, statistics.average_or_one, SCALE)
+    is_term_v = np.zeros(statistics.n_words + 1, dtype=np.uint8)
+    is_term_v[terms.words] = 1
+    tables = (stored_tf, formula, is_term_v, *terms[1:])
+    scores = ranking_kernels.score_bags(words_nk, levels_nk, rows, *tables)
+    return BagScores(*scores[:2])

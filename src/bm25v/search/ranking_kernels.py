@@ -77,9 +77,9 @@ def cosines(
 
 
 @jit
-def score_full_bags(
+def score_bags(
     words_nk: NDArray[np.unsignedinteger],
-    levels_nk: NDArray[np.uint8],
+    levels_nk: NDArray[np.unsignedinteger],
     rows: NDArray[np.int64],
     stored_tf: NDArray[np.uint16],
     formula: tuple[float, float, float, int],
@@ -91,9 +91,9 @@ def score_full_bags(
 
     The last value means nothing; without it, the compiler would leave out reading ahead.
 
-    `stored_tf` is the table of levels, `formula` has k1, b, the average length and what a stored
-    tf is divided by. `is_term_v` is 1 for words of the query; its last entry, 0, is for words that
-    do not exist.
+    `stored_tf` is the stored tf of each level, `formula` has k1, b, the average length and what a
+    stored tf is divided by. `is_term_v` is 1 for words of the query; its last entry, 0, is for
+    words that do not exist.
     """
     k1, b, average, scale = formula
     last, k = np.uint32(len(term_v)), words_nk.shape[1]
@@ -106,15 +106,17 @@ def score_full_bags(
                 for j in range(0, k, 32):
                     touched += words_nk[row, j] + levels_nk[row, j]
         words, levels = words_nk[rows[i]], levels_nk[rows[i]]
-        length, n = 0, 0
+        length, n = 0, np.uint32(0)  # with a sign, indices would be checked for it
         for j in range(k):  # without a branch: shared words are listed by moving on
             length += stored_tf[levels[j]]
             slots[n] = j
-            n += is_term_v[min(words[j], last)]
+            n += np.uint32(is_term_v[min(words[j], last)])
         norm = k1 * (1 - b + b * (length / scale) / average)
+        score, mass = 0.0, 0.0
         for slot in slots[:n]:
             if levels[slot] > 0:
                 tf, weight = stored_tf[levels[slot]] / scale, term_weights[term_v[words[slot]]]
-                bm25[i] += weight * (tf * (k1 + 1) / (tf + norm))
-                shared_mass[i] += max(weight, 0.0)
+                score += weight * (tf * (k1 + 1) / (tf + norm))
+                mass += max(weight, 0.0)
+        bm25[i], shared_mass[i] = score, mass
     return bm25, shared_mass, touched
