@@ -31,7 +31,7 @@ from bm25v.engines.calls import Calls, connect
 from bm25v.engines.loading import load_folder, load_gallery
 from bm25v.engines.points import point_id
 from bm25v.engines.qdrant import QdrantEngine
-from bm25v.engines.state import LARGEST_DRIFT, SUFFIX, read_state
+from bm25v.engines.state import FORMAT, LARGEST_DRIFT, SUFFIX, read_state
 from bm25v.engines.writer import QdrantWriter, reconcile
 from bm25v.errors import (
     EngineError,
@@ -796,16 +796,13 @@ def test_other_parameters_and_formats_are_refused(qdrant: Opened, tmp_path: Path
         load_gallery(qdrant.calls, other.store, shards=2)
     beside = qdrant.calls.of("images" + SUFFIX)
     payload = beside.retrieve([point_id("state")], True)[0].payload
-    formats = {99: (GalleryTooNew, "format 99"), 1: (EngineError, "older bm25v: load")}
-    for format, (error, message) in formats.items():
-        beside.upsert(
-            [
-                models.PointStruct(
-                    id=point_id("state"), vector={}, payload=payload | {"format": format}
-                )
-            ]
-        )
-        with pytest.raises(error, match=message):
+    for version, error, problem in (
+        (FORMAT + 1, GalleryTooNew, f"format {FORMAT + 1}"),
+        (FORMAT - 1, EngineError, "by an older bm25v: load it again, under another name"),
+    ):
+        changed = payload | {"format": version}
+        beside.upsert([models.PointStruct(id=point_id("state"), vector={}, payload=changed)])
+        with pytest.raises(error, match=problem):
             read_state(qdrant.calls)
 
 

@@ -8,7 +8,7 @@ on the image. Not this module's job: what the points mean.
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 from qdrant_client import QdrantClient, models
@@ -33,6 +33,13 @@ _PASSING = (
 _EXACT = models.SearchParams(exact=True)  # else limits from 128 on are undersampled per shard
 
 _log = logging.getLogger(__name__)
+
+
+class Scored(NamedTuple):
+    """The ids and scores of points, best first."""
+
+    ids: list[str]
+    scores: list[float]
 
 
 def connect(address: Address) -> QdrantClient:
@@ -105,8 +112,8 @@ class Calls:
 
     def query(
         self, vector: Any, using: str, limit: int, conditions: models.Filter | None
-    ) -> list[tuple[str, float]]:
-        """Return the ids and scores of the best points, exactly."""
+    ) -> Scored:
+        """Return the best points, exactly."""
         response = self._call(
             self._client.query_points,
             query=vector,
@@ -116,7 +123,8 @@ class Calls:
             search_params=_EXACT,
             with_payload=False,
         )
-        return [(point.id, point.score) for point in response.points]
+        points = response.points
+        return Scored([point.id for point in points], [point.score for point in points])
 
     def page(self, conditions: models.Filter | None, offset: int, limit: int) -> list[str]:
         """Return the ids of a part of the points that meet some conditions, by id."""

@@ -6,7 +6,8 @@ many rows are computed by Qdrant, those of few from their vectors. Not this modu
 images these are.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from bm25v.engines.calls import Calls
 from bm25v.engines.conditions import with_ids
-from bm25v.engines.points import DENSE, OWN, RECORD, read_bags, read_path, to_record
+from bm25v.engines.points import BAGS, DENSE, OWN, RECORD, read_bags, read_paths, to_record
 from bm25v.engines.state import CollectionState
 from bm25v.errors import EngineError
 from bm25v.gallery.full_bags import FullBags
@@ -27,6 +28,7 @@ from bm25v.vocabulary.bag import Bag
 
 _FEW = 64  # rows whose vectors are fetched: a hit is compared with several directions
 _FETCHED_TOGETHER = 2_000  # payloads of one call
+_FIELDS = ("path", "bytes", BAGS)
 
 
 class FetchedImages:
@@ -36,17 +38,19 @@ class FetchedImages:
         self,
         calls: Calls,
         state: CollectionState,
-        payloads: Mapping[str, Mapping[str, Any]],
+        records: Sequence[Any],
         *,
-        with_full_bags: bool,
         is_compiled: bool,
     ) -> None:
-        by_path = sorted((read_path(payload), key) for key, payload in payloads.items())
-        self._paths, self.ids = [path for path, _ in by_path], [key for _, key in by_path]
+        payloads = [record.payload for record in records]
+        ids, paths = [record.id for record in records], read_paths(payloads)
+        by_path = sorted(range(len(paths)), key=paths.__getitem__)
+        self._paths, self.ids = [paths[i] for i in by_path], [ids[i] for i in by_path]
         self._calls, self._state, self.is_compiled = calls, state, is_compiled
-        layout = state.layout if with_full_bags else state.layout._replace(full=None)
-        stored = read_bags([payloads[key] for key in self.ids], layout, calls.where)
-        self._bags = stored.bags
+        stored = read_bags(
+            [payloads[i] for i in by_path], state.layout, calls.where, compiled=is_compiled
+        )
+        self.bags = stored.bags  # of the index
         self.full_bags = None
         if stored.full is not None:
             self.full_bags = FullBags(stored.full, state.full_statistics)
@@ -54,23 +58,14 @@ class FetchedImages:
 
     @classmethod
     def fetch(
-        cls,
-        calls: Calls,
-        state: CollectionState,
-        ids: Sequence[str],
-        *,
-        with_full_bags: bool,
-        is_compiled: bool,
+        cls, calls: Calls, state: CollectionState, ids: Sequence[str], *, is_compiled: bool
     ) -> "FetchedImages":
         """Fetch the images with some ids; those that were removed meanwhile are left out."""
-        fields = ["path", "bytes", "bag", *(("full",) if with_full_bags else ())]
-        payloads = {
-            record.id: record.payload
+        parts = (
+            calls.retrieve(ids[start : start + _FETCHED_TOGETHER], _FIELDS)
             for start in range(0, len(ids), _FETCHED_TOGETHER)
-            for record in calls.retrieve(ids[start : start + _FETCHED_TOGETHER], fields)
-        }
-        options = {"with_full_bags": with_full_bags, "is_compiled": is_compiled}
-        return cls(calls, state, payloads, **options)
+        )
+        return cls(calls, state, list(chain.from_iterable(parts)), is_compiled=is_compiled)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -82,11 +77,11 @@ class FetchedImages:
 
     def bag(self, row: int) -> Bag:
         """Return the bag that the index has of a row."""
-        return read_bag(self._bags[row])
+        return read_bag(self.bags[row])
 
     def index_bags(self, rows: Rows) -> tuple[NDArray[np.unsignedinteger], NDArray[np.uint16]]:
         """Return the words and stored tf of the bags of some rows."""
-        bags = self._bags[rows]
+        bags = self.bags[rows]
         return bags["words"], bags["tf"]
 
     def dense_vectors(self, rows: Rows) -> NDArray[np.float32]:
@@ -101,7 +96,8 @@ class FetchedImages:
             return cosines(self._fetch_vectors(rows.tolist()), query_e, np.arange(len(rows)))
         ids = [self.ids[row] for row in rows.tolist()]
         using = DENSE if len(query_e) == self._state.meta.dense_dim else OWN
-        scores = dict(self._calls.query(query_e.tolist(), using, len(ids), with_ids(ids)))
+        scored = self._calls.query(query_e.tolist(), using, len(ids), with_ids(ids))
+        scores = dict(zip(*scored, strict=True))
         return np.array([scores.get(key, -1.0) for key in ids], dtype=np.float32)
 
     def term_scores(self, terms: Sequence[ConceptTerm], rows: Rows) -> NDArray[np.float64]:

@@ -2,11 +2,10 @@
 
 A point has the sparse vector `words`, whose values are the saturated term frequencies of the index
 bag under the frozen average length; the vector `dense`; and a payload with what filters, the second
-stage and explanations need. Bags are rows of a gallery's files, in base64. Not this module's job:
+stage and explanations need. Bags are rows of a gallery's files, as texts. Not this module's job:
 statistics, and calls to the server.
 """
 
-import binascii
 import hashlib
 import os
 import uuid
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from qdrant_client import models
 
+from bm25v.engines.row_texts import ROW_MULTIPLE, read_texts, write_texts
 from bm25v.errors import EngineError
 from bm25v.exchange.bags import ImageBags
 from bm25v.gallery.file_state import FileState
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SPARSE, DENSE, OWN = "words", "dense", "own"  # vectors; `own` only beside those of two backbones
 WORDS = "words"  # payload: all words of an image, for filters
 FOLDERS = "folders"
-BAGS = ("bag", "full")
+BAGS = "bags"  # payload: both bags of an image, as one text
 RECORD = ("path", "bytes", "content", "size", "mtime_ns", "width", "height", "taken")
 
 _NAMESPACE = uuid.UUID("5f1bd26c-2a0b-5b0e-9f29-0f6cf3f5a3c1")
@@ -51,26 +51,20 @@ class FrozenStatistics(Statistics):
         return self.frozen_average
 
 
-class Layout(NamedTuple):
-    """The rows in which bags are stored."""
-
-    bag: np.dtype[np.void]
-    full: np.dtype[np.void] | None
-
-    @classmethod
-    def of(cls, meta: Meta, full_bags: FullBagState | None) -> "Layout":
-        """Return the layout of a collection."""
-        full = None
-        if full_bags is not None:
-            full = np.dtype(full_bag_layout(full_bags.k, meta.n_words, full_bags.n_patches))
-        return cls(np.dtype(bag_layout(meta.k_post, meta.n_words)), full)
-
-
 class StoredBags(NamedTuple):
-    """Bags of some images, as rows."""
+    """Bags of some images, as rows that have the rows of a gallery's files as fields."""
 
-    bags: RowArray
-    full: RowArray | None
+    rows: RowArray
+
+    @property
+    def bags(self) -> RowArray:
+        """The bags of the index."""
+        return self.rows["bag"]
+
+    @property
+    def full(self) -> RowArray | None:
+        """The full bags; None if there are none."""
+        return self.rows["full"] if "full" in (self.rows.dtype.names or ()) else None
 
     def count_words(self, n_words: int) -> tuple[Statistics, Statistics]:
         """Return the statistics of both kinds of bags."""
@@ -90,15 +84,25 @@ def point_id(key: str) -> str:
     return str(uuid.uuid5(_NAMESPACE, os.fsencode(key).decode("latin-1")))
 
 
-def fill_rows(images: Sequence[ImageBags], layout: Layout) -> StoredBags:
+def plan_rows(meta: Meta, full_bags: FullBagState | None) -> np.dtype[np.void]:
+    """Return the layout of the rows in which the bags of a collection are stored."""
+    fields = [("bag", np.dtype(bag_layout(meta.k_post, meta.n_words)))]
+    if full_bags is not None:
+        layout = full_bag_layout(full_bags.k, meta.n_words, full_bags.n_patches)
+        fields.append(("full", np.dtype(layout)))
+    unused = -sum(dtype.itemsize for _, dtype in fields) % ROW_MULTIPLE
+    return np.dtype([*fields, ("unused", np.dtype((np.void, unused)))])
+
+
+def fill_rows(images: Sequence[ImageBags], layout: np.dtype[np.void]) -> StoredBags:
     """Return the bags of some images as rows."""
-    bags = np.zeros(len(images), dtype=layout.bag)
-    full = None if layout.full is None else np.zeros(len(images), dtype=layout.full)
+    stored = StoredBags(np.zeros(len(images), dtype=layout))
+    bags, full = stored.bags, stored.full
     for i, image in enumerate(images):
         write_bag(bags[i], image.bag)
         if full is not None:
             write_full_bag(full[i], image.full_bag or expand_bag(image.bag))
-    return StoredBags(bags, full)
+    return stored
 
 
 def make_points(
@@ -106,9 +110,7 @@ def make_points(
 ) -> list[models.PointStruct]:
     """Return the points of some images."""
     sparse = sparse_vectors(stored.bags, state, state.average_length)
-    bag_texts = to_texts(stored.bags)
-    full_texts = [None] * len(images) if stored.full is None else to_texts(stored.full)
-    words = _list_words(stored)
+    texts, words = write_texts(stored.rows), _list_words(stored)
     points = []
     for i, image in enumerate(images):
         dense_e = np.asarray(image.dense_e, dtype=np.float32)
@@ -119,9 +121,7 @@ def make_points(
             vectors[OWN] = dense_e[: state.own_dim].tolist()
         if sparse[i] is not None:
             vectors[SPARSE] = sparse[i]
-        payload = _describe_file(image.file) | {WORDS: words[i], "bag": bag_texts[i]}
-        if full_texts[i] is not None:
-            payload["full"] = full_texts[i]
+        payload = _describe_file(image.file) | {WORDS: words[i], BAGS: texts[i]}
         payload["checksum"] = _checksum(payload, dense_e)
         point = models.PointStruct.model_construct(
             id=point_id(image.file.path), vector=vectors, payload=payload
@@ -151,33 +151,19 @@ def sparse_vectors(
     ]
 
 
-def to_texts(rows: RowArray) -> list[str]:
-    """Return rows as base64."""
-    content, size = rows.tobytes(), rows.dtype.itemsize
-    return [
-        binascii.b2a_base64(content[at : at + size], newline=False).decode("ascii")
-        for at in range(0, len(content), size)
-    ]
-
-
-def read_rows(
-    payloads: Iterable[Mapping[str, Any]], field: str, dtype: np.dtype[np.void], where: str
-) -> RowArray:
-    """Return the rows in one field of payloads."""
+def read_bags(
+    payloads: Iterable[Mapping[str, Any]],
+    layout: np.dtype[np.void],
+    where: str,
+    *,
+    compiled: bool = False,
+) -> StoredBags:
+    """Return the bags in payloads."""
     try:
-        content = b"".join([binascii.a2b_base64(payload[field]) for payload in payloads])
-        return np.frombuffer(content, dtype=dtype)
+        texts = [payload[BAGS] for payload in payloads]
+        return StoredBags(read_texts(texts, layout, compiled=compiled))
     except (KeyError, TypeError, ValueError) as error:
         raise EngineError(f"{where} has points that bm25v did not write: {error!r}") from error
-
-
-def read_bags(payloads: Sequence[Mapping[str, Any]], layout: Layout, where: str) -> StoredBags:
-    """Return the bags in payloads."""
-    bags = read_rows(payloads, "bag", layout.bag, where)
-    full = None if layout.full is None else read_rows(payloads, "full", layout.full, where)
-    if len(bags) != len(payloads) or (full is not None and len(full) != len(payloads)):
-        raise EngineError(f"{where} has bags of another size: it was not loaded as a whole")
-    return StoredBags(bags, full)
 
 
 def read_path(payload: Mapping[str, Any]) -> str:
@@ -185,6 +171,11 @@ def read_path(payload: Mapping[str, Any]) -> str:
     if "bytes" in payload:
         return os.fsdecode(bytes.fromhex(payload["bytes"]))
     return str(payload["path"])
+
+
+def read_paths(payloads: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the paths or ids of many images; nearly all of them are texts."""
+    return [read_path(p) if "bytes" in p else p["path"] for p in payloads]
 
 
 def to_record(payload: Mapping[str, Any]) -> ImageRecord:
@@ -228,5 +219,5 @@ def _list_words(stored: StoredBags) -> list[list[int]]:
 def _checksum(payload: Mapping[str, Any], dense_e: NDArray[np.float32]) -> str:
     """Return what is the same if nothing of an image has changed."""
     digest = hashlib.blake2b(dense_e.tobytes(), digest_size=8)
-    digest.update(repr([payload.get(key) for key in (*RECORD, *BAGS)]).encode())
+    digest.update(repr([payload.get(key) for key in (*RECORD, BAGS)]).encode())
     return digest.hexdigest()

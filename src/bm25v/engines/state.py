@@ -10,6 +10,7 @@ import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,12 @@ from numpy.typing import NDArray
 from qdrant_client import models
 
 from bm25v.engines.calls import Calls
-from bm25v.engines.points import FrozenStatistics, Layout, point_id
+from bm25v.engines.points import FrozenStatistics, plan_rows, point_id
 from bm25v.errors import EngineError, GalleryTooNew
 from bm25v.gallery.records import Calibration, FullBagState, Meta
 from bm25v.index.bm25 import Statistics
 
-FORMAT = 2
+FORMAT = 2  # of the state and of points
 SUFFIX = "_bm25v"  # of the name of the collection with the state
 LARGEST_DRIFT = 0.02  # of the average length, until stored values are written again
 
@@ -46,10 +47,10 @@ class CollectionState:
     other_names: Mapping[int, str] | None = None  # of other words; None: those of the vocabulary
     revision: int = 0  # changes with everything else
 
-    @property
-    def layout(self) -> Layout:
-        """The rows in which bags are stored."""
-        return Layout.of(self.meta, self.full_bags)
+    @cached_property
+    def layout(self) -> np.dtype[np.void]:
+        """The layout of the rows in which bags are stored."""
+        return plan_rows(self.meta, self.full_bags)
 
     @property
     def drift(self) -> float:
@@ -63,7 +64,7 @@ class CollectionState:
         """The statistics of all words that images have: those of full bags, if there are any."""
         return self.statistics if self.full_bags is None else self.full_statistics
 
-    @property
+    @cached_property
     def frozen_statistics(self) -> FrozenStatistics:
         """The statistics of the first stage."""
         live = self.statistics
@@ -86,9 +87,9 @@ def read_state(calls: Calls) -> CollectionState:
             f"{calls.where} has format {payload['format']}, this bm25v reads up to {FORMAT}: "
             "upgrade bm25v"
         )
-    if payload.get("format", 0) < FORMAT:
+    if payload.get("format") != FORMAT:
         raise EngineError(
-            f"{calls.where} was loaded by an older bm25v: load the images into a new collection"
+            f"{calls.where} was loaded by an older bm25v: load it again, under another name"
         )
     try:
         return _parse(payload)

@@ -14,7 +14,7 @@ from qdrant_client import models
 
 from bm25v.display import count
 from bm25v.engines import conditions
-from bm25v.engines.calls import Calls
+from bm25v.engines.calls import Calls, Scored
 from bm25v.engines.fetched import FetchedImages, read_records
 from bm25v.engines.points import DENSE, FOLDERS, OWN, SPARSE, point_id
 from bm25v.engines.state import CollectionState
@@ -133,7 +133,7 @@ class QdrantView:
         allowed = conditions.to_conditions(encoded.row_filter)
         words = encoded.positive_words
         positive = WeightedWords(words.words, np.abs(words.weights), words.frequencies)
-        ids = [key for key, _ in self._query_words(positive, _MOST_COVERAGE, allowed)]
+        ids = self._query_words(positive, _MOST_COVERAGE, allowed).ids
         if not ids and encoded.uses_full_bags:
             with_word = conditions.with_any_word(words.words.tolist(), allowed)
             first = next(self._calls.scroll(with_word, False), [])
@@ -163,7 +163,7 @@ class QdrantView:
         """
         by_word, df_v = {}, self._state.word_statistics.df_v
         for word in words:
-            ids = [key for key, _ in self._query_words(query_word(word), n, None)]
+            ids = self._query_words(query_word(word), n, None).ids
             if len(ids) < min(at_least, df_v[word]):
                 ids += self._calls.page(conditions.with_any_word([word], None), 0, n)
             by_word[word] = set(ids)
@@ -209,16 +209,16 @@ class QdrantView:
         largest_error = (len(words.words) + 3) * _ROUNDING * float(masses)
         limit = n_wanted + _MORE
         while True:
-            points = self._query_words(words, limit, allowed)
-            images = self._fetch([key for key, _ in points], full=encoded.uses_full_bags)
+            ids, rough_scores = self._query_words(words, limit, allowed)
+            images = self._fetch(ids)
             scores = self._score_bags(words, images).bm25
             is_hit = scores > 0
             if min_coverage > 0:
                 is_hit &= covers_enough(self._coverages(encoded, images), min_coverage)
             rows = np.flatnonzero(is_hit)
             rows = rows[top_positions(rows, scores[rows], n_wanted)]
-            is_complete = len(points) < limit or points[-1][1] < -largest_error
-            best_other = points[-1][1] + largest_error if points else 0.0
+            is_complete = len(ids) < limit or rough_scores[-1] < -largest_error
+            best_other = rough_scores[-1] + largest_error if ids else 0.0
             if is_complete or (len(rows) == n_wanted and scores[rows[-1]] > best_other):
                 return Found(images, rows, scores[rows])
             limit *= _GROWTH
@@ -241,7 +241,7 @@ class QdrantView:
         n = n_wanted
         while True:
             ids = self._order_all(order, n, allowed)
-            images = self._fetch(ids, full=encoded.uses_full_bags)
+            images = self._fetch(ids)
             rows = images.rows
             if query.min_coverage > 0:
                 is_enough = covers_enough(self._coverages(encoded, images), query.min_coverage)
@@ -263,16 +263,15 @@ class QdrantView:
         limit = n_wanted + _MORE
         while True:
             best = [self._query_dense(vector, limit, allowed) for vector in order.directions]
-            ids = list(dict.fromkeys(key for points in best for key, _ in points))
+            ids = list(dict.fromkeys(key for scored in best for key in scored.ids))
             if len(best) == 1:
-                scores = order.score(
-                    _KnownCosines(order.directions, [[s for _, s in best[0]]]), len(ids)
-                )
+                cosines = _KnownCosines(order.directions, [best[0].scores])
             else:
-                scores = order.score(self._compare(order, ids), len(ids))
-            if any(len(points) < limit for points in best):
+                cosines = self._compare(order, ids)
+            scores = order.score(cosines, len(ids))
+            if any(len(scored.ids) < limit for scored in best):
                 return self._keep_best(ids, scores, n_wanted, order)
-            last = _KnownCosines(order.directions, [[points[-1][1]] for points in best])
+            last = _KnownCosines(order.directions, [scored.scores[-1:] for scored in best])
             (best_other,) = order.score(last, 1).tolist()
             needed = np.partition(scores, -n_wanted)[-n_wanted]
             if needed > best_other + order.slack + order.largest_error:
@@ -284,7 +283,7 @@ class QdrantView:
         among = conditions.with_ids(ids)
         columns = []
         for vector in order.directions:
-            known = dict(self._query_dense(vector, len(ids), among))
+            known = dict(zip(*self._query_dense(vector, len(ids), among), strict=True))
             columns.append([known.get(key, -1.0) for key in ids])
         return _KnownCosines(order.directions, columns)
 
@@ -301,35 +300,29 @@ class QdrantView:
 
     def _query_words(
         self, words: WeightedWords, limit: int, allowed: models.Filter | None
-    ) -> list[tuple[str, float]]:
+    ) -> Scored:
         if not len(words.words):
-            return []
+            return Scored([], [])
         values = self.statistics.idf_masses(words).tolist()
         vector = models.SparseVector(indices=words.words.tolist(), values=values)
         return self._calls.query(vector, SPARSE, limit, allowed)
 
     def _query_dense(
         self, vector_e: NDArray[np.float32], limit: int, allowed: models.Filter | None
-    ) -> list[tuple[str, float]]:
+    ) -> Scored:
         using = DENSE if len(vector_e) == self._state.meta.dense_dim else OWN
         return self._calls.query(vector_e.tolist(), using, limit, allowed)
 
-    def _fetch(self, ids: Sequence[str], *, full: bool = True) -> FetchedImages:
-        return FetchedImages.fetch(
-            self._calls,
-            self._state,
-            ids,
-            with_full_bags=full and self._state.full_bags is not None,
-            is_compiled=self._is_compiled,
-        )
+    def _fetch(self, ids: Sequence[str]) -> FetchedImages:
+        return FetchedImages.fetch(self._calls, self._state, ids, is_compiled=self._is_compiled)
 
     def _count(self, allowed: models.Filter | None) -> int:
         return self._state.statistics.n if allowed is None else self._calls.count(allowed)
 
     def _score_bags(self, words: WeightedWords, images: FetchedImages) -> BagScores:
         terms = QueryTerms.prepare(words, self.statistics)
-        bags = images.index_bags(images.rows)
-        return score_bags(*bags, terms, self.statistics, self.parameters)
+        bags, formula = images.bags, (terms, self.statistics, self.parameters)
+        return score_bags(bags["words"], bags["tf"], *formula, compiled=self._is_compiled)
 
     def _coverages(self, encoded: EncodedQuery, images: FetchedImages) -> NDArray[np.float64]:
         """Return the share of a query's IDF mass that each image matches."""

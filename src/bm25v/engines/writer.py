@@ -139,8 +139,7 @@ class QdrantWriter:
         images = list({image.file.path: image for image in images}.values())
         stored = fill_rows(images, self._layout)
         points = make_points(images, stored, self.state)
-        fields = ("checksum", *BAGS)
-        records = self._calls.retrieve([str(point.id) for point in points], fields)
+        records = self._calls.retrieve([str(point.id) for point in points], ("checksum", BAGS))
         known = {record.id: record.payload for record in records}
         changed = [
             i
@@ -151,10 +150,7 @@ class QdrantWriter:
         self._is_certain = False
         if changed:
             self._calls.upsert([points[i] for i in changed])
-        new = StoredBags(
-            stored.bags[changed], None if stored.full is None else stored.full[changed]
-        )
-        self._count(new, replaced)
+        self._count(StoredBags(stored.rows[changed]), replaced)
         self._is_certain = True
         n_replaced = len(replaced)
         return Added(len(changed) - n_replaced, n_replaced, len(images) - len(changed))
@@ -168,7 +164,7 @@ class QdrantWriter:
         if recursive:
             named = models.Filter(should=at_or_below(names))
         n_removed = 0
-        parts = list(self._calls.scroll(named, BAGS))
+        parts = list(self._calls.scroll(named, [BAGS]))
         for records in parts:
             self._is_certain = False
             self._calls.delete([record.id for record in records])
@@ -212,7 +208,7 @@ def reconcile(calls: Calls, progress: Progress = no_progress) -> Reconciled:
     _index_payload(calls)
     n_words, layout = state.meta.n_words, state.layout
     own = full = Statistics.empty(n_words)
-    for records in calls.scroll(None, BAGS):
+    for records in calls.scroll(None, [BAGS]):
         stored = read_bags([record.payload for record in records], layout, calls.where)
         more = stored.count_words(n_words)
         own, full = own + more[0], full + more[1]
@@ -233,9 +229,9 @@ def rewrite_values(
     average = state.statistics.average_or_one
     marked = replace(state, rewriting_to=average, writer=state.writer or _describe_writer())
     state = write_state(calls, marked)
-    layout, n_done = state.layout._replace(full=None), 0
-    for records in calls.scroll(None, ["bag"]):
-        stored = read_bags([record.payload for record in records], layout, calls.where)
+    n_done = 0
+    for records in calls.scroll(None, [BAGS]):
+        stored = read_bags([record.payload for record in records], state.layout, calls.where)
         vectors = sparse_vectors(stored.bags, state, average)
         calls.replace_vectors(
             [
