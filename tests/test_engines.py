@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,8 @@ def seed_of(number: int) -> int:
 ENCODINGS = {make_file(n).path: make_encoding(seed_of(n)) for n in range(N_IMAGES)}
 FILES = {make_file(n).path: make_file(n) for n in range(N_IMAGES)}
 PATHS = sorted(ENCODINGS)  # ties go to the lower path, as rows are in this order
+REMOVED = PATHS[5::9]
+QUERIES = [make_encoding(10_000 + seed) for seed in range(N_QUERIES)]
 Bags = dict[str, dict[int, float]]  # for each path its words and their tf
 
 
@@ -130,9 +133,7 @@ def to_dict(bag: Bag) -> dict[int, float]:
 
 INDEX_BAGS: Bags = {path: to_dict(encoding.bag) for path, encoding in ENCODINGS.items()}
 FULL_BAGS: Bags = {p: to_dict(e.full_bag.bag) for p, e in ENCODINGS.items() if e.full_bag}
-LENGTHS = {
-    id(bag): sum(bag.values()) for table in (INDEX_BAGS, FULL_BAGS) for bag in table.values()
-}
+DENSE_NE = np.array([ENCODINGS[path].dense_e for path in PATHS], dtype=np.float64)
 
 
 @dataclass
@@ -186,12 +187,14 @@ def opened(
     yield from open_engine(request.param, source, tmp_path_factory)
 
 
-@pytest.fixture(params=ENGINES)
-def changeable(
+@pytest.fixture(scope="module", params=ENGINES)
+def thinned(
     request: pytest.FixtureRequest, source: Gallery, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Opened]:
-    """The same, for one test that changes it."""
-    yield from open_engine(request.param, source, tmp_path_factory)
+    """The same after some images were removed."""
+    for opened in open_engine(request.param, source, tmp_path_factory):
+        assert opened.remove(REMOVED) == len(REMOVED)
+        yield opened
 
 
 @pytest.fixture(params=["memory", "edge", "grpc"])
@@ -237,27 +240,44 @@ def open_qdrant(address: Address, source: Gallery, client: Any = None) -> Iterat
 # The reference
 
 
-def bm25_scores(bags: Bags, query: WeightedWords, average: float) -> dict[str, float]:
-    """Return the score of each bag that shares a word, by the formula, with a given average."""
-    k1, b = 1.5, 0.75
-    scores: dict[str, float] = {}
-    for word, weight in zip(query.words.tolist(), query.weights.tolist(), strict=True):
-        value = weight * idf_of(word, bags)
+class Table:
+    """Bags of some images, and for each word the images that have it."""
+
+    def __init__(self, bags: Bags) -> None:
+        self.n = len(bags)
+        self.lengths = {path: sum(bag.values()) for path, bag in bags.items()}
+        self.average = sum(self.lengths.values()) / self.n
+        self.postings: dict[int, list[tuple[str, float]]] = {}
         for path, bag in bags.items():
-            if word in bag:
-                norm = k1 * (1 - b + b * LENGTHS[id(bag)] / average)
-                score = value * bag[word] * (k1 + 1) / (bag[word] + norm)
-                scores[path] = scores.get(path, 0.0) + score
-    return scores
+            for word, tf in bag.items():
+                self.postings.setdefault(word, []).append((path, tf))
+
+    def idf(self, word: int) -> float:
+        """Return the IDF of a word."""
+        df = len(self.postings.get(word, ()))
+        return math.log(1 + (self.n - df + 0.5) / (df + 0.5))
+
+    def score(self, query: WeightedWords, average: float) -> dict[str, float]:
+        """Return the score of each bag that shares a word, with a given average length."""
+        k1, b = 1.5, 0.75
+        scores: dict[str, float] = {}
+        for word, weight in zip(query.words.tolist(), query.weights.tolist(), strict=True):
+            value = weight * self.idf(word)
+            for path, tf in self.postings.get(word, ()):
+                norm = k1 * (1 - b + b * self.lengths[path] / average)
+                scores[path] = scores.get(path, 0.0) + value * tf * (k1 + 1) / (tf + norm)
+        return scores
 
 
-def idf_of(word: int, bags: Bags) -> float:
-    df = sum(word in bag for bag in bags.values())
-    return math.log(1 + (len(bags) - df + 0.5) / (df + 0.5))
+@cache
+def make_tables(alive: tuple[str, ...]) -> tuple[Table, Table]:
+    """Return the index bags and the full bags of some images."""
+    index, full = ({path: bags[path] for path in alive} for bags in (INDEX_BAGS, FULL_BAGS))
+    return Table(index), Table(full)
 
 
 def average_of(bags: Bags) -> float:
-    return sum(LENGTHS[id(bag)] for bag in bags.values()) / len(bags)
+    return Table(bags).average
 
 
 def expect(
@@ -268,42 +288,45 @@ def expect(
     allows: Callable[[str], bool] = lambda path: True,
 ) -> list[tuple[str, float]]:
     """Return the hits of a query by the formulas as they are written."""
-    bags, full = ({path: table[path] for path in alive} for table in (INDEX_BAGS, FULL_BAGS))
-    allowed = [path for path in alive if allows(path)]
-    dense_e = encoded.dense_e
-    assert dense_e is not None
-    cosines = {path: cosine(ENCODINGS[path].dense_e, dense_e) for path in allowed}
-    first = bm25_scores(bags, encoded.first_words, average)
-    candidates = order({p: s for p, s in first.items() if s > 0 and allows(p)})
-    n = query.candidates or 200
-    mode = encoded.mode
-    by_words = bm25_scores(full, encoded.words, average_of(full))
+    index, full = make_tables(tuple(alive))
+    allowed, mode = [path for path in alive if allows(path)], encoded.mode
+    if mode in ("dense", "two-stage", "hybrid"):
+        all_cosines = cosines_of_all(encoded)
+        cosines = {path: all_cosines[path] for path in allowed}
     if mode == "dense":
-        scores = cosines
-    elif mode == "sparse":
-        scores = dict(candidates)
-    else:
-        uses_all = len(allowed) <= n and mode in ("hybrid", "words")
-        chosen = allowed if uses_all else [path for path, _ in candidates[:n]]
-        if mode == "two-stage":
-            scores = {path: cosines[path] for path in chosen}
-        elif mode == "words":
-            scores = {path: by_words.get(path, 0.0) for path in chosen}
-            scores = {path: score for path, score in scores.items() if score > 0}
-        else:
-            mass = sum(
-                weight * idf_of(int(word), full)
-                for word, weight in zip(encoded.words.words, encoded.words.weights, strict=True)
-                if weight > 0
-            )
-            factor = HYBRID_WEIGHT / (2.5 * mass)
-            scores = {p: cosines[p] + factor * by_words.get(p, 0.0) for p in chosen}
-    return order(scores)[query.offset : query.offset + query.k]
+        return cut(order(cosines), query)
+    first = index.score(encoded.first_words, average)
+    candidates = order({path: s for path, s in first.items() if s > 0 and allows(path)})
+    if mode == "sparse":
+        return cut(candidates, query)
+    n = query.candidates or 200
+    uses_all = len(allowed) <= n and mode in ("hybrid", "words")
+    chosen = allowed if uses_all else [path for path, _ in candidates[:n]]
+    if mode == "two-stage":
+        return cut(order({path: cosines[path] for path in chosen}), query)
+    by_words = full.score(encoded.words, full.average)
+    if mode == "words":
+        return cut(order({p: by_words[p] for p in chosen if by_words.get(p, 0.0) > 0}), query)
+    mass = sum(
+        weight * full.idf(word)
+        for word, weight in zip(
+            encoded.words.words.tolist(), encoded.words.weights.tolist(), strict=True
+        )
+        if weight > 0
+    )
+    factor = HYBRID_WEIGHT / (2.5 * mass)
+    return cut(order({p: cosines[p] + factor * by_words.get(p, 0.0) for p in chosen}), query)
 
 
-def cosine(first: Any, second: Any) -> float:
-    first, second = first.astype(np.float64), second.astype(np.float64)
-    return float(first @ second / np.linalg.norm(first) / np.linalg.norm(second))
+def cosines_of_all(encoded: EncodedQuery) -> dict[str, float]:
+    assert encoded.dense_e is not None
+    query_e = encoded.dense_e.astype(np.float64)
+    lengths = np.linalg.norm(DENSE_NE, axis=1) * np.linalg.norm(query_e)
+    return dict(zip(PATHS, (DENSE_NE @ query_e / lengths).tolist(), strict=True))
+
+
+def cut(hits: list[tuple[str, float]], query: Query) -> list[tuple[str, float]]:
+    return hits[query.offset : query.offset + query.k]
 
 
 def order(scores: dict[str, float]) -> list[tuple[str, float]]:
@@ -330,22 +353,20 @@ def encode(collection: Searchable, query: Query) -> EncodedQuery:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_hits_are_those_of_the_formulas(opened: Opened, mode: Mode) -> None:
-    for seed in range(N_QUERIES):
-        query = Query.of(make_encoding(10_000 + seed), mode=mode, k=10, candidates=30)
-        expected = expect(encode(opened.collection, query), query, PATHS, opened.average_length)
+    check_queries(opened, mode, alive=PATHS)
+
+
+def check_queries(opened: Opened, mode: Mode, alive: list[str]) -> None:
+    average = opened.average_length
+    for encoding in QUERIES:
+        query = Query.of(encoding, mode=mode, k=10, candidates=30)
+        expected = expect(encode(opened.collection, query), query, alive, average)
         check(opened.collection.search(query), expected)
 
 
-def test_hits_after_deletes_are_those_of_the_formulas(changeable: Opened) -> None:
-    removed = PATHS[5::9]
-    assert changeable.remove(removed) == len(removed)
-    alive = [path for path in PATHS if path not in removed]
-    for seed in range(N_QUERIES):
-        mode = MODES[seed % len(MODES)]
-        query = Query.of(make_encoding(20_000 + seed), mode=mode, k=10, candidates=30)
-        encoded = encode(changeable.collection, query)
-        expected = expect(encoded, query, alive, changeable.average_length)
-        check(changeable.collection.search(query), expected)
+@pytest.mark.parametrize("mode", MODES)
+def test_hits_after_deletes_are_those_of_the_formulas(thinned: Opened, mode: Mode) -> None:
+    check_queries(thinned, mode, alive=[path for path in PATHS if path not in REMOVED])
 
 
 @pytest.mark.parametrize("mode", MODES)
