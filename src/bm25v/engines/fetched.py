@@ -6,7 +6,7 @@ many rows are computed by Qdrant, those of few from their vectors. Not this modu
 images these are.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -42,14 +42,12 @@ class FetchedImages:
         *,
         is_compiled: bool,
     ) -> None:
-        payloads = [record.payload for record in records]
-        ids, paths = [record.id for record in records], read_paths(payloads)
+        paths = read_paths([record.payload for record in records])
         by_path = sorted(range(len(paths)), key=paths.__getitem__)
-        self._paths, self.ids = [paths[i] for i in by_path], [ids[i] for i in by_path]
+        self._records = [records[i] for i in by_path]
         self._calls, self._state, self.is_compiled = calls, state, is_compiled
-        stored = read_bags(
-            [payloads[i] for i in by_path], state.layout, calls.where, compiled=is_compiled
-        )
+        payloads = [record.payload for record in self._records]
+        stored = read_bags(payloads, state.layout, calls.where, compiled=is_compiled)
         self.bags = stored.bags  # of the index
         self.full_bags = None
         if stored.full is not None:
@@ -68,12 +66,12 @@ class FetchedImages:
         return cls(calls, state, list(chain.from_iterable(parts)), is_compiled=is_compiled)
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self._records)
 
     @property
     def rows(self) -> Rows:
         """All rows."""
-        return np.arange(len(self.ids))
+        return np.arange(len(self._records))
 
     def bag(self, row: int) -> Bag:
         """Return the bag that the index has of a row."""
@@ -94,7 +92,7 @@ class FetchedImages:
             return np.empty(0, np.float32)
         if len(rows) <= _FEW:
             return cosines(self._fetch_vectors(rows.tolist()), query_e, np.arange(len(rows)))
-        ids = [self.ids[row] for row in rows.tolist()]
+        ids = self.keys_of(rows)
         using = DENSE if len(query_e) == self._state.meta.dense_dim else OWN
         scored = self._calls.query(query_e.tolist(), using, len(ids), with_ids(ids))
         scores = dict(zip(*scored, strict=True))
@@ -106,11 +104,11 @@ class FetchedImages:
 
     def paths_of(self, rows: Rows) -> list[str]:
         """Return the paths or ids of some rows."""
-        return [self._paths[row] for row in rows.tolist()]
+        return read_paths([self._records[row].payload for row in rows.tolist()])
 
-    def keys_of(self, rows: Rows) -> Sequence[Hashable]:
+    def keys_of(self, rows: Rows) -> list[str]:
         """Return the ids of the points of some rows."""
-        return [self.ids[row] for row in rows.tolist()]
+        return [self._records[row].id for row in rows.tolist()]
 
     def records_of(self, rows: Rows) -> dict[int, ImageRecord]:
         """Return what is known about the images in some rows; without those removed meanwhile."""
@@ -119,13 +117,14 @@ class FetchedImages:
         return {row: record for row, record in known if record is not None}
 
     def _fetch_vectors(self, rows: Sequence[int]) -> NDArray[np.float32]:
-        missing = [row for row in rows if row not in self._vectors]
-        records = self._calls.retrieve([self.ids[row] for row in missing], False, vectors=[DENSE])
+        missing = {row: self._records[row].id for row in rows if row not in self._vectors}
+        records = self._calls.retrieve(list(missing.values()), False, vectors=[DENSE])
         by_id = {record.id: record.vector[DENSE] for record in records}
-        for row in missing:
-            if self.ids[row] not in by_id:
-                raise EngineError(f"{self._paths[row]} was removed meanwhile: search again")
-            self._vectors[row] = np.array(by_id[self.ids[row]], dtype=np.float32)
+        for row, key in missing.items():
+            if key not in by_id:
+                (path,) = self.paths_of(np.array([row]))
+                raise EngineError(f"{path} was removed meanwhile: search again")
+            self._vectors[row] = np.array(by_id[key], dtype=np.float32)
         return np.array([self._vectors[row] for row in rows], dtype=np.float32)
 
 
