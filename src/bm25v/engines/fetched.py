@@ -47,7 +47,7 @@ class FetchedImages:
         self._records = [records[i] for i in by_path]
         self._calls, self._state, self.is_compiled = calls, state, is_compiled
         payloads = [record.payload for record in self._records]
-        stored = read_bags(payloads, state.layout, calls.where, compiled=is_compiled)
+        stored = read_bags(payloads, state.layout, calls.where)
         self.bags = stored.bags  # of the index
         self.full_bags = None
         if stored.full is not None:
@@ -112,9 +112,10 @@ class FetchedImages:
 
     def records_of(self, rows: Rows) -> dict[int, ImageRecord]:
         """Return what is known about the images in some rows; without those removed meanwhile."""
-        records = read_records(self._calls, [self.ids[row] for row in rows.tolist()])
-        known = ((row, records.get(self.ids[row])) for row in rows.tolist())
-        return {row: record for row, record in known if record is not None}
+        ids = self.keys_of(rows)
+        records = read_records(self._calls, ids)
+        pairs = zip(rows.tolist(), ids, strict=True)
+        return {row: records[key] for row, key in pairs if key in records}
 
     def _fetch_vectors(self, rows: Sequence[int]) -> NDArray[np.float32]:
         missing = {row: self._records[row].id for row in rows if row not in self._vectors}

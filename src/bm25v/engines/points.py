@@ -2,22 +2,22 @@
 
 A point has the sparse vector `words`, whose values are the saturated term frequencies of the index
 bag under the frozen average length; the vector `dense`; and a payload with what filters, the second
-stage and explanations need. Bags are rows of a gallery's files, as texts. Not this module's job:
+stage and explanations need. Bags are rows of a gallery's files, in base64. Not this module's job:
 statistics, and calls to the server.
 """
 
 import hashlib
 import os
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pybase64 import b64decode, b64encode_as_string
 from qdrant_client import models
 
-from bm25v.engines.row_texts import ROW_MULTIPLE, read_texts, write_texts
 from bm25v.errors import EngineError
 from bm25v.exchange.bags import ImageBags
 from bm25v.gallery.file_state import FileState
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SPARSE, DENSE, OWN = "words", "dense", "own"  # vectors; `own` only beside those of two backbones
 WORDS = "words"  # payload: all words of an image, for filters
 FOLDERS = "folders"
-BAGS = "bags"  # payload: both bags of an image, as one text
+BAGS = "bags"  # payload: both bags of an image, in base64
 RECORD = ("path", "bytes", "content", "size", "mtime_ns", "width", "height", "taken")
 
 _NAMESPACE = uuid.UUID("5f1bd26c-2a0b-5b0e-9f29-0f6cf3f5a3c1")
@@ -90,8 +90,7 @@ def plan_rows(meta: Meta, full_bags: FullBagState | None) -> np.dtype[np.void]:
     if full_bags is not None:
         layout = full_bag_layout(full_bags.k, meta.n_words, full_bags.n_patches)
         fields.append(("full", np.dtype(layout)))
-    unused = -sum(dtype.itemsize for _, dtype in fields) % ROW_MULTIPLE
-    return np.dtype([*fields, ("unused", np.dtype((np.void, unused)))])
+    return np.dtype(fields)
 
 
 def fill_rows(images: Sequence[ImageBags], layout: np.dtype[np.void]) -> StoredBags:
@@ -110,7 +109,7 @@ def make_points(
 ) -> list[models.PointStruct]:
     """Return the points of some images."""
     sparse = sparse_vectors(stored.bags, state, state.average_length)
-    texts, words = write_texts(stored.rows), _list_words(stored)
+    words = _list_words(stored)
     points = []
     for i, image in enumerate(images):
         dense_e = np.asarray(image.dense_e, dtype=np.float32)
@@ -121,7 +120,10 @@ def make_points(
             vectors[OWN] = dense_e[: state.own_dim].tolist()
         if sparse[i] is not None:
             vectors[SPARSE] = sparse[i]
-        payload = _describe_file(image.file) | {WORDS: words[i], BAGS: texts[i]}
+        payload = _describe_file(image.file) | {
+            WORDS: words[i],
+            BAGS: b64encode_as_string(stored.rows[i]),
+        }
         payload["checksum"] = _checksum(payload, dense_e)
         point = models.PointStruct.model_construct(
             id=point_id(image.file.path), vector=vectors, payload=payload
@@ -152,18 +154,17 @@ def sparse_vectors(
 
 
 def read_bags(
-    payloads: Iterable[Mapping[str, Any]],
-    layout: np.dtype[np.void],
-    where: str,
-    *,
-    compiled: bool = False,
+    payloads: Sequence[Mapping[str, Any]], layout: np.dtype[np.void], where: str
 ) -> StoredBags:
     """Return the bags in payloads."""
     try:
-        texts = [payload[BAGS] for payload in payloads]
-        return StoredBags(read_texts(texts, layout, compiled=compiled))
+        content = b"".join([b64decode(payload[BAGS], validate=True) for payload in payloads])
+        rows = np.frombuffer(content, dtype=layout)
     except (KeyError, TypeError, ValueError) as error:
         raise EngineError(f"{where} has points that bm25v did not write: {error!r}") from error
+    if len(rows) != len(payloads):
+        raise EngineError(f"{where} has bags of another size: it was not loaded as a whole")
+    return StoredBags(rows)
 
 
 def read_path(payload: Mapping[str, Any]) -> str:

@@ -168,7 +168,7 @@ class QdrantView:
                 ids += self._calls.page(conditions.with_any_word([word], None), 0, n)
             by_word[word] = set(ids)
         images = self._fetch(sorted(set().union(*by_word.values())))
-        rows = {key: row for row, key in enumerate(images.ids)}
+        rows = {key: row for row, key in enumerate(images.keys_of(images.rows))}
         return FoundByWord(
             images,
             {
