@@ -133,6 +133,7 @@ class Calls:
             limit=limit,
             offset=offset,
             query_filter=conditions,
+            search_params=_EXACT,
             with_payload=False,
         )
         return [str(point.id) for point in response.points]

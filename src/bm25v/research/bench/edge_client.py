@@ -18,6 +18,7 @@ from typing import Any
 import qdrant_edge as edge
 from qdrant_client import models
 
+_UNDERSAMPLED_FROM = 128  # points of one call
 _DISTANCES = {models.Distance.COSINE: edge.Distance.Cosine, models.Distance.DOT: edge.Distance.Dot}
 
 
@@ -136,14 +137,18 @@ class EdgeClient:
         search_params: models.SearchParams | None = None,
     ) -> Any:
         """Return the best points of all shards; without a query the first ones by id."""
+        is_exact = search_params is not None and bool(search_params.exact)
+        shards, n = self._collections[collection_name], offset + limit
+        if not is_exact and n >= _UNDERSAMPLED_FROM:  # a cluster asks for few more than these
+            n //= len(shards)
         request = edge.QueryRequest(
-            limit=offset + limit,
+            limit=n,
             query=None if query is None else edge.Query.Nearest(_to_vector(query), using=using),
             filter=_to_filter(query_filter),
-            params=edge.SearchParams(exact=search_params is not None and bool(search_params.exact)),
+            params=edge.SearchParams(exact=is_exact),
             with_payload=with_payload,
         )
-        lists = [shard.query(request) for shard in self._collections[collection_name]]
+        lists = [shard.query(request) for shard in shards]
         in_order = merge(*lists, key=lambda point: str(point.id) if query is None else -point.score)
         best = islice(in_order, offset, offset + limit)
         points = [SimpleNamespace(id=str(point.id), score=point.score) for point in best]
