@@ -134,12 +134,14 @@ class _Points(_Service, points.PointsServicer):
             offset=request.offset,
             query_filter=_filter(request, "filter"),
             search_params=GrpcToRest.convert_search_params(request.params),
-            with_payload=False,
+            with_payload=GrpcToRest.convert_with_payload_interface(request.with_payload),
         )
-        scored = [
-            q.ScoredPoint(id=RestToGrpc.convert_extended_point_id(p.id), score=p.score)
-            for p in found.points
-        ]
+        scored = []
+        for point in found.points:
+            key = RestToGrpc.convert_extended_point_id(point.id)
+            message = q.ScoredPoint(id=key, score=point.score)
+            _fill_payload(message, point.payload)
+            scored.append(message)
         return q.QueryResponse(result=scored)
 
     def Facet(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -196,10 +198,14 @@ def _done() -> Any:
     return q.PointsOperationResponse(result=q.UpdateResult(status=q.UpdateStatus.Completed))
 
 
+def _fill_payload(message: Any, payload: Any) -> None:
+    for key, value in (payload or {}).items():
+        message.payload[key].CopyFrom(json_to_value(value))
+
+
 def _to_message(record: Any) -> Any:
     message = q.RetrievedPoint(id=RestToGrpc.convert_extended_point_id(record.id))
-    for key, value in (record.payload or {}).items():
-        message.payload[key].CopyFrom(json_to_value(value))
+    _fill_payload(message, record.payload)
     for name, vector in (record.vector or {}).items():
         message.vectors.vectors.vectors[name].dense.data.extend(vector)
     return message

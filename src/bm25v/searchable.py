@@ -43,11 +43,6 @@ class Searchable(ABC):
     def __len__(self) -> int:
         return self.engine.read(lambda view: view.statistics.n)
 
-    @classmethod
-    @abstractmethod
-    def open(cls, location: str, /) -> Self:
-        """Open a collection by the location of its engine: a folder or an address."""
-
     @abstractmethod
     def close(self) -> None:
         """Release what is open; the collection cannot be used afterwards."""

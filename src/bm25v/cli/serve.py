@@ -1,14 +1,20 @@
 """`bm25v serve`."""
 
 import webbrowser
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from bm25v.cli.options import PathType, engine_option, gallery_option, open_collection
 from bm25v.cli.printing import echo
 from bm25v.errors import MissingExtra, WrongUse
+
+if TYPE_CHECKING:
+    from bm25v.searchable import Searchable
 
 
 @click.command("serve")
@@ -94,6 +100,7 @@ def serve(
     """
     from bm25v.api import Gallery
     from bm25v.client import read_token
+    from bm25v.engine_gallery import EngineGallery
 
     if exclude and not watch:
         raise WrongUse("--exclude leaves images out of --watch: give both, or none")
@@ -102,6 +109,7 @@ def serve(
     try:
         from bm25v.server.run import serve as run
         from bm25v.server.watch import Watcher
+        from bm25v.server.workers import Workers
     except ImportError as error:
         raise MissingExtra("bm25v serve", "serve") from error
 
@@ -116,6 +124,9 @@ def serve(
         followed = Gallery.open_or_create(gallery_path)
         watcher = Watcher(followed, watch, exclude=exclude)
     opened = followed if watch else open_collection(gallery_path, engine)
+    reopen: Callable[[], Searchable] = partial(Gallery.open, gallery_path)
+    if engine is not None:
+        reopen = partial(EngineGallery.open, engine)
     with opened as gallery, suppress(KeyboardInterrupt):
         run(
             gallery,
@@ -127,7 +138,7 @@ def serve(
             strip_metadata=strip_metadata,
             allow_hosts=allow_hosts,
             watcher=watcher,
-            workers=workers,
+            start_workers=partial(Workers, reopen, workers) if workers > 1 else None,
             announce=announce,
         )
     echo("stopped")

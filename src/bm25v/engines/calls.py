@@ -114,6 +114,18 @@ class Calls:
         self, vector: Any, using: str, limit: int, conditions: models.Filter | None
     ) -> Scored:
         """Return the best points, exactly."""
+        points = self.query_records(vector, using, limit, conditions, False)
+        return Scored([point.id for point in points], [point.score for point in points])
+
+    def query_records(
+        self,
+        vector: Any,
+        using: str,
+        limit: int,
+        conditions: models.Filter | None,
+        fields: Sequence[str] | bool,
+    ) -> list[Any]:
+        """Return the best points, exactly, with their scores and some fields of the payload."""
         response = self._call(
             self._client.query_points,
             query=vector,
@@ -121,10 +133,10 @@ class Calls:
             limit=limit,
             query_filter=conditions,
             search_params=_EXACT,
-            with_payload=False,
+            with_payload=fields if isinstance(fields, bool) else list(fields),
         )
-        points = response.points
-        return Scored([point.id for point in points], [point.score for point in points])
+        points: list[Any] = response.points
+        return points
 
     def page(self, conditions: models.Filter | None, offset: int, limit: int) -> list[str]:
         """Return the ids of a part of the points that meet some conditions, by id."""

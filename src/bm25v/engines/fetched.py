@@ -42,28 +42,48 @@ class FetchedImages:
         *,
         is_compiled: bool,
     ) -> None:
-        paths = read_paths([record.payload for record in records])
+        payloads = [record.payload for record in records]
+        paths = read_paths(payloads)
         by_path = sorted(range(len(paths)), key=paths.__getitem__)
         self._records = [records[i] for i in by_path]
         self._calls, self._state, self.is_compiled = calls, state, is_compiled
-        payloads = [record.payload for record in self._records]
-        stored = read_bags(payloads, state.layout, calls.where)
+        stored = read_bags([payloads[i] for i in by_path], state.layout, calls.where)
         self.bags = stored.bags  # of the index
         self.full_bags = None
         if stored.full is not None:
             self.full_bags = FullBags(stored.full, state.full_statistics)
         self._vectors: dict[int, NDArray[np.float32]] = {}
+        self._known: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
 
     @classmethod
     def fetch(
-        cls, calls: Calls, state: CollectionState, ids: Sequence[str], *, is_compiled: bool
+        cls,
+        calls: Calls,
+        state: CollectionState,
+        ids: Sequence[str],
+        *,
+        is_compiled: bool,
+        compare_with: NDArray[np.float32] | None = None,
     ) -> "FetchedImages":
-        """Fetch the images with some ids; those that were removed meanwhile are left out."""
-        parts = (
-            calls.retrieve(ids[start : start + _FETCHED_TOGETHER], _FIELDS)
-            for start in range(0, len(ids), _FETCHED_TOGETHER)
-        )
-        return cls(calls, state, list(chain.from_iterable(parts)), is_compiled=is_compiled)
+        """Fetch the images with some ids; those that were removed meanwhile are left out.
+
+        If a vector to `compare_with` is given, the same calls return the cosines of all of them.
+        """
+
+        def fetch_part(part: Sequence[str]) -> list[Any]:
+            if compare_with is None:
+                return calls.retrieve(part, _FIELDS)
+            using = DENSE if len(compare_with) == state.meta.dense_dim else OWN
+            vector = compare_with.tolist()
+            return calls.query_records(vector, using, len(part), with_ids(part), _FIELDS)
+
+        starts = range(0, len(ids), _FETCHED_TOGETHER)
+        parts = (fetch_part(ids[start : start + _FETCHED_TOGETHER]) for start in starts)
+        images = cls(calls, state, list(chain.from_iterable(parts)), is_compiled=is_compiled)
+        if compare_with is not None:
+            cosines_n = np.array([record.score for record in images._records], dtype=np.float32)
+            images._known = (compare_with, cosines_n)
+        return images
 
     def __len__(self) -> int:
         return len(self._records)
@@ -88,6 +108,8 @@ class FetchedImages:
 
     def cosines(self, query_e: NDArray[np.float32], rows: Rows) -> NDArray[np.float32]:
         """Return the cosine of a vector and each of some rows."""
+        if self._known is not None and self._known[0] is query_e:
+            return self._known[1][rows]
         if not len(rows):
             return np.empty(0, np.float32)
         if len(rows) <= _FEW:

@@ -207,10 +207,11 @@ class QdrantView:
             np.abs(self.statistics.idf_masses(words)).sum() * self.parameters.largest_saturation
         )
         largest_error = (len(words.words) + 3) * _ROUNDING * float(masses)
+        is_compared = encoded.mode in ("hybrid", "two-stage")
         limit = n_wanted + _MORE
         while True:
             ids, rough_scores = self._query_words(words, limit, allowed)
-            images = self._fetch(ids)
+            images = self._fetch(ids, encoded.dense_e if is_compared else None)
             scores = self._score_bags(words, images).bm25
             is_hit = scores > 0
             if min_coverage > 0:
@@ -313,8 +314,16 @@ class QdrantView:
         using = DENSE if len(vector_e) == self._state.meta.dense_dim else OWN
         return self._calls.query(vector_e.tolist(), using, limit, allowed)
 
-    def _fetch(self, ids: Sequence[str]) -> FetchedImages:
-        return FetchedImages.fetch(self._calls, self._state, ids, is_compiled=self._is_compiled)
+    def _fetch(
+        self, ids: Sequence[str], compare_with: NDArray[np.float32] | None = None
+    ) -> FetchedImages:
+        return FetchedImages.fetch(
+            self._calls,
+            self._state,
+            ids,
+            is_compiled=self._is_compiled,
+            compare_with=compare_with,
+        )
 
     def _count(self, allowed: models.Filter | None) -> int:
         return self._state.statistics.n if allowed is None else self._calls.count(allowed)

@@ -9,7 +9,6 @@ import socket
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import uvicorn
@@ -68,13 +67,13 @@ def serve(
     strip_metadata: bool = False,
     allow_hosts: Iterable[str] = (),
     watcher: Watcher | None = None,
-    workers: int = 1,
+    start_workers: Callable[[], Workers] | None = None,
     announce: Callable[[str], None],
 ) -> None:
     """Answer requests until SIGINT or SIGTERM; `announce` gets the address first.
 
-    `watcher` keeps the gallery current meanwhile. With more than one of `workers`, that many
-    processes search beside this one.
+    `watcher` keeps the gallery current meanwhile. `start_workers` starts processes that search
+    beside this one.
     """
     # SIGTERM ends the process as Ctrl-C does, so that a scan is not cut off.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -93,9 +92,8 @@ def serve(
             gallery.vocabulary.backbone.load_weights()
         with ExitStack() as stack:
             options: dict[str, Any] = {"writable": writable, "strip_metadata": strip_metadata}
-            if workers > 1:
-                reopen = partial(type(gallery).open, gallery.engine.location)
-                options["workers"] = stack.enter_context(closing(Workers(reopen, workers)))
+            if start_workers is not None:
+                options["workers"] = stack.enter_context(closing(start_workers()))
             server = make_server(gallery, access, watcher=watcher, **options)
             announce(bound.url)
             stack.enter_context(watcher or nullcontext())

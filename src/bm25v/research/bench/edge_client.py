@@ -151,7 +151,10 @@ class EdgeClient:
         lists = [shard.query(request) for shard in shards]
         in_order = merge(*lists, key=lambda point: str(point.id) if query is None else -point.score)
         best = islice(in_order, offset, offset + limit)
-        points = [SimpleNamespace(id=str(point.id), score=point.score) for point in best]
+        points = [
+            SimpleNamespace(id=str(point.id), score=point.score, payload=point.payload)
+            for point in best
+        ]
         return SimpleNamespace(points=points)
 
     def facet(
