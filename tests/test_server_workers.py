@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bm25v import Gallery
+from bm25v.errors import GalleryError
 from bm25v.searchable import Searchable
-from bm25v.server.problems import Problem
 from bm25v.server.workers import Workers
 from tests.http_server import Client, serving, wait_until
 from tests.test_server import failed
@@ -91,9 +91,9 @@ def test_a_killed_process_is_replaced(workers: Workers, client: Client) -> None:
     assert workers.run(get_pid) != os.getpid()
 
 
-def test_a_gallery_that_cannot_be_opened_is_a_problem(tmp_path: Path) -> None:
-    with pytest.raises(Problem, match="no gallery at"):
-        Workers(partial(Gallery.open, str(tmp_path / "none")), 1)
+def test_a_gallery_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(GalleryError, match="does not start: no gallery at"):
+        Workers(partial(Gallery.open, str(tmp_path / "none")), 2)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc")

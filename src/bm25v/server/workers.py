@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from bm25v.errors import GalleryError
 from bm25v.searchable import Searchable
 from bm25v.server.problems import RETRY, Problem, to_problem
 from bm25v.server.slots import Slots
@@ -35,9 +36,13 @@ class Workers:
     def __init__(self, open_collection: Callable[[], Searchable], n: int) -> None:
         self._workers = [_Worker(open_collection) for _ in range(n)]
         self._free: SimpleQueue[_Worker] = SimpleQueue()
-        for worker in self._workers:  # all of them start at the same time
-            worker.wait()
-            self._free.put(worker)
+        try:
+            for worker in self._workers:  # all of them start at the same time
+                worker.wait()
+                self._free.put(worker)
+        except Problem as problem:
+            self.close()
+            raise GalleryError(f"a search process does not start: {problem.detail}") from None
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -89,7 +94,7 @@ class _Worker:
         try:
             problem = self._connection.recv()
         except (EOFError, OSError):
-            problem = _ended("when it started")
+            problem = _ended()
         if problem is not None:
             raise problem
 
@@ -102,7 +107,7 @@ class _Worker:
             self.close()
             self._start()
             self.wait()
-            raise _ended("while it searched") from None
+            raise _ended() from None
         if problem is not None:
             raise problem
         return result  # type: ignore[no-any-return]
@@ -144,6 +149,6 @@ def _describe(error: Exception) -> Problem:
     return problem
 
 
-def _ended(when: str) -> Problem:
-    detail = f"a search process was killed {when}: send the request again"
+def _ended() -> Problem:
+    detail = "the search process was killed, perhaps for lack of memory: send the request again"
     return Problem(503, "interrupted", detail, headers=RETRY)
