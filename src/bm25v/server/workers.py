@@ -6,26 +6,32 @@ the others. Each opens the collection itself, and follows what others change in 
 is killed is replaced. Not this module's job: how many requests wait (`slots`).
 """
 
+import asyncio
 import logging
 import multiprocessing
 import signal
+import threading
+import time
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
 from multiprocessing.connection import Connection
-from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from bm25v.errors import GalleryError
 from bm25v.searchable import Searchable
 from bm25v.server.problems import RETRY, Problem, to_problem
-from bm25v.server.slots import Slots
+from bm25v.server.slots import Slots, Turns
 from bm25v.threads import available_cpus
 
 T = TypeVar("T")
 Work = Callable[[Searchable], T]
 
 SEARCHES = 10**9  # that a server expects: enough to justify an index
+
+_PAUSE = 1.0  # seconds between two processes that cannot open the collection
+_AT_A_TIME = 2  # works that a process is given, so that the next is there when one is done
 
 _log = logging.getLogger(__name__)
 
@@ -35,25 +41,21 @@ class Workers:
 
     def __init__(self, open_collection: Callable[[], Searchable], n: int) -> None:
         self._workers = [_Worker(open_collection) for _ in range(n)]
-        self._free: SimpleQueue[_Worker] = SimpleQueue()
         try:
             for worker in self._workers:  # all of them start at the same time
                 worker.wait()
-                self._free.put(worker)
         except Problem as problem:
             self.close()
             raise GalleryError(f"a search process does not start: {problem.detail}") from None
+        for worker in self._workers:
+            worker.answer()
 
     def __len__(self) -> int:
         return len(self._workers)
 
-    def run(self, work: Work[T]) -> T:
-        """Return the result of work in a process; waits until one is free."""
-        worker = self._free.get()
-        try:
-            return worker.run(work)
-        finally:
-            self._free.put(worker)
+    def submit(self, work: Work[T]) -> "Future[T]":
+        """Give work to the process that has least to do."""
+        return min(self._workers, key=len).submit(work)
 
     def close(self) -> None:
         """End the processes."""
@@ -66,26 +68,37 @@ class WorkSlots:
 
     def __init__(self, gallery: Searchable, workers: Workers | None, *, waiting: int) -> None:
         self._gallery, self._workers = gallery, workers
-        self._slots = Slots(available_cpus() if workers is None else len(workers), waiting=waiting)
+        self._threads = Slots(available_cpus(), waiting=waiting)
+        self._turns = Turns(_AT_A_TIME * len(workers or ()) or 1, waiting=waiting)
 
     async def run(self, work: Work[T]) -> T:
-        """Return the result of work; raise `Busy` as `Slots` do."""
+        """Return the result of work; raise `Busy` if too many wait already."""
         if self._workers is None:
-            return await self._slots.run(lambda: work(self._gallery))
-        return await self._slots.run(partial(self._workers.run, work))
+            return await self._threads.run(lambda: work(self._gallery))
+        async with self._turns.take():
+            return await asyncio.wrap_future(self._workers.submit(work))
 
 
 class _Worker:
+    """One process, which is started again if it ends; it does one work after the other."""
+
     def __init__(self, open_collection: Callable[[], Searchable]) -> None:
         self._open_collection = open_collection
+        self._pending: deque[Future[Any]] = deque()
+        self._mutex = threading.Lock()
+        self._reader: threading.Thread | None = None
+        self._is_closed = False
         self._start()
+
+    def __len__(self) -> int:
+        return len(self._pending)
 
     def _start(self) -> None:
         # Linux: would fork without threads. Other systems start processes like this anyway.
         context = multiprocessing.get_context("spawn")
         self._connection, other = context.Pipe()
         arguments = (other, self._open_collection)
-        self._process = context.Process(target=_answer_work, args=arguments, daemon=True)
+        self._process = context.Process(target=_do_works, args=arguments, daemon=True)
         self._process.start()
         other.close()  # so that the end of the process is the end of the connection
 
@@ -98,27 +111,64 @@ class _Worker:
         if problem is not None:
             raise problem
 
-    def run(self, work: Work[T]) -> T:
-        try:
-            self._connection.send(work)
-            result, problem = self._connection.recv()
-        except (EOFError, OSError):
-            _log.warning("search process %s ended: starting another", self._process.pid)
-            self.close()
-            self._start()
-            self.wait()
-            raise _ended() from None
-        if problem is not None:
-            raise problem
-        return result  # type: ignore[no-any-return]
+    def answer(self) -> None:
+        """Begin to pass results on, in a thread."""
+        self._reader = threading.Thread(target=self._pass_results, daemon=True)
+        self._reader.start()
+
+    def submit(self, work: Work[T]) -> "Future[T]":
+        future: Future[T] = Future()
+        future.set_running_or_notify_cancel()  # its result arrives, also if nobody waits any more
+        with self._mutex:
+            self._pending.append(future)
+            with suppress(OSError):  # it has ended: the reader notices that too
+                self._connection.send(work)
+        return future
 
     def close(self) -> None:
-        self._connection.close()
+        with self._mutex, suppress(OSError):
+            self._is_closed = True
+            self._connection.send(None)
         self._process.join()
+        if self._reader is not None:
+            self._reader.join()
+        self._connection.close()
+
+    def _pass_results(self) -> None:
+        while True:
+            try:
+                result, problem = self._connection.recv()
+            except (EOFError, OSError):
+                self._give_up()
+                if self._is_closed:
+                    return
+                continue
+            future = self._pending.popleft()
+            if problem is None:
+                future.set_result(result)
+            else:
+                future.set_exception(problem)
+
+    def _give_up(self) -> None:
+        """End all works with a problem, and start another process if the server goes on."""
+        with self._mutex:
+            pending, self._pending = self._pending, deque()
+            if not self._is_closed:
+                _log.warning("search process %s ended: starting another", self._process.pid)
+                self._connection.close()
+                self._process.join()
+                self._start()
+        for future in pending:
+            future.set_exception(_ended())
+        if not self._is_closed:
+            try:
+                self.wait()
+            except Problem:  # the process has ended again, which is noticed above
+                time.sleep(_PAUSE)
 
 
-def _answer_work(connection: Connection, open_collection: Callable[[], Searchable]) -> None:
-    """Do one work after the other until the connection ends, which is when the server does."""
+def _do_works(connection: Connection, open_collection: Callable[[], Searchable]) -> None:
+    """Do one work after the other, until there is none or the connection ends with the server."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with suppress(EOFError, OSError):
@@ -130,8 +180,8 @@ def _answer_work(connection: Connection, open_collection: Callable[[], Searchabl
             return
         connection.send(None)
         with collection:
-            while True:
-                connection.send(_attempt(connection.recv(), collection))
+            while (work := connection.recv()) is not None:
+                connection.send(_attempt(work, collection))
 
 
 def _attempt(work: Work[Any], collection: Searchable) -> tuple[Any, Problem | None]:
