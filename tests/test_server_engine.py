@@ -330,6 +330,7 @@ def test_a_collection_that_disappears_or_is_replaced_is_a_problem(changeable: Se
 def test_the_command_prints_both_addresses_and_stops_on_ctrl_c(served: Served) -> None:
     address = served.engine.engine.location
     command = [sys.executable, "-m", "bm25v", "serve", "--engine", address, "--port", "0"]
+    command += ["--workers", "2"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, encoding="utf-8") as server:
         watchdog = threading.Timer(60, server.kill)
@@ -340,6 +341,11 @@ def test_the_command_prints_both_addresses_and_stops_on_ctrl_c(served: Served) -
         assert line == f"serving {address} at {url} (Ctrl-C stops it)\n"
         assert httpx.get(f"{url}v1/stats").json()["pictures"] == 19
         assert httpx.get(f"{url}v1/stats").json()["writable"] is False
+        similar = f"v1/images/{served.here.ids()[0]}/similar"  # found by another process
+        hits = [
+            httpx.get(f"{base}{similar}").json()["hits"] for base in (url, served.there.base_url)
+        ]
+        assert hits[0] == hits[1] != []
         server.send_signal(signal.SIGINT)
         out, err = server.communicate()
         watchdog.cancel()
