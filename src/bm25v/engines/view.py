@@ -16,6 +16,7 @@ from bm25v.display import count
 from bm25v.engines import conditions
 from bm25v.engines.calls import Calls, Scored
 from bm25v.engines.fetched import FetchedImages, read_records
+from bm25v.engines.ordering import KnownCosines, Order
 from bm25v.engines.points import DENSE, FOLDERS, OWN, SPARSE, point_id
 from bm25v.engines.state import CollectionState
 from bm25v.errors import WrongUse
@@ -31,7 +32,6 @@ from bm25v.search.contract import (
     ImagePage,
     Rows,
     SearchEngine,
-    Vectors,
     count_candidates,
     has_all_candidates,
 )
@@ -41,13 +41,10 @@ from bm25v.search.matching import concept_weight
 from bm25v.search.query import Query, make_filter
 from bm25v.search.ranking import BagScores, score_bags, score_full_bags
 from bm25v.search.word_rows import query_word
-from bm25v.vocabulary.bag import LEVELS
 
 _MORE = 16  # images fetched beyond those needed
 _GROWTH = 4  # times as many are fetched if these do not decide
 _ROUNDING = 2.0**-24  # relative, of one operation in float32
-_COSINE_ERROR = 1e-5  # of a cosine that Qdrant computes
-_ONE = np.float32(1)
 _MOST_COVERAGE = 1_000  # images among which the best coverage is looked for
 
 
@@ -111,7 +108,7 @@ class QdrantView:
         terms: Sequence[ConceptTerm] = (),
     ) -> Found:
         """Return the n best of all allowed images by the cosine, or by the terms, best first."""
-        order = _Order(dense_e, terms, 1.0, 0.0)
+        order = Order(dense_e, terms, 1.0, 0.0)
         images = self._fetch(self._order_all(order, n, conditions.to_conditions(row_filter)))
         scores = order.score(images, len(images))
         return Found(images, top_positions(images.rows, scores, n))
@@ -185,8 +182,8 @@ class QdrantView:
         scores = score_bags(*bags, terms, self.statistics, self.parameters).bm25
         tf = np.zeros(len(ordered), dtype=np.int64)
         if images.full_bags is not None:
-            full = images.full_bags.rows[ordered]
-            tf = np.where(full["words"] == word, LEVELS[full["levels"]], 0).max(axis=1, initial=0)
+            words_nk, tf_nk = images.full_bags.read_words(ordered)
+            tf = np.where(words_nk == word, tf_nk, 0).max(axis=1, initial=0)
         return ordered[np.lexsort((-np.where(scores > 0, 0, tf.astype(np.int64)), -scores))]
 
     def _find_all(self, allowed: models.Filter | None) -> Found:
@@ -238,7 +235,7 @@ class QdrantView:
         if encoded.mode == "concepts" and encoded.words_order:
             masses = self._state.full_statistics.idf(encoded.words.words) * encoded.words.weights
             slack = abs(factor) * self.parameters.largest_saturation * float(np.abs(masses).sum())
-        order = _Order(dense_e, encoded.terms, concept_weight(encoded.mode), slack)
+        order = Order(dense_e, encoded.terms, concept_weight(encoded.mode), slack)
         n = n_wanted
         while True:
             ids = self._order_all(order, n, allowed)
@@ -253,9 +250,7 @@ class QdrantView:
                     continue
             return Found(images, rows)
 
-    def _order_all(
-        self, order: "_Order", n_wanted: int, allowed: models.Filter | None
-    ) -> list[str]:
+    def _order_all(self, order: Order, n_wanted: int, allowed: models.Filter | None) -> list[str]:
         """Return the ids of images that include the n best, by the threshold algorithm.
 
         The best images by each direction are ordered. No other image is better than one that is in
@@ -266,31 +261,31 @@ class QdrantView:
             best = [self._query_dense(vector, limit, allowed) for vector in order.directions]
             ids = list(dict.fromkeys(key for scored in best for key in scored.ids))
             if len(best) == 1:
-                cosines = _KnownCosines(order.directions, [best[0].scores])
+                cosines = KnownCosines(order.directions, [best[0].scores])
             else:
                 cosines = self._compare(order, ids)
             scores = order.score(cosines, len(ids))
             if any(len(scored.ids) < limit for scored in best):
                 return self._keep_best(ids, scores, n_wanted, order)
-            last = _KnownCosines(order.directions, [scored.scores[-1:] for scored in best])
+            last = KnownCosines(order.directions, [scored.scores[-1:] for scored in best])
             (best_other,) = order.score(last, 1).tolist()
             needed = np.partition(scores, -n_wanted)[-n_wanted]
             if needed > best_other + order.slack + order.largest_error:
                 return self._keep_best(ids, scores, n_wanted, order)
             limit *= _GROWTH
 
-    def _compare(self, order: "_Order", ids: list[str]) -> "_KnownCosines":
+    def _compare(self, order: Order, ids: list[str]) -> KnownCosines:
         """Return the cosine of each image and each direction."""
         among = conditions.with_ids(ids)
         columns = []
         for vector in order.directions:
             known = dict(zip(*self._query_dense(vector, len(ids), among), strict=True))
             columns.append([known.get(key, -1.0) for key in ids])
-        return _KnownCosines(order.directions, columns)
+        return KnownCosines(order.directions, columns)
 
     @staticmethod
     def _keep_best(
-        ids: list[str], scores: NDArray[np.float64], n_wanted: int, order: "_Order"
+        ids: list[str], scores: NDArray[np.float64], n_wanted: int, order: Order
     ) -> list[str]:
         """Return the images that may be among the best."""
         if len(ids) <= n_wanted:
@@ -342,69 +337,3 @@ class QdrantView:
         else:
             scores, masses = self._score_bags(words, images), self.statistics.idf_masses(words)
         return scores.shared_mass / (float(masses.sum()) or 1.0)
-
-
-class _Order:
-    """What orders all images: a cosine, terms of a text, or both.
-
-    The score grows with the cosine of each direction; those of an excluded term are turned round.
-    `slack` is by how much other parts of a score, such as words, may differ between two images.
-    """
-
-    def __init__(
-        self,
-        dense_e: NDArray[np.float32] | None,
-        terms: Sequence[ConceptTerm],
-        weight: float,
-        slack: float,
-    ) -> None:
-        self._dense_e, self._terms, self._weight, self.slack = dense_e, terms, weight, slack
-        own = [] if dense_e is None else [dense_e]
-        turned = [sign * w for t in terms for sign in (_sign(t),) for w in t.weights_ce]
-        directions = {vector.tobytes(): vector for vector in (*own, *turned)}
-        self.directions: list[NDArray[np.float32]] = list(directions.values())
-        lengths = weight * sum(float(np.linalg.norm(vector)) for vector in turned)
-        self.largest_error = _COSINE_ERROR * (len(own) + lengths)
-
-    def score(self, vectors: Vectors, n: int) -> NDArray[np.float64]:
-        """Return the score of each of the first n rows."""
-        rows, scores = np.arange(n), np.zeros(n)
-        if self._dense_e is not None:
-            scores += vectors.cosines(self._dense_e, rows)
-        for term in self._terms:
-            scores += self._weight * term.log_probabilities(_turn(vectors, _sign(term)), rows)
-        return scores
-
-
-class _KnownCosines:
-    """Cosines by direction, in place of vectors; with sign -1 the opposite ones are asked for."""
-
-    def __init__(
-        self,
-        directions: Sequence[NDArray[np.float32]],
-        columns: Sequence[Sequence[float]],
-        sign: np.float32 = _ONE,
-    ) -> None:
-        self._sign = sign
-        self._known = {
-            vector.tobytes(): np.array(column, dtype=np.float32)
-            for vector, column in zip(directions, columns, strict=True)
-        }
-
-    def cosines(self, query_e: NDArray[np.float32], rows: Rows) -> NDArray[np.float32]:
-        """Return the cosine of a direction and each of some rows."""
-        return self._sign * self._known[(self._sign * query_e).tobytes()][rows]
-
-    def turned(self, sign: np.float32) -> "_KnownCosines":
-        """Return the same for a term whose directions have this sign."""
-        other = _KnownCosines((), (), sign)
-        other._known = self._known
-        return other
-
-
-def _sign(term: ConceptTerm) -> np.float32:
-    return -_ONE if term.is_excluded else _ONE
-
-
-def _turn(vectors: Vectors, sign: np.float32) -> Vectors:
-    return vectors.turned(sign) if isinstance(vectors, _KnownCosines) else vectors

@@ -29,7 +29,7 @@ from bm25v.index.bm25 import Statistics
 from bm25v.search.contract import FoundByWord, Images, Rows, SearchEngine, View
 from bm25v.search.filters import RowFilter
 from bm25v.search.text import find_shared_words
-from bm25v.vocabulary.bag import LEVELS, dequantise
+from bm25v.vocabulary.bag import dequantise
 from bm25v.vocabulary.names import check_word
 
 _IMAGES_OF_ONE = 1_000  # that are looked at to describe a word
@@ -103,8 +103,7 @@ def _read_words(
     """Return the words of some rows and their stored tf, from full bags if there are any."""
     if images.full_bags is None:
         return images.index_bags(rows)
-    full = images.full_bags.rows[rows]
-    return full["words"], LEVELS[full["levels"]]
+    return images.full_bags.read_words(rows)
 
 
 def _compare_folders(view: View, word: int, df: int) -> tuple[FolderWithWord, ...]:
