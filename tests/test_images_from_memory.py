@@ -232,6 +232,24 @@ def test_a_stored_image_is_searched_as_if_its_file_were_gone(
     assert not {one, other} & {hit.path for hit in with_file}
 
 
+def test_a_hit_of_a_stored_image_is_explained_by_the_words_of_the_search(
+    gallery: Gallery, photos: Path
+) -> None:
+    path = str(photos / "3.png")
+    hit = gallery.search(StoredImage(path))[0]
+    shown = hit.explain()
+    assert (shown.match.score, shown.match.words) == (hit.score, hit.words)
+    assert shown.standing is not None
+    assert (shown.standing.rank, shown.query_paths) == (hit.rank, (path,))
+    assert np.array_equal(shown.query_images[0], gallery.vocabulary.decode(path))
+    content = Path(path).read_bytes()
+    Path(path).unlink()
+    with pytest.raises(ImageError, match="no file to show"):
+        hit.explain()
+    again = gallery.explain(StoredImage(path, content), hit)
+    assert again.match == shown.match
+
+
 def test_a_stored_image_must_be_in_the_gallery(gallery: Gallery, tmp_path: Path) -> None:
     make_image(99).save(tmp_path / "99.png")
     with pytest.raises(WrongUse, match=r"99\.png is not in"):

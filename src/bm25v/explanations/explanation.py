@@ -27,7 +27,7 @@ from bm25v.search.contract import SearchEngine, View
 from bm25v.search.encode import EncodedQuery, encode_query
 from bm25v.search.engine import Standing, find_standings, match_image
 from bm25v.search.matching import Matcher
-from bm25v.search.query import Query, QueryImage
+from bm25v.search.query import Query, QueryImage, StoredImage
 from bm25v.search.query_images import find_without_file, naming_image, resolve_region
 from bm25v.search.regions import Box, as_box
 from bm25v.search.results import Match, QueryWord, WordContribution
@@ -341,6 +341,8 @@ def _file_path(image: QueryImage) -> str:
 def _decode_query(engine: SearchEngine, image: QueryImage) -> Pixels:
     if isinstance(image, Encoding):
         raise WrongUse("an encoding has no pixels to show: give the image, and encoding=")
+    if isinstance(image, StoredImage):
+        image = image.path if image.image is None else image.image
     stored = find_without_file(image, engine)
     if stored is not None:
         raise ImageError(f"{stored}: there is no file to show: give the image itself as the query")

@@ -29,14 +29,15 @@ Path = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class StoredImage:
-    """An image of the gallery, by path or id, as a query: its file is not read.
+    """An image of the gallery, by path or id, as a query: a search does not read its file.
 
-    The search uses the words and the dense vector that the gallery has stored, so it takes no
-    forward pass. Stored term frequencies are rounded, so scores differ slightly from those of the
-    file.
+    It uses the words and the dense vector that the gallery has stored, so it takes no forward pass.
+    Stored term frequencies are rounded, so scores differ slightly from those of the file. An
+    explanation has the scores of the search; it shows the file, or the `image` if one is given.
     """
 
     path: str
+    image: ImageInput | None = field(default=None, repr=False, compare=False)
 
     def __fspath__(self) -> str:
         """Return the path or id."""

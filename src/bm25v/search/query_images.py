@@ -45,15 +45,17 @@ def encode_images(
     """Return the parts of the query's images, and where their words are.
 
     A `StoredImage`, and an image of the gallery whose file no longer exists or that was added from
-    memory, is searched with what is stored; where its words are is not known.
+    memory, is searched with what is stored; where its words are is known by its encoding alone.
     """
     parts, codes = [], []
     for number, image in enumerate(query.images):
-        stored = None if encodings is not None else find_without_file(image, engine)
+        is_stored = encodings is None or isinstance(image, StoredImage)
+        stored = find_without_file(image, engine) if is_stored else None
         if stored is not None:
             if query.region is not None:
                 raise WrongUse(f"a region of {stored}: there is no file; give the image itself")
             parts.append(read_stored_image(stored, view, full))
+            codes += [] if encodings is None else [encodings[number].codes]
             continue
         encoding = (
             encode_image(engine.vocabulary, image) if encodings is None else encodings[number]

@@ -214,13 +214,17 @@ def search_as_json(upload: Upload[SearchBody], gallery: Searchable) -> str:
 
 
 def make_query(upload: Upload[Any], files: ImageFiles, *, with_pixels: bool = False) -> Query:
-    """Return the query of a request; files are read only if the stored words are not enough."""
+    """Return the query of a request; files are read only if the stored words are not enough.
+
+    `with_pixels`, it can be explained too: by the words that it is searched with.
+    """
     body = upload.body
-    with_pixels = with_pixels or _needs_pixels(body)
 
     def find(image_id: str) -> QueryImage:
         record = files.find(image_id)
-        return files.read(record) if with_pixels else StoredImage(record.path)
+        if _needs_pixels(body):
+            return files.read(record)
+        return StoredImage(record.path, files.read(record) if with_pixels else None)
 
     def find_path(image_id: str) -> str:
         return files.find(image_id).path
