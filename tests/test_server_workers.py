@@ -2,9 +2,11 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ import pytest
 from bm25v import Gallery
 from bm25v.errors import GalleryError
 from bm25v.searchable import Searchable
-from bm25v.server.workers import Workers
+from bm25v.server import workers as workers_module
+from bm25v.server.workers import Workers, _Worker
 from tests.http_server import Client, serving, wait_until
 from tests.test_server import failed
 from tests.test_server_access import run_serve
@@ -37,6 +40,16 @@ def client(gallery: Gallery, workers: Workers, tmp_path: Path) -> Iterator[Clien
 def get_pid(collection: Searchable) -> int:
     """Return the process that this runs in."""
     return os.getpid()
+
+
+def sleep(seconds: float, collection: Searchable) -> None:
+    """Take some time."""
+    time.sleep(seconds)
+
+
+def measure(content: bytes, collection: Searchable) -> int:
+    """Return how many bytes have arrived."""
+    return len(content)
 
 
 def list_children(process: int) -> list[int]:
@@ -87,11 +100,49 @@ def test_a_killed_process_is_replaced(workers: Workers, client: Client) -> None:
             failed(answer, 503, "interrupted", "send the request again")
             assert answer.headers["retry-after"] == "1"
     assert answers[-1].status_code == 200
+    wait_until(lambda: all(worker.is_open for worker in workers._workers))
     alive = [workers.submit(get_pid) for _ in range(4)]  # each process does some of them
     pids = {future.result(60) for future in alive}
     assert len(pids) == 2
     assert not pids & {killed, os.getpid()}
     assert search(client, image_id) == expected
+
+
+def test_a_process_that_does_not_start_is_started_again(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, failures = _Worker._start, count()
+
+    def fail_once(worker: _Worker) -> None:
+        if next(failures) == 0:
+            raise OSError("no memory")
+        start(worker)
+
+    monkeypatch.setattr(_Worker, "_start", fail_once)
+    monkeypatch.setattr(workers_module, "_PAUSE", 0.01)
+    killed = workers.submit(get_pid).result(60)
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: next(failures) > 4)  # it was tried, and again
+    wait_until(lambda: all(worker.is_open for worker in workers._workers))
+    pids = {future.result(60) for future in [workers.submit(get_pid) for _ in range(4)]}
+    assert len(pids) == 2
+    assert killed not in pids
+
+
+def test_a_large_task_for_a_busy_process_does_not_wait_here(workers: Workers) -> None:
+    busy = [workers.submit(partial(sleep, 1.0)) for _ in range(2)]
+    start = time.monotonic()
+    large = [workers.submit(partial(measure, b"x" * 5_000_000)) for _ in range(2)]
+    assert not any(future.done() for future in busy)
+    assert time.monotonic() - start < 0.9
+    assert [future.result(60) for future in large] == [5_000_000] * 2
+
+
+def test_a_task_that_cannot_be_sent_disturbs_no_other(workers: Workers) -> None:
+    with pytest.raises(Exception, match="pickle"):
+        workers.submit(lambda gallery: 1)
+    results = [workers.submit(partial(measure, b"x" * n)) for n in range(6)]
+    assert [future.result(60) for future in results] == list(range(6))
 
 
 def test_a_gallery_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:

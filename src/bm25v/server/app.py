@@ -28,7 +28,7 @@ from bm25v.server.suggestions import suggestion_routes
 from bm25v.server.thumbnails import Thumbnails
 from bm25v.server.watch import Watcher
 from bm25v.server.words import word_routes
-from bm25v.server.workers import Workers, WorkSlots
+from bm25v.server.workers import TaskSlots, Workers
 from bm25v.threads import available_cpus
 
 MAX_BODY = 50_000_000  # bytes of a request
@@ -84,7 +84,7 @@ def create_app(
     thumbnails = Thumbnails((cache or cache_folder()) / "thumbnails")
     routers = [
         search_routes(
-            gallery, files, WorkSlots(gallery, workers, waiting=_WAITING_SEARCHES), encoding
+            gallery, files, TaskSlots(gallery, workers, waiting=_WAITING_SEARCHES), encoding
         ),
         image_routes(
             gallery, files, searching, thumbnails, thumbnailing, without_metadata=strip_metadata

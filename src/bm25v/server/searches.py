@@ -56,7 +56,7 @@ from bm25v.server.responses import (
     json_response,
 )
 from bm25v.server.slots import Slots
-from bm25v.server.workers import WorkSlots
+from bm25v.server.workers import TaskSlots
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import word_activations
 from bm25v.vocabulary.names import check_word
@@ -72,7 +72,7 @@ _KEPT_CODES = 256  # images whose codes are kept for other words
 
 
 def search_routes(
-    gallery: Searchable, files: ImageFiles, searching: WorkSlots, encoding: Slots
+    gallery: Searchable, files: ImageFiles, searching: TaskSlots, encoding: Slots
 ) -> APIRouter:
     """Return the routes that search and explain; what needs a model is done by `encoding`."""
     router = APIRouter(
@@ -216,7 +216,7 @@ def search_as_json(upload: Upload[SearchBody], gallery: Searchable) -> str:
 def make_query(upload: Upload[Any], files: ImageFiles, *, with_pixels: bool = False) -> Query:
     """Return the query of a request; files are read only if the stored words are not enough.
 
-    `with_pixels`, it can be explained too: by the words that it is searched with.
+    If `with_pixels`, images of the gallery also have the pixels that an explanation shows.
     """
     body = upload.body
 

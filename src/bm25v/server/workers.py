@@ -1,9 +1,9 @@
 """Processes that search: `bm25v serve --workers N`.
 
-In: work, a function of an open collection that can be pickled. Out: its result, or the problem that
-it ended with. Python runs one thread at a time, so that one process searches on one CPU; these use
-the others. Each opens the collection itself, and follows what others change in it. A process that
-is killed is replaced. Not this module's job: how many requests wait (`slots`).
+In: tasks, functions of an open collection that can be pickled. Out: their results, or the problems
+that they ended with. Python runs one thread at a time, so one process searches on one CPU; these
+use the others. Each opens the collection itself, and follows what others change in it. A process
+that is killed is replaced. Not this module's job: how many requests wait (`slots`).
 """
 
 import asyncio
@@ -17,6 +17,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from bm25v.errors import GalleryError
@@ -26,12 +28,12 @@ from bm25v.server.slots import Slots, Turns
 from bm25v.threads import available_cpus
 
 T = TypeVar("T")
-Work = Callable[[Searchable], T]
+Task = Callable[[Searchable], T]
 
 SEARCHES = 10**9  # that a server expects: enough to justify an index
 
-_PAUSE = 1.0  # seconds between two processes that cannot open the collection
-_AT_A_TIME = 2  # works that a process is given, so that the next is there when one is done
+_PAUSE = 1.0  # seconds until a process is started again that could not open the collection
+_AT_A_TIME = 2  # tasks that a process is given, so that the next is there when one is done
 
 _log = logging.getLogger(__name__)
 
@@ -48,14 +50,14 @@ class Workers:
             self.close()
             raise GalleryError(f"a search process does not start: {problem.detail}") from None
         for worker in self._workers:
-            worker.answer()
+            worker.run()
 
     def __len__(self) -> int:
         return len(self._workers)
 
-    def submit(self, work: Work[T]) -> "Future[T]":
-        """Give work to the process that has least to do."""
-        return min(self._workers, key=len).submit(work)
+    def submit(self, task: Task[T]) -> "Future[T]":
+        """Give a task to the process that has least to do; it never waits."""
+        return min(self._workers, key=lambda worker: (not worker.is_open, len(worker))).submit(task)
 
     def close(self) -> None:
         """End the processes."""
@@ -63,42 +65,59 @@ class Workers:
             worker.close()
 
 
-class WorkSlots:
-    """Does work of requests in processes, or without any in threads of this one."""
+class TaskSlots:
+    """Does tasks of requests in processes, or without any in threads of this one."""
 
     def __init__(self, gallery: Searchable, workers: Workers | None, *, waiting: int) -> None:
         self._gallery, self._workers = gallery, workers
-        self._threads = Slots(available_cpus(), waiting=waiting)
-        self._turns = Turns(_AT_A_TIME * len(workers or ()) or 1, waiting=waiting)
+        self._slots = (
+            Slots(available_cpus(), waiting=waiting)
+            if workers is None
+            else Turns(_AT_A_TIME * len(workers), waiting=waiting)
+        )
 
-    async def run(self, work: Work[T]) -> T:
-        """Return the result of work; raise `Busy` if too many wait already."""
+    async def run(self, task: Task[T]) -> T:
+        """Return the result of a task; raise `Busy` if too many wait already."""
         if self._workers is None:
-            return await self._threads.run(lambda: work(self._gallery))
-        async with self._turns.take():
-            return await asyncio.wrap_future(self._workers.submit(work))
+            assert isinstance(self._slots, Slots)
+            return await self._slots.run(lambda: task(self._gallery))
+        async with self._slots.take():
+            return await asyncio.wrap_future(self._workers.submit(task))
 
 
 class _Worker:
-    """One process, which is started again if it ends; it does one work after the other."""
+    """One process, which does one task after the other and is replaced if it ends.
+
+    One thread sends tasks, as that waits while the process is busy with long ones; another passes
+    results on.
+    """
 
     def __init__(self, open_collection: Callable[[], Searchable]) -> None:
         self._open_collection = open_collection
-        self._pending: deque[Future[Any]] = deque()
-        self._mutex = threading.Lock()
-        self._reader: threading.Thread | None = None
+        self._tasks: SimpleQueue[tuple[Any, Future[Any]] | None] = SimpleQueue()
+        self._sent: deque[Future[Any]] = deque()  # their results are to come, in this order
+        self._problem: Problem | None = None  # why it takes no tasks now
         self._is_closed = False
+        self._mutex = threading.Lock()
+        self._threads = [
+            threading.Thread(target=function, daemon=True)
+            for function in (self._send_tasks, self._pass_results)
+        ]
         self._start()
 
     def __len__(self) -> int:
-        return len(self._pending)
+        return self._tasks.qsize() + len(self._sent)
+
+    @property
+    def is_open(self) -> bool:
+        return self._problem is None
 
     def _start(self) -> None:
-        # Linux: would fork without threads. Other systems start processes like this anyway.
+        # Linux: the default is to fork, which copies a process without its threads.
         context = multiprocessing.get_context("spawn")
         self._connection, other = context.Pipe()
         arguments = (other, self._open_collection)
-        self._process = context.Process(target=_do_works, args=arguments, daemon=True)
+        self._process = context.Process(target=_do_tasks, args=arguments, daemon=True)
         self._process.start()
         other.close()  # so that the end of the process is the end of the connection
 
@@ -111,28 +130,40 @@ class _Worker:
         if problem is not None:
             raise problem
 
-    def answer(self) -> None:
-        """Begin to pass results on, in a thread."""
-        self._reader = threading.Thread(target=self._pass_results, daemon=True)
-        self._reader.start()
+    def run(self) -> None:
+        """Begin to do tasks."""
+        for thread in self._threads:
+            thread.start()
 
-    def submit(self, work: Work[T]) -> "Future[T]":
+    def submit(self, task: Task[T]) -> "Future[T]":
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()  # its result arrives, also if nobody waits any more
-        with self._mutex:
-            self._pending.append(future)
-            with suppress(OSError):  # it has ended: the reader notices that too
-                self._connection.send(work)
+        self._tasks.put((ForkingPickler.dumps(task), future))
         return future
 
     def close(self) -> None:
+        sender, reader = self._threads
+        if sender.ident is not None:
+            self._tasks.put(None)
+            sender.join()
         with self._mutex, suppress(OSError):
             self._is_closed = True
             self._connection.send(None)
         self._process.join()
-        if self._reader is not None:
-            self._reader.join()
+        if reader.ident is not None:
+            reader.join()
         self._connection.close()
+
+    def _send_tasks(self) -> None:
+        while (item := self._tasks.get()) is not None:
+            content, future = item
+            with self._mutex:
+                if self._problem is not None:
+                    future.set_exception(self._problem)
+                    continue
+                self._sent.append(future)
+                with suppress(OSError):  # it has ended: the other thread notices that too
+                    self._connection.send_bytes(content)
 
     def _pass_results(self) -> None:
         while True:
@@ -140,35 +171,46 @@ class _Worker:
                 result, problem = self._connection.recv()
             except (EOFError, OSError):
                 self._give_up()
-                if self._is_closed:
+                if not self._replace():
                     return
                 continue
-            future = self._pending.popleft()
+            future = self._sent.popleft()
             if problem is None:
                 future.set_result(result)
             else:
                 future.set_exception(problem)
 
     def _give_up(self) -> None:
-        """End all works with a problem, and start another process if the server goes on."""
         with self._mutex:
-            pending, self._pending = self._pending, deque()
-            if not self._is_closed:
-                _log.warning("search process %s ended: starting another", self._process.pid)
-                self._connection.close()
-                self._process.join()
-                self._start()
-        for future in pending:
+            self._problem = _ended()
+            sent, self._sent = self._sent, deque()
+        for future in sent:
             future.set_exception(_ended())
-        if not self._is_closed:
+
+    def _replace(self) -> bool:
+        """Start processes until one has the collection open; return False if none is needed."""
+        while True:
             try:
+                with self._mutex:
+                    if self._is_closed:
+                        return False
+                    _log.warning("search process %s ended: starting another", self._process.pid)
+                    self._connection.close()
+                    self._process.join()
+                    self._start()
                 self.wait()
-            except Problem:  # the process has ended again, which is noticed above
+            except (OSError, Problem) as error:
+                problem = to_problem(error)
+                _log.error("a search process does not start: %s", problem.detail)
+                self._problem = problem
                 time.sleep(_PAUSE)
+            else:
+                self._problem = None
+                return True
 
 
-def _do_works(connection: Connection, open_collection: Callable[[], Searchable]) -> None:
-    """Do one work after the other, until there is none or the connection ends with the server."""
+def _do_tasks(connection: Connection, open_collection: Callable[[], Searchable]) -> None:
+    """Do one task after the other, until there is none or the connection ends with the server."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with suppress(EOFError, OSError):
@@ -180,13 +222,13 @@ def _do_works(connection: Connection, open_collection: Callable[[], Searchable])
             return
         connection.send(None)
         with collection:
-            while (work := connection.recv()) is not None:
-                connection.send(_attempt(work, collection))
+            while (task := connection.recv()) is not None:
+                connection.send(_attempt(task, collection))
 
 
-def _attempt(work: Work[Any], collection: Searchable) -> tuple[Any, Problem | None]:
+def _attempt(task: Task[Any], collection: Searchable) -> tuple[Any, Problem | None]:
     try:
-        return work(collection), None
+        return task(collection), None
     except Exception as error:
         return None, _describe(error)
 
