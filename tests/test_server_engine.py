@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from bm25v import EngineGallery, Gallery, WrongUse
 from bm25v.engines import calls as calls_module
 from bm25v.engines import parse_address
 from bm25v.engines.loading import load_gallery, open_calls
-from bm25v.engines.state import SUFFIX
+from bm25v.engines.state import SUFFIX, read_state, write_state
 from bm25v.engines.writer import QdrantWriter, reconcile
 from bm25v.research.bench.edge_client import EdgeClient
 from bm25v.server import changes
@@ -378,6 +379,42 @@ def test_commands_show_facts_and_name_words(run: Any, changeable: Served) -> Non
     assert run("words", "name", 7, "striped ear", *engine).out == "word 7: striped ear\n"
     assert run("words", "name", "striped ear", "--clear", *engine).out == "word 7 has no name now\n"
     assert run("words", "name", *engine).code == 2
+
+
+def test_requests_at_the_same_time_lose_no_name(changeable: Served) -> None:
+    def name(word: int) -> int:
+        body = {"name": f"name {word}"}
+        return changeable.there.put(f"/v1/words/{word}/name", json=body).status_code
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(name, range(8))) == {200}
+    names = changeable.engine.engine.own_names
+    assert {word: names[word] for word in range(8)} == {w: f"name {w}" for w in range(8)}
+
+
+def test_one_image_is_removed_and_none_that_is_called_like_it(
+    changeable: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(next(changeable.gallery.images()).path)
+    monkeypatch.chdir(path.parent)
+    for collection in (changeable.gallery, changeable.engine):
+        collection.add({path.name: make_pixels(60)})
+        n_images = len(collection)
+        assert collection.remove(path.name, recursive=False) == 1
+        assert len(collection) == n_images - 1
+        assert collection.engine.find_record(str(path)) is not None
+
+
+def test_words_are_described_while_somebody_writes(changeable: Served) -> None:
+    engine = changeable.engine
+    engine.add({f"new {n}": make_pixels(70 + n) for n in range(6)})  # in no folder
+    calls = changeable.engine._engine.calls
+    state = read_state(calls)
+    statistics = replace(state.full_statistics, n=state.full_statistics.n - 6)
+    fewer = replace(state.statistics, n=state.statistics.n - 6)  # as before these were counted
+    write_state(calls, replace(state, statistics=fewer, full_statistics=statistics))
+    for word in engine.words(limit=40):
+        assert engine.word(word.word).facts.df == word.df
 
 
 def test_images_are_added_from_python(changeable: Served) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bm25v.engines.qdrant import QdrantEngine
     from bm25v.engines.writer import QdrantWriter
 
-_NAMING_SECONDS = 10.0  # to wait for another writer
+_NAMING_SECONDS = 5.0  # to wait for another writer
 
 
 class EngineGallery(Searchable):

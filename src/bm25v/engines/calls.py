@@ -25,7 +25,6 @@ _FIRST_PAUSE = 0.2  # seconds before the second attempt, doubled each time
 _SECONDS = 60  # until a call is given up
 _PASSING = (
     grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.ABORTED,
     grpc.StatusCode.INTERNAL,  # also a shard without a live replica

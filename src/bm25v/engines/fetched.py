@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from bm25v.engines.calls import Calls
 from bm25v.engines.conditions import with_ids
-from bm25v.engines.points import BAGS, DENSE, OWN, RECORD, read_bags, read_paths, to_record
+from bm25v.engines.points import (
+    BAGS,
+    DENSE,
+    OWN,
+    RECORD,
+    read_bags,
+    read_paths,
+    reading_points,
+    to_record,
+)
 from bm25v.engines.state import CollectionState
 from bm25v.errors import EngineError
 from bm25v.gallery.full_bags import FullBags
@@ -43,7 +52,8 @@ class FetchedImages:
         is_compiled: bool,
     ) -> None:
         payloads = [record.payload for record in records]
-        paths = read_paths(payloads)
+        with reading_points(calls.where):
+            paths = read_paths(payloads)
         by_path = sorted(range(len(paths)), key=paths.__getitem__)
         self._records = [records[i] for i in by_path]
         self._calls, self._state, self.is_compiled = calls, state, is_compiled
@@ -154,4 +164,5 @@ class FetchedImages:
 def read_records(calls: Calls, ids: Sequence[str]) -> dict[str, ImageRecord]:
     """Return what is known about those of some images that exist, in the order of their ids."""
     records = {record.id: record.payload for record in calls.retrieve(ids, RECORD)}
-    return {key: to_record(records[key]) for key in ids if key in records}
+    with reading_points(calls.where):
+        return {key: to_record(records[key]) for key in ids if key in records}

@@ -49,7 +49,7 @@ class Order:
 
 
 class KnownCosines:
-    """Cosines by direction, in place of vectors; with sign -1 the opposite ones are asked for."""
+    """Cosines by direction, in place of vectors; with sign -1, of the opposite directions."""
 
     def __init__(
         self,

@@ -9,7 +9,8 @@ statistics, and calls to the server.
 import hashlib
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -154,15 +155,22 @@ def sparse_vectors(
     ]
 
 
+@contextmanager
+def reading_points(where: str) -> Iterator[None]:
+    """Turn errors of payloads that bm25v did not write into an `EngineError`."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineError(f"{where} has points that bm25v did not write: {error!r}") from error
+
+
 def read_bags(
     payloads: Sequence[Mapping[str, Any]], layout: np.dtype[np.void], where: str
 ) -> StoredBags:
     """Return the bags in payloads."""
-    try:
+    with reading_points(where):
         texts = "".join([payload[BAGS] for payload in payloads])
         rows = np.frombuffer(b64decode(texts, validate=True), dtype=layout)
-    except (KeyError, TypeError, ValueError) as error:
-        raise EngineError(f"{where} has points that bm25v did not write: {error!r}") from error
     if len(rows) != len(payloads):
         raise EngineError(f"{where} has bags of another size: it was not loaded as a whole")
     return StoredBags(rows)

@@ -16,7 +16,7 @@ import numpy as np
 from bm25v.backbones.text import TextTower, has_text_tower, load_text_tower
 from bm25v.engines.address import Address
 from bm25v.engines.calls import Calls, connect
-from bm25v.engines.points import RECORD, point_id, to_record
+from bm25v.engines.points import RECORD, point_id, reading_points, to_record
 from bm25v.engines.state import CollectionState, read_revision, read_state
 from bm25v.engines.view import QdrantView
 from bm25v.errors import EngineError, VocabularyMismatch
@@ -115,7 +115,8 @@ class QdrantEngine:
         given = check_path(path)
         keys = [point_id(given), point_id(os.path.abspath(given))]
         records = {r.id: r for r in self.calls.retrieve(keys, RECORD)}
-        return next((to_record(records[key].payload) for key in keys if key in records), None)
+        with reading_points(self.calls.where):
+            return next((to_record(records[key].payload) for key in keys if key in records), None)
 
     def has_changed(self, path: str) -> bool:
         """Return whether an image's file has other content than when it was indexed."""

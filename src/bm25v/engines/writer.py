@@ -9,6 +9,7 @@ this module's job: where the images come from (`loading`).
 import os
 import socket
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -48,7 +49,7 @@ from bm25v.vocabulary.names import check_names
 
 _KEYWORDS = ("content", FOLDERS)  # fields of the payload that have an index
 _INTEGERS = ("width", "height", "taken", "seconds")
-_PAUSE = 0.1  # seconds between two looks at whether another process still writes
+_PAUSE = 0.1  # seconds until the state is read again, to see whether another process writes
 
 
 class Added(NamedTuple):
@@ -157,7 +158,7 @@ class QdrantWriter:
 
     def remove(self, paths: Sequence[str], *, recursive: bool = True) -> int:
         """Remove images by path or id, or all images in a folder; return how many there were."""
-        names = list(dict.fromkeys(name for path in paths for name in _names(path)))
+        names = list(dict.fromkeys(map(self._resolve_path, paths)))
         if not names:
             raise WrongUse("no images to remove: give paths or ids")
         named = with_ids([point_id(name) for name in names])
@@ -172,6 +173,10 @@ class QdrantWriter:
             self._is_certain = True
             n_removed += len(records)
         return n_removed
+
+    def _resolve_path(self, path: str) -> str:
+        """Return a path or id as the collection has it: one that it has not is a path from here."""
+        return path if self._calls.retrieve([point_id(path)], False) else os.path.abspath(path)
 
     def name_words(self, names: Mapping[int, str | None]) -> None:
         """Name words, or clear their names with None; if one change is wrong, none is made."""
@@ -259,11 +264,6 @@ def _index_payload(calls: Calls) -> None:
         calls.index_payload(field, schema)
 
 
-def _names(path: str) -> list[str]:
-    """Return what a path may be in the collection: an id, or a path from this folder on."""
-    return [path.rstrip(os.sep) or path, os.path.abspath(path)]
-
-
 def _describe_writer() -> str:
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return f"process {os.getpid()} on {socket.gethostname()} since {now}"
+    return f"process {os.getpid()} on {socket.gethostname()} since {now} ({uuid.uuid4().hex[:8]})"

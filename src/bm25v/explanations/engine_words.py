@@ -109,7 +109,9 @@ def _read_words(
 def _compare_folders(view: View, word: int, df: int) -> tuple[FolderWithWord, ...]:
     all_counts = count_by_name(view.count_folders(RowFilter()), view.statistics.n)
     with_word = count_by_name(view.count_folders(RowFilter(must=(word,))), df)
-    return compare_folders(all_counts, with_word)
+    # While somebody writes, one count may be newer than the other.
+    known = {name: n for name, n in with_word.items() if n <= all_counts[name]}
+    return compare_folders(all_counts, Counter(known))
 
 
 def count_by_name(counts: Mapping[str, int], n_images: int) -> Counter[str]:

@@ -117,7 +117,8 @@ def change_routes(gallery: Searchable, files: ImageFiles, encoding: Slots) -> AP
     def name_word(number: WordNumber, body: Annotated[NameBody, Depends(read_name)]) -> Response:
         """Name a word, or remove the name that it has in this gallery."""
         find_word(gallery, number)
-        gallery.name_words({number: body.name})
+        with one_writer:
+            gallery.name_words({number: body.name})
         return json_response({"word": number, "name": gallery.word_names.get(number)})
 
     return router
