@@ -250,6 +250,20 @@ def test_a_hit_of_a_stored_image_is_explained_by_the_words_of_the_search(
     assert again.match == shown.match
 
 
+def test_an_explanation_shows_no_other_file_than_that_of_the_stored_image(
+    gallery: Gallery, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery.add({"cat.png": make_pixels(60)})
+    make_image(61).save(tmp_path / "cat.png")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ImageError, match=r"cat\.png: there is no file to show"):
+        gallery.search(StoredImage("cat.png"))[0].explain()
+    changed = photos / "3.png"
+    make_image(62).save(changed)
+    with pytest.raises(ImageError, match="has changed since it was indexed"):
+        gallery.search(StoredImage(str(changed)))[0].explain()
+
+
 def test_a_stored_image_must_be_in_the_gallery(gallery: Gallery, tmp_path: Path) -> None:
     make_image(99).save(tmp_path / "99.png")
     with pytest.raises(WrongUse, match=r"99\.png is not in"):

@@ -338,11 +338,21 @@ def _file_path(image: QueryImage) -> str:
     return os.fspath(image) if isinstance(image, str | os.PathLike) else ""
 
 
+def _find_file(engine: SearchEngine, path: str) -> str:
+    """Return the path of an image's file, which has the content that was indexed."""
+    record = engine.find_record(path)
+    if record is None or not os.path.isabs(record.path) or not os.path.exists(record.path):
+        raise ImageError(f"{path}: there is no file to show: give the image itself as the query")
+    if engine.has_changed(record.path):
+        raise ImageError(f"{path} has changed since it was indexed: index it again")
+    return record.path
+
+
 def _decode_query(engine: SearchEngine, image: QueryImage) -> Pixels:
     if isinstance(image, Encoding):
         raise WrongUse("an encoding has no pixels to show: give the image, and encoding=")
     if isinstance(image, StoredImage):
-        image = image.path if image.image is None else image.image
+        image = _find_file(engine, image.path) if image.image is None else image.image
     stored = find_without_file(image, engine)
     if stored is not None:
         raise ImageError(f"{stored}: there is no file to show: give the image itself as the query")
