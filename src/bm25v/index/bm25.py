@@ -211,10 +211,11 @@ class Contributions(NamedTuple):
     values: NDArray[np.float64]
 
     def select(self, part: slice) -> "Contributions":
-        """Return some of them, such as those of one bag."""
-        bags, positions, frequencies, saturations, values = self
-        floats = (frequencies[part], saturations[part], values[part])
-        return Contributions(bags[part], positions[part], *floats)
+        """Return a copy of some of them, such as those of one bag; the others need not be kept."""
+        bags, positions, *others = self
+        frequencies, saturations, values = (column[part].copy() for column in others)
+        copies = (bags[part].copy(), positions[part].copy())
+        return Contributions(*copies, frequencies, saturations, values)
 
     def sum_by_bag(self, amounts: NDArray[np.float64], n_bags: int) -> NDArray[np.float64]:
         """Return the sum of amounts, one for each shared word, for each bag.

@@ -84,7 +84,7 @@ class QueryWord(NamedTuple):
 
 
 class MatchWords(Sequence[WordContribution]):
-    """The words of one match, the largest contribution first: a tuple whose items are made late.
+    """The words of one match, the largest contribution first; each is made when it is read.
 
     A search has hundreds of words for each hit, of which most callers read a few.
     """

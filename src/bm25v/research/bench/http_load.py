@@ -78,8 +78,24 @@ class Client:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def send(self, request: Request) -> int:
-        """Send a request, count the answer and return its status."""
+        """Send a request, count the answer and return its status; 0 if there is none."""
         start = time.perf_counter()
+        try:
+            head = await self._exchange(request)
+        except (OSError, EOFError, TimeoutError):
+            self._load.statuses[0] += 1
+            self.close()
+            return 0
+        status = int(head.split(b" ", 2)[1])
+        self._load.statuses[status] += 1
+        if status != 503:
+            self._load.times_ms[request.kind].append((time.perf_counter() - start) * 1e3)
+        if b"connection: close" in head:
+            self.close()
+        return status
+
+    async def _exchange(self, request: Request) -> bytes:
+        """Return the head of the answer, whose body is read too."""
         async with asyncio.timeout(_SECONDS):
             if self._streams is None:
                 host, _, port = self._address.rpartition(":")
@@ -88,13 +104,7 @@ class Client:
             writer.write(request.to_bytes(self._address))
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
             await reader.readexactly(int(_read_header(head, b"content-length")))
-        status = int(head.split(b" ", 2)[1])
-        self._load.statuses[status] += 1
-        if status != 503:
-            self._load.times_ms[request.kind].append((time.perf_counter() - start) * 1e3)
-        if b"connection: close" in head:
-            self.close()
-        return status
+        return head
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""
