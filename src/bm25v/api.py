@@ -306,8 +306,8 @@ class Gallery(Searchable):
         if device is None:
             return super().search_many(queries, **options)
         checked = as_queries(queries, options)
-        found = search_together(EmbeddedEngine(self.store), checked, self._find_on(device))
-        return self._let_explain_all(checked, found)
+        results = search_together(EmbeddedEngine(self.store), checked, self._find_on(device))
+        return self._let_explain_all(checked, results)
 
     def _find_on(self, device: str) -> embedded.FindMany:
         from bm25v.device import SearchOnDevice

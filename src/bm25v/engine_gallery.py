@@ -36,9 +36,9 @@ class EngineGallery(Searchable):
     @classmethod
     def open(cls, address: str) -> "EngineGallery":
         """Open a collection by its address."""
-        from bm25v.engines import find_engine
+        from bm25v.engines import require_engine
 
-        parsed = find_engine(address)
+        parsed = require_engine(address)
         from bm25v.engines.qdrant import QdrantEngine
 
         return cls(QdrantEngine(parsed))

@@ -119,9 +119,8 @@ class Searchable(ABC):
         checked = as_queries(queries, options)
         return self._let_explain_all(checked, engine.search_many(self.engine, checked))
 
-    def _let_explain_all(self, queries: list[Query], found: list[Results]) -> list[Results]:
-        pairs = zip(queries, found, strict=True)
-        return [self._let_explain(query, results) for query, results in pairs]
+    def _let_explain_all(self, queries: list[Query], results: list[Results]) -> list[Results]:
+        return list(map(self._let_explain, queries, results))
 
     def _let_explain(self, query: Query, results: Results) -> Results:
         one, several = partial(self.explain, query), partial(explain_hits, self.engine, query)

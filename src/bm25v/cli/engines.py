@@ -85,9 +85,9 @@ def load_engine(
 
 
 def _connect(url: str) -> "Calls":
-    from bm25v.engines import find_engine
+    from bm25v.engines import require_engine
 
-    address = find_engine(url)
+    address = require_engine(url)
     from bm25v.engines.loading import open_calls
 
     return open_calls(address)

@@ -11,12 +11,12 @@ import os
 from bm25v.engines.address import Address, parse_address
 from bm25v.errors import MissingExtra
 
-__all__ = ["Address", "find_engine", "parse_address"]
+__all__ = ["Address", "parse_address", "require_engine"]
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # before it is imported: else it prints by itself
 
 
-def find_engine(url: str) -> Address:
+def require_engine(url: str) -> Address:
     """Return the parts of an address; raise `MissingExtra` if its client is not installed."""
     address = parse_address(url)
     try:

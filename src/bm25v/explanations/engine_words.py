@@ -107,19 +107,19 @@ def _read_words(
 
 
 def _compare_folders(view: View, word: int, df: int) -> tuple[FolderWithWord, ...]:
-    all_counts = count_by_name(view.count_folders(RowFilter()), view.statistics.n)
-    with_word = count_by_name(view.count_folders(RowFilter(must=(word,))), df)
+    all_counts = _count_by_name(view.count_folders(RowFilter()), view.statistics.n)
+    with_word = _count_by_name(view.count_folders(RowFilter(must=(word,))), df)
     # While somebody writes, one count may be newer than the other.
     known = {name: n for name, n in with_word.items() if n <= all_counts[name]}
     return compare_folders(all_counts, Counter(known))
 
 
-def count_by_name(counts: Mapping[str, int], n_images: int) -> Counter[str]:
+def _count_by_name(counts: Mapping[str, int], n_images: int) -> Counter[str]:
     """Return how many images are in folders of each name, but not below them.
 
     `counts` has each folder with everything below it; images in none of them have the name "".
 
-    >>> sorted(count_by_name({"": 5, "/p": 5, "/p/cat": 3, "shop": 1}, 7).items())
+    >>> sorted(_count_by_name({"": 5, "/p": 5, "/p/cat": 3, "shop": 1}, 7).items())
     [('', 1), ('cat', 3), ('p', 2), ('shop', 1)]
     """
     direct, without_folder = Counter(counts), n_images

@@ -36,7 +36,7 @@ def search_command(explanation: Explanation, *more: str) -> str | None:
         return None
     images = [os.path.abspath(path) for path in explanation.query_paths]
     options = _list_options(explanation, query)
-    return join_command("search", *more, *images, *options, *_choose(explanation.gallery))
+    return join_command("search", *more, *images, *options, *_gallery_option(explanation.gallery))
 
 
 def word_page_command(gallery: str, word: int) -> str | None:
@@ -58,7 +58,7 @@ def name_command(gallery: str, word: int) -> str:
     >>> name_command("qdrant://host:6334/images", 12)
     "bm25v words name 12 'NEW NAME' --engine qdrant://host:6334/images"
     """
-    return join_command("words", "name", str(word), "NEW NAME", *_choose(gallery))
+    return join_command("words", "name", str(word), "NEW NAME", *_gallery_option(gallery))
 
 
 def join_command(*arguments: str) -> str:
@@ -68,7 +68,7 @@ def join_command(*arguments: str) -> str:
     return join(["bm25v", *arguments])
 
 
-def _choose(gallery: str) -> tuple[str, str]:
+def _gallery_option(gallery: str) -> tuple[str, str]:
     """Return the option that chooses a gallery, or a collection of an engine by its address."""
     return ("--engine" if _is_address(gallery) else "-g", gallery)
 
