@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -104,6 +104,8 @@ def measure_memory(process: int | str) -> int:
 
 def measure_family(process: int) -> int:
     """Return the memory of a process and of those that it has started."""
-    lists = (_PROCESSES / str(process)).glob("task/*/children")
-    children = [int(child) for path in lists for child in path.read_text(encoding="ascii").split()]
+    children: list[str] = []
+    for path in (_PROCESSES / str(process)).glob("task/*/children"):
+        with suppress(OSError):  # a thread that has ended meanwhile
+            children += path.read_text(encoding="ascii").split()
     return measure_memory(process) + sum(map(measure_memory, children))
