@@ -30,8 +30,9 @@ pictures: $(VENV)/full ## make the pictures of the documentation again; needs Ch
 
 install: $(VENV)/full ## .venv with every extra
 
-bench: $(VENV)/core ## measure how fast images are indexed on this machine
-	$(BIN)/bm25v bench encode
+bench: $(VENV)/full ## measure searches and indexing on this machine
+	$(BIN)/python benchmarks/search.py --n 100000
+	$(BIN)/python benchmarks/encode.py
 
 ray: $(VENV)/full ## test encoding on Ray clusters; Ray is 240 MB, and not part of install
 	$(PIP) -e '.[ray]'

@@ -1,9 +1,4 @@
-"""Docstrings as Markdown, for the Python reference.
-
-In: docstrings as they are in the code, with doctests, trees, and lists of `name: meaning`; the
-fields of a class, with a comment behind each; defaults that are constants. Out: Markdown with code
-blocks and lists, and the values of the defaults. Not this module's job: what a docstring says.
-"""
+"""Docstrings, fields and defaults as Markdown, for the Python reference."""
 
 import importlib
 import json
@@ -19,7 +14,6 @@ class MarkdownDocstrings(griffe.Extension):
     """Rewrites the docstring of each object."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Rewrite it paragraph by paragraph."""
         if obj.docstring is not None:
             paragraphs = obj.docstring.value.split("\n\n")
             obj.docstring.value = "\n\n".join(map(to_markdown, paragraphs))
@@ -44,7 +38,7 @@ class MarkdownDocstrings(griffe.Extension):
             if isinstance(parameter.default, griffe.ExprName | griffe.ExprAttribute):
                 value: Any = importlib.import_module(func.module.path)
                 for name in str(parameter.default).split("."):
-                    value = getattr(value, name)
+                    value = getattr(value, name, None)  # None: a default that is inherited
                 if isinstance(value, str | int | float):
                     parameter.default = json.dumps(value)
 

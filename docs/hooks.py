@@ -1,8 +1,4 @@
-"""What `mkdocs build` adds to the pages: documents from outside docs/, and the command line.
-
-In: Markdown as it is in the repository, where each link works too. Out: Markdown for the site. Not
-this module's job: the Python reference, which mkdocstrings makes.
-"""
+"""What `mkdocs build` adds to the pages: documents from outside docs/, and the command line."""
 
 import inspect
 import posixpath
@@ -22,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 _DOCUMENTS = {
     "ARCHITECTURE.md": "explanation/architecture.md",
     "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "explanation/contributing.md",
     "SECURITY.md": "explanation/security.md",
 }
 _HIDDEN = {"index.md": ["navigation", "toc"], "tutorial.md": ["navigation"]}  # beside these pages

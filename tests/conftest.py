@@ -16,6 +16,7 @@ from PIL import Image
 from bm25v.api import Gallery
 from bm25v.search.encode import EncodedQuery, encode_query
 from bm25v.search.query import Query
+from bm25v.vocabulary.bag import Bag, FullBag, to_levels
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts background jobs so
     signal.signal(
@@ -37,6 +38,11 @@ def make_pixels(seed: int) -> NDArray[np.uint8]:
     return np.asarray(make_image(seed))
 
 
+def expand_bag(bag: Bag) -> FullBag:
+    """Return a full bag with the words of a bag, all in the first patch."""
+    return FullBag(bag.words, to_levels(bag.tf), np.zeros(len(bag.words), dtype=np.uint16))
+
+
 def _make_folder(path: Path, n: int) -> Path:
     path.mkdir()
     for seed in range(n):
@@ -53,7 +59,7 @@ def photos(tmp_path: Path) -> Path:
 @pytest.fixture
 def training_images(tmp_path: Path) -> Path:
     """A folder of forty images, enough to train on."""
-    return _make_folder(tmp_path / "pictures", 40)
+    return _make_folder(tmp_path / "training", 40)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from qdrant_client.conversions.conversion import GrpcToRest, RestToGrpc, json_to
 from qdrant_client.grpc import collections_service_pb2_grpc as collections
 from qdrant_client.grpc import points_service_pb2_grpc as points
 
-from bm25v.research.bench.edge_client import EdgeClient
+from tests.edge_client import EdgeClient
 
 
 @contextmanager

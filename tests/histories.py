@@ -17,10 +17,10 @@ from bm25v.gallery.rows import RowFiles
 from bm25v.gallery.writer import Writer
 from bm25v.images import Metadata
 from bm25v.index.bm25 import WeightedWords, reference_scores
-from bm25v.research.bench.soak.history import get_full_bag
-from bm25v.research.bench.soak.history import make_encoding as make_encoding  # exported
 from bm25v.search.combine import combine_bags
 from bm25v.vocabulary.bag import Bag
+from tests.soak.history import get_full_bag
+from tests.soak.history import make_encoding as make_encoding  # exported
 
 N_IMAGES = 40  # different images that are added and removed
 
@@ -129,7 +129,6 @@ def expected_rows(contents: Contents) -> Rows:
 def stored_rows(gallery: Gallery) -> Rows:
     """Return the bytes of all rows of a gallery that is not written to meanwhile."""
     snapshot = gallery.store.snapshot()
-    assert snapshot.full_bags is not None
     rows = snapshot.rows.tolist()
     paths = gallery.store.catalog.paths_of(rows, snapshot.state.generation)
     stored = {}
@@ -170,6 +169,6 @@ def check_scores(gallery: Gallery, contents: Contents) -> None:
 def check_row_files(folder: Path) -> None:
     """Assert that a gallery has no row files but the current ones."""
     with Gallery.open(folder) as gallery:
-        state = gallery.store.snapshot().state
-        current = RowFiles.of(folder, gallery.store.catalog.meta, state).paths
-    assert set(folder.glob("*.rows")) == current
+        generation = gallery.store.snapshot().state.generation
+        files = RowFiles.of(folder, gallery.store.catalog.meta, generation)
+    assert set(folder.glob("*.rows")) == {file.path for file in files}

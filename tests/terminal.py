@@ -28,8 +28,8 @@ class Shown(NamedTuple):
         return _ESCAPES.sub("", self.raw).replace("\r\n", "\n")
 
 
-def show(*words: object, folder: Path, columns: int, typed: str = "", **environment: str) -> Shown:
-    """Run `bm25v` in a terminal, type something, and return what it shows."""
+def show(*words: object, folder: Path, columns: int, **environment: str) -> Shown:
+    """Run `bm25v` in a terminal, and return what it shows."""
     import fcntl
     import pty
     import termios
@@ -47,7 +47,6 @@ def show(*words: object, folder: Path, columns: int, typed: str = "", **environm
         stderr=end_of_child,
     ) as child:
         os.close(end_of_child)
-        os.write(terminal, typed.encode())
         received = b"".join(_read(terminal))
     return Shown(child.returncode, received.decode())
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidOption
 from bm25v.research import ablate as ablation
 from bm25v.research import datasets
 from bm25v.research.ablate import AXES, Trial, TrialCache, TrialResult, ablate, plan_trials
@@ -50,9 +50,9 @@ def ranked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def run(data: Path, cache: Path, in_shell: Run) -> Run:
-    """Run `bm25v ablate` on the three classes with the toy vocabulary."""
+    """Run `bm25v evaluate ablate` on the three classes with the toy vocabulary."""
     fixed = ("--data", data, "--cache", cache, "--vocabulary", "toy")
-    return lambda *words: in_shell("ablate", *words, *fixed)
+    return lambda *words: in_shell("evaluate", "ablate", *words, *fixed)
 
 
 def test_a_trial_equals_an_evaluation(
@@ -140,7 +140,7 @@ def test_incomplete_lines_of_the_cache_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "cells.jsonl"
     TrialCache(path).add("one", {"R@1": 0.5})
     with path.open("ab") as file:
-        file.write(b'{"key": "two", "fou')
+        file.write(b'{"key": "two", "rec')
     cells = TrialCache(path)
     assert cells.get("two") is None
     cells.add("three", {"R@1": 1.0})
@@ -214,18 +214,30 @@ def test_an_ablation_is_printed_plotted_and_written_as_json(run: Run, tmp_path: 
     assert (code, err) == (0, "3 of 3 were measured before\n")
     printed = json.loads(out)
     assert (printed["dataset"], printed["axes"]) == ("data", ["k_post"])
-    assert [trial["k_post"] for trial in printed["cells"]] == ["2", "4", "8"]
-    assert printed["cells"][0]["picture_words"] == 2
-    assert 0 < printed["cells"][0]["bm25v"]["R@1"] <= 1
-    assert lines[1].split()[3] == f"{printed['cells'][0]['bm25v']['R@1']:.3f}".lstrip("0")
+    assert [trial["k_post"] for trial in printed["trials"]] == ["2", "4", "8"]
+    assert printed["trials"][0]["image_words"] == 2
+    assert 0 < printed["trials"][0]["bm25v"]["R@1"] <= 1
+    assert lines[1].split()[3] == f"{printed['trials'][0]['bm25v']['R@1']:.3f}".lstrip("0")
 
 
-def test_several_axes_are_printed_as_markdown(run: Run) -> None:
-    code, out, _ = run("k_post", "query", "--values", "2,4", "--values", "tf", "--format=markdown")
+def test_each_part_of_a_wide_table_has_all_settings(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    code, out, _ = run("k_query", "query", "--values", "16,64", "--values", "presence,sqrt-tf")
     assert code == 0
-    lines = out.splitlines()
-    assert lines[0].startswith("| k_post | query | words per image | postings | bm25v R@1 |")
-    assert [line.split(" | ")[:2] for line in lines[3:]] == [["| 2", "tf"], ["| 4", "tf"]]
+    parts = [part.splitlines() for part in out.split("\n\n")]
+    assert len(parts) > 1
+    for header, dense, *rows in parts:
+        assert header.startswith("k_query, query")
+        assert dense.startswith("dense")
+        settings = [tuple(row.split()[:2]) for row in rows]
+        assert settings == [
+            ("16,", "presence"),
+            ("16,", "sqrt-tf"),
+            ("64,", "presence"),
+            ("64,", "sqrt-tf"),
+        ]
 
 
 def test_only_affected_systems_are_shown(run: Run) -> None:
@@ -240,9 +252,11 @@ def test_only_affected_systems_are_shown(run: Run) -> None:
 
 def test_the_command_takes_vocabularies(run: Run, toy: Vocabulary, tmp_path: Path) -> None:
     wider(toy).save(tmp_path / "wide")
-    code, out, _ = run("expansion", "--vocabularies", f"toy,{tmp_path / 'wide'}")
-    assert code == 0
-    assert [line.split()[0] for line in out.splitlines()[2:]] == ["16", "32"]
+    repeated = run("expansion", "--vocabularies", "toy", "--vocabularies", tmp_path / "wide")
+    separated = run("expansion", "--vocabularies", f"toy,{tmp_path / 'wide'}")
+    for code, out, _ in (repeated, separated):
+        assert code == 0
+        assert [line.split()[0] for line in out.splitlines()[2:]] == ["16", "32"]
 
 
 def test_problems_of_the_data_set_are_printed(run: Run, data: Path) -> None:
@@ -255,7 +269,11 @@ def test_problems_of_the_data_set_are_printed(run: Run, data: Path) -> None:
 def test_an_error_is_one_line(run: Run, tmp_path: Path) -> None:
     failed(run("kpost"), 2, "'kpost' cannot be varied; choose from k, expansion")
     failed(run("k_post", "--values", "2,many"), 2, "k_post = 'many'")
-    failed(run("k_post", "b", "--values", "2"), 2, "1 times --values for 2 settings (k_post, b)")
+    failed(
+        run("k_post", "b", "--values", "2"),
+        2,
+        "--values was given 1 times for 2 settings (k_post, b)",
+    )
     failed(run("k", "--values", "0"), 2, "k = '0': it must be a number from 1 to 192")
     failed(run("layer"), 2, "another layer needs another SAE", "--vocabularies")
     failed(run("b", "--vocabularies", "toy"), 2, "--vocabularies is for k, expansion and layer")
@@ -268,5 +286,5 @@ def test_an_error_is_one_line(run: Run, tmp_path: Path) -> None:
 
 
 def test_an_axis_that_takes_no_values_is_an_error(toy: Vocabulary) -> None:
-    with pytest.raises(WrongUse, match="another expansion needs another SAE"):
+    with pytest.raises(InvalidOption, match="another expansion needs another SAE"):
         plan_trials({"expansion": ["4"]}, toy, RankingSettings())

@@ -12,7 +12,7 @@ from PIL import Image
 
 from bm25v import Bag, Query
 from bm25v.api import Gallery
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidOption
 from bm25v.search import Results
 from tests.conftest import make_image, make_pixels
 
@@ -70,7 +70,7 @@ def test_options_beside_a_query_object_raise_wrong_use(gallery: Gallery, photos:
         lambda: gallery.match(query, path, k=3, mode="sparse"),
         lambda: gallery.explain(query, path, k=3, mode="sparse"),
     ):
-        with pytest.raises(WrongUse, match="k, mode beside a Query: set them in the Query"):
+        with pytest.raises(InvalidOption, match="k, mode beside a Query: set them in the Query"):
             call()
 
 
@@ -79,9 +79,11 @@ def test_an_encoding_stands_for_exactly_one_query_image(gallery: Gallery, photos
     encoding = gallery.vocabulary.encode(image)
     explanation = gallery.explain(image, path, encoding=encoding)
     assert explanation.to_dict() == gallery.explain(image, path).to_dict()
-    with pytest.raises(WrongUse, match="an encoding with 2 images: it needs exactly one"):
+    with pytest.raises(
+        InvalidOption, match="encoding= needs a query with exactly one image, got 2"
+    ):
         gallery.explain([image, image], path, encoding=encoding)
-    with pytest.raises(WrongUse, match="an encoding with 0 images"):
+    with pytest.raises(InvalidOption, match="exactly one image, got 0"):
         gallery.explain(None, path, must=any_word(gallery), encoding=encoding)
 
 
@@ -214,10 +216,10 @@ def test_a_pillow_image_is_turned_upright(gallery: Gallery, photos: Path, tmp_pa
 @pytest.mark.parametrize("wrong", [7, 2.5, {"a": 1}, io.StringIO("text")])
 def test_what_is_not_an_image_is_named(gallery: Gallery, wrong: Any) -> None:
     message = f"a {type(wrong).__name__} is not an image: give a path"
-    with pytest.raises(WrongUse, match=message):
+    with pytest.raises(InvalidOption, match=message):
         gallery.search([wrong])
     if not isinstance(wrong, dict):
-        with pytest.raises(WrongUse, match=message):
+        with pytest.raises(InvalidOption, match=message):
             gallery.search(wrong)
 
 

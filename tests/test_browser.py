@@ -9,16 +9,11 @@ import pytest
 from PIL import Image
 
 from bm25v.api import Gallery
-from bm25v.demo import search_and_explain
 from bm25v.explanations import Explanation
-from bm25v.explanations.heatmaps import highlight
-from bm25v.explanations.maps import combine_maps
+from bm25v.explanations.heatmaps import combine_maps, highlight
 from bm25v.explanations.word_portrait import make_portraits
 from bm25v.pages.explanation_page import render_explanation
-from bm25v.pages.searches_page import render_searches
-from bm25v.pages.vocabulary_page import render_vocabulary
 from bm25v.pages.word_page import render_word, render_words_overview
-from bm25v.vocabulary import Vocabulary
 from tests.browser import CHROMIUM, Browser, browser
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
@@ -217,6 +212,24 @@ def test_the_first_screen_of_a_laptop_answers_every_question(
     assert "a_long_name_a" in tab.value('document.querySelector(".stage .file").title')
 
 
+@pytest.mark.parametrize(("width", "least"), [(1366, 180), (390, 150)])
+def test_a_panel_in_place_of_a_photo_is_wide_enough_to_be_read(
+    tab: Browser, explanation: Explanation, tmp_path: Path, width: int, least: int
+) -> None:
+    wide = np.zeros((90, 300, 3), dtype=np.uint8)
+    pages = {
+        "hit.html": replace(explanation, query_images=(wide,), hit_image=None),
+        "query.html": replace(explanation, query_images=(), hit_image=wide, text="a cat"),
+    }
+    for name, unusual in pages.items():
+        file = tmp_path / name
+        file.write_text(render_explanation(unusual))
+        tab.open(file, width=width)
+        _, _, panel_width, _ = tab.value(BOX.format(selector=".stage .empty", n=0))
+        assert panel_width >= least
+        assert tab.value("document.documentElement.scrollWidth") <= width
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_every_text_of_the_explanation_page_has_enough_contrast(
     tab: Browser, why: Path, dark: bool
@@ -233,14 +246,11 @@ def test_pages_fit_narrow_and_wide_screens_and_load_nothing(
     tab: Browser, why: Path, gallery: Gallery, photos: Path, tmp_path: Path, width: int
 ) -> None:
     (portrait,) = make_portraits(gallery.store, [gallery.words()[0].word])
-    searches = [search_and_explain(gallery, str(photos / f"{n}.png"), k=5) for n in (3, 6)]
     pages = {
         "word.html": render_word(portrait),
         "index.html": render_words_overview(
             "Twelve", [portrait], {portrait.uses.facts.word: "x.html"}
         ),
-        "report.html": render_searches("Twelve images", searches),
-        "words.html": render_vocabulary(Vocabulary.load("toy")),
     }
     for name, text in pages.items():
         (tmp_path / name).write_text(text)

@@ -31,26 +31,30 @@ source, opened, qdrant = test_engines.source, test_engines.opened, test_engines.
 OF_IMAGES = ("folder", "folders", "file", "pattern", "long pattern", "size", "date", "range")
 
 
-def page_of(collection: Searchable, wanted: ImageFilter, offset: int, limit: int) -> ImagePage:
-    return collection.engine.read(lambda view: view.page_images(wanted, offset, limit))
+def page_of(
+    collection: Searchable, image_filter: ImageFilter, offset: int, limit: int
+) -> ImagePage:
+    return collection.engine.read(lambda view: view.page_images(image_filter, offset, limit))
 
 
 @pytest.mark.parametrize("name", [None, *OF_IMAGES])
 def test_pages_have_every_selected_image_once(opened: Opened, name: str | None) -> None:
     options, allows = FILTERS[name] if name else ({}, lambda path: True)
-    wanted = ImageFilter.of(**options)
+    image_filter = ImageFilter.of(**options)
     expected = sorted(filter(allows, PATHS))
-    pages = [page_of(opened.collection, wanted, offset, 64) for offset in range(0, N_IMAGES, 64)]
+    pages = [
+        page_of(opened.collection, image_filter, offset, 64) for offset in range(0, N_IMAGES, 64)
+    ]
     assert {page.total for page in pages} == {len(expected)}
     records = [record for page in pages for record in page.records]
     assert sorted(record.path for record in records) == expected
-    again = page_of(opened.collection, wanted, 0, N_IMAGES)
+    again = page_of(opened.collection, image_filter, 0, N_IMAGES)
     assert [record.path for record in again.records] == [record.path for record in records]
     for record in records:
         file = FILES[record.path]
         assert record[1:5] == file[:4]
         assert record.metadata == file.metadata
-    assert page_of(opened.collection, wanted, 10**9, 5) == ([], len(expected))
+    assert page_of(opened.collection, image_filter, 10**9, 5) == ([], len(expected))
 
 
 @pytest.mark.parametrize("word", [None, 3, 150])
@@ -66,8 +70,10 @@ def test_images_of_words_are_those_of_the_gallery(opened: Opened, source: Galler
     words = list(range(0, 192, 5))
 
     def find(collection: Searchable) -> dict[int, list[str]]:
-        found = collection.engine.read(lambda view: view.find_with_words(words, 40, 40))
-        return {word: found.images.paths_of(rows) for word, rows in found.rows.items()}
+        images, rows_by_word = collection.engine.read(
+            lambda view: view.find_with_words(words, 40, 40)
+        )
+        return {word: images.paths_of(rows) for word, rows in rows_by_word.items()}
 
     own, expected = find(opened.collection), find(source)
     n_rare = 0
@@ -110,7 +116,7 @@ def test_facts_are_those_of_the_gallery_but_for_bytes(qdrant: Opened, source: Ga
     assert isinstance(qdrant.collection.engine, QdrantEngine)
     assert own.pop("path") == str(qdrant.collection.engine.address)
     del expected["path"]
-    for key in [key for key in expected if key.endswith("bytes_per_picture")]:
+    for key in [key for key in expected if key.endswith("bytes_per_image")]:
         del expected[key]
         assert math.isnan(own.pop(key)), "not known"
     assert_close(own, expected)

@@ -2,14 +2,29 @@
 
 import io
 import json
+import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from bm25v import Client, Gallery, ImageError, ServerError, StoredImage, WrongUse
+from bm25v import (
+    Client,
+    Gallery,
+    ImageError,
+    ImageNotFound,
+    InvalidOption,
+    InvalidQuery,
+    Query,
+    ServerError,
+    StoredImage,
+)
 from bm25v.cli import main
 from bm25v.server.run import bind
 from tests.conftest import make_image, make_pixels
@@ -21,8 +36,11 @@ from tests.test_images_from_memory import png
 def client(gallery: Gallery, tmp_path: Path) -> Iterator[Client]:
     """A client of a writable server with a token."""
     options: dict[str, Any] = {"access": {"token": TOKEN}, "writable": True}
-    with serving(gallery, tmp_path / "cache", **options) as server:
-        yield Client(str(server.base_url), token=TOKEN)
+    with (
+        serving(gallery, tmp_path / "cache", **options) as server,
+        Client(str(server.base_url), token=TOKEN) as client,
+    ):
+        yield client
 
 
 def same(results: Any, expected: Any) -> None:
@@ -68,6 +86,58 @@ def test_every_form_of_image_and_option_is_sent(
     same(client.search(must=word), gallery.search(must=word))
 
 
+def test_a_query_and_many_queries_are_searched_as_in_a_gallery(
+    client: Client, gallery: Gallery, photos: Path
+) -> None:
+    word = gallery.search(photos / "3.png")[0].words[0].word
+    queries = [
+        Query.of(photos / "3.png", k=3, mode="words"),
+        Query.of([make_pixels(50), png(4)], like=photos / "5.png", boost={word: 2.0}, offset=1),
+        Query.of(StoredImage(str(photos / "4.png")), must=word, date=("2000", None)),
+    ]
+    for query in queries:
+        assert len(client.search(query)) > 0
+        same(client.search(query), gallery.search(query))
+    hit = client.search(queries[0])[0]
+    same(client.search(hit), gallery.search(StoredImage(hit.path)))
+    for ours, theirs in zip(
+        client.search_many([*queries, png(5)], k=2),
+        gallery.search_many([*queries, png(5)], k=2),
+        strict=True,
+    ):
+        same(ours, theirs)
+    with pytest.raises(InvalidQuery, match="beside a Query"):
+        client.search(queries[0], k=2)
+
+
+def test_what_cannot_be_sent_is_refused(client: Client, gallery: Gallery, photos: Path) -> None:
+    mask = np.zeros((2, 2), bool)
+    mask[0, 0] = True
+    gallery.search(photos / "3.png", region=mask)
+    with pytest.raises(InvalidQuery, match="a mask as region cannot be sent"):
+        client.search(photos / "3.png", region=mask)
+    with pytest.raises(InvalidQuery, match="an encoding cannot be sent"):
+        client.search(gallery.vocabulary.encode(photos / "3.png"))
+    with pytest.raises(InvalidQuery, match=r"client\.explain\(query, hit\)"):
+        client.search(photos / "3.png")[0].explain()
+
+
+def test_matches_and_words_are_those_of_the_gallery(
+    client: Client, gallery: Gallery, photos: Path
+) -> None:
+    query = StoredImage(str(photos / "3.png"))
+    hit = gallery.search(query, k=1)[0]
+    assert client.match(query, hit) == gallery.match(query, hit)
+    word = hit.words[0].word
+    assert client.word(word) == gallery.word(word)
+    assert client.words(best=1, sort="df", offset=2, limit=3) == gallery.words(
+        best=1, sort="df", offset=2, limit=3
+    )
+    assert photos / "3.png" in client
+    assert photos / "none.png" not in client
+    assert list(client) == list(gallery)
+
+
 def test_explanations_images_words_and_facts(
     client: Client, gallery: Gallery, photos: Path
 ) -> None:
@@ -91,31 +161,93 @@ def test_explanations_images_words_and_facts(
 
 
 def test_a_writable_server_is_changed_as_a_gallery(client: Client, gallery: Gallery) -> None:
-    assert client.add({"cat": make_pixels(40), "dog": png(41)}) == 2
+    images: dict[str, Any] = {"cat": make_pixels(40), "dog": png(41), "text": b"no image"}
+    report = client.add(images)
+    assert (report.added, report.updated, report.n_indexed) == (2, 0, 2)
+    assert [failure.path for failure in report.failed] == ["text"]
+    assert client.add([("cat", png(42))]).updated == 1
     assert "cat" in gallery
-    assert client.remove(["cat", "dog"]) == 2
+    assert client.remove(["cat", "dog", "text"]) == 2
     assert len(gallery) == 12
     client.name_words({5: "red corner"})
     assert gallery.word_names[5] == "red corner"
 
 
 def test_errors_are_those_of_the_library(client: Client, tmp_path: Path) -> None:
-    with pytest.raises(WrongUse, match="an empty query"):
+    with pytest.raises(InvalidOption, match="an empty query"):
         client.search()
-    with pytest.raises(WrongUse, match="no image with id"):
+    with pytest.raises(ImageNotFound, match="no image with id"):
         client.search(StoredImage("/nowhere.png"))
     with pytest.raises(ImageError, match="supported format"):
         client.search(b"no image")
     with pytest.raises(ImageError, match=r"missing\.png: does not exist"):
         client.search(tmp_path / "missing.png")
-    with pytest.raises(ServerError, match="give the token"):
-        Client(client.url).info()
-    with pytest.raises(WrongUse, match="is not an address"):
-        Client("file:///etc/passwd")
+    with pytest.raises(ServerError, match="give the token"), Client(client.url) as stranger:
+        stranger.info()
+    for url in ("file:///etc/passwd", "127.0.0.1:8025", "http://", "http://["):
+        with pytest.raises(InvalidOption, match="is not an address"):
+            Client(url)
     bound = bind("127.0.0.1", 0)
     bound.socket.close()
-    with pytest.raises(ServerError, match="does not answer"):
-        Client(bound.url).info()
+    with pytest.raises(ServerError, match="does not answer"), Client(bound.url) as nobody:
+        nobody.info()
+
+
+@contextmanager
+def listening(redirect_to: str = "") -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """A server that redirects every request; yield its address and the headers that it gets."""
+    received: list[dict[str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            received.append(dict(self.headers))
+            self.send_response(302)
+            self.send_header("Location", redirect_to)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", received
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_redirect_does_not_get_the_token() -> None:
+    with listening() as (other, received), listening(f"{other}/v1/stats") as (url, _):
+        with pytest.raises(ServerError, match="answers 302"), Client(url, token=TOKEN) as client:
+            client.info()
+        assert received == []
+
+
+def test_requests_to_this_machine_take_no_proxy(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listening() as (proxy, received):
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy)
+        for url in (client.url, client.url.replace("127.0.0.1", "localhost")):
+            with Client(url, token=TOKEN) as other:
+                assert len(other) == 12
+        assert received == []
+
+
+def test_a_missing_extra_is_named() -> None:
+    script = (
+        "import sys; sys.modules['httpx'] = None\n"
+        "import bm25v\n"
+        "try: bm25v.Client('http://127.0.0.1:8025')\n"
+        "except bm25v.MissingExtra as error: print(error)"
+    )
+    outcome = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert "bm25v.Client needs an extra" in outcome.stdout
 
 
 def test_the_command_searches_on_a_server(

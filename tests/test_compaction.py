@@ -20,10 +20,9 @@ from bm25v.gallery.rows import HEADER_BYTES, RowFile
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.writer import Writer
 from bm25v.index.bm25 import Bm25Parameters, WeightedWords
-from bm25v.research.bench.soak.history import get_full_bag
 from bm25v.search.combine import combine_bags
-from bm25v.search.query import IMAGE_MODES
 from bm25v.search.ranking import score_full_bags
+from bm25v.search.scoring import IMAGE_MODES
 from bm25v.vocabulary import Vocabulary
 from tests import test_cli
 from tests.children import Report, die_at_step, finish, needs_fork, start
@@ -42,6 +41,7 @@ from tests.histories import (
     stored_rows,
     write_contents,
 )
+from tests.soak.history import get_full_bag
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork")
 run, indexed = test_cli.run, test_cli.indexed
@@ -61,6 +61,10 @@ def all_hits(gallery: Gallery) -> list[Any]:
         for mode in MODES
         for k in (5, 2 * N_IMAGES)
     ]
+
+
+def list_paths(gallery: Gallery) -> list[str]:
+    return sorted(image.path for image in gallery.images(min_size=1))
 
 
 def file_sizes(folder: Path) -> int:
@@ -174,10 +178,9 @@ def test_a_snapshot_keeps_its_full_bags_while_others_write_and_compact(tmp_path:
 
     def read(snapshot: Snapshot) -> list[Any]:
         full_bags = snapshot.full_bags
-        assert full_bags is not None
         stored = [[part.tolist() for part in full_bags.full_bag(row)] for row in snapshot.rows]
         scores = score_full_bags(full_bags, query, snapshot.rows, Bm25Parameters())
-        return [stored, scores.bm25.tolist(), snapshot.word_statistics.df_v.tolist()]
+        return [stored, scores.bm25.tolist(), snapshot.full_bags.statistics.df_v.tolist()]
 
     with Gallery.open(tmp_path / "g") as reader:
         snapshots = [reader.store.snapshot()]
@@ -197,6 +200,7 @@ def test_a_snapshot_keeps_its_full_bags_while_others_write_and_compact(tmp_path:
 @pytest.mark.parametrize(
     ("function", "n"),
     [
+        ((Catalog, "with_rows"), 0),
         *(((RowFile, "open"), n) for n in range(3)),
         ((Catalog, "state"), 0),
         *(((Catalog, name), n) for name in ("transaction", "check_generation") for n in range(6)),
@@ -213,6 +217,7 @@ def test_a_compaction_during_a_search_or_a_check_changes_no_result(
     original = getattr(*function)
     uses: list[tuple[Callable[[Gallery], Any], Any]]
     uses = [(all_hits, hits), (Gallery.problems, []), (len, len(contents))]
+    uses.append((list_paths, sorted(contents)))
     for number, (use, expected) in enumerate(uses):
         folder = tmp_path / f"{number}"
         shutil.copytree(full, folder)
@@ -230,22 +235,32 @@ def test_a_compaction_during_a_search_or_a_check_changes_no_result(
         with Gallery.open(folder) as reader, monkeypatch.context() as patch:
             patch.setattr(*function, compact_first)
             assert use(reader) == expected
-        assert use is not all_hits or next(calls) > n
+        assert use is not all_hits or next(calls) > n or function[1] == "with_rows"
+
+
+def test_a_compaction_while_images_are_listed_loses_none(tmp_path: Path) -> None:
+    contents = fill_gallery(tmp_path / "g")
+    with Gallery.open(tmp_path / "g") as reader:
+        images = reader.images(min_size=1)
+        first = next(images)
+        assert compact(tmp_path / "g") > 0
+        listed = [first.path, *(image.path for image in images)]
+    assert sorted(listed) == sorted(contents)
 
 
 def test_images_are_counted_in_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    query_all, calls = Catalog._all, count()
+    execute, calls = Catalog.execute, count()
     contents = fill_gallery(tmp_path / "g")
 
     def compact_afterwards(*values: Any) -> Any:
-        result = query_all(*values)
+        result = execute(*values)
         if next(calls) == 0:
-            monkeypatch.setattr(Catalog, "_all", query_all)
+            monkeypatch.setattr(Catalog, "execute", execute)
             assert compact(tmp_path / "g") > 0
         return result
 
     with Gallery.open(tmp_path / "g") as gallery:
-        monkeypatch.setattr(Catalog, "_all", compact_afterwards)
+        monkeypatch.setattr(Catalog, "execute", compact_afterwards)
         assert len(gallery) == len(contents)
 
 
@@ -365,7 +380,7 @@ def test_an_interrupted_compaction_leaves_no_new_files(tmp_path: Path) -> None:
 def test_readers_that_missed_forgotten_changes_read_the_whole_gallery(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog, "_CHANGES_KEPT", 6)
+    monkeypatch.setattr(catalog, "CHANGES_KEPT", 6)
     contents = fill_gallery(tmp_path / "g")
     frequent, rare = Gallery.open(tmp_path / "g"), Gallery.open(tmp_path / "g")
     rare.store.snapshot()
@@ -385,11 +400,11 @@ def test_readers_that_missed_forgotten_changes_read_the_whole_gallery(
 
 def test_the_command_prints_how_many_bytes_were_freed(indexed: test_cli.Run, photos: Path) -> None:
     assert indexed("compact").out == "nothing to free: no image was removed\n"
-    assert indexed("compact", "--json").json == {"bytes": 0, "pictures": 12}
+    assert indexed("compact", "--json").json == {"bytes": 0, "n_images": 12}
     indexed("remove", photos / "3.png")
     assert indexed("compact").out == "1.1 kB freed, 11 images\n"
     indexed("remove", photos / "4.png", photos / "5.png")
-    assert indexed("compact", "--json").json == {"bytes": 2 * ROW_BYTES, "pictures": 9}
+    assert indexed("compact", "--json").json == {"bytes": 2 * ROW_BYTES, "n_images": 9}
     assert indexed("verify").out == "9 images, no problems\n"
     test_cli.failed(indexed("compact", "-g", "nowhere"), 1, "no gallery at", "nowhere")
 

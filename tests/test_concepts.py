@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from bm25v.api import Gallery
-from bm25v.errors import VocabularyError, WrongUse
+from bm25v.errors import InvalidOption, VocabularyError
 from bm25v.search.text import index_names
 from bm25v.search.text_terms import Lexicon, ParsedText, describe_terms, parse_text
 from bm25v.vocabulary import Vocabulary
@@ -153,7 +153,7 @@ def refusal(folder: Path) -> str:
         (lambda v: v["concepts"][2].pop("id"), "concepts, entry 2: id is missing"),
         (lambda v: v["concepts"][2].update(names=[]), "concepts, entry 2: names is empty"),
         (lambda v: v["concepts"][2].update(names=["\x1b"]), r"entry 2: names is ['\x1b'], not"),
-        (lambda v: v["concepts"][2].update(parents=[99]), "beyond the last concept"),
+        (lambda v: v["concepts"][2].update(parents=[99]), "each a whole number from 0 to 10"),
         (lambda v: v["concepts"][10].update(parents=[0]), "its parents lead back to itself"),
         (lambda v: v["concepts"][2].update(column=40), "columns are not numbered without gaps"),
         (lambda v: v["concepts"].append(5), "concepts is [{"),
@@ -298,7 +298,7 @@ def test_what_is_not_understood_is_reported(text: str, unknown: tuple[str, ...])
 def test_every_word_is_a_term_a_small_word_or_reported(text: str) -> None:
     try:
         parsed = parse(text)
-    except WrongUse:
+    except InvalidOption:
         return
     reported = " ".join(parsed.unknown)
     for token in split_text(text):
@@ -320,7 +320,7 @@ def test_similar_names_are_offered() -> None:
     ],
 )
 def test_a_contradiction_is_one_clear_error(text: str, problem: str) -> None:
-    with pytest.raises(WrongUse, match=problem):
+    with pytest.raises(InvalidOption, match=problem):
         parse(text)
 
 
@@ -329,7 +329,7 @@ def test_own_names_of_words_win_over_concepts_and_those_over_the_vocabularys() -
     assert (own.words, own.concepts) == ((12,), ())
     (fur,) = parse("fur").terms
     assert fur.words == (50,)
-    with pytest.raises(WrongUse, match="leave one"):
+    with pytest.raises(InvalidOption, match="leave one"):
         parse("cat without cat", (("Cat", 12),))
 
 
@@ -404,7 +404,7 @@ def test_words_beside_a_hit_are_those_that_the_best_images_share(gallery: Galler
 
 def test_named_words_and_options_add_to_the_score(gallery: Gallery, photos: Path) -> None:
     snapshot = gallery.store.snapshot()
-    word = int(np.abs(snapshot.word_statistics.df_v - 6).argmin())  # in half of the full bags
+    word = int(np.abs(snapshot.full_bags.statistics.df_v - 6).argmin())  # in half of the full bags
     gallery.name_words({word: "stripes"})
     for options in (
         {"text": "a cat with stripes"},
@@ -422,7 +422,7 @@ def test_named_words_and_options_add_to_the_score(gallery: Gallery, photos: Path
     excluded = gallery.search(text="cat without stripes", k=12)
     rows = {hit.path: gallery.store.find_image(hit.path, snapshot).row for hit in excluded}
     assert rows
-    assert not snapshot.have_word(word, np.array(list(rows.values()))).any()
+    assert not snapshot.full_bags.have_word(word, np.array(list(rows.values()))).any()
     only_words = gallery.search(text="stripes", k=12)
     assert only_words.mode == "words"
 
@@ -477,7 +477,7 @@ def test_results_say_what_was_understood(gallery: Gallery) -> None:
 def test_wrong_texts_are_one_clear_line(
     gallery: Gallery, options: dict[str, Any], problem: str
 ) -> None:
-    with pytest.raises(WrongUse, match=problem) as caught:
+    with pytest.raises(InvalidOption, match=problem) as caught:
         gallery.search(**options)
     assert str(caught.value).isprintable() and len(str(caught.value)) < 400
 
@@ -517,7 +517,7 @@ def test_evaluate_text_searches_for_the_names_of_folders(
         (tmp_path / "set" / name).mkdir(parents=True, exist_ok=True)
         shutil.copy(photos / f"{number}.png", tmp_path / "set" / name)
     values = run("evaluate", "text", "--data", "set", "--vocabulary", folder, "--json").json
-    assert (values["images"], values["known"]["classes"], values["unknown"]["classes"]) == (
+    assert (values["n_images"], values["known"]["classes"], values["unknown"]["classes"]) == (
         12,
         2,
         1,
@@ -537,3 +537,14 @@ def test_evaluate_text_searches_for_the_names_of_folders(
         in run("evaluate", "text", "--data", "set", "--vocabulary", folder).out
     )
     assert "has no class folders" in run("evaluate", "text", "--data", photos).err
+
+
+def test_a_word_is_found_by_a_part_of_the_name_that_someone_gave(gallery: Gallery) -> None:
+    """A concept of that name comes first: "cat" is not the cat's ear."""
+    word, other = (use.word for use in gallery.words()[:2])
+    gallery.name_words({word: "snow slope", other: "cat ear"})
+    by_part, by_name = gallery.search(text="snow"), gallery.search(text="snow slope")
+    assert [hit.path for hit in by_part] == [hit.path for hit in by_name] != []
+    assert by_part.understood == ("snow",)
+    assert gallery.search(text="slopes").not_understood == ()
+    assert "a named word" not in " ".join(gallery.search(text="cat").notes)

@@ -15,13 +15,12 @@ import numpy as np
 import pytest
 
 from bm25v.api import Gallery
-from bm25v.errors import GalleryError, GalleryLocked, GalleryNotFound, WrongUse
+from bm25v.errors import GalleryError, GalleryLocked, GalleryNotFound
 from bm25v.gallery.catalog import Catalog, RowsRenumbered
 from bm25v.gallery.file_state import FileState
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.writer import Writer
 from bm25v.index.bm25 import WeightedWords
-from bm25v.research.bench.soak.history import get_full_bag
 from bm25v.search import Mode
 from tests.children import REFUSED, Report, finish, needs_fork, start
 from tests.histories import (
@@ -35,6 +34,7 @@ from tests.histories import (
     run_session,
     stored_rows,
 )
+from tests.soak.history import get_full_bag
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork")
 
@@ -325,5 +325,5 @@ def test_a_catalogue_is_closed_while_other_threads_read_it(tmp_path: Path) -> No
             started.wait()
             gallery.close()
             for reader in readers:
-                with pytest.raises(WrongUse, match="is closed: open it again"):
+                with pytest.raises(GalleryError, match="is closed: open it again"):
                     reader.result(timeout=30)

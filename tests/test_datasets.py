@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from bm25v.errors import EvaluationError, MissingExtra, WrongUse
+from bm25v.errors import EvaluationError, InvalidOption, MissingExtra
 from bm25v.research.datasets import DATASETS, Dataset, PixelBox, load
-from bm25v.research.datasets.plain_pickle import PickleRefused, load_plain
+from bm25v.research.datasets.landmarks import load_plain
 from bm25v.research.features import extract_features
 from bm25v.vocabulary import Vocabulary
 from tests.conftest import make_image
@@ -207,9 +207,11 @@ def test_missing_images_are_counted_and_no_images_are_an_error(name: str, tmp_pa
 def test_missing_folders_and_unknown_data_sets_are_errors(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match=r"Food-101 in .*nowhere: there is no such folder"):
         load("food101", tmp_path / "nowhere")
-    with pytest.raises(WrongUse, match="there is no data set 'cub'; choose from cub200, cars196"):
+    with pytest.raises(
+        InvalidOption, match="there is no data set 'cub'; choose from cub200, cars196"
+    ):
         load("cub", tmp_path)
-    with pytest.raises(WrongUse, match="dtd has its own split"):
+    with pytest.raises(InvalidOption, match="dtd has its own split"):
         load("dtd", tmp_path, split=tmp_path / "split.tsv")
 
 
@@ -261,16 +263,14 @@ def test_the_cars_devkit_alone_has_no_classes_for_the_test_images(tmp_path: Path
 def test_numbers_out_of_range_are_errors(tmp_path: Path) -> None:
     root = built("flowers102", tmp_path / "flowers")
     savemat(root / "imagelabels.mat", {"labels": np.array([[1, 2]])})
-    with pytest.raises(
-        EvaluationError, match=r"setid.mat has the image 3, but imagelabels.mat has 2"
-    ):
+    with pytest.raises(EvaluationError, match=r"imagelabels.mat has no entry for 3"):
         load("flowers102", root)
     savemat(root / "setid.mat", {"trnid": np.array([[1]])})
     with pytest.raises(EvaluationError, match=r"setid.mat has no variable tstid"):
         load("flowers102", root)
     root = built("cars196", tmp_path / "cars")
     savemat(root / "devkit/cars_meta.mat", {"class_names": np.array(["one"], dtype=object)})
-    with pytest.raises(EvaluationError, match=r"has the class 2, but devkit/cars_meta.mat has 1"):
+    with pytest.raises(EvaluationError, match=r"devkit/cars_meta.mat has no entry for 2"):
         load("cars196", root)
 
 
@@ -279,7 +279,7 @@ def test_without_scipy_the_error_names_the_extra(
 ) -> None:
     root = built("flowers102", tmp_path)
     monkeypatch.setitem(sys.modules, "scipy.io", None)
-    with pytest.raises(MissingExtra, match=r"\.mat files needs an extra: .*bm25v\[research\]"):
+    with pytest.raises(MissingExtra, match=r"\.mat files needs an extra: .*\[research\]"):
         load("flowers102", root)
 
 
@@ -349,7 +349,7 @@ def test_pickles_of_older_numpy_and_python_are_read(tmp_path: Path) -> None:
     )
     two += b"(I1\n(I2\ntcnumpy\ndtype\n(S'i2'\nI0\nI1\ntR(I3\nS'<'\nNNNI-1\nI-1\nI0\ntb"
     two += b"I00\nS'\\x07\\x00\\xff\\xff'\ntbs."
-    assert load_plain(two) == {"easy": [7, -1]}
+    assert load_plain(two)["easy"].tolist() == [7, -1]
 
 
 def test_a_ground_truth_in_json_is_read(tmp_path: Path) -> None:
@@ -377,33 +377,11 @@ def test_nothing_in_a_pickle_is_run(protocol: int, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     content = pickle.dumps({**TRUTH, "more": Bomb(trace)}, protocol)
     (tmp_path / "gnd_roxford5k.pkl").write_bytes(content)
-    with pytest.raises(EvaluationError, match=r"\.pkl contains \S+, which could run code"):
+    with pytest.raises(EvaluationError, match=r"\.pkl refers to \S+: only plain values are read"):
         load("roxford5k", tmp_path)
     assert not trace.exists()
     pickle.loads(content)  # an ordinary unpickler would have run it
     assert trace.exists()
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"cposix\nsystem\n(S'true'\ntR.",
-        b"cbuiltins\neval\n(S'1'\ntR.",
-        b"cnumpy\nload\n(S'x'\ntR.",
-        b"cnumpy._core.multiarray\n_reconstruct\n(NNN(S'__setstate__'\nNdtb.",
-        b"cnumpy\ndtype\n(NN(S'x'\nI1\nsdtb.",
-        pickle.dumps(np.array([{}, "x"], dtype=object)),
-        pickle.dumps(np.zeros(2, "M8[s]")),
-        pickle.dumps({1, 2}),
-        pickle.dumps(TRUTH)[:-20],
-        b"",
-        b"not a pickle",
-    ],
-)
-def test_pickles_with_more_than_plain_values_are_refused(content: bytes) -> None:
-    with pytest.raises(PickleRefused):
-        load_plain(content)
-    assert load_plain(pickle.dumps(np.arange(3))) == [0, 1, 2]  # arrays can still be read
 
 
 @pytest.mark.parametrize(

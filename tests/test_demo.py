@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from bm25v import demo
-from bm25v.errors import VocabularyMismatch, WrongUse
-from bm25v.pages.searches_page import LabelledSearch
+from bm25v.errors import VocabularyMismatch
 from bm25v.vocabulary import Vocabulary
 from tests.conftest import make_image
 
@@ -45,10 +44,9 @@ def test_a_second_run_does_no_work_again(tmp_path: Path) -> None:
         progress=lambda stage, done, total: steps.append((done, total)),
     )
     assert (first.index.added, first.index.unchanged) == (15, 0)
-    assert len(first.searches) == len(first.by_words) == 6
+    assert len(first.searches) == first.agreement_by_words.queries == 6
     assert steps[-1] == (21, 21)
     assert "15 photos of 3 species" in lines[0]
-    assert first.drawing is not None
     page, drawing = first.page.read_bytes(), first.drawing.read_bytes()
 
     again = demo.run(tmp_path, vocabulary="toy", archive=archive)
@@ -60,21 +58,16 @@ def test_a_second_run_does_no_work_again(tmp_path: Path) -> None:
 
 def test_agreement_is_counted_from_the_labels(tmp_path: Path) -> None:
     report = demo.run(tmp_path, vocabulary="toy", archive=flowers())
-    species = {f"{n:04}.png": demo._SPECIES[n % 3] for n in range(15)}
-
-    def compare(search: LabelledSearch) -> list[bool]:
-        expected = species[Path(search.query).name]
-        return [species[Path(hit.path).name] == expected for hit in search.results]
-
-    marks = [compare(search) for search in report.searches]
+    species = {f"{n:04}.png": demo.SPECIES[n % 3] for n in range(15)}
+    marks = [
+        [species[Path(hit.path).name] == species[Path(search.query).name] for hit in search.results]
+        for search in report.searches
+    ]
     agreement = report.agreement
     assert agreement.queries == len(marks) == 3
     assert agreement.first == sum(row[0] for row in marks)
     assert (agreement.all, agreement.hits) == (sum(map(sum, marks)), sum(map(len, marks)))
     assert 0 < agreement.all < agreement.hits, "otherwise this test could not fail"
-    page = report.page.read_text(encoding="utf-8")
-    assert f"<dd>{agreement.first} of {agreement.queries}</dd>" in page
-    assert f"<dd>{agreement.all} of {agreement.hits}</dd>" in page
     assert json.loads(json.dumps(report.to_dict()))["agreement"] == agreement._asdict()
 
 
@@ -82,20 +75,21 @@ def test_every_species_has_queries_and_these_are_not_indexed(tmp_path: Path) -> 
     photos = demo.unpack(flowers(n_species=10, per_species=21), tmp_path)
     assert (len(photos.indexed), len(photos.queries)) == (190, 20)
     queries = [photos.species[str(path)] for path in photos.queries]
-    assert queries == [name for name in demo._SPECIES for _ in range(2)]
+    assert queries == [name for name in demo.SPECIES for _ in range(2)]
     assert not {path.name for path in photos.queries} & {path.name for path in photos.indexed}
     assert all(path.is_file() for path in photos.queries + photos.indexed)
 
 
-def test_the_first_search_agrees_most_and_commands_are_shown(tmp_path: Path) -> None:
+def test_the_page_shows_the_search_whose_hits_agree_most(tmp_path: Path) -> None:
     report = demo.run(tmp_path / "demo", vocabulary="toy", archive=flowers())
-    agree = [sum(s.agrees(hit) is True for hit in s.results) for s in report.searches]
+    agree = [search.n_agree for search in report.searches]
     assert agree == sorted(agree, reverse=True)
     page = report.page.read_text(encoding="utf-8")
+    for path in (report.searches[0].query, *report.searches[0].results):
+        assert Path(path).name in page
+    assert report.drawing.stat().st_size > 10_000
     assert len(report.commands) == len(demo.TRIES)
-    for command in report.commands:
-        assert command.split(" --")[0] in page
-        assert command.startswith("bm25v search -g ")
+    assert all(command.startswith("bm25v search -g ") for command in report.commands)
 
 
 def test_a_damaged_photo_is_unpacked_again(tmp_path: Path) -> None:
@@ -106,21 +100,14 @@ def test_a_damaged_photo_is_unpacked_again(tmp_path: Path) -> None:
     assert photo.read_bytes() == content
 
 
-@pytest.mark.parametrize(
-    "name", ["../outside.png", "/outside.png", "..", "a\\..\\outside.png", "c:outside.png"]
-)
-def test_nothing_is_written_outside_the_folder(tmp_path: Path, name: str) -> None:
-    table = f"file,label\n{name},0\n".encode()
-    archive = zipped({"flower_images/flower_labels.csv": table, f"flower_images/{name}": b"x"})
-    folder = tmp_path / "deep" / "demo"
-    with pytest.raises(WrongUse, match="plain file names"):
-        demo.unpack(archive, folder)
-    assert not list(tmp_path.rglob("*outside*"))
-
-
-def test_an_archive_without_labels_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(WrongUse, match=r"flower_labels\.csv"):
-        demo.unpack(zipped({"readme.txt": b"no photos"}), tmp_path)
+def test_nothing_is_written_outside_the_folder(tmp_path: Path) -> None:
+    table = b"file,label\n../outside.png,0\n"
+    archive = zipped(
+        {"flower_images/flower_labels.csv": table, "flower_images/../outside.png": b""}
+    )
+    demo.unpack(archive, tmp_path / "deep" / "demo")
+    (written,) = tmp_path.rglob("*outside*")
+    assert written.parent == tmp_path / "deep" / "demo" / "photos"
 
 
 def test_a_gallery_with_another_vocabulary_is_an_error(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedFile:
         wheel_bytes=7_000_000,
         member="carrier/model.bin",
         sha256=hashlib.sha256(CONTENT).hexdigest(),
-        origin="the tests",
+        about="the tests",
         licence="none",
     )
 

@@ -1,6 +1,7 @@
 """Duplicates: equal files, nearly equal images, and no chains of merely similar ones."""
 
-import json
+import os
+import random
 import re
 import shutil
 from collections.abc import Callable
@@ -16,26 +17,25 @@ from PIL import Image
 from bm25v import demo
 from bm25v.api import Gallery
 from bm25v.backbones import downloads
-from bm25v.duplicates import DuplicateGroup
-from bm25v.duplicates import similarity as similarities
-from bm25v.duplicates.groups import group_around_centres
-from bm25v.duplicates.similarity import (
+from bm25v.duplicates import (
+    DuplicateGroup,
     PixelSimilarity,
     Similarity,
     compare_files,
     compare_words,
     find_candidate_pairs,
     find_near_pairs,
+    group_around_best,
+    make_thumbnail,
+    view_whole,
 )
-from bm25v.errors import WrongUse
 from bm25v.pages.duplicates_page import render_duplicates
 from bm25v.progress import no_progress
-from bm25v.research.bench.duplicates import CHANGES, measure_duplicates
 from bm25v.vocabulary.bag import Bag
 from tests import test_cli
 from tests.conftest import make_image
-from tests.histories import fill_gallery, random_sessions, run_session
 from tests.html_page import HtmlPage
+from tests.image_changes import CHANGES, measure_duplicates
 
 run = test_cli.run
 
@@ -127,19 +127,89 @@ def test_images_with_the_same_words_in_another_layout_are_no_duplicates(
     assert gallery.duplicates() == []
 
 
-def test_missing_files_are_compared_by_their_stored_rows(
+def test_images_from_memory_are_compared_by_their_stored_rows(
     folder: Path, make_gallery: Callable[[str], Gallery]
 ) -> None:
-    Image.fromarray(np.asarray(make_photo(2))[::-1]).save(folder / "upside-down.png")
-    CHANGES["half size"](make_photo(5)).save(folder / "half.png")
+    gallery = make_gallery("g")
+    photo, half = make_photo(5), CHANGES["half size"](make_photo(5))
+    gallery.add({"a": half, "b": photo, "c": photo, "d": make_photo(6)})
+    (group,) = gallery.duplicates()
+    assert [image.path for image in group.images] == ["b", "c", "a"]
+    assert group.images[2].similarity.layout is None
+    photo.save(folder / "small file.png")
+    gallery.add(folder / "small file.png")
+    assert file_names(gallery.duplicates()[0])[0] == "small file.png", "a file can be kept"
+
+
+@pytest.mark.parametrize("near", [False, True])
+def test_a_file_with_several_names_is_one_image(
+    tmp_path: Path, near: bool, make_gallery: Callable[[str], Gallery]
+) -> None:
+    folder = tmp_path / "d"
+    folder.mkdir()
+    make_photo(1).save(folder / "z_real.jpg")
+    (folder / "a_link.jpg").symlink_to("z_real.jpg")
+    (folder / "hard.jpg").hardlink_to(folder / "z_real.jpg")
+    gallery = make_gallery("g")
+    assert gallery.add(folder).added == 3
+    assert gallery.duplicates(near=near) == []
+    shutil.copy(folder / "z_real.jpg", folder / "a copy.jpg")
+    gallery.add(folder)
+    (group,) = gallery.duplicates(near=near)
+    assert sorted(file_names(group)) == ["a copy.jpg", "hard.jpg"]
+
+
+@pytest.mark.parametrize("near", [False, True])
+def test_a_link_is_never_listed_beside_its_target(
+    tmp_path: Path, near: bool, make_gallery: Callable[[str], Gallery]
+) -> None:
+    (tmp_path / "d").mkdir()
+    make_photo(1).save(tmp_path / "d" / "the real file.jpg")
+    shutil.copy(tmp_path / "d" / "the real file.jpg", tmp_path / "d" / "a copy of the file.jpg")
+    (tmp_path / "d" / "a.jpg").symlink_to("the real file.jpg")
+    gallery = make_gallery("g")
+    gallery.add(tmp_path / "d")
+    (group,) = gallery.duplicates(near=near)
+    assert sorted(file_names(group)) == ["a copy of the file.jpg", "the real file.jpg"]
+
+
+@pytest.mark.parametrize("near", [False, True])
+def test_files_that_are_missing_or_changed_are_left_out(
+    folder: Path,
+    near: bool,
+    make_gallery: Callable[[str], Gallery],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shutil.copytree(folder, folder.parent / "usb")
+    gallery = make_gallery("g")
+    gallery.add([folder.parent / "usb", folder])
+    assert len(gallery.duplicates(near=near)) == 8
+    assert "left out" not in caplog.text
+    make_photo(100).save(folder.parent / "usb" / "3.png")
+    assert len(gallery.duplicates(near=near)) == 7
+    (folder.parent / "usb").rename(folder.parent / "unplugged")
+    assert gallery.duplicates(near=near) == []
+    assert "left out 8 images whose files are missing or have changed" in caplog.text
+
+
+def test_the_first_of_a_group_is_the_best(
+    folder: Path, make_gallery: Callable[[str], Gallery]
+) -> None:
+    photo = make_photo(2)
+    photo.resize((480, 360), Image.Resampling.BICUBIC).save(folder / "z large.png")
+    photo.save(folder / "a poor.jpg", quality=60)
+    for number, (seed, name) in enumerate([(5, "a"), (5, "b"), (6, "much longer")]):
+        shutil.copy(folder / f"{seed}.png", folder / f"{name}.png")
+        os.utime(folder / f"{name}.png", (1e9 + number, 1e9 + number))
+    os.utime(folder / "6.png", (1e9 + 2, 1e9 + 2))
     gallery = make_gallery("g")
     gallery.add(folder)
-    (group,) = gallery.duplicates()
-    shutil.rmtree(folder)
-    (without_files,) = gallery.duplicates()
-    assert file_names(without_files) == file_names(group)
-    similarity = group.images[1].similarity
-    assert without_files.images[1].similarity == Similarity(similarity.cosine, similarity.words)
+    groups = {file_names(group)[0]: set(file_names(group)[1:]) for group in gallery.duplicates()}
+    assert groups == {
+        "z large.png": {"2.png", "a poor.jpg"},
+        "a.png": {"b.png", "5.png"},  # the oldest
+        "6.png": {"much longer.png"},
+    }
 
 
 @pytest.mark.parametrize(
@@ -222,7 +292,7 @@ def test_any_small_crop_is_found(cut: tuple[float, ...], tmp_path: Path) -> None
 
 def test_a_tiny_image_has_a_layout(tmp_path: Path) -> None:
     Image.fromarray(np.array([[[0] * 3, [255] * 3]], dtype=np.uint8)).save(tmp_path / "two.png")
-    assert similarities.view_whole(similarities.make_thumbnail(tmp_path / "two.png")) is not None
+    assert view_whole(make_thumbnail(tmp_path / "two.png")) is not None
 
 
 Bags = st.dictionaries(st.integers(0, 30), st.integers(1, 65535), max_size=16)
@@ -254,21 +324,23 @@ def make_graph(pairs: list[tuple[int, int]]) -> dict[int, dict[int, float]]:
 
 
 def test_neighbours_of_neighbours_are_not_one_group() -> None:
-    assert group_around_centres(make_graph([(1, 2), (2, 3)])) == [[2, 1, 3]]
-    chain = group_around_centres(make_graph([(n, n + 1) for n in range(100)]))
-    assert max(map(len, chain)) == 3
-    assert sorted(row for group in chain for row in group) == list(range(101))
+    groups = group_around_best(make_graph([(n, n + 1) for n in range(100)]))
+    assert max(map(len, groups)) == 2
+    assert sorted(row for group in groups for row in group) == list(range(101))
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)).filter(lambda p: p[0] != p[1])))
-def test_each_image_is_in_one_group_and_near_its_centre(pairs: list[tuple[int, int]]) -> None:
+def test_keeping_the_first_of_each_group_keeps_one_of_each_image(
+    pairs: list[tuple[int, int]],
+) -> None:
     near = make_graph(pairs)
-    groups = group_around_centres(near)
+    groups = group_around_best(near)
     assert sorted(row for group in groups for row in group) == sorted(near)
-    for centre, *others in groups:
-        assert others
-        assert set(others) <= near[centre].keys()
-        assert others == sorted(others, key=lambda row: (-near[centre][row], row))
+    kept = {group[0] for group in groups}
+    for first, *others in groups:
+        assert set(others) <= near[first].keys()
+        assert others == sorted(others, key=lambda row: (-near[first][row], row))
+        assert not near[first].keys() & kept
 
 
 def test_copies_of_near_duplicates_are_in_the_same_group(
@@ -301,21 +373,31 @@ def test_any_number_of_equal_rows_are_one_group(
     assert (len(group.images), group.kind) == (70, "near")
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_exact_duplicates_are_right_after_any_history(tmp_path: Path, seed: int) -> None:
-    contents = fill_gallery(tmp_path / "g", seed)
-    for _, commits in zip(range(6), random_sessions(seed, contents), strict=False):
-        (*_, contents) = (contents, *run_session(tmp_path / "g", commits))
-        expected: dict[int, set[str]] = {}
-        for path, number in contents.items():
-            expected.setdefault(number, set()).add(path)
-        copies = {frozenset(paths) for paths in expected.values() if len(paths) > 1}
-        with Gallery.open(tmp_path / "g") as gallery:
+def test_exact_duplicates_are_right_after_any_history(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    n_groups = 0
+    with Gallery.create(tmp_path / "g", vocabulary="toy") as gallery:
+        for _ in range(12):
+            for path in rng.sample(sorted(folder.iterdir()), len(list(folder.iterdir())) // 2):
+                path.unlink()
+                gallery.remove(path)
+            for _ in range(6):
+                make_image(rng.randrange(5)).save(folder / f"{rng.randrange(20)}.png")
+            gallery.add(folder)
+            if rng.random() < 0.3:
+                gallery.compact()
+            by_content: dict[bytes, set[str]] = {}
+            for path in folder.iterdir():
+                by_content.setdefault(path.read_bytes(), set()).add(str(path))
+            copies = {frozenset(paths) for paths in by_content.values() if len(paths) > 1}
+            n_groups += len(copies)
             for near in (False, True):
                 groups = gallery.duplicates(near=near)
-                paths = {frozenset(image.path for image in group.images) for group in groups}
-                assert paths == copies
+                assert {frozenset(i.path for i in group.images) for group in groups} == copies
                 assert all(group.kind == "exact" for group in groups)
+    assert n_groups > 10
 
 
 def test_the_command(run: Any, folder: Path) -> None:
@@ -323,9 +405,9 @@ def test_the_command(run: Any, folder: Path) -> None:
     shutil.copy(folder / "5.png", folder / "copy.png")
     assert run("index", folder, "--vocabulary", "toy").code == 0
     printed = run("duplicates", "--json").json
-    assert printed["pictures"] == 10
+    assert printed["n_images"] == 10
     assert [group["kind"] for group in printed["groups"]] == ["near", "exact"]
-    image = printed["groups"][0]["pictures"][1]
+    image = printed["groups"][0]["images"][1]
     facts = ["path", "size", "width", "height", "date", "copy"]
     assert list(image) == [*facts, *Similarity._fields]
     assert (image["width"], image["height"]) in ((120, 90), (240, 180))
@@ -353,30 +435,11 @@ def test_an_empty_gallery_has_no_duplicates(make_gallery: Callable[[str], Galler
 
 def test_most_changed_copies_of_real_photos_are_found(tmp_path: Path) -> None:
     demo.unpack(downloads.read_file(demo.PHOTOS), tmp_path / "all")
-    (tmp_path / "some").mkdir()
-    for path in sorted((tmp_path / "all").rglob("*.png"))[:24]:
-        shutil.copy(path, tmp_path / "some")
-    result = measure_duplicates(tmp_path / "some", every=8)
+    originals = sorted((tmp_path / "all").rglob("*.png"))[:24]
+    recall, mixed = measure_duplicates(originals, originals[::8], tmp_path)
     small_changes = (*MILD, "crop 10 %", "turn 5°", "darker", "brighter")
-    assert np.mean([result.recall[kind] for kind in small_changes]) > 0.9
-    assert result.mixed == ()
-
-
-def test_the_benchmark_counts_the_duplicates_that_are_found(folder: Path, run: Any) -> None:
-    result = measure_duplicates(folder, vocabulary="toy", every=4)
-    assert result.images == 8 + 2 * len(CHANGES)
-    assert result.recall.keys() == CHANGES.keys()
-    assert all(result.recall[kind] == 1 for kind in MILD)
-    assert result.mixed == ()
-    assert 2 <= result.groups <= 6
-    as_json = json.loads(run("bench", "duplicates", folder, "--vocabulary", "toy", "--json").out)
-    assert list(as_json) == ["pictures", "recall", "groups", "mixed", "seconds"]
-    assert (as_json["pictures"], as_json["recall"]) == (result.images, result.recall)
-    printed = run("bench", "duplicates", folder, "--vocabulary", "toy").out
-    assert " 100.0%  of crop 5 %\n" in printed
-    (folder.parent / "empty").mkdir()
-    with pytest.raises(WrongUse, match="has 0 images"):
-        measure_duplicates(folder.parent / "empty")
+    assert np.mean([recall[kind] for kind in small_changes]) > 0.9
+    assert mixed == []
 
 
 def test_the_page_shows_every_group(run: Any, folder: Path) -> None:

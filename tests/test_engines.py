@@ -12,7 +12,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
@@ -24,6 +24,7 @@ import pytest
 from qdrant_client import QdrantClient, models
 
 from bm25v.api import Gallery
+from bm25v.dense import normalise
 from bm25v.engine_gallery import EngineGallery
 from bm25v.engines import calls as calls_module
 from bm25v.engines import loading
@@ -38,9 +39,10 @@ from bm25v.errors import (
     EngineError,
     GalleryLocked,
     GalleryTooNew,
+    ImageNotFound,
+    InvalidOption,
     MissingExtra,
     VocabularyMismatch,
-    WrongUse,
 )
 from bm25v.exchange.bags import ImageBags
 from bm25v.exchange.parquet import BagFolder
@@ -48,17 +50,17 @@ from bm25v.gallery.file_state import FileState
 from bm25v.gallery.writer import Writer
 from bm25v.images import Metadata
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, WeightedWords
-from bm25v.research.bench.edge_client import EdgeClient
 from bm25v.sae.model import Codes
 from bm25v.search import Query, Results
 from bm25v.search.encode import EncodedQuery, encode_query
-from bm25v.search.matching import HYBRID_WEIGHT
-from bm25v.search.query import Mode
+from bm25v.search.scoring import MODES as SCORINGS
+from bm25v.search.scoring import Mode
 from bm25v.searchable import Searchable
 from bm25v.vocabulary import Encoding
 from bm25v.vocabulary.bag import LEVELS, Bag, FullBag, to_levels
 from tests import test_cli
 from tests.conftest import make_image
+from tests.edge_client import EdgeClient
 from tests.edge_server import serve_edge
 from tests.test_concepts import make_vocabulary
 
@@ -132,7 +134,7 @@ def to_dict(bag: Bag) -> dict[int, float]:
 
 
 INDEX_BAGS: Bags = {path: to_dict(encoding.bag) for path, encoding in ENCODINGS.items()}
-FULL_BAGS: Bags = {p: to_dict(e.full_bag.bag) for p, e in ENCODINGS.items() if e.full_bag}
+FULL_BAGS: Bags = {p: to_dict(e.full_bag.bag) for p, e in ENCODINGS.items()}
 DENSE_NE = np.array([ENCODINGS[path].dense_e for path in PATHS], dtype=np.float64)
 
 
@@ -314,7 +316,7 @@ def expect(
         )
         if weight > 0
     )
-    factor = HYBRID_WEIGHT / (2.5 * mass)
+    factor = SCORINGS["hybrid"].words / (2.5 * mass)
     return cut(order({p: cosines[p] + factor * by_words.get(p, 0.0) for p in chosen}), query)
 
 
@@ -459,24 +461,24 @@ def test_options_have_the_same_effect(
     check_same(opened.collection.search(query), source.search(query))
 
 
-def check_same(results: Results, expected: Results) -> None:
+def check_same(results: Results, expected: Results, error: float = 1e-5) -> None:
     """Check that results are those of the gallery which the collection was loaded from."""
     own, other = results.to_dict(), expected.to_dict()
     del own["ms"], other["ms"]
-    assert_close(own, other)
+    assert_close(own, other, error)
 
 
-def assert_close(value: Any, expected: Any) -> None:
+def assert_close(value: Any, expected: Any, error: float = 1e-5) -> None:
     if isinstance(expected, float):
-        assert value == pytest.approx(expected, abs=1e-5)
+        assert value == pytest.approx(expected, abs=error)
     elif isinstance(expected, dict):
         assert value.keys() == expected.keys()
         for key in expected:
-            assert_close(value[key], expected[key])
+            assert_close(value[key], expected[key], error)
     elif isinstance(expected, list | tuple):
         assert len(value) == len(expected)
         for one, other in zip(value, expected, strict=True):
-            assert_close(one, other)
+            assert_close(one, other, error)
     else:
         assert value == expected
 
@@ -555,7 +557,7 @@ def test_an_explanation_is_the_same(opened: Opened, source: Gallery) -> None:
         assert abs(explained.match.score - sum(p.value for p in explained.match.parts)) < 1e-5
         match = opened.collection.match(query, path)
         assert match.score == pytest.approx(explained.match.score, abs=1e-5)
-    with pytest.raises(WrongUse, match="is not in"):
+    with pytest.raises(ImageNotFound, match="is not in"):
         opened.collection.explain(make_image(3), "/elsewhere.png")
 
 
@@ -743,11 +745,14 @@ class Flaky:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls_module, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(calls_module, "FIRST_PAUSE", 0.001)
 
 
-def test_calls_that_fail_are_repeated_without_harm(source: Gallery, quick: None) -> None:
-    client = Flaky(make_edge(), every=3)
+@pytest.mark.parametrize("every", [2, 3, 4, 5])
+def test_calls_that_fail_are_repeated_without_harm(
+    source: Gallery, quick: None, every: int
+) -> None:
+    client = Flaky(make_edge(), every=every)
     calls = Calls(client, "images", str(IMAGES))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "BATCH_IMAGES", 50)
@@ -764,7 +769,7 @@ def test_calls_that_fail_are_repeated_without_harm(source: Gallery, quick: None)
 
 def test_without_the_extra_its_name_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "qdrant_client", None)
-    with pytest.raises(MissingExtra, match=r"qdrant://host:6334/images .* 'bm25v\[qdrant\]'"):
+    with pytest.raises(MissingExtra, match=r"qdrant://host:6334/images needs .*\[qdrant\]"):
         EngineGallery.open("qdrant://host/images")
 
 
@@ -790,7 +795,7 @@ def test_a_shard_that_is_down_is_an_error_and_not_a_part_of_the_hits(
 def test_somebody_elses_collection_is_refused(source: Gallery) -> None:
     client = QdrantClient(":memory:")
     calls = Calls(client, "images", str(IMAGES))
-    with pytest.raises(EngineError, match="does not exist: `bm25v load"):
+    with pytest.raises(EngineError, match="does not exist: `bm25v bags load"):
         EngineGallery(QdrantEngine(IMAGES, client=client))
     config = models.VectorParams(size=3, distance=models.Distance.DOT)
     client.create_collection("images", vectors_config={"v": config})
@@ -811,25 +816,71 @@ def test_another_vocabulary_is_refused_by_name(qdrant: Opened, tmp_path: Path) -
 
 def test_other_parameters_and_formats_are_refused(qdrant: Opened, tmp_path: Path) -> None:
     other = Gallery.create(tmp_path / "g", vocabulary="toy", k1=2)
-    with pytest.raises(WrongUse, match=f"has k1 = {DEFAULT_PARAMETERS.k1}"):
+    with pytest.raises(InvalidOption, match=f"has k1 = {DEFAULT_PARAMETERS.k1}"):
         load_gallery(qdrant.calls, other.store)
-    with pytest.raises(WrongUse, match="shards and replicas are chosen"):
+    with pytest.raises(InvalidOption, match="shards and replicas are chosen"):
         load_gallery(qdrant.calls, other.store, shards=2)
     beside = qdrant.calls.of("images" + SUFFIX)
     payload = beside.retrieve([point_id("state")], True)[0].payload
-    for version, error, problem in (
-        (FORMAT + 1, GalleryTooNew, f"format {FORMAT + 1}"),
-        (FORMAT - 1, EngineError, "by an older bm25v: load it again, under another name"),
-    ):
-        changed = payload | {"format": version}
-        beside.upsert([models.PointStruct(id=point_id("state"), vector={}, payload=changed)])
-        with pytest.raises(error, match=problem):
-            read_state(qdrant.calls)
+    changed = payload | {"format": FORMAT + 1}
+    beside.upsert([models.PointStruct(id=point_id("state"), vector={}, payload=changed)])
+    with pytest.raises(GalleryTooNew, match=f"format {FORMAT + 1}"):
+        read_state(qdrant.calls)
 
 
 def test_a_second_writer_is_refused(qdrant: Opened) -> None:
     with QdrantWriter(qdrant.calls), pytest.raises(GalleryLocked, match="is written to by process"):
         qdrant.remove(PATHS[:1])
+
+
+class InterruptedClient:
+    """The client of one writer; before its n-th call, another writer tries to begin."""
+
+    def __init__(self, client: Any, other: QdrantWriter, n: int) -> None:
+        self.client, self.other, self.n_left, self.is_other_admitted = client, other, n, False
+
+    def __getattr__(self, name: str) -> Any:
+        def call(**values: Any) -> Any:
+            self.n_left -= 1
+            if self.n_left == -1:
+                with suppress(GalleryLocked):
+                    self.other.__enter__()
+                    self.is_other_admitted = True
+            return getattr(self.client, name)(**values)
+
+        return call
+
+
+def test_two_writers_that_begin_at_the_same_time_are_not_both_admitted(qdrant: Opened) -> None:
+    outcomes = []
+    for n in range(20):
+        other = QdrantWriter(qdrant.calls)
+        client = InterruptedClient(qdrant.client, other, n)
+        own = QdrantWriter(Calls(client, qdrant.calls.collection, qdrant.calls.where))
+        is_admitted = False
+        with suppress(GalleryLocked):
+            own.__enter__()
+            is_admitted = True
+        if client.n_left >= 0:  # it had begun before
+            break
+        outcomes.append((is_admitted, client.is_other_admitted))
+        for writer, is_inside in zip((own, other), outcomes[-1], strict=True):
+            if is_inside:
+                writer.__exit__(None, None, None)
+        assert read_state(qdrant.calls).writer is None
+    assert n > 5
+    assert (True, True) not in outcomes
+    assert {(True, False), (False, True)} <= set(outcomes)
+
+
+def test_reconcile_clears_the_announcement_of_a_killed_writer(qdrant: Opened) -> None:
+    payload = {"announced": "process 7 on a node that is gone"}
+    left = models.PointStruct(id=str(uuid.uuid4()), vector={}, payload=payload)
+    qdrant.calls.of(qdrant.calls.collection + SUFFIX).upsert([left])
+    with pytest.raises(GalleryLocked, match=r"written to by process 7 .*`bm25v bags reconcile"):
+        qdrant.remove(PATHS[:1])
+    reconcile(qdrant.calls)
+    assert qdrant.remove(PATHS[:1]) == 1
 
 
 def test_points_of_others_are_refused(qdrant: Opened) -> None:
@@ -851,13 +902,13 @@ def test_points_of_others_are_refused(qdrant: Opened) -> None:
     ],
 )
 def test_wrong_addresses_are_one_line(url: str, problem: str) -> None:
-    with pytest.raises(WrongUse, match=problem):
+    with pytest.raises(InvalidOption, match=problem):
         parse_address(url)
 
 
 def test_a_key_is_not_sent_unencrypted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(API_KEY, "secret")
-    with pytest.raises(WrongUse, match="qdrants://"):
+    with pytest.raises(InvalidOption, match="qdrants://"):
         read_api_key(parse_address("qdrant://example.org/images"))
     assert read_api_key(parse_address("qdrants://example.org/images")) == "secret"
 
@@ -882,7 +933,7 @@ def at_edge(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_the_commands(run: Any, photos: Path, at_edge: str) -> None:
     run("index", photos, "--vocabulary", "toy")
-    loaded = run("load", "--engine", at_edge, "--shards", 4, "--replicas", 2)
+    loaded = run("bags", "load", "--engine", at_edge, "--shards", 4, "--replicas", 2)
     assert (loaded.code, loaded.out[:31]) == (0, "12 added, 0 updated, 0 unchange")
     image = photos / "3.png"
     options = ("search", image, "--mode", "hybrid", "--json")
@@ -897,28 +948,53 @@ def test_the_commands(run: Any, photos: Path, at_edge: str) -> None:
     assert run("remove", hit, "--engine", at_edge).out == "1 removed\n"
     missing = run("remove", hit, "--engine", at_edge)
     assert (missing.code, "has no image" in missing.err) == (1, True)
-    assert run("reconcile", "--engine", at_edge).out == "11 images\n"
-    assert json.loads(run("load", "--engine", at_edge, "--json").out)["added"] == 1
+    assert run("bags", "reconcile", "--engine", at_edge).out == "11 images\n"
+    assert json.loads(run("bags", "load", "--engine", at_edge, "--json").out)["added"] == 1
     wrong = run("search", image, "--engine", "http://localhost")
     assert (wrong.code, wrong.err.count("\n")) == (2, 1)
 
 
-def test_a_gallery_with_two_backbones_compares_texts_and_regions_with_the_first(
-    tmp_path: Path, photos: Path
-) -> None:
-    gallery = Gallery.create(tmp_path / "g", vocabulary="default", dense="dinov2-s-int8")
-    width = gallery.store.catalog.meta.dense_dim
+@pytest.fixture(scope="module")
+def paired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gallery, EngineGallery]]:
+    """A gallery with dense vectors of two backbones, and the collection it was loaded into."""
+    folder = tmp_path_factory.mktemp("paired")
+    vocabulary = make_vocabulary(folder / "mine.vocab")
     rng = np.random.default_rng(0)
-    own_dim = gallery.vocabulary.backbone.first.dense_dim  # type: ignore[attr-defined]
-    with Writer(gallery.path) as rows:
-        for n in range(30):
-            encoding = make_encoding(n)._replace(dense_e=rng.normal(size=width).astype(np.float32))
-            rows.put(make_file(n, f"{n:03}"), encoding)
-        rows.commit()
-    client = make_edge()
-    load_gallery(Calls(client, "images", str(IMAGES)), gallery.store)
-    with EngineGallery(QdrantEngine(IMAGES, client=client)) as collection:
-        for dim in (width, own_dim):
-            query_e = rng.normal(size=dim).astype(np.float32)
-            query = Query.of(make_encoding(99)._replace(dense_e=query_e), mode="dense")
-            check_same(collection.search(query), gallery.search(query))
+    with Gallery.create(folder / "g", vocabulary=vocabulary, dense="toy") as gallery:
+        with Writer(gallery.path) as rows:
+            for path in PATHS:
+                halves = normalise(rng.normal(size=(2, DIM)).astype(np.float32))
+                rows.put(FILES[path], ENCODINGS[path]._replace(dense_e=halves.ravel()))
+            rows.commit()
+        client = make_edge()
+        load_gallery(Calls(client, "images", str(IMAGES)), gallery.store)
+        with EngineGallery(QdrantEngine(IMAGES, client=client)) as collection:
+            yield gallery, collection
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "dense", "region": None},
+        {"mode": "dense"},
+        {"mode": "dense", "k": 100},  # cosines of so many are those of Qdrant
+        {"mode": "hybrid"},
+        {"like": PATHS[8]},
+        {"text": "a dog"},
+        {"images": None, "text": "a cat"},
+        {"images": None, "text": "a cat without a dog", "k": 100},
+    ],
+    ids=str,
+)
+def test_a_region_or_text_is_compared_with_the_first_of_two_backbones(
+    paired: tuple[Gallery, EngineGallery], options: dict[str, Any]
+) -> None:
+    gallery, collection = paired
+    assert gallery.store.catalog.meta.dense_dim == 2 * DIM
+    region = {"images": make_image(4), "region": (0, 0, 0.5, 1)}
+    options = {"k": 20, **({} if "images" in options else region), **options}
+    query = Query.of(options.pop("images"), **options)
+    results = collection.search(query)
+    assert len(results) == query.k
+    # Rounding to float16 has changed the length of each half.
+    check_same(results, gallery.search(query), error=5e-4)

@@ -14,7 +14,6 @@ import pytest
 
 import bm25v
 from bm25v.errors import EvaluationError, StorageFull
-from bm25v.explanations.samples import Samples
 from bm25v.files import (
     make_folder,
     replace_file,
@@ -58,16 +57,11 @@ def fill_folder(path: Path) -> None:
         replace_file(folder / "part", BIG.tobytes())
 
 
-def save_samples(folder: Path) -> None:
-    Samples(1, 1, BIG.astype(np.uint32), ()).save(folder)
-
-
 WRITERS: list[Callable[[Path], object]] = [
     lambda folder: replace_file(folder / "a.html", BIG.tobytes()),
     lambda folder: write_arrays(folder / "a.npz", {"patches": BIG}),
     write_patches,
     cache_features,
-    save_samples,
     fill_folder,
     plot,
     lambda folder: TOY.save(folder / "v"),
@@ -176,18 +170,12 @@ WRITES = {
 EXCEPTIONS = {
     "files.py",
     "privacy.py",  # an empty folder for matplotlib
-    "collect.py",  # copies, which never replace a file
     "demo.py",  # photos: not synced, and checked by the next run
     "backbones/downloads.py",  # the output of pip, in a scratch folder
     "gallery/rows.py",  # appended rows, which the catalogue commits
     "gallery/store.py",  # a scratch folder that is renamed
     "research/ablate.py",  # a log: each line is synced
-    "research/bench/explain.py",  # scratch folders, as of the next ones
-    "research/bench/serve.py",
-    "research/bench/soak/child.py",
-    "research/bench/soak/journal.py",
-    "research/bench/workload.py",
-    "server/thumbnails.py",  # a folder that only its owner may read
+    "server/images.py",  # a folder that only its owner may read
     "training/checkpoints.py",  # a log: synced with each checkpoint
 }
 

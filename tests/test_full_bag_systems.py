@@ -1,7 +1,6 @@
 """The systems "words" and "hybrid": an evaluation ranks as a search in a gallery does."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from numpy.typing import NDArray
 from bm25v.api import Gallery
 from bm25v.backbones import Features
 from bm25v.backbones.toy import ToyBackbone
-from bm25v.errors import WrongUse
 from bm25v.gallery.rows import read_full_bag
 from bm25v.index.bm25 import Statistics, WeightedWords, reference_search
 from bm25v.research import bags, datasets
@@ -23,7 +21,7 @@ from bm25v.research.settings import ALL, RankingSettings, Weighting
 from bm25v.research.systems import SystemRunner, sparse
 from bm25v.sae.model import Codes
 from bm25v.search import encode
-from bm25v.search.query import Mode
+from bm25v.search.scoring import Mode
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import LEVELS, pool_bags
 from tests import test_evaluate
@@ -66,7 +64,7 @@ def test_an_evaluation_ranks_as_a_search_in_a_gallery_does(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sparse, "_INDEX_FROM", 0 if indexed else 10**9)
+    monkeypatch.setattr(sparse, "INDEX_FROM", 0 if indexed else 10**9)
     settings = RankingSettings(candidates=candidates)
     result = evaluate(
         datasets.load("folder", data), toy, settings=settings, systems=[mode], cache=cache
@@ -101,7 +99,7 @@ def test_full_bags_are_counted_in_parts(
 ) -> None:
     table = pool_full_bags(compute_codes(extracted, toy), RankingSettings(), k_full=20, n_words=192)
     expected = Statistics.count(table["words"], LEVELS[table["levels"]], 192)
-    monkeypatch.setattr(bags, "_CHUNK_ROWS", 5)
+    monkeypatch.setattr(bags, "CHUNK_ROWS", 5)
     counted = count_full_bags(table, 192)
     assert (counted.n, counted.total_length) == (24, expected.total_length)
     assert counted.df_v.tolist() == expected.df_v.tolist()
@@ -185,12 +183,3 @@ def test_candidates_come_from_the_name_or_from_the_settings(
         assert rank(runner(extracted, toy), mode) == rank(few, f"{mode}-1000")
     assert "the best 6 by 32 words, ordered by BM25" in few.run("words").description
     assert few.run("hybrid-all").description.startswith("all images, ordered by cosine + 1.5 × the")
-
-
-def test_a_vocabulary_without_full_bags_is_refused(
-    extracted: DatasetFeatures, toy: Vocabulary
-) -> None:
-    none = replace(toy, k_full=0)
-    with pytest.raises(WrongUse, match="the vocabulary toy has no full bags: leave out words and"):
-        runner(extracted, none).run("words")
-    assert rank(runner(extracted, none, k_full=49), "words-5")

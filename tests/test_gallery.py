@@ -19,13 +19,15 @@ from bm25v.errors import (
     GalleryError,
     GalleryNotFound,
     GalleryTooNew,
+    ImageNotFound,
+    InvalidOption,
     StorageFull,
     VocabularyMismatch,
-    WrongUse,
 )
 from bm25v.gallery import catalog_schema, indexing, rows
+from bm25v.gallery.snapshot import Snapshot
 from bm25v.search import Mode, Results
-from bm25v.search.query import IMAGE_MODES
+from bm25v.search.scoring import IMAGE_MODES
 from bm25v.vocabulary import Vocabulary
 from tests.children import needs_fork
 from tests.conftest import make_image, make_pixels
@@ -47,6 +49,24 @@ def test_an_image_is_its_own_best_hit_in_every_mode(gallery: Gallery, photos: Pa
         assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
         for hit in hits:
             assert hit.sparse == pytest.approx(sum(w.contribution for w in hit.words), abs=1e-5)
+
+
+def test_an_image_is_looked_up_without_a_list_of_all_rows(
+    gallery: Gallery, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery.remove(photos / "3.png")
+    snapshot = gallery.store.snapshot()
+    n_rows = snapshot.state.n_rows
+    rows = [row for row in range(-1, n_rows + 2) if snapshot.has_row(row)]
+    assert rows == snapshot.rows.tolist()
+    assert len(rows) == n_rows - 1 > 0
+
+    def list_rows(snapshot: Snapshot) -> None:
+        raise AssertionError("all rows were listed")
+
+    monkeypatch.setattr(Snapshot, "rows", property(list_rows))
+    record = gallery.store.find_image(photos / "5.png", snapshot)
+    assert (record.path, snapshot.has_row(record.row)) == (str(photos / "5.png"), True)
 
 
 def test_two_stage_mode_orders_the_best_images_by_words_by_cosine(
@@ -280,12 +300,12 @@ def test_a_gallery_remembers_the_folder_of_its_vocabulary(tmp_path: Path, photos
 
 
 def test_errors_name_the_path_and_the_remedy(gallery: Gallery, tmp_path: Path) -> None:
-    with pytest.raises(WrongUse, match=r"nowhere does not exist"):
+    with pytest.raises(InvalidOption, match=r"nowhere does not exist"):
         gallery.add(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(WrongUse, match=r"no images in .*empty"):
+    with pytest.raises(InvalidOption, match=r"no images in .*empty"):
         gallery.add(tmp_path / "empty")
-    with pytest.raises(WrongUse, match=r"x\.png is not in .*: index it first"):
+    with pytest.raises(ImageNotFound, match=r"x\.png is not in .*: index it first"):
         gallery.match(make_pixels(0), tmp_path / "x.png")
     with pytest.raises(GalleryNotFound, match=r"nowhere.*bm25v index FOLDER"):
         Gallery.open(tmp_path / "nowhere")
@@ -371,7 +391,7 @@ def test_a_relative_path_still_leads_to_the_gallery_in_another_folder(
     assert len(file_names(relative)) == 12
 
 
-def test_a_closed_gallery_raises_wrong_use(gallery: Gallery) -> None:
+def test_a_closed_gallery_says_so(gallery: Gallery) -> None:
     gallery.close()
-    with pytest.raises(WrongUse, match="is closed"):
+    with pytest.raises(GalleryError, match="is closed"):
         gallery.search(make_pixels(0))

@@ -27,9 +27,10 @@ SPARSE = 1_900_000_000  # such a file takes no space on disk
 
 CHILD = """
 import json, os, resource, sys
-from bm25v import images
+from bm25v import images, privacy
 from bm25v.errors import ImageError
 
+privacy.own_process()
 resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30, 6 * 2**30))
 for path in sys.stdin.read().splitlines():
     if child := os.fork():
@@ -66,6 +67,16 @@ SMALL = Image.fromarray(np.arange(64 * 48 * 3, dtype=np.uint16).astype(np.uint8)
 
 def content(data: bytes) -> Writer:
     return lambda path: path.write_bytes(data)
+
+
+def extended(data: bytes) -> Writer:
+    """A file that goes on after its image."""
+
+    def write(path: Path) -> None:
+        path.write_bytes(data)
+        os.truncate(path, SPARSE)
+
+    return write
 
 
 # PNG
@@ -194,7 +205,10 @@ def webp_and_avif_cases() -> dict[str, Writer]:
     avif = encode(solid("RGB", 7400), "AVIF", speed=10)
     return {
         "large.webp": content(encode(solid("RGBA", 5800), "WEBP", lossless=True, method=0)),
+        "extended.webp": extended(encode(SMALL, "WEBP")),
+        "extended.avif": extended(encode(SMALL, "AVIF")),
         "canvas.webp": content(webp[:at] + b"\xff\x3f\0\xff\x3f\0" + webp[at + 6 :]),
+        "large_canvas.webp": content(webp[:at] + b"\xff\x2f\0\xff\x2f\0" + webp[at + 6 :]),
         "large.avif": content(avif),
         "lie.avif": content(
             replace(avif, struct.pack(">II", 7400, 7400), struct.pack(">II", 64, 64))

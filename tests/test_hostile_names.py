@@ -70,10 +70,10 @@ def photo(number: int) -> bytes:
 
 
 COMMANDS: dict[str, tuple[int, tuple[str | bytes, ...]]] = {
-    "search": (0, ("search", photo(1), "--include-query", "-v")),
+    "search": (0, ("search", photo(1), "--include-query")),
     "search-by-words": (0, ("search", "--boost", "88=2", "--like", photo(3), "--offset", "1")),
     "explain": (0, ("explain", photo(0), photo(1))),
-    "words": (0, ("words",)),
+    "words": (0, ("words", "list")),
     "words-show": (0, ("words", "show", "88", "86")),
     "duplicates": (0, ("duplicates",)),
     "verify": (0, ("verify",)),
@@ -109,10 +109,21 @@ def test_a_pipe_receives_no_control_characters(hostile: Path, command: str) -> N
 
 
 @needs_terminal
-@pytest.mark.parametrize("command", ["search", "explain", "index"])
-def test_a_terminal_receives_only_styles_of_bm25v(hostile: Path, command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("search", ()),
+        ("search", ("--format", "paths")),
+        ("search", ("--format", "csv")),
+        ("explain", ()),
+        ("index", ()),
+    ],
+)
+def test_a_terminal_receives_only_styles_of_bm25v(
+    hostile: Path, command: str, options: tuple[str, ...]
+) -> None:
     code, words = COMMANDS[command]
-    shown = show(*map(os.fsdecode, words), folder=hostile, columns=100)
+    shown = show(*map(os.fsdecode, words), *options, folder=hostile, columns=100)
     assert shown.code == code
     check_bytes(_BAR.sub(b"", _SGR.sub(b"", shown.raw.encode())))
     assert not {"\x1b[31m", "\x1b[5m", "\x1b[2J"} & set(re.findall(r"\x1b\[\d*\w", shown.raw))
@@ -165,6 +176,14 @@ def test_without_colours_images_are_not_shown(hostile: Path) -> None:
     assert shown.code == 0
     assert "this terminal has no colours to show images with: use -o" in shown.text
     assert "▀" not in shown.text
+
+
+def test_a_pipe_receives_paths_as_they_are(hostile: Path) -> None:
+    for locale in LOCALES.values():
+        search = ("search", photo(1), "--include-query", "--format", "paths", "--null")
+        paths = run(hostile, *search, **locale).stdout.removesuffix(b"\0").split(b"\0")
+        assert {os.path.basename(path) for path in paths} == {*NAMES, b"copy " + NAMES[0]}
+        assert all(os.path.isfile(path) for path in paths)
 
 
 def test_json_keeps_each_path_as_it_is(hostile: Path) -> None:

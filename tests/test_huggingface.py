@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 from bm25v import backbones
 from bm25v.backbones import checkpoint
 from bm25v.backbones.huggingface import HuggingFaceBackbone, find_device
-from bm25v.errors import BackboneError, MissingExtra, ModelUnavailable, UnknownBackbone, WrongUse
+from bm25v.errors import (
+    BackboneError,
+    InvalidOption,
+    MissingExtra,
+    ModelUnavailable,
+    UnknownBackbone,
+)
 from bm25v.gallery.encoding import EncodedImage, NamedImage, encode_images
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.vocabulary import Vocabulary
@@ -68,6 +74,12 @@ def clip() -> Any:
     )
 
 
+def clip_vision() -> Any:
+    return transformers.CLIPVisionModel(
+        transformers.CLIPVisionConfig(**SIZES, image_size=32, patch_size=8)
+    )
+
+
 def dinov2() -> Any:
     sizes = {key: SIZES[key] for key in SIZES if key != "intermediate_size"}
     return transformers.Dinov2Model(
@@ -99,6 +111,7 @@ FAMILIES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "siglip": (siglip, SQUARE),
     "siglip2": (siglip2, NAFLEX),
     "clip": (clip, CENTRE),
+    "clip_vision": (clip_vision, CENTRE),
     "dinov2": (dinov2, CENTRE),
     "registers": (registers, CENTRE),
     "dinov3": (dinov3, SQUARE),
@@ -332,33 +345,37 @@ def test_the_name_includes_the_layer(tmp_path: Path) -> None:
     assert backbones.load_backbone(chosen.name).fingerprint == chosen.fingerprint
 
 
-def test_batches_shrink_until_they_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def limit_memory(backbone: HuggingFaceBackbone, n_images: int, sizes: list[int]) -> Any:
+    """Let the model fail on batches of more images; record the sizes of all."""
+
+    def fail(module: Any, arguments: Any, options: dict[str, Any]) -> None:
+        sizes.append(len(options["pixel_values"]))
+        if sizes[-1] > n_images:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+
+    return backbone.load_weights().register_forward_pre_hook(fail, with_kwargs=True)
+
+
+def test_batches_shrink_until_they_fit(tmp_path: Path) -> None:
     _, folder = make("vit", tmp_path)
     backbone = HuggingFaceBackbone(str(folder), device="cpu")
     batch = [backbone.prepare_image(photo(height)) for height in range(20, 27)]
     expected = [backbone.forward(pixels) for pixels in batch]
-    run, sizes = backbone._run, []
-
-    def small_memory(pixels: NDArray[np.float32]) -> Any:
-        sizes.append(len(pixels))
-        if len(pixels) > limit:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
-        return run(pixels)
-
-    limit = 2
-    monkeypatch.setattr(backbone, "_run", small_memory)
+    sizes: list[int] = []
+    memory = limit_memory(backbone, 2, sizes)
     for features, alone in zip(backbone.forward_batch(batch), expected, strict=True):
         np.testing.assert_allclose(features.patches_pd, alone.patches_pd, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(features.dense_e, alone.dense_e, rtol=1e-4, atol=1e-5)
     assert sizes == [7, 3, 1, 1, 1, 1, 1, 1, 1]
     assert backbone.forward_batch([]) == []
-    limit = 0
+    memory.remove()
+    limit_memory(backbone, 0, sizes)
     with pytest.raises(BackboneError, match="does not fit into the memory of cpu"):
         backbone.forward_batch(batch)
 
 
 def test_images_are_indexed_and_extracted_though_batches_do_not_fit(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    photos: Path, tmp_path: Path
 ) -> None:
     _, folder = make("vit", tmp_path / "model")
     backbone = HuggingFaceBackbone(str(folder), device="cpu")
@@ -368,30 +385,24 @@ def test_images_are_indexed_and_extracted_though_batches_do_not_fit(
     vocabulary.__dict__["backbone"] = backbone
     paths = sorted(photos.iterdir())
     expected = [vocabulary.encode(path) for path in paths]
-    run, failures = backbone._run, []
-
-    def small_memory(pixels: NDArray[np.float32]) -> Any:
-        if len(pixels) > 2:
-            failures.append(len(pixels))
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
-        return run(pixels)
-
-    monkeypatch.setattr(backbone, "_run", small_memory)
+    sizes: list[int] = []
+    limit_memory(backbone, 2, sizes)
     read = encode_images(map(NamedImage, map(str, paths)), vocabulary, lambda content: None, 2)
     for (_, outcome), alone in zip(read, expected, strict=True):
         assert isinstance(outcome, EncodedImage)
         assert outcome.encoding is not None
         np.testing.assert_allclose(outcome.encoding.dense_e, alone.dense_e, rtol=1e-4, atol=1e-5)
-    assert set(failures) == {backbone.batch_size}
+    assert max(sizes) == backbone.batch_size
 
-    failures.clear()
-    backbone._batch_limit = 2**31
-    wish = Extraction(tuple(paths), views=4, patches=None, held_out=0.1, seed=0)
+    sizes.clear()
+    backbone = HuggingFaceBackbone(str(folder), device="cpu")
+    limit_memory(backbone, 2, sizes)
+    extraction = Extraction(backbone, tuple(paths), views=4, patches=None, held_out=0.1, seed=0)
     store = PatchStore(tmp_path / "store", key="", dim=backbone.patch_dim)
     store.folder.mkdir()
-    extract_patches(wish, backbone, store, progress=lambda *_: None, on_error=lambda *_: None)
-    assert set(failures) == {backbone.batch_size}
-    for number, (path,) in enumerate(wish.shards(backbone)):
+    extract_patches(extraction, store, on_error=lambda *_: None)
+    assert max(sizes) == backbone.batch_size
+    for number, (path,) in enumerate(extraction.shards()):
         whole_pd = backbone.forward(vocabulary.prepare(path)).patches_pd
         np.testing.assert_allclose(store.read(number)[:16], whole_pd, rtol=2e-3, atol=2e-3)
 
@@ -454,9 +465,9 @@ def test_wrong_layers_devices_and_names_are_refused(tmp_path: Path) -> None:
     for layer in (3, -4):
         with pytest.raises(BackboneError, match=r"no layer -?\d: it has layers 0 to 2"):
             backbones.load_backbone(str(folder), layer=layer)
-    with pytest.raises(WrongUse, match=r"no device 'cuda:99' on this machine, only: .*cpu"):
+    with pytest.raises(InvalidOption, match=r"no device 'cuda:99' on this machine, only: .*cpu"):
         backbones.load_backbone(str(folder), device="cuda:99")
-    with pytest.raises(WrongUse, match="backbone toy has a fixed layer"):
+    with pytest.raises(InvalidOption, match="backbone toy has a fixed layer"):
         backbones.load_backbone("toy", layer=2)
     with pytest.raises(UnknownBackbone, match=r"owner/name, or a folder with a config\.json"):
         backbones.load_backbone(str(tmp_path / "nowhere"))
@@ -499,7 +510,10 @@ def test_damaged_folders_are_reported(tmp_path: Path) -> None:
 
 def test_missing_weights_are_not_replaced_by_random_ones(tmp_path: Path) -> None:
     model, folder = make("clip", tmp_path)
+    config = folder / "config.json"
+    whole = json.loads(config.read_text())
     save(model.vision_model, folder, CENTRE)
+    config.write_text(json.dumps(whole))
     with pytest.raises(BackboneError, match=r"lacks 1 of its weights: visual_projection\.weight"):
         backbones.load_backbone(str(folder)).load_weights()
 
@@ -507,7 +521,7 @@ def test_missing_weights_are_not_replaced_by_random_ones(tmp_path: Path) -> None
 def test_a_missing_extra_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, folder = make("vit", tmp_path)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(MissingExtra, match=rf"the backbone {folder} .*bm25v\[hf\]"):
+    with pytest.raises(MissingExtra, match=rf"the backbone {folder} .*\[hf\]"):
         backbones.load_backbone(str(folder))
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 from bm25v import Gallery, ImageError, StoredImage
 from bm25v.backbones.protocol import Features, Floats
 from bm25v.backbones.toy import ToyBackbone
-from bm25v.errors import WrongUse
+from bm25v.errors import ImageNotFound, InvalidOption
 from bm25v.gallery.selection import ImageFilter
 from bm25v.search import Mode
 from bm25v.search.contract import ImagePage
@@ -126,7 +126,7 @@ def test_an_unreadable_image_is_reported_by_its_id(empty: Gallery) -> None:
         ({7: make_pixels(1)}, "7 is not an id: give each image a text"),
         ({"/photos/a.png": make_pixels(1)}, "is an absolute path: add files by their paths"),
         ({"a": 7}, "image 'a': a int is not an image"),
-        ({"a": np.zeros((2, 2))}, "image 'a': an array of float64"),
+        ({"a": np.full((2, 2), 2.0)}, "image 'a': an array of float64"),
         ([("a", make_pixels(1)), ("a", make_pixels(2))], "the id 'a' occurs twice"),
         ([("a", make_pixels(1)), "b.png"], "a str among pairs"),
         ([("a", make_pixels(1), 3)], "a tuple among pairs"),
@@ -139,14 +139,14 @@ def test_an_unreadable_image_is_reported_by_its_id(empty: Gallery) -> None:
     ],
 )
 def test_wrong_ids_and_images_are_named(empty: Gallery, images: Any, message: str) -> None:
-    with pytest.raises(WrongUse, match=message):
+    with pytest.raises(InvalidOption, match=message):
         empty.add(images)
     assert len(empty) == 0
 
 
 def test_options_for_files_are_refused_for_images_from_memory(empty: Gallery) -> None:
     for options in ({"exclude": "*.png"}, {"remove_missing": True}):
-        with pytest.raises(WrongUse, match="are for files"):
+        with pytest.raises(InvalidOption, match="are for files"):
             empty.add({"a": make_pixels(1)}, **options)
 
 
@@ -160,7 +160,7 @@ def test_a_hit_from_memory_can_be_searched_with_and_explained(
     again = empty.search(hit, k=5, mode="dense")
     by_pixels = empty.search(images[hit.path], k=5, mode="dense")
     assert [h.path for h in again] == [h.path for h in by_pixels]
-    with pytest.raises(WrongUse, match="a region of image 3: there is no file"):
+    with pytest.raises(InvalidOption, match="a region of image 3: there is no file"):
         empty.search(hit, region=(0, 0, 0.5, 0.5))
     with pytest.raises(ImageError, match="image 3: there is no file to show: give the image"):
         empty.explain(hit, again[0])
@@ -239,8 +239,8 @@ def test_a_hit_of_a_stored_image_is_explained_by_the_words_of_the_search(
     hit = gallery.search(StoredImage(path))[0]
     shown = hit.explain()
     assert (shown.match.score, shown.match.words) == (hit.score, hit.words)
-    assert shown.standing is not None
-    assert (shown.standing.rank, shown.query_paths) == (hit.rank, (path,))
+    assert shown.ranking is not None
+    assert (shown.ranking.rank, shown.query_paths) == (hit.rank, (path,))
     assert np.array_equal(shown.query_images[0], gallery.vocabulary.decode(path))
     content = Path(path).read_bytes()
     Path(path).unlink()
@@ -266,14 +266,14 @@ def test_an_explanation_shows_no_other_file_than_that_of_the_stored_image(
 
 def test_a_stored_image_must_be_in_the_gallery(gallery: Gallery, tmp_path: Path) -> None:
     make_image(99).save(tmp_path / "99.png")
-    with pytest.raises(WrongUse, match=r"99\.png is not in"):
+    with pytest.raises(ImageNotFound, match=r"99\.png is not in"):
         gallery.search(StoredImage(str(tmp_path / "99.png")))
-    with pytest.raises(WrongUse, match="a region of"):
+    with pytest.raises(InvalidOption, match="a region of"):
         gallery.search(StoredImage(next(gallery.images()).path), region=(0, 0, 0.5, 0.5))
 
 
-def page_of(gallery: Gallery, wanted: ImageFilter, offset: int, limit: int) -> ImagePage:
-    return gallery.engine.read(lambda view: view.page_images(wanted, offset, limit))
+def page_of(gallery: Gallery, image_filter: ImageFilter, offset: int, limit: int) -> ImagePage:
+    return gallery.engine.read(lambda view: view.page_images(image_filter, offset, limit))
 
 
 def test_a_page_of_images_is_a_part_of_all(gallery: Gallery, photos: Path) -> None:
@@ -283,6 +283,6 @@ def test_a_page_of_images_is_a_part_of_all(gallery: Gallery, photos: Path) -> No
         records, total = page_of(gallery, ImageFilter(), offset, limit)
         assert [record.path for record in records] == every[offset : offset + limit]
         assert total == 11
-    wanted = ImageFilter.of(folder="1*.png")
-    records, total = page_of(gallery, wanted, 1, 5)
+    image_filter = ImageFilter.of(folder="1*.png")
+    records, total = page_of(gallery, image_filter, 1, 5)
     assert ([Path(record.path).name for record in records], total) == (["10.png", "11.png"], 3)

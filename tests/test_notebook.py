@@ -43,6 +43,7 @@ def read(value: object) -> HtmlPage:
 
 def test_results_show_every_hit_with_its_values(gallery: Gallery, photos: Path) -> None:
     results = gallery.search(photos / "3.png")
+    assert len(results) > 1
     fragment = read(results)
     assert f"{len(results)} hits" in fragment.text
     assert len(fragment.values("img", "src")) == len(results)
@@ -59,7 +60,7 @@ def test_results_show_every_hit_with_its_values(gallery: Gallery, photos: Path) 
 def test_the_words_of_a_hit_add_up_to_its_bm25_score(gallery: Gallery, photos: Path) -> None:
     results = gallery.search([photos / "3.png", photos / "4.png"], negative=photos / "5.png", k=12)
     cards = results._repr_html_().split('<div class="frame">')[1:]
-    assert len(cards) == len(results)
+    assert len(cards) == len(results) > 1
     for hit, card in zip(results, cards, strict=True):
         assert sum(find_numbers(card, ADDED)) == pytest.approx(round(hit.sparse, 2))
         assert sum(find_numbers(hit._repr_html_(), ADDED)) == pytest.approx(round(hit.sparse, 2))
@@ -191,6 +192,7 @@ def test_an_explanation_shows_both_photos_and_each_word_in_both(
     assert "Query 3.png" in fragment.text
     assert "Hit 4.png" in fragment.text
     assert f"{explanation.match.coverage:.0%} of the query matched" in fragment.text
+    assert explanation.missing
     assert all(word.label in fragment.text for word in explanation.missing[:8])
     assert len(explanation._repr_html_()) < 200_000
 
@@ -314,7 +316,7 @@ def test_fragments_fit_and_change_nothing_around_them(
     styles = """[...document.querySelectorAll(".around, .around *")].map((element) => {
       const style = getComputedStyle(element);
       return [style.margin, style.padding, style.font, style.color, style.display].join(); })"""
-    seen = []
+    computed = []
     for shown in ((), values):
         fragments = "".join(value._repr_html_() for value in shown)
         page = tmp_path / "page.html"
@@ -326,8 +328,8 @@ def test_fragments_fit_and_change_nothing_around_them(
         tab.open(page, width=width)
         assert tab.value("document.documentElement.scrollWidth") <= width
         assert [url for url in tab.addresses if not url.startswith("data:")] == [page.as_uri()]
-        seen.append(tab.value(styles))
-    assert seen[0] == seen[1]
+        computed.append(tab.value(styles))
+    assert computed[0] == computed[1]
     colour = 'getComputedStyle(document.querySelector(".bm25v .figure span")).color'
     assert tab.value(colour) == "rgb(18, 52, 86)", "text has the colour of the notebook"
 
@@ -343,10 +345,11 @@ def test_rules_of_a_notebook_do_not_move_a_fragment(
     boxes = """[...document.querySelectorAll(".bm25v *:not(style)")].map((element) => {
       const box = element.getBoundingClientRect();
       return [box.x, box.y, box.width, box.height].map(Math.round).join(); })"""
-    seen = []
+    computed = []
     for style in ("", theirs):
         page = tmp_path / "page.html"
         page.write_text(f'{VIEWPORT}<style>{style}</style><div class="output">{fragment}</div>')
         tab.open(page)
-        seen.append(tab.value(boxes))
-    assert seen[0] == seen[1]
+        computed.append(tab.value(boxes))
+    assert len(computed[0]) > 50
+    assert computed[0] == computed[1]

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from bm25v import backbones
 from bm25v.api import Gallery
 from bm25v.backbones import Backbone, downloads
-from bm25v.errors import BackboneError, ModelUnavailable, WrongUse
+from bm25v.errors import BackboneError, InvalidOption, ModelUnavailable
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.vocabulary import Vocabulary
 from tests.conftest import make_pixels
@@ -445,7 +445,7 @@ def test_a_damaged_model_is_refused(content: bytes, tmp_path: Path) -> None:
 
 def test_layers_and_devices_are_for_other_backbones(tmp_path: Path) -> None:
     path = write(tmp_path, convolution(), CONVOLUTION)
-    with pytest.raises(WrongUse, match="has a fixed layer and runs on the CPU only"):
+    with pytest.raises(InvalidOption, match="has a fixed layer and runs on the CPU only"):
         backbones.load_backbone(str(path), layer=2)
 
 
@@ -472,7 +472,7 @@ def _run_step(command: str, folder: Path) -> str:
         return ""
     if words[1] == "train":
         words += ["--expansion", "2", "--k", "4", "--epochs", "1"]
-    module = [sys.executable, "-m", "bm25v.cli", *words[1:]]
+    module = [sys.executable, "-m", "bm25v", *words[1:]]
     done = subprocess.run(module, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

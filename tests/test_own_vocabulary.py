@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,12 @@ from bm25v.cli.gallery import index as command
 from bm25v.errors import (
     Bm25vError,
     GalleryError,
+    InvalidOption,
     ModelUnavailable,
     UnknownBackbone,
     VocabularyError,
-    WrongUse,
 )
+from bm25v.extras import install_command
 from bm25v.training import first_vocabulary
 from bm25v.training.trainer import Trainer
 
@@ -140,12 +142,20 @@ def test_a_finished_vocabulary_is_used_and_not_learned_again(
 @pytest.mark.parametrize(
     ("options", "kind", "problem"),
     [
-        (["--backbone", "toy", "--vocabulary", "toy"], WrongUse, "give one of them"),
+        (["--backbone", "toy", "--vocabulary", "toy"], InvalidOption, "give one of them"),
         (["--backbone", "resnet"], UnknownBackbone, "no backbone 'resnet'; known are: .*clip-b32"),
-        (["--backbone", "toy", "--exclude", "*.png"], WrongUse, "no images left"),
-        (["--backbone", "toy", "--exclude", "??.*"], WrongUse, "10 images are too few .* least 20"),
-        (["--backbone", "tinyvit-5m"], WrongUse, "40 images are too few .* at least 110, or leave"),
-        (["--backbone", "toy", "--k1", "-1"], WrongUse, "k1 = -1"),
+        (["--backbone", "toy", "--exclude", "*.png"], InvalidOption, "no images left"),
+        (
+            ["--backbone", "toy", "--exclude", "??.*"],
+            InvalidOption,
+            "10 images are too few .* least 20",
+        ),
+        (
+            ["--backbone", "tinyvit-5m"],
+            InvalidOption,
+            "40 images are too few .* at least 110, or leave",
+        ),
+        (["--backbone", "toy", "--k1", "-1"], InvalidOption, "k1 = -1"),
         (["--backbone", "toy", "--dense", "resnet"], UnknownBackbone, "dense vectors of 'resnet'"),
     ],
 )
@@ -164,9 +174,12 @@ def test_what_cannot_work_is_refused_before_any_work(
 
 
 def test_a_gallery_of_another_backbone_and_another_folder_are_refused(
-    gallery: Gallery, training_images: Path, tmp_path: Path
+    make_gallery: Callable[[str], Gallery], training_images: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(WrongUse, match="with the backbone toy, not with mobilenet-v2: leave out"):
+    gallery = make_gallery("gallery.bm25v")
+    with pytest.raises(
+        InvalidOption, match="with the backbone toy, not with mobilenet-v2: leave out"
+    ):
         report(index(training_images, gallery.path, "--backbone", "mobilenet-v2"))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
@@ -223,7 +236,7 @@ def test_without_a_network_the_model_is_unavailable(
     monkeypatch.setattr(hub, "snapshot_download", fail)
     with pytest.raises(ModelUnavailable, match=r"google/siglip2-base-patch16-224 is not on this"):
         report(index(training_images, tmp_path / "mine.bm25v", "--backbone", "siglip2-base"))
-    assert [path.name for path in tmp_path.iterdir()] == ["pictures"]
+    assert [path.name for path in tmp_path.iterdir()] == ["training"]
 
 
 @pytest.mark.parametrize(("backbone", "extra"), [("toy", "train"), ("siglip2-base", "hf")])
@@ -237,5 +250,5 @@ def test_without_torch_one_line_names_the_extra(
     )
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
-    assert line.endswith(f"needs an extra: pip install 'bm25v[{extra}]'")
-    assert [path.name for path in tmp_path.iterdir()] == ["pictures"]
+    assert line.endswith(f"needs an extra: {install_command(extra)}")
+    assert [path.name for path in tmp_path.iterdir()] == ["training"]

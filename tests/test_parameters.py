@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from bm25v.api import Gallery
-from bm25v.errors import GalleryDamaged, WrongUse
+from bm25v.errors import GalleryDamaged, InvalidOption
 from bm25v.gallery import catalog_schema
 from bm25v.index.bm25 import Bm25Parameters, WeightedWords, reference_scores
 from bm25v.search import Mode
 from bm25v.search.combine import combine_bags
-from bm25v.search.matching import HYBRID_WEIGHT
+from bm25v.search.scoring import MODES
 from bm25v.vocabulary.bag import pool_codes
 from tests.conftest import make_pixels
 from tests.histories import Contents, full_bag, make_encoding, random_sessions, run_session
@@ -103,7 +103,7 @@ def test_whole_numbers_are_valid_parameters(tmp_path: Path) -> None:
 def test_invalid_parameters_raise_wrong_use_and_create_nothing(
     k1: float, b: float, message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(WrongUse, match=message):
+    with pytest.raises(InvalidOption, match=message):
         Gallery.create(tmp_path / "g", vocabulary="toy", k1=k1, b=b)
     assert list(tmp_path.iterdir()) == []
 
@@ -135,8 +135,8 @@ def test_hybrid_mode_weighs_words_by_the_highest_score_that_k1_allows(
     results = gallery.search(pixels, mode="hybrid", k=12)
     bag = pool_codes(gallery.vocabulary.encode(pixels).codes, k_post=192)
     words = combine_bags([bag], by_strength=True)
-    masses = gallery.store.snapshot().word_statistics.idf_masses(words)
-    factor = HYBRID_WEIGHT / (1.9 * float(masses.sum()))
+    masses = gallery.store.snapshot().full_bags.statistics.idf_masses(words)
+    factor = MODES["hybrid"].words / (1.9 * float(masses.sum()))
     assert results.sparse_factor == pytest.approx(factor)
     for hit in results:
         assert hit.dense is not None

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bm25v.errors import WrongUse
+from bm25v import Gallery, StoredImage, Vocabulary
+from bm25v.errors import InvalidOption
 from bm25v.index.bm25 import WeightedWords
 from bm25v.sae.model import Codes
 from bm25v.search import Query, regions
 from bm25v.search.combine import apply_word_options, combine_bags, combine_vectors
 from bm25v.vocabulary.bag import Bag, pool_codes
+from tests.conftest import make_image
 from tests.histories import make_encoding
 
 INVALID_OPTIONS = [
@@ -41,11 +43,11 @@ INVALID_OPTIONS = [
 def test_invalid_options_raise_wrong_use_however_a_query_is_made(
     options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(WrongUse, match=message):
+    with pytest.raises(InvalidOption, match=message):
         Query(**{"images": ("cat.jpg",), **options})
-    with pytest.raises(WrongUse, match=message):
+    with pytest.raises(InvalidOption, match=message):
         Query.of(**{"images": "cat.jpg", **options})
-    with pytest.raises(WrongUse, match=message):
+    with pytest.raises(InvalidOption, match=message):
         replace(Query(images=("cat.jpg",)), **options)
 
 
@@ -186,7 +188,7 @@ def test_word_options_add_multiply_and_leave_out_words() -> None:
 def test_contradictory_word_options_raise_wrong_use(
     options: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(WrongUse, match=message):
+    with pytest.raises(InvalidOption, match=message):
         apply_word_options(WeightedWords.from_bag(make_bag(1)), **options)  # type: ignore[arg-type]
 
 
@@ -264,7 +266,7 @@ def test_a_box_in_pixels_becomes_fractions_of_the_image() -> None:
     ],
 )
 def test_invalid_regions_raise_wrong_use(region: regions.Region, message: str) -> None:
-    with pytest.raises(WrongUse, match=message):
+    with pytest.raises(InvalidOption, match=message):
         regions.patch_weights(regions.to_fractions(region, (100, 200)), (7, 7))
 
 
@@ -276,3 +278,43 @@ def test_a_region_keeps_only_the_words_of_its_patches() -> None:
     tiny = regions.patch_weights((0.9, 0.9, 0.001, 0.001), (1, 2))
     bag = pool_codes(regions.weigh_codes(codes, tiny), k_post=9)
     assert (bag.words.tolist(), bag.tf.tolist()) == ([5, 7], [25, 200]), "not rounded away"
+
+
+def test_a_filter_that_can_be_read_only_once_is_kept(gallery: Gallery, photos: Path) -> None:
+    """A generator of folders selects what a list of them does."""
+    (photos / "a").mkdir()
+    make_image(90).save(photos / "a" / "90.png")
+    gallery.add(photos)
+    listed = gallery.search(photos / "1.png", folder=[photos / "a"])
+    generated = gallery.search(photos / "1.png", folder=(photos / name for name in "a"))
+    assert [hit.path for hit in listed] == [str(photos / "a" / "90.png")]
+    assert [hit.path for hit in generated] == [hit.path for hit in listed]
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "words", "sparse"])
+def test_query_words_count_for_stored_images_too(gallery: Gallery, photos: Path, mode: Any) -> None:
+    path = str(photos / "1.png")
+    from_file = gallery.search(path, query_words=2, mode=mode)
+    stored = gallery.search(StoredImage(path), query_words=2, mode=mode)
+    assert len(stored.query) == len(from_file.query) == 2
+    assert [word.word for word in stored.query] == [word.word for word in from_file.query]
+    assert [hit.path for hit in stored] == [hit.path for hit in from_file] != []
+
+
+def test_an_image_covers_itself_whatever_the_number_of_stored_words(
+    photos: Path, tmp_path: Path
+) -> None:
+    """A query has all words of an image, a full bag only the strongest."""
+    replace(Vocabulary.load("toy"), k_full=20).save(tmp_path / "narrow")
+    gallery = Gallery.create(tmp_path / "g", vocabulary=tmp_path / "narrow")
+    gallery.add(photos)
+    modes: list[Any] = ["hybrid", "words"]
+    for mode in modes:
+        results = gallery.search(photos / "1.png", include_query=True, mode=mode)
+        assert len(results.query) > 20
+        assert results[0].path == str(photos / "1.png")
+        assert results[0].coverage == pytest.approx(1.0)
+        options: Any = {"include_query": True, "min_coverage": 0.99, "mode": mode}
+        assert [hit.path for hit in gallery.search(photos / "1.png", **options)] == [
+            str(photos / "1.png")
+        ]

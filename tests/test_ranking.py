@@ -12,7 +12,8 @@ from bm25v.gallery.rows import write_full_bag
 from bm25v.index.bm25 import Bm25Parameters, Statistics, WeightedWords, reference_scores
 from bm25v.index.searcher import QueryTerms, top_positions
 from bm25v.search import ranking
-from bm25v.vocabulary.bag import LEVELS, Bag, expand_bag, word_bytes
+from bm25v.vocabulary.bag import LEVELS, Bag, word_bytes
+from tests.conftest import expand_bag
 
 
 def exact_cosines(dense: list[list[float]], query: list[float]) -> list[float]:

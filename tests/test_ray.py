@@ -11,6 +11,7 @@ import pytest
 
 from bm25v.errors import ClusterError
 from bm25v.exchange.on_ray import _plan_actors
+from bm25v.extras import install_command
 from tests import test_cli
 from tests.conftest import make_image
 from tests.test_cli import Run, failed
@@ -53,12 +54,12 @@ def test_a_local_cluster_writes_the_files_of_one_process_and_continues(
     (photos / "torn.jpg").write_bytes(b"\xff\xd8\xff\xe0 and no more")
     make_image(51).save(photos / "caf\udce9.png")
     settings = ("--vocabulary", "toy", "--images-per-file", "3")
-    assert run("encode", photos, "-o", "here", *settings).code == 0
-    assert run("encode", photos, "-o", "there", *settings).code == 0
+    assert run("bags", "encode", photos, "-o", "here", *settings).code == 0
+    assert run("bags", "encode", photos, "-o", "there", *settings).code == 0
     missing = tmp_path / "there" / "part-000002.parquet"
     missing.unlink()
     done = run_python(
-        COMMAND, tmp_path, "encode", "photos", "-o", "there", "--ray", "local", *settings
+        COMMAND, tmp_path, "bags", "encode", "photos", "-o", "there", "--ray", "local", *settings
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("3 encoded, 10 unchanged, 1 unreadable"), done.stdout
@@ -70,12 +71,14 @@ def test_a_local_cluster_writes_the_files_of_one_process_and_continues(
 
 KILLED_NODE = """
 import json, os, sys
-import bm25v  # before Ray: switches its statistics off
+from bm25v.privacy import silence_libraries
+
+silence_libraries()  # before Ray
 from ray.cluster_utils import Cluster
 from pathlib import Path
-from bm25v.exchange.bags import BagSettings
 from bm25v.exchange.encode import encode_folder
 from bm25v.exchange.on_ray import encode_on
+from bm25v.gallery.store import describe_vocabulary
 from bm25v.vocabulary import Vocabulary
 
 assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
@@ -91,9 +94,9 @@ def progress(stage, done, total):
         killed.append(done)
         cluster.remove_node(nodes[1], allow_graceful=False)
 
-settings = BagSettings.of(Vocabulary.load("toy"))
+meta = describe_vocabulary(Vocabulary.load("toy"))
 report = encode_folder(
-    ["large"], Path("there"), settings, encode_on(cluster.address, settings, None),
+    ["large"], Path("there"), meta, encode_on(cluster.address, meta, None),
     exclude=(), images_per_file=2, retry=False, progress=progress,
 )
 print(json.dumps([killed, report.encoded, report.unchanged, len(report.failed)]))
@@ -111,7 +114,7 @@ def test_a_node_that_dies_loses_nothing(run: Run, tmp_path: Path) -> None:
         os.link(tmp_path / "large" / "00.png", tmp_path / "large" / f"{number:02}.png")
     (tmp_path / "large" / "torn.jpg").write_bytes(b"\xff\xd8\xff\xe0 and no more")
     settings = ("--vocabulary", "toy", "--images-per-file", 2)
-    assert run("encode", "large", "-o", "here", *settings).code == 0
+    assert run("bags", "encode", "large", "-o", "here", *settings).code == 0
     done = run_python(KILLED_NODE, tmp_path)
     assert done.returncode == 0, done.stderr
     killed, *counts = json.loads(done.stdout)  # and nothing of Ray itself
@@ -123,7 +126,7 @@ def test_a_node_that_dies_loses_nothing(run: Run, tmp_path: Path) -> None:
 
 @needs_ray
 def test_a_cluster_that_is_not_there_is_one_line(tmp_path: Path, photos: Path) -> None:
-    words = ("encode", "photos", "-o", "bags", "--vocabulary", "toy", "--ray", "auto")
+    words = ("bags", "encode", "photos", "-o", "bags", "--vocabulary", "toy", "--ray", "auto")
     done = run_python(COMMAND, tmp_path, *words)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
@@ -145,14 +148,14 @@ def test_actors_get_cpus_and_gpus_of_living_nodes() -> None:
 
 
 def test_options_of_the_other_way_are_refused(run: Run, photos: Path) -> None:
-    command = ("encode", photos, "-o", "bags", "--vocabulary", "toy")
+    command = ("bags", "encode", photos, "-o", "bags", "--vocabulary", "toy")
     failed(run(*command, "--cpus-per-actor", 2), 2, "--workers")
     failed(run(*command, "--ray", "local", "--workers", 2), 2, "--cpus-per-actor")
 
 
 def test_without_ray_the_extra_is_named(tmp_path: Path, photos: Path) -> None:
     script = f"import importlib.util as u; u.find_spec = lambda name: None; {COMMAND}"
-    words = ("encode", "photos", "-o", "bags", "--vocabulary", "toy", "--ray", "local")
+    words = ("bags", "encode", "photos", "-o", "bags", "--vocabulary", "toy", "--ray", "local")
     done = run_python(script, tmp_path, *words)
     assert done.returncode == 1
-    assert done.stderr == "error: encoding on Ray needs an extra: pip install 'bm25v[ray]'\n"
+    assert done.stderr == f"error: encoding on Ray needs an extra: {install_command('ray')}\n"

@@ -9,13 +9,13 @@ import shlex
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bm25v.api import Gallery
-from bm25v.collect import collect_hits
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidOption
 from bm25v.pages.results_page import EXPLAINED_HITS
 from tests import test_cli
 from tests.browser import CHROMIUM, Browser, browser
@@ -44,16 +44,48 @@ def test_the_page_shows_every_hit_and_why_and_is_self_contained(
     assert not re.search(r"https?://|@import|<link|url\(", text)
     assert all(source.startswith("data:image/") for source in page.values("img", "src"))
     assert all(page.values("img", "alt"))
+    assert len(results) == 5
     assert panels(page) == [f"hit-{n}" for n in range(1, 6)]
     targets = [target for target in page.values("button", "popovertarget") if target]
     assert sorted(targets) == sorted(2 * panels(page)), "one opens, one closes"
     for hit in results:
         assert f"Score {hit.formula}" in page.text
         assert hit.path in page.values("p", "title")
-        for word in hit.words[:6]:
-            assert f"{word.label} +{word.contribution:.2f}" in page.text
+        contributions = hit.explain().rounded_contributions()
+        for word, contribution in list(zip(hit.words, contributions, strict=True))[:6]:
+            assert f"{word.label} +{contribution:.2f}" in page.text
     assert "Query 3.png" in page.text
     assert "5 hits" in page.text
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "words", "two-stage", "sparse", "dense"])
+def test_page_table_and_notebook_say_the_same_about_the_order(
+    gallery: Gallery, indexed: Run, photos: Path, tmp_path: Path, mode: Any
+) -> None:
+    results = gallery.search(photos / "3.png", mode=mode)
+    assert len(results) > 0
+    which, by_what = results.order.split(", sorted by ")
+    assert (which == "all images") == (results.candidates is None)
+    results.save(tmp_path / "hits.html")
+    _, page = read_page(tmp_path / "hits.html")
+    stated = results.order[0].upper() + results.order[1:]
+    assert f"{stated}. " in page.text
+    assert stated in HtmlPage(results._repr_html_()).text
+    printed = indexed("search", photos / "3.png", "--mode", mode).out
+    assert results.order in " ".join(printed.split())
+    if mode != "hybrid":
+        assert by_what in results[0].formula
+
+
+def test_the_name_of_a_card_has_its_visible_text(
+    gallery: Gallery, photos: Path, tmp_path: Path
+) -> None:
+    gallery.search(photos / "3.png", k=3).save(tmp_path / "hits.html")
+    _, page = read_page(tmp_path / "hits.html")
+    cards = [a for tag, a in page.tags if tag == "button" and "popovertargetaction" not in a]
+    opening = [attrs for attrs in cards if "popovertarget" in attrs]
+    assert len(opening) == 3
+    assert not any("aria-label" in attrs for attrs in opening), "it would hide the text"
 
 
 def test_a_page_of_many_hits_explains_the_first_with_images(
@@ -140,7 +172,7 @@ def test_results_without_an_open_gallery_are_not_explained(
     copied = pickle.loads(pickle.dumps(results))
     assert copied == results
     copied.save(tmp_path / "hits.json")
-    with pytest.raises(WrongUse, match="no open gallery"):
+    with pytest.raises(InvalidOption, match="no open gallery"):
         copied.save(tmp_path / "hits.html")
 
 
@@ -156,6 +188,7 @@ def test_the_command_writes_a_page_a_table_or_json(indexed: Run, photos: Path) -
     with Path("hits.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["rank", "path", "score", "strength", "coverage", "words"]
+    assert len(rows) == 3
     for row, hit in zip(rows, printed["hits"], strict=True):
         assert (int(row["rank"]), row["path"]) == (hit["rank"], hit["path"])
         assert float(row["score"]) == pytest.approx(hit["score"], abs=1e-6)
@@ -170,6 +203,7 @@ def test_the_command_of_a_panel_explains_that_hit(indexed: Run, photos: Path) ->
     outcome = indexed("search", photos / "3.png", "-k", 2, *options, "-o", "hits.html", "--json")
     hits = outcome.json["hits"]
     commands = re.findall(r"<code>(.*?)</code>", Path("hits.html").read_text(encoding="utf-8"))
+    assert len(hits) == 2
     for command, hit in zip(commands, hits, strict=True):
         name, *words = shlex.split(command.replace("&#39;", "'").replace("&#34;", '"'))
         assert (name, words[0], words.pop()) == ("bm25v", "explain", "--open")
@@ -201,7 +235,7 @@ def test_open_opens_the_page(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     pair = (photos / "3.png", photos / "4.png")
-    word, other = (w["word"] for w in indexed("words", "--json").json["words"][:2])
+    word, other = (w["word"] for w in indexed("words", "list", "--json").json["words"][:2])
     for words in (
         ("search", pair[0], "-o", "hits.html"),
         ("search", pair[0]),
@@ -216,51 +250,6 @@ def test_open_opens_the_page(
         assert page.absolute().as_uri() == opened.read_text().splitlines()[-1]
         assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     failed(indexed("search", pair[0], "-o", "hits.csv", "--open"), 2, "--open", "hits.html")
-
-
-def test_hits_are_copied_and_nothing_is_overwritten(indexed: Run, photos: Path) -> None:
-    query = ("search", photos / "3.png", "-k", 3)
-    hits = [Path(hit["path"]) for hit in indexed(*query, "--json").json["hits"]]
-    outcome = indexed(*query, "--collect", "best/of")
-    assert outcome.out.endswith("3 hits copied to best/of\n")
-    names = [f"{rank:02}-{path.name}" for rank, path in enumerate(hits, start=1)]
-    assert sorted(path.name for path in Path("best/of").iterdir()) == names
-    for name, path in zip(names, hits, strict=True):
-        assert (Path("best/of") / name).read_bytes() == path.read_bytes()
-    (Path("best/of") / names[0]).write_bytes(b"mine")
-    hits[1].unlink()
-    again = indexed(*query, "--collect", "best/of")
-    assert again.out.endswith("2 hits copied to best/of\n")
-    assert again.err == f"not copied: photos/{hits[1].name}: no such file or directory\n"
-    assert (Path("best/of") / names[0]).read_bytes() == b"mine"
-    copy = Path("best/of") / f"01-{hits[0].stem} (2).png"
-    assert copy.read_bytes() == hits[0].read_bytes()
-
-
-@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
-def test_hits_are_linked(indexed: Run, photos: Path) -> None:
-    query = ("search", photos / "3.png", "-k", 2)
-    assert indexed(*query, "--collect", "links", "--link").code == 0
-    links = sorted(Path("links").iterdir())
-    assert [link.is_symlink() for link in links] == [True, True]
-    assert links[0].resolve().parent == photos.resolve()
-    failed(indexed(*query, "--link"), 2, "--link without --collect")
-    Path("file").write_bytes(b"")
-    failed(indexed(*query, "--collect", "file"), 2, "file")
-
-
-def test_images_from_memory_are_named(
-    make_gallery: Callable[[str], Gallery], tmp_path: Path
-) -> None:
-    gallery = make_gallery("memory")
-    gallery.add({"cat-7": make_pixels(1), "cat-8": make_pixels(2)})
-    results = gallery.search(make_pixels(1), include_query=True)
-    collection = collect_hits(results, tmp_path / "out")
-    assert collection.files == ()
-    assert {(s.hit, s.reason) for s in collection.skipped} == {
-        (hit.path, "was added from memory, without a file") for hit in results
-    }
-    assert list((tmp_path / "out").iterdir()) == []
 
 
 @pytest.fixture(scope="module")

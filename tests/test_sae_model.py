@@ -109,8 +109,8 @@ def test_codes_do_not_depend_on_the_batch(size: int) -> None:
 def test_blocks_give_what_one_product_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     sae, patches_pd = default_patches(50)
     whole = sae.encode(patches_pd)
-    monkeypatch.setattr(model, "_BLOCK_VALUES", 7 * sae.n_words)
-    monkeypatch.setattr(model, "_GATHERED_VALUES", 11 * sae.patch_dim)
+    monkeypatch.setattr(model, "BLOCK_VALUES", 7 * sae.n_words)
+    monkeypatch.setattr(model, "GATHERED_VALUES", 11 * sae.patch_dim)
     assert_same_bits(sae.encode(patches_pd), whole)
 
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from bm25v.api import Gallery
 from bm25v.backbones import load_backbone
-from bm25v.errors import ModelUnavailable, UnknownBackbone, VocabularyMismatch, WrongUse
+from bm25v.errors import InvalidOption, ModelUnavailable, UnknownBackbone, VocabularyMismatch
 from bm25v.gallery.catalog_schema import FILE_NAME
-from bm25v.search.query import Mode
+from bm25v.search.scoring import Mode
 from bm25v.vocabulary import Vocabulary
 from tests.conftest import encode, make_pixels
 
@@ -81,7 +81,7 @@ def test_it_is_restored_with_the_gallery(paired: Gallery, photos: Path) -> None:
     with Gallery.open(paired.path) as opened:
         assert [(hit.path, hit.score) for hit in opened.search(make_pixels(3))] == expected
         assert opened.problems() == []
-        assert opened.info().second_backbone == SECOND
+        assert opened.info().backbone == f"toy+{SECOND}"
         assert opened.info().dense_bytes_per_image == 2 * (WIDTH + 1280)
         (photos / "0.png").unlink()
         assert opened.add(photos, remove_missing=True).removed == 1
@@ -91,9 +91,13 @@ def test_it_is_restored_with_the_gallery(paired: Gallery, photos: Path) -> None:
 
 
 def test_an_existing_gallery_keeps_its_backbones(paired: Gallery, gallery: Gallery) -> None:
-    with pytest.raises(WrongUse, match=r"has dense vectors of toy and mobilenet-v2, not of toy: a"):
+    with pytest.raises(
+        InvalidOption, match=r"has dense vectors of toy\+mobilenet-v2, not of toy: a second"
+    ):
         Gallery.open_or_create(paired.path, dense="toy")
-    with pytest.raises(WrongUse, match=r"has dense vectors of toy, not of mobilenet-v2: a second"):
+    with pytest.raises(
+        InvalidOption, match=r"has dense vectors of toy, not of mobilenet-v2: a second"
+    ):
         Gallery.open_or_create(gallery.path, dense=SECOND)
 
 
@@ -118,12 +122,24 @@ def test_another_model_of_the_same_name_is_refused(paired: Gallery, tmp_path: Pa
     paired.close()
     shutil.copytree(paired.path, tmp_path / "other")
     with sqlite3.connect(tmp_path / "other" / FILE_NAME) as db:
-        db.execute("UPDATE meta SET value = 'abc' WHERE key = 'second_fingerprint'")
+        db.execute("UPDATE meta SET value = 'abc' WHERE key = 'backbone_fingerprint'")
     db.close()
     with pytest.raises(
-        VocabularyMismatch, match=r"of another mobilenet-v2 \(abc\) than this bm25v"
+        VocabularyMismatch, match=r"of another toy\+mobilenet-v2 \(abc\) than this bm25v"
     ):
         Gallery.open(tmp_path / "other").search(make_pixels(3))
+
+
+def test_a_pair_is_a_backbone_with_a_name(paired: Gallery) -> None:
+    loaded, own = load_backbone(f"toy+{SECOND}"), paired.vocabulary.backbone
+    assert (loaded.name, loaded.fingerprint) == (own.name, own.fingerprint)
+    assert (loaded.grid, loaded.patch_dim, loaded.dense_dim) == ((7, 7), 12, WIDTH + 1280)
+    pixels = loaded.prepare_image(make_pixels(3))
+    (one, two) = loaded.forward(pixels), own.forward(pixels)
+    np.testing.assert_array_equal(one.dense_e, two.dense_e)
+    np.testing.assert_array_equal(one.patches_pd, two.patches_pd)
+    halves = (unit_vector("toy", 3), unit_vector(SECOND, 3))
+    np.testing.assert_array_equal(one.dense_e, np.concatenate(halves))
 
 
 def test_features_of_a_pair_have_a_fingerprint_of_their_own() -> None:

@@ -19,18 +19,19 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from bm25v import EngineGallery, Gallery, WrongUse
+from bm25v import EngineGallery, Gallery, InvalidOption
+from bm25v.client import to_id
 from bm25v.engines import calls as calls_module
 from bm25v.engines import parse_address
 from bm25v.engines.loading import load_gallery, open_calls
+from bm25v.engines.qdrant import QdrantEngine
 from bm25v.engines.state import SUFFIX, read_state, write_state
 from bm25v.engines.writer import QdrantWriter, reconcile
-from bm25v.research.bench.edge_client import EdgeClient
 from bm25v.server import changes
-from bm25v.server.images import to_id
 from tests import test_cli
 from tests.browser import CHROMIUM, browser
 from tests.conftest import make_image, make_pixels
+from tests.edge_client import EdgeClient
 from tests.edge_server import serve_edge
 from tests.http_server import Client, serving, wait_until
 from tests.test_engines import assert_close, make_edge
@@ -175,14 +176,14 @@ def test_words_folders_and_facts_are_the_same(served: Served) -> None:
         assert described["companions"]
     folders = check_same(served, "/v1/folders")
     assert folders["root"] == str(served.photos)
-    assert [folder["pictures"] for folder in folders["folders"]] == [6, 12, 6]
+    assert [folder["n_images"] for folder in folders["folders"]] == [6, 12, 6]
     assert check_same(served, "/v1/terms?prefix=red") == {"terms": ["red corner"]}
-    sizes = [f"{kind}_bytes_per_picture" for kind in ("bag", "full_bag", "dense", "catalog")]
+    sizes = [f"{kind}_bytes_per_image" for kind in ("bag", "full_bag", "dense", "catalog")]
     check_same(served, "/v1/stats", "path", *sizes)
     stats = served.there.get("/v1/stats").json()
     assert stats["path"] == served.engine.engine.location
     assert [stats[size] for size in sizes] == [None] * 4
-    assert "bm25v_images 19\n" in served.there.get("/metrics").text
+    assert "bm25v_images 19.0\n" in served.there.get("/metrics").text
     assert served.there.get("/readyz").json() == {"status": "ready"}
     failed(served.there.get("/v1/words/192"), 404, "unknown-word", "0 to 191")
     command = served.there.get("/v1/words/5").json()["name_command"]
@@ -238,7 +239,7 @@ def test_images_are_added_replaced_and_removed(changeable: Served) -> None:
     failed(there.delete(f"/v1/images/{cat}"), 404, "unknown-image")
     failed(there.delete(f"/v1/images/{to_id('shop')}"), 404, "unknown-image")
     failed(add(there, "cat", b"no image"), 422, "unreadable-image", "supported format")
-    failed(add(there, "/etc/cat.png", png(1)), 400, "wrong-use", "absolute path")
+    failed(add(there, "/etc/cat.png", png(1)), 400, "invalid-option", "absolute path")
     assert len(changeable.engine) == 19
 
 
@@ -250,7 +251,7 @@ def test_words_are_named_in_the_collection(changeable: Served) -> None:
         assert there.get(f"/v1/words/{word}").json()["name"] == name
     assert there.post("/v1/search", json={"must": ["stripe"]}).json()["hits"]
     assert there.put("/v1/words/5/name", json={"name": None}).json()["name"] is None
-    failed(there.put("/v1/words/6/name", json={"name": "12"}), 400, "wrong-use", "number")
+    failed(there.put("/v1/words/6/name", json={"name": "12"}), 400, "invalid-option", "number")
     failed(there.put("/v1/words/192/name", json={"name": "ear"}), 404, "unknown-word")
     with closing(open_calls(parse_address(changeable.engine.engine.location))) as calls:
         load_gallery(calls, changeable.gallery.store)
@@ -261,7 +262,7 @@ def test_words_are_named_in_the_collection(changeable: Served) -> None:
 def test_a_request_waits_for_another_writer_and_not_for_ever(
     changeable: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "_LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(changes, "LOCK_SECONDS", 0.1)
     with closing(open_calls(parse_address(changeable.engine.engine.location))) as calls:
         with QdrantWriter(calls):
             locked = add(changeable.there, "dog", png(9))
@@ -269,7 +270,7 @@ def test_a_request_waits_for_another_writer_and_not_for_ever(
             image = to_id(str(changeable.photos / "cats/03.png"))
             notes = changeable.there.get(f"/v1/images/{image}/similar").json()["notes"]
             assert "reconcile" in notes[0]
-        monkeypatch.setattr(changes, "_LOCK_SECONDS", 30)
+        monkeypatch.setattr(changes, "LOCK_SECONDS", 30)
         with ThreadPoolExecutor(1) as pool, QdrantWriter(calls):
             waiting = pool.submit(add, changeable.there, "dog", png(9))
             changeable.there.get("/v1/stats")
@@ -279,13 +280,13 @@ def test_a_request_waits_for_another_writer_and_not_for_ever(
         assert report.n_before == report.n_images == 20
 
 
-ROUTES = ("/v1/images", "/v1/folders", "/v1/words", "/v1/words/5", "/v1/stats", "/readyz")
+ROUTES = ("/v1/images", "/v1/folders", "/v1/words", "/v1/words/5", "/v1/stats")
 
 
 def test_an_engine_that_does_not_answer_is_a_problem(
     changeable: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls_module, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(calls_module, "FIRST_PAUSE", 0.001)
     image = to_id(str(changeable.photos / "cats/03.png"))
     changeable.qdrant.close()
     there = changeable.there
@@ -293,6 +294,7 @@ def test_an_engine_that_does_not_answer_is_a_problem(
         response = there.get(url)
         failed(response, 503, "engine-unavailable", changeable.engine.engine.location, "running")
     failed(add(there, "dog", png(9)), 503, "engine-unavailable")
+    failed(there.get("/readyz"), 503, "not-ready")
     assert there.get("/healthz").status_code == 200
     metrics = there.get("/metrics")
     assert metrics.status_code == 200
@@ -316,8 +318,8 @@ def test_a_collection_that_disappears_or_is_replaced_is_a_problem(changeable: Se
 
     changeable.gallery.remove(changeable.photos / "cats")
     load_again(changeable.gallery)
-    assert there.get("/v1/stats").json()["pictures"] == 13
-    assert there.get("/v1/words/5").json()["pictures"] == 13
+    assert there.get("/v1/stats").json()["n_images"] == 13
+    assert there.get("/v1/words/5").json()["n_images"] == 13
     other = Gallery.create(changeable.photos.parent / "other", vocabulary="toy", k1=2)
     load_again(other)
     failed(there.get("/v1/images"), 503, "engine-unavailable", "replaced by another collection")
@@ -340,7 +342,7 @@ def test_the_command_prints_both_addresses_and_stops_on_ctrl_c(served: Served) -
         line = server.stdout.readline()
         url = next(word for word in line.split() if word.startswith("http://127.0.0.1:"))
         assert line == f"serving {address} at {url} (Ctrl-C stops it)\n"
-        assert httpx.get(f"{url}v1/stats").json()["pictures"] == 19
+        assert httpx.get(f"{url}v1/stats").json()["n_images"] == 19
         assert httpx.get(f"{url}v1/stats").json()["writable"] is False
         similar = f"v1/images/{served.here.ids()[0]}/similar"  # found by another process
         hits = [
@@ -363,7 +365,7 @@ def test_what_cannot_be_served_is_refused_in_one_line(
         (address, ("-g", "gallery.bm25v"), 2, "--gallery and --engine: give one of them"),
         ("http://host/images", (), 2, "give an address such as qdrant://"),
         ("qdrant://127.0.0.1:1/images", (), 1, "is the server running at this port"),
-        (address.replace("/images", "/others"), (), 1, "does not exist: `bm25v load --engine`"),
+        (address.replace("/images", "/others"), (), 1, "does not exist: `bm25v bags load"),
     ):
         wrong = run("serve", "--engine", engine, "--port", 0, *options)
         assert (wrong.code, wrong.out, wrong.err.count("\n")) == (code, "", 1)
@@ -375,7 +377,7 @@ def test_commands_show_facts_and_name_words(run: Any, changeable: Served) -> Non
     facts = run("info", *engine).out
     assert f"gallery         {engine[1]}" in facts
     assert "bytes" not in facts
-    assert json.loads(run("info", "--json", *engine).out)["pictures"] == 19
+    assert json.loads(run("info", "--json", *engine).out)["n_images"] == 19
     assert run("words", "name", 7, "striped ear", *engine).out == "word 7: striped ear\n"
     assert run("words", "name", "striped ear", "--clear", *engine).out == "word 7 has no name now\n"
     assert run("words", "name", *engine).code == 2
@@ -408,7 +410,8 @@ def test_one_image_is_removed_and_none_that_is_called_like_it(
 def test_words_are_described_while_somebody_writes(changeable: Served) -> None:
     engine = changeable.engine
     engine.add({f"new {n}": make_pixels(70 + n) for n in range(6)})  # in no folder
-    calls = changeable.engine._engine.calls
+    assert isinstance(engine.engine, QdrantEngine)
+    calls = engine.engine.calls
     state = read_state(calls)
     statistics = replace(state.full_statistics, n=state.full_statistics.n - 6)
     fewer = replace(state.statistics, n=state.statistics.n - 6)  # as before these were counted
@@ -426,9 +429,9 @@ def test_images_are_added_from_python(changeable: Served) -> None:
     report = engine.add([("a", make_pixels(50)), ("b", png(52))])
     assert (report.added, report.updated, report.unchanged) == (0, 1, 1)
     assert [hit.path for hit in engine.search(png(52), include_query=True, k=1)] == ["b"]
-    with pytest.raises(WrongUse, match="index files into a gallery"):
+    with pytest.raises(InvalidOption, match="index files into a gallery"):
         engine.add(changeable.photos)  # type: ignore[arg-type]
-    with pytest.raises(WrongUse, match="no word 192"):
+    with pytest.raises(InvalidOption, match="no word 192"):
         engine.name_words({5: "ear", 192: "eye"})
     assert engine.word_names[5] == "red corner"
     assert engine.remove(["a", "b"]) == 2
@@ -439,7 +442,7 @@ def test_the_page_of_a_collection(
     changeable: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, crops = changeable.there, "#why .word:first-child .crops img"
-    monkeypatch.setattr(calls_module, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(calls_module, "FIRST_PAUSE", 0.001)
     with browser(tmp_path / "profile") as tab:
         open_page(tab, client)
         assert "19 images" in tab.wait_for(text_of("main h1"))

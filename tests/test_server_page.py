@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from bm25v import Gallery
-from bm25v.server.images import to_id
+from bm25v.client import to_id
 from bm25v.vocabulary.concepts import WEIGHTS
 from tests.browser import CHROMIUM, Browser, browser
 from tests.conftest import make_image

@@ -51,7 +51,7 @@ def test_every_route_and_option_is_described(description: Any) -> None:
 
 
 def test_the_body_of_a_search_has_every_option_of_a_query(description: Any) -> None:
-    from bm25v import QueryOptions
+    from bm25v.search.query import QueryOptions
 
     body = description["paths"]["/v1/search"]["post"]["requestBody"]["content"]
     options = set(body["application/json"]["schema"]["properties"])

@@ -1,24 +1,28 @@
 """Processes that search for the server: the same answers, whatever happens to them."""
 
+import asyncio
+import multiprocessing
 import os
 import signal
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
-from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from bm25v import Gallery
-from bm25v.errors import GalleryError
+from bm25v.errors import GalleryError, InvalidOption
 from bm25v.searchable import Searchable
 from bm25v.server import workers as workers_module
-from bm25v.server.workers import Workers, _Worker
+from bm25v.server.problems import Problem
+from bm25v.server.workers import Workers
 from tests.http_server import Client, serving, wait_until
 from tests.test_server import failed
 from tests.test_server_access import run_serve
+
+T = TypeVar("T")
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="processes are killed by signals")
 
@@ -42,14 +46,16 @@ def get_pid(collection: Searchable) -> int:
     return os.getpid()
 
 
-def sleep(seconds: float, collection: Searchable) -> None:
-    """Take some time."""
-    time.sleep(seconds)
+def kill_itself(collection: Searchable) -> None:
+    """End the process that this runs in."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-def measure(content: bytes, collection: Searchable) -> int:
-    """Return how many bytes have arrived."""
-    return len(content)
+def open_without(obstacle: str, path: str) -> Gallery:
+    """Open a gallery unless there is a file."""
+    if os.path.exists(obstacle):
+        raise InvalidOption("there is an obstacle")
+    return Gallery.open(path)
 
 
 def list_children(process: int) -> list[int]:
@@ -77,7 +83,7 @@ def test_processes_answer_as_one_does(gallery: Gallery, client: Client, tmp_path
 def test_problems_are_those_of_one_process(client: Client) -> None:
     failed(client.get("/v1/images/none/similar"), 404, "unknown-image", "'none'")
     body = {"images": client.ids()[:1], "must": ["no such name"]}
-    failed(client.post("/v1/search", json=body), 400, "wrong-use", "no such name")
+    failed(client.post("/v1/search", json=body), 400, "invalid-option", "no such name")
 
 
 def test_processes_follow_changes(client: Client) -> None:
@@ -89,60 +95,55 @@ def test_processes_follow_changes(client: Client) -> None:
         assert search(client, image_id)["hits"] == []
 
 
+def do(workers: Workers, task: Callable[[Searchable], T], n: int = 1) -> list[T]:
+    """Return the results of a task that is done several times."""
+
+    async def run() -> list[T]:
+        return await asyncio.gather(*(workers.run(task) for _ in range(n)))
+
+    return asyncio.run(run())
+
+
 def test_a_killed_process_is_replaced(workers: Workers, client: Client) -> None:
     image_id = client.ids()[0]
     expected = search(client, image_id)
-    killed = workers.submit(get_pid).result(60)
+    (killed,) = do(workers, get_pid)
     os.kill(killed, signal.SIGKILL)
-    answers = [client.get(f"/v1/images/{image_id}/similar") for _ in range(4)]
-    for answer in answers:
-        if answer.status_code != 200:
-            failed(answer, 503, "interrupted", "send the request again")
-            assert answer.headers["retry-after"] == "1"
-    assert answers[-1].status_code == 200
-    wait_until(lambda: all(worker.is_open for worker in workers._workers))
-    alive = [workers.submit(get_pid) for _ in range(4)]  # each process does some of them
-    pids = {future.result(60) for future in alive}
-    assert len(pids) == 2
-    assert not pids & {killed, os.getpid()}
+    answers = (client.get(f"/v1/images/{image_id}/similar") for _ in range(1000))
+    interrupted = next(answer for answer in answers if answer.status_code != 200)
+    failed(interrupted, 503, "interrupted", "send the request again")
+    assert interrupted.headers["retry-after"] == "1"
     assert search(client, image_id) == expected
+    assert not {*do(workers, get_pid, 4)} & {killed, os.getpid()}
 
 
-def test_a_process_that_does_not_start_is_started_again(
+def test_a_process_that_hangs_is_replaced(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, failures = _Worker._start, count()
-
-    def fail_once(worker: _Worker) -> None:
-        if next(failures) == 0:
-            raise OSError("no memory")
-        start(worker)
-
-    monkeypatch.setattr(_Worker, "_start", fail_once)
-    monkeypatch.setattr(workers_module, "_PAUSE", 0.01)
-    killed = workers.submit(get_pid).result(60)
-    os.kill(killed, signal.SIGKILL)
-    wait_until(lambda: next(failures) > 4)  # it was tried, and again
-    wait_until(lambda: all(worker.is_open for worker in workers._workers))
-    pids = {future.result(60) for future in [workers.submit(get_pid) for _ in range(4)]}
-    assert len(pids) == 2
-    assert killed not in pids
+    hung = {process.pid for process in multiprocessing.active_children()}
+    assert len(hung) == 2
+    for process in hung:
+        assert process is not None
+        os.kill(process, signal.SIGSTOP)
+    monkeypatch.setattr(workers_module, "TASK_SECONDS", 1.0)
+    with pytest.raises(Problem, match="took more than 1 seconds"):
+        do(workers, get_pid, 4)
+    monkeypatch.setattr(workers_module, "TASK_SECONDS", 30.0)
+    assert not hung & {*do(workers, get_pid, 4)}
+    wait_until(lambda: not any(Path(f"/proc/{process}").exists() for process in hung))
 
 
-def test_a_large_task_for_a_busy_process_does_not_wait_here(workers: Workers) -> None:
-    busy = [workers.submit(partial(sleep, 1.0)) for _ in range(2)]
-    start = time.monotonic()
-    large = [workers.submit(partial(measure, b"x" * 5_000_000)) for _ in range(2)]
-    assert not any(future.done() for future in busy)
-    assert time.monotonic() - start < 0.9
-    assert [future.result(60) for future in large] == [5_000_000] * 2
-
-
-def test_a_task_that_cannot_be_sent_disturbs_no_other(workers: Workers) -> None:
-    with pytest.raises(Exception, match="pickle"):
-        workers.submit(lambda gallery: 1)
-    results = [workers.submit(partial(measure, b"x" * n)) for n in range(6)]
-    assert [future.result(60) for future in results] == list(range(6))
+def test_processes_open_the_gallery_again_if_that_failed(gallery: Gallery, tmp_path: Path) -> None:
+    obstacle = tmp_path / "obstacle"
+    reopen = partial(open_without, str(obstacle), str(gallery.path))
+    with closing(Workers(reopen, 2)) as workers:
+        obstacle.touch()
+        for task, kind in ((kill_itself, "interrupted"), (get_pid, "invalid-option")):
+            with pytest.raises(Problem) as problem:
+                do(workers, task)
+            assert problem.value.kind == kind
+        obstacle.unlink()
+        assert os.getpid() not in do(workers, get_pid, 4)
 
 
 def test_a_gallery_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:

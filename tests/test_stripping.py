@@ -4,6 +4,7 @@ import io
 import struct
 import time
 import tracemalloc
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from hypothesis import strategies as st
 from PIL import Image, ImageCms, ImageOps, PngImagePlugin
 
 from bm25v import Gallery, ImageError
+from bm25v.client import to_id
 from bm25v.images.streams import Piece
 from bm25v.images.stripping import strip_metadata
-from bm25v.server.images import to_id
 from tests.conftest import make_image
 from tests.http_server import serving
 from tests.test_hostile_images import chunk
@@ -40,6 +41,7 @@ def make_exif(orientation: int) -> Image.Exif:
     return exif
 
 
+@cache  # a colour profile has the time of its creation
 def make_file(kind: str, orientation: int = 6) -> bytes:
     """Return a file with metadata wherever its format has a place for it."""
     image, file = make_image(7, side=90).crop((0, 0, 90, 60)), io.BytesIO()

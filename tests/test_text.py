@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bm25v.api import Gallery
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidOption
 from bm25v.pages.explanation_page import render_explanation
 from bm25v.search import Results
 from bm25v.search.text import NEAREST
@@ -85,6 +85,7 @@ def test_a_text_is_explained_by_the_words_that_its_nearest_images_share(
     assert {word.weight for word in results.query} == {1.0}
     (note,) = results.notes
     assert "shared by the 6 images nearest to it" in note
+    assert len(results) == 12
     assert results[0].words
     for hit in results:
         assert {word.word for word in hit.words} == shared & set(
@@ -103,7 +104,7 @@ def test_a_text_is_explained_by_the_words_that_its_nearest_images_share(
 def paths_with_word(gallery: Gallery, word: int) -> set[str]:
     """Return the paths of all images that have a word in their full bag."""
     snapshot = gallery.store.snapshot()
-    rows = snapshot.rows[snapshot.have_word(word, snapshot.rows)]
+    rows = snapshot.rows[snapshot.full_bags.have_word(word, snapshot.rows)]
     return set(gallery.store.catalog.paths_of(rows.tolist(), snapshot.state.generation))
 
 
@@ -115,6 +116,7 @@ def test_filters_apply_to_a_text_and_to_the_words_that_explain_it(
     word = unfiltered.query[0].word
     with_word = paths_with_word(gallery, word)
     excluded = gallery.search(text="cat", without=[word], k=12)
+    assert 0 < len(excluded) < 12
     assert paths_of(excluded) == [p for p in paths_of(unfiltered) if p not in with_word]
     assert word not in {query_word.word for query_word in excluded.query}
     required = gallery.search(text="cat", must=[word], k=12)
@@ -172,7 +174,7 @@ def test_a_text_without_a_named_word_searches_for_the_most_similar_name(
     gallery = make_tiny_gallery(two_towers.folder, photos)
     for mode in ("sparse", "two-stage"):
         with pytest.raises(
-            WrongUse,
+            InvalidOption,
             match="no word name matches 'cat': name words with `bm25v words name`, "
             "or use mode 'dense', which searches by the text's vector",
         ):
@@ -208,19 +210,19 @@ def test_without_a_text_tower_a_text_searches_by_names(gallery: Gallery, photos:
     assert with_image.mode == "words"
     by_index = gallery.search(photos / "3.png", text="ear", k=12, mode="sparse")
     assert {word.weight for word in by_index.query} <= {0.5, 1.0}
-    with pytest.raises(WrongUse, match=r"mode 'dense': named words have no dense vec"):
+    with pytest.raises(InvalidOption, match=r"mode 'dense': named words have no dense vec"):
         gallery.search(text="ear", mode="dense")
     gallery.remove(results[0].path)
     assert paths_of(gallery.search(text="ear", k=12)) == paths_of(results)[1:]
 
 
-def test_a_text_without_meaning_in_the_gallery_raises_wrong_use(gallery: Gallery) -> None:
+def test_a_text_without_meaning_in_the_gallery_raises_an_error(gallery: Gallery) -> None:
     for text in ("", "  \n"):
-        with pytest.raises(WrongUse, match="an empty text: write what to look for"):
+        with pytest.raises(InvalidOption, match="an empty text: write what to look for"):
             gallery.search(text=text)
     for mode in (None, "sparse", "dense", "two-stage"):
         with pytest.raises(
-            WrongUse,
+            InvalidOption,
             match="no word name matches 'a cat', and the backbone toy has no text "
             "tower: name words with `bm25v words name`, or use a vocabulary made with a SigLIP",
         ):
@@ -253,7 +255,7 @@ def test_the_commands_with_a_text(indexed: Any) -> None:
     assert (outcome.code, outcome.out) == (2, "")
     assert "no word name matches 'a cat', and the backbone toy has no" in outcome.err
     assert "an empty text" in indexed("search", "--text", "").err
-    word = indexed("words", "--json").json["words"][0]["word"]
+    word = indexed("words", "list", "--json").json["words"][0]["word"]
     indexed("words", "name", word, "cat")
     results = indexed("search", "--text", "a cat", "--json").json
     assert (results["mode"], results["notes"]) == ("words", ["searching for the named words: cat"])
@@ -276,6 +278,7 @@ def test_the_command_with_a_text_tower(two_towers: TwoTowers, photos: Path, run:
         "note: a text has no visual words of its own: those shown are shared by the 6"
     )
     results = run("search", "--text", "dog", "-g", gallery.path, "--json").json
+    assert len(results["hits"]) == 10
     assert [hit["path"] for hit in results["hits"]] == paths_of(gallery.search(text="dog"))
     outcome = run("search", "--text", "dog", "-g", gallery.path, "--mode", "sparse")
     assert (outcome.code, outcome.out) == (2, "")

@@ -27,7 +27,7 @@ def test_the_limit_of_a_container_counts(
     limit: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cpu.max").write_text(limit)
-    monkeypatch.setattr(threads, "_CGROUP_LIMIT", tmp_path / "cpu.max")
+    monkeypatch.setattr(threads, "CGROUP_LIMIT", tmp_path / "cpu.max")
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3}, raising=False)
     assert threads.available_cpus() == expected
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ir_measures import AP, Success
 
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidOption
 from bm25v.index.searcher import Ranked
 from bm25v.research import metrics
 from bm25v.research.datasets import Dataset, Item, PixelBox, RevisitedTruth
@@ -117,6 +117,6 @@ def test_revisited_data_sets_cannot_be_written(tmp_path: Path) -> None:
         ROOT / "q.jpg", "", RevisitedTruth(PixelBox(0, 0, 1, 1), nothing, nothing, nothing)
     )
     dataset = Dataset("roxford5k", ROOT, "", [Item(ROOT / "a.jpg", "")], [query])
-    with pytest.raises(WrongUse, match="roxford5k cannot be written as TREC files"):
+    with pytest.raises(InvalidOption, match="roxford5k cannot be written as TREC files"):
         write_trec(tmp_path / "new", dataset, {})
     assert not (tmp_path / "new").exists()

@@ -13,7 +13,7 @@ import pytest
 
 from bm25v.api import Gallery
 from bm25v.display import format_json
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidOption
 from bm25v.search.combine import MAX_BOOST
 from bm25v.search.query import Query
 from bm25v.search.regions import is_in_pixels
@@ -43,7 +43,7 @@ run, indexed = test_cli.run, test_cli.indexed
 )
 def test_an_empty_path_is_wrong_use_on_the_command_line(indexed: Run, words: Any) -> None:
     failed(indexed(*words), 2, "an empty path: for the current folder, give .")
-    assert indexed("info", "--json").json["pictures"] == 12
+    assert indexed("info", "--json").json["n_images"] == 12
 
 
 def test_an_empty_path_is_wrong_use_in_the_library(gallery: Gallery, photos: Path) -> None:
@@ -64,16 +64,16 @@ def test_an_empty_path_is_wrong_use_in_the_library(gallery: Gallery, photos: Pat
         "explain": lambda: gallery.explain(photos / "1.png", ""),
     }
     for name, call in calls.items():
-        with pytest.raises(WrongUse, match="'' is not a path"):
+        with pytest.raises(InvalidOption, match="'' is not a path"):
             pytest.fail(f"{name}: {call()}")
     assert len(gallery) == 12
 
 
 @pytest.mark.parametrize("path", [5, None, b"photos"])
 def test_what_is_not_a_path_is_wrong_use(gallery: Gallery, path: Any) -> None:
-    with pytest.raises(WrongUse, match="is not a path"):
+    with pytest.raises(InvalidOption, match="is not a path"):
         Gallery.open(path)
-    with pytest.raises(WrongUse, match="is not a path"):
+    with pytest.raises(InvalidOption, match="is not a path"):
         gallery.remove([path])
 
 
@@ -83,7 +83,7 @@ def test_a_count_of_a_wrong_type_is_named(name: str, value: Any) -> None:
     if value is None and name in ("query_words", "candidates"):
         return
     options: dict[str, Any] = {name: value}
-    with pytest.raises(WrongUse) as raised:
+    with pytest.raises(InvalidOption) as raised:
         Query.of("cat.jpg", **options)
     assert f"{name} = {value!r}: give a whole number" in str(raised.value)
 
@@ -115,7 +115,7 @@ def test_a_count_of_a_wrong_type_is_named(name: str, value: Any) -> None:
 def test_an_option_of_a_wrong_type_is_named(
     gallery: Gallery, photos: Path, options: dict[str, Any]
 ) -> None:
-    with pytest.raises(WrongUse) as raised:
+    with pytest.raises(InvalidOption) as raised:
         gallery.search(photos / "1.png", **options)
     (value,) = options.values()
     (value,) = value.items() if isinstance(value, dict) else (value,)
@@ -124,7 +124,7 @@ def test_an_option_of_a_wrong_type_is_named(
 
 
 def test_what_is_not_an_image_is_wrong_use() -> None:
-    with pytest.raises(WrongUse, match="a int is not an image"):
+    with pytest.raises(InvalidOption, match="a int is not an image"):
         Query.of(5)  # type: ignore[arg-type]
 
 
@@ -178,7 +178,7 @@ def test_the_smallest_region_finds_something(
 
 
 def test_a_region_that_no_float_holds_is_wrong_use() -> None:
-    with pytest.raises(WrongUse, match="give x,y,width,height"):
+    with pytest.raises(InvalidOption, match="give x,y,width,height"):
         is_in_pixels((0, 0, 10**400, 1))
 
 

@@ -10,7 +10,7 @@ import scipy.stats
 from numpy.typing import NDArray
 from PIL import Image
 
-from bm25v.errors import EvaluationError, MissingExtra, WrongUse
+from bm25v.errors import EvaluationError, InvalidOption, MissingExtra
 from bm25v.research import cost, plots
 from bm25v.research.zipf import ZipfFit, fit_zipf
 from bm25v.vocabulary.bag import Bag
@@ -59,11 +59,9 @@ def test_equal_frequencies_fit_a_flat_line() -> None:
     assert fit.r2 == 1
 
 
-def test_impossible_frequencies_are_refused() -> None:
+def test_one_active_word_is_refused() -> None:
     with pytest.raises(EvaluationError, match="needs at least 2 active words, not 1"):
         fit_zipf(np.array([0, 3]), 10)
-    with pytest.raises(EvaluationError, match="df 30, but there are only 10 images"):
-        fit_zipf(np.array([30, 3]), 10)
 
 
 def pixels(path: Path) -> NDArray[np.uint8]:
@@ -91,15 +89,13 @@ def test_plots_show_words_and_fits(tmp_path: Path) -> None:
     image = pixels(tmp_path / "all.png")
     for colour in plots.COLOURS:
         assert share(image, colour) > 0.0005
-    with pytest.raises(WrongUse, match="no collections to draw"):
-        plots.draw_zipf_comparison({}, tmp_path / "none.png")
 
 
 def test_without_matplotlib_the_error_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtra, match=r"bm25v\[research\]"):
+    with pytest.raises(MissingExtra, match=r"\[research\]"):
         plots.draw_zipf(noisy(1, 0), "Pets", tmp_path / "one.png")
 
 
@@ -152,7 +148,7 @@ def test_counted_postings_are_those_that_queries_read() -> None:
     read = [sum(len(set(q.words) & set(b.words)) for b in bags) for q in queries]
     assert usage.postings == np.mean(read)
     assert (usage.image_words, usage.query_words) == (5, 5)
-    assert (usage.vocabulary, usage.active_words) == (60, 40)
+    assert (usage.vocabulary, usage.active) == (60, 40)
     assert usage.expected_postings == pytest.approx(5 * 5 * 200 / 40)
     assert usage.postings > usage.expected_postings
     lines = {line.system: line for line in cost.cost_table(usage, dim=8)}
@@ -168,11 +164,9 @@ def test_equally_frequent_words_read_the_expected_postings() -> None:
     assert usage.postings == usage.expected_postings == 40
 
 
-def test_usage_needs_words_and_queries() -> None:
+def test_usage_needs_words() -> None:
     with pytest.raises(EvaluationError, match="none of the 3 images has a word"):
         cost.count_usage(np.zeros(5, np.int64), 3, [bag(1)])
-    with pytest.raises(EvaluationError, match="no queries to count"):
-        cost.count_usage(np.array([0, 3]), 3, [])
 
 
 def test_expected_active_words_agree_with_random_draws() -> None:
@@ -190,7 +184,7 @@ def test_a_projection_to_a_large_gallery_reaches_the_limit_of_the_paper() -> Non
     projected = cost.WordUsage(1_000, 18_432, 900, 16, 16, postings=500).project(100_000_000)
     assert projected.expected_postings == pytest.approx(16 * 16 * 100_000_000 / 18_432)
     assert projected.postings == 500 * 100_000
-    assert projected.active_words == pytest.approx(18_432)
+    assert projected.active == pytest.approx(18_432)
 
 
 def test_without_queries_each_image_is_a_query() -> None:
@@ -217,8 +211,6 @@ def test_mean_active_words_agree_with_random_samples() -> None:
         drawn += [len({w for row in order[:n] for w in bags[row]}) for n in sizes]
     np.testing.assert_allclose(means, drawn / 2_000, rtol=0.02)
     assert means[-1] == (df_v > 0).sum()
-    with pytest.raises(EvaluationError, match="cannot sample 51 of 50 images"):
-        cost.mean_active_words(df_v, 50, [51])
 
 
 def test_mean_active_words_are_exact_in_large_galleries() -> None:
@@ -241,7 +233,9 @@ def test_growth_is_drawn_to_a_file_with_a_known_suffix(tmp_path: Path) -> None:
     image = pixels(tmp_path / "growth.png")
     assert share(image, plots.COLOURS[0]) > 0.001
     assert share(image, plots.COLOURS[1]) > 0.001
-    with pytest.raises(WrongUse, match=r"growth: a plot's name must end in \.png, \.svg, \.pdf"):
+    with pytest.raises(
+        InvalidOption, match=r"growth: a plot's name must end in \.png, \.svg, \.pdf"
+    ):
         plots.draw_growth(growth, "Pets", tmp_path / "growth")
 
 

@@ -1,21 +1,15 @@
-"""The class that people use: `Gallery`. It composes storage, search, explanation and duplicates.
-
-Not this module's job: any logic of its own; collections in other engines (`engine_gallery`).
-"""
+"""`Gallery`, the class that people use; it composes storage, search, words and duplicates."""
 
 import operator
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from bm25v.duplicates import DuplicateGroup, find_duplicates
-from bm25v.engine_gallery import EngineGallery
-from bm25v.errors import WrongUse
-from bm25v.exchange.ciff import export_ciff
+from bm25v.errors import InvalidOption
 from bm25v.exchange.galleries import create_gallery, export_bags, load_bags
 from bm25v.exchange.parquet import BagFolder
-from bm25v.explanations.explanation import Explanation
 from bm25v.explanations.word_statistics import WordList, WordOrder, WordStatistics, WordUse
 from bm25v.gallery.catalog_schema import FILE_NAME
 from bm25v.gallery.file_state import check_path
@@ -24,8 +18,8 @@ from bm25v.gallery.selection import GalleryImage, ImageFilter, Period, Size, to_
 from bm25v.gallery.store import GalleryStore
 from bm25v.gallery.verify import find_problems
 from bm25v.gallery.writer import Writer
-from bm25v.images import ImageInput
 from bm25v.index.bm25 import Bm25Parameters
+from bm25v.index.searcher import Ranked, Searcher, SearchRequest
 from bm25v.progress import Progress, no_progress
 from bm25v.search import embedded
 from bm25v.search.calibration import calibrate, has_changed, needs_calibration
@@ -35,6 +29,9 @@ from bm25v.search.results import Results
 from bm25v.search.word_naming import name_by_concepts
 from bm25v.searchable import NamedImages, PathInput, Searchable, as_queries
 from bm25v.vocabulary import DEFAULT, Vocabulary
+
+if TYPE_CHECKING:
+    from bm25v.device import DeviceSearcher
 
 
 class Gallery(Searchable):
@@ -59,7 +56,7 @@ class Gallery(Searchable):
         super().__init__(EmbeddedEngine(store))
         self.store = store
         self._word_statistics = WordStatistics(store)
-        self._devices: dict[str, embedded.FindMany] = {}
+        self._devices: dict[str, DeviceSearcher] = {}
 
     @classmethod
     def create(
@@ -73,8 +70,7 @@ class Gallery(Searchable):
     ) -> "Gallery":
         """Make an empty gallery for the bags of one vocabulary; k1 and b are those of BM25.
 
-        `dense` is a second, built-in backbone, whose dense vectors are stored beside those of the
-        vocabulary's own.
+        `dense` is a second, built-in backbone: dense vectors are then those of both.
 
         >>> import tempfile
         >>> gallery = Gallery.create(tempfile.mkdtemp(), vocabulary="toy", k1=2)
@@ -148,8 +144,8 @@ class Gallery(Searchable):
         >>> [(image.path, image.width, image.height) for image in gallery.images(min_size=40)]
         [('red', 60, 40)]
         """
-        wanted = ImageFilter.of(folder=folder, date=date, min_size=min_size, max_size=max_size)
-        return map(to_gallery_image, self.store.list_images(wanted))
+        images = ImageFilter.of(folder=folder, date=date, min_size=min_size, max_size=max_size)
+        return map(to_gallery_image, self.store.list_images(images))
 
     def add(
         self,
@@ -175,7 +171,9 @@ class Gallery(Searchable):
         exclude = (exclude,) if isinstance(exclude, str) else tuple(exclude)
         parsed = parse_images(images)
         if not isinstance(parsed, list) and (exclude or remove_missing):
-            raise WrongUse("exclude and remove_missing are for files, not for images from memory")
+            raise InvalidOption(
+                "exclude and remove_missing are for files, not for images from memory"
+            )
         with Writer(self.path, timeout=timeout) as writer:
             if self.vocabulary.source != writer.catalog.meta.vocabulary:
                 writer.catalog.set_vocabulary(self.vocabulary.source)
@@ -287,10 +285,6 @@ class Gallery(Searchable):
         """Write all images with their bags and dense vectors to a new folder; return how many."""
         return export_bags(self.store, Path(check_path(folder)), progress)
 
-    def export_ciff(self, path: PathInput, *, progress: Progress = no_progress) -> int:
-        """Write the index as a file in the Common Index File Format; return how many images."""
-        return export_ciff(self.store, Path(check_path(path)), progress)
-
     def search_many(
         self,
         queries: Iterable[Query | QueryImage],
@@ -310,9 +304,16 @@ class Gallery(Searchable):
         return self._let_explain_all(checked, results)
 
     def _find_on(self, device: str) -> embedded.FindMany:
-        from bm25v.device import SearchOnDevice
+        from bm25v.device import DeviceSearcher
 
-        return self._devices.setdefault(device, SearchOnDevice(device))
+        def find(searcher: Searcher, requests: Sequence[SearchRequest]) -> list[Ranked]:
+            on_device = self._devices.get(device)
+            if on_device is None or on_device.searcher is not searcher:
+                self._devices.pop(device, None)  # free the memory of the device first
+                on_device = self._devices[device] = DeviceSearcher(searcher, device)
+            return on_device.search_many(requests)
+
+        return find
 
     def words(
         self,
@@ -347,15 +348,3 @@ class Gallery(Searchable):
     def problems(self) -> list[str]:
         """Check every row and return what is wrong, one line per problem."""
         return self.store.retry(lambda: find_problems(self.path, self.store.catalog))
-
-
-def explain(
-    gallery: Gallery | EngineGallery,
-    query: Query | QueryImage | Iterable[QueryImage] | None,
-    hit: PathInput,
-    *,
-    image: ImageInput | None = None,
-    **options: Unpack[QueryOptions],
-) -> Explanation:
-    """Return why an image of a gallery matches a query; the same as `Gallery.explain`."""
-    return gallery.explain(query, hit, image=image, **options)

@@ -1,58 +1,73 @@
-"""`Client`: the methods of `Gallery`, for a gallery that `bm25v serve` serves elsewhere.
-
-In: what the methods of `Gallery` take; images are read here and sent. Out: the same values, made
-from JSON. It needs no extra. Not this module's job: the server.
-"""
+"""`Client`: the gallery of a `bm25v serve` over HTTP, with methods of `Gallery`."""
 
 import io
+import ipaddress
 import json
 import os
 import re
-import urllib.error
-import urllib.parse
-import urllib.request
-import uuid
+import sys
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from datetime import datetime
+from functools import cache
 from pathlib import Path
-from typing import Any, Unpack
+from types import UnionType
+from typing import Any, Self, TypeVar, Unpack, get_args, get_origin
+from urllib.parse import urlsplit
 
 import numpy as np
 from PIL import Image
 
-from bm25v.errors import Bm25vError, GalleryLocked, ImageError, ServerError, WrongUse
-from bm25v.explanations.word_statistics import ImageWithWord, WordInGallery, WordList
+from bm25v.errors import (
+    Bm25vError,
+    GalleryLocked,
+    ImageError,
+    ImageNotFound,
+    InvalidOption,
+    InvalidQuery,
+    MissingExtra,
+    ServerError,
+)
+from bm25v.explanations.word_statistics import WordInGallery, WordList, WordOrder, WordUse
 from bm25v.files import read_limited
+from bm25v.gallery.indexing import Failure, IndexReport
 from bm25v.gallery.selection import GalleryImage, Period, Size
 from bm25v.gallery.store import GalleryInfo
 from bm25v.images import ImageInput, open_stream, read_input
-from bm25v.search.query import QueryImage, QueryOptions, StoredImage, list_paths
-from bm25v.search.results import ConceptPart, Hit, Match, QueryWord, Results, WordContribution
+from bm25v.schema import list_fields
+from bm25v.search.query import Query, QueryImage, QueryOptions, ReadImage, StoredImage, list_paths
+from bm25v.search.regions import as_box
+from bm25v.search.results import Match, Results
+from bm25v.searchable import NamedImages, PathInput, as_queries, as_query
 from bm25v.vocabulary import Encoding
 
 MIN_TOKEN = 16  # characters
 
-_MAX_TOKEN_BYTES = 4096
 _PAGE = 1000  # images or words of one request
+_AT_A_TIME = 4  # requests of `search_many`
 _ERRORS: dict[str, type[Bm25vError]] = {  # by the kind of a problem
-    "wrong-use": WrongUse,
-    "wrong-value": WrongUse,
-    "unknown-image": WrongUse,
-    "unknown-word": WrongUse,
+    "invalid-option": InvalidOption,
+    "wrong-value": InvalidOption,
+    "unknown-word": InvalidOption,
+    "unknown-image": ImageNotFound,
+    "image-not-found": ImageNotFound,
     "unreadable-image": ImageError,
     "gallery-locked": GalleryLocked,
 }
 _STORED = (Match, GalleryImage, StoredImage)  # images of the gallery: sent by id
 
-Part = tuple[str, str, bytes]  # of a form: its name, its type, its content
+Value = TypeVar("Value")
+Files = list[tuple[str, tuple[str, bytes]]]  # images of a form
 
 
 class Client:
-    """A gallery on a server, with the methods of `Gallery`.
+    """A gallery on a server: searches, words, facts and, if it is writable, changes.
 
     Paths, bytes, open files, Pillow images and arrays are sent to the server. Hits, gallery images
-    and `StoredImage` are images that the server has.
+    and `StoredImage` are images that the server has. Explanations are plain values, the region of a
+    query is a box, and files on the server cannot be indexed.
 
     >>> client = Client("http://127.0.0.1:8025", token="...")
     >>> client
@@ -60,17 +75,53 @@ class Client:
     """
 
     def __init__(self, url: str, *, token: str | None = None, timeout: float = 60.0) -> None:
-        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-            raise WrongUse(f"{url!r} is not an address: give one such as http://127.0.0.1:8025")
+        try:
+            import httpx
+        except ImportError as error:
+            raise MissingExtra("bm25v.Client", "serve") from error
+        try:
+            address = urlsplit(url)
+            host = address.hostname or ""
+        except ValueError:
+            address, host = urlsplit(""), ""
+        if address.scheme not in ("http", "https") or not host:
+            raise InvalidOption(
+                f"{url!r} is not an address: give one such as http://127.0.0.1:8025"
+            )
         self._url = url.rstrip("/")
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._timeout = timeout
+        self._http = httpx.Client(
+            base_url=f"{self._url}/v1/",
+            headers={} if token is None else {"Authorization": f"Bearer {token}"},
+            timeout=timeout,
+            follow_redirects=False,  # another server must not get the token
+            trust_env=not _is_loopback(host),  # nor a proxy what stays on this machine
+        )
 
     def __repr__(self) -> str:
         return f"<Client {self._url}>"
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; the client cannot be used afterwards."""
+        self._http.close()
+
     def __len__(self) -> int:
         return self.info().n_images
+
+    def __contains__(self, image: PathInput) -> bool:
+        try:
+            self._get(f"images/{to_id(image)}")
+        except ImageNotFound:
+            return False
+        return True
+
+    def __iter__(self) -> Iterator[GalleryImage]:
+        return self.images()
 
     @property
     def url(self) -> str:
@@ -79,24 +130,45 @@ class Client:
 
     def search(
         self,
-        query: QueryImage | Iterable[QueryImage] | None = None,
+        query: Query | QueryImage | Iterable[QueryImage] | None = None,
         **options: Unpack[QueryOptions],
     ) -> Results:
-        """Return the images most similar to an image, or to several; `Query` has all options."""
-        body, parts = _to_body(query, dict(options))
-        answer = self._post("search", {**body, "words": 256}, parts)
-        return _to_results(answer)
+        """Return the images most similar to an image, or to several; `Query` has all options.
+
+        Of the query and of each hit, at most 256 words are listed.
+        """
+        answer = self._post_query("search", as_query(query, options))
+        mode, factor = answer["mode"], answer["sparse_factor"]
+        if factor is None:
+            factor = 1.0 if mode in ("words", "sparse") else 0.0
+        hits = [{**hit, "mode": mode, "sparse_factor": factor} for hit in answer["hits"]]
+        return _make(Results, {**answer, "hits": hits})
+
+    def search_many(
+        self, queries: Iterable[Query | QueryImage], **options: Unpack[QueryOptions]
+    ) -> list[Results]:
+        """Search with many images or queries, a few at a time; each result is that of `search`."""
+        with ThreadPoolExecutor(_AT_A_TIME) as pool:
+            return list(pool.map(self.search, as_queries(queries, options)))
+
+    def match(
+        self,
+        query: Query | QueryImage | Iterable[QueryImage] | None,
+        path: PathInput,
+        **options: Unpack[QueryOptions],
+    ) -> Match:
+        """Return how one image compares with a query."""
+        return _make(Match, self.explain(query, path, **options))
 
     def explain(
         self,
-        query: QueryImage | Iterable[QueryImage] | None,
-        hit: str | os.PathLike[str],
+        query: Query | QueryImage | Iterable[QueryImage] | None,
+        hit: PathInput,
         **options: Unpack[QueryOptions],
     ) -> dict[str, Any]:
-        """Return why an image of the gallery matches a query, as `Explanation.to_dict` does."""
-        body, parts = _to_body(query, dict(options))
-        body |= {"hit": _to_id(os.fspath(hit)), "words": 256}
-        return dict(self._post("explain", body, parts))
+        """Return why an image matches a query, as plain values: those of `Explanation.to_dict`."""
+        checked = as_query(query, options)
+        return dict(self._post_query("explain", checked, hit=to_id(hit)))
 
     def images(
         self,
@@ -107,233 +179,223 @@ class Client:
         max_size: Size | None = None,
     ) -> Iterator[GalleryImage]:
         """Return the images with their dates and sizes; the filters are those of `Query`."""
-        filters = {
+        filters: dict[str, Any] = {
             "folder": list_paths(folder),
-            "date": None if date is None else _format_period(date),
+            "date": _format_period(date),
             "min_size": _format_size(min_size),
             "max_size": _format_size(max_size),
         }
-        for image in self._pages("images", **filters):
-            taken = image["taken"] and datetime.fromisoformat(image["taken"])
-            date_text = datetime.fromisoformat(image["date"])
-            size = image["width"], image["height"], image["file_size"]
-            yield GalleryImage(image["path"], date_text, *size, taken)
+        for image in self._list("images", **filters):
+            yield _make(GalleryImage, image)
 
-    def thumbnail(self, image: str | os.PathLike[str], *, size: int = 256) -> bytes:
+    def thumbnail(self, image: PathInput, *, size: int = 256) -> bytes:
         """Return a small JPEG of an image; the longest side is 64, 128, 256, 512 or 1024."""
-        return self._get(f"images/{_to_id(os.fspath(image))}/thumbnail", size=size)
+        return self._get(f"images/{to_id(image)}/thumbnail", size=size)
 
-    def file(self, image: str | os.PathLike[str]) -> bytes:
+    def file(self, image: PathInput) -> bytes:
         """Return the file of an image."""
-        return self._get(f"images/{_to_id(os.fspath(image))}/file")
+        return self._get(f"images/{to_id(image)}/file")
 
-    def words(self, *, best: int = 3) -> WordList:
-        """Return the words in use, by number, each with the images where it is strongest."""
-        return WordList(
-            WordInGallery(
-                word["word"],
-                word["name"],
-                word["df"],
-                word["idf"],
-                tuple(ImageWithWord(image["path"], image["tf"]) for image in word["best"]),
-            )
-            for word in self._pages("words", best=best)
-        )
+    def words(
+        self, *, best: int = 3, sort: WordOrder = "word", offset: int = 0, limit: int | None = None
+    ) -> WordList:
+        """Return the words in use, or some of them, each with images where it is strongest."""
+        words = self._list("words", offset, limit, best=best, sort=sort)
+        return WordList(_make(WordInGallery, word) for word in words)
+
+    def word(self, word: int) -> WordUse:
+        """Return what is known about one word; of the images that have it, the first 1,000."""
+        use = json.loads(self._get(f"words/{word}", images=_PAGE))
+        return _make(WordUse, {**use, "facts": use, "n": use["n_images"], "images": use["top"]})
 
     def info(self) -> GalleryInfo:
         """Return facts about the gallery."""
-        facts = {
-            key.replace("pictures", "n_images").replace("per_picture", "per_image"): value
-            for key, value in json.loads(self._get("stats")).items()
-        }
-        return GalleryInfo(**{name: facts[name] for name in GalleryInfo.__annotations__})
+        return _make(GalleryInfo, json.loads(self._get("stats")))
 
-    def add(self, images: Mapping[str, ImageInput]) -> int:
-        """Add images with ids, if the server is writable; return how many are new or changed."""
-        n = 0
-        for name, image in images.items():
-            parts = [("id", "", name.encode()), _to_part("image", image)]
-            answer = self._post("images", None, parts)
-            n += answer["added"] + answer["updated"]
-        return n
+    def add(self, images: NamedImages) -> IndexReport:
+        """Add images with ids, or replace those that have these ids, if the server is writable."""
+        report = IndexReport()
+        for name, image in images.items() if isinstance(images, Mapping) else images:
+            try:
+                parts = {"image": ("image", _read(image))}
+                answer = json.loads(self._send("POST", "images", data={"id": name}, files=parts))
+            except ImageError as error:
+                report.failed.append(Failure(name, str(error)))
+            else:
+                report.added += answer["added"]
+                report.updated += answer["updated"]
+                report.unchanged += not (answer["added"] or answer["updated"])
+        return report
 
-    def remove(self, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> int:
+    def remove(self, paths: PathInput | Iterable[PathInput]) -> int:
         """Remove images by path or id, if the server is writable; return how many there were."""
-        urls = [f"images/{_to_id(path)}" for path in list_paths(paths)]
-        return sum(json.loads(self._send("DELETE", url))["removed"] for url in urls)
+        n = 0
+        for path in list_paths(paths):
+            try:
+                n += json.loads(self._send("DELETE", f"images/{to_id(path)}"))["removed"]
+            except ImageNotFound:
+                continue
+        return n
 
     def name_words(self, names: Mapping[int, str | None]) -> None:
         """Name words, or clear their names with None, if the server is writable."""
         for word, name in names.items():
-            body = json.dumps({"name": name}).encode()
-            self._send("PUT", f"words/{word}/name", body, "application/json")
+            self._send("PUT", f"words/{word}/name", json={"name": name})
 
-    def _pages(self, route: str, **parameters: Any) -> Iterator[dict[str, Any]]:
-        """Yield everything that a route lists, page by page."""
-        offset, total = 0, 1
-        while offset < total:
-            page = json.loads(self._get(route, offset=offset, limit=_PAGE, **parameters))
+    def _post_query(self, route: str, query: Query, **more: str) -> dict[str, Any]:
+        body, files = _to_body(query)
+        body |= {"words": 256, **more}
+        if files:
+            content = self._send("POST", route, data={"query": json.dumps(body)}, files=files)
+        else:
+            content = self._send("POST", route, json=body)
+        answer: dict[str, Any] = json.loads(content)
+        return answer
+
+    def _list(
+        self, route: str, offset: int = 0, limit: int | None = None, **parameters: Any
+    ) -> Iterator[dict[str, Any]]:
+        """Yield what a route lists, page by page."""
+        end = sys.maxsize if limit is None else offset + limit
+        while offset < end:
+            size = min(_PAGE, end - offset)
+            page = json.loads(self._get(route, offset=offset, limit=size, **parameters))
             yield from page[route]
-            offset, total = offset + _PAGE, page["total"]
+            offset, end = offset + size, min(end, page["total"])
 
     def _get(self, route: str, **parameters: Any) -> bytes:
         given = {name: value for name, value in parameters.items() if value is not None}
-        query = urllib.parse.urlencode(given, doseq=True)
-        return self._send("GET", f"{route}?{query}" if query else route)
+        return self._send("GET", route, params=given)
 
-    def _post(self, route: str, body: dict[str, Any] | None, parts: list[Part]) -> Any:
-        if not parts:
-            content, media_type = json.dumps(body).encode(), "application/json"
-        else:
-            query = [] if body is None else [("query", "", json.dumps(body).encode())]
-            content, media_type = _to_form([*query, *parts])
-        return json.loads(self._send("POST", route, content, media_type))
+    def _send(self, method: str, route: str, **content: Any) -> bytes:
+        import httpx
 
-    def _send(
-        self, method: str, route: str, content: bytes | None = None, media_type: str = ""
-    ) -> bytes:
-        headers = {**self._headers, **({"Content-Type": media_type} if media_type else {})}
-        request = urllib.request.Request(
-            f"{self._url}/v1/{route}", content, headers=headers, method=method
-        )
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout) as response:
-                answer: bytes = response.read()
-                return answer
-        except urllib.error.HTTPError as error:
-            with error:
-                raise _to_error(self._url, error.code, error.read()) from None
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            raise ServerError(f"{self._url} does not answer ({reason}): is it running?") from error
+            response = self._http.request(method, route, **content)
+        except httpx.HTTPError as error:
+            raise ServerError(f"{self._url} does not answer ({error}): is it running?") from error
+        if response.is_success:
+            return response.content
+        try:
+            problem = response.json()
+            kind, detail = str(problem["type"]).rpartition(":")[2], str(problem["detail"])
+        except (ValueError, KeyError, TypeError):
+            status = response.status_code
+            raise ServerError(f"{self._url} answers {status}: is it a bm25v server?") from None
+        if kind == "no-token":
+            detail = "give the token of the server"
+        if kind in _ERRORS:
+            raise _ERRORS[kind](detail)
+        raise ServerError(f"{self._url}: {detail}")
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file; raise `WrongUse` for one that is too short or no text."""
+    """Return the token in a file; raise `InvalidOption` for one that is too short or no text."""
     try:
-        token = read_limited(path, _MAX_TOKEN_BYTES).decode("ascii").strip()
+        token = read_limited(path, 4096).decode("ascii").strip()
     except OSError as error:
-        raise WrongUse(f"--token-file {path}: {error.strerror}") from None
+        raise InvalidOption(f"--token-file {path}: {error.strerror}") from None
     except ValueError:
-        raise WrongUse(f"--token-file {path}: it must have one line of plain characters") from None
+        raise InvalidOption(
+            f"--token-file {path}: it must have one line of plain characters"
+        ) from None
     if len(token) < MIN_TOKEN or not re.fullmatch(r"[!-~]+", token):
-        raise WrongUse(
+        raise InvalidOption(
             f"--token-file {path}: the token must have at least {MIN_TOKEN} characters and no "
             "spaces; `openssl rand -hex 32` makes one"
         )
     return token
 
 
-def _to_id(path: str) -> str:
-    """Return the id of an image, as `bm25v.server.images.to_id` does."""
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def to_id(path: PathInput) -> str:
+    """Return the id of an image in URLs and JSON.
+
+    >>> to_id("/photos/cat.jpg")
+    'L3Bob3Rvcy9jYXQuanBn'
+    """
     return urlsafe_b64encode(os.fsencode(path)).rstrip(b"=").decode()
 
 
-def _to_body(images: Any, options: dict[str, Any]) -> tuple[dict[str, Any], list[Part]]:
+def _to_body(query: Query) -> tuple[dict[str, Any], Files]:
     """Return the JSON of a query, and the images that are sent with it."""
-    body: dict[str, Any] = {}
-    parts: list[Part] = []
-    for name, part, given in (
-        ("images", "image", images),
-        ("negative", "negative", options.pop("negative", None)),
-    ):
-        for image in _as_list(given):
-            if isinstance(image, _STORED):
-                body.setdefault(name, []).append(_to_id(image.path))
-            else:
-                parts.append(_to_part(part, image))
+    own = {f.name: getattr(query, f.name) for f in fields(query) if not f.name.startswith("_")}
+    files: Files = []
+    for name, part in (("images", "image"), ("negative", "negative")):
+        given = own[name]
+        own[name] = [to_id(image) for image in given if isinstance(image, _STORED)]
+        files += [
+            (part, ("image", _read(image))) for image in given if not isinstance(image, _STORED)
+        ]
     for name in ("like", "unlike"):
-        body[name] = [_to_id(path) for path in list_paths(options.pop(name, None))]
-    for name in ("must", "without"):
-        body[name] = _as_list(options.pop(name, None))
-    body["folder"] = list(list_paths(options.pop("folder", None)))
-    body["boost"] = {
-        str(word): factor for word, factor in (options.pop("boost", None) or {}).items()
-    }
-    if options.get("date") is not None:
-        options["date"] = _format_period(options["date"])
-    if options.get("region") is not None:
-        options["region"] = [float(value) for value in np.ravel(options["region"])]
-    return {**body, **{name: value for name, value in options.items() if value is not None}}, parts
+        own[name] = [to_id(path) for path in own[name]]
+    own["folder"] = list_paths(query.folder)
+    own["boost"] = {str(word): factor for word, factor in query.boost.items()}
+    own["date"] = _format_period(query.date)
+    own["region"] = as_box(query.region)
+    if query.region is not None and own["region"] is None:
+        raise InvalidQuery(
+            "a mask as region cannot be sent to a server: give a box (x, y, width, height)"
+        )
+    return {name: value for name, value in own.items() if value is not None}, files
 
 
-def _as_list(values: Any) -> list[Any]:
-    if values is None:
-        return []
-    is_several = isinstance(values, list | tuple | set | frozenset)
-    return list(values) if is_several else [values]
-
-
-def _to_part(name: str, image: Any) -> Part:
-    """Return an image as a part of a form: the bytes of its file, or a PNG of its pixels."""
+def _read(image: ReadImage | ImageInput) -> bytes:
+    """Return the bytes of an image's file, or a PNG of its pixels."""
     if isinstance(image, Encoding):
-        raise WrongUse("an encoding cannot be sent: give the image itself")
+        raise InvalidQuery("an encoding cannot be sent to a server: give the image itself")
     content = read_input(image)
     if isinstance(content, np.ndarray):
         file = io.BytesIO()
         Image.fromarray(content).save(file, "PNG")
-        content = file.getvalue()
+        return file.getvalue()
     try:
         with open_stream(content) as stream:
-            return name, "image", stream.read()
+            return stream.read()
     except ImageError as error:
         if isinstance(content, bytes):
             raise
         raise ImageError(f"{os.fspath(content)}: {error}") from error
 
 
-def _to_form(parts: list[Part]) -> tuple[bytes, str]:
-    """Return the parts of a form as a body, and its type."""
-    boundary = uuid.uuid4().hex
-    lines = []
-    for name, file_name, content in parts:
-        disposition = f'Content-Disposition: form-data; name="{name}"'
-        disposition += f'; filename="{file_name}"' if file_name else ""
-        lines += [f"--{boundary}\r\n{disposition}\r\n\r\n".encode(), content, b"\r\n"]
-    lines.append(f"--{boundary}--\r\n".encode())
-    return b"".join(lines), f"multipart/form-data; boundary={boundary}"
+def _make(kind: Callable[..., Value], facts: Mapping[str, Any]) -> Value:
+    """Return a dataclass or named tuple with these of the facts that it has."""
+    value: Value = _converter(kind)(facts)
+    return value
 
 
-def _to_results(answer: dict[str, Any]) -> Results:
-    hits = tuple(_to_hit(hit, answer) for hit in answer["hits"])
-    query = tuple(QueryWord(**word) for word in answer["query"])
-    others = {
-        name: answer[name] for name in ("mode", "ms", "no_match", "sparse_factor", "candidates")
-    }
-    lists = {name: tuple(answer[name]) for name in ("notes", "understood", "not_understood")}
-    return Results(**{"hits": hits, "query": query, **others, **lists})
+@cache
+def _converter(type_: Any) -> Callable[[Any], Any]:
+    """Return a function that makes a value of a type of what JSON has in its stead."""
+    arguments = get_args(type_)
+    if get_origin(type_) in (tuple, Sequence):
+        convert = _converter(arguments[0])
+        return lambda values: tuple(map(convert, values))
+    if get_origin(type_) is UnionType:  # with None
+        convert = _converter(arguments[0])
+        return lambda value: None if value is None else convert(value)
+    if type_ is datetime:
+        return datetime.fromisoformat
+    types = list_fields(type_)
+    if types:
+        converters = {name: _converter(type_) for name, type_ in types.items()}
+        return lambda facts: type_(**{name: converters[name](facts[name]) for name in converters})
+    return lambda value: value
 
 
-def _to_hit(hit: dict[str, Any], answer: dict[str, Any]) -> Hit:
-    facts = {**hit, "mode": answer["mode"], "n_images": hit["pictures"]}
-    facts["concepts"] = tuple(ConceptPart(**part) for part in hit["concepts"])
-    facts["words"] = tuple(WordContribution(**word) for word in hit["words"])
-    factor = 1.0 if answer["mode"] in ("words", "sparse") else 0.0
-    facts["sparse_factor"] = factor if answer["sparse_factor"] is None else answer["sparse_factor"]
-    names = (*Match.__annotations__, "rank", "first_rank")
-    return Hit(**{name: facts[name] for name in names})
-
-
-def _format_period(period: Period) -> str:
+def _format_period(period: Period | None) -> str | None:
     if isinstance(period, tuple):
         return "..".join("" if moment is None else str(moment) for moment in period)
-    return str(period)
+    return None if period is None else str(period)
 
 
 def _format_size(size: Size | None) -> str | None:
     if size is None:
         return None
     return str(size) if isinstance(size, int) else "x".join(map(str, size))
-
-
-def _to_error(url: str, status: int, content: bytes) -> Bm25vError:
-    """Return the error that a problem stands for."""
-    try:
-        problem = json.loads(content)
-        kind, detail = str(problem["type"]).rpartition(":")[2], str(problem["detail"])
-    except (ValueError, KeyError, TypeError):
-        return ServerError(f"{url} answers {status}: is it a bm25v server?")
-    if kind == "no-token":
-        detail = "give the token of the server"
-    error = _ERRORS.get(kind)
-    return ServerError(f"{url}: {detail}") if error is None else error(detail)

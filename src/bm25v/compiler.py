@@ -1,10 +1,7 @@
 """numba's `njit` with the compiled code kept on disk. Importing this takes half a second.
 
-So only modules of compiled loops import it, and only large galleries and long jobs import those.
-
-numba recompiles a function only if the file that defines it changes. Compiled
-functions therefore use no constants and call no functions of other files: what is defined elsewhere
-is passed as an argument. A test checks it.
+numba recompiles a function only if the file that defines it changes. So compiled functions use no
+constants and call no functions of other files: what is defined elsewhere is an argument.
 """
 
 from collections.abc import Callable

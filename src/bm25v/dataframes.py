@@ -1,7 +1,4 @@
-"""Rows of plain values become a pandas DataFrame. pandas is optional: the extra `[pandas]`.
-
-Not this module's job: which columns there are.
-"""
+"""Rows of plain values become a pandas DataFrame. pandas is optional: the extra `[pandas]`."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any

@@ -1,8 +1,4 @@
-"""How strings from outside are shown to people: paths, word names, texts of files.
-
-In: any string. Out: one that a terminal, a page or a plot can show; or JSON, which keeps every
-string as it is. Not this module's job: escaping for HTML (jinja2 does that).
-"""
+"""How values are shown to people, with strings that any terminal, page or plot can show."""
 
 import contextlib
 import json
@@ -104,7 +100,7 @@ def identify_word(word: int, name: str | None) -> str:
 
 
 def count(n: int, noun: str) -> str:
-    """Return a number of things.
+    """Return a number and its noun.
 
     >>> count(1, "word"), count(1200, "image")
     ('1 word', '1,200 images')

@@ -1,15 +1,13 @@
 """`EngineGallery`: a collection in another engine, with the methods of `Gallery`.
 
-In: an address. Out: results, explanations, words; images are added and removed, words named. What
-needs the extra `[qdrant]` is imported when a collection is opened. Not this module's job: any logic
-of its own.
+What needs the extra `[qdrant]` is imported when a collection is opened.
 """
 
 import operator
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidOption
 from bm25v.gallery.indexing import IndexReport, parse_images
 from bm25v.progress import Progress, no_progress
 from bm25v.search.query import list_paths
@@ -25,8 +23,8 @@ _NAMING_SECONDS = 5.0  # to wait for another writer
 class EngineGallery(Searchable):
     """A collection in another engine: `EngineGallery.open("qdrant://host:6334/images")`.
 
-    It is searched and explained like a gallery. Needs the extra `[qdrant]`. `bm25v load --engine`
-    fills it; any number of processes may search while one writes.
+    It is searched and explained like a gallery. Needs the extra `[qdrant]`. `bm25v bags load
+    --engine` fills it; any number of processes may search while one writes.
     """
 
     def __init__(self, engine: "QdrantEngine") -> None:
@@ -60,16 +58,16 @@ class EngineGallery(Searchable):
     ) -> IndexReport:
         """Add images from memory with ids, or replace those that have these ids.
 
-        Files are indexed into a gallery, which `bm25v load --engine` loads. `workers` is the number
-        of threads, `timeout` how many seconds to wait for another process that writes.
+        Files are indexed into a gallery, which `bm25v bags load --engine` loads. `workers` is the
+        number of threads, `timeout` how many seconds to wait for another process that writes.
         """
-        from bm25v.engines.adding import add_images
+        from bm25v.engines.loading import add_images
 
         named = parse_images(images)
         if isinstance(named, list):
-            raise WrongUse(
+            raise InvalidOption(
                 "paths in place of images with ids: index files into a gallery, and load it with "
-                "`bm25v load --engine`"
+                "`bm25v bags load --engine`"
             )
         return add_images(
             self._writer(timeout),

@@ -1,7 +1,8 @@
 """Every error a user can meet.
 
 Bm25vError
-├── WrongUse               impossible or contradicting options (exit code 2)
+├── InvalidOption          an option is impossible, or contradicts another; also a ValueError
+│   └── InvalidQuery       an option of a search is
 ├── MissingExtra           an optional part is not installed
 ├── ImageError             an image cannot be read
 ├── BackboneError
@@ -16,6 +17,7 @@ Bm25vError
 ├── EvaluationError        a data set, a run or a measurement cannot be used
 └── GalleryError
     ├── GalleryNotFound    no gallery at that path
+    ├── ImageNotFound      no image of that path or id in the gallery; also a LookupError
     ├── GalleryLocked      another process is writing to it
     ├── GalleryTooNew      written by a newer bm25v
     ├── GalleryDamaged     its files contradict each other
@@ -37,15 +39,21 @@ class Bm25vError(Exception):
     """The parent of every error that bm25v raises on purpose."""
 
 
-class WrongUse(Bm25vError):
-    """The options of a call are impossible or contradict each other."""
+class InvalidOption(Bm25vError, ValueError):
+    """An option of a call is impossible, or contradicts another one."""
+
+
+class InvalidQuery(InvalidOption):
+    """An option of a search is impossible, or contradicts another one."""
 
 
 class MissingExtra(Bm25vError):
     """An optional part is not installed."""
 
     def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(f"{feature} needs an extra: pip install 'bm25v[{extra}]'")
+        from bm25v.extras import install_command
+
+        super().__init__(f"{feature} needs an extra: {install_command(extra)}")
 
 
 class ImageError(Bm25vError):
@@ -98,6 +106,10 @@ class GalleryError(Bm25vError):
 
 class GalleryNotFound(GalleryError):
     """No gallery at that path."""
+
+
+class ImageNotFound(GalleryError, LookupError):
+    """No image of that path or id in the gallery."""
 
 
 class GalleryLocked(GalleryError):

@@ -1,10 +1,7 @@
-"""The one way to write a file: complete and synced, or not at all.
+"""Writes a file complete and synced, or not at all: a reader gets the old content or the new one.
 
-In: a path and its new content. Out: the file on disk; a reader sees the old content or the new one,
-never a part. A full disk is a `StorageFull`; other errors of the disk stay `OSError`, because
-callers know what the file is for. Append-only row files are the exception: `gallery.rows` writes
-those. Files that others wrote are read with a limit, because a few bytes on a disk can be a file of
-any size.
+A full disk is a `StorageFull`; other errors of the disk stay `OSError`, because callers know what
+the file is for.
 """
 
 import errno
@@ -24,14 +21,7 @@ DISK_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}  # Windows: n
 
 
 def replace_file(path: Path, content: bytes | str) -> None:
-    """Write a file, or replace it; text is UTF-8.
-
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "names.tsv"
-    >>> replace_file(path, "word, name")
-    >>> path.read_bytes()
-    b'word, name'
-    """
+    """Write a file, or replace it; text is UTF-8."""
     with replacing_file(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
@@ -88,10 +78,8 @@ def reporting_full_disk(path: Path) -> Iterator[None]:
     """Turn the error of a full disk within the block into `StorageFull`, which names `path`."""
     try:
         yield
-    except StorageFull:
-        raise
     except Exception as error:
-        if not _is_disk_full(error):
+        if isinstance(error, StorageFull) or not _is_disk_full(error):
             raise
         raise StorageFull(
             f"the disk of {path} is full; what was complete is kept: "
@@ -100,14 +88,7 @@ def reporting_full_disk(path: Path) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, synced; one that exists is left as it is.
-
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp()) / "pages" / "words"
-    >>> make_folder(folder)
-    >>> folder.is_dir()
-    True
-    """
+    """Make a folder and those above it, synced; one that exists is left as it is."""
     if folder.is_dir():
         return
     if folder.parent != folder:
@@ -146,13 +127,7 @@ def sync_folder(folder: Path) -> None:
 def read_limited(path: Path, limit: int) -> bytes:
     """Return a file's content; raise `ValueError` if it has more than `limit` bytes.
 
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "large.json"
-    >>> path.write_bytes(bytes(1000))
-    1000
-    >>> read_limited(path, 999)
-    Traceback (most recent call last):
-    ValueError: it has more than 999 bytes
+    A few bytes on a disk can be a file of any size.
     """
     with path.open("rb") as file:
         content = file.read(limit + 1)

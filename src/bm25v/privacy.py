@@ -1,19 +1,19 @@
-"""Keeps libraries from sending, looking up or storing anything that nobody asked for.
+"""Keeps libraries from sending, looking up or storing anything on their own.
 
-In: nothing. Out: settings in the environment, which libraries read when they are imported; `bm25v`
-makes them when it is imported itself. Not this module's job: downloads that a user asks for
-(`backbones.downloads`).
+A program that imports bm25v keeps its settings: only a process that is bm25v's own, such as the
+command line, changes its environment and its filters of warnings.
 """
 
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING
+import threading
+import warnings
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
-from bm25v.errors import WrongUse
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from bm25v.errors import InvalidOption
 
 _SETTINGS = {
     # ONNX Runtime: a device id and a database in the home folder, and events to its makers.
@@ -22,39 +22,63 @@ _SETTINGS = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     # Ray: facts about the cluster, every hour.
     "RAY_USAGE_STATS_ENABLED": "0",
-    # FastAPI: addresses and durations of requests, to a server that OTEL_… variables name.
-    "FASTAPI_OTEL_AUTO_CONFIGURE": "false",
 }
 
 _log = logging.getLogger(__name__)
-_too_late: list[str] = []  # libraries that were imported before they could be silenced
+_importing = threading.Lock()
+_imported: set[str] = set()
+_is_own_process = False
+
+
+def own_process() -> None:
+    """Say that this process runs nothing but bm25v, so that its settings may be changed.
+
+    What is wrong with an image file is then told by exceptions alone.
+    """
+    global _is_own_process
+    _is_own_process = True
+    silence_libraries()
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+    logging.getLogger("PIL").addHandler(logging.NullHandler())  # else its errors go to stderr
+
+
+def is_own_process() -> bool:
+    return _is_own_process
 
 
 def silence_libraries() -> None:
-    """Switch off the telemetry of libraries that are not imported yet."""
-    if "onnxruntime" in sys.modules and os.environ.get("ORT_DISABLE_TELEMETRY") != "1":
-        _too_late.append("onnxruntime")
-    os.environ.update(_SETTINGS)
+    """Switch off the telemetry of libraries and of processes that are started from now on."""
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
 
 
-def warn_about_telemetry() -> None:
-    """Log once that the host program started ONNX Runtime's telemetry, which cannot be stopped."""
-    for library in _too_late:
-        _log.warning(
-            "%s was imported before bm25v with its telemetry on: import bm25v first, or set "
-            "ORT_DISABLE_TELEMETRY=1",
-            library,
-        )
-    _too_late.clear()
+def import_quietly(name: str) -> Any:
+    """Import a library with its telemetry switched off, and leave the environment as it was."""
+    with _importing:
+        is_late = name in sys.modules and name not in _imported
+        if is_late and name == "onnxruntime" and os.environ.get("ORT_DISABLE_TELEMETRY") != "1":
+            _log.warning(
+                "onnxruntime was imported before bm25v needed it, with its telemetry on: set "
+                "ORT_DISABLE_TELEMETRY=1"
+            )
+        added = [variable for variable in _SETTINGS if variable not in os.environ]
+        silence_libraries()
+        try:
+            module = import_module(name)
+        finally:
+            for variable in added:
+                os.environ.pop(variable, None)
+        _imported.add(name)
+        return module
 
 
-def cache_folder() -> "Path":
-    """Return the one folder that bm25v keeps files in without being told to."""
+def cache_folder() -> Path:
+    """Return the one folder that bm25v keeps files in by default."""
     import platformdirs
 
     folder = platformdirs.user_cache_path("bm25v")
     if not folder.is_absolute():
-        raise WrongUse(
+        raise InvalidOption(
             "this user has no home folder to keep files in: set XDG_CACHE_HOME to a folder, or "
             "BM25V_MODELS for models alone"
         )
@@ -83,13 +107,12 @@ def _set_own_folder(variable: str, name: str) -> None:
         folder = cache_folder() / name
         folder.mkdir(parents=True, exist_ok=True)
         is_usable = os.access(folder, os.W_OK)
-    except (OSError, WrongUse):
+    except (OSError, InvalidOption):
         is_usable = False
     if not is_usable:
         import atexit
         import shutil
         import tempfile
-        from pathlib import Path
 
         folder = Path(tempfile.mkdtemp(prefix="bm25v-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)

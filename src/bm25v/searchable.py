@@ -1,8 +1,4 @@
-"""What a gallery and a collection of another engine have in common, for people and for the server.
-
-In: a `SearchEngine`. Out: results, explanations, words, facts. Not this module's job: any logic of
-its own, and how a collection is written.
-"""
+"""What a gallery and a collection of another engine have in common."""
 
 import os
 from abc import ABC, abstractmethod
@@ -10,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Self, Unpack
 
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidQuery
 from bm25v.explanations.engine_words import describe_word, list_words
 from bm25v.explanations.explanation import Explanation, explain_hit, explain_hits
 from bm25v.explanations.word_statistics import WordList, WordOrder, WordUse
@@ -175,14 +171,12 @@ class Searchable(ABC):
 def as_query(
     query: Query | QueryImage | Iterable[QueryImage] | None, options: QueryOptions
 ) -> Query:
-    """Return what a person searches for as a query; a `Query` has its own options."""
     if not isinstance(query, Query):
         return Query.of(query, **options)
     if options:
-        raise WrongUse(f"{', '.join(options)} beside a Query: set them in the Query")
+        raise InvalidQuery(f"{', '.join(options)} beside a Query: set them in the Query")
     return query
 
 
 def as_queries(queries: Iterable[Query | QueryImage], options: QueryOptions) -> list[Query]:
-    """Return what people search for with the same options as queries."""
     return [q if isinstance(q, Query) else Query.of(q, **options) for q in queries]

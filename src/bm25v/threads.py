@@ -1,19 +1,19 @@
-"""How many threads to use, and lazy attributes that threads share.
-
-The number of CPUs is that of the process, not of the machine: see `available_cpus`.
-"""
+"""How many threads to use, and lazy attributes that threads share."""
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeVar, overload
 
+from bm25v.privacy import is_own_process
+
 _T = TypeVar("_T")
 
 # Linux: "quota period" or "max period", in microseconds. Other systems do not have this file.
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 
 def available_cpus() -> int:
@@ -26,16 +26,26 @@ def available_cpus() -> int:
         cpus = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS, Windows: no affinity
         cpus = os.cpu_count() or 1
-    return max(1, min(cpus, _cgroup_cpus() or cpus))
+    with suppress(OSError, ValueError):  # there is no limit
+        quota, period = CGROUP_LIMIT.read_text(encoding="ascii").split()
+        cpus = min(cpus, -(-int(quota) // int(period)))
+    return max(1, cpus)
 
 
-def _cgroup_cpus() -> int | None:
-    """Return the limit of the container, rounded up; None if there is none."""
-    try:
-        quota, period = _CGROUP_LIMIT.read_text(encoding="ascii").split()
-        return -(-int(quota) // int(period))
-    except (OSError, ValueError):
-        return None
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Let matrix products in the block, which is work in several threads, use one thread each.
+
+    This only saves time, and the limit is that of the whole process. So it is not set in a process
+    that also runs other code.
+    """
+    if not is_own_process():
+        yield
+        return
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, user_api="blas"):
+        yield
 
 
 class locked_cached_property(cached_property[_T]):  # noqa: N801 - named like functools' own

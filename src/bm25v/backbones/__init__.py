@@ -1,13 +1,11 @@
-"""Frozen vision models: images in, patch features and one dense vector per image out.
+"""Frozen vision models: one forward pass gives patch features and a dense vector of an image.
 
 `load_backbone` takes the names below, the path of a spec file for an ONNX model of one's own, or a
-Hugging Face model: `owner/name`, a short name of `HUB_NAMES`, or a folder with one.
-In: an upright RGB array. Out: `Features` (patches (P, D), dense (E,)) from one forward pass. `text`
-turns texts into vectors that compare with dense vectors. Not this package's job: visual words, and
-reading image files.
+Hugging Face model: `owner/name`, a short name of `HUB_NAMES`, or a folder with one; or two names
+with a plus: the patches of the first, and the dense vectors of both.
 
 >>> sorted(backbone_names())
-['dinov2-s', 'dinov2-s-int8', 'mobilenet-v2', 'tinyvit-5m', 'toy']
+['dinov2-s', 'mobilenet-v2', 'tinyvit-5m', 'toy']
 >>> load_backbone("toy").grid
 (7, 7)
 """
@@ -17,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bm25v.backbones.protocol import Backbone, Features
-from bm25v.errors import UnknownBackbone, WrongUse
+from bm25v.errors import InvalidOption, UnknownBackbone
 
 __all__ = [
     "HUB_NAMES",
@@ -42,11 +40,8 @@ HUB_NAMES = {  # short names of models on the Hugging Face hub
     "clip-l14": "openai/clip-vit-large-patch14",
 }
 
-_SPEC_SUFFIX = ".toml"
-
 
 def backbone_names() -> list[str]:
-    """Return the names of the built-in backbones."""
     from bm25v.backbones.onnx import SPECS
 
     return [*SPECS, "toy"]
@@ -58,7 +53,17 @@ def has_device(name: str) -> bool:
     >>> has_device("tinyvit-5m"), has_device("my-model.toml"), has_device("owner/name")
     (False, False, True)
     """
-    return name not in backbone_names() and not name.endswith(_SPEC_SUFFIX)
+    return name not in backbone_names() and not name.endswith(".toml")
+
+
+def split_pair(name: str) -> tuple[str, str | None]:
+    """Return the names of both backbones of a pair; the second is a built-in one, or None.
+
+    >>> split_pair("tinyvit-5m+toy"), split_pair("toy"), split_pair("models/a+b.toml")
+    (('tinyvit-5m', 'toy'), ('toy', None), ('models/a+b.toml', None))
+    """
+    first, _, second = name.rpartition("+")
+    return (first, second) if first and second in backbone_names() else (name, None)
 
 
 def load_backbone(name: str, *, layer: int | None = None, device: str | None = None) -> Backbone:
@@ -70,11 +75,17 @@ def load_backbone(name: str, *, layer: int | None = None, device: str | None = N
     from bm25v.backbones import checkpoint
     from bm25v.backbones.onnx import SPECS, OnnxBackbone
     from bm25v.backbones.onnx_spec import read_spec
+    from bm25v.backbones.paired import PairedBackbone
     from bm25v.backbones.toy import ToyBackbone
 
+    first, second = split_pair(name)
+    if second is not None:
+        return PairedBackbone(
+            load_backbone(first, layer=layer, device=device), load_backbone(second)
+        )
     if not has_device(name):
         if layer is not None or device not in (None, "cpu"):
-            raise WrongUse(
+            raise InvalidOption(
                 f"the backbone {name} has a fixed layer and runs on the CPU only: "
                 "leave out the layer and the device"
             )
@@ -101,6 +112,10 @@ def restore_backbone(
         return load_backbone(name)
     from bm25v.backbones.onnx import OnnxBackbone
     from bm25v.backbones.onnx_spec import parse_spec
+    from bm25v.backbones.paired import PairedBackbone
 
+    first, second = split_pair(name)
+    if second is not None:
+        return PairedBackbone(restore_backbone(first, definition, folder), load_backbone(second))
     source = f"vocabulary {folder}" if folder else f"backbone {name}"
     return OnnxBackbone(parse_spec(definition, source=source, folder=folder))

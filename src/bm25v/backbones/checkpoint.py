@@ -1,12 +1,9 @@
 """A model in the format of the Hugging Face hub: its files, preprocessing, weights and hash.
 
-In: `owner/name` or a folder. Out: the folder on this machine, a `Preparation`, a hash of the
-weights, one tower (the vision or the text half) with its weights. torch and transformers are
-imported only when a config or a tower is read. Not this module's job: running a model.
+torch and transformers are imported only when a config or a tower is read.
 """
 
 import hashlib
-import importlib
 import json
 import math
 import re
@@ -22,6 +19,7 @@ from PIL import Image
 from bm25v.backbones.protocol import Floats, ImageArray
 from bm25v.display import first_line
 from bm25v.errors import BackboneError, MissingExtra, ModelUnavailable
+from bm25v.privacy import import_quietly
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _PREPROCESSOR = "preprocessor_config.json"
@@ -53,8 +51,7 @@ def is_model(name: str) -> bool:
 
 
 def is_model_folder(source: str) -> bool:
-    """Return whether a folder contains a model."""
-    return (_path(source) / "config.json").is_file()
+    return (Path(source).expanduser() / "config.json").is_file()
 
 
 def split_layer(name: str) -> tuple[str, int | None]:
@@ -70,7 +67,7 @@ def split_layer(name: str) -> tuple[str, int | None]:
 def import_extra(module: str, name: str) -> Any:
     """Import a module of the `hf` extra, which the backbone of that name needs."""
     try:
-        return importlib.import_module(module)
+        return import_quietly(module)
     except ImportError as error:
         raise MissingExtra(f"the backbone {name}", "hf") from error
 
@@ -78,7 +75,7 @@ def import_extra(module: str, name: str) -> Any:
 def find_model(source: str) -> Path:
     """Return the folder that describes a model, downloaded from the hub unless it is local."""
     if is_model_folder(source):
-        return _path(source).resolve()
+        return Path(source).expanduser().resolve()
     folder = _download(source, _DESCRIPTION)
     if not (folder / "config.json").is_file():
         raise ModelUnavailable(_unreachable(source))
@@ -106,7 +103,6 @@ def fetch_tokenizer_files(source: str, folder: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -162,7 +158,6 @@ class Preparation:
     deviation: tuple[float, ...]
 
     def prepare_image(self, image_hwc: ImageArray) -> Floats:
-        """Return an image as a normalised (1, 3, side, side) array."""
         kernel = Image.Resampling(self.resample)
         small = Image.fromarray(image_hwc).resize((self.side, self.side), kernel)
         pixels_hwc = np.asarray(small, dtype=np.float32) * np.float32(self.scale)
@@ -183,38 +178,39 @@ def read_preparation(folder: Path, *, image_size: int) -> Preparation:
             "copy it from the model's page"
         )
     try:
-        return _parse_preparation(settings, image_size)
+        is_normalised = settings.get("do_normalize", True)
+        is_rescaled = settings.get("do_rescale", True)
+        mean = settings["image_mean"] if is_normalised else 0.0
+        deviation = settings["image_std"] if is_normalised else 1.0
+        return Preparation(
+            side=_parse_side(settings, image_size),
+            resample=int(Image.Resampling(settings["resample"])),
+            scale=float(settings.get("rescale_factor", 1 / 255)) if is_rescaled else 1.0,
+            mean=tuple(np.broadcast_to(mean, 3).astype(float).tolist()),
+            deviation=tuple(np.broadcast_to(deviation, 3).astype(float).tolist()),
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise BackboneError(f"{_PREPROCESSOR} in {folder} cannot be used: {error!r}") from error
 
 
 def read_config(name: str, folder: Path) -> Any:
     """Return a model's config.json, checked by transformers."""
-    transformers = import_extra("transformers", name)
-    try:
-        with _quiet(transformers):
-            return transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # each configuration class checks itself in its own way
-        reason = first_line(str(error))
-        raise BackboneError(f"config.json in {folder} cannot be used: {reason}") from error
+    with _use_transformers(name, f"config.json in {folder} cannot be used") as transformers:
+        return transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
 
 
 def load_tower(name: str, folder: Path, architecture: str, config: Any, **options: Any) -> Any:
     """Return one tower of a model with its weights, in single precision; the other is not read."""
     torch = import_extra("torch", name)
-    transformers = import_extra("transformers", name)
-    try:
-        with _quiet(transformers):
-            model, report = getattr(transformers, architecture).from_pretrained(
-                folder,
-                config=config,
-                dtype=torch.float32,
-                local_files_only=True,
-                output_loading_info=True,
-                **options,
-            )
-    except Exception as error:  # readers of three formats, each with its own errors
-        raise BackboneError(f"{name} cannot be read: {first_line(str(error))}") from error
+    with _use_transformers(name, f"{name} cannot be read") as transformers:
+        model, report = getattr(transformers, architecture).from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            local_files_only=True,
+            output_loading_info=True,
+            **options,
+        )
     missing = sorted(report["missing_keys"])
     if missing:  # transformers would fill them with random numbers
         raise BackboneError(f"{name} lacks {len(missing)} of its weights: {missing[0]} …")
@@ -222,28 +218,8 @@ def load_tower(name: str, folder: Path, architecture: str, config: Any, **option
 
 
 def load_tokenizer(name: str, folder: Path) -> Any:
-    """Return the tokenizer of a model's text tower."""
-    transformers = import_extra("transformers", name)
-    try:
-        with _quiet(transformers):
-            return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # files are missing, or their format needs another package
-        reason = first_line(str(error))
-        raise BackboneError(f"{name} has no usable tokenizer: {reason}") from error
-
-
-def _parse_preparation(settings: dict[str, Any], image_size: int) -> Preparation:
-    is_normalised = settings.get("do_normalize", True)
-    is_rescaled = settings.get("do_rescale", True)
-    mean = settings["image_mean"] if is_normalised else 0.0
-    deviation = settings["image_std"] if is_normalised else 1.0
-    return Preparation(
-        side=_parse_side(settings, image_size),
-        resample=int(Image.Resampling(settings["resample"])),
-        scale=float(settings.get("rescale_factor", 1 / 255)) if is_rescaled else 1.0,
-        mean=tuple(np.broadcast_to(mean, 3).astype(float).tolist()),
-        deviation=tuple(np.broadcast_to(deviation, 3).astype(float).tolist()),
-    )
+    with _use_transformers(name, f"{name} has no usable tokenizer") as transformers:
+        return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
 def _parse_side(settings: dict[str, Any], image_size: int) -> int:
@@ -258,10 +234,6 @@ def _parse_side(settings: dict[str, Any], image_size: int) -> int:
             raise ValueError(f"images of size {size} are not square")
         (size,) = sides
     return int(size)
-
-
-def _path(source: str) -> Path:
-    return Path(source).expanduser()
 
 
 def _download(source: str, patterns: list[str], revision: str | None = None) -> Path:
@@ -303,14 +275,17 @@ def _describe_tensors(path: Path) -> Iterator[str]:
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """Silence transformers, which would warn about the tower that is not read."""
+def _use_transformers(name: str, problem: str) -> Iterator[Any]:
+    """Yield transformers, silent: it would warn about the tower that is not read."""
+    transformers = import_extra("transformers", name)
     logging = transformers.utils.logging
     verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        yield
+        yield transformers
+    except Exception as error:  # readers of many formats, each with its own errors
+        raise BackboneError(f"{problem}: {first_line(str(error))}") from error
     finally:
         logging.set_verbosity(verbosity)
         if has_bars:

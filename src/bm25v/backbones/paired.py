@@ -1,9 +1,8 @@
 """Two backbones as one: the patches of the first, the dense vectors of both.
 
-In and out: as `protocol` says. The dense vector is that of the first followed by that of the
-second, each of length 1, so that the cosine of two images is the mean of the two cosines, and the
-first values of a vector compare with what the first backbone computes alone. Not this module's job:
-which gallery has a second backbone.
+The dense vector is that of the first followed by that of the second, each of length 1. So the
+cosine of two images is the mean of the two cosines, and the first values of a vector compare with
+what the first backbone computes alone.
 """
 
 import hashlib
@@ -11,21 +10,22 @@ import hashlib
 import numpy as np
 
 from bm25v.backbones.protocol import Backbone, Features, Floats, ImageArray
+from bm25v.dense import normalise
 
 
 class PairedBackbone:
-    """The patches of one backbone, for words, and the dense vectors of two.
+    """A backbone with the patches of one model, for words, and the dense vectors of two.
 
     >>> from bm25v.backbones.toy import ToyBackbone
     >>> pair = PairedBackbone(ToyBackbone(), ToyBackbone())
     >>> features = pair.forward(pair.prepare_image(np.zeros((90, 120, 3), dtype=np.uint8)))
-    >>> features.patches_pd.shape, features.dense_e.shape
-    ((49, 12), (24,))
+    >>> pair.name, features.patches_pd.shape, features.dense_e.shape
+    ('toy+toy', (49, 12), (24,))
     """
 
     def __init__(self, first: Backbone, second: Backbone) -> None:
         self.first, self.second = first, second
-        self.name, self.definition = first.name, first.definition
+        self.name, self.definition = f"{first.name}+{second.name}", first.definition
         self.fingerprint = pair_fingerprints(first.fingerprint, second.fingerprint)
         self.input_size = max(first.input_size, second.input_size)
         self.batch_size = first.batch_size
@@ -34,21 +34,17 @@ class PairedBackbone:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """The rows and columns of patches, which are those of the first backbone."""
         return self.first.grid
 
     @property
     def patch_dim(self) -> int:
-        """D, the width of a patch feature."""
         return self.first.patch_dim
 
     @property
     def dense_dim(self) -> int:
-        """E, the width of both dense vectors together."""
         return self.first.dense_dim + self.second.dense_dim
 
     def load_weights(self) -> None:
-        """Load the weights of both backbones."""
         self.first.load_weights()
         self.second.load_weights()
 
@@ -58,34 +54,24 @@ class PairedBackbone:
         return np.concatenate([pixels.ravel() for pixels in inputs])
 
     def forward(self, pixels: Floats) -> Features:
-        """Return the patches of the first backbone and the dense vectors of both."""
         return self.forward_batch([pixels])[0]
 
     def forward_batch(self, batch: list[Floats]) -> list[Features]:
-        """Return the features of prepared images."""
         first_shape, second_shape = self._shapes
         n_first = int(np.prod(first_shape))
         first = self.first.forward_batch([p[:n_first].reshape(first_shape) for p in batch])
         second = self.second.forward_batch([p[n_first:].reshape(second_shape) for p in batch])
         return [
             Features(
-                own.patches_pd, np.concatenate([_normalise(own.dense_e), _normalise(other.dense_e)])
+                own.patches_pd, np.concatenate([normalise(own.dense_e), normalise(other.dense_e)])
             )
             for own, other in zip(first, second, strict=True)
         ]
 
     def pool_dense(self, mean_d: Floats) -> Floats | None:
-        """Return the first backbone's dense vector of patches with this mean, or None.
-
-        The patches say nothing about the second one.
-        """
+        """Return the first backbone's dense vector: patches say nothing about the second one."""
         return self.first.pool_dense(mean_d)
 
 
 def pair_fingerprints(first: str, second: str) -> str:
-    """Return the fingerprint of two backbones as one."""
     return hashlib.sha256(f"{first} {second}".encode()).hexdigest()[:16]
-
-
-def _normalise(dense_e: Floats) -> Floats:
-    return dense_e / np.float32(max(float(np.linalg.norm(dense_e)), 1e-12))

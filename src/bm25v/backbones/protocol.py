@@ -1,8 +1,4 @@
-"""What a backbone is: the protocol that every backbone implements.
-
-A backbone is a frozen vision model. In: an upright RGB array. Out: `Features` from one forward
-pass. Not this module's job: any particular model.
-"""
+"""The protocol that every backbone implements."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol

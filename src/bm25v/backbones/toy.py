@@ -27,25 +27,20 @@ class ToyBackbone:
     dense_dim = 12
     batch_size = CPU_BATCH_SIZE
 
-    def load_weights(self) -> None:
-        """Do nothing: there are no weights."""
+    def load_weights(self) -> None: ...
 
     def prepare_image(self, image_hwc: ImageArray) -> Floats:
-        """Return an image as a (56, 56, 3) array between -1 and 1."""
         small_hwc = resize_image(image_hwc, width=_SIDE, height=_SIDE)
         return small_hwc.astype(np.float32) / 127.5 - 1
 
     def forward(self, pixels: Floats) -> Features:
-        """Return the mean colours of each patch's four quarters, and the mean of all patches."""
         cell = _SIDE // _GRID // 2
         quarters = pixels.reshape(_GRID, 2, cell, _GRID, 2, cell, 3).mean(axis=(2, 5))
         patches_pd = quarters.transpose(0, 2, 1, 3, 4).reshape(_GRID * _GRID, 12)
         return Features(np.ascontiguousarray(patches_pd), self.pool_dense(patches_pd.mean(axis=0)))
 
     def forward_batch(self, batch: list[Floats]) -> list[Features]:
-        """Return the features of prepared images, one after the other."""
         return [self.forward(pixels) for pixels in batch]
 
     def pool_dense(self, mean_d: Floats) -> Floats:
-        """Return the dense vector of patches with this mean."""
         return mean_d + np.float32(1e-3)

@@ -1,13 +1,13 @@
 """The command line: reads arguments, calls the library, prints the result.
 
-A command's module is imported when the command is called. Not this package's job: any logic of
-its own.
+A command's module is imported when the command is called.
 """
 
 import difflib
 import importlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,48 +17,36 @@ import click
 
 from bm25v import __version__
 from bm25v.cli.printing import accept_any_text, echo, echo_text
-from bm25v.errors import Bm25vError, WrongUse
+from bm25v.errors import Bm25vError, InvalidOption
+from bm25v.privacy import own_process
 from bm25v.progress import Progress, show_downloads
 
 # Section of the help text -> command -> module of this package and the command's name there.
 SECTIONS = {
-    "Search": {
+    "Search photos": {
+        "index": "gallery:index",
         "search": "search:search",
         "explain": "search:explain",
         "duplicates": "gallery:duplicates",
         "serve": "serve:serve",
+        "words": "words:words",
+        "demo": "start:demo",
     },
-    "Gallery": {
-        "index": "gallery:index",
+    "Look after a gallery": {
         "info": "gallery:info",
         "remove": "gallery:remove",
         "compact": "gallery:compact",
         "verify": "gallery:verify",
-        "encode": "exchange:encode",
-        "export": "exchange:export",
-        "load": "exchange:load",
-        "reconcile": "engines:reconcile",
-    },
-    "Vocabulary": {
-        "words": "words:words",
-        "train": "vocabulary:train",
-        "vocabulary": "vocabulary:vocabulary",
-        "models": "vocabulary:models",
-    },
-    "Research": {
-        "evaluate": "evaluate:evaluate",
-        "ablate": "analysis:ablate",
-        "report": "analysis:report",
-        "zipf": "analysis:zipf",
-        "cost": "analysis:cost",
-        "bench": "bench:bench",
-    },
-    "Start": {
-        "demo": "start:demo",
         "doctor": "start:doctor",
     },
+    "Other engines and files": {"bags": "bags:bags"},
+    "Research": {
+        "models": "vocabulary:models",
+        "train": "vocabulary:train",
+        "vocabulary": "vocabulary:vocabulary",
+        "evaluate": "evaluate:evaluate",
+    },
 }
-_INTERRUPTED = 130  # as of shells and other programs: 128 + SIGINT
 COMMANDS = {name: target for section in SECTIONS.values() for name, target in section.items()}
 
 
@@ -102,6 +90,7 @@ def bm25v() -> None:
 
 def main() -> None:
     """Run the command line: exit code 0, 1 (failed), 2 (wrong use) or 130 (interrupted)."""
+    own_process()
     accept_any_text()
     log = logging.getLogger("bm25v")
     log.addHandler(_LineHandler())
@@ -115,12 +104,12 @@ def main() -> None:
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
     except Bm25vError as error:
-        _fail(str(error), 2 if isinstance(error, WrongUse) else 1)
+        _fail(str(error), 2 if isinstance(error, InvalidOption) else 1)
     except (KeyboardInterrupt, click.Abort) as error:
         details = (error.__cause__ or error).args  # a command may say what is left to do
         echo(": ".join(("interrupted", *details)), err=True)
         sys.stdout.flush()
-        os._exit(_INTERRUPTED)  # sys.exit would wait for threads that are decoding images
+        os._exit(128 + signal.SIGINT)  # sys.exit would wait for threads that decode images
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)

@@ -1,80 +1,95 @@
-"""`bm25v evaluate`, with `evaluate regions`, `faithfulness`, `no-match` and `text`."""
+"""`bm25v evaluate`, and its subcommands that compare settings: ablate and report."""
 
+from collections.abc import Callable
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bm25v.cli.options import (
-    MODES,
-    PathType,
+    ANY_PATH,
+    FOLDER,
     dense_option,
     json_option,
+    output_option,
     split_list,
     vocabulary_option,
 )
-from bm25v.cli.printing import (
-    echo,
-    echo_text,
-    echo_wrapped,
-    make_columns,
-    print_grid,
-    print_json,
-    print_problems,
-    print_table,
-)
-from bm25v.display import display_path, format_json
-from bm25v.errors import WrongUse
-from bm25v.files import replace_file
+from bm25v.cli.printing import echo, echo_text, echo_wrapped, emit, print_grid, print_notes
+from bm25v.display import display_path
+from bm25v.errors import InvalidOption
+from bm25v.files import make_folder
 
 if TYPE_CHECKING:
-    from bm25v.research.evaluate import EvaluationResult
+    from bm25v.research.datasets import Dataset
     from bm25v.research.settings import RankingSettings
-    from bm25v.research.significance import Interval
-    from bm25v.search import Mode
 
-_SUFFIX_FORMATS = {".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "json"}
+    LoadDataset = Callable[[], Dataset]
 
 cache_option = click.option(
-    "--cache",
-    type=PathType(path_type=Path, file_okay=False),
-    help="Keep features in this folder  [default: the user's cache folder]",
-)
-data_option = click.option(
-    "--data",
-    required=True,
-    type=PathType(path_type=Path),
-    help="The data set's folder, or the folder that holds it.",
-)
-dataset_option = click.option(
-    "--dataset", "name", default="folder", show_default=True, help="Which data set is in --data."
-)
-split_option = click.option(
-    "--split",
-    type=PathType(path_type=Path),
-    help='For "folder": a file with lines "path<TAB>gallery|query".',
-)
-preset_option = click.option("--preset", default="default", type=click.Choice(["default", "paper"]))
-set_option = click.option(
-    "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting: k_post=64."
-)
-seed_option = click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
-_json_file_option = click.option(
-    "--json", "json_path", metavar="FILE", help="Write JSON to this file; - prints it."
+    "--cache", type=FOLDER, help="Keep features in this folder  [default: the user's cache folder]"
 )
 
 
-def read_settings(preset: str, changes: tuple[str, ...]) -> "RankingSettings":
-    """Return a preset with changes such as "k_post=64"."""
-    from bm25v.research.settings import PRESETS
+def data_option(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option("--data", required=True, type=ANY_PATH, help=help_text)
 
-    settings = PRESETS[preset]
-    for change in changes:
-        name, equals, value = change.partition("=")
-        if not equals:
-            raise WrongUse(f"--set {change}: write it as NAME=VALUE, such as --set k_post=64")
-        settings = settings.with_value(name.strip(), value.strip())
-    return settings
+
+_data_option = data_option("The data set's folder, or the folder that holds it.")
+_split_option = click.option(
+    "--split", type=ANY_PATH, help='For "folder": a file with lines "path<TAB>gallery|query".'
+)
+
+
+def dataset_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command --data, --dataset and --split; it gets a function that loads the data set."""
+
+    @_data_option
+    @click.option(
+        "--dataset",
+        "name",
+        default="folder",
+        show_default=True,
+        help="Which data set is in --data.",
+    )
+    @_split_option
+    @wraps(function)
+    def command(*, data: Path, name: str, split: Path | None, **values: Any) -> None:
+        from bm25v.research import datasets
+
+        function(load_dataset=partial(datasets.load, name, data, split=split), **values)
+
+    return command
+
+
+def _settings_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command --preset and --set; it gets the `settings`."""
+
+    @click.option(
+        "--preset",
+        default="default",
+        type=click.Choice(["default", "paper"]),
+        help="paper: the paper's method and nothing else.",
+    )
+    @click.option(
+        "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting: k_post=64."
+    )
+    @wraps(function)
+    def command(*, preset: str, changes: tuple[str, ...], **values: Any) -> None:
+        from bm25v.research.settings import PRESETS
+
+        settings = PRESETS[preset]
+        for change in changes:
+            name, equals, value = change.partition("=")
+            if not equals:
+                raise InvalidOption(
+                    f"--set {change}: write it as NAME=VALUE, such as --set k_post=64"
+                )
+            settings = settings.with_value(name.strip(), value.strip())
+        function(settings=settings, **values)
+
+    return command
 
 
 class _Evaluate(click.Command):
@@ -82,13 +97,11 @@ class _Evaluate(click.Command):
 
     @property
     def commands(self) -> dict[str, click.Command]:
-        """The subcommands, as a group has them."""
-        return {
-            "regions": regions,
-            "faithfulness": faithfulness,
-            "no-match": no_match,
-            "text": text,
-        }
+        """The subcommands by name, as a group has them."""
+        from bm25v.cli import measures as m
+
+        measures = (m.zipf, m.cost, m.regions, m.text, m.no_match, m.faithfulness)
+        return {str(command.name): command for command in (ablate, report, *measures)}
 
     def make_context(
         self,
@@ -102,26 +115,26 @@ class _Evaluate(click.Command):
         subcommand = self.commands[args[0]]
         return subcommand.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, command.get_short_help_str(70)) for name, command in self.commands.items()]
+            )
+
 
 @click.command("evaluate", cls=_Evaluate)
-@click.argument("name", metavar="DATASET")
-@data_option
-@split_option
+@click.argument("name", metavar="[DATASET]", default="folder")
+@_data_option
+@_split_option
 @click.option("--systems", help="Some of them, separated by commas  [default: all]")
 @vocabulary_option
 @dense_option
-@preset_option
-@set_option
+@_settings_options
 @click.option("--per-class", is_flag=True, help="Also show every class.")
 @click.option("--format", "format_name", type=click.Choice(["table", "markdown", "csv", "latex"]))
-@click.option("-o", "--output", type=PathType(path_type=Path), help="Write the table to this file.")
-@_json_file_option
-@click.option(
-    "--run",
-    "run_folder",
-    type=PathType(path_type=Path),
-    help="Write TREC files to this folder.",
-)
+@output_option("Write the table to this file: .md, .csv, .tex, .json, or text.")
+@json_option
+@click.option("--run", "run_folder", type=ANY_PATH, help="Write TREC files to this folder.")
 @cache_option
 def evaluate(
     name: str,
@@ -130,12 +143,11 @@ def evaluate(
     systems: str | None,
     vocabulary: str,
     dense: str | None,
-    preset: str,
-    changes: tuple[str, ...],
+    settings: "RankingSettings",
     per_class: bool,
     format_name: str | None,
     output: Path | None,
-    json_path: str | None,
+    as_json: bool,
     run_folder: Path | None,
     cache: Path | None,
 ) -> None:
@@ -144,23 +156,15 @@ def evaluate(
     DATASET is cub200, cars196, aircraft, pets, flowers102, dtd, food101, roxford5k or rparis6k, in
     the layout of its authors, or "folder": any folder of class folders, where each image is a query
     for the others of its class. Features are kept, so only the first run takes long.
-
-    Subcommands with a --help of their own:
-
-    \b
-    bm25v evaluate regions       searches by a part of an image
-    bm25v evaluate text          searches by the names of classes
-    bm25v evaluate no-match      searches that have no good match
-    bm25v evaluate faithfulness  explanations
     """
     from bm25v.cli.progress import progress_bar
-    from bm25v.research import datasets, trec
+    from bm25v.research import datasets, tables, trec
     from bm25v.research.evaluate import evaluate
-    from bm25v.research.systems import SYSTEMS, resolve_systems
+    from bm25v.research.systems import default_systems, resolve_systems
     from bm25v.vocabulary import Vocabulary
 
-    settings = read_settings(preset, changes)
-    chosen = resolve_systems(SYSTEMS if systems is None else split_list(systems), settings)
+    names = default_systems(settings) if systems is None else split_list(systems)
+    chosen = resolve_systems(names, settings)
     dataset = datasets.load(name, data, split=split)
     with progress_bar() as progress:
         result = evaluate(
@@ -172,255 +176,144 @@ def evaluate(
             per_class=per_class,
             progress=progress,
         )
-    print_problems(result.problems)
+    print_notes(result.problems)
     if run_folder:
         rankings = {name: system.rankings for name, system in result.systems.items()}
         trec.write_trec(run_folder, result.dataset, rankings)
-    _print_evaluation(result, format_name, output, json_path)
-
-
-def _print_evaluation(
-    result: "EvaluationResult", format_name: str | None, output: Path | None, json_path: str | None
-) -> None:
-    from bm25v.research import tables
-
-    if json_path == "-":
-        echo_text(tables.to_json(result))
-    elif json_path:
-        replace_file(Path(json_path), tables.to_json(result))
     if output:
-        chosen = format_name or _SUFFIX_FORMATS.get(output.suffix.lower(), "table")
-        replace_file(output, tables.FORMATS[chosen](result))
-    if json_path == "-" or output:
-        return
-    if format_name not in (None, "table"):
-        echo_text(tables.FORMATS[format_name](result))
-        return
-    for line in tables.describe(result):
-        echo_wrapped(line, style="dim")
-    print_grid(*tables.result_table(result))
-    if any(system.classes for system in result.systems.values()):
-        echo()
-        print_grid(*tables.class_table(result))
+        result.save(output, format_name)
+
+    def print_result() -> None:
+        if format_name not in (None, "table"):
+            echo_text(tables.FORMATS[format_name](result))
+            return
+        for line in tables.describe(result):
+            echo_wrapped(line, style="dim")
+        print_grid(*tables.result_table(result))
+        if per_class and any(system.classes for system in result.systems.values()):
+            echo()
+            print_grid(*tables.class_table(result))
+
+    if as_json or output is None:
+        emit(result.to_dict, as_json, print_result)
 
 
-@click.command("regions")
-@data_option
-@dataset_option
-@split_option
-@click.option("--pairs", default=100, show_default=True, type=click.IntRange(1))
-@click.option("--k", default=5, show_default=True, type=click.IntRange(1), help="Hits that count.")
-@click.option("--mode", type=click.Choice(MODES))
-@seed_option
+@click.command("ablate")
+@click.argument("axes", metavar="SETTING...", nargs=-1, required=True)
+@dataset_options
+@click.option(
+    "--values", multiple=True, help="Separated by commas; once for each SETTING  [default: a range]"
+)
 @vocabulary_option
+@click.option(
+    "--vocabularies",
+    multiple=True,
+    help="For k, expansion and layer: a vocabulary trained with another value; give several.",
+)
+@_settings_options
+@output_option("Draw a plot, as .png.")
+@cache_option
 @json_option
-def regions(
-    data: Path,
-    name: str,
-    split: Path | None,
-    pairs: int,
-    k: int,
-    mode: "Mode | None",
-    seed: int,
+def ablate(
+    axes: tuple[str, ...],
+    load_dataset: "LoadDataset",
+    values: tuple[str, ...],
     vocabulary: str,
+    vocabularies: tuple[str, ...],
+    settings: "RankingSettings",
+    output: Path | None,
+    cache: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure whether a box finds what is in it.
+    """Evaluate several values of a SETTING.
 
-    Images of different classes are put side by side in pairs. All other images are searched with
-    the whole pair and with a box around either image. A search is right if one of its first K hits
-    has the class of that image.
+    SETTING is k, expansion, layer, k_post, k_full, k_query, scoring, quantisation, k1, b,
+    candidates, query, tf, pooling, stop or weight; several are combined. With --values, k encodes
+    with the same SAE; to compare SAEs trained with another k, expansion or layer, give
+    --vocabularies. Finished measurements are kept and not repeated.
     """
     from bm25v.cli.progress import progress_bar
-    from bm25v.research import datasets
-    from bm25v.research.region_recall import measure_region_recall
-
-    dataset = datasets.load(name, data, split=split)
-    print_problems(dataset.problems)
-    with progress_bar() as progress:
-        result = measure_region_recall(
-            dataset,
-            vocabulary=vocabulary,
-            pairs=pairs,
-            k=k,
-            mode=mode,
-            seed=seed,
-            progress=progress,
-        )
-    if as_json:
-        counts = {"pairs": result.pairs, "k": result.k, "mode": result.mode, "seed": seed}
-        intervals = {"whole": result.whole, "box": result.box, "gain": result.gain}
-        print_json(counts | {kind: value._asdict() for kind, value in intervals.items()})
-        return
-    echo(f"{result.pairs} pairs, {result.mode}; the right class among the first {result.k} hits:")
-    echo(f"whole pair      {_format(result.whole, '.1%')}")
-    echo(f"box around one  {_format(result.box, '.1%')}")
-    echo(f"a box is right {_format(result.gain, '.2f')} times as often")
-
-
-@click.command("no-match")
-@click.option(
-    "--in",
-    "inside",
-    required=True,
-    type=PathType(path_type=Path),
-    help="A folder of class folders: half of each class becomes the gallery.",
-)
-@click.option(
-    "--out",
-    "outside",
-    required=True,
-    multiple=True,
-    type=PathType(path_type=Path),
-    help="A folder of images of other things.",
-)
-@vocabulary_option
-@json_option
-def no_match(inside: Path, outside: tuple[Path, ...], vocabulary: str, as_json: bool) -> None:
-    """Measure how often "No good match" is right.
-
-    Half of the images of each class in --in are indexed. The others are searched for: a good match
-    exists. Those in --out are searched for, too: there is none.
-    """
-    from bm25v.cli.progress import progress_bar
-    from bm25v.research.no_match import measure_no_match
-
-    with progress_bar() as progress:
-        result = measure_no_match(inside, outside, vocabulary=vocabulary, progress=progress)
-    if as_json:
-        print_json(result.to_dict())
-        return
-    echo(f"{result.n_images:,} images in the gallery; the best hit is")
-    rows = [
-        (name, f"{counts.n:,}", *(f"{counts.share(s):.1%}" for s in ("strong", "fair", "weak")))
-        for name, counts in result.counts.items()
-    ]
-    print_table(make_columns(("queries", "n", "strong", "fair", "weak"), rows, texts=("queries",)))
-
-
-@click.command("text")
-@click.option(
-    "--data",
-    required=True,
-    type=PathType(path_type=Path),
-    help="A folder of class folders; the name of each is a text: great_pyrenees.",
-)
-@vocabulary_option
-@json_option
-def text(data: Path, vocabulary: str, as_json: bool) -> None:
-    """Measure searches by text: does the name of a class find its images?
-
-    P@10 and P@100 are the right ones among the first 10 and 100 hits, or among as many as the class
-    has images. Classes whose name is not fully understood are counted apart.
-    """
-    from bm25v.cli.progress import progress_bar
-    from bm25v.research.text_search import PRECISIONS, measure_text, summarize
-
-    with progress_bar() as progress:
-        result = measure_text(data, vocabulary=vocabulary, progress=progress)
-    if as_json:
-        print_json(result.to_dict())
-        return
-    figures = [f"P@{k}" for k in PRECISIONS] + ["mAP"]
-    rows = [
-        (
-            entry.name,
-            f"{entry.n_images:,}",
-            *(f"{entry.precision[k]:.3f}" for k in PRECISIONS),
-            f"{entry.average_precision:.3f}",
-            entry.strength or "",
-            ", ".join(entry.understood) or "nothing",
-        )
-        for entry in result.classes
-    ]
-    header = ("class", "n", *figures[:-1], "AP", "best hit", "understood as")
-    print_table(make_columns(header, rows, texts=("class", "best hit", "understood as")))
-    for title, is_known in (("names understood", True), ("names not fully understood", False)):
-        means = summarize(result.select(is_known=is_known))
-        shown = ", ".join(f"{key} {means[key]:.3f}" for key in figures)
-        echo(f"{title}: {means['classes']:.0f} classes" + (f", {shown}" if is_known else ""))
-
-
-def _format(interval: "Interval", form: str) -> str:
-    return f"{interval.mean:{form}} ({interval.low:{form}} to {interval.high:{form}})"
-
-
-@click.command("faithfulness")
-@data_option
-@dataset_option
-@split_option
-@click.option("--pairs", default=200, show_default=True, type=click.IntRange(2))
-@click.option(
-    "--hide",
-    "masks",
-    multiple=True,
-    default=["grey"],
-    show_default=True,
-    type=click.Choice(["grey", "blur"]),
-    help="How patches are masked; give it twice for both, which takes twice as long.",
-)
-@seed_option
-@vocabulary_option
-@click.option("--format", "format_name", default="table", type=click.Choice(["table", "markdown"]))
-@click.option("-o", "--output", type=PathType(path_type=Path), help="Draw the curves, as .png.")
-@_json_file_option
-@cache_option
-def faithfulness(
-    data: Path,
-    name: str,
-    split: Path | None,
-    pairs: int,
-    masks: tuple[str, ...],
-    seed: int,
-    vocabulary: str,
-    format_name: str,
-    output: Path | None,
-    json_path: str | None,
-    cache: Path | None,
-) -> None:
-    """Measure whether scores depend on the patches that explanations show.
-
-    For pairs of a query and one of its ten best hits by BM25, patches of the hit are masked and the
-    image is scored again (deletion). The order of the patches is that of the explanation
-    ("explanation"), of their similarity to the whole query ("dense"), from the middle outwards
-    ("middle"), or random. Insertion is the reverse: everything is masked, and patches are revealed
-    in that order.
-    """
-    from bm25v.cli.progress import progress_bar
-    from bm25v.research import datasets, faithfulness_results, plots
-    from bm25v.research.faithfulness import measure_faithfulness
+    from bm25v.research import plots, tables
+    from bm25v.research.ablate import ablate, plan_trials
     from bm25v.vocabulary import Vocabulary
 
+    if len(values) not in (0, len(axes)):
+        raise InvalidOption(
+            f"--values was given {len(values)} times for {len(axes)} settings "
+            f"({', '.join(axes)}): give it once per setting, or not at all"
+        )
+    chosen = [split_list(value) for value in values] or [[] for _ in axes]
+    trials = plan_trials(
+        dict(zip(axes, chosen, strict=True)),
+        Vocabulary.load(vocabulary),
+        settings,
+        [Vocabulary.load(path) for text in vocabularies for path in split_list(text)],
+    )
     if output:
-        plots.check_path(output)  # before minutes of work
-    dataset = datasets.load(name, data, split=split)
+        plots.check_path(output)  # before hours of work
+        plots.ablation_values([trial.values for trial in trials])
     with progress_bar() as progress:
-        result = measure_faithfulness(
-            dataset,
+        result = ablate(load_dataset(), trials, cache=cache, progress=progress)
+    print_notes(result.dataset.problems)
+    known = sum(not trial.is_new for trial in result.trials)
+    if known:
+        echo(f"{known} of {len(result.trials)} were measured before", err=True)
+    if output:
+        plots.draw_ablation(result, output)
+
+    def print_result() -> None:
+        header, rows = tables.ablation_table(result)
+        # A wide table is split, and each part repeats its first column only.
+        n = len(result.axes)
+        columns, *lines = ([", ".join(filter(None, row[:n])), *row[n:]] for row in (header, *rows))
+        print_grid(columns, lines)
+
+    emit(result.to_dict, as_json, print_result)
+
+
+@click.command("report")
+@dataset_options
+@click.option(
+    "-o",
+    "--output",
+    default="report",
+    show_default=True,
+    type=FOLDER,
+    help="The folder for report.md, its plots, and report.json with all figures.",
+)
+@vocabulary_option
+@_settings_options
+@cache_option
+@json_option
+def report(
+    load_dataset: "LoadDataset",
+    output: Path,
+    vocabulary: str,
+    settings: "RankingSettings",
+    cache: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure everything on a data set, and write Markdown with plots."""
+    from bm25v.cli.progress import progress_bar
+    from bm25v.research import plots, report, tables
+    from bm25v.vocabulary import Vocabulary
+
+    make_folder(output)
+    plots.check_path(output / "zipf.png")  # before hours of work
+    with progress_bar() as progress:
+        result = report.measure_report(
+            load_dataset(),
             Vocabulary.load(vocabulary),
-            pairs=pairs,
-            masks=tuple(mask for mask in faithfulness_results.MASKS if mask in masks),
-            seed=seed,
+            settings=settings,
             cache=cache,
             progress=progress,
         )
-    print_problems(result.problems)
-    if output:
-        plots.draw_faithfulness(result, output)
-    if json_path:
-        if json_path == "-":
-            print_json(result.to_dict())
-            return
-        replace_file(Path(json_path), format_json(result.to_dict()) + "\n")
-    if format_name == "markdown":
-        echo_text(faithfulness_results.to_markdown(result))
-        return
-    for line in faithfulness_results.describe(result):
-        echo_wrapped(line, style="dim")
-    for mask, measured in result.masks.items():
-        for table in faithfulness_results.mask_tables(mask, measured):
-            echo()
-            print_grid(*table)
-        echo_wrapped(faithfulness_results.describe_word(measured))
-    if output:
-        echo(f"{display_path(str(output))}: the curves")
+    report.write_report(result, output)
+    print_notes(result.result.problems)
+
+    def print_result() -> None:
+        print_grid(*tables.comparison_table(result.result))
+        echo(f"{display_path(str(output / report.TEXT))}: a report about {result.result.name}")
+        echo(f"{display_path(str(output / report.FIGURES))}: its figures")
+
+    emit(result.to_dict, as_json, print_result)

@@ -8,21 +8,32 @@ from typing import TYPE_CHECKING
 import click
 
 from bm25v.cli.options import (
+    COUNT,
     PathType,
     engine_option,
     gallery_option,
     json_option,
     open_collection,
+    open_gallery,
     open_option,
+    output_option,
 )
-from bm25v.cli.printing import echo, open_in_browser, print_facts, print_json, temporary_page
+from bm25v.cli.printing import (
+    choose_output,
+    echo,
+    emit,
+    print_facts,
+    print_failures,
+    report_written,
+)
 from bm25v.display import count, display_path, duration, file_size
-from bm25v.errors import GalleryError, WrongUse
+from bm25v.errors import GalleryError, InvalidOption
 
 if TYPE_CHECKING:
     from bm25v.api import Gallery
     from bm25v.duplicates import DuplicateGroup
     from bm25v.gallery.indexing import IndexReport
+    from bm25v.gallery.store import GalleryInfo
 
 
 @click.command("index")
@@ -45,12 +56,12 @@ if TYPE_CHECKING:
 @click.option(
     "--dense",
     metavar="BACKBONE",
-    help="A second backbone for the dense vectors of a new gallery: with dinov2-s-int8, hits are "
-    "ordered better, and indexing takes about three times as long.",
+    help="A second backbone for the dense vectors of a new gallery: with dinov2-s, hits are "
+    "ordered better, and indexing takes several times as long.",
 )
 @click.option("--k1", type=float, help="The k1 of BM25, for a new gallery.")
 @click.option("--b", type=float, help="The b of BM25, for a new gallery.")
-@click.option("--workers", type=click.IntRange(1), help="Threads  [default: one for each CPU]")
+@click.option("--workers", type=COUNT, help="Threads  [default: one for each CPU]")
 @click.option("-v", "--verbose", is_flag=True, help="List files that were unreadable before, too.")
 @json_option
 def index(
@@ -77,17 +88,17 @@ def index(
     from bm25v.gallery.indexing import require_images
     from bm25v.gallery.store import check_new
     from bm25v.index.bm25 import Bm25Parameters
-    from bm25v.vocabulary.vocabulary import check_second_backbone
+    from bm25v.vocabulary import Vocabulary
 
     if backbone is not None and vocabulary is not None:
-        raise WrongUse(
+        raise InvalidOption(
             "--vocabulary has a backbone of its own, --backbone learns another vocabulary: give "
             "one of them"
         )
     parameters = {name: value for name, value in (("k1", k1), ("b", b)) if value is not None}
     if (gallery_path / FILE_NAME).exists():
         if parameters:
-            raise WrongUse(f"{gallery_path} exists: --k1 and --b are for a new gallery")
+            raise InvalidOption(f"{gallery_path} exists: --k1 and --b are for a new gallery")
         if backbone is not None:
             _check_backbone(gallery_path, backbone)
     else:
@@ -95,15 +106,12 @@ def index(
         if backbone is not None:
             check_new(gallery_path)  # and the options of the gallery, before hours of training
             Bm25Parameters(**parameters)
-            check_second_backbone(dense)
+            Vocabulary.load("toy").with_dense(dense)
             vocabulary = str(_learn_vocabulary(gallery_path, backbone, paths, exclude))
     gallery = Gallery.open_or_create(gallery_path, vocabulary=vocabulary, dense=dense, **parameters)
     with gallery:
         report = _add_images(gallery, paths, exclude=exclude, workers=workers)
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        _print_report(report, verbose)
+    emit(report.to_dict, as_json, lambda: _print_report(report, verbose))
     if report.failed and not report.n_indexed:
         sys.exit(1)
 
@@ -111,13 +119,12 @@ def index(
 def _check_backbone(gallery_path: Path, backbone: str) -> None:
     """Raise an error if a gallery was made with another backbone."""
     from bm25v import backbones
-    from bm25v.api import Gallery
 
-    with Gallery.open(gallery_path) as gallery:
+    with open_gallery(gallery_path) as gallery:
         own = gallery.store.catalog.meta.backbone
     given = backbones.load_backbone(backbone).name
     if given != own:
-        raise WrongUse(
+        raise InvalidOption(
             f"{gallery_path} was made with the backbone {own}, not with {given}: leave out "
             "--backbone, or give a new gallery with -g"
         )
@@ -137,12 +144,12 @@ def _learn_vocabulary(
     if first_vocabulary.has_vocabulary(folder, loaded):
         echo(f"vocabulary: {display_path(str(folder))}, which was learned before", err=True)
         return folder
-    found = list_images(paths, exclude)
-    sample = first_vocabulary.sample_images(found, loaded)
-    some = "" if len(sample) == len(found) else f"{len(sample):,} of "
+    images = list_images(paths, exclude)
+    sample = first_vocabulary.sample_images(images, loaded)
+    some = "" if len(sample) == len(images) else f"{len(sample):,} of "
     with training_display() as listener:
         echo(
-            f"first, a vocabulary for {loaded.name} is learned from {some}{len(found):,} images: "
+            f"first, a vocabulary for {loaded.name} is learned from {some}{len(images):,} images: "
             f"{display_path(str(folder))}",
             err=True,
         )
@@ -155,13 +162,11 @@ def _learn_vocabulary(
 
 def _print_report(report: "IndexReport", verbose: bool) -> None:
     listed = [failure for failure in report.failed if verbose or not failure.known]
-    for failure in listed:
-        echo(f"unreadable: {display_path(failure.path)}: {failure.error}", err=True)
+    print_failures(listed)
     n_known = len(report.failed) - len(listed)
     as_before = f" ({n_known:,} as before: list with -v)" if n_known else ""
     counts = [f"{report.added:,} added", f"{len(report.failed):,} unreadable{as_before}"]
     changes = {"updated": report.updated, "moved": report.moved, "removed": report.removed}
-    changes["now with full bags"] = report.upgraded
     counts += [f"{n:,} {change}" for change, n in changes.items() if n]
     counts.append(f"{report.unchanged:,} unchanged")
     echo(f"{', '.join(counts)} in {duration(report.seconds)}")
@@ -170,7 +175,7 @@ def _print_report(report: "IndexReport", verbose: bool) -> None:
 def _add_images(
     gallery: "Gallery", paths: tuple[str, ...], *, exclude: tuple[str, ...], workers: int | None
 ) -> "IndexReport":
-    """Add images with a progress bar; if that is interrupted, tell how many were saved."""
+    """Add images with a progress bar; if that is interrupted, say how many were saved."""
     from bm25v.cli.progress import progress_bar
 
     n_images = 0
@@ -202,29 +207,26 @@ def info(gallery_path: Path, engine: str | None, as_json: bool) -> None:
     """Show facts about a gallery."""
     with open_collection(gallery_path, engine) as gallery:
         facts = gallery.info()
-    if as_json:
-        print_json(facts.to_dict())
-        return
-    sizes = (
-        f"{facts.bag_bytes_per_image:,.0f} bag, {facts.full_bag_bytes_per_image:,.0f} full bag, "
-        f"{facts.dense_bytes_per_image:,.0f} dense vector, {facts.catalog_bytes_per_image:,.0f} "
-        "catalogue"
-    )
+    emit(facts.to_dict, as_json, lambda: _print_info(facts, has_files=engine is None))
+
+
+def _print_info(facts: "GalleryInfo", *, has_files: bool) -> None:
     removed = f" ({facts.removed_rows:,} removed)" if facts.removed_rows else ""
-    second = f", dense vectors also of {facts.second_backbone}" if facts.second_backbone else ""
     lines = {
         "gallery": facts.path,
         "images": f"{facts.n_images:,}{removed}",
         "vocabulary": f"{facts.vocabulary} ({facts.vocabulary_fingerprint})",
-        "backbone": f"{facts.backbone}{second}",
+        "backbone": facts.backbone,
         "words in use": f"{facts.words_in_use:,} of {facts.words:,}",
         "average length": f"{facts.average_length:.1f}",
         "BM25": f"k1 {facts.k1:g}, b {facts.b:g}",
     }
-    if engine is None:
-        lines["bytes per image"] = sizes
-    if not facts.has_full_bags:
-        lines["full bags"] = "none: `bm25v index` on its folders adds them"
+    if has_files:
+        lines["bytes per image"] = (
+            f"{facts.bag_bytes_per_image:,.0f} bag, {facts.full_bag_bytes_per_image:,.0f} full "
+            f"bag, {facts.dense_bytes_per_image:,.0f} dense vector, "
+            f"{facts.catalog_bytes_per_image:,.0f} catalogue"
+        )
     print_facts(lines)
 
 
@@ -240,10 +242,8 @@ def remove(paths: tuple[str, ...], gallery_path: Path, engine: str | None, as_js
     """
     with open_collection(gallery_path, engine) as gallery:
         removed = gallery.remove(paths)
-    if as_json:
-        print_json({"removed": removed})
-    elif removed:
-        echo(f"{removed:,} removed")
+    if removed or as_json:
+        emit({"removed": removed}, as_json, f"{removed:,} removed")
     if not removed:
         raise GalleryError(f"{engine or gallery_path} has no image at {', '.join(paths)}")
 
@@ -256,19 +256,16 @@ def compact(gallery_path: Path, as_json: bool) -> None:
 
     Searches may run meanwhile.
     """
-    from bm25v.api import Gallery
     from bm25v.cli.progress import progress_bar
 
-    with Gallery.open(gallery_path) as gallery:
+    with open_gallery(gallery_path) as gallery:
         with progress_bar() as progress:
             freed = gallery.compact(progress=progress)
         n_images = len(gallery)
-    if as_json:
-        print_json({"bytes": freed, "pictures": n_images})
-    elif freed:
-        echo(f"{file_size(freed)} freed, {count(n_images, 'image')}")
-    else:
-        echo("nothing to free: no image was removed")
+    line = "nothing to free: no image was removed"
+    if freed:
+        line = f"{file_size(freed)} freed, {count(n_images, 'image')}"
+    emit({"bytes": freed, "n_images": n_images}, as_json, line)
 
 
 @click.command("verify")
@@ -279,18 +276,15 @@ def verify(gallery_path: Path, as_json: bool) -> None:
 
     The exit code is 1 if something is wrong.
     """
-    from bm25v.api import Gallery
-
-    with Gallery.open(gallery_path) as gallery:
+    with open_gallery(gallery_path) as gallery:
         problems = gallery.problems()
         n_images = len(gallery)
-    if as_json:
-        print_json({"pictures": n_images, "problems": problems})
-    elif problems:
-        for problem in problems:
+
+    def print_problems() -> None:
+        for problem in problems or [f"{count(n_images, 'image')}, no problems"]:
             echo(problem)
-    else:
-        echo(f"{count(n_images, 'image')}, no problems")
+
+    emit({"n_images": n_images, "problems": problems}, as_json, print_problems)
     sys.exit(1 if problems else 0)
 
 
@@ -298,12 +292,7 @@ def verify(gallery_path: Path, as_json: bool) -> None:
 @gallery_option
 @click.option("--exact", "only", flag_value="exact", help="Only files with the same content.")
 @click.option("--near", "only", flag_value="near", help="Only groups of different contents.")
-@click.option(
-    "-o",
-    "--output",
-    type=PathType(dir_okay=False, path_type=Path),
-    help="Write a page (.html) that shows each group side by side.",
-)
+@output_option("Write a page (.html) that shows each group side by side.")
 @open_option
 @json_option
 def duplicates(
@@ -314,33 +303,32 @@ def duplicates(
     Nearly the same are images that were made from one another: resized, recompressed, a little
     cropped, rotated or brightened. Each is compared with the first of its group.
     """
-    from bm25v.api import Gallery
     from bm25v.cli.progress import progress_bar
-    from bm25v.pages.duplicates_page import check_output, write_duplicates
+    from bm25v.pages.duplicates_page import write_duplicates
+    from bm25v.pages.render import PAGE_SUFFIXES
 
-    if output is None and open_page:
-        output = temporary_page("duplicates")
-    if output is not None:
-        check_output(output)  # before the work
-    with Gallery.open(gallery_path) as gallery, progress_bar() as progress:
+    output = choose_output(output, PAGE_SUFFIXES, page="duplicates", is_opened=open_page)
+    with open_gallery(gallery_path) as gallery, progress_bar() as progress:
         groups = gallery.duplicates(near=only != "exact", progress=progress)
         n_images = len(gallery)
     groups = [group for group in groups if only != "near" or group.kind == "near"]
     if output is not None:
         write_duplicates(groups, output, n_images=n_images)
-    if as_json:
-        print_json({"pictures": n_images, "groups": [group.to_dict() for group in groups]})
-    else:
-        _print_duplicates(groups, n_images)
-        if output is not None:
-            echo(f"written: {display_path(str(output))}")
-    if open_page and output is not None:
-        open_in_browser(output)
+    emit(
+        {"n_images": n_images, "groups": [group.to_dict() for group in groups]},
+        as_json,
+        lambda: _print_duplicates(groups, n_images),
+    )
+    report_written(output, is_opened=open_page, is_silent=as_json)
 
 
 def _print_duplicates(groups: "list[DuplicateGroup]", n_images: int) -> None:
     for group in groups:
-        _print_group(group)
+        for number, image in enumerate(group.images):
+            near = f"near, cosine {image.similarity.cosine:.2f}"
+            relation = "" if number == 0 else "same" if image.is_copy else near
+            echo(f"{file_size(image.size):>9}  {relation:<17}  {display_path(image.path)}")
+        echo()
     if groups:
         spare = sum(len(group.images) - 1 for group in groups)
         echo(
@@ -349,11 +337,3 @@ def _print_duplicates(groups: "list[DuplicateGroup]", n_images: int) -> None:
         )
     else:
         echo(f"no duplicates among {count(n_images, 'image')}")
-
-
-def _print_group(group: "DuplicateGroup") -> None:
-    for number, image in enumerate(group.images):
-        near = f"near, cosine {image.similarity.cosine:.2f}"
-        relation = "" if number == 0 else "same" if image.is_copy else near
-        echo(f"{file_size(image.size):>9}  {relation:<17}  {display_path(image.path)}")
-    echo()

@@ -1,8 +1,7 @@
-"""How commands print: tables and lists that fit the terminal, JSON, notes.
+"""How commands print: tables and facts that fit the terminal, JSON, and notes.
 
-A line is as wide as the terminal. Without a terminal (in a pipe or a file) lines are as long as
-they need to be and nothing is shortened, so that scripts see whole paths; `COLUMNS` sets a width
-there too. Widths are counted in cells: a Chinese character has two.
+A line is as wide as the terminal. In a pipe or a file nothing is shortened, so that scripts see
+whole paths; `COLUMNS` sets a width there too.
 """
 
 import io
@@ -11,21 +10,22 @@ import shutil
 import sys
 import tempfile
 import webbrowser
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
+from rich.cells import cell_len
 
 from bm25v.display import display_path, format_json, one_line
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.measure import Measurement
 
 _UNLIMITED = 100_000  # cells: more than any line has
 _GAP = 2  # cells between two columns
-_LEAST_ROOM = 12  # cells for texts and lists, also in a terminal that is too narrow for the table
+_LEAST_TEXT = 12  # cells of a column of texts, also in a terminal that is too narrow
 
 
 def output_width() -> int:
@@ -35,12 +35,13 @@ def output_width() -> int:
     return _UNLIMITED
 
 
-def console() -> "Console":
+def console(*, least_width: int = 1) -> "Console":
     """Return a console for standard output; texts are printed by `echo` alone."""
     from rich.console import Console
 
+    width = max(output_width(), least_width)
     # With a height, rich takes the width as it is given; else it is 80 if TERM is dumb.
-    return Console(markup=False, emoji=False, highlight=False, width=output_width(), height=25)
+    return Console(markup=False, emoji=False, highlight=False, width=width, height=25)
 
 
 def accept_any_text() -> None:
@@ -67,30 +68,37 @@ def echo_text(text: str) -> None:
         click.echo("\t".join(cells))  # noqa: TID251 - the other place
 
 
-def cell_width(text: str) -> int:
-    """Return how many cells of a terminal a text takes.
+def echo_bytes(content: bytes) -> None:
+    """Print bytes as they are, such as paths that are not text; to a terminal, as `echo_text`."""
+    if sys.stdout.isatty():
+        echo_text(content.decode(errors="surrogateescape").replace("\r\n", "\n"))
+    else:
+        click.echo(content, nl=False)  # noqa: TID251 - no terminal
 
-    >>> cell_width("cat"), cell_width("猫")
-    (3, 2)
+
+def emit(value: Any, as_json: bool, text: str | Callable[[], None]) -> None:
+    """Print what a command has done: as JSON, or for people as a line or by a function.
+
+    `value` has plain values, or is a function that returns them.
     """
-    from rich.cells import cell_len
+    if as_json:
+        echo_text(format_json(value() if callable(value) else value))
+    elif isinstance(text, str):
+        echo(text)
+    else:
+        text()
 
-    return cell_len(text)
+
+def print_failures(failures: Iterable[Any]) -> None:
+    """Print which files could not be read to standard error."""
+    for failure in failures:
+        echo(f"unreadable: {display_path(failure.path)}: {failure.error}", err=True)
 
 
-def shorten(text: str, width: int) -> str:
-    """Leave out the middle of a text that is wider than `width` cells.
-
-    >>> shorten("IMG_20231224_183045_HDR.jpg", 17)
-    'IMG_2023122…R.jpg'
-    """
-    if cell_width(text) <= width:
-        return text
-    tail_width = max(width - 1, 0) // 3
-    tail = next(text[i:] for i in range(len(text) + 1) if cell_width(text[i:]) <= tail_width)
-    room = max(width - 1 - cell_width(tail), 0)
-    head = next(text[:i] for i in range(len(text), -1, -1) if cell_width(text[:i]) <= room)
-    return f"{head}…{tail}"
+def print_notes(notes: Iterable[str]) -> None:
+    """Print what a reader should know about a result to standard error."""
+    for note in notes:
+        echo(f"note: {note}", err=True)
 
 
 def shorten_path(path: str, width: int) -> str:
@@ -101,75 +109,39 @@ def shorten_path(path: str, width: int) -> str:
     >>> shorten_path("holiday/2023/rome/IMG_1234.jpg", 10)
     'IMG_12…jpg'
     """
-    if cell_width(path) <= width:
+    if cell_len(path) <= width:
         return path
     *folders, name = path.split(os.sep)
     for start in range(1, len(folders) + 1):
         shorter = os.sep.join(("…", *folders[start:], name))
-        if cell_width(shorter) <= width:
+        if cell_len(shorter) <= width:
             return shorter
-    return shorten(name, width)
+    if cell_len(name) <= width:
+        return name
+    tail_width = (width - 1) // 3
+    tail = next(name[i:] for i in range(len(name) + 1) if cell_len(name[i:]) <= tail_width)
+    room = width - 1 - cell_len(tail)
+    head = next(name[:i] for i in range(len(name), -1, -1) if cell_len(name[:i]) <= room)
+    return f"{head}…{tail}"
 
 
-def fit_items(
-    items: Sequence[str], width: int, shorten: Callable[[str, int], str] = shorten
-) -> Sequence[str]:
-    """Return as many items, from the first on, as fit into `width` cells, joined by ", ".
+def shorten_list(items: str, width: int) -> str:
+    """Leave out the last items of a list that is too wide.
 
-    >>> fit_items(["striped ear", "whiskers", "sofa"], 24)
-    ['striped ear', 'whiskers']
-    >>> fit_items(["striped ear", "sofa"], 9)
-    ['stripe…ar']
+    >>> shorten_list("striped ear, whiskers, sofa", 24)
+    'striped ear, whiskers'
     """
-    for end in range(len(items), 1, -1):
-        if cell_width(", ".join(items[:end])) <= width:
-            return items[:end]
-    return [shorten(item, width) for item in items[:1]]
+    while cell_len(items) > width and ", " in items:
+        items = items.rpartition(", ")[0]
+    return items
 
 
-def fill_lines(items: Iterable[str], width: int, separator: str = ", ") -> list[str]:
-    """Join items to lines of at most `width` cells; only an item that is wider makes one longer.
-
-    >>> fill_lines(["numpy 2.4", "numba 0.68", "pillow 13.0"], 23)
-    ['numpy 2.4, numba 0.68,', 'pillow 13.0']
-    """
-    lines: list[str] = []
-    for item in items:
-        if lines and cell_width(lines[-1] + separator + item + separator.rstrip()) <= width:
-            lines[-1] += separator + item
-        else:
-            lines.append(item)
-    return [line + separator.rstrip() for line in lines[:-1]] + lines[-1:]
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table: in each row a list of items, of which as many as fit are shown."""
+class Column(NamedTuple):
+    """A column of a table: numbers are aligned to the right, and never shortened."""
 
     title: str
-    rows: Sequence[Sequence[str]]
-    is_number: bool = False  # aligned to the right, never shortened
-    shorten: Callable[[str, int], str] = shorten
-
-    def __post_init__(self) -> None:
-        rows = [[one_line(item) for item in row] for row in self.rows]
-        object.__setattr__(self, "rows", rows)  # so that widths are those of what is printed
-
-    def full_width(self) -> int:
-        """Return how many cells the column needs to show everything."""
-        return max(map(cell_width, (self.title, *map(", ".join, self.rows))))
-
-    def least_width(self) -> int:
-        """Return how many cells it needs to show the first item of each row."""
-        return max((cell_width(row[0]) for row in self.rows if row), default=0)
-
-    def fit(self, width: int) -> list[str]:
-        """Return the title and the rows, each exactly `width` cells wide."""
-        rows = [", ".join(fit_items(row, width, self.shorten)) for row in self.rows]
-        texts = [shorten(self.title, width), *rows]
-        blanks = [" " * (width - cell_width(text)) for text in texts]
-        pairs = zip(blanks, texts, strict=True)
-        return [blank + text if self.is_number else text + blank for blank, text in pairs]
+    cells: Sequence[str]
+    kind: Literal["text", "number", "path", "list"] = "text"
 
 
 def make_columns(
@@ -177,38 +149,63 @@ def make_columns(
 ) -> list[Column]:
     """Return the columns of a table: `texts` are the titles of those that hold no numbers."""
     return [
-        Column(title, [(cell,) for cell in cells], is_number=title not in texts)
+        Column(title, cells, "text" if title in texts else "number")
         for title, *cells in zip(header, *rows, strict=True)
     ]
 
 
-def path_column(title: str, paths: Iterable[str]) -> Column:
-    """Return a column of paths, relative to the current folder."""
-    return Column(title, [(display_path(path),) for path in paths], shorten=shorten_path)
+class _Cell:
+    """A cell of a table, which a function shortens to the width of its column."""
+
+    def __init__(self, text: str, shorten: Callable[[str, int], str]) -> None:
+        self._text, self._shorten = one_line(text), shorten
+
+    def __rich_measure__(self, console: "Console", options: "ConsoleOptions") -> "Measurement":
+        from rich.measure import Measurement
+
+        return Measurement(1, cell_len(self._text))
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
+        from rich.text import Text
+
+        text = self._shorten(self._text, options.max_width)
+        yield Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def print_table(columns: Sequence[Column]) -> None:
-    """Print a table, one line per row.
+    """Print a table, one line per row; if it is too wide, the widest texts are shortened."""
+    from rich.table import Table
+    from rich.text import Text
 
-    If the terminal is too narrow, texts and lists are shortened, in the last columns first. Each
-    column keeps what its first items need, or a third of the room for texts and lists.
-    """
-    texts = [column for column in columns if not column.is_number]
-    numbers_width = sum(column.full_width() for column in columns if column.is_number)
-    room = max(output_width() - numbers_width - _GAP * (len(columns) - 1), _LEAST_ROOM)
-    kept = [min(column.least_width(), room // 3) for column in texts]
-    cells = []
+    def fit(text: str, style: str = "") -> Text:
+        return Text(one_line(text), style=style, no_wrap=True, overflow="ellipsis")
+
+    shorten = {"path": shorten_path, "list": shorten_list}
+    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
+    least_width = _GAP * (len(columns) - 1)
     for column in columns:
-        width = column.full_width()
-        if not column.is_number:
-            kept.pop(0)
-            width = min(width, room - sum(kept))
-            room -= width
-        cells.append(column.fit(width))
-    header, *lines = [(" " * _GAP).join(row).rstrip() for row in zip(*cells, strict=True)]
-    echo_wrapped(header, style="bold")
-    for line in lines:
-        echo(line)
+        is_number = column.kind == "number"
+        table.add_column(
+            fit(column.title, "bold"), justify="right" if is_number else "left", no_wrap=is_number
+        )
+        least_width += _column_width(column) if is_number else _LEAST_TEXT
+    for row in zip(*(column.cells for column in columns), strict=True):
+        cells = zip(row, columns, strict=True)
+        table.add_row(
+            *(
+                _Cell(text, shorten[column.kind]) if column.kind in shorten else fit(text)
+                for text, column in cells
+            )
+        )
+    out = console(least_width=least_width)
+    with out.capture() as captured:
+        out.print(table)
+    for line in captured.get().removesuffix("\n").split("\n"):
+        click.echo(line.rstrip())  # noqa: TID251 - each cell is one line
+
+
+def _column_width(column: Column) -> int:
+    return max(map(cell_len, (column.title, *column.cells)))
 
 
 def print_grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -217,16 +214,19 @@ def print_grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     If it is too wide, it is divided into tables below each other, each with the names.
     """
     names, *columns = make_columns(header, rows, texts=header[:1])
-    room = output_width() - names.full_width()
     blocks: list[list[Column]] = []
+    used = 0
     for column in columns:
-        if not blocks or sum(c.full_width() + _GAP for c in (*blocks[-1], column)) > room:
-            blocks.append([])
+        width = _GAP + _column_width(column)
+        used += width
+        if not blocks or used > output_width():
+            blocks.append([names])
+            used = _column_width(names) + width
         blocks[-1].append(column)
     for number, block in enumerate(blocks):
         if number:
             echo()
-        print_table([names, *block])
+        print_table(block)
 
 
 def print_facts(facts: Mapping[str, str | Sequence[str]], *, indent: str = "") -> None:
@@ -234,31 +234,43 @@ def print_facts(facts: Mapping[str, str | Sequence[str]], *, indent: str = "") -
     names_width = max(map(len, facts)) + _GAP
     room = output_width() - len(indent) - names_width
     for name, value in facts.items():
-        if isinstance(value, str):
-            lines = fill_lines(value.split(" "), room, " ")
-        else:
-            lines = fill_lines(value, room)
+        items, separator = (value.split(" "), " ") if isinstance(value, str) else (value, ", ")
+        lines = _fill_lines(items, room, separator)
         for number, line in enumerate(lines):
             echo(f"{indent}{'' if number else name:<{names_width}}{line}")
 
 
-def print_json(value: Any) -> None:
-    """Print a value as JSON."""
-    echo_text(format_json(value))
+def _fill_lines(items: Iterable[str], width: int, separator: str) -> list[str]:
+    """Join items to lines of at most `width` cells; only an item that is wider makes one longer."""
+    lines: list[str] = []
+    for item in items:
+        if lines and cell_len(lines[-1] + separator + item + separator.rstrip()) <= width:
+            lines[-1] += separator + item
+        else:
+            lines.append(item)
+    return [line + separator.rstrip() for line in lines[:-1]] + lines[-1:]
+
+
+def choose_output(
+    output: Path | None, suffixes: Collection[str], *, page: str, is_opened: bool
+) -> Path | None:
+    """Return the file to write, checked; a page to open that nobody named is a temporary file."""
+    from bm25v.pages.render import check_output
+
+    if output is not None:
+        check_output(output, suffixes)
+    return temporary_page(page) if output is None and is_opened else output
 
 
 def temporary_page(name: str) -> Path:
-    """Return where to write a page that nobody named: in the folder for temporary files."""
     return Path(tempfile.mkdtemp(prefix="bm25v-")) / f"{name}.html"
 
 
-def open_in_browser(page: Path) -> None:
-    """Open a page in the browser; if there is none, say so."""
-    if not webbrowser.open(page.absolute().as_uri()):
+def report_written(output: Path | None, *, is_opened: bool, is_silent: bool) -> None:
+    """Say where a command has written a file, if it has, and open it in the browser."""
+    if output is None:
+        return
+    if not is_silent:
+        echo(f"written: {display_path(str(output))}")
+    if is_opened and not webbrowser.open(output.absolute().as_uri()):
         echo("note: no browser could be started: open the page yourself", err=True)
-
-
-def print_problems(problems: Iterable[str]) -> None:
-    """Print what is wrong with a data set to standard error."""
-    for problem in problems:
-        echo(f"note: {problem}", err=True)

@@ -4,18 +4,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.table import Column
 from rich.text import Text
 
@@ -28,8 +22,6 @@ if TYPE_CHECKING:
     from bm25v.training.trainer import StepFigures
 
 LOG_SECONDS = 10.0  # between two lines in a file
-
-_SPEED_SECONDS = 60.0  # over which speeds are smoothed
 
 
 @contextmanager
@@ -83,7 +75,7 @@ def live_line(console: Console) -> Iterator[Callable[[str, int, int, str], None]
         console=console,
         transient=True,
         disable=console.quiet or not console.is_terminal,
-        speed_estimate_period=_SPEED_SECONDS,
+        speed_estimate_period=60.0,
     ) as bar:
         task_id = bar.add_task("", total=None, unit="")
         (task,) = bar.tasks
@@ -96,7 +88,9 @@ def live_line(console: Console) -> Iterator[Callable[[str, int, int, str], None]
             bar.update(task_id, description=label, completed=done, total=total, unit=unit)
             if not console.is_terminal and time.monotonic() - last >= LOG_SECONDS:
                 last = time.monotonic()
-                _print_line(console, _format_line(task))
+                left = timedelta(seconds=task.time_remaining) if task.time_remaining else None
+                parts = (label, _format_speed(task), f"{left} left" if left else "")
+                _print_line(console, "  ".join(filter(None, parts)))
 
         yield show
 
@@ -122,17 +116,16 @@ def training_display(*, is_silent: bool = False) -> "Iterator[Listener]":
             )
             show(label, figures.step, steps, "steps")
 
-        def on_message(line: str) -> None:
-            _print_line(console, line)
-
         def on_error(path: Path, error: "ImageError") -> None:
-            on_message(f"left out: {display_path(str(path))}: {error}")
+            _print_line(console, f"left out: {display_path(str(path))}: {error}")
 
-        listener = Listener(
-            progress=show_stage, on_step=on_step, on_error=on_error, on_message=on_message
-        )
         with progress.show_downloads(show_stage):
-            yield listener
+            yield Listener(
+                progress=show_stage,
+                on_step=on_step,
+                on_error=on_error,
+                on_message=partial(_print_line, console),
+            )
 
 
 def _print_line(console: Console, line: str) -> None:
@@ -142,11 +135,6 @@ def _print_line(console: Console, line: str) -> None:
 class _SpeedColumn(ProgressColumn):
     def render(self, task: Task) -> Text:
         return Text(_format_speed(task))
-
-
-def _format_line(task: Task) -> str:
-    left = f"{timedelta(seconds=task.time_remaining)} left" if task.time_remaining else ""
-    return "  ".join(filter(None, (task.description, _format_speed(task), left)))
 
 
 def _format_speed(task: Task) -> str:

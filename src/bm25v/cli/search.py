@@ -10,106 +10,92 @@ import click
 from click.core import ParameterSource
 
 from bm25v.cli.options import (
+    COUNT,
+    FILE,
     PathType,
+    QueryCommand,
     engine_option,
     gallery_option,
-    is_empty_query,
     json_option,
     open_collection,
     open_option,
+    output_option,
     query_options,
 )
 from bm25v.cli.printing import (
     Column,
+    choose_output,
     echo,
+    echo_bytes,
     echo_wrapped,
-    fit_items,
+    emit,
     make_columns,
-    open_in_browser,
     output_width,
-    path_column,
-    print_json,
+    print_notes,
     print_table,
+    report_written,
     shorten_path,
-    temporary_page,
-)
-from bm25v.cli.show import (
-    EXAMPLE_SIDE,
-    Box,
-    Shown,
-    can_show,
-    show_examples,
-    show_images,
-    thumbnail_box,
 )
 from bm25v.display import count, display_path, duration
-from bm25v.errors import WrongUse
+from bm25v.errors import ImageError, InvalidOption
 
 if TYPE_CHECKING:
-    from bm25v.collect import Collection
     from bm25v.explanations import Explanation
     from bm25v.search import Hit, QueryOptions, Results
-    from bm25v.search.engine import Standing
+    from bm25v.search.engine import Ranking
 
-_ORDERS = {
-    "hybrid": "sorted by similarity + {factor:.3g} × BM25",
-    "words": "sorted by words (BM25)",
-    "two-stage": "sorted by similarity",
-    "sparse": "sorted by words of the index (BM25)",
-    "dense": "sorted by similarity",
-    "concepts": "sorted by the probability of what the text names",
-}
 _NARROW, _WIDE = 80, 100  # columns: below, fewer numbers are shown; from there on, more
 _TERMS = 4  # of a text, at most
 _HIT_WORDS = 5  # at most, beside a hit
 _QUERY_WORDS = 8  # at most, below the hits
 _IMAGE_COLUMNS, _LEAST_IMAGE_COLUMNS, _IMAGE_LINES = 60, 16, 30  # of an explained image
+_THUMBNAIL_COLUMNS, _THUMBNAIL_LINES = 25, 12
 _THUMBNAIL_SIDE = 180  # pixels
-_SHOWN_WORDS = 3  # of an explanation, with other images that show them
 
 
-@click.command("search")
+@click.command("search", cls=QueryCommand)
 @click.argument("images", nargs=-1, type=PathType(), metavar="[IMAGE]...")
-@gallery_option
-@engine_option
+@query_options(has_pages=True)
 @click.option(
-    "-o",
-    "--output",
-    type=PathType(dir_okay=False, path_type=Path),
-    help="Write the hits: a page with thumbnails (.html), a table (.csv) or JSON (.json).",
-)
-@open_option
-@click.option("--show", is_flag=True, help="Show thumbnails in the terminal.")
-@click.option(
-    "--collect",
-    type=PathType(file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="Copy the hits into a folder, numbered by rank.",
-)
-@click.option("--link", is_flag=True, help="With --collect: make links instead of copies.")
-@query_options
-@click.option("-v", "--verbose", is_flag=True, help="Show the time of each stage.")
-@click.option("--server", metavar="URL", help="Search the gallery of this `bm25v serve` instead.")
-@click.option(
-    "--token-file",
-    type=PathType(dir_okay=False, path_type=Path),
-    help="With --server: a file with its token.",
+    "--format",
+    "output_format",
+    default="table",
+    show_default=True,
+    type=click.Choice(("table", "paths", "csv", "json")),
+    help="What to print; paths: one on each line, and nothing else.",
 )
 @json_option
+@output_option("Write the hits: a page with thumbnails (.html), a table (.csv) or JSON (.json).")
+@open_option
+@gallery_option
+@click.option("-0", "--null", is_flag=True, help="With --format paths: end each with a null byte.")
+@click.option(
+    "--words",
+    "n_words",
+    default=10,
+    show_default=True,
+    type=click.IntRange(0),
+    metavar="N",
+    help="Words of each hit, and of the query, in JSON and CSV: those that add most.",
+)
+@click.option("--show", is_flag=True, help="Show thumbnails in the terminal.")
+@engine_option
+@click.option("--server", metavar="URL", help="Search the gallery of this `bm25v serve` instead.")
+@click.option("--token-file", type=FILE, help="With --server: a file with its token.")
 def search(
     images: tuple[str, ...],
+    options: "QueryOptions",
+    output_format: str,
+    as_json: bool,
+    output: Path | None,
+    open_page: bool,
     gallery_path: Path,
+    null: bool,
+    n_words: int,
+    show: bool,
     engine: str | None,
     server: str | None,
     token_file: Path | None,
-    output: Path | None,
-    open_page: bool,
-    show: bool,
-    collect: Path | None,
-    link: bool,
-    options: "QueryOptions",
-    verbose: bool,
-    as_json: bool,
 ) -> None:
     """Find the images most similar to IMAGE.
 
@@ -119,96 +105,93 @@ def search(
     In a terminal each hit is one line: long paths are shortened, and 100 columns have more numbers
     than 80. In a pipe, lines are complete.
     """
-    from bm25v.cli.progress import progress_bar
-    from bm25v.explanations.explanation import explain_hits
-    from bm25v.pages.results_page import write_results
-    from bm25v.search import Query
-
-    if not images and is_empty_query(options):
-        raise WrongUse("an empty query: give an IMAGE, a --text, or words by --must or --boost")
-    if link and collect is None:
-        raise WrongUse("--link without --collect: give the folder for the links")
+    if as_json:
+        if output_format not in ("table", "json"):
+            raise InvalidOption(f"--json and --format {output_format}: give one of them")
+        output_format = "json"
+    if null and output_format != "paths":
+        raise InvalidOption("-0 ends paths with null bytes: give --format paths")
     _check_images(images)
+    has_words = any(options[name] for name in ("must", "boost", "like"))
+    if not images and options["text"] is None and not has_words:
+        raise InvalidOption(
+            "an empty query: give an IMAGE, a --text, or words by --must or --boost"
+        )
     if server is not None:
         if engine is not None:
-            raise WrongUse("--server and --engine: give one of them")
-        if output or open_page or show or collect:
-            raise WrongUse("-o, --open, --show and --collect need the files: not with --server")
-        _search_server(server, token_file, images, options, verbose, as_json)
-        return
-    output = _check_output(output, open_page)
-    with open_collection(gallery_path, engine) as gallery:
-        results = gallery.search(images, **options)
-        n_images = len(gallery)
-        if output is not None:
-            query = Query.of(images, **options)
-            explain_several = partial(explain_hits, gallery.engine, query)
-            command = _explain_command(images, gallery_path, engine, options)
-            with progress_bar() as progress:
-                write_results(results, output, explain_several, command=command, progress=progress)
-    collection = None if collect is None else _collect(results, collect, link)
-    if as_json:
-        print_json(results.to_dict())
+            raise InvalidOption("--server and --engine: give one of them")
+        if output or open_page or show:
+            raise InvalidOption("-o, --open and --show need the files: not with --server")
+        from bm25v.client import Client, read_token
+
+        token = None if token_file is None else read_token(token_file)
+        with Client(server, token=token) as client:
+            results = client.search(images, **options)
+        no_match = results.no_match
     else:
-        for note in results.notes:
-            echo(f"note: {note}", err=True)
-        if not n_images:
-            echo(f"no match: {engine or gallery_path} has no images")
-        elif not results:
-            echo(f"no match: {results.no_match}")
-        else:
-            _print_hits(results, verbose, show=show)
-        if collection is not None and collect is not None:
-            done = "linked" if link else "copied"
-            n_hits = count(len(collection.files), "hit")
-            echo(f"{n_hits} {done} to {display_path(str(collect))}")
-        if output is not None:
-            echo(f"written: {display_path(str(output))}")
-    if open_page and output is not None:
-        open_in_browser(output)
+        if output is not None or open_page:
+            from bm25v.pages.results_page import SUFFIXES
+
+            if open_page and output is not None and output.suffix.lower() in (".csv", ".json"):
+                raise InvalidOption(
+                    f"--open opens a page, and {output} is none: name a file like hits.html"
+                )
+            output = choose_output(output, SUFFIXES, page="results", is_opened=open_page)
+        with open_collection(gallery_path, engine) as gallery:
+            results = gallery.search(images, **options)
+            is_empty = not len(gallery)
+            no_match = f"{engine or gallery_path} has no images" if is_empty else results.no_match
+            if output is not None:
+                from bm25v.cli.progress import progress_bar
+                from bm25v.explanations.explanation import explain_hits
+                from bm25v.pages.results_page import write_results
+                from bm25v.search import Query
+
+                with progress_bar() as progress:
+                    write_results(
+                        results,
+                        output,
+                        partial(explain_hits, gallery.engine, Query.of(images, **options)),
+                        command=_explain_command(images, gallery_path, engine, options),
+                        words=n_words,
+                        progress=progress,
+                    )
+
+    def print_results() -> None:
+        print_notes(results.notes)
+        if not results:
+            echo(f"no match: {no_match}", err=output_format != "table")
+        if output_format == "paths":
+            end = b"\0" if null else b"\n"
+            echo_bytes(b"".join(os.fsencode(hit.path) + end for hit in results))
+        elif output_format == "csv":
+            from bm25v.pages.results_page import format_csv
+
+            echo_bytes(format_csv(results, words=n_words))
+        elif results:
+            _print_hits(results, show=show, has_files=server is None)
+
+    emit(partial(results.to_dict, words=n_words), output_format == "json", print_results)
+    report_written(output, is_opened=open_page, is_silent=output_format != "table")
 
 
-def _search_server(
-    url: str,
-    token_file: Path | None,
-    images: tuple[str, ...],
-    options: "QueryOptions",
-    verbose: bool,
-    as_json: bool,
-) -> None:
-    """Search the gallery of a server, and print its hits."""
-    from bm25v.client import Client, read_token
+def _check_images(images: tuple[str, ...]) -> None:
+    """Raise an error if something else was given as an image: a folder, or a text."""
+    from bm25v.images import SUFFIXES
 
-    token = None if token_file is None else read_token(token_file)
-    results = Client(url, token=token).search(images, **options)
-    if as_json:
-        print_json(results.to_dict())
-        return
-    for note in results.notes:
-        echo(f"note: {note}", err=True)
-    if results:
-        _print_hits(results, verbose, show=False)
-    else:
-        echo(f"no match: {results.no_match}")
-
-
-def _check_output(output: Path | None, open_page: bool) -> Path | None:
-    """Return the file to write, which is a temporary page if one is to be opened."""
-    from bm25v.pages.results_page import PAGE_SUFFIXES, check_output
-
-    if output is None:
-        return temporary_page("results") if open_page else None
-    if open_page and output.suffix.lower() not in PAGE_SUFFIXES:
-        raise WrongUse(f"--open opens a page, and {output} is none: name a file like hits.html")
-    check_output(output)
-    return output
+    for image in images:
+        if os.path.isdir(image):
+            raise InvalidOption(
+                f"{image} is a folder: give an image; `bm25v index {image}` indexes it"
+            )
+    is_text = {image: Path(image).suffix.lower() not in SUFFIXES for image in images}
+    text = " ".join(image for image in images if is_text[image] and not os.path.lexists(image))
+    if text.strip():
+        raise InvalidOption(f'no image {text!r}; to search by text: --text "{text}"')
 
 
 def _explain_command(
-    images: tuple[str, ...],
-    gallery_path: Path,
-    engine: str | None,
-    query_options: "QueryOptions",
+    images: tuple[str, ...], gallery_path: Path, engine: str | None, query_options: "QueryOptions"
 ) -> Callable[[str], str]:
     """Return what makes the command that explains a hit of this search."""
     from bm25v.pages.commands import join_command
@@ -225,70 +208,46 @@ def _explain_command(
     return lambda hit: join_command("explain", *paths, hit, *options, "--open")
 
 
-def _collect(results: "Results", folder: Path, link: bool) -> "Collection":
-    from bm25v.collect import collect_hits
-
-    collection = collect_hits(results, folder, link=link)
-    for skipped in collection.skipped:
-        echo(f"not copied: {display_path(skipped.hit)}: {skipped.reason}", err=True)
-    return collection
-
-
-def _check_images(images: tuple[str, ...]) -> None:
-    """Raise an error if something else was given as an image: a folder, or a text."""
-    from bm25v.images import SUFFIXES
-
-    for image in images:
-        if os.path.isdir(image):
-            raise WrongUse(f"{image} is a folder: give an image; `bm25v index {image}` indexes it")
-    is_text = {image: Path(image).suffix.lower() not in SUFFIXES for image in images}
-    text = " ".join(image for image in images if is_text[image] and not os.path.lexists(image))
-    if text.strip():
-        raise WrongUse(f'no image {text!r}; to search by text: --text "{text}"')
-
-
-def _print_hits(results: "Results", verbose: bool, *, show: bool) -> None:
+def _print_hits(results: "Results", *, show: bool, has_files: bool) -> None:
     if results.is_weak:
         echo("No good match. The closest are:")
-    if show and can_show():
-        _show_hits(results)
-    else:
-        _print_table(results)
+    if not (show and _show_hits(results)):
+        _print_table(results, has_files=has_files)
     if _is_steered(results):
-        echo_wrapped(_list_weights(results, output_width()), style="dim")
-    n = results.candidates
-    which = "all images" if n is None else f"the best {count(n, 'candidate')} of the index"
-    order = f"{which}, {_ORDERS[results.mode]}".format(factor=results.sparse_factor or 0)
-    best = results.hits[0]
+        words = sorted(results.query, key=lambda word: -abs(word.weight))
+        listed = ", ".join(f"{word.label} × {word.weight:.3g}" for word in words[:_QUERY_WORDS])
+        n_more = len(words) - _QUERY_WORDS
+        echo_wrapped(f"query: {listed}" + f" and {n_more} more" * (n_more > 0), style="dim")
+    order, best = results.order, results.hits[0]
     if best.rank == 1 and best.strength is not None:
         order = f"best match: {best.strength}; {order}"
-    seconds = duration(sum(results.ms.values()) / 1e3)
-    echo_wrapped(f"{order} ({seconds})", style="dim")
-    if verbose:
-        stages = ", ".join(f"{stage} {ms:.1f} ms" for stage, ms in results.ms.items())
-        echo_wrapped(stages, style="dim")
+    echo_wrapped(f"{order} ({duration(sum(results.ms.values()) / 1e3)})", style="dim")
 
 
-def _show_hits(results: "Results") -> None:
-    """Print thumbnails instead of a table."""
-    from bm25v.errors import ImageError
+def _show_hits(results: "Results") -> bool:
+    """Print thumbnails instead of a table, if the terminal can show them."""
+    from bm25v.cli.show import Shown, can_show, show_images
     from bm25v.images import decode_image
 
-    box, shown = thumbnail_box(), []
+    if not can_show():
+        return False
+    shown = []
     for hit in results:
         try:
             pixels, problem = decode_image(hit.path, short_side=_THUMBNAIL_SIDE), ""
         except ImageError as error:
             pixels, problem = None, str(error)
         figures = " ".join(filter(None, (str(hit.rank), hit.strength, f"{hit.score:.3f}")))
-        name = shorten_path(display_path(hit.path), box.columns)
-        words = fit_items(_list_words(hit, with_contributions=False), box.columns)
-        shown.append(Shown(pixels, (figures, name, problem or ", ".join(words), "")))
-    show_images(shown, box)
+        name = shorten_path(display_path(hit.path), _THUMBNAIL_COLUMNS)
+        words = ", ".join(word.label for word in hit.words[:_HIT_WORDS])
+        shown.append(Shown(pixels, (figures, name, problem or words, "")))
+    show_images(shown, columns=_THUMBNAIL_COLUMNS, lines=_THUMBNAIL_LINES)
+    return True
 
 
-def _print_table(results: "Results") -> None:
+def _print_table(results: "Results", *, has_files: bool) -> None:
     is_wide = output_width() >= _WIDE
+    adds_words = results.mode in ("words", "sparse") or bool(results.sparse_factor)
     header = ("#", "by words", "score", "BM25", "coverage")
     rows = [
         (
@@ -300,32 +259,38 @@ def _print_table(results: "Results") -> None:
         )
         for hit in results
     ]
-    terms = _list_terms(results)
     hidden = set() if is_wide else {"by words", "BM25"}
     if results.mode == "concepts":
-        hidden |= {"BM25", "coverage"} if not results.sparse_factor else {"coverage"}
+        hidden |= {"coverage"} if adds_words else {"BM25", "coverage"}
     if results.mode == "sparse" or results.candidates is None:
         hidden.add("by words")
     if results.mode in ("sparse", "words"):
         hidden.add("BM25")  # it is the score
-    is_ordered_by_words = results.mode != "concepts" or results.sparse_factor
-    words_title = "words that add most" if is_ordered_by_words else "words that the best hits share"
-    words = [_list_words(hit, with_contributions=is_wide) for hit in results]
+    # A text has a column for each of its terms.
+    terms = tuple(part.label for part in results.hits[0].concepts)[:_TERMS]
+    shares = [tuple(f"{p.probability:.0%}" for p in hit.concepts[:_TERMS]) for hit in results]
+    paths = [display_path(hit.path) + _mark_missing(hit, has_files) for hit in results]
+    words = [
+        ", ".join(
+            f"{word.label} ({word.contribution:.2f})" if is_wide and adds_words else word.label
+            for word in hit.words[:_HIT_WORDS]
+        )
+        for hit in results
+    ]
     print_table(
         [
             *(column for column in make_columns(header, rows) if column.title not in hidden),
-            *make_columns(*terms),
-            path_column("image", (hit.path for hit in results)),
-            Column(words_title, words),
+            *make_columns(terms, shares),
+            Column("image", paths, "path"),
+            Column("words that add most" if adds_words else "words in common", words, "list"),
         ]
     )
 
 
-def _list_terms(results: "Results") -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return a column with the probability of each term of a text: its titles and its values."""
-    titles = tuple(part.label for part in results.hits[0].concepts)[:_TERMS]
-    values = [tuple(f"{p.probability:.0%}" for p in hit.concepts[:_TERMS]) for hit in results]
-    return titles, values
+def _mark_missing(hit: "Hit", has_files: bool) -> str:
+    """Return a mark for a hit whose file is gone; images from memory have none."""
+    is_file = has_files and os.path.isabs(hit.path)
+    return " (missing)" if is_file and not os.path.lexists(hit.path) else ""
 
 
 def _is_steered(results: "Results") -> bool:
@@ -338,86 +303,58 @@ def _is_steered(results: "Results") -> bool:
     return any(weight != 1 for weight in weights)
 
 
-def _list_words(hit: "Hit", *, with_contributions: bool) -> list[str]:
-    return [
-        f"{word.label} ({word.contribution:.2f})" if with_contributions else word.label
-        for word in hit.words[:_HIT_WORDS]
-    ]
-
-
-def _list_weights(results: "Results", width: int) -> str:
-    """Return the words of the query with their weights, the largest first, as many as fit."""
-    words = sorted(results.query, key=lambda word: -abs(word.weight))
-    items = [f"{word.label} × {word.weight:.3g}" for word in words[:_QUERY_WORDS]]
-    listed = fit_items(items, width - len(f"query:  and {len(words)} more"))
-    n_more = len(words) - len(listed)
-    return f"query: {', '.join(listed)}" + (f" and {n_more} more" if n_more else "")
-
-
-@click.command("explain")
+@click.command("explain", cls=QueryCommand)
 @click.argument("images", nargs=-1, type=PathType(), metavar="[IMAGE]...")
 @click.argument("hit", type=PathType())
-@gallery_option
-@engine_option
-@click.option(
-    "-o",
-    "--output",
-    type=PathType(dir_okay=False, path_type=Path),
-    help="Write both images with a heat map of each word: a page (.html), or an image of the first "
-    "words (.png, .jpg, .webp, .pdf).",
+@query_options(has_pages=False)
+@json_option
+@output_option(
+    "Write both images with a heat map of each word: a page (.html), or an image of the first "
+    "words (.png, .jpg, .webp, .pdf)."
 )
 @open_option
-@click.option("--top", type=click.IntRange(1), help="Words to show  [default: 5; all on a page]")
+@gallery_option
+@click.option("--top", type=COUNT, help="Words to show  [default: 5; all on a page]")
 @click.option("--show", is_flag=True, help="Show both images in the terminal.")
-@query_options
-@json_option
+@engine_option
 def explain(
     images: tuple[str, ...],
     hit: str,
-    gallery_path: Path,
-    engine: str | None,
-    output: Path | None,
-    open_page: bool,
-    top: int | None,
-    show: bool,
     options: "QueryOptions",
     as_json: bool,
+    output: Path | None,
+    open_page: bool,
+    gallery_path: Path,
+    top: int | None,
+    show: bool,
+    engine: str | None,
 ) -> None:
     """Show why HIT, an image of the gallery, matches IMAGE.
 
     Give several images, and the options of a search, to explain a hit of that search.
     """
     _check_images(images)
-    if output is None and open_page:
-        output = temporary_page("why")
-    if output is not None:
-        from bm25v.pages.explanation_page import check_output
+    if output is not None or open_page:
+        from bm25v.pages.explanation_page import FORMATS
 
-        check_output(output)  # before the work
+        output = choose_output(output, FORMATS, page="why", is_opened=open_page)
     with open_collection(gallery_path, engine) as gallery:
         explanation = gallery.explain(images, hit, **options)
     if output is not None:
         explanation.save(output, top=top)
-    if as_json:
-        print_json(explanation.to_dict())
-    else:
-        _print_explanation(explanation, top or 5)
-        if show:
-            _show_images(explanation)
-        if output is not None:
-            echo(f"written: {display_path(str(output))}")
-    if open_page and output is not None:
-        open_in_browser(output)
+    emit(explanation.to_dict, as_json, lambda: _print_explanation(explanation, top or 5))
+    if show and not as_json:
+        _show_explanation(explanation)
+    report_written(output, is_opened=open_page, is_silent=as_json)
 
 
 def _print_explanation(explanation: "Explanation", top: int) -> None:
     match = explanation.match
-    for note in explanation.notes:
-        echo(f"note: {note}", err=True)
+    print_notes(explanation.notes)
     echo(f"{explanation.title}: {display_path(explanation.hit_path)}")
     echo(f"score {match.formula}")
-    if explanation.standing is not None:
-        echo_wrapped(_describe_standing(explanation.standing), style="dim")
+    if explanation.ranking is not None:
+        echo_wrapped(_describe_rank(explanation.ranking), style="dim")
     echo(f"share of the query matched {match.coverage:.0%}, rare words counting more")
     if explanation.parts:
         echo(f"by words (BM25) {match.sparse:.2f}, the sum of:")
@@ -430,17 +367,17 @@ def _print_explanation(explanation: "Explanation", top: int) -> None:
     )
 
 
-def _describe_standing(standing: "Standing") -> str:
+def _describe_rank(ranking: "Ranking") -> str:
     """Return what the rank of a hit depends on."""
     neighbours = (
-        (standing.rank - 1, standing.score_above),
-        (standing.rank + 1, standing.score_below),
+        (ranking.rank - 1, ranking.score_above),
+        (ranking.rank + 1, ranking.score_below),
     )
     facts = [f"rank {rank:,} has {score:.3f}" for rank, score in neighbours if score is not None]
-    if standing.rank_by_words is not None:
+    if ranking.rank_by_words is not None:
         facts.append(
-            f"by similarity alone it would be rank {standing.rank_by_similarity:,}, "
-            f"by words alone rank {standing.rank_by_words:,}"
+            f"by similarity alone it would be rank {ranking.rank_by_similarity:,}, "
+            f"by words alone rank {ranking.rank_by_words:,}"
         )
     return "; ".join(facts)
 
@@ -473,11 +410,10 @@ def _print_contributions(explanation: "Explanation", top: int) -> None:
     print_table([column for column in columns if column.title not in hidden])
 
 
-def _show_images(explanation: "Explanation") -> None:
-    """Show both images with what matched, then other images that show the first words."""
-    from bm25v.explanations.crops import cut_examples
-    from bm25v.explanations.heatmaps import highlight
-    from bm25v.explanations.maps import combine_maps
+def _show_explanation(explanation: "Explanation") -> None:
+    """Show both images with what matched, if the terminal can show them."""
+    from bm25v.cli.show import Shown, can_show, show_images
+    from bm25v.explanations.heatmaps import combine_maps, highlight
 
     if not can_show():
         return
@@ -490,11 +426,4 @@ def _show_images(explanation: "Explanation") -> None:
     )
     strength = explanation.visibility
     shown = [Shown(highlight(image, grid, strength), (role,)) for role, image, grid in maps]
-    show_images(shown, Box(columns, _IMAGE_LINES))
-    first = explanation.parts[:_SHOWN_WORDS]
-    crops = cut_examples((e for part in first for e in part.examples), side=EXAMPLE_SIDE)
-    for part in first:
-        examples = [crops[example] for example in part.examples if example in crops]
-        if examples:
-            echo(f"{part.word.label} in other images:")
-            show_examples(examples)
+    show_images(shown, columns=columns, lines=_IMAGE_LINES)

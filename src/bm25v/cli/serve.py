@@ -5,13 +5,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from bm25v.cli.options import PathType, engine_option, gallery_option, open_collection
+from bm25v.cli.options import FILE, FOLDER, engine_option, gallery_option, open_collection
 from bm25v.cli.printing import echo
-from bm25v.errors import MissingExtra, WrongUse
+from bm25v.errors import InvalidOption, MissingExtra
 
 if TYPE_CHECKING:
     from bm25v.searchable import Searchable
@@ -32,13 +32,11 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--token-file",
-    type=PathType(dir_okay=False, path_type=Path),
+    type=FILE,
     help="A file with a token, 16 characters or more, that every request must have.",
 )
 @click.option(
-    "--insecure",
-    is_flag=True,
-    help="Listen without a token at an address that others can reach.",
+    "--insecure", is_flag=True, help="Listen without a token at an address that others can reach."
 )
 @click.option(
     "--allow-host",
@@ -47,11 +45,7 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="Another name of the server, such as that of a proxy in front of it.",
 )
-@click.option(
-    "--writable",
-    is_flag=True,
-    help="Let requests add and remove images and name words.",
-)
+@click.option("--writable", is_flag=True, help="Let requests add and remove images and name words.")
 @click.option(
     "--strip-metadata",
     is_flag=True,
@@ -60,7 +54,7 @@ if TYPE_CHECKING:
 @click.option(
     "--watch",
     multiple=True,
-    type=PathType(file_okay=False, path_type=Path),
+    type=FOLDER,
     metavar="FOLDER",
     help="Keep the gallery current with this folder: new, changed, moved and removed images. "
     "A gallery that does not exist is created.",
@@ -82,17 +76,12 @@ if TYPE_CHECKING:
 def serve(
     gallery_path: Path,
     engine: str | None,
-    host: str,
-    port: int,
     token_file: Path | None,
-    insecure: bool,
-    allow_hosts: tuple[str, ...],
-    writable: bool,
-    strip_metadata: bool,
     watch: tuple[Path, ...],
     exclude: tuple[str, ...],
     workers: int,
     open_page: bool,
+    **options: Any,
 ) -> None:
     """Serve the gallery over HTTP until Ctrl-C.
 
@@ -103,9 +92,11 @@ def serve(
     from bm25v.engine_gallery import EngineGallery
 
     if exclude and not watch:
-        raise WrongUse("--exclude leaves images out of --watch: give both, or none")
+        raise InvalidOption("--exclude leaves images out of --watch: give both, or none")
     if watch and engine is not None:
-        raise WrongUse("--watch and --engine: a gallery on this machine follows folders; give -g")
+        raise InvalidOption(
+            "--watch and --engine: a gallery on this machine follows folders; give -g"
+        )
     try:
         from bm25v.server.run import serve as run
         from bm25v.server.watch import Watcher
@@ -113,12 +104,13 @@ def serve(
     except ImportError as error:
         raise MissingExtra("bm25v serve", "serve") from error
 
+    token = None if token_file is None else read_token(token_file)
+
     def announce(url: str) -> None:
         echo(f"serving {engine or gallery_path} at {url} (Ctrl-C stops it)")
         if open_page:
             webbrowser.open(url)
 
-    token = None if token_file is None else read_token(token_file)
     watcher = None
     if watch:
         followed = Gallery.open_or_create(gallery_path)
@@ -130,15 +122,10 @@ def serve(
     with opened as gallery, suppress(KeyboardInterrupt):
         run(
             gallery,
-            host=host,
-            port=port,
             token=token,
-            insecure=insecure,
-            writable=writable,
-            strip_metadata=strip_metadata,
-            allow_hosts=allow_hosts,
             watcher=watcher,
             start_workers=partial(Workers, reopen, workers) if workers > 1 else None,
             announce=announce,
+            **options,
         )
     echo("stopped")

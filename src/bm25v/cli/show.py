@@ -1,116 +1,87 @@
-"""Images in the terminal, side by side with captions, as many per row as fit."""
+"""Images in the terminal as coloured text, side by side with captions, as many per row as fit."""
 
-import os
-import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from bm25v.cli.printing import cell_width, console, echo, shorten
+import numpy as np
+from numpy.typing import NDArray
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from bm25v.explanations.terminal import Cell, Pixels
+from bm25v import images
+from bm25v.cli.printing import console, echo
+from bm25v.display import one_line
+
+Pixels = NDArray[np.uint8]
 
 _GAP = 2  # columns between two images
-EXAMPLE_SIDE = 96  # pixels of an image that shows a word
-_EXAMPLE_COLUMNS = 36  # of such an image, at most
 _MAX_WIDTH = 200  # columns of a row, also where a line has no end
 
 
-class Box(NamedTuple):
-    """Cells of the terminal."""
-
-    columns: int
-    lines: int
-
-
 class Shown(NamedTuple):
-    """An image and the lines below it; without pixels, its place stays empty."""
+    """An image and the lines below it; without pixels, only these."""
 
-    pixels: "Pixels | None"
+    pixels: Pixels | None
     captions: Sequence[str]
 
 
 def can_show() -> bool:
     """Return whether standard output shows images; if not, say what to do instead."""
-    from bm25v.explanations.terminal import CHOICE
-
     out = console()
-    if os.environ.get(CHOICE) or (out.color_system is not None and not out.no_color):
-        return True
-    echo("note: this terminal has no colours to show images with: use -o", err=True)
-    return False
+    if out.color_system is None or out.no_color:
+        echo("note: this terminal has no colours to show images with: use -o", err=True)
+        return False
+    return True
 
 
-def thumbnail_box() -> Box:
-    """Return the size of a thumbnail; as coloured text, it needs more to be recognised."""
-    from bm25v.explanations.terminal import BLOCKS, choose_protocol
-
-    return Box(25, 12) if choose_protocol(os.environ) == BLOCKS else Box(18, 9)
-
-
-def show_examples(crops: "Sequence[Pixels]") -> None:
-    """Print images that show a word in one row, as large as the terminal allows."""
-    columns = (min(console().width, _MAX_WIDTH) + _GAP) // max(1, len(crops)) - _GAP
-    columns = max(1, min(columns, _EXAMPLE_COLUMNS))
-    show_images([Shown(pixels, ()) for pixels in crops], Box(columns, -(-columns // 2)))
-
-
-def show_images(shown: Sequence[Shown], box: Box) -> None:
-    """Print images, each in a box of at most that many cells, and its captions."""
-    from bm25v.explanations.terminal import BLOCKS, choose_protocol, draw_row
-
-    protocol = choose_protocol(os.environ)
-    width = min(console().width, _MAX_WIDTH)
-    columns = max(1, min(box.columns, width))
+def show_images(shown: Sequence[Shown], *, columns: int, lines: int) -> None:
+    """Print images, each in a box of at most that many cells, with captions."""
+    out = console()
+    width = min(out.width, _MAX_WIDTH)
+    columns = max(1, min(columns, width))
     per_row = max(1, (width + _GAP) // (columns + _GAP))
     for start in range(0, len(shown), per_row):
         row = shown[start : start + per_row]
-        pixels = [image.pixels for image in row]
-        if protocol == BLOCKS:
-            _print_blocks(pixels, columns, box.lines)
-        else:
-            sys.stdout.flush()
-            cells = {"columns": columns, "lines": box.lines, "gap": _GAP}
-            sys.stdout.write(draw_row(pixels, protocol, **cells, cell=_measure_cell()))
-            sys.stdout.flush()
+        table = Table.grid(padding=(0, _GAP, 0, 0))
+        for _ in row:
+            table.add_column(width=columns, justify="center", vertical="bottom")
+        drawn = [
+            draw_half_blocks(image.pixels, columns=columns, max_lines=lines)
+            if image.pixels is not None
+            else ""
+            for image in row
+        ]
+        table.add_row(*drawn)
         for captions in zip(*(image.captions for image in row), strict=True):
-            fitted = [_fit(caption, columns) for caption in captions]
-            echo((" " * _GAP).join(fitted).rstrip())
+            texts = map(one_line, captions)
+            table.add_row(
+                *(Text(t, justify="left", no_wrap=True, overflow="ellipsis") for t in texts)
+            )
+        out.print(table)
 
 
-def _print_blocks(row: "Sequence[Pixels | None]", columns: int, lines: int) -> None:
-    from rich.table import Table
+def draw_half_blocks(image_hwc: Pixels, *, columns: int, max_lines: int) -> Text:
+    """Return an image as coloured text: each character shows two pixels, one above the other.
 
-    from bm25v.explanations.terminal import draw_half_blocks
+    It has that many columns, or fewer if it would have more than `max_lines`.
 
-    table = Table.grid(padding=(0, _GAP, 0, 0))
-    for _ in row:
-        table.add_column(width=columns, justify="center", vertical="bottom")
-    table.add_row(
-        *(
-            "" if pixels is None else draw_half_blocks(pixels, columns=columns, max_lines=lines)
-            for pixels in row
-        )
-    )
-    console().print(table)
+    >>> shown = draw_half_blocks(np.zeros((40, 60, 3), np.uint8), columns=30, max_lines=12)
+    >>> lines = shown.plain.splitlines()
+    >>> len(lines), set(map(len, lines))
+    (10, {30})
+    """
+    height, width = image_hwc.shape[:2]
+    columns = max(1, min(columns, round(2 * max_lines * width / height)))
+    lines = max(1, round(columns * height / width / 2))
+    small = images.resize_image(image_hwc, width=columns, height=2 * lines)
+    text = Text()
+    for y in range(lines):
+        text.append("\n" if y else "")
+        for upper, lower in zip(small[2 * y].tolist(), small[2 * y + 1].tolist(), strict=True):
+            text.append("▀", Style(color=_rgb(upper), bgcolor=_rgb(lower)))
+    return text
 
 
-def _fit(caption: str, width: int) -> str:
-    short = shorten(caption, width)
-    return short + " " * (width - cell_width(short))
-
-
-def _measure_cell() -> "Cell":
-    """Return the size of a character, which sixels need; a usual one if it is not known."""
-    from bm25v.explanations.terminal import Cell
-
-    try:
-        import fcntl  # Windows: has none, and no terminal with sixels is detected there
-        import struct
-        import termios  # Windows: has none either
-
-        answer = fcntl.ioctl(sys.stdout.fileno(), termios.TIOCGWINSZ, bytes(8))
-        n_lines, n_columns, width, height = struct.unpack("HHHH", answer)
-    except (ImportError, OSError):  # Windows; or no terminal
-        return Cell()
-    return Cell(width // n_columns, height // n_lines) if width and height else Cell()
+def _rgb(pixel: list[int]) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*pixel)

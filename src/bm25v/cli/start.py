@@ -1,25 +1,20 @@
 """`bm25v demo` and `bm25v doctor`."""
 
 import importlib.metadata
-import importlib.util
 import platform
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from bm25v import __version__
-from bm25v.cli.options import PathType, json_option
-from bm25v.cli.printing import echo, make_columns, print_facts, print_json, print_table
+from bm25v.cli.options import FOLDER, json_option
+from bm25v.cli.printing import echo, emit, make_columns, print_facts, print_table
 from bm25v.display import display_path
 
 if TYPE_CHECKING:
     from bm25v.demo import DemoReport
-    from bm25v.pages.searches_page import LabelledSearch
-
-_LIBRARIES = ("numpy", "numba", "onnxruntime", "pillow", "safetensors", "jinja2")
-_EXTRAS = {"hf": "transformers", "train": "torch", "research": "faiss", "heic": "pillow_heif"}
 
 
 @click.command("demo")
@@ -27,7 +22,7 @@ _EXTRAS = {"hf": "transformers", "train": "torch", "research": "faiss", "heic": 
     "--folder",
     default="demo",
     show_default=True,
-    type=PathType(file_okay=False, path_type=Path),
+    type=FOLDER,
     help="The folder for the photos, the gallery and the report.",
 )
 @json_option
@@ -38,15 +33,18 @@ def demo(folder: Path, as_json: bool) -> None:
 
     with progress_bar() as progress:
         report = demo.run(folder, progress=progress, say=lambda line: echo(line, err=True))
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        _print_demo(report)
+    emit(report.to_dict, as_json, lambda: _print_demo(report))
 
 
 def _print_demo(report: "DemoReport") -> None:
     header = ("query", "species", "first hit", "its species", "cosine", "BM25", "agree")
-    rows = [_demo_row(search) for search in report.searches]
+    rows = []
+    for search in report.searches:
+        best = search.results[0]
+        cosine, bm25 = f"{best.dense:.3f}", f"{best.sparse:.2f}"
+        agree = f"{search.n_agree} of {len(search.results)}"
+        names = (Path(search.query).name, search.species, Path(best.path).name)
+        rows.append((*names, search.hit_species[0], cosine, bm25, agree))
     print_table(make_columns(header, rows, texts=header[:4]))
     hits, by_words = report.agreement, report.agreement_by_words
     echo()
@@ -56,28 +54,11 @@ def _print_demo(report: "DemoReport") -> None:
     )
     echo(f"by words alone, without dense vectors: {by_words.first} and {by_words.all}")
     echo(f"report: {display_path(str(report.page))}")
-    if report.drawing is not None:
-        echo(f"one explanation: {display_path(str(report.drawing))}")
+    echo(f"one explanation: {display_path(str(report.drawing))}")
     echo()
     echo("try it yourself:")
     for command in report.commands:
         echo(f"  {command}")
-
-
-def _demo_row(search: "LabelledSearch") -> tuple[str, ...]:
-    query = (Path(search.query).name, search.labels.get(search.query, ""))
-    if not search.results.hits:
-        return (*query, "none", "", "", "", "0 of 0")
-    best = search.results[0]
-    agree = sum(search.agrees(hit) is True for hit in search.results)
-    return (
-        *query,
-        Path(best.path).name,
-        search.labels.get(best.path, ""),
-        f"{best.dense:.3f}",
-        f"{best.sparse:.2f}",
-        f"{agree} of {len(search.results)}",
-    )
 
 
 @click.command("doctor")
@@ -87,37 +68,29 @@ def doctor(as_json: bool) -> None:
 
     Precompiled loops make the first search in a large gallery fast.
     """
-    facts = _collect_facts()
-    if as_json:
-        print_json(facts)
-        return
-    print_facts(
-        {
-            name: [f"{key} {detail}" for key, detail in value.items()]
-            if isinstance(value, dict)
-            else value
-            for name, value in facts.items()
-        }
-    )
-
-
-def _collect_facts() -> dict[str, Any]:
     from bm25v.backbones import downloads
     from bm25v.backbones.onnx import SPECS
+    from bm25v.extras import list_extras
     from bm25v.vocabulary.vocabulary import Vocabulary, shipped_names
 
-    extras = {name: importlib.util.find_spec(module) for name, module in _EXTRAS.items()}
+    libraries = ("numpy", "numba", "onnxruntime", "pillow", "safetensors", "jinja2")
+    extras = list_extras()
     cached = {n: downloads.cached_path(spec.file).is_file() for n, spec in SPECS.items()}
-    return {
+    facts: dict[str, str | dict[str, str]] = {
         "bm25v": __version__,
         "python": f"{platform.python_version()} on {platform.platform()}",
-        "libraries": {name: importlib.metadata.version(name) for name in _LIBRARIES},
-        "extras": {name: "installed" if spec else "absent" for name, spec in extras.items()},
+        "libraries": {name: importlib.metadata.version(name) for name in libraries},
+        "extras": {name: "installed" if here else "absent" for name, here in extras.items()},
         "models": str(downloads.models_folder()),
         "backbones": {name: "here" if here else "not here" for name, here in cached.items()},
         "vocabularies": {name: Vocabulary.load(name).fingerprint for name in shipped_names()},
         "compiler": _precompile(),
     }
+    lines = {
+        name: value if isinstance(value, str) else [f"{key} {text}" for key, text in value.items()]
+        for name, value in facts.items()
+    }
+    emit(facts, as_json, lambda: print_facts(lines))
 
 
 def _precompile() -> str:

@@ -1,9 +1,7 @@
-"""The same search on other people's distributed engines; today Qdrant.
+"""Collections in Qdrant, at an address such as `qdrant://host:6334/images`.
 
-In: an address, such as `qdrant://host:6334/images`. Out: a `SearchEngine` of `search.contract`, and
-a writer. First-stage scores are those of BM25 with live IDF, which the query carries, and a frozen
-average length, which is part of the stored values. Not this package's job: both stages of a
-search, contributions and explanations, which are the same for every engine.
+First-stage scores are those of BM25 with live IDF, which the query carries, and a frozen average
+length, which is part of the stored values.
 """
 
 import os

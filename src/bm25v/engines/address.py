@@ -8,7 +8,7 @@ import os
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidOption
 
 API_KEY = "BM25V_QDRANT_API_KEY"  # environment variable
 _SCHEMES = {"qdrant": False, "qdrants": True}
@@ -17,8 +17,6 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 class Address(NamedTuple):
-    """Where a collection is."""
-
     host: str
     port: int
     collection: str
@@ -42,15 +40,17 @@ def parse_address(url: str) -> Address:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port or _PORT
     except ValueError as error:
-        raise WrongUse(f"engine {url!r}: {error}") from None
+        raise InvalidOption(f"engine {url!r}: {error}") from None
     collection, options = parts.path.strip("/"), parse_qs(parts.query, keep_blank_values=True)
     if parts.password is not None or parts.username is not None:
-        raise WrongUse(f"a password in the address of an engine: set {API_KEY} instead")
+        raise InvalidOption(f"a password in the address of an engine: set {API_KEY} instead")
     if parts.scheme not in _SCHEMES or not host or not collection or "/" in collection:
-        raise WrongUse(f"engine {url!r}: give an address such as qdrant://host:6334/images")
+        raise InvalidOption(f"engine {url!r}: give an address such as qdrant://host:6334/images")
     vocabulary = options.pop("vocabulary", [None])[-1]
     if options:
-        raise WrongUse(f"engine {url!r}: {', '.join(options)}: the only option is vocabulary=PATH")
+        raise InvalidOption(
+            f"engine {url!r}: {', '.join(options)}: the only option is vocabulary=PATH"
+        )
     return Address(host, port, collection, _SCHEMES[parts.scheme], vocabulary)
 
 
@@ -58,5 +58,5 @@ def read_api_key(address: Address) -> str | None:
     """Return the key of the server; it is not sent unencrypted to another machine."""
     key = os.environ.get(API_KEY) or None
     if key is not None and not address.tls and address.host not in _LOCAL:
-        raise WrongUse(f"{API_KEY} is set, and {address} is not encrypted: give qdrants://")
+        raise InvalidOption(f"{API_KEY} is set, and {address} is not encrypted: give qdrants://")
     return key

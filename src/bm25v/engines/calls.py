@@ -1,13 +1,12 @@
 """The few calls to Qdrant that are used, each tried again if it failed for a passing reason.
 
-In: a client of `qdrant-client`, or what has the same methods. Out: its values, or an `EngineError`
-in one line. All calls can be repeated without harm: points are written under ids that depend only
-on the image. Not this module's job: what the points mean.
+All calls can be repeated without harm: points are written under ids that depend only on the image.
 """
 
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import grpc
@@ -21,7 +20,7 @@ ATTEMPTS = 5
 SCROLL_POINTS = 1_000  # of one call
 
 _VALUES = 100_000  # that are counted at most
-_FIRST_PAUSE = 0.2  # seconds before the second attempt, doubled each time
+FIRST_PAUSE = 0.2  # seconds before the second attempt, doubled each time
 _SECONDS = 60  # until a call is given up
 _PASSING = (
     grpc.StatusCode.UNAVAILABLE,
@@ -61,7 +60,6 @@ class Calls:
         self._client, self.collection, self.where = client, collection, where
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()
 
     def of(self, collection: str) -> "Calls":
@@ -69,12 +67,17 @@ class Calls:
         return Calls(self._client, collection, self.where)
 
     def exists(self) -> bool:
-        """Return whether the collection exists."""
         return bool(self._call(self._client.collection_exists))
 
     def create(self, **options: Any) -> None:
-        """Create the collection."""
-        self._call(self._client.create_collection, **options)
+        attempts = count()
+
+        def create_once(**values: Any) -> None:
+            # An attempt whose answer was lost may have created it.
+            if next(attempts) == 0 or not self.exists():
+                self._client.create_collection(**values)
+
+        self._call(create_once, **options)
 
     def index_payload(self, field: str, schema: Any) -> None:
         """Let filters by a field of the payload use an index."""
@@ -83,29 +86,23 @@ class Calls:
         )
 
     def upsert(self, points: Sequence[models.PointStruct]) -> None:
-        """Write points; those with the same ids are replaced."""
         self._call(self._client.upsert, points=list(points), wait=True)
 
     def replace_vectors(self, points: Sequence[models.PointVectors]) -> None:
-        """Replace some vectors of points."""
         self._call(self._client.update_vectors, points=list(points), wait=True)
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Delete points."""
         selector = models.PointIdsList(points=list(ids))
         self._call(self._client.delete, points_selector=selector, wait=True)
 
     def retrieve(
-        self, ids: Sequence[str], fields: Sequence[str] | bool, *, vectors: Sequence[str] = ()
+        self, ids: Sequence[str], fields: list[str] | bool, *, vectors: list[str] | bool = False
     ) -> list[Any]:
         """Return those of some points that exist, in any order, with some fields of the payload."""
         if not ids:
             return []
         records: list[Any] = self._call(
-            self._client.retrieve,
-            ids=list(ids),
-            with_payload=fields if isinstance(fields, bool) else list(fields),
-            with_vectors=list(vectors) or False,
+            self._client.retrieve, ids=list(ids), with_payload=fields, with_vectors=vectors
         )
         return records
 
@@ -122,47 +119,37 @@ class Calls:
         using: str,
         limit: int,
         conditions: models.Filter | None,
-        fields: Sequence[str] | bool,
+        fields: list[str] | bool,
     ) -> list[Any]:
         """Return the best points, exactly, with their scores and some fields of the payload."""
-        response = self._call(
-            self._client.query_points,
-            query=vector,
-            using=using,
-            limit=limit,
-            query_filter=conditions,
-            search_params=_EXACT,
-            with_payload=fields if isinstance(fields, bool) else list(fields),
+        return self._query_points(
+            query=vector, using=using, limit=limit, query_filter=conditions, with_payload=fields
         )
-        points: list[Any] = response.points
-        return points
 
     def page(self, conditions: models.Filter | None, offset: int, limit: int) -> list[str]:
         """Return the ids of a part of the points that meet some conditions, by id."""
-        response = self._call(
-            self._client.query_points,
-            limit=limit,
-            offset=offset,
-            query_filter=conditions,
-            search_params=_EXACT,
-            with_payload=False,
+        points = self._query_points(
+            limit=limit, offset=offset, query_filter=conditions, with_payload=False
         )
-        return [str(point.id) for point in response.points]
+        return [str(point.id) for point in points]
+
+    def _query_points(self, **options: Any) -> list[Any]:
+        response = self._call(self._client.query_points, search_params=_EXACT, **options)
+        points: list[Any] = response.points
+        return points
 
     def count_values(self, field: str, conditions: models.Filter | None) -> dict[str, int]:
-        """Return how many points have each value of an indexed field, under some conditions."""
         response = self._call(
             self._client.facet, key=field, facet_filter=conditions, limit=_VALUES, exact=True
         )
         return {str(hit.value): int(hit.count) for hit in response.hits}
 
     def count(self, conditions: models.Filter | None) -> int:
-        """Return how many points meet some conditions."""
         count = self._call(self._client.count, count_filter=conditions, exact=True)
         return int(count.count)
 
     def scroll(
-        self, conditions: models.Filter | None, fields: Sequence[str] | bool
+        self, conditions: models.Filter | None, fields: list[str] | bool
     ) -> Iterator[list[Any]]:
         """Yield all points that meet some conditions, by id, in parts."""
         offset = None
@@ -172,7 +159,7 @@ class Calls:
                 scroll_filter=conditions,
                 limit=SCROLL_POINTS,
                 offset=offset,
-                with_payload=fields if isinstance(fields, bool) else list(fields),
+                with_payload=fields,
                 with_vectors=False,
             )
             if records:
@@ -181,7 +168,9 @@ class Calls:
                 return
 
     def _call(self, function: Callable[..., Any], **values: Any) -> Any:
-        for attempt in range(ATTEMPTS):
+        attempt = 0
+        while True:
+            attempt += 1
             try:
                 return function(collection_name=self.collection, **values)
             except Exception as error:
@@ -190,14 +179,13 @@ class Calls:
                     raise
                 if not is_passing:
                     raise EngineError(f"{self.where}: {reason}") from error
-                if attempt == ATTEMPTS - 1:
+                if attempt == ATTEMPTS:
                     raise EngineError(
                         f"{self.where} failed {ATTEMPTS} times: {reason}; is the server running at "
                         "this port, that of gRPC, and are all its shards?"
                     ) from error
                 _log.info("%s: %s; trying again", self.where, reason)
-                time.sleep(_FIRST_PAUSE * 2**attempt)
-        raise AssertionError
+                time.sleep(FIRST_PAUSE * 2 ** (attempt - 1))
 
 
 def _read_error(error: Exception) -> tuple[str | None, bool]:

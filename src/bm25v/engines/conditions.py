@@ -1,11 +1,10 @@
-"""A filter of a query in, conditions on the payload of points out.
+"""The filters of a query as conditions on the payload of points.
 
 Every condition that Qdrant knows is checked there, exactly. Patterns of paths it does not know: the
 paths are read, and those that match become a list of ids.
 """
 
 import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,37 +13,36 @@ from qdrant_client import models
 from bm25v.engines.calls import Calls
 from bm25v.engines.points import FOLDERS, WORDS, point_id, read_path, to_text
 from bm25v.gallery.records import to_seconds
-from bm25v.gallery.selection import ImageFilter, is_pattern, time_bounds
-from bm25v.images import matches_pattern
+from bm25v.gallery.selection import (
+    ImageFilter,
+    folder_of_pattern,
+    has_pattern,
+    is_pattern,
+    time_bounds,
+)
 from bm25v.search.filters import RowFilter
 
 
-def select(wanted: ImageFilter, calls: Calls) -> models.Filter | None:
+def select(image_filter: ImageFilter, calls: Calls) -> models.Filter | None:
     """Return the conditions of a filter by folder, date and size; None if there are none."""
-    if not wanted:
+    if not image_filter:
         return None
     must: list[Any] = []
-    if wanted.folders:
-        must.append(models.Filter(should=_in_folders(wanted.folders, calls)))
-    for size, side in ((wanted.min_size, "gte"), (wanted.max_size, "lte")):
+    if image_filter.folders:
+        must.append(models.Filter(should=_in_folders(image_filter.folders, calls)))
+    for size, side in ((image_filter.min_size, "gte"), (image_filter.max_size, "lte")):
         if size is not None:
             must += [
                 _range(key, **{side: n}) for key, n in zip(("width", "height"), size, strict=True)
             ]
-    if wanted.dates is not None:
-        taken = (to_seconds(wanted.dates.start), to_seconds(wanted.dates.end))
-        by_file = [bound // 10**9 for bound in time_bounds(wanted.dates)]
+    if image_filter.dates is not None:
+        taken = (to_seconds(image_filter.dates.start), to_seconds(image_filter.dates.end))
+        by_file = [bound // 10**9 for bound in time_bounds(image_filter.dates)]
         has_no_date = models.IsEmptyCondition(is_empty=models.PayloadField(key="taken"))
         by_time: list[Any] = [has_no_date, _range("seconds", gte=by_file[0], lt=by_file[1])]
         by_camera = _range("taken", gte=taken[0], lt=taken[1])
         must.append(models.Filter(should=[by_camera, models.Filter(must=by_time)]))
     return models.Filter(must=must)
-
-
-def without_metadata() -> models.Filter:
-    """Return the conditions of images whose date and size are not known."""
-    fields = (models.PayloadField(key=key) for key in ("taken", "width"))
-    return models.Filter(must=[models.IsEmptyCondition(is_empty=field) for field in fields])
 
 
 def to_conditions(row_filter: RowFilter) -> models.Filter | None:
@@ -59,7 +57,6 @@ def to_conditions(row_filter: RowFilter) -> models.Filter | None:
 
 
 def own_images(ids: Sequence[str], contents: Sequence[bytes]) -> tuple[Any, ...]:
-    """Return the conditions that hold for the query's own images and their copies."""
     conditions: list[Any] = [models.HasIdCondition(has_id=list(ids))] if ids else []
     if contents:
         conditions.append(_has("content", sorted(content.hex() for content in contents)))
@@ -67,19 +64,16 @@ def own_images(ids: Sequence[str], contents: Sequence[bytes]) -> tuple[Any, ...]
 
 
 def at_or_below(paths: Sequence[str]) -> list[Any]:
-    """Return the conditions that hold for images at some paths, and in these folders."""
     ids: list[Any] = [point_id(path) for path in paths]
     return [_has(FOLDERS, list(map(to_text, paths))), models.HasIdCondition(has_id=ids)]
 
 
 def with_ids(ids: Sequence[str]) -> models.Filter:
-    """Return the condition of being one of some points."""
     condition = models.HasIdCondition.model_construct(has_id=list(ids))  # they are many: unchecked
     return models.Filter.model_construct(must=[condition])
 
 
 def with_any_word(words: Sequence[int], conditions: models.Filter | None) -> models.Filter:
-    """Return conditions, and that of having one of some words."""
     others = [] if conditions is None else [conditions]
     return models.Filter(must=[_has(WORDS, list(words)), *others])
 
@@ -88,21 +82,16 @@ def _in_folders(folders: Sequence[str], calls: Calls) -> list[Any]:
     plain = [name.rstrip(os.sep) for name in folders if not is_pattern(name)]
     conditions: list[Any] = at_or_below(plain) if plain else []
     for pattern in filter(is_pattern, folders):
-        literal = re.split(r"[*?]", pattern, maxsplit=1)[0]
-        folder = literal.rpartition(os.sep)[0] if os.path.isabs(literal) else ""
+        folder = folder_of_pattern(pattern)
         below = models.Filter(must=[_has(FOLDERS, [to_text(folder)])]) if folder else None
         ids: list[Any] = [
             record.id
             for records in calls.scroll(below, ["path", "bytes"])
             for record in records
-            if matches_pattern(_posix(read_path(record.payload)), (pattern.replace(os.sep, "/"),))
+            if has_pattern(read_path(record.payload), pattern)
         ]
         conditions.append(models.HasIdCondition(has_id=ids))
     return conditions
-
-
-def _posix(path: str) -> str:
-    return path.replace(os.sep, "/").lstrip("/")
 
 
 def _has(key: str, values: Sequence[Any]) -> models.FieldCondition:

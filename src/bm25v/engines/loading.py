@@ -1,44 +1,46 @@
-"""A gallery or a folder of bags goes into a collection in Qdrant.
+"""Brings images into a collection in Qdrant: those of a gallery, of a folder of bags, or new ones.
 
-In: images with their bags. Out: a collection, which is created if there is none. Loading again
-writes only what has changed, so that a load that was killed is repeated. Not this module's job: how
-points are written (`writer`).
+Loading again writes only what has changed, so that a load that was killed is repeated. New images
+are encoded before the collection is marked as written to, so that others wait only while points are
+written.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 
-from bm25v.backbones.paired import PairedBackbone
 from bm25v.engines.address import Address
 from bm25v.engines.calls import Calls, connect
+from bm25v.engines.fetched import read_records
+from bm25v.engines.points import point_id
+from bm25v.engines.qdrant import QdrantEngine
 from bm25v.engines.state import CollectionState, read_state
 from bm25v.engines.writer import Added, QdrantWriter, create_collection
-from bm25v.errors import WrongUse
-from bm25v.exchange.bags import BagSettings, ImageBags
-from bm25v.exchange.galleries import (
-    check_full_bags,
-    load_vocabulary,
-    read_images,
-    read_unchanged,
-)
+from bm25v.errors import ImageError, InvalidOption
+from bm25v.exchange.bags import ImageBags, check_same_bags
+from bm25v.exchange.galleries import read_images, read_unchanged
 from bm25v.exchange.parquet import BagFolder
-from bm25v.gallery.records import Calibration
+from bm25v.gallery.encoding import EncodedImage, encode_images
+from bm25v.gallery.indexing import Failure, IndexReport, check_named_images, check_workers
+from bm25v.gallery.records import Calibration, Meta
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
+from bm25v.images import ImageInput
 from bm25v.index.bm25 import Statistics
 from bm25v.progress import Progress, no_progress
-from bm25v.vocabulary import Vocabulary
+from bm25v.threads import available_cpus, one_blas_thread
 
 BATCH_IMAGES = 512
+_NEW_IMAGES = 256  # that are encoded, then written together
 
 
 @dataclass(frozen=True)
-class Origin:
+class LoadSource:
     """What the images of a load have in common."""
 
-    settings: BagSettings
-    own_dim: int  # of the dense vectors of the vocabulary's own backbone
+    meta: Meta
     average_length: float  # of the bags of the index
     n_images: int  # for the progress
     calibration: Calibration | None = None
@@ -54,15 +56,11 @@ def load_gallery(
     replicas: int | None = None,
     progress: Progress = no_progress,
 ) -> Added:
-    """Write all images of a gallery to a collection."""
-
     def load(snapshot: Snapshot) -> Added:
-        check_full_bags(store, snapshot)
         statistics, vocabulary = snapshot.searcher.statistics, store.vocabulary
         others = dict(store.names.merge_others(vocabulary.word_names))
-        origin = Origin(
-            BagSettings(store.catalog.meta, snapshot.state.full_bags),
-            _own_dim(vocabulary),
+        source = LoadSource(
+            store.catalog.meta,
             statistics.average_or_one,
             statistics.n,
             snapshot.state.calibration,
@@ -71,8 +69,9 @@ def load_gallery(
         )
         with read_unchanged(store, snapshot):
             images = (image for part in read_images(store, snapshot) for image in part)
-            options = {"shards": shards, "replicas": replicas}
-            return load_images(calls, origin, images, **options, progress=progress)
+            return load_images(
+                calls, source, images, shards=shards, replicas=replicas, progress=progress
+            )
 
     return store.read(load)
 
@@ -81,29 +80,19 @@ def load_folder(
     calls: Calls,
     folder: BagFolder,
     *,
-    vocabulary: str | None = None,
     shards: int | None = None,
     replicas: int | None = None,
     progress: Progress = no_progress,
 ) -> Added:
-    """Write all images of a folder of bags to a collection; unreadable ones are left out.
-
-    The vocabulary is needed only for dense vectors of two backbones, if it is not where the folder
-    says.
-    """
-    settings, meta = folder.settings, folder.settings.meta
-    own_dim = meta.dense_dim
-    if meta.second_backbone:
-        own_dim = _own_dim(load_vocabulary(meta, vocabulary).with_dense(meta.second_backbone))
-    origin = Origin(settings, own_dim, folder.average_length() or 1.0, folder.n_rows)
+    """Write all images of a folder of bags to a collection; unreadable ones are left out."""
+    source = LoadSource(folder.meta, folder.average_length() or 1.0, folder.n_rows)
     images = (image for batch in folder.batches() for image in batch.images)
-    options = {"shards": shards, "replicas": replicas}
-    return load_images(calls, origin, images, **options, progress=progress)
+    return load_images(calls, source, images, shards=shards, replicas=replicas, progress=progress)
 
 
 def load_images(
     calls: Calls,
-    origin: Origin,
+    source: LoadSource,
     images: Iterable[ImageBags],
     *,
     shards: int | None = None,
@@ -113,51 +102,80 @@ def load_images(
     """Write images to a collection, which is created if there is none."""
     if calls.exists():
         if shards is not None or replicas is not None:
-            raise WrongUse(f"{calls.where} exists: shards and replicas are chosen at its creation")
-        _check_equal(read_state(calls), origin, calls.where)
+            raise InvalidOption(
+                f"{calls.where} exists: shards and replicas are chosen at its creation"
+            )
+        known, meta = read_state(calls).meta, source.meta
+        check_same_bags(known, meta, calls.where, "what is loaded")
+        if known.parameters != meta.parameters:
+            raise InvalidOption(
+                f"{calls.where} has k1 = {known.k1}, b = {known.b}, not {meta.k1} and {meta.b}: "
+                "choose another collection"
+            )
     else:
-        create_collection(calls, _first_state(origin), shards=shards, replicas=replicas)
+        empty = Statistics.empty(source.meta.n_words)
+        state = CollectionState(source.meta, empty, empty, source.average_length)
+        create_collection(calls, state, shards=shards, replicas=replicas)
     total = Added()
     with QdrantWriter(calls) as writer:
-        for batch in _in_batches(images):
+        left = iter(images)
+        while batch := list(islice(left, BATCH_IMAGES)):
             total = total.plus(writer.add(batch))
-            progress("loading", sum(total), max(origin.n_images, sum(total)))
-        if origin.names is not None:
-            names = {**writer.state.names, **origin.names}  # some may be given in the collection
-            others, calibration = origin.other_names, origin.calibration
+            progress("loading", sum(total), max(source.n_images, sum(total)))
+        if source.names is not None:
+            names = {**writer.state.names, **source.names}  # some may be given in the collection
+            others, calibration = source.other_names, source.calibration
             writer.describe(names=names, other_names=others, calibration=calibration)
     return total
 
 
 def open_calls(address: Address) -> Calls:
-    """Return the calls about the collection at an address."""
     return Calls(connect(address), address.collection, str(address))
 
 
-def _own_dim(vocabulary: Vocabulary) -> int:
-    backbone = vocabulary.backbone
-    return backbone.first.dense_dim if isinstance(backbone, PairedBackbone) else backbone.dense_dim
+def add_images(
+    writer: QdrantWriter,
+    engine: QdrantEngine,
+    named: Iterable[tuple[str, ImageInput]],
+    *,
+    total: int,
+    workers: int | None,
+    progress: Progress,
+) -> IndexReport:
+    """Add images, or replace those that have their ids; the same content is left as it is."""
+    start, report, n_done = time.perf_counter(), IndexReport(), 0
+    check_workers(workers)
+    images = check_named_images(named)
+    n_threads = workers or available_cpus()
+    encoded = encode_images(images, engine.vocabulary, lambda _: None, n_threads, progress)
+    with one_blas_thread(), closing(encoded):
+        while batch := list(islice(encoded, _NEW_IMAGES)):
+            images_read = []
+            for path, outcome in batch:
+                if isinstance(outcome, ImageError):
+                    report.failed.append(Failure(path, str(outcome)))
+                else:
+                    images_read.append(outcome)
+            _write_changed(writer, engine, images_read, report)
+            n_done += len(batch)
+            progress("indexing", n_done, max(n_done, total))
+    report.seconds = time.perf_counter() - start
+    return report
 
 
-def _in_batches(images: Iterable[ImageBags]) -> Iterator[list[ImageBags]]:
-    left = iter(images)
-    while batch := list(islice(left, BATCH_IMAGES)):
-        yield batch
-
-
-def _first_state(origin: Origin) -> CollectionState:
-    empty = Statistics.empty(origin.settings.meta.n_words)
-    meta, full_bags = origin.settings.meta, origin.settings.full_bags
-    return CollectionState(meta, full_bags, origin.own_dim, empty, empty, origin.average_length)
-
-
-def _check_equal(state: CollectionState, origin: Origin, where: str) -> None:
-    """Raise an error unless images of both can be in one collection."""
-    settings = BagSettings(state.meta, state.full_bags)
-    settings.check_equal(origin.settings, where, "what is loaded")
-    own, other = state.meta, origin.settings.meta
-    if own.parameters != other.parameters:
-        raise WrongUse(
-            f"{where} has k1 = {own.k1}, b = {own.b}, not {other.k1} and {other.b}: choose another "
-            "collection"
-        )
+def _write_changed(
+    writer: QdrantWriter, engine: QdrantEngine, images: Sequence[EncodedImage], report: IndexReport
+) -> None:
+    known = read_records(engine.calls, [point_id(image.file.path) for image in images])
+    contents = {record.path: record.content for record in known.values()}
+    changed = [
+        ImageBags(file, encoding.bag, encoding.full_bag, encoding.dense_e.astype("float16"))
+        for file, encoding in images
+        if encoding is not None and contents.get(file.path) != file.content
+    ]
+    report.unchanged += len(images) - len(changed)
+    if changed:
+        with writer:
+            added, updated, _ = writer.add(changed)
+        report.added += added
+        report.updated += updated

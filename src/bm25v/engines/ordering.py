@@ -1,8 +1,4 @@
-"""What orders all images of a collection by directions of dense vectors: a cosine, terms, or both.
-
-In: a vector and the terms of a text. Out: scores, and by how much those of Qdrant may be wrong. Not
-this module's job: which images are compared (`view`).
-"""
+"""The order of all images of a collection by a cosine, by the terms of a text, or by both."""
 
 from collections.abc import Sequence
 
@@ -13,14 +9,16 @@ from bm25v.search.concepts import ConceptTerm
 from bm25v.search.contract import Rows, Vectors
 
 _COSINE_ERROR = 1e-5  # of a cosine that Qdrant computes
+_HALF_ERROR = 5e-4  # of one with a half of the vectors: rounded to float16, halves differ in length
 _ONE = np.float32(1)
 
 
 class Order:
-    """What orders all images: a cosine, terms of a text, or both.
+    """Scores all images.
 
-    The score grows with the cosine of each direction; those of an excluded term are turned round.
-    `slack` is by how much other parts of a score, such as words, may differ between two images.
+    The score grows with the cosine of each direction; those of an excluded term are reversed.
+    `slack` is by how much other parts of a score, such as words, may differ between two images,
+    `dim` the size of the vectors of points.
     """
 
     def __init__(
@@ -29,22 +27,26 @@ class Order:
         terms: Sequence[ConceptTerm],
         weight: float,
         slack: float,
+        dim: int,
     ) -> None:
         self._dense_e, self._terms, self._weight, self.slack = dense_e, terms, weight, slack
         own = [] if dense_e is None else [dense_e]
-        turned = [sign * w for t in terms for sign in (_sign(t),) for w in t.weights_ce]
-        directions = {vector.tobytes(): vector for vector in (*own, *turned)}
+        of_terms = [_sign(term) * weights_e for term in terms for weights_e in term.weights_ce]
+        directions = {vector.tobytes(): vector for vector in (*own, *of_terms)}
         self.directions: list[NDArray[np.float32]] = list(directions.values())
-        lengths = weight * sum(float(np.linalg.norm(vector)) for vector in turned)
-        self.largest_error = _COSINE_ERROR * (len(own) + lengths)
+        lengths = weight * sum(float(np.linalg.norm(vector)) for vector in of_terms)
+        is_whole = all(len(vector) == dim for vector in self.directions)
+        error = _COSINE_ERROR if is_whole else _HALF_ERROR
+        self.largest_error = error * (len(own) + lengths)
 
     def score(self, vectors: Vectors, n: int) -> NDArray[np.float64]:
-        """Return the score of each of the first n rows."""
         rows, scores = np.arange(n), np.zeros(n)
         if self._dense_e is not None:
             scores += vectors.cosines(self._dense_e, rows)
         for term in self._terms:
-            scores += self._weight * term.log_probabilities(_turn(vectors, _sign(term)), rows)
+            if isinstance(vectors, KnownCosines):
+                vectors = vectors.with_sign(_sign(term))
+            scores += self._weight * term.log_probabilities(vectors, rows)
         return scores
 
 
@@ -64,11 +66,9 @@ class KnownCosines:
         }
 
     def cosines(self, query_e: NDArray[np.float32], rows: Rows) -> NDArray[np.float32]:
-        """Return the cosine of a direction and each of some rows."""
         return self._sign * self._known[(self._sign * query_e).tobytes()][rows]
 
-    def turned(self, sign: np.float32) -> "KnownCosines":
-        """Return the same for a term whose directions have this sign."""
+    def with_sign(self, sign: np.float32) -> "KnownCosines":
         other = KnownCosines((), (), sign)
         other._known = self._known
         return other
@@ -76,7 +76,3 @@ class KnownCosines:
 
 def _sign(term: ConceptTerm) -> np.float32:
     return -_ONE if term.is_excluded else _ONE
-
-
-def _turn(vectors: Vectors, sign: np.float32) -> Vectors:
-    return vectors.turned(sign) if isinstance(vectors, KnownCosines) else vectors

@@ -1,12 +1,12 @@
-"""An image ↔ a point of Qdrant: its id, vectors and payload.
+"""An image as a point of Qdrant: its id, vectors and payload.
 
 A point has the sparse vector `words`, whose values are the saturated term frequencies of the index
 bag under the frozen average length; the vector `dense`; and a payload with what filters, the second
-stage and explanations need. Bags are rows of a gallery's files, in base64. Not this module's job:
-statistics, and calls to the server.
+stage and explanations need. Bags are rows of a gallery's files, in base64.
 """
 
 import hashlib
+import math
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,20 +22,20 @@ from qdrant_client import models
 from bm25v.errors import EngineError
 from bm25v.exchange.bags import ImageBags
 from bm25v.gallery.file_state import FileState
-from bm25v.gallery.records import FullBagState, ImageRecord, Meta
+from bm25v.gallery.records import ImageRecord, Meta
 from bm25v.gallery.rows import RowArray, bag_layout, full_bag_layout, write_bag, write_full_bag
 from bm25v.gallery.selection import list_folders
 from bm25v.index.bm25 import Statistics, saturation
-from bm25v.vocabulary.bag import LEVELS, dequantise, expand_bag
+from bm25v.vocabulary.bag import LEVELS, dequantise
 
 if TYPE_CHECKING:
     from bm25v.engines.state import CollectionState
 
-SPARSE, DENSE, OWN = "words", "dense", "own"  # vectors; `own` only beside those of two backbones
+SPARSE, DENSE = "words", "dense"  # vectors
 WORDS = "words"  # payload: all words of an image, for filters
 FOLDERS = "folders"
 BAGS = "bags"  # payload: both bags of an image, in base64
-RECORD = ("path", "bytes", "content", "size", "mtime_ns", "width", "height", "taken")
+RECORD = ["path", "bytes", "content", "size", "mtime_ns", "width", "height", "taken"]
 
 _NAMESPACE = uuid.UUID("5f1bd26c-2a0b-5b0e-9f29-0f6cf3f5a3c1")
 
@@ -44,11 +44,10 @@ _NAMESPACE = uuid.UUID("5f1bd26c-2a0b-5b0e-9f29-0f6cf3f5a3c1")
 class FrozenStatistics(Statistics):
     """Statistics with live document frequencies and the average length of the stored values."""
 
-    frozen_average: float = 1.0
+    frozen_average: float = 1.0  # that stored values were computed with
 
     @property
     def average_length(self) -> float:
-        """The average length that stored values were computed with."""
         return self.frozen_average
 
 
@@ -59,19 +58,14 @@ class StoredBags(NamedTuple):
 
     @property
     def bags(self) -> RowArray:
-        """The bags of the index."""
         return self.rows["bag"]
 
     @property
-    def full(self) -> RowArray | None:
-        """The full bags; None if there are none."""
-        return self.rows["full"] if "full" in (self.rows.dtype.names or ()) else None
+    def full(self) -> RowArray:
+        return self.rows["full"]
 
     def count_words(self, n_words: int) -> tuple[Statistics, Statistics]:
-        """Return the statistics of both kinds of bags."""
         own = Statistics.count(self.bags["words"], self.bags["tf"], n_words)
-        if self.full is None:
-            return own, Statistics.empty(n_words)
         tf_nk = LEVELS[self.full["levels"]]
         return own, Statistics.count(self.full["words"], tf_nk, n_words)
 
@@ -85,45 +79,36 @@ def point_id(key: str) -> str:
     return str(uuid.uuid5(_NAMESPACE, os.fsencode(key).decode("latin-1")))
 
 
-def plan_rows(meta: Meta, full_bags: FullBagState | None) -> np.dtype[np.void]:
-    """Return the layout of the rows in which the bags of a collection are stored."""
-    fields = [("bag", np.dtype(bag_layout(meta.k_post, meta.n_words)))]
-    if full_bags is not None:
-        layout = full_bag_layout(full_bags.k, meta.n_words, full_bags.n_patches)
-        fields.append(("full", np.dtype(layout)))
-    unused = -sum(dtype.itemsize for _, dtype in fields) % 3  # so that base64 has no padding
-    return np.dtype([*fields, ("unused", np.dtype((np.void, unused)))])
+def plan_rows(meta: Meta) -> np.dtype[np.void]:
+    bag = bag_layout(meta.k_post, meta.n_words)
+    full = full_bag_layout(meta.k_full, meta.n_words, meta.n_patches)
+    unused = -(bag.itemsize + full.itemsize) % 3  # so that base64 has no padding
+    return np.dtype([("bag", bag), ("full", full), ("unused", np.dtype((np.void, unused)))])
 
 
 def fill_rows(images: Sequence[ImageBags], layout: np.dtype[np.void]) -> StoredBags:
-    """Return the bags of some images as rows."""
     stored = StoredBags(np.zeros(len(images), dtype=layout))
-    bags, full = stored.bags, stored.full
     for i, image in enumerate(images):
-        write_bag(bags[i], image.bag)
-        if full is not None:
-            write_full_bag(full[i], image.full_bag or expand_bag(image.bag))
+        write_bag(stored.bags[i], image.bag)
+        write_full_bag(stored.full[i], image.full_bag)
     return stored
 
 
 def make_points(
     images: Sequence[ImageBags], stored: StoredBags, state: "CollectionState"
 ) -> list[models.PointStruct]:
-    """Return the points of some images."""
     sparse = sparse_vectors(stored.bags, state, state.average_length)
-    words = _list_words(stored)
+    words_nk, used_nk = stored.full["words"], stored.full["levels"] > 0
     points = []
     for i, image in enumerate(images):
         dense_e = np.asarray(image.dense_e, dtype=np.float32)
         if len(dense_e) != state.meta.dense_dim or not np.isfinite(dense_e).all():
             raise EngineError(f"{image.file.path}: its dense vector is damaged; index it again")
         vectors: dict[str, Any] = {DENSE: dense_e.tolist()}
-        if state.own_dim != state.meta.dense_dim:
-            vectors[OWN] = dense_e[: state.own_dim].tolist()
         if sparse[i] is not None:
             vectors[SPARSE] = sparse[i]
         payload = _describe_file(image.file) | {
-            WORDS: words[i],
+            WORDS: words_nk[i][used_nk[i]].tolist(),
             BAGS: b64encode_as_string(stored.rows[i]),
         }
         payload["checksum"] = _checksum(payload, dense_e)
@@ -155,6 +140,16 @@ def sparse_vectors(
     ]
 
 
+def to_dense_query(vector_e: NDArray[np.float32], dim: int) -> tuple[list[float], float]:
+    """Return a vector to compare with those of points, and the factor of its cosines.
+
+    A vector of the first of two backbones compares with one half of those of points. Both halves
+    have the same length, so that zeros for the other half make cosines smaller by a factor of √2.
+    """
+    n_missing = dim - len(vector_e)
+    return [*vector_e.tolist(), *[0.0] * n_missing], math.sqrt(2) if n_missing else 1.0
+
+
 @contextmanager
 def reading_points(where: str) -> Iterator[None]:
     """Turn errors of payloads that bm25v did not write into an `EngineError`."""
@@ -167,7 +162,6 @@ def reading_points(where: str) -> Iterator[None]:
 def read_bags(
     payloads: Sequence[Mapping[str, Any]], layout: np.dtype[np.void], where: str
 ) -> StoredBags:
-    """Return the bags in payloads."""
     with reading_points(where):
         texts = "".join([payload[BAGS] for payload in payloads])
         rows = np.frombuffer(b64decode(texts, validate=True), dtype=layout)
@@ -177,15 +171,9 @@ def read_bags(
 
 
 def read_path(payload: Mapping[str, Any]) -> str:
-    """Return the path or id of an image."""
     if "bytes" in payload:
         return os.fsdecode(bytes.fromhex(payload["bytes"]))
     return str(payload["path"])
-
-
-def read_paths(payloads: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the paths or ids of many images; nearly all of them are texts."""
-    return [read_path(p) if "bytes" in p else p["path"] for p in payloads]
 
 
 def to_record(payload: Mapping[str, Any]) -> ImageRecord:
@@ -217,13 +205,6 @@ def _describe_file(file: FileState) -> dict[str, Any]:
         payload["bytes"] = os.fsencode(file.path).hex()
     known = {"width": record.width, "height": record.height, "taken": record.taken}
     return payload | {key: value for key, value in known.items() if value is not None}
-
-
-def _list_words(stored: StoredBags) -> list[list[int]]:
-    """Return all words of each image: those of its full bag, if there are any."""
-    rows = stored.bags if stored.full is None else stored.full
-    used_nk = (stored.bags["tf"] if stored.full is None else stored.full["levels"]) > 0
-    return [words[used].tolist() for words, used in zip(rows["words"], used_nk, strict=True)]
 
 
 def _checksum(payload: Mapping[str, Any], dense_e: NDArray[np.float32]) -> str:

@@ -1,14 +1,15 @@
 """What is known about a whole collection: one point in a collection of its own beside it.
 
-In: facts of a gallery, statistics. Out: the same as a payload, and back. The statistics are exact
-whole numbers; every writer keeps them up to date, and `reconcile` counts again. Not this module's
-job: when they change (`writer`).
+The statistics are exact whole numbers; every writer keeps them up to date, and `reconcile` counts
+again.
 """
 
 import base64
 import time
+import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -20,10 +21,10 @@ from qdrant_client import models
 from bm25v.engines.calls import Calls
 from bm25v.engines.points import FrozenStatistics, plan_rows, point_id
 from bm25v.errors import EngineError, GalleryTooNew
-from bm25v.gallery.records import Calibration, FullBagState, Meta
+from bm25v.gallery.records import Calibration, Meta
 from bm25v.index.bm25 import Statistics
 
-FORMAT = 2  # of the state and of points
+FORMAT = 1  # of the state and of points
 SUFFIX = "_bm25v"  # of the name of the collection with the state
 LARGEST_DRIFT = 0.02  # of the average length, until stored values are written again
 
@@ -32,11 +33,7 @@ _ID = point_id("state")
 
 @dataclass(frozen=True)
 class CollectionState:
-    """Facts about a collection, and its statistics."""
-
     meta: Meta
-    full_bags: FullBagState | None  # how full bags are stored; None if there are none
-    own_dim: int  # the first values of a dense vector: those of the vocabulary's own backbone
     statistics: Statistics  # of the bags of the index
     full_statistics: Statistics
     average_length: float  # of the stored values of the first stage
@@ -49,8 +46,7 @@ class CollectionState:
 
     @cached_property
     def layout(self) -> np.dtype[np.void]:
-        """The layout of the rows in which bags are stored."""
-        return plan_rows(self.meta, self.full_bags)
+        return plan_rows(self.meta)
 
     @property
     def drift(self) -> float:
@@ -59,14 +55,8 @@ class CollectionState:
             return 0.0
         return abs(self.statistics.average_length / self.average_length - 1)
 
-    @property
-    def word_statistics(self) -> Statistics:
-        """The statistics of all words that images have: those of full bags, if there are any."""
-        return self.statistics if self.full_bags is None else self.full_statistics
-
     @cached_property
     def frozen_statistics(self) -> FrozenStatistics:
-        """The statistics of the first stage."""
         live = self.statistics
         return FrozenStatistics(live.n, live.df_v, live.total_length, self.average_length)
 
@@ -75,7 +65,7 @@ def read_state(calls: Calls) -> CollectionState:
     """Return the state of a collection, which must have been made by bm25v."""
     beside = calls.of(calls.collection + SUFFIX)
     if not calls.exists():
-        raise EngineError(f"{calls.where} does not exist: `bm25v load --engine` creates it")
+        raise EngineError(f"{calls.where} does not exist: `bm25v bags load --engine` creates it")
     records = beside.retrieve([_ID], True) if beside.exists() else []
     if not records:
         raise EngineError(
@@ -86,10 +76,6 @@ def read_state(calls: Calls) -> CollectionState:
         raise GalleryTooNew(
             f"{calls.where} has format {payload['format']}, this bm25v reads up to {FORMAT}: "
             "upgrade bm25v"
-        )
-    if payload.get("format") != FORMAT:
-        raise EngineError(
-            f"{calls.where} was loaded by an older bm25v: load it again, under another name"
         )
     try:
         return _parse(payload)
@@ -104,7 +90,6 @@ def read_revision(calls: Calls) -> int | None:
 
 
 def create_state(calls: Calls, state: CollectionState, replicas: int) -> None:
-    """Write the first state."""
     beside = calls.of(calls.collection + SUFFIX)
     if not beside.exists():
         beside.create(vectors_config={}, shard_number=1, replication_factor=replicas)
@@ -120,12 +105,35 @@ def write_state(calls: Calls, state: CollectionState) -> CollectionState:
     return state
 
 
+@contextmanager
+def announce_writer(calls: Calls, writer: str) -> Iterator[list[str]]:
+    """Announce a writer that is about to mark the state; yield the others that do so."""
+    beside, key = calls.of(calls.collection + SUFFIX), str(uuid.uuid4())
+    beside.upsert([models.PointStruct(id=key, vector={}, payload={"announced": writer})])
+    try:
+        others = _read_announcements(calls)
+        yield [name for other, name in others.items() if other != key]
+    finally:
+        beside.delete([key])
+
+
+def clear_announcements(calls: Calls) -> None:
+    """Delete what writers left that were killed before they marked the state."""
+    keys = list(_read_announcements(calls))
+    if keys:
+        calls.of(calls.collection + SUFFIX).delete(keys)
+
+
+def _read_announcements(calls: Calls) -> dict[str, str]:
+    parts = calls.of(calls.collection + SUFFIX).scroll(None, ["announced"])
+    records = (record for records in parts for record in records if record.id != _ID)
+    return {str(record.id): record.payload["announced"] for record in records}
+
+
 def _to_payload(state: CollectionState) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "meta": vars(state.meta),
-        "full_bags": None if state.full_bags is None else list(state.full_bags),
-        "own_dim": state.own_dim,
         "statistics": _pack(state.statistics),
         "full_statistics": _pack(state.full_statistics),
         "average_length": state.average_length,
@@ -139,12 +147,10 @@ def _to_payload(state: CollectionState) -> dict[str, Any]:
 
 
 def _parse(payload: Mapping[str, Any]) -> CollectionState:
-    meta, full_bags, calibration = (payload[key] for key in ("meta", "full_bags", "calibration"))
+    meta, calibration = payload["meta"], payload["calibration"]
     facts = {**meta, "k1": float(meta["k1"]), "b": float(meta["b"])}
     return CollectionState(
         Meta(**facts),
-        None if full_bags is None else FullBagState(*full_bags),
-        payload["own_dim"],
         _unpack(payload["statistics"]),
         _unpack(payload["full_statistics"]),
         float(payload["average_length"]),

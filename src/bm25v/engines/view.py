@@ -1,9 +1,7 @@
 """One state of a collection in Qdrant, as one search sees it: it finds candidates.
 
-In: an encoded query. Out: the images that the second stage orders. Qdrant adds in float32 and
-has no order of ties, so more images are fetched than needed, scored here as in `bm25v.index`,
-and accepted once no other image can reach them; otherwise more are fetched. Not this module's job:
-the second stage.
+Qdrant adds in float32 and has no order of ties, so more images are fetched than needed, scored here
+as in `bm25v.index`, and accepted once no other image can reach them; otherwise more are fetched.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from qdrant_client import models
 
-from bm25v.display import count
 from bm25v.engines import conditions
 from bm25v.engines.calls import Calls, Scored
 from bm25v.engines.fetched import FetchedImages, read_records
 from bm25v.engines.ordering import KnownCosines, Order
-from bm25v.engines.points import DENSE, FOLDERS, OWN, SPARSE, point_id
+from bm25v.engines.points import DENSE, FOLDERS, SPARSE, point_id, to_dense_query
 from bm25v.engines.state import CollectionState
-from bm25v.errors import WrongUse
+from bm25v.errors import ImageNotFound
 from bm25v.gallery.records import Calibration
 from bm25v.gallery.selection import ImageFilter
 from bm25v.index.bm25 import Bm25Parameters, Statistics, WeightedWords
@@ -32,12 +29,9 @@ from bm25v.search.contract import (
     ImagePage,
     Rows,
     SearchEngine,
-    count_candidates,
-    has_all_candidates,
 )
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.filters import RowFilter, covers_enough, find_contents, list_paths_of
-from bm25v.search.matching import concept_weight
 from bm25v.search.query import Query, make_filter
 from bm25v.search.ranking import BagScores, score_bags, score_full_bags
 from bm25v.search.word_rows import query_word
@@ -49,8 +43,6 @@ _MOST_COVERAGE = 1_000  # images among which the best coverage is looked for
 
 
 class QdrantView:
-    """A collection to search."""
-
     largest_ranking = 1_000
 
     def __init__(
@@ -60,44 +52,36 @@ class QdrantView:
         self._is_compiled = is_compiled
         self.parameters: Bm25Parameters = state.meta.parameters
         self.statistics: Statistics = state.frozen_statistics
-        self.full_statistics = None if state.full_bags is None else state.full_statistics
-        self.k_full = 0 if state.full_bags is None else state.full_bags.k
+        self.full_statistics: Statistics = state.full_statistics
+        self.k_full = state.meta.k_full
         self.calibration: Calibration | None = state.calibration
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user of a search should know about this state."""
         if self._state.writer is None:
             return ()
         return (
             f"{self._calls.where} is written to by {self._state.writer}, or that was killed: "
-            "statistics may be out of date; if nothing writes, run `bm25v reconcile --engine`",
+            "statistics may be out of date; if nothing writes, run `bm25v bags reconcile --engine`",
         )
 
     def plan_filter(
         self, query: Query, must: tuple[int, ...], without: tuple[int, ...]
-    ) -> tuple[RowFilter, list[str]]:
-        """Return what a query rules out, and notes about it."""
-        wanted, notes = make_filter(query), []
-        if wanted.needs_metadata():
-            n_unknown = self._calls.count(conditions.without_metadata())
-            if n_unknown:
-                notes.append(f"{count(n_unknown, 'image')} without stored date and size")
+    ) -> RowFilter:
         records = (self._engine.find_record(path) for path in list_paths_of(query))
         ids = [point_id(record.path) for record in records if record is not None]
         own = conditions.own_images(ids, list(find_contents(query, self._engine)))
-        return RowFilter(must, without, conditions.select(wanted, self._calls), own), notes
+        return RowFilter(must, without, conditions.select(make_filter(query), self._calls), own)
 
-    def find_candidates(self, encoded: EncodedQuery, query: Query, factor: float) -> Found:
-        """Return the images that the second stage orders; with scores if a first stage chose."""
+    def find_candidates(self, encoded: EncodedQuery) -> Found:
         allowed = conditions.to_conditions(encoded.row_filter)
-        n_wanted = count_candidates(encoded, query)
-        if has_all_candidates(encoded):
-            return self._find_in_order(encoded, query, factor, n_wanted, allowed)
-        if encoded.uses_full_bags and self._count(allowed) <= n_wanted:
-            return self._find_all(allowed)
-        min_coverage = 0.0 if encoded.uses_full_bags else query.min_coverage
-        return self._find_by_words(encoded, n_wanted, allowed, min_coverage)
+        if encoded.scoring.source == "all":
+            return self._find_in_order(encoded, allowed)
+        if encoded.uses_full_bags and self._count(allowed) <= encoded.n_candidates:
+            parts = self._calls.scroll(allowed, False)
+            images = self._fetch([record.id for records in parts for record in records])
+            return Found(images, images.rows)
+        return self._find_by_words(encoded, allowed)
 
     def find_nearest(
         self,
@@ -107,22 +91,19 @@ class QdrantView:
         dense_e: NDArray[np.float32] | None = None,
         terms: Sequence[ConceptTerm] = (),
     ) -> Found:
-        """Return the n best of all allowed images by the cosine, or by the terms, best first."""
-        order = Order(dense_e, terms, 1.0, 0.0)
+        order = Order(dense_e, terms, 1.0, 0.0, self._state.meta.dense_dim)
         images = self._fetch(self._order_all(order, n, conditions.to_conditions(row_filter)))
         scores = order.score(images, len(images))
         return Found(images, top_positions(images.rows, scores, n))
 
     def find_image(self, path: str) -> Found:
-        """Return one image by its path or id; raise `WrongUse` if there is none."""
         record = self._engine.find_record(path)
         if record is None:
-            raise WrongUse(f"{path} is not in {self._calls.where}: load it first")
+            raise ImageNotFound(f"{path} is not in {self._calls.where}: load it first")
         images = self._fetch([point_id(record.path)])
         return Found(images, images.rows)
 
     def count_images(self, row_filter: RowFilter) -> int:
-        """Return how many images a filter allows."""
         return self._count(conditions.to_conditions(row_filter))
 
     def find_best_coverage(self, encoded: EncodedQuery) -> Coverage:
@@ -142,15 +123,14 @@ class QdrantView:
         best = int(np.argmax(coverages))
         return Coverage(float(coverages[best]), images.paths_of(np.array([best]))[0])
 
-    def page_images(self, wanted: ImageFilter, offset: int, limit: int) -> ImagePage:
+    def page_images(self, image_filter: ImageFilter, offset: int, limit: int) -> ImagePage:
         """Return a part of the images that a filter selects, by the ids of their points."""
-        selected = conditions.select(wanted, self._calls)
+        selected = conditions.select(image_filter, self._calls)
         total = self._count(selected)
         ids = self._calls.page(selected, offset, limit) if offset < total else []
         return ImagePage(list(read_records(self._calls, ids).values()), total)
 
     def count_folders(self, row_filter: RowFilter) -> Mapping[str, int]:
-        """Return how many allowed images are in each folder and below it."""
         return self._calls.count_values(FOLDERS, conditions.to_conditions(row_filter))
 
     def find_with_words(self, words: Sequence[int], n: int, at_least: int) -> FoundByWord:
@@ -158,7 +138,7 @@ class QdrantView:
 
         Those with the word only in their full bags are a sample: ids of points have no meaning.
         """
-        by_word, df_v = {}, self._state.word_statistics.df_v
+        by_word, df_v = {}, self.full_statistics.df_v
         for word in words:
             ids = self._query_words(query_word(word), n, None).ids
             if len(ids) < min(at_least, df_v[word]):
@@ -180,83 +160,70 @@ class QdrantView:
         terms = QueryTerms.prepare(query_word(word), self.statistics)
         bags = images.index_bags(ordered)
         scores = score_bags(*bags, terms, self.statistics, self.parameters).bm25
-        tf = np.zeros(len(ordered), dtype=np.int64)
-        if images.full_bags is not None:
-            words_nk, tf_nk = images.full_bags.read_words(ordered)
-            tf = np.where(words_nk == word, tf_nk, 0).max(axis=1, initial=0)
+        words_nk, tf_nk = images.full_bags.read_words(ordered)
+        tf = np.where(words_nk == word, tf_nk, 0).max(axis=1, initial=0)
         return ordered[np.lexsort((-np.where(scores > 0, 0, tf.astype(np.int64)), -scores))]
-
-    def _find_all(self, allowed: models.Filter | None) -> Found:
-        parts = self._calls.scroll(allowed, False)
-        images = self._fetch([record.id for records in parts for record in records])
-        return Found(images, images.rows)
 
     def _find_by_words(
         self,
         encoded: EncodedQuery,
-        n_wanted: int,
         allowed: models.Filter | None,
-        min_coverage: float,
     ) -> Found:
         """Return the best images by BM25 over the words of the index."""
-        words = encoded.first_words
+        words, n = encoded.first_words, encoded.n_candidates
+        min_coverage = 0.0 if encoded.uses_full_bags else encoded.min_coverage
         masses = (
             np.abs(self.statistics.idf_masses(words)).sum() * self.parameters.largest_saturation
         )
         largest_error = (len(words.words) + 3) * _ROUNDING * float(masses)
-        is_compared = encoded.mode in ("hybrid", "two-stage")
-        limit = n_wanted + _MORE
+        limit = n + _MORE
         while True:
             ids, rough_scores = self._query_words(words, limit, allowed)
-            images = self._fetch(ids, encoded.dense_e if is_compared else None)
+            images = self._fetch(ids, encoded.dense_e if encoded.scoring.cosine else None)
             scores = self._score_bags(words, images).bm25
             is_hit = scores > 0
             if min_coverage > 0:
                 is_hit &= covers_enough(self._coverages(encoded, images), min_coverage)
             rows = np.flatnonzero(is_hit)
-            rows = rows[top_positions(rows, scores[rows], n_wanted)]
+            rows = rows[top_positions(rows, scores[rows], n)]
             is_complete = len(ids) < limit or rough_scores[-1] < -largest_error
             best_other = rough_scores[-1] + largest_error if ids else 0.0
-            if is_complete or (len(rows) == n_wanted and scores[rows[-1]] > best_other):
+            if is_complete or (len(rows) == n and scores[rows[-1]] > best_other):
                 return Found(images, rows, scores[rows])
             limit *= _GROWTH
 
     def _find_in_order(
         self,
         encoded: EncodedQuery,
-        query: Query,
-        factor: float,
-        n_wanted: int,
         allowed: models.Filter | None,
     ) -> Found:
         """Return images that include the best of all, by cosines and concepts."""
-        dense_e = encoded.dense_e if encoded.mode == "dense" else None
-        slack = 0.0
-        if encoded.mode == "concepts" and encoded.words_order:
-            masses = self._state.full_statistics.idf(encoded.words.words) * encoded.words.weights
-            slack = abs(factor) * self.parameters.largest_saturation * float(np.abs(masses).sum())
-        order = Order(dense_e, encoded.terms, concept_weight(encoded.mode), slack)
-        n = n_wanted
+        scoring = encoded.scoring
+        dense_e = encoded.dense_e if scoring.cosine else None
+        slack = scoring.words if encoded.words_order else 0.0  # the most that BM25 adds
+        dim = self._state.meta.dense_dim
+        order = Order(dense_e, encoded.terms, scoring.terms, slack, dim)
+        n = encoded.n_candidates
         while True:
             ids = self._order_all(order, n, allowed)
             images = self._fetch(ids)
             rows = images.rows
-            if query.min_coverage > 0:
-                is_enough = covers_enough(self._coverages(encoded, images), query.min_coverage)
-                if encoded.mode == "dense":
+            if encoded.min_coverage > 0:
+                is_enough = covers_enough(self._coverages(encoded, images), encoded.min_coverage)
+                if not encoded.uses_full_bags:  # else the second stage compares them
                     rows = np.flatnonzero(is_enough)
-                if np.count_nonzero(is_enough) < n_wanted and len(images) >= n:
+                if np.count_nonzero(is_enough) < encoded.n_candidates and len(images) >= n:
                     n *= _GROWTH
                     continue
             return Found(images, rows)
 
-    def _order_all(self, order: Order, n_wanted: int, allowed: models.Filter | None) -> list[str]:
+    def _order_all(self, order: Order, n_needed: int, allowed: models.Filter | None) -> list[str]:
         """Return the ids of images that include the n best, by the threshold algorithm.
 
         The best images by each direction are ordered. No other image is better than one that is in
         each direction as good as the last of these.
         """
-        limit = n_wanted + _MORE
+        limit = n_needed + _MORE
         while True:
             best = [self._query_dense(vector, limit, allowed) for vector in order.directions]
             ids = list(dict.fromkeys(key for scored in best for key in scored.ids))
@@ -266,16 +233,15 @@ class QdrantView:
                 cosines = self._compare(order, ids)
             scores = order.score(cosines, len(ids))
             if any(len(scored.ids) < limit for scored in best):
-                return self._keep_best(ids, scores, n_wanted, order)
+                return self._keep_best(ids, scores, n_needed, order)
             last = KnownCosines(order.directions, [scored.scores[-1:] for scored in best])
             (best_other,) = order.score(last, 1).tolist()
-            needed = np.partition(scores, -n_wanted)[-n_wanted]
+            needed = np.partition(scores, -n_needed)[-n_needed]
             if needed > best_other + order.slack + order.largest_error:
-                return self._keep_best(ids, scores, n_wanted, order)
+                return self._keep_best(ids, scores, n_needed, order)
             limit *= _GROWTH
 
     def _compare(self, order: Order, ids: list[str]) -> KnownCosines:
-        """Return the cosine of each image and each direction."""
         among = conditions.with_ids(ids)
         columns = []
         for vector in order.directions:
@@ -285,12 +251,11 @@ class QdrantView:
 
     @staticmethod
     def _keep_best(
-        ids: list[str], scores: NDArray[np.float64], n_wanted: int, order: Order
+        ids: list[str], scores: NDArray[np.float64], n_needed: int, order: Order
     ) -> list[str]:
-        """Return the images that may be among the best."""
-        if len(ids) <= n_wanted:
+        if len(ids) <= n_needed:
             return ids
-        needed = np.partition(scores, -n_wanted)[-n_wanted]
+        needed = np.partition(scores, -n_needed)[-n_needed]
         kept = np.flatnonzero(scores >= needed - order.slack - order.largest_error)
         return [ids[i] for i in kept.tolist()]
 
@@ -306,18 +271,15 @@ class QdrantView:
     def _query_dense(
         self, vector_e: NDArray[np.float32], limit: int, allowed: models.Filter | None
     ) -> Scored:
-        using = DENSE if len(vector_e) == self._state.meta.dense_dim else OWN
-        return self._calls.query(vector_e.tolist(), using, limit, allowed)
+        vector, factor = to_dense_query(vector_e, self._state.meta.dense_dim)
+        ids, scores = self._calls.query(vector, DENSE, limit, allowed)
+        return Scored(ids, [factor * score for score in scores])
 
     def _fetch(
         self, ids: Sequence[str], compare_with: NDArray[np.float32] | None = None
     ) -> FetchedImages:
         return FetchedImages.fetch(
-            self._calls,
-            self._state,
-            ids,
-            is_compiled=self._is_compiled,
-            compare_with=compare_with,
+            self._calls, self._state, ids, is_compiled=self._is_compiled, compare_with=compare_with
         )
 
     def _count(self, allowed: models.Filter | None) -> int:
@@ -329,9 +291,8 @@ class QdrantView:
         return score_bags(bags["words"], bags["tf"], *formula, compiled=self._is_compiled)
 
     def _coverages(self, encoded: EncodedQuery, images: FetchedImages) -> NDArray[np.float64]:
-        """Return the share of a query's IDF mass that each image matches."""
-        words = encoded.positive_words
-        if encoded.uses_full_bags and images.full_bags is not None:
+        words = encoded.covered_words
+        if encoded.uses_full_bags:
             scores = score_full_bags(images.full_bags, words, images.rows, self.parameters)
             masses = images.full_bags.statistics.idf_masses(words)
         else:

@@ -1,12 +1,11 @@
 """Writes images to a collection in Qdrant, removes them, and keeps its statistics.
 
-In: images with their bags and dense vectors. Out: points, and a state whose statistics are those of
-the points. A writer marks the state first and clears the mark together with the new statistics; so
-a mark without a running writer means that the writer was killed, and `reconcile` counts again. Not
-this module's job: where the images come from (`loading`).
+A writer marks the state first and clears the mark together with the new statistics; so a mark
+without a running writer means that the writer was killed, and `reconcile` counts again.
 """
 
 import os
+import random
 import socket
 import time
 import uuid
@@ -24,7 +23,6 @@ from bm25v.engines.points import (
     BAGS,
     DENSE,
     FOLDERS,
-    OWN,
     SPARSE,
     WORDS,
     StoredBags,
@@ -37,11 +35,13 @@ from bm25v.engines.points import (
 from bm25v.engines.state import (
     LARGEST_DRIFT,
     CollectionState,
+    announce_writer,
+    clear_announcements,
     create_state,
     read_state,
     write_state,
 )
-from bm25v.errors import EngineError, GalleryLocked, WrongUse
+from bm25v.errors import EngineError, GalleryLocked, InvalidOption
 from bm25v.exchange.bags import ImageBags
 from bm25v.index.bm25 import Statistics
 from bm25v.progress import Progress, no_progress
@@ -60,7 +60,6 @@ class Added(NamedTuple):
     unchanged: int = 0
 
     def plus(self, other: "Added") -> "Added":
-        """Return the sum of both."""
         return Added(*(own + more for own, more in zip(self, other, strict=True)))
 
 
@@ -78,20 +77,15 @@ def create_collection(
     calls: Calls, state: CollectionState, *, shards: int | None, replicas: int | None
 ) -> None:
     """Create an empty collection: its state first, so that what is incomplete is recognised."""
-    if calls.exists():
-        raise EngineError(f"{calls.where} exists already: choose another name")
     create_state(calls, replace(state, writer=_describe_writer()), replicas or 1)
-    dense = {DENSE: state.meta.dense_dim}
-    if state.own_dim != state.meta.dense_dim:
-        dense[OWN] = state.own_dim
-    no_graph = models.HnswConfigDiff(m=0)  # exact search: nothing approximate is built
+    dense = models.VectorParams(
+        size=state.meta.dense_dim,
+        distance=models.Distance.COSINE,
+        hnsw_config=models.HnswConfigDiff(m=0),  # exact search: nothing approximate is built
+        on_disk=True,
+    )
     calls.create(
-        vectors_config={
-            name: models.VectorParams(
-                size=size, distance=models.Distance.COSINE, hnsw_config=no_graph, on_disk=True
-            )
-            for name, size in dense.items()
-        },
+        vectors_config={DENSE: dense},
         sparse_vectors_config={SPARSE: models.SparseVectorParams()},
         shard_number=shards,
         replication_factor=replicas,
@@ -108,39 +102,49 @@ class QdrantWriter:
         self._calls, self._timeout = calls, timeout
 
     def __enter__(self) -> Self:
-        state = self._wait_for_others()
-        self.state = write_state(self._calls, replace(state, writer=_describe_writer()))
-        if read_state(self._calls).writer not in (self.state.writer, None):  # None: a late replica
-            raise GalleryLocked(f"another process has begun to write to {self._calls.where}")
-        self._layout = state.layout
+        self.state = self._mark_state()
+        self._layout = self.state.layout
         self._is_certain = True  # whether the statistics are those of the points
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            self._finish()
+            if self.state.drift > LARGEST_DRIFT:
+                self.state = rewrite_values(self._calls, self.state)
+            self.state = write_state(self._calls, replace(self.state, writer=None))
         elif self._is_certain:
             with suppress(EngineError):  # the first error is reported; the mark stays
-                self._write(replace(self.state, writer=None))
+                self.state = write_state(self._calls, replace(self.state, writer=None))
 
-    def _wait_for_others(self) -> CollectionState:
-        """Return the state that no other process writes to any more."""
-        end = time.monotonic() + self._timeout
-        while (state := read_state(self._calls)).writer is not None:
+    def _mark_state(self) -> CollectionState:
+        """Return the state with the mark of this writer, as soon as there is no other.
+
+        Every writer announces itself before it looks for others, so that of two that begin at the
+        same time at least one sees the other and waits.
+        """
+        own, end = _describe_writer(), time.monotonic() + self._timeout
+        while True:
+            state = read_state(self._calls)
+            others = [state.writer]
+            if state.writer is None:
+                with announce_writer(self._calls, own) as announced:
+                    state = read_state(self._calls)
+                    others = [state.writer, *announced]
+                    if not any(others):
+                        return write_state(self._calls, replace(state, writer=own))
             if time.monotonic() >= end:
                 raise GalleryLocked(
-                    f"{self._calls.where} is written to by {state.writer}; if that was killed, run "
-                    "`bm25v reconcile --engine` first"
+                    f"{self._calls.where} is written to by {next(filter(None, others))}; if that "
+                    "was killed, run `bm25v bags reconcile --engine` first"
                 )
-            time.sleep(_PAUSE)
-        return state
+            time.sleep(_PAUSE * random.uniform(0.5, 1.5))  # not again at the same time
 
     def add(self, images: Sequence[ImageBags]) -> Added:
         """Add images, or replace those at the same paths; what is there already is not written."""
         images = list({image.file.path: image for image in images}.values())
         stored = fill_rows(images, self._layout)
         points = make_points(images, stored, self.state)
-        records = self._calls.retrieve([str(point.id) for point in points], ("checksum", BAGS))
+        records = self._calls.retrieve([str(point.id) for point in points], ["checksum", BAGS])
         known = {record.id: record.payload for record in records}
         changed = [
             i
@@ -158,9 +162,13 @@ class QdrantWriter:
 
     def remove(self, paths: Sequence[str], *, recursive: bool = True) -> int:
         """Remove images by path or id, or all images in a folder; return how many there were."""
-        names = list(dict.fromkeys(map(self._resolve_path, paths)))
+        # A path or id that the collection does not have is a path from the current folder.
+        names = [
+            path if self._calls.retrieve([point_id(path)], False) else os.path.abspath(path)
+            for path in paths
+        ]
         if not names:
-            raise WrongUse("no images to remove: give paths or ids")
+            raise InvalidOption("no images to remove: give paths or ids")
         named = with_ids([point_id(name) for name in names])
         if recursive:
             named = models.Filter(should=at_or_below(names))
@@ -174,17 +182,12 @@ class QdrantWriter:
             n_removed += len(records)
         return n_removed
 
-    def _resolve_path(self, path: str) -> str:
-        """Return a path or id as the collection has it: one that it has not is a path from here."""
-        return path if self._calls.retrieve([point_id(path)], False) else os.path.abspath(path)
-
     def name_words(self, names: Mapping[int, str | None]) -> None:
         """Name words, or clear their names with None; if one change is wrong, none is made."""
         changed = {**self.state.names, **check_names(names, self.state.meta.n_words)}
         self.describe(names={word: name for word, name in changed.items() if name is not None})
 
     def describe(self, **facts: Any) -> None:
-        """Set other facts of the state: names, calibration."""
         self.state = replace(self.state, **facts)
 
     def _count(self, new: StoredBags | None, old: Sequence[dict[str, Any]]) -> None:
@@ -198,18 +201,11 @@ class QdrantWriter:
             own, full = own - less[0], full - less[1]
         self.state = replace(self.state, statistics=own, full_statistics=full)
 
-    def _finish(self) -> None:
-        if self.state.drift > LARGEST_DRIFT:
-            self.state = rewrite_values(self._calls, self.state)
-        self._write(replace(self.state, writer=None))
-
-    def _write(self, state: CollectionState) -> None:
-        self.state = write_state(self._calls, state)
-
 
 def reconcile(calls: Calls, progress: Progress = no_progress) -> Reconciled:
     """Count all points again, complete what a killed writer has begun, and clear its mark."""
     state = read_state(calls)
+    clear_announcements(calls)
     _index_payload(calls)
     n_words, layout = state.meta.n_words, state.layout
     own = full = Statistics.empty(n_words)

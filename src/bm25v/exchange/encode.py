@@ -1,9 +1,7 @@
-"""Images become a folder of bags, without a gallery; a run that was interrupted continues.
+"""Encodes images to a folder of bags, without a gallery; a run that was interrupted continues.
 
-In: folders, image files, lists of paths. Out: Parquet files, each complete or not there. The images
-of a run are divided into parts in their order, and a part becomes a file: what is in a file is not
-encoded again, unless the image has changed. Not this module's job: where parts are encoded (here in
-this process; `on_ray` on a cluster), and the format of the files (`parquet`).
+The images of a run are divided into parts in their order, and a part becomes a file, complete or
+not at all: what is in a file is not encoded again, unless the image has changed.
 """
 
 import os
@@ -16,10 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
-from threadpoolctl import threadpool_limits
 
-from bm25v.errors import BagFileError, ImageError, WrongUse
-from bm25v.exchange.bags import BagSettings, FailedImage, ImageBags
+from bm25v.errors import BagFileError, ImageError, InvalidOption
+from bm25v.exchange.bags import FailedImage, ImageBags, check_same_bags
 from bm25v.exchange.parquet import (
     BagFolder,
     Row,
@@ -32,12 +29,11 @@ from bm25v.files import make_folder, replace_file
 from bm25v.gallery.encoding import NamedImage, Outcome, encode_images
 from bm25v.gallery.file_state import has_size_and_time
 from bm25v.gallery.indexing import Failure, IndexReport, require_images, walk_files
+from bm25v.gallery.records import Meta
+from bm25v.gallery.store import describe_vocabulary
 from bm25v.progress import Progress
+from bm25v.threads import one_blas_thread
 from bm25v.vocabulary import Vocabulary
-
-IMAGES_PER_FILE = 1024
-LIST_SUFFIX = ".txt"
-LOCK_NAME = "encode.lock"
 
 
 class Part(NamedTuple):
@@ -61,14 +57,13 @@ class EncodeReport:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain values."""
         return {**asdict(self), "failed": [failure._asdict() for failure in self.failed]}
 
 
 def encode_folder(
     inputs: Sequence[str],
     folder: Path,
-    settings: BagSettings,
+    meta: Meta,
     encode_parts: EncodeParts,
     *,
     exclude: tuple[str, ...],
@@ -86,9 +81,12 @@ def encode_folder(
     paths = _list_paths(inputs, exclude, walked)
     make_folder(folder)
     with _locked(folder):
-        done = _find_encoded(folder, settings, set(paths), retry)
+        done = _find_encoded(folder, meta, set(paths), retry)
         parts = _divide(paths, done, find_parts(folder), images_per_file)
-        _write_parts(folder, parts, encode_parts, progress)
+        # Images are encoded in parallel, so each matrix product gets one thread.
+        with one_blas_thread(), closing(encode_parts(parts, progress)) as contents:
+            for number, content in contents:
+                replace_file(folder / part_name(number), content)
         failed = _find_failures(folder, set(paths), done)
     n_known = sum(failure.known for failure in failed)
     return EncodeReport(
@@ -100,10 +98,8 @@ def encode_folder(
 
 
 def encode_here(vocabulary: Vocabulary, workers: int) -> EncodeParts:
-    """Return what encodes parts in threads of this process."""
-
     def encode_parts(parts: Sequence[Part], progress: Progress) -> Generator[tuple[int, bytes]]:
-        settings = BagSettings.of(vocabulary)
+        meta = describe_vocabulary(vocabulary)
         named = (NamedImage(path) for part in parts for path in part.paths)
         total = sum(len(part.paths) for part in parts)
         done = count(1)
@@ -114,7 +110,7 @@ def encode_here(vocabulary: Vocabulary, workers: int) -> EncodeParts:
                 for path, outcome in islice(encoded, len(part.paths)):
                     rows.append(_to_row(path, outcome))
                     progress("encoding", next(done), total)
-                yield part.number, format_part(rows, settings)
+                yield part.number, format_part(rows, meta)
 
     return encode_parts
 
@@ -135,7 +131,7 @@ def _list_paths(inputs: Sequence[str], exclude: tuple[str, ...], report: IndexRe
     """Return the image files of folders and lists, absolute, each once, as they are indexed."""
     paths: dict[str, None] = {}
     for given in map(os.path.abspath, inputs):
-        if given.endswith(LIST_SUFFIX):
+        if given.endswith(".txt"):
             paths |= dict.fromkeys(_read_list(given))
         else:
             require_images([given], exclude)
@@ -147,26 +143,25 @@ def _read_list(path: str) -> list[str]:
     try:
         lines = Path(path).read_bytes().splitlines()
     except OSError as error:
-        raise WrongUse(f"{path}: {error.strerror}") from error
+        raise InvalidOption(f"{path}: {error.strerror}") from error
     return [os.path.abspath(os.fsdecode(line)) for line in lines if line.strip()]
 
 
 def _locked(folder: Path) -> AbstractContextManager[object]:
-    lock = FileLock(folder / LOCK_NAME)
     try:
-        return lock.acquire(timeout=0)
+        return FileLock(folder / "encode.lock").acquire(timeout=0)
     except Timeout:
         raise BagFileError(
             f"another process is writing to {folder}: try again when it has finished"
         ) from None
 
 
-def _find_encoded(folder: Path, settings: BagSettings, paths: set[str], retry: bool) -> set[str]:
+def _find_encoded(folder: Path, meta: Meta, paths: set[str], retry: bool) -> set[str]:
     """Return which images are in the files as they are now; delete the rows of changed ones."""
     if not find_parts(folder):
         return set()
     bags = BagFolder(folder)
-    bags.settings.check_equal(settings, str(folder), f"vocabulary {settings.meta.vocabulary}")
+    check_same_bags(bags.meta, meta, str(folder), f"vocabulary {meta.vocabulary}")
     done: set[str] = set()
     stale: dict[int, set[str]] = {}
     for number, row in bags.states():
@@ -192,7 +187,7 @@ def _delete_rows(bags: BagFolder, number: int, paths: set[str]) -> None:
         rows += [image for image in batch.images if image.file.path not in paths]
         rows += [failed for failed in batch.failed if failed.path not in paths]
     if rows:
-        replace_file(bags.parts[number], format_part(rows, bags.settings))
+        replace_file(bags.parts[number], format_part(rows, bags.meta))
     else:
         bags.parts[number].unlink()
 
@@ -207,22 +202,13 @@ def _divide(
     """
     parts = []
     n_parts = -(-len(paths) // images_per_file)
-    free = (number for number in count(max([n_parts - 1, *taken]) + 1))
+    free = count(max([n_parts - 1, *taken]) + 1)
     for number in range(n_parts):
         images = paths[number * images_per_file : (number + 1) * images_per_file]
         missing = [path for path in images if path not in done]
         if missing:
             parts.append(Part(next(free) if number in taken else number, missing))
     return parts
-
-
-def _write_parts(
-    folder: Path, parts: Sequence[Part], encode_parts: EncodeParts, progress: Progress
-) -> None:
-    # Images are encoded in parallel, so each matrix product gets one thread.
-    with threadpool_limits(1, user_api="blas"), closing(encode_parts(parts, progress)) as contents:
-        for number, content in contents:
-            replace_file(folder / part_name(number), content)
 
 
 def _find_failures(folder: Path, paths: set[str], known: set[str]) -> list[Failure]:

@@ -1,8 +1,4 @@
-"""A gallery becomes a folder of bags, and a folder of bags a gallery or a part of one.
-
-In: an open gallery and a folder. Out: the folder; or the gallery with its images, the same as if
-their files had been indexed. Not this module's job: the format of the files (`parquet`).
-"""
+"""Turns a gallery into a folder of bags, and a folder of bags into a gallery or a part of one."""
 
 import os
 import time
@@ -10,20 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bm25v.errors import GalleryError, UnknownVocabulary, WrongUse
-from bm25v.exchange.bags import BagSettings, ImageBags
+from bm25v.errors import InvalidOption
+from bm25v.exchange.bags import ImageBags, check_same_bags
 from bm25v.exchange.parquet import BagFolder, format_part, part_name, require_pyarrow
 from bm25v.files import is_unused, make_folder, replace_file, replacing_folder
 from bm25v.gallery.catalog import RowsRenumbered
 from bm25v.gallery.file_state import FileState
 from bm25v.gallery.indexing import Failure, IndexReport, add_image
-from bm25v.gallery.records import ImageRecord, Meta
+from bm25v.gallery.records import ImageRecord
 from bm25v.gallery.snapshot import Snapshot
-from bm25v.gallery.store import GalleryStore
+from bm25v.gallery.store import GalleryStore, describe_vocabulary, load_vocabulary
 from bm25v.gallery.writer import Writer
 from bm25v.progress import Progress
-from bm25v.vocabulary import Vocabulary
-from bm25v.vocabulary.vocabulary import find_shipped
 
 PART_ROWS = 16_384  # images of an exported file
 _COMMIT_IMAGES = 16_384  # of a load: nothing has to be computed again after a kill
@@ -33,30 +27,19 @@ def export_bags(store: GalleryStore, folder: Path, progress: Progress) -> int:
     """Write all images of a gallery to a new folder, complete or not at all; return how many."""
     require_pyarrow()
     if not is_unused(folder):
-        raise WrongUse(f"{folder} is not empty: choose a new folder")
+        raise InvalidOption(f"{folder} is not empty: choose a new folder")
     make_folder(folder.parent)
 
     def export(snapshot: Snapshot) -> int:
-        settings = BagSettings(store.catalog.meta, snapshot.state.full_bags)
-        check_full_bags(store, snapshot)
         n_done = 0
         with read_unchanged(store, snapshot), replacing_folder(folder) as scratch:
             for number, rows in enumerate(read_images(store, snapshot)):
-                replace_file(scratch / part_name(number), format_part(rows, settings))
+                replace_file(scratch / part_name(number), format_part(rows, store.catalog.meta))
                 n_done += len(rows)
                 progress("exporting", n_done, snapshot.searcher.statistics.n)
         return n_done
 
     return store.read(export)
-
-
-def check_full_bags(store: GalleryStore, snapshot: Snapshot) -> None:
-    """Raise `GalleryError` if a gallery lacks the full bags that its vocabulary makes."""
-    if snapshot.full_bags is None and store.vocabulary.full_bag_words:
-        raise GalleryError(
-            f"{store.path} was written by an older bm25v and has no full bags yet: "
-            "`bm25v index` on its folders adds them"
-        )
 
 
 @contextmanager
@@ -80,7 +63,7 @@ def _read_image(record: ImageRecord, snapshot: Snapshot) -> ImageBags:
     return ImageBags(
         FileState(path, content, size, mtime_ns, record.metadata),
         snapshot.bag(record.row),
-        None if snapshot.full_bags is None else snapshot.full_bags.full_bag(record.row),
+        snapshot.full_bags.full_bag(record.row),
         snapshot.dense_ne[record.row],
     )
 
@@ -92,24 +75,11 @@ def create_gallery(
 
     Give the vocabulary if it is not where the folder says.
     """
-    meta = folder.settings.meta
-    loaded = load_vocabulary(meta, vocabulary).with_dense(meta.second_backbone or None)
-    own = BagSettings.of(loaded)
-    folder.settings.check_equal(own, str(folder.folder), f"vocabulary {loaded.source}")
+    meta = folder.meta
+    loaded = load_vocabulary(meta, vocabulary, location=str(folder.folder))
+    own = describe_vocabulary(loaded, meta.parameters)
+    check_same_bags(meta, own, str(folder.folder), f"vocabulary {loaded.source}")
     GalleryStore.create(path, loaded, meta.parameters)
-
-
-def load_vocabulary(meta: Meta, vocabulary: str | os.PathLike[str] | None) -> Vocabulary:
-    """Return the vocabulary that bags were made with; give it if it is elsewhere."""
-    if vocabulary is not None:
-        return Vocabulary.load(vocabulary)
-    shipped = find_shipped(meta.vocabulary_fingerprint)
-    if shipped is not None:
-        return shipped
-    try:
-        return Vocabulary.load(meta.vocabulary)
-    except UnknownVocabulary as error:
-        raise UnknownVocabulary(f"{error}; if it is elsewhere: --vocabulary PATH") from error
 
 
 def load_bags(
@@ -117,16 +87,16 @@ def load_bags(
 ) -> IndexReport:
     """Add the images of a folder to a gallery; those that it has already stay as they are."""
     start = time.perf_counter()
-    own = BagSettings(writer.catalog.meta, writer.full_bags)
-    folder.settings.check_equal(own, str(folder.folder), str(gallery_path))
+    check_same_bags(folder.meta, writer.catalog.meta, str(folder.folder), str(gallery_path))
     report = IndexReport()
     done = 0
     for batch in folder.batches():
         for image in batch.images:
-            if _has_image(writer, image.file):
+            file, known = image.file, writer.catalog.at_path(image.file.path)
+            if known is not None and file.to_record(known.row, known.checksum) == known:
                 report.unchanged += 1
             else:
-                add_image(writer, image.file, image, report, follow_moves=False)
+                add_image(writer, file, image, report, follow_moves=False)
             if writer.n_pending >= _COMMIT_IMAGES:
                 writer.commit()
         report.failed += [Failure(failed.path, failed.error) for failed in batch.failed]
@@ -135,8 +105,3 @@ def load_bags(
     writer.commit()
     report.seconds = time.perf_counter() - start
     return report
-
-
-def _has_image(writer: Writer, file: FileState) -> bool:
-    known = writer.catalog.at_path(file.path)
-    return known is not None and file.to_record(known.row, known.checksum) == known

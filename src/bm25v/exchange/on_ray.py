@@ -1,10 +1,9 @@
-"""Parts of a folder of bags are encoded on a cluster, by Ray Data.
+"""Encodes parts of a folder of bags on a cluster, by Ray Data.
 
-In: parts. Out: the content of their files, in any order. Actors on all nodes read the images and
-encode them; this process writes the files, so the files are all that an interrupted run needs to
-continue. Ray gives the parts of a node that has died to another one; a part arrives once. Nodes
-must have bm25v, and the images and the vocabulary at the same paths. Not this module's job: which
-parts there are (`encode`).
+Actors on all nodes read the images and encode them; this process writes the files, so the files are
+all that an interrupted run needs to continue. Ray gives the parts of a node that has died to
+another one; a part arrives once. Nodes must have bm25v, and the images and the vocabulary at the
+same paths.
 """
 
 import importlib.util
@@ -21,21 +20,20 @@ from threadpoolctl import threadpool_limits
 
 from bm25v.display import first_line
 from bm25v.errors import Bm25vError, ClusterError, MissingExtra
-from bm25v.exchange.bags import BagSettings
+from bm25v.exchange.bags import check_same_bags
 from bm25v.exchange.encode import EncodeParts, Part, encode_here
+from bm25v.gallery.records import Meta
+from bm25v.gallery.store import describe_vocabulary, load_vocabulary
+from bm25v.privacy import silence_libraries
 from bm25v.progress import Progress, no_progress
 from bm25v.threads import available_cpus
-from bm25v.vocabulary import Vocabulary
-
-LOCAL = "local"
 
 Content = tuple[int, bytes, str]  # number, content and error of a part
 
-_CLIENT = "ray://"
 _CPUS_PER_ACTOR = 4  # or as many as a smaller node has
 
 
-def encode_on(address: str, settings: BagSettings, cpus_per_actor: int | None) -> EncodeParts:
+def encode_on(address: str, meta: Meta, cpus_per_actor: int | None) -> EncodeParts:
     """Return what encodes parts on a cluster: `local`, `auto`, or the address of one."""
     require_ray()
 
@@ -46,10 +44,10 @@ def encode_on(address: str, settings: BagSettings, cpus_per_actor: int | None) -
         total = sum(sizes.values())
         # Ray prints what happens to nodes as if the program did.
         with redirect_stdout(_Nowhere()), _connect(address), _reporting():
-            run = _run_from_client if address.startswith(_CLIENT) else _run
+            run = _run_from_client if address.startswith("ray://") else _run
             done = 0
             progress("encoding", done, total)
-            for number, content, error in run(parts, settings, cpus_per_actor):
+            for number, content, error in run(parts, meta, cpus_per_actor):
                 if error:
                     raise ClusterError(f"a node cannot encode images: {error}")
                 if number not in sizes:  # computed twice
@@ -64,7 +62,6 @@ def encode_on(address: str, settings: BagSettings, cpus_per_actor: int | None) -
 
 
 def require_ray() -> None:
-    """Raise `MissingExtra` if Ray is not installed; it is not imported yet."""
     if importlib.util.find_spec("ray") is None:
         raise MissingExtra("encoding on Ray", "ray")
 
@@ -72,7 +69,8 @@ def require_ray() -> None:
 @contextmanager
 def _connect(address: str) -> Iterator[None]:
     """Be connected to a cluster; a local one is started, and stopped at the end."""
-    is_local = address == LOCAL
+    is_local = address == "local"
+    silence_libraries()
     if is_local and not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN"} & os.environ.keys():
         # Else Ray makes a token for all clusters of this user, in the home folder.
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -101,8 +99,6 @@ def _connect(address: str) -> Iterator[None]:
 
 
 class _Nowhere(io.TextIOBase):
-    """Takes any text, and keeps none."""
-
     def write(self, text: str) -> int:
         return len(text)
 
@@ -122,7 +118,6 @@ def _no_stderr() -> Iterator[None]:
 
 @contextmanager
 def _reporting() -> Iterator[None]:
-    """Turn errors of Ray into `ClusterError`."""
     import ray
 
     try:
@@ -134,10 +129,7 @@ def _reporting() -> Iterator[None]:
         ) from error
 
 
-def _run(
-    parts: Sequence[Part], settings: BagSettings, cpus_per_actor: int | None
-) -> Iterator[Content]:
-    """Yield the contents of all parts, in any order."""
+def _run(parts: Sequence[Part], meta: Meta, cpus_per_actor: int | None) -> Iterator[Content]:
     import ray.data
 
     context = ray.data.DataContext.get_current()
@@ -150,7 +142,7 @@ def _run(
     ]
     contents = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
         _Encoder,
-        fn_constructor_kwargs={"settings": settings, "workers": int(resources["num_cpus"])},
+        fn_constructor_kwargs={"meta": meta, "workers": int(resources["num_cpus"])},
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=n_actors, initial_size=n_actors),
         **resources,
@@ -161,25 +153,22 @@ def _run(
 
 
 def _run_from_client(
-    parts: Sequence[Part], settings: BagSettings, cpus_per_actor: int | None
+    parts: Sequence[Part], meta: Meta, cpus_per_actor: int | None
 ) -> Iterator[Content]:
     """Yield the same through a client of a cluster, where Ray Data does not run: a node runs it."""
     import ray
 
-    coordinator = ray.remote(num_cpus=0)(_Coordinator).remote(parts, settings, cpus_per_actor)
+    coordinator = ray.remote(num_cpus=0)(_Coordinator).remote(parts, meta, cpus_per_actor)
     return iter(lambda: ray.get(coordinator.next_content.remote()), None)
 
 
 class _Coordinator:
     """Runs on a node, and returns one content after the other."""
 
-    def __init__(
-        self, parts: Sequence[Part], settings: BagSettings, cpus_per_actor: int | None
-    ) -> None:
-        self._contents = _run(parts, settings, cpus_per_actor)
+    def __init__(self, parts: Sequence[Part], meta: Meta, cpus_per_actor: int | None) -> None:
+        self._contents = _run(parts, meta, cpus_per_actor)
 
     def next_content(self) -> Content | None:
-        """Return a content that was not returned yet; None if there is none."""
         return next(self._contents, None)
 
 
@@ -207,10 +196,8 @@ def _plan_actors(
 
 
 class _Encoder:
-    """Encodes parts on a node."""
-
-    def __init__(self, settings: BagSettings, workers: int) -> None:
-        self._settings = settings
+    def __init__(self, meta: Meta, workers: int) -> None:
+        self._meta = meta
         self._workers = workers
         self._encode: EncodeParts | None = None
 
@@ -230,10 +217,9 @@ class _Encoder:
 
     def _encode_part(self, part: Part) -> bytes:
         if self._encode is None:
-            meta = self._settings.meta
-            vocabulary = Vocabulary.load(meta.vocabulary).with_dense(meta.second_backbone or None)
-            own = BagSettings.of(vocabulary)
-            own.check_equal(self._settings, f"vocabulary {vocabulary.source}", "this run")
+            vocabulary = load_vocabulary(self._meta, None, location="this run")
+            own = describe_vocabulary(vocabulary, self._meta.parameters)
+            check_same_bags(own, self._meta, f"vocabulary {vocabulary.source}", "this run")
             self._encode = encode_here(vocabulary, self._workers)
         with threadpool_limits(1, user_api="blas"):
             ((_, content),) = self._encode([part], no_progress)

@@ -1,9 +1,8 @@
 """A folder of Parquet files with one row for each image; pyarrow reads and writes them.
 
-In: images with their bags, or a folder. Out: files; or `Batch`es, checked. A row has the image's
-key, the facts about its file, its bags as a gallery stores them, its dense vector; or the reason
-why it could not be read. The settings are in the metadata of each file, so that bags of two
-vocabularies are never mixed. Not this module's job: galleries, and encoding images.
+A row has the image's key, the facts about its file, its bags as a gallery stores them, its dense
+vector; or the reason why it could not be read. The metadata of each file says what the bags were
+made with, so that those of two vocabularies are never mixed.
 """
 
 import io
@@ -12,6 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,16 @@ from numpy.typing import NDArray
 
 from bm25v.display import first_line, printable
 from bm25v.errors import BagFileError, MissingExtra
-from bm25v.exchange.bags import FORMAT, BagSettings, Batch, FailedImage, ImageBags
+from bm25v.exchange.bags import (
+    FORMAT,
+    Batch,
+    FailedImage,
+    ImageBags,
+    check_same_bags,
+    parse_meta,
+)
 from bm25v.gallery.file_state import FileState
+from bm25v.gallery.records import Meta
 from bm25v.images import Metadata
 from bm25v.schema import SchemaError, parse_object
 from bm25v.vocabulary.bag import SCALE, Bag, FullBag, patch_bytes, word_bytes
@@ -49,19 +57,17 @@ def part_name(number: int) -> str:
 
 
 def find_parts(folder: Path) -> dict[int, Path]:
-    """Return the files of a folder of bags by their numbers, ascending."""
     paths = folder.iterdir() if folder.is_dir() else ()
     matches = ((_PART.fullmatch(path.name), path) for path in paths)
     return dict(sorted((int(match[1]), path) for match, path in matches if match))
 
 
-def format_part(rows: Sequence[Row], settings: BagSettings) -> bytes:
-    """Return rows as the content of a Parquet file."""
+def format_part(rows: Sequence[Row], meta: Meta) -> bytes:
     require_pyarrow()
     import pyarrow
     from pyarrow import parquet
 
-    table = pyarrow.Table.from_pylist(list(map(_to_values, rows)), schema=_make_schema(settings))
+    table = pyarrow.Table.from_pylist(list(map(_to_values, rows)), schema=_make_schema(meta))
     output = io.BytesIO()
     parquet.write_table(
         table,
@@ -83,27 +89,25 @@ class BagFolder:
         self.parts = find_parts(self.folder)
         if not self.parts:
             raise BagFileError(
-                f"{self.folder} has no files such as {part_name(0)}: make them with `bm25v encode` "
-                "or `bm25v export`"
+                f"{self.folder} has no files such as {part_name(0)}: make them with "
+                "`bm25v bags encode` or `bm25v bags export`"
             )
         first, *others = self.parts.values()
-        self.settings, self.n_rows = _read_settings(first)
+        self.meta, self.n_rows = _read_meta(first)
         for path in others:
-            settings, n_rows = _read_settings(path)
-            settings.check_equal(self.settings, str(path), str(first))
+            meta, n_rows = _read_meta(path)
+            check_same_bags(meta, self.meta, str(path), str(first))
             self.n_rows += n_rows
 
     def batches(self) -> Iterator[Batch]:
-        """Yield all rows, in the order of the files."""
         for number in self.parts:
             yield from self.read_part(number)
 
     def read_part(self, number: int) -> Iterator[Batch]:
-        """Yield the rows of one file."""
         path = self.parts[number]
         for rows in _read_rows(path):
             try:
-                yield _to_batch(rows, self.settings)
+                yield _to_batch(rows, self.meta)
             except ValueError as error:
                 raise BagFileError(f"{path} cannot be used ({error}): make it again") from error
 
@@ -128,18 +132,17 @@ class BagFolder:
 
 
 def require_pyarrow() -> None:
-    """Raise `MissingExtra` if pyarrow is not installed."""
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
         raise MissingExtra("a folder of bags", "parquet") from error
 
 
-def _make_schema(settings: BagSettings) -> "pyarrow.Schema":
+def _make_schema(meta: Meta) -> "pyarrow.Schema":
     import pyarrow
 
-    word = pyarrow.uint16() if word_bytes(settings.meta.n_words) == 2 else pyarrow.uint32()
-    patch = pyarrow.uint8() if patch_bytes(settings.n_patches) == 1 else pyarrow.uint16()
+    word = pyarrow.uint16() if word_bytes(meta.n_words) == 2 else pyarrow.uint32()
+    patch = pyarrow.uint8() if patch_bytes(meta.n_patches) == 1 else pyarrow.uint16()
     fields = {
         "key": pyarrow.string(),  # a path, or the id of an image from memory
         "key_bytes": pyarrow.binary(),  # null, unless the path is not text
@@ -154,10 +157,10 @@ def _make_schema(settings: BagSettings) -> "pyarrow.Schema":
         "full_words": pyarrow.list_(word),
         "full_levels": pyarrow.list_(pyarrow.uint8()),
         "full_patches": pyarrow.list_(patch),
-        "dense": pyarrow.list_(pyarrow.float16(), settings.meta.dense_dim),
+        "dense": pyarrow.list_(pyarrow.float16(), meta.dense_dim),
         "error": pyarrow.string(),
     }
-    metadata = json.dumps({"format": FORMAT, **settings.to_dict()})
+    metadata = json.dumps({"format": FORMAT, **vars(meta)})
     return pyarrow.schema(list(fields.items()), metadata={_METADATA: metadata.encode()})
 
 
@@ -172,9 +175,7 @@ def _to_values(row: Row) -> dict[str, Any]:
     values |= {"content": file.content, "size": file.size, "mtime": file.mtime_ns}
     values |= {"width": width, "height": height, "taken": taken}
     values |= {"words": row.bag.words, "tf": row.bag.tf, "dense": row.dense_e}
-    if row.full_bag is not None:
-        values |= {f"full_{name}": value for name, value in row.full_bag._asdict().items()}
-    return values
+    return values | {f"full_{name}": value for name, value in row.full_bag._asdict().items()}
 
 
 def _to_key(path: str) -> dict[str, Any]:
@@ -182,8 +183,7 @@ def _to_key(path: str) -> dict[str, Any]:
     return {"key": key, "key_bytes": None if key == path else os.fsencode(path)}
 
 
-def _read_settings(path: Path) -> tuple[BagSettings, int]:
-    """Return the settings of a file, and how many rows it has."""
+def _read_meta(path: Path) -> tuple[Meta, int]:
     from pyarrow import parquet
 
     with _reporting(path):
@@ -195,12 +195,12 @@ def _read_settings(path: Path) -> tuple[BagSettings, int]:
             raise BagFileError(
                 f"{path} has format {version}, this bm25v reads up to {FORMAT}: upgrade bm25v"
             )
-        settings = BagSettings.from_dict(values)
-        for field in _make_schema(settings):
+        meta = parse_meta(values)
+        for field in _make_schema(meta):
             index = schema.get_field_index(field.name)
             if index < 0 or schema.field(index).type != field.type:
                 raise ValueError(f"it has no column {field.name} of type {field.type}")
-    return settings, n_rows
+    return meta, n_rows
 
 
 def _read_rows(path: Path, columns: list[str] | None = None) -> "Iterator[pyarrow.RecordBatch]":
@@ -212,7 +212,6 @@ def _read_rows(path: Path, columns: list[str] | None = None) -> "Iterator[pyarro
 
 @contextmanager
 def _reporting(path: Path) -> Iterator[None]:
-    """Turn what is wrong with a file into `BagFileError`."""
     import pyarrow
 
     try:
@@ -222,24 +221,21 @@ def _reporting(path: Path) -> Iterator[None]:
         raise BagFileError(f"{path} cannot be read ({reason}): make it again") from error
 
 
-def _to_batch(rows: "pyarrow.RecordBatch", settings: BagSettings) -> Batch:
-    is_failed = rows["error"].is_valid()
-    failed = rows.filter(is_failed)
+def _to_batch(rows: "pyarrow.RecordBatch", meta: Meta) -> Batch:
+    failed = rows.filter(rows["error"].is_valid())
     rows = rows.filter(rows["error"].is_null())
-    if any(rows[name].null_count for name in ("content", "size", "mtime", "words", "tf", "dense")):
+    bag, full_bag = ("words", "tf"), ("full_words", "full_levels", "full_patches")
+    needed = ("content", "size", "mtime", *bag, *full_bag, "dense")
+    if any(rows[name].null_count for name in needed):
         raise ValueError("an image has neither bags nor an error")
     files = _read_files(rows)
-    n_words = settings.meta.n_words
-    bags = _split_bags(rows, ("words", "tf"), settings.meta.k_post, n_words)
-    full_bags: Sequence[Any] = [None] * len(files)
-    if settings.width:
-        names = ("full_words", "full_levels", "full_patches")
-        full_bags = [FullBag(*b) for b in _split_bags(rows, names, settings.width, n_words)]
-        if np.any(rows["full_patches"].flatten().to_numpy() >= settings.n_patches):
-            raise ValueError(f"full_patches of an image are not below {settings.n_patches}")
+    bags = starmap(Bag, _split_bags(rows, bag, meta.k_post, meta.n_words))
+    full_bags = starmap(FullBag, _split_bags(rows, full_bag, meta.k_full, meta.n_words))
+    if np.any(rows["full_patches"].flatten().to_numpy() >= meta.n_patches):
+        raise ValueError(f"full_patches of an image are not below {meta.n_patches}")
     dense = rows["dense"].flatten().to_numpy(zero_copy_only=False)
-    dense_ne = dense.reshape(len(files), settings.meta.dense_dim)
-    columns = (files, (Bag(*bag) for bag in bags), full_bags, dense_ne)
+    dense_ne = dense.reshape(len(files), meta.dense_dim)
+    columns = (files, bags, full_bags, dense_ne)
     return Batch([ImageBags(*row) for row in zip(*columns, strict=True)], _to_failed(failed))
 
 
@@ -277,7 +273,7 @@ def _split_bags(
 
     The first column has the words, the second what must be above 0.
     """
-    lengths = [_list_lengths(rows[name]) for name in names]
+    lengths = [rows[name].value_lengths().fill_null(0).to_numpy() for name in names]
     values = [rows[name].flatten().to_numpy(zero_copy_only=False) for name in names]
     if any(not np.array_equal(lengths[0], other) for other in lengths[1:]):
         raise ValueError(f"the lists {', '.join(names)} of an image have different lengths")
@@ -292,8 +288,3 @@ def _split_bags(
         raise ValueError(f"{names[0]} of an image do not ascend, or have {names[1]} of 0")
     parts = (np.split(column, ends[:-1]) for column in (words, *values[1:]))
     return list(zip(*parts, strict=True))[: len(rows)]
-
-
-def _list_lengths(lists: Any) -> NDArray[np.int64]:
-    """Return the length of each list; a missing one is empty."""
-    return np.asarray(lists.value_lengths().fill_null(0).to_numpy(), dtype=np.int64)

@@ -1,8 +1,4 @@
-"""Small images that show a word: cut out where it is strongest, or whole with a highlight.
-
-In: an image and a word's grid, or files and the patches where a word is strongest. Out: pixels or a
-JPEG.
-"""
+"""Small images that show a word: cut out where it is strongest, or whole with a highlight."""
 
 import io
 from collections.abc import Iterable
@@ -15,40 +11,16 @@ from PIL import Image
 from bm25v import images
 from bm25v.errors import ImageError
 from bm25v.explanations.heatmaps import highlight
-from bm25v.explanations.samples import Example, PatchBox
-from bm25v.explanations.word_examples import WordExample
+from bm25v.explanations.word_examples import PatchBox, WordExample
 from bm25v.threads import available_cpus
 
 Pixels = NDArray[np.uint8]
 Grid = NDArray[np.float32]
 
-_QUALITY = 78
 _MOST = 0.6  # of a word's activation, summed over the patches
 _MIN_SIDE = 0.3  # of the patches in a row
 _MAX_SIDE = 0.72  # of them: a larger crop shows the middle of the image, not the word
 _PATCHES = 3  # in a row of a crop around one patch
-
-
-def crop_strongest_patch(image_hwc: Pixels, grid: Grid, *, side: int) -> Example:
-    """Cut out a square around the patch where the word is strongest, about three patches wide.
-
-    >>> white = np.full((70, 70, 3), 255, dtype=np.uint8)
-    >>> grid = np.zeros((7, 7), dtype=np.float32)
-    >>> grid[3, 3] = 2.0
-    >>> crop_strongest_patch(white, grid, side=96).patch
-    PatchBox(left=0.333, top=0.333, width=0.334, height=0.334)
-    """
-    height, width = image_hwc.shape[:2]
-    row, column = (int(index) for index in np.unravel_index(int(grid.argmax()), grid.shape))
-    tall, wide = height / grid.shape[0], width / grid.shape[1]
-    square = _fit_square(image_hwc, (column + 0.5) * wide, (row + 0.5) * tall, 1.5 * (tall + wide))
-    left, top, length = square
-    x, y = column * wide - left, row * tall - top
-    box = (np.array([x, y, x + wide, y + tall]) / length).clip(0, 1).round(3)
-    x0, y0, x1, y1 = (float(value) for value in box)
-    patch = PatchBox(x0, y0, round(x1 - x0, 3), round(y1 - y0, 3))
-    part = images.resize_image(_cut(image_hwc, square), width=side, height=side)
-    return Example(encode_jpeg(part), float(grid.max()), patch)
 
 
 def crop_word(image_hwc: Pixels, grid: Grid) -> Pixels:
@@ -71,7 +43,7 @@ def crop_word(image_hwc: Pixels, grid: Grid) -> Pixels:
     total = max(float(inside.sum()), 1e-12)
     x = left + 0.5 + float(inside.sum(axis=0) @ np.arange(size)) / total
     y = top + 0.5 + float(inside.sum(axis=1) @ np.arange(size)) / total
-    return _cut(image_hwc, _fit_square(image_hwc, x * wide, y * tall, size * (tall + wide) / 2))
+    return _cut_square(image_hwc, x * wide, y * tall, size * (tall + wide) / 2)
 
 
 def cut_examples(examples: Iterable[WordExample], *, side: int) -> dict[WordExample, Pixels]:
@@ -88,13 +60,8 @@ def cut_examples(examples: Iterable[WordExample], *, side: int) -> dict[WordExam
             image_hwc = images.decode_image(path, short_side=round(side / _MIN_SIDE))
         except ImageError:
             return []
-        return [
-            (
-                example,
-                images.resize_image(crop_patch(image_hwc, example.patch), width=side, height=side),
-            )
-            for example in by_path[path]
-        ]
+        crops = [(example, crop_patch(image_hwc, example.patch)) for example in by_path[path]]
+        return [(example, _resize_square(crop, side)) for example, crop in crops]
 
     with ThreadPoolExecutor(available_cpus()) as pool:
         return dict(pair for pairs in pool.map(cut, by_path) for pair in pairs)
@@ -113,11 +80,14 @@ def crop_patch(image_hwc: Pixels, patch: PatchBox) -> Pixels:
     x, y = (patch.left + patch.width / 2) * width, (patch.top + patch.height / 2) * height
     length = _PATCHES * (patch.width * width + patch.height * height) / 2
     shortest = _MIN_SIDE * min(height, width)
-    return _cut(image_hwc, _fit_square(image_hwc, x, y, max(length, shortest)))
+    return _cut_square(image_hwc, x, y, max(length, shortest))
+
+
+def encode_crop(image_hwc: Pixels, grid: Grid, *, side: int) -> bytes:
+    return encode_jpeg(_resize_square(crop_word(image_hwc, grid), side))
 
 
 def encode_highlight(image_hwc: Pixels, grid: Grid, *, side: int, strength: float = 1.0) -> bytes:
-    """Return the whole image with what a grid highlights, as a JPEG."""
     return encode_jpeg(highlight(shrink(image_hwc, side=side), grid, strength))
 
 
@@ -130,20 +100,19 @@ def shrink(image_hwc: Pixels, *, side: int) -> Pixels:
 
 
 def encode_jpeg(image_hwc: Pixels) -> bytes:
-    """Return an image as the bytes of a small JPEG."""
     file = io.BytesIO()
-    Image.fromarray(image_hwc).save(file, "JPEG", quality=_QUALITY)
+    Image.fromarray(image_hwc).save(file, "JPEG", quality=78)
     return file.getvalue()
 
 
-def _fit_square(image_hwc: Pixels, x: float, y: float, length: float) -> tuple[int, int, int]:
-    """Return left, top and side of a square inside the image, its centre as near as possible."""
+def _resize_square(image_hwc: Pixels, side: int) -> Pixels:
+    return images.resize_image(image_hwc, width=side, height=side)
+
+
+def _cut_square(image_hwc: Pixels, x: float, y: float, length: float) -> Pixels:
+    """Cut out a square inside the image, its centre as near to the point as possible."""
     height, width = image_hwc.shape[:2]
     side = max(1, min(height, width, round(length)))
     left = min(max(0, round(x - side / 2)), width - side)
-    return left, min(max(0, round(y - side / 2)), height - side), side
-
-
-def _cut(image_hwc: Pixels, square: tuple[int, int, int]) -> Pixels:
-    left, top, length = square
-    return image_hwc[top : top + length, left : left + length]
+    top = min(max(0, round(y - side / 2)), height - side)
+    return image_hwc[top : top + side, left : left + side]

@@ -1,27 +1,20 @@
-"""An explanation as one image: both images, how the score adds up, then the words that add most.
-
-In: an `Explanation`. Out: a Pillow image. Not this module's job: pages, and writing files.
-"""
+"""An explanation as one image: both images, how the score adds up, then the words that add most."""
 
 import os
 import unicodedata
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from bm25v.display import count
-from bm25v.errors import WrongUse
 from bm25v.explanations.crops import cut_examples
-from bm25v.explanations.explanation import Explanation
-from bm25v.explanations.heatmaps import highlight
-from bm25v.explanations.maps import Pin, combine_maps, pin_hit, pin_query
+from bm25v.explanations.explanation import Explanation, Grid, Pixels
+from bm25v.explanations.heatmaps import Pin, highlight, list_photos
 from bm25v.explanations.sums import percent_of, sum_up
 from bm25v.search.regions import Box
 
-Pixels = NDArray[np.uint8]
+Position = tuple[int, int]  # x, y
 Size = tuple[int, int]  # width, height
 Colour = tuple[int, int, int]
 
@@ -29,7 +22,7 @@ _MARGIN, _GAP, _BOX, _COLUMN = 48, 28, 280, 400
 _LEFT = (_MARGIN, _MARGIN + _BOX + _GAP, _MARGIN + 2 * _BOX + 3 * _GAP)  # query, hit, text
 _WIDTH = _LEFT[2] + _COLUMN + _MARGIN
 _CAPTIONS, _FOOTER = 118, 76
-_HEAD_TEXT, _WORD_TEXT = 216, 216  # heights of the text beside the images
+_TEXT = 216  # height of the text beside images
 _CROP = 94  # pixels
 _MIN_SIDE = 16  # pixels of the short side of a panorama
 
@@ -42,84 +35,45 @@ _LEVELS: dict[str, tuple[int, Colour]] = {  # bars of the meter, and their colou
 }
 
 
-class _Layout(NamedTuple):
-    query: Size
-    hit: Size
-    head: int  # heights of the rows
-    word: int
-    n_words: int
-
-    @property
-    def height(self) -> int:
-        rows = self.n_words * (self.word + 2 * _GAP)
-        return _MARGIN + _CAPTIONS + self.head + _GAP + rows + _FOOTER + _MARGIN
-
-
 def draw(explanation: Explanation, *, top: int = 5) -> Image.Image:
-    """Return an image that shows where the `top` words are and how all words add up to the score.
-
-    >>> from bm25v.explanations import Part
-    >>> from bm25v.search import Match, WordContribution
-    >>> pixels, grid = np.zeros((40, 60, 3), np.uint8), np.ones((7, 7), np.float32)
-    >>> word = WordContribution(7, "petal", 2.0, 3.0, 4.0, 1.5, 3.0)
-    >>> scores = ("words", 3.0, 3.0, 1.0, "strong", 0.9)
-    >>> match = Match("rose.jpg", *scores, (word,), 0.4, 3.0, 3.0, 20)
-    >>> draw(Explanation((pixels,), pixels, match, (Part(word, (grid,), grid),))).width
-    1140
-    """
-    layout = _layout(explanation, top)
-    sheet = Image.new("RGB", (_WIDTH, layout.height), _PAPER)
+    """Draw where the `top` words are, and how all words add up to the score."""
+    images = explanation.query_images or (None,)
+    query_size, hit_size = _fit(images[0]), _fit(explanation.hit_image)
+    queries = [_resize(image, query_size) for image in images]  # all in the shape of the first
+    hit = _resize(explanation.hit_image, hit_size)
+    shown = explanation.parts[:top]
+    row = max(query_size[1], hit_size[1], _TEXT)  # its height
+    rows = row + _GAP + len(shown) * (row + 2 * _GAP)
+    sheet = Image.new("RGB", (_WIDTH, 2 * _MARGIN + _CAPTIONS + rows + _FOOTER), _PAPER)
     pen = ImageDraw.Draw(sheet)
-    queries = [_resize(image, layout.query) for image in explanation.query_images]
-    hit = _resize(explanation.hit_image, layout.hit)
-    first = queries[0] if queries else _resize(None, layout.query)
     _draw_title(pen, explanation)
     _draw_caption(pen, _LEFT[0], "Query", _name_query(explanation))
     _draw_caption(pen, _LEFT[1], "Hit", _name_file(explanation.hit_path))
     y = _MARGIN + _CAPTIONS
-    in_queries, in_hit = combine_maps(explanation)
-    strength = explanation.visibility
-    all_in_query = _highlight(first, in_queries[0] if in_queries else None, strength)
-    _paste(
-        sheet, y, _add_frame(all_in_query, explanation.region), _highlight(hit, in_hit, strength)
-    )
-    _draw_pins(pen, (_LEFT[0], y), layout.query, pin_query(explanation, 0))
-    _draw_pins(pen, (_LEFT[1], y), layout.hit, pin_hit(explanation))
+    first_photos = {photo.role: photo for photo in reversed(list(list_photos(explanation)))}
+    for x, role, pixels in ((_LEFT[0], "Query", queries[0]), (_LEFT[1], "Hit", hit)):
+        photo = first_photos.get(role)
+        _paste(sheet, (x, y), pixels, photo and photo.grid, explanation.visibility)
+        if role == "Query" and explanation.region is not None:
+            _draw_frame(pen, (x, y), query_size, explanation.region)
+        if photo is not None:
+            _draw_pins(pen, (x, y), (pixels.shape[1], pixels.shape[0]), photo.pins)
     _draw_sum(pen, y, explanation)
-    y += layout.head + _GAP
-    shown = explanation.parts[:top]
+    y += row + _GAP
     crops = cut_examples((e for part in shown for e in part.examples), side=_CROP)
     contributions = explanation.rounded_contributions()
     for n, part in enumerate(shown):
         pen.line((_MARGIN, y, _WIDTH - _MARGIN, y), _LINE)
-        query, strength = (
-            queries[part.best_query] if queries else first,
-            explanation.part_visibility(part),
-        )
-        _paste(
-            sheet,
-            y + _GAP,
-            _highlight(query, part.in_query, strength),
-            _highlight(hit, part.in_hit, strength),
-        )
+        strength = explanation.part_visibility(part)
+        _paste(sheet, (_LEFT[0], y + _GAP), queries[part.best_query], part.in_query, strength)
+        _paste(sheet, (_LEFT[1], y + _GAP), hit, part.in_hit, strength)
         _draw_word(pen, y + _GAP, n, contributions, explanation)
         for i, crop in enumerate(crops[e] for e in part.examples if e in crops):
-            position = (_LEFT[2] + i * (_CROP + 8), y + _GAP + _WORD_TEXT - _CROP)
+            position = (_LEFT[2] + i * (_CROP + 8), y + _GAP + _TEXT - _CROP)
             sheet.paste(Image.fromarray(crop), position)
-        y += layout.word + 2 * _GAP
-    _draw_footer(pen, y, explanation, layout.n_words)
+        y += row + 2 * _GAP
+    _draw_footer(pen, y, explanation, len(shown))
     return sheet
-
-
-def _layout(explanation: Explanation, top: int) -> _Layout:
-    if top < 1:
-        raise WrongUse(f"top = {top}: draw at least 1 word")
-    images = explanation.query_images
-    # If there are several query images, all are drawn in the shape of the first.
-    query, hit = _fit(images[0] if images else None), _fit(explanation.hit_image)
-    tallest = max(query[1], hit[1])
-    n_words = min(top, len(explanation.parts))
-    return _Layout(query, hit, max(tallest, _HEAD_TEXT), max(tallest, _WORD_TEXT), n_words)
 
 
 def _fit(image_hwc: Pixels | None) -> Size:
@@ -137,25 +91,18 @@ def _resize(image_hwc: Pixels | None, size: Size) -> Pixels:
     return np.array(Image.fromarray(image_hwc).resize(size, Image.Resampling.BICUBIC))
 
 
-def _highlight(pixels: Pixels, grid: NDArray[np.float32] | None, strength: float) -> Pixels:
-    return pixels if grid is None else highlight(pixels, grid, strength)
+def _paste(
+    sheet: Image.Image, corner: Position, pixels: Pixels, grid: Grid | None, strength: float
+) -> None:
+    shown = pixels if grid is None else highlight(pixels, grid, strength)
+    sheet.paste(Image.fromarray(shown), corner)
 
 
-def _add_frame(pixels: Pixels, region: Box | None) -> Pixels:
-    if region is None:
-        return pixels
-    image = Image.fromarray(pixels)
+def _draw_frame(pen: ImageDraw.ImageDraw, corner: Position, size: Size, region: Box) -> None:
     x, y, width, height = region
-    corners = (x, y, x + width, y + height)
-    sides = (image.width - 1, image.height - 1) * 2
-    frame = [round(corner * side) for corner, side in zip(corners, sides, strict=True)]
-    ImageDraw.Draw(image).rectangle(frame, outline=_ACCENT, width=3)
-    return np.array(image)
-
-
-def _paste(sheet: Image.Image, y: int, query: Pixels, hit: Pixels) -> None:
-    for x, pixels in zip(_LEFT, (query, hit), strict=False):
-        sheet.paste(Image.fromarray(pixels), (x, y))
+    left, right = (corner[0] + round(share * (size[0] - 1)) for share in (x, x + width))
+    top, bottom = (corner[1] + round(share * (size[1] - 1)) for share in (y, y + height))
+    pen.rectangle((left, top, right, bottom), outline=_ACCENT, width=3)
 
 
 def _name_query(explanation: Explanation) -> str:
@@ -166,7 +113,6 @@ def _name_query(explanation: Explanation) -> str:
 
 
 def _name_file(path: str) -> str:
-    """Return a file's name with its folder."""
     return os.path.join(os.path.basename(os.path.dirname(path)), os.path.basename(path))
 
 
@@ -186,9 +132,7 @@ def _draw_caption(pen: ImageDraw.ImageDraw, x: int, role: str, name: str) -> Non
     _write(pen, (x, _MARGIN + 76), _shorten(name, 19, _BOX), 19, _INK)
 
 
-def _draw_pins(
-    pen: ImageDraw.ImageDraw, corner: tuple[int, int], size: Size, pins: list[Pin]
-) -> None:
+def _draw_pins(pen: ImageDraw.ImageDraw, corner: Position, size: Size, pins: list[Pin]) -> None:
     for pin in pins:
         x, y = round(corner[0] + pin.x * size[0]), round(corner[1] + pin.y * size[1])
         pen.ellipse((x - 13, y - 13, x + 13, y + 13), (255, 255, 255), _INK, 2)
@@ -238,7 +182,7 @@ def _draw_word(
 def _draw_bar(pen: ImageDraw.ImageDraw, y: int, before: float, value: float, whole: float) -> None:
     """Draw a part of the score; it starts where the part above it ends."""
 
-    def stretch(start: float, end: float, colour: tuple[int, int, int]) -> None:
+    def stretch(start: float, end: float, colour: Colour) -> None:
         left, right = (_LEFT[2] + round(_COLUMN * part / (whole or 1)) for part in (start, end))
         pen.rectangle((left, y, max(left, right - 1), y + 11), colour)
 
@@ -269,7 +213,7 @@ def _draw_footer(pen: ImageDraw.ImageDraw, y: int, explanation: Explanation, n_d
 
 def _write(
     pen: ImageDraw.ImageDraw,
-    position: tuple[int, int],
+    position: Position,
     text: str,
     size: int,
     colour: Colour,

@@ -1,22 +1,17 @@
-"""Why an image of the gallery matches a query.
-
-In: a gallery, a query and a hit. Out: an `Explanation`, which holds what each word contributes to
-the score and where the word is in both images. Not this module's job: how that is shown (`drawing`,
-`terminal`, `bm25v.pages`).
-"""
+"""Why an image matches a query: what each word adds to the score, and where the word is."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.dataframes import make_frame
 from bm25v.display import count, identify_word
-from bm25v.errors import ImageError, WrongUse
+from bm25v.errors import ImageError, InvalidOption
 from bm25v.explanations.sums import round_to_sum
 from bm25v.explanations.word_examples import WordExample, find_examples
 from bm25v.images import ImageInput
@@ -25,13 +20,13 @@ from bm25v.progress import Progress, no_progress
 from bm25v.sae.model import Codes
 from bm25v.search.contract import SearchEngine, View
 from bm25v.search.encode import EncodedQuery, encode_query
-from bm25v.search.engine import Standing, find_standings, match_image
+from bm25v.search.engine import Ranking, find_rankings, match_image
 from bm25v.search.matching import Matcher
 from bm25v.search.query import Query, QueryImage, StoredImage
 from bm25v.search.query_images import find_without_file, naming_image, resolve_region
 from bm25v.search.regions import Box, as_box
 from bm25v.search.results import Match, QueryWord, WordContribution
-from bm25v.vocabulary import Encoding, Vocabulary
+from bm25v.vocabulary import Encoding
 from bm25v.vocabulary import bag as bags
 
 if TYPE_CHECKING:
@@ -47,12 +42,7 @@ _WORDS_WITH_EXAMPLES = 12
 _COLUMNS = {  # of Explanation.to_pandas()
     "word": "int",
     "name": "object",
-    "contribution": "float",
-    "weight": "float",
-    "idf": "float",
-    "saturation": "float",
-    "tf": "float",
-    "query_tf": "float",
+    **dict.fromkeys(("contribution", "weight", "idf", "saturation", "tf", "query_tf"), "float"),
     "df": "int",
 }
 
@@ -99,7 +89,7 @@ class Explanation:
     notes: tuple[str, ...] = ()
     parameters: Bm25Parameters = DEFAULT_PARAMETERS
     query_paths: tuple[str, ...] = ()  # of the query images; "" for one that is not from a file
-    standing: Standing | None = None  # None if a search would not list the hit
+    ranking: Ranking | None = None  # None if a search would not list the hit
     gallery: str = ""  # its folder
     query: Query | None = field(default=None, repr=False)
 
@@ -118,6 +108,11 @@ class Explanation:
         return self.match.path
 
     @property
+    def score(self) -> float:
+        """What ordered the hits: the sum of `match.parts`."""
+        return self.match.score
+
+    @property
     def sparse(self) -> float:
         """The BM25 score: the sum of the parts."""
         return self.match.sparse
@@ -131,9 +126,9 @@ class Explanation:
     def title(self) -> str:
         """How good the match is and which rank it has, as far as that is known."""
         strength = f"{self.match.strength.capitalize()} match" if self.match.strength else "Match"
-        if self.standing is None:
+        if self.ranking is None:
             return strength
-        return f"{strength}, rank {self.standing.rank:,}"
+        return f"{strength}, rank {self.ranking.rank:,}"
 
     @property
     def visibility(self) -> float:
@@ -172,7 +167,7 @@ class Explanation:
     def save(self, path: str | os.PathLike[str], *, top: int | None = None) -> None:
         """Write a page (.html) or an image (.png, .jpg, .webp, .pdf), as the suffix says.
 
-        A page shows all words, an image five, unless `top` says how many.
+        A page shows 12 words, an image five, unless `top` says how many.
         """
         from bm25v.pages.explanation_page import write_explanation
 
@@ -182,7 +177,7 @@ class Explanation:
         """Return the explanation as plain values, without the pixels."""
         return {
             **self.match.to_dict(),
-            "standing": None if self.standing is None else self.standing._asdict(),
+            "ranking": None if self.ranking is None else self.ranking._asdict(),
             "parts": [part._asdict() for part in self.match.parts],
             "words": [
                 {
@@ -225,10 +220,18 @@ def explain_hit(
     query's mode decides which score is explained. The first words have examples: other images.
     """
     if encoding is not None and len(query.images) != 1:
-        raise WrongUse(f"an encoding with {len(query.images)} images: it needs exactly one")
+        raise InvalidOption(
+            f"encoding= needs a query with exactly one image, got {len(query.images)}"
+        )
     encodings = None if encoding is None else [encoding]
     explained = explain_hits(engine, query, [hit], encodings=encodings, image=image)
-    return _add_examples(engine, explained.explanations[0])
+    (explanation,) = explained.explanations
+    words = [part.word.word for part in explanation.parts[:_WORDS_WITH_EXAMPLES]]
+    own = map(engine.find_record, {explanation.hit_path, *filter(None, explanation.query_paths)})
+    avoid = {record.path for record in own if record is not None}
+    examples = find_examples(engine, words, avoid=avoid)
+    parts = (replace(p, examples=examples.get(p.word.word, ())) for p in explanation.parts)
+    return replace(explanation, parts=tuple(parts))
 
 
 def explain_hits(
@@ -243,27 +246,49 @@ def explain_hits(
     """Explain several hits of one query, whose images are encoded once; `image` is that of all."""
     query = resolve_region(query)
     query_images = tuple(_decode_query(engine, query_image) for query_image in query.images)
-    if encodings is None:
-        encodings = [engine.vocabulary.encode(query_image) for query_image in query_images]
-    matched = engine.read(lambda view: _match_hits(engine, query, encodings, hits, view))
-    encoded = matched.encoded
+    encodings = encodings or [engine.vocabulary.encode(pixels) for pixels in query_images]
+
+    def match_hits(
+        view: View,
+    ) -> tuple[EncodedQuery, tuple[QueryWord, ...], list[tuple[Match, Ranking | None]]]:
+        encoded = encode_query(query, engine, view, encodings)
+        matcher = Matcher(encoded, view, engine.word_names)
+        images = [view.find_image(hit) for hit in hits]
+        matches = [match_image(encoded, matcher, hit_image) for hit_image in images]
+        rankings = find_rankings(encoded, view, images)
+        return encoded, matcher.query_words(), list(zip(matches, rankings, strict=True))
+
+    def locate(codes: Codes, word: int) -> Grid:
+        return bags.word_activations(codes, word).reshape(engine.vocabulary.backbone.grid)
+
+    encoded, query_words, matches = engine.read(match_hits)
     explanations = []
-    for match, standing in zip(matched.matches, matched.standings, strict=True):
+    for match, ranking in matches:
         notes, hit_image, hit_codes = _read_hit(engine, match, image)
-        parts = (_locate(engine.vocabulary, w, encoded.codes, hit_codes) for w in match.words)
+        parts = (
+            Part(
+                word,
+                tuple(locate(codes, word.word) for codes in encoded.codes),
+                None if hit_codes is None else locate(hit_codes, word.word),
+            )
+            for word in match.words
+        )
         explanations.append(
             Explanation(
                 query_images,
                 hit_image,
                 match,
                 tuple(parts),
-                query_words=matched.query_words,
+                query_words=query_words,
                 region=as_box(query.region),
                 text=query.text,
                 notes=(*encoded.notes, *notes),
                 parameters=engine.meta.parameters,
-                query_paths=tuple(_file_path(query_image) for query_image in query.images),
-                standing=standing,
+                query_paths=tuple(
+                    os.fspath(source) if isinstance(source, str | os.PathLike) else ""
+                    for source in query.images
+                ),
+                ranking=ranking,
                 gallery=engine.location,
                 query=query,
             )
@@ -272,34 +297,9 @@ def explain_hits(
     return ExplainedHits(query, query_images, tuple(explanations))
 
 
-class _Matched(NamedTuple):
-    """What a collection knows about hits."""
-
-    encoded: EncodedQuery
-    query_words: tuple[QueryWord, ...]
-    matches: list[Match]
-    standings: list[Standing | None]
-
-
-def _match_hits(
-    engine: SearchEngine,
-    query: Query,
-    encodings: Sequence[Encoding],
-    hits: Sequence[str],
-    view: View,
-) -> _Matched:
-    encoded = encode_query(query, engine, view, encodings)
-    matcher = Matcher(encoded, view, engine.word_names)
-    images = [view.find_image(hit) for hit in hits]
-    matches = [match_image(encoded, matcher, found) for found in images]
-    standings = find_standings(encoded, query, view, images, matcher.sparse_factor)
-    return _Matched(encoded, matcher.query_words(), matches, standings)
-
-
 def _read_hit(
     engine: SearchEngine, match: Match, image: ImageInput | None
 ) -> tuple[list[str], Pixels | None, Codes | None]:
-    """Return what the user should know about the hit's file, its pixels and its codes."""
     notes, hit_image, hit_codes = [], None, None
     try:
         if image is None and engine.has_changed(match.path):
@@ -311,50 +311,21 @@ def _read_hit(
     return notes, hit_image, hit_codes
 
 
-def _add_examples(engine: SearchEngine, explanation: Explanation) -> Explanation:
-    """Return the explanation with other images of the collection that show its first words."""
-    words = [part.word.word for part in explanation.parts[:_WORDS_WITH_EXAMPLES]]
-    own = map(engine.find_record, {explanation.hit_path, *filter(None, explanation.query_paths)})
-    avoid = {record.path for record in own if record is not None}
-    examples = find_examples(engine, words, avoid=avoid)
-    parts = (replace(p, examples=examples.get(p.word.word, ())) for p in explanation.parts)
-    return replace(explanation, parts=tuple(parts))
-
-
-def _locate(
-    vocabulary: Vocabulary,
-    word: WordContribution,
-    query_codes: Sequence[Codes],
-    hit_codes: Codes | None,
-) -> Part:
-    def grid(codes: Codes) -> Grid:
-        return bags.word_activations(codes, word.word).reshape(vocabulary.backbone.grid)
-
-    in_queries = tuple(grid(codes) for codes in query_codes)
-    return Part(word, in_queries, None if hit_codes is None else grid(hit_codes))
-
-
-def _file_path(image: QueryImage) -> str:
-    return os.fspath(image) if isinstance(image, str | os.PathLike) else ""
-
-
-def _find_file(engine: SearchEngine, path: str) -> str:
-    """Return the path of an image's file, which has the content that was indexed."""
-    record = engine.find_record(path)
-    if record is None or not os.path.isabs(record.path) or not os.path.exists(record.path):
-        raise ImageError(f"{path}: there is no file to show: give the image itself as the query")
-    if engine.has_changed(record.path):
-        raise ImageError(f"{path} has changed since it was indexed: index it again")
-    return record.path
-
-
 def _decode_query(engine: SearchEngine, image: QueryImage) -> Pixels:
+    no_file = "there is no file to show: give the image itself as the query"
     if isinstance(image, Encoding):
-        raise WrongUse("an encoding has no pixels to show: give the image, and encoding=")
-    if isinstance(image, StoredImage):
-        image = _find_file(engine, image.path) if image.image is None else image.image
+        raise InvalidOption("an encoding has no pixels to show: give the image, and encoding=")
+    if isinstance(image, StoredImage) and image.image is not None:
+        image = image.image
+    elif isinstance(image, StoredImage):
+        record = engine.find_record(image.path)
+        if record is None or not os.path.isabs(record.path) or not os.path.exists(record.path):
+            raise ImageError(f"{image.path}: {no_file}")
+        if engine.has_changed(record.path):
+            raise ImageError(f"{image.path} has changed since it was indexed: index it again")
+        image = record.path
     stored = find_without_file(image, engine)
     if stored is not None:
-        raise ImageError(f"{stored}: there is no file to show: give the image itself as the query")
+        raise ImageError(f"{stored}: {no_file}")
     with naming_image(image):
         return engine.vocabulary.decode(image)

@@ -1,9 +1,8 @@
-"""Suggests names for words, with a model that understands both images and text.
+"""Names for words, suggested by a model that understands both images and text.
 
-In: a gallery, words and prompts. Out: the prompt that fits each word best. A text tower cannot read
-a word's direction, but it can be compared with images: the image parts that have most of the word
-become dense vectors, and their mean is compared with the prompts. The mean of the whole gallery is
-subtracted first; otherwise every word would get the name of what all images have in common.
+The image parts that have most of a word become dense vectors, and their mean is compared with the
+prompts. The mean of the whole gallery is subtracted first; otherwise every word would get the name
+of what all images have in common.
 """
 
 from collections.abc import Sequence
@@ -15,8 +14,9 @@ from numpy.typing import NDArray
 
 from bm25v import images
 from bm25v.backbones import text
+from bm25v.dense import normalise
 from bm25v.display import count
-from bm25v.errors import ImageError, WrongUse
+from bm25v.errors import ImageError, InvalidOption
 from bm25v.explanations.crops import crop_word
 from bm25v.explanations.word_portrait import WordInImage, find_strongest
 from bm25v.gallery.store import GalleryStore
@@ -43,37 +43,23 @@ def read_prompts(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError:
-        raise WrongUse(
+        raise InvalidOption(
             f"{path} does not exist: give a text file with one prompt per line"
         ) from None
     except UnicodeDecodeError:
-        raise WrongUse(f"{path} is not UTF-8 text: save it as UTF-8") from None
+        raise InvalidOption(f"{path} is not UTF-8 text: save it as UTF-8") from None
     prompts: dict[str, None] = {}
     for number, line in enumerate(lines, start=1):
         try:
             if line.strip() and not line.startswith("#"):
                 prompts[check_name(line)] = None
-        except WrongUse as error:
-            raise WrongUse(f"{path}, line {number}: {error}") from None
+        except InvalidOption as error:
+            raise InvalidOption(f"{path}, line {number}: {error}") from None
     if len(prompts) < 2:
-        raise WrongUse(
+        raise InvalidOption(
             f"{path} has {count(len(prompts), 'prompt')}: give at least two to choose from"
         )
     return list(prompts)
-
-
-def find_words_to_name(store: GalleryStore) -> list[int]:
-    """Return the words in use that have no name, those first that explain most hits.
-
-    These are often among the strongest words of an image, which the index has, and rare enough to
-    count. IDF is squared, because frequent words rarely show one thing that has a name.
-    """
-    snapshot, names = store.snapshot(), store.word_names
-    statistics = snapshot.word_statistics
-    in_use = np.flatnonzero(statistics.df_v)
-    use = snapshot.searcher.statistics.df_v[in_use] * statistics.idf(in_use) ** 2
-    by_use = in_use[np.argsort(-use, kind="stable")].tolist()
-    return [word for word in by_use if word not in names]
 
 
 def suggest_names(
@@ -84,7 +70,7 @@ def suggest_names(
     progress: Progress = no_progress,
 ) -> list[Suggestion]:
     """Return the prompt that fits each word best; words without a readable image are left out."""
-    tower = text.load_text_tower(store.vocabulary.backbone.name)
+    tower = text.load_text_tower(store.vocabulary.backbone_name)
     prompts_te = tower.embed(prompts)
     snapshot = store.snapshot()
     width = prompts_te.shape[1]  # a second backbone, whose values follow, has no text tower
@@ -94,8 +80,11 @@ def suggest_names(
         vectors = [_encode_example(store, example) for example in examples]
         readable = [vector for vector in vectors if vector is not None]
         if readable:
-            vector_e = np.mean(readable, axis=0)[:width] - mean_e
-            suggestions.append(_choose_prompt(word, vector_e, prompts_te, prompts))
+            vector_e = normalise(np.mean(readable, axis=0)[:width] - mean_e)
+            cosines_t = prompts_te @ vector_e
+            best, second = np.argsort(-cosines_t, kind="stable")[:2].tolist()
+            cosine, margin = float(cosines_t[best]), float(cosines_t[best] - cosines_t[second])
+            suggestions.append(Suggestion(word, prompts[best], cosine, margin, prompts[second]))
         progress("suggesting names", done, len(words))
     return suggestions
 
@@ -109,14 +98,4 @@ def _encode_example(store: GalleryStore, example: WordInImage) -> Floats | None:
     except ImageError:
         return None
     part = crop_word(pixels, example.grid)
-    dense_e = backbone.forward(backbone.prepare_image(part)).dense_e
-    return dense_e / np.float32(max(float(np.linalg.norm(dense_e)), 1e-12))
-
-
-def _choose_prompt(
-    word: int, vector_e: Floats, prompts_te: Floats, prompts: Sequence[str]
-) -> Suggestion:
-    cosines_t = prompts_te @ (vector_e / max(float(np.linalg.norm(vector_e)), 1e-12))
-    best, second = np.argsort(-cosines_t, kind="stable")[:2].tolist()
-    cosine, following = float(cosines_t[best]), float(cosines_t[second])
-    return Suggestion(word, prompts[best], cosine, cosine - following, prompts[second])
+    return normalise(backbone.forward(backbone.prepare_image(part)).dense_e)

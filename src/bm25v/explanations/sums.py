@@ -1,8 +1,4 @@
-"""How a score adds up, in numbers for people: printed terms add up to the printed sum.
-
-In: a match. Out: the lines of a sum. Everything that shows an explanation takes its numbers from
-here.
-"""
+"""How a score adds up, in rounded numbers: printed terms add up to the printed sum."""
 
 import math
 from collections.abc import Iterator, Sequence

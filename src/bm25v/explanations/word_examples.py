@@ -1,27 +1,31 @@
-"""Images of a collection that show what a word is, and the patch where it is strongest in each.
+"""Images that show what a word is, and the patch where it is strongest in each, as stored."""
 
-In: an open collection and word ids. Out: paths and patches, as stored in full bags: no image is
-decoded and nothing is encoded. Not this module's job: cutting out the patches (`crops`).
-"""
-
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from functools import cache
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.dense import normalise
 from bm25v.errors import ImageError
-from bm25v.explanations.samples import PatchBox
 from bm25v.gallery.file_state import has_changed
 from bm25v.gallery.records import ImageRecord
-from bm25v.search.contract import FoundByWord, Images, SearchEngine, View
-
-EXAMPLES = 4  # images of each word
+from bm25v.search.contract import Images, SearchEngine, View
 
 _CONSIDERED = 24  # images of each word, as some are copies, and some files are missing
 _FIRST_WORDS = 6  # others prefer images that these have, as each image must be decoded
 _COPY_COSINE = 0.95  # of dense vectors: from there on, two images show the same
-_WHOLE = PatchBox(0, 0, 1, 1)
+
+
+class PatchBox(NamedTuple):
+    """Where a patch is in an image, as shares of its width and height."""
+
+    left: float
+    top: float
+    width: float
+    height: float
 
 
 class WordExample(NamedTuple):
@@ -39,11 +43,10 @@ class DistinctImages:
 
     def accept(self, dense_e: NDArray[np.floating]) -> bool:
         """Return whether an image shows something else, by its vector, and remember it."""
-        dense_e = dense_e.astype(np.float32)
-        dense_e /= max(float(np.linalg.norm(dense_e)), 1e-12)
-        if any(float(dense_e @ other) >= _COPY_COSINE for other in self._accepted):
+        unit_e = normalise(dense_e.astype(np.float32))
+        if any(float(unit_e @ other) >= _COPY_COSINE for other in self._accepted):
             return False
-        self._accepted.append(dense_e)
+        self._accepted.append(unit_e)
         return True
 
 
@@ -52,7 +55,7 @@ def find_examples(
     words: Sequence[int],
     *,
     avoid: Collection[str] = (),
-    n: int = EXAMPLES,
+    n: int = 4,
 ) -> dict[int, tuple[WordExample, ...]]:
     """Return for each word up to n images that show it best, without copies of one another.
 
@@ -60,15 +63,27 @@ def find_examples(
     """
 
     def find(view: View) -> dict[int, tuple[WordExample, ...]]:
-        found = view.find_with_words(words, _CONSIDERED, 2 * n)
-        candidates = _Candidates(found, engine.vocabulary.backbone.grid)
+        images, rows_by_word = view.find_with_words(words, _CONSIDERED, 2 * n)
+        all_rows = np.unique(np.concatenate([np.empty(0, np.int64), *rows_by_word.values()]))
+        records = images.records_of(all_rows)
+        vectors = dict(zip(all_rows.tolist(), images.dense_vectors(all_rows), strict=True))
+        is_unchanged = cache(lambda row: _is_unchanged(records[row]))
+        grid = engine.vocabulary.backbone.grid
         used: set[int] = set()
         examples = {}
-        for position, (word, rows) in enumerate(found.rows.items()):
-            preferred = used if position >= _FIRST_WORDS else ()
-            order = candidates.order(rows.tolist(), avoid, preferred)
-            chosen = dict(candidates.choose(word, order, n))
-            examples[word] = tuple(chosen.values())
+        for position, (word, rows) in enumerate(rows_by_word.items()):
+            preferred = used if position >= _FIRST_WORDS else set()
+            order = sorted(
+                (row for row in rows.tolist() if row in records),
+                key=lambda row: (records[row].path in avoid, row not in preferred),
+            )
+            distinct = DistinctImages()
+            usable = (r for r in order if is_unchanged(r) and distinct.accept(vectors[r]))
+            chosen = list(islice(usable, n))
+            examples[word] = tuple(
+                WordExample(records[row].path, _read_patch(images, row, word, grid))
+                for row in chosen
+            )
             used.update(chosen)
         return examples
 
@@ -85,53 +100,18 @@ def find_patch(engine: SearchEngine, path: str, word: int) -> PatchBox:
     return engine.read(find)
 
 
-class _Candidates:
-    """The images that may be examples of some words."""
-
-    def __init__(self, found: FoundByWord, grid: tuple[int, int]) -> None:
-        self._images, self._grid = found.images, grid
-        rows = np.unique(np.concatenate([np.empty(0, np.int64), *found.rows.values()]))
-        self._records: Mapping[int, ImageRecord] = found.images.records_of(rows)
-        self._vectors = dict(zip(rows.tolist(), found.images.dense_vectors(rows), strict=True))
-        self._usable: dict[int, bool] = {}
-
-    def order(
-        self, rows: Sequence[int], avoid: Collection[str], preferred: Collection[int]
-    ) -> list[int]:
-        """Return rows in the order in which they are considered."""
-        known = (row for row in rows if row in self._records)
-        return sorted(
-            known, key=lambda row: (self._records[row].path in avoid, row not in preferred)
-        )
-
-    def choose(self, word: int, rows: Sequence[int], n: int) -> Iterator[tuple[int, WordExample]]:
-        """Yield the first n of the rows that can be used, each with the example in it."""
-        distinct, n_chosen = DistinctImages(), 0
-        for row in rows:
-            if self._is_usable(row) and distinct.accept(self._vectors[row]):
-                n_chosen += 1
-                patch = _read_patch(self._images, row, word, self._grid)
-                yield row, WordExample(self._records[row].path, patch)
-            if n_chosen == n:
-                return
-
-    def _is_usable(self, row: int) -> bool:
-        if row not in self._usable:
-            record = self._records[row]
-            try:
-                self._usable[row] = not has_changed(record.path, record)
-            except ImageError:
-                self._usable[row] = False
-        return self._usable[row]
+def _is_unchanged(record: ImageRecord) -> bool:
+    try:
+        return not has_changed(record.path, record)
+    except ImageError:
+        return False
 
 
 def _read_patch(images: Images, row: int, word: int, grid: tuple[int, int]) -> PatchBox:
-    if images.full_bags is None:
-        return _WHOLE
     full_bag = images.full_bags.full_bag(row)
     patches = full_bag.patches[full_bag.words == word].tolist()
     if not patches:
-        return _WHOLE
+        return PatchBox(0, 0, 1, 1)
     (patch,) = patches
     n_rows, n_columns = grid
     y, x = divmod(patch, n_columns)

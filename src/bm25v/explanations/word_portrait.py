@@ -1,18 +1,18 @@
 """What one word of a gallery looks like: images that have it, where it is in them, related words.
 
-In: a gallery and word ids. Out: `WordPortrait` values. A gallery stores term frequencies only; to
-find where a word is in an image, the file is encoded again. Not this module's job: HTML, and
-counting words.
+To find where a word is in an image, the image's file is encoded again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.errors import ImageError, WrongUse
+from bm25v.dense import normalise
+from bm25v.errors import ImageError, InvalidOption
 from bm25v.explanations.word_examples import DistinctImages
 from bm25v.explanations.word_statistics import ImageWithWord, WordInGallery, WordStatistics, WordUse
 from bm25v.gallery.encoding import EncodedImage, NamedImage, encode_images
@@ -24,12 +24,13 @@ from bm25v.threads import available_cpus
 from bm25v.vocabulary import Vocabulary, names
 from bm25v.vocabulary import bag as bags
 
-TOP, MIDDLE, RANDOM = 12, 6, 6  # images of each kind in a portrait
-AVERAGED = 32  # random images whose grids are averaged
-NEAREST = 8
-MIN_LIFT = 1.1  # a word that is almost everywhere comes with all others
+TOP = 12  # images with most of a word
 MAX_BINS = 12  # of term frequencies
 
+_MIDDLE, _RANDOM = 6, 6  # other images of a portrait
+_AVERAGED = 32  # random images whose grids are averaged
+_NEAREST = 8
+_MIN_LIFT = 1.1  # a word that is almost everywhere comes with all others
 _COMPARED = 200  # images of a word that are compared with each other
 _MAX_CACHED = 2_000  # files whose codes are kept for the next portraits
 
@@ -72,12 +73,11 @@ class WordPortrait:
     random: tuple[WordInImage, ...]
     companions: tuple[RelatedWord, ...]  # words in the same images
     neighbours: tuple[RelatedWord, ...]  # words with similar directions
-    mean_grid: Grid  # where it is in an image, on average
+    mean_grid: Grid  # where it is in an image, on average; each image counts the same
     n_averaged: int  # images in that average
 
     @property
     def tf_bins(self) -> list[TfBin]:
-        """How many images have how much of the word."""
         return tf_bins([use.tf for use in self.uses.images])
 
     def to_dict(self) -> dict[str, Any]:
@@ -89,9 +89,9 @@ class WordPortrait:
             "word": facts.word,
             "name": facts.name,
             "df": facts.df,
-            "pictures": uses.n,
+            "n_images": uses.n,
             "idf": facts.idf,
-            "tf": [{"low": b.low, "high": b.high, "pictures": b.n_images} for b in self.tf_bins],
+            "tf": [tf_bin._asdict() for tf_bin in self.tf_bins],
             **{
                 kind: [{"path": i.path, "tf": i.tf, "problem": i.problem} for i in images]
                 for kind, images in groups.items()
@@ -101,12 +101,9 @@ class WordPortrait:
                 for word in self.companions
             ],
             "neighbours": [{**_identify(word), "cosine": word.value} for word in self.neighbours],
-            "place": self.mean_grid.tolist(),
+            "mean_grid": self.mean_grid.tolist(),
             "purity": uses.purity,
-            "folders": [
-                {"name": f.name, "pictures": f.n_images, "has_word": f.has_word, "lift": f.lift}
-                for f in uses.folders
-            ],
+            "folders": [folder._asdict() for folder in uses.folders],
         }
 
 
@@ -116,22 +113,7 @@ def make_portraits(
     *,
     progress: Progress = no_progress,
 ) -> Iterator[WordPortrait]:
-    """Yield the portrait of each word; raise an error first for a word that no image has.
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from PIL import Image
-    >>> from bm25v.api import Gallery
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> Image.new("RGB", (64, 64), "red").save(folder / "red.png")
-    >>> gallery = Gallery.create(folder / "g", vocabulary="toy")
-    >>> gallery.add(folder / "red.png").added
-    1
-    >>> (facts, *_) = gallery.words()
-    >>> (portrait,) = make_portraits(gallery.store, [facts.word])
-    >>> portrait.uses.facts.df, portrait.top[0].grid.shape
-    (1, (7, 7))
-    """
+    """Yield the portrait of each word; raise an error first for a word that no image has."""
     finder = _WordFinder(store, words, best=1)
     for done, word in enumerate(words):
         progress("encoding images", done, len(words))
@@ -142,7 +124,6 @@ def make_portraits(
 def find_strongest(
     store: GalleryStore, words: Sequence[int], best: int
 ) -> Iterator[tuple[int, list[WordInImage]]]:
-    """Yield each word with the `best` images that have most of it."""
     finder = _WordFinder(store, words, best=best)
     for word in words:
         uses = finder.facts[word].best
@@ -152,19 +133,21 @@ def find_strongest(
 
 def _make_portrait(store: GalleryStore, finder: "_WordFinder", word: int) -> WordPortrait:
     uses = finder.statistics.word(word)
-    choice = _choose_images(_leave_out_copies(store, uses.images), seed=word)
+    chosen = _choose_images(_leave_out_copies(store, uses.images), seed=word)
+    top, middle, random, averaged = chosen
     companions = [
         (finder.facts[companion.word], companion.lift)
         for companion in uses.companions
-        if companion.lift >= MIN_LIFT
+        if companion.lift >= _MIN_LIFT
     ]
     nearest = nearest_words(store.vocabulary, word, among=finder.facts)
     neighbours = [(finder.facts[other], cosine) for other, cosine in nearest]
     related = [facts.best[0] for facts, _ in (*companions, *neighbours)]
-    finder.encode(use.path for use in (*choice.all, *related))
-    mean_grid, n_averaged = _average(
-        [finder.find(use, word).grid for use in choice.averaged], store.vocabulary.backbone.grid
-    )
+    finder.encode(use.path for use in chain(*chosen, related))
+    grids = [grid for use in averaged if (grid := finder.find(use, word).grid) is not None]
+    mean_grid = np.zeros(store.vocabulary.backbone.grid, dtype=np.float32)
+    if grids:
+        mean_grid = np.mean([grid / grid.sum() for grid in grids], axis=0, dtype=np.float32)
 
     def find(uses: Sequence[ImageWithWord]) -> tuple[WordInImage, ...]:
         return tuple(finder.find(use, word) for use in uses)
@@ -175,13 +158,13 @@ def _make_portrait(store: GalleryStore, finder: "_WordFinder", word: int) -> Wor
     return WordPortrait(
         uses,
         str(store.path),
-        find(choice.top),
-        find(choice.middle),
-        find(choice.random),
+        find(top),
+        find(middle),
+        find(random),
         tuple(relate(*companion) for companion in companions),
         tuple(relate(*neighbour) for neighbour in neighbours),
         mean_grid,
-        n_averaged,
+        len(grids),
     )
 
 
@@ -195,9 +178,9 @@ class _WordFinder:
         self.facts = {facts.word: facts for facts in self.statistics.all_words(best=best)}
         for word in words:
             if names.check_word(word, store.vocabulary.n_words) not in self.facts:
-                raise WrongUse(
+                raise InvalidOption(
                     f"word {word} is in no image of {store.path}: "
-                    "`bm25v words` lists the words in use"
+                    "`bm25v words list` lists the words in use"
                 )
 
     def encode(self, paths: Iterable[str]) -> None:
@@ -209,10 +192,16 @@ class _WordFinder:
         for path, outcome in encode_images(
             new, self._store.vocabulary, lambda content: None, available_cpus()
         ):
-            if isinstance(outcome, EncodedImage) and outcome.encoding is not None:
-                self._codes[path] = self._check(path) or outcome.encoding.codes
-            else:
+            if not isinstance(outcome, EncodedImage) or outcome.encoding is None:
                 self._codes[path] = str(outcome)
+                continue
+            try:
+                has_changed = self._store.has_changed(path)
+            except ImageError as error:
+                self._codes[path] = str(error)
+                continue
+            changed = "has changed since it was indexed: index it again"
+            self._codes[path] = changed if has_changed else outcome.encoding.codes
 
     def find(self, use: ImageWithWord, word: int) -> WordInImage:
         """Return where a word is in an image whose file was encoded."""
@@ -223,25 +212,6 @@ class _WordFinder:
         if not grid.any():  # rounding, or another processor than the one that indexed it
             return WordInImage(*use, None, "the word is too weak in it to be located")
         return WordInImage(*use, grid)
-
-    def _check(self, path: str) -> str | None:
-        """Return why a file cannot be used for the indexed image; None if it can."""
-        try:
-            changed = self._store.has_changed(path)
-        except ImageError as error:
-            return str(error)
-        return "has changed since it was indexed: index it again" if changed else None
-
-
-class _Choice(NamedTuple):
-    top: Sequence[ImageWithWord]
-    middle: Sequence[ImageWithWord]
-    random: Sequence[ImageWithWord]
-    averaged: Sequence[ImageWithWord]
-
-    @property
-    def all(self) -> list[ImageWithWord]:
-        return [*self.top, *self.middle, *self.random, *self.averaged]
 
 
 def _leave_out_copies(store: GalleryStore, uses: Sequence[ImageWithWord]) -> list[ImageWithWord]:
@@ -262,41 +232,23 @@ def _leave_out_copies(store: GalleryStore, uses: Sequence[ImageWithWord]) -> lis
     return store.read(choose)
 
 
-def _choose_images(uses: Sequence[ImageWithWord], seed: int) -> _Choice:
-    """Choose images with much, medium and any amount; the random ones are the same every time."""
-    middle = range(TOP, len(uses))[max(0, len(uses) // 2 - MIDDLE // 2 - TOP) :][:MIDDLE]
+def _choose_images(uses: Sequence[ImageWithWord], seed: int) -> tuple[Sequence[ImageWithWord], ...]:
+    """Return the top, middle, random and averaged images; the same every time."""
+    middle = range(TOP, len(uses))[max(0, len(uses) // 2 - _MIDDLE // 2 - TOP) :][:_MIDDLE]
     order = np.random.default_rng(seed).permutation(len(uses)).tolist()
-    random = [n for n in order if n >= TOP and n not in middle][:RANDOM]
-    return _Choice(
-        uses[:TOP],
-        [uses[n] for n in middle],
-        [uses[n] for n in sorted(random)],
-        [uses[n] for n in order[:AVERAGED]],
-    )
-
-
-def _average(grids: Sequence[Grid | None], shape: tuple[int, int]) -> tuple[Grid, int]:
-    """Return the mean of the grids, each scaled to the sum 1, and how many there are."""
-    scaled = [grid / grid.sum() for grid in grids if grid is not None]
-    if not scaled:
-        return np.zeros(shape, dtype=np.float32), 0
-    return np.mean(scaled, axis=0, dtype=np.float32), len(scaled)
+    random = [n for n in order if n >= TOP and n not in middle][:_RANDOM]
+    others = ([uses[n] for n in group] for group in (middle, sorted(random), order[:_AVERAGED]))
+    return uses[:TOP], *others
 
 
 def nearest_words(
     vocabulary: Vocabulary, word: int, among: Iterable[int]
 ) -> list[tuple[int, float]]:
-    """Return the words among others whose decoder directions are most similar, with cosines.
-
-    >>> (other, cosine), *_ = nearest_words(Vocabulary.load("toy"), 4, among=range(192))
-    >>> other != 4, 0 < cosine < 1
-    (True, True)
-    """
+    """Return the words among others whose decoder directions are most similar, with cosines."""
     others = np.array(sorted(set(among) - {word}), dtype=np.int64)
-    w_dec_vd = vocabulary.sae.w_dec_vd[[word, *others]]
-    w_dec_vd /= np.maximum(np.linalg.norm(w_dec_vd, axis=1, keepdims=True), 1e-12)
-    cosines = w_dec_vd[1:] @ w_dec_vd[0]
-    best = np.argsort(-cosines, kind="stable")[:NEAREST]
+    unit_vd = normalise(vocabulary.sae.w_dec_vd[[word, *others]])
+    cosines = unit_vd[1:] @ unit_vd[0]
+    best = np.argsort(-cosines, kind="stable")[:_NEAREST]
     return [(int(others[i]), float(cosines[i])) for i in best]
 
 

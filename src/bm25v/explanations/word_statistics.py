@@ -1,9 +1,4 @@
-"""The words of a gallery: how many images have each, how rare it is, where it is strongest.
-
-In: an open gallery. Out: counts over full bags; over the words of the index in a gallery of an
-older version, which has no others. The list of all words is kept until something is committed or a
-word is named.
-"""
+"""The words of a gallery: how many images have each, how rare it is, where it is strongest."""
 
 import os
 from collections import Counter
@@ -19,14 +14,13 @@ from bm25v.dataframes import make_frame
 from bm25v.display import count, identify_word, word_label
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.gallery.store import GalleryStore
+from bm25v.index.bm25 import Statistics
 from bm25v.search.text import SharedWord, find_shared_words
 from bm25v.vocabulary.bag import SCALE, dequantise
 from bm25v.vocabulary.names import check_word
 
 if TYPE_CHECKING:
     import pandas
-
-COMPANIONS = 8
 
 _USUAL_IMAGES = 3  # that are added to each folder for comparison with others
 _CHUNK_ROWS = 4_096  # looked at once
@@ -40,7 +34,6 @@ _COLUMNS = {  # of WordList.to_pandas()
     "best": "object",
 }
 
-Rows = NDArray[np.int64]
 WordOrder = Literal["word", "df", "idf"]  # by number, most images first, fewest first
 
 
@@ -153,44 +146,32 @@ class _Listing(NamedTuple):
 
 
 class WordStatistics:
-    """Counts the words of one gallery."""
+    """Counts the words of one gallery; the list is kept until it, or a name, changes."""
 
     def __init__(self, store: GalleryStore) -> None:
         self._store = store
         self._listing: _Listing | None = None
 
     def all_words(self, *, best: int = 3, sort: WordOrder = "word") -> WordList:
-        """Return the words in use."""
-        words = self._store.read(lambda snapshot: self._list_words(snapshot, best)).words
+        words = self._store.read(lambda snapshot: self._list_words(snapshot, best))
         if sort != "word":
             words = sorted(words, key=lambda word: -word.df if sort == "df" else word.df)
         return WordList(words)
 
     def word(self, word: int) -> WordUse:
-        """Return everything about one word."""
         check_word(word, self._store.catalog.meta.n_words)
         return self._store.read(lambda snapshot: self._describe_word(snapshot, word))
 
-    def _list_words(self, snapshot: Snapshot, best: int) -> _Listing:
-        names, listing = self._store.word_names, self._listing
-        if (
-            listing is None
-            or listing.snapshot is not snapshot
-            or listing.names is not names
-            or listing.best != best
-        ):
-            words = self._count_words(snapshot, names, best)
-            self._listing = listing = _Listing(snapshot, names, best, words)
-        return listing
-
-    def _count_words(
-        self, snapshot: Snapshot, names: Mapping[int, str], best: int
-    ) -> list[WordInGallery]:
-        statistics = snapshot.word_statistics
+    def _list_words(self, snapshot: Snapshot, best: int) -> list[WordInGallery]:
+        names = self._store.word_names
+        last = self._listing
+        if last and last.snapshot is snapshot and last.names is names and last.best == best:
+            return last.words
+        statistics = snapshot.full_bags.statistics
         words = np.flatnonzero(statistics.df_v)
         paths = self._store.catalog.all_paths(snapshot.state.generation)
-        strongest = _strongest_rows(snapshot, best)
-        return [
+        strongest = _find_strongest_rows(snapshot, best)
+        listed = [
             WordInGallery(
                 word,
                 names.get(word),
@@ -200,29 +181,40 @@ class WordStatistics:
             )
             for word, idf in zip(words.tolist(), statistics.idf(words).tolist(), strict=True)
         ]
+        self._listing = _Listing(snapshot, names, best, listed)
+        return listed
 
     def _describe_word(self, snapshot: Snapshot, word: int) -> WordUse:
         paths = self._store.catalog.all_paths(snapshot.state.generation)
-        statistics = snapshot.word_statistics
-        rows, tf = rows_with_word(snapshot, word)
-        images = tuple(ImageWithWord(paths[r], f) for r, f in zip(rows.tolist(), tf, strict=True))
+        statistics = snapshot.full_bags.statistics
+        rows = snapshot.rows[snapshot.full_bags.have_word(word, snapshot.rows)]
+        bags = snapshot.full_bags.read_words(rows)
+        order, tf = order_by_tf(word, *bags)
+        images = tuple(map(ImageWithWord, (paths[row] for row in rows[order].tolist()), tf))
         (idf,) = statistics.idf(np.array([word]))
         name = self._store.word_names.get(word)
         facts = WordInGallery(word, name, len(images), float(idf), images[:1])
-        shared = find_shared_words(*snapshot.read_words(rows), statistics)
-        companions = islice((other for other in shared if other.word != word), COMPANIONS)
+        companions = find_companions(word, *bags, statistics)
         all_paths = [paths[row] for row in snapshot.rows.tolist()]
         folders = count_folders(all_paths, [image.path for image in images])
-        return WordUse(facts, statistics.n, images, tuple(companions), folders)
+        return WordUse(facts, statistics.n, images, companions, folders)
 
 
-def rows_with_word(snapshot: Snapshot, word: int) -> tuple[Rows, list[float]]:
-    """Return the rows that have a word, strongest first, and its tf in each."""
-    rows = snapshot.rows[snapshot.have_word(word, snapshot.rows)]
-    words_nk, tf_nk = snapshot.read_words(rows)
+def order_by_tf(
+    word: int, words_nk: NDArray[np.integer], tf_nk: NDArray[np.uint16]
+) -> tuple[NDArray[np.int64], list[float]]:
+    """Return the positions of bags, those with most of a word first, and its tf in each."""
     tf = np.where(words_nk == word, tf_nk, 0).max(axis=1, initial=0)  # empty slots have tf 0
     order = np.argsort(-tf.astype(np.int64), kind="stable")
-    return rows[order], dequantise(tf[order]).tolist()
+    return order, dequantise(tf[order]).tolist()
+
+
+def find_companions(
+    word: int, words_nk: NDArray[np.integer], tf_nk: NDArray[np.uint16], statistics: Statistics
+) -> tuple[SharedWord, ...]:
+    """Return other words that the bags with a word have more often than all images do."""
+    shared = find_shared_words(words_nk, tf_nk, statistics)
+    return tuple(islice((other for other in shared if other.word != word), 8))
 
 
 def count_folders(paths: Sequence[str], with_word: Sequence[str]) -> tuple[FolderWithWord, ...]:
@@ -266,13 +258,14 @@ def _count_by_folder(paths: Sequence[str]) -> Counter[str]:
     return counts
 
 
-def _strongest_rows(snapshot: Snapshot, best: int) -> dict[int, list[tuple[int, float]]]:
+def _find_strongest_rows(snapshot: Snapshot, best: int) -> dict[int, list[tuple[int, float]]]:
     """Return each word's rows with the highest tf, ties to the lower row."""
     strongest = np.empty(0, dtype=_ENTRY)
-    needed_v = np.ones(snapshot.word_statistics.n_words, dtype=np.int32)  # tf, to be among them
+    n_words = snapshot.full_bags.statistics.n_words
+    needed_v = np.ones(n_words, dtype=np.int32)  # tf, to be among them
     for start in range(0, len(snapshot.rows), _CHUNK_ROWS):
         chunk = snapshot.rows[start : start + _CHUNK_ROWS]
-        words_nk, tf_nk = snapshot.read_words(chunk)
+        words_nk, tf_nk = snapshot.full_bags.read_words(chunk)
         positions, slots = np.nonzero(tf_nk >= needed_v[words_nk])
         new = np.empty(len(positions), dtype=_ENTRY)
         new["word"], new["tf"] = words_nk[positions, slots], tf_nk[positions, slots]

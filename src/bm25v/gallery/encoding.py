@@ -1,8 +1,6 @@
-"""Images in, encodings out: read, hashed, decoded and encoded in parallel, in the order given.
+"""Reads, hashes, decodes and encodes images in parallel, in the order given.
 
-In: files, or images from memory with ids. Out: for each its state and its encoding, or the reason
-why there is none. Known content is not encoded again. Not this module's job: what a gallery does
-with them (`indexing`).
+Known content is not encoded again.
 """
 
 import os
@@ -16,17 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v import images
 from bm25v.backbones.protocol import Floats
 from bm25v.errors import ImageError
-from bm25v.gallery.file_state import (
-    FileState,
-    has_size_and_time,
-    hash_image,
-    read_file_state,
-)
+from bm25v.gallery.file_state import FileState, has_size_and_time, hash_image, read_file_state
 from bm25v.gallery.records import ImageRecord
-from bm25v.images import Metadata, Source
+from bm25v.images import Source
 from bm25v.progress import Progress, no_progress, show_downloads
 from bm25v.vocabulary import Encoding, Vocabulary
 
@@ -124,7 +116,7 @@ def _prepare_image(
             file = read_file_state(os.fspath(image))._replace(path=named.path)
         known = find_known(file.content)
         if known is not None:
-            return EncodedImage(file._replace(metadata=_known_metadata(known, image)), None)
+            return EncodedImage(file._replace(metadata=known.metadata), None)
         pixels_hwc, metadata = vocabulary.decode_with_metadata(image)
         pixels = vocabulary.backbone.prepare_image(pixels_hwc)
         if isinstance(image, str | os.PathLike) and not has_size_and_time(
@@ -134,12 +126,3 @@ def _prepare_image(
         return _PreparedImage(file._replace(metadata=metadata), pixels)
     except ImageError as error:
         return error
-
-
-def _known_metadata(known: ImageRecord, image: Source | NDArray[np.uint8]) -> Metadata:
-    """Return the metadata of known content; an older format has not stored it."""
-    if known.metadata is not None:
-        return known.metadata
-    if isinstance(image, np.ndarray):
-        return Metadata(image.shape[1], image.shape[0])
-    return images.read_metadata(image)

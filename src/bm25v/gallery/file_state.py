@@ -1,8 +1,4 @@
-"""A file, or an image from memory, at the moment it was read: what tells whether it has changed.
-
-In: a path, bytes or pixels. Out: a `FileState` with a hash of the content. Not this module's job:
-deciding what a change means (`indexing`).
-"""
+"""A file, or an image from memory, at the moment it was read: what tells whether it has changed."""
 
 import hashlib
 import os
@@ -12,15 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v import images
-from bm25v.errors import ImageError, WrongUse
+from bm25v.errors import ImageError, InvalidOption
 from bm25v.gallery.records import ImageRecord, to_seconds
 from bm25v.images import Metadata
 from bm25v.images.streams import Stream
 
 
 class FileState(NamedTuple):
-    """A file at the moment it was read."""
-
     path: str
     content: bytes  # hash of the file
     size: int
@@ -28,7 +22,6 @@ class FileState(NamedTuple):
     metadata: Metadata | None = None  # None keeps what is stored
 
     def to_record(self, row: int, checksum: int) -> ImageRecord:
-        """Return the catalogue's entry for a row with the file's image."""
         width, height, taken = self.metadata or (None, None, None)
         facts = (checksum, True, width, height, to_seconds(taken))
         return ImageRecord(row, self.path, self.content, self.size, self.mtime_ns, *facts)
@@ -42,15 +35,14 @@ def check_path(path: Any) -> str:
     'photos/cat.jpg'
     """
     if not isinstance(path, str | os.PathLike):
-        raise WrongUse(f"{path!r} is not a path: give a text or a pathlib.Path")
+        raise InvalidOption(f"{path!r} is not a path: give a text or a pathlib.Path")
     text = os.fspath(path)
     if not isinstance(text, str) or not text:
-        raise WrongUse(f"{text!r} is not a path: for the current folder, give '.'")
+        raise InvalidOption(f"{text!r} is not a path: for the current folder, give '.'")
     return text
 
 
 def read_file_state(path: str) -> FileState:
-    """Return a file's content hash, size and modification time."""
     with images.open_stream(path) as file:
         head = file.read(images.HEAD_SIZE)
         images.detect_format(head)  # raises before a large file that is not an image is read
@@ -74,7 +66,6 @@ def has_changed(path: str, record: ImageRecord | None) -> bool:
 
 
 def hash_file(file: Stream) -> bytes:
-    """Return the content hash of an open file."""
     return hashlib.file_digest(file, _new_hash).digest()
 
 
@@ -97,7 +88,6 @@ def _modification_time(status: os.stat_result) -> int:
 
 
 def has_size_and_time(path: str, size: int, mtime_ns: int) -> bool:
-    """Return whether a file still has this size and modification time."""
     try:
         status = os.stat(path)
     except OSError:

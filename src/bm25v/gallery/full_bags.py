@@ -1,8 +1,6 @@
 """The full bags of a gallery: reading them, and counting them for BM25.
 
-In: rows of the file of full bags, and the statistics that the catalogue has of them. Out: bags, and
-the same statistics after a change. Counting all rows would read a kilobyte for each image, so each
-commit stores the counts. Not this module's job: scores (`bm25v.search.ranking`).
+Counting all rows would read a kilobyte for each image, so each commit stores the counts.
 """
 
 from collections.abc import Iterable
@@ -12,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import GalleryDamaged
-from bm25v.gallery.records import FullBagState
 from bm25v.gallery.rows import RowArray, is_bag, read_full_bag
 from bm25v.index.bm25 import Statistics
-from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import LEVELS, Bag, FullBag
 
 _CHUNK_ROWS = 16_384  # looked at once
@@ -30,20 +26,16 @@ class FullBags:
 
     @property
     def k(self) -> int:
-        """How many words a full bag has at most."""
         return int(self.rows.dtype["words"].shape[0])
 
     def full_bag(self, row: int) -> FullBag:
-        """Return the full bag stored in a row."""
         self.check([row])
         return read_full_bag(self.rows[row])
 
     def bag(self, row: int) -> Bag:
-        """Return the words of a row with their term frequencies."""
         return self.full_bag(row).bag
 
     def check(self, rows: Iterable[int]) -> None:
-        """Raise `GalleryDamaged` if a row is not a full bag."""
         for row in rows:
             stored = self.rows[row]
             if not is_bag(stored["words"], stored["levels"], self.statistics.n_words):
@@ -55,7 +47,6 @@ class FullBags:
         return full_rows["words"], LEVELS[full_rows["levels"]]
 
     def have_word(self, word: int, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of the rows, ascending, have a word."""
         flags = np.zeros(len(rows), dtype=bool)
         for start in range(0, len(rows), _CHUNK_ROWS):
             chunk = rows[start : start + _CHUNK_ROWS]
@@ -66,14 +57,6 @@ class FullBags:
                 has_word_ck &= self.rows["levels"][which] > 0
             flags[start : start + len(chunk)] = has_word_ck.any(axis=1)
         return flags
-
-
-def plan_full_bags(vocabulary: Vocabulary) -> FullBagState | None:
-    """Return how the full bags of a vocabulary are stored; None if it has none."""
-    if not vocabulary.full_bag_words:
-        return None
-    rows, columns = vocabulary.backbone.grid
-    return FullBagState(vocabulary.full_bag_words, rows * columns, 0)
 
 
 class FullBagCounter:
@@ -93,10 +76,8 @@ class FullBagCounter:
         self._total_length += times * int(LEVELS[full_bag.levels].sum(dtype=np.int64))
 
     def statistics(self) -> Statistics:
-        """Return the statistics."""
         return Statistics(self._n, self._df_v, self._total_length)
 
     def agrees_with(self, statistics: Statistics) -> bool:
-        """Return whether statistics are those of the rows that were counted."""
         has_same_length = (self._n, self._total_length) == (statistics.n, statistics.total_length)
         return has_same_length and np.array_equal(self._df_v, statistics.df_v)

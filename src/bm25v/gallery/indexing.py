@@ -1,9 +1,8 @@
-"""Images in, rows out: find what changed, encode in parallel, commit in batches.
+"""Brings images into a gallery: find what changed, encode in parallel, commit in batches.
 
-Images are files, or come from memory with an id in place of a path. A file is unchanged if its size
+Images are files, or come from memory with an id instead of a path. A file is unchanged if its size
 and modification time are; otherwise its content hash decides. Known content is never encoded again:
-it is a moved file if its old path no longer exists, else a copy. Not this module's job: encoding
-(`encoding`), and the order of writes on disk (`writer`).
+it is a moved file if its old path no longer exists, else a copy.
 """
 
 import logging
@@ -18,19 +17,17 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from bm25v import images
 from bm25v.display import duration
-from bm25v.errors import ImageError, WrongUse
+from bm25v.errors import ImageError, InvalidOption
 from bm25v.gallery.encoding import NamedImage, encode_images
 from bm25v.gallery.file_state import FileState, check_path, has_size_and_time
 from bm25v.gallery.records import ImageRecord
-from bm25v.gallery.upgrade import add_full_bags
 from bm25v.gallery.writer import Encoded, Writer
 from bm25v.images import ImageInput
 from bm25v.progress import Progress
-from bm25v.threads import available_cpus
+from bm25v.threads import available_cpus, one_blas_thread
 from bm25v.vocabulary import Vocabulary
 
 BATCH = 256  # images per commit
@@ -56,7 +53,6 @@ class IndexReport:
     moved: int = 0
     unchanged: int = 0
     removed: int = 0
-    upgraded: int = 0  # images of an older gallery that have full bags now
     failed: list[Failure] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -85,8 +81,13 @@ def index_files(
     check_workers(workers)
     require_images(paths, exclude)
     report = IndexReport()
-    report.upgraded = add_full_bags(writer, vocabulary, workers or available_cpus(), progress)
-    changed = _find_changed_files(writer, paths, exclude, report)
+    changed = []
+    for path in walk_files(paths, exclude, report):
+        record = writer.catalog.at_path(path)
+        if record is not None and _is_unchanged(record):
+            report.unchanged += 1
+        else:
+            changed.append(path)
     if remove_missing:
         changed += _find_overwritten(writer, paths, exclude, changed)
     progress("indexing", report.unchanged, report.unchanged + len(changed))
@@ -112,9 +113,7 @@ def index_images(
     start = time.perf_counter()
     check_workers(workers)
     report = IndexReport()
-    report.upgraded = add_full_bags(writer, vocabulary, workers or available_cpus(), progress)
-    checked = check_named_images(named)
-    _add_images(writer, vocabulary, checked, total, report, workers, progress)
+    _add_images(writer, vocabulary, check_named_images(named), total, report, workers, progress)
     return _finish(writer, report, start)
 
 
@@ -127,7 +126,7 @@ def _finish(writer: Writer, report: IndexReport, start: float) -> IndexReport:
 
 
 def parse_images(images: Any) -> list[str] | Iterator[tuple[Any, Any]]:
-    """Return what a person wants to add: paths, or pairs of an id and an image from memory.
+    """Return what to add: absolute paths, or pairs of an id and an image from memory.
 
     >>> list(parse_images({"cat": b"bytes of a file"}))
     [('cat', b'bytes of a file')]
@@ -136,7 +135,7 @@ def parse_images(images: Any) -> list[str] | Iterator[tuple[Any, Any]]:
         images = [images]
     is_image = isinstance(images, bytes | np.ndarray) or hasattr(images, "read")
     if is_image or not isinstance(images, Iterable):
-        raise WrongUse(
+        raise InvalidOption(
             f"a {type(images).__name__} in place of paths: give paths, or images from memory with "
             "ids, such as add({'cat-7': image})"
         )
@@ -147,7 +146,7 @@ def parse_images(images: Any) -> list[str] | Iterator[tuple[Any, Any]]:
     paths = [] if first is None else [first, *items]
     for path in paths:
         if not isinstance(path, str | os.PathLike):
-            raise WrongUse(
+            raise InvalidOption(
                 f"a {type(path).__name__} among paths: give images from memory with ids, such as "
                 "add({'cat-7': image})"
             )
@@ -157,31 +156,34 @@ def parse_images(images: Any) -> list[str] | Iterator[tuple[Any, Any]]:
 def _check_pairs(pairs: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2:
-            raise WrongUse(f"a {type(pair).__name__} among pairs: give (id, image) for each image")
+            raise InvalidOption(
+                f"a {type(pair).__name__} among pairs: give (id, image) for each image"
+            )
         yield pair
 
 
 def check_named_images(named: Iterable[tuple[Any, Any]]) -> Iterator[NamedImage]:
-    """Yield images from memory; raise `WrongUse` for an id or an image that is none."""
-    seen: set[str] = set()
+    """Yield images from memory; raise `InvalidOption` for an id or an image that is none."""
+    known: set[str] = set()
     for name, image in named:
         if not isinstance(name, str) or not name.strip():
-            raise WrongUse(f"{name!r} is not an id: give each image a text that identifies it")
+            raise InvalidOption(f"{name!r} is not an id: give each image a text that identifies it")
         if os.path.isabs(name):
-            raise WrongUse(f"the id {name!r} is an absolute path: add files by their paths alone")
-        if name in seen:
-            raise WrongUse(f"the id {name!r} occurs twice: give each image its own")
-        seen.add(name)
+            raise InvalidOption(
+                f"the id {name!r} is an absolute path: add files by their paths alone"
+            )
+        if name in known:
+            raise InvalidOption(f"the id {name!r} occurs twice: give each image its own")
+        known.add(name)
         try:
             yield NamedImage(name, images.read_input(image))
-        except WrongUse as error:
-            raise WrongUse(f"image {name!r}: {error}") from None
+        except InvalidOption as error:
+            raise InvalidOption(f"image {name!r}: {error}") from None
 
 
 def check_workers(workers: int | None) -> None:
-    """Raise `WrongUse` for a number of threads below 1."""
     if workers is not None and workers < 1:
-        raise WrongUse(f"workers = {workers}: give at least 1")
+        raise InvalidOption(f"workers = {workers}: give at least 1")
 
 
 def _note_failures(writer: Writer, paths: Sequence[str], report: IndexReport) -> None:
@@ -201,43 +203,32 @@ def require_images(paths: Sequence[str], exclude: tuple[str, ...]) -> None:
     """Raise an error for missing paths and folders without images: a drive may not be mounted."""
     for path in paths:
         if not os.path.lexists(path):
-            raise WrongUse(f"{path} does not exist")
+            raise InvalidOption(f"{path} does not exist")
         if os.path.isdir(path) and not any(images.find_images(path)):
-            raise WrongUse(f"no images in {path}")
+            raise InvalidOption(
+                f"no images in {path}: nothing was changed; to remove on purpose what was indexed "
+                f"there: `bm25v remove {path}`"
+            )
     if exclude and not any(_walk(paths, exclude, IndexReport())):
         patterns = ", ".join(exclude)
-        raise WrongUse(f"no images left in {', '.join(paths)}: all match exclude {patterns}")
+        raise InvalidOption(f"no images left in {', '.join(paths)}: all match exclude {patterns}")
 
 
 def walk_files(
     paths: Sequence[str], exclude: tuple[str, ...], report: IndexReport
 ) -> Iterator[str]:
     """Yield the image files at these paths, each once, in the order in which they are indexed."""
-    seen: set[str] = set()
+    known: set[str] = set()
     for path in _walk(paths, exclude, report):
         if len(paths) > 1:  # they may overlap
-            if path in seen:
+            if path in known:
                 continue
-            seen.add(path)
+            known.add(path)
         yield path
 
 
 def list_images(paths: Sequence[str], exclude: tuple[str, ...]) -> list[str]:
-    """Return the image files at these paths, each once and sorted."""
     return sorted({os.path.abspath(path) for path in _walk(paths, exclude, IndexReport())})
-
-
-def _find_changed_files(
-    writer: Writer, paths: list[str], exclude: tuple[str, ...], report: IndexReport
-) -> list[str]:
-    changed = []
-    for path in walk_files(paths, exclude, report):
-        record = writer.catalog.at_path(path)
-        if record is not None and _is_unchanged(record):
-            report.unchanged += 1
-        else:
-            changed.append(path)
-    return changed
 
 
 def _find_overwritten(
@@ -247,14 +238,14 @@ def _find_overwritten(
 
     Walking through folders does not find them; reading them will tell what is wrong.
     """
-    found = set(changed)
+    known = set(changed)
     return [
         record.path
         for path in paths
         for record in writer.catalog.below(path)
         if os.path.isabs(record.path)
         and os.path.splitext(record.path)[1].lower() not in images.SUFFIXES
-        and record.path not in found
+        and record.path not in known
         and not _is_unchanged(record)
         and not _is_missing(record.path)
         and not _is_excluded(record.path, paths, exclude)
@@ -262,9 +253,7 @@ def _find_overwritten(
 
 
 def _is_unchanged(record: ImageRecord) -> bool:
-    """Return whether an image needs no look at its file; older formats lack its metadata."""
-    has_metadata = record.metadata is not None
-    return has_metadata and has_size_and_time(record.path, record.size, record.mtime_ns)
+    return has_size_and_time(record.path, record.size, record.mtime_ns)
 
 
 def _walk(paths: Sequence[str], exclude: tuple[str, ...], report: IndexReport) -> Iterator[str]:
@@ -273,8 +262,7 @@ def _walk(paths: Sequence[str], exclude: tuple[str, ...], report: IndexReport) -
 
     for path in paths:
         if os.path.isdir(path):
-            found = images.find_images(path, exclude=exclude, on_error=add_failure)
-            yield from map(str, found)
+            yield from map(str, images.find_images(path, exclude=exclude, on_error=add_failure))
         elif not _is_excluded(path, [path], exclude):
             yield path
 
@@ -294,19 +282,26 @@ def _add_images(
     encoded = encode_images(
         named, vocabulary, writer.catalog.with_content, workers or available_cpus(), progress
     )
-    # Images are encoded in parallel, so each matrix product gets one thread. The limit is set here
-    # and not in the generator: an abandoned generator would leave the caller's BLAS limited.
-    with threadpool_limits(1, user_api="blas"), closing(encoded):
-        for path, outcome in encoded:
-            if isinstance(outcome, ImageError):
-                report.failed.append(Failure(path, str(outcome)))
-            else:
-                add_image(writer, *outcome, report)
-            if writer.n_pending >= BATCH or time.monotonic() - last_commit > _BATCH_SECONDS:
+    # The limit is set here and not in the generator: an abandoned generator would leave it set.
+    is_complete = True  # every image that was begun
+    with one_blas_thread(), closing(encoded):
+        try:
+            for path, outcome in encoded:
+                is_complete = False
+                if isinstance(outcome, ImageError):
+                    report.failed.append(Failure(path, str(outcome)))
+                else:
+                    add_image(writer, *outcome, report)
+                if writer.n_pending >= BATCH or time.monotonic() - last_commit > _BATCH_SECONDS:
+                    writer.commit()
+                    last_commit = time.monotonic()
+                is_complete = True
+                done += 1
+                progress("indexing", done, max(done, total))
+        except KeyboardInterrupt:
+            if is_complete:
                 writer.commit()
-                last_commit = time.monotonic()
-            done += 1
-            progress("indexing", done, max(done, total))
+            raise
 
 
 def add_image(
@@ -327,23 +322,21 @@ def add_image(
         writer.move(at_path.row, file)
         report.unchanged += 1
         return
-    is_new = at_path is None
-    if follow_moves and is_new and same is not None and same.live and _is_missing(same.path):
+    if at_path is not None:
+        writer.remove(at_path.row)
+        report.updated += 1
+    elif follow_moves and same is not None and same.live and _is_missing(same.path):
         writer.move(same.row, file)
         report.moved += 1
         return
-    if at_path is not None:
-        writer.remove(at_path.row)
+    else:
+        report.added += 1
     if same is not None and not same.live:
         writer.move(same.row, file)
     elif same is not None:
         writer.put_copy(file, same.row)
     elif encoding is not None:
         writer.put(file, encoding)
-    if at_path is None:
-        report.added += 1
-    else:
-        report.updated += 1
 
 
 def _remove_missing(

@@ -1,8 +1,4 @@
-"""What the catalogue knows, as values: about a gallery, about a version of it, about an image.
-
-In: columns of the database. Out: `Meta`, `State` with its parts, `ImageRecord`. Not this module's
-job: SQL.
-"""
+"""What the catalogue knows, as values: about a gallery, about a version of it, about an image."""
 
 import os
 from dataclasses import dataclass
@@ -24,17 +20,17 @@ class Meta:
     vocabulary: str  # the name or path it was created with
     vocabulary_fingerprint: str
     backbone: str
+    backbone_fingerprint: str
     n_words: int
-    k_post: int
+    k_post: int  # words of a bag, at most
+    k_full: int  # words of a full bag, at most
+    n_patches: int  # of an image
     dense_dim: int
     k1: float
     b: float
-    second_backbone: str = ""  # whose dense vectors follow those of the backbone
-    second_fingerprint: str = ""
 
     @property
     def parameters(self) -> Bm25Parameters:
-        """The parameters of BM25."""
         return Bm25Parameters(k1=self.k1, b=self.b)
 
 
@@ -48,24 +44,15 @@ class ImageRecord(NamedTuple):
     mtime_ns: int
     checksum: int  # of its rows
     live: bool = True
-    width: int | None = None  # in pixels; None if the gallery does not know the metadata yet
+    width: int | None = None  # in pixels; None if it is not known
     height: int | None = None
     taken: int | None = None  # seconds of the camera's clock, from 1970 on
 
     @property
     def metadata(self) -> Metadata | None:
-        """Its size and date as the file has them; None if the gallery does not know them yet."""
         if self.width is None or self.height is None:
             return None
         return Metadata(self.width, self.height, from_seconds(self.taken))
-
-
-class FullBagState(NamedTuple):
-    """Which rows of the gallery have full bags, and how these are stored."""
-
-    k: int  # words of a full bag, at most
-    n_patches: int  # of the backbone
-    n_rows: int  # the first rows; all others follow when an upgrade is completed
 
 
 class Calibration(NamedTuple):
@@ -82,15 +69,9 @@ class State(NamedTuple):
 
     generation: int  # how many times rows were renumbered
     n_rows: int  # with those of removed images
-    last_change: int | None  # the newest entry of `changes`; None if the format has none
+    last_change: int  # the newest entry of `changes`
     forgotten: int = 0  # changes up to this one are no longer listed
-    full_bags: FullBagState | None = None
     calibration: Calibration | None = None
-
-    @property
-    def has_full_bags(self) -> bool:
-        """Whether all rows have full bags."""
-        return self.full_bags is not None and self.full_bags.n_rows == self.n_rows
 
 
 def path_bounds(path: str) -> tuple[bytes, bytes, bytes]:
@@ -109,12 +90,10 @@ def to_seconds(date: datetime | None) -> int | None:
 
 
 def from_seconds(seconds: int | None) -> datetime | None:
-    """Return the date of `to_seconds`."""
     return None if seconds is None else _EPOCH + timedelta(seconds=seconds)
 
 
 def to_record(columns: tuple[Any, ...]) -> ImageRecord:
-    """Return the entry for an image from its columns."""
     row, path, content, size, mtime_ns, checksum, live, *metadata = columns
     if not isinstance(path, bytes):
         raise GalleryDamaged(f"row {row} has no path in the catalogue: run bm25v verify")

@@ -1,7 +1,6 @@
 """Append-only files of fixed-width rows after a 64-byte header: bags, full bags, dense vectors.
 
-In: rows as bytes. Out: memory-mapped arrays. The catalogue decides which rows exist: the next
-writer cuts off what lies behind the rows that it names.
+The catalogue decides which rows exist: the next writer cuts off what lies behind those it names.
 """
 
 import os
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import GalleryDamaged, GalleryError, GalleryTooNew
-from bm25v.gallery.records import Meta, State
+from bm25v.gallery.records import Meta
 from bm25v.vocabulary.bag import Bag, FullBag, patch_bytes, word_bytes
 
 FORMAT = 1
@@ -33,7 +32,6 @@ class RowFile(NamedTuple):
     dtype: np.dtype[np.void]
 
     def create(self) -> None:
-        """Write an empty file."""
         header = _HEADER.pack(_MAGIC, FORMAT, self.dtype.itemsize)
         with self.path.open("wb") as file:
             file.write(header.ljust(HEADER_BYTES, b"\0"))
@@ -99,11 +97,9 @@ class RowWriter:
             content = content[self._file.write(content) :]
 
     def sync(self) -> None:
-        """Make all written rows durable."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
@@ -112,47 +108,35 @@ class RowFiles(NamedTuple):
 
     bags: RowFile  # in each row k_post words, then their term frequencies
     dense: RowFile
-    full_bags: RowFile | None  # k words, the levels of their tf, their patches; None in older ones
+    full_bags: RowFile  # k_full words, the levels of their tf, their patches
 
     @classmethod
-    def of(cls, folder: Path, meta: Meta, state: State) -> "RowFiles":
-        """Return the files of one version of a gallery."""
-        layouts = {
-            "bags": bag_layout(meta.k_post, meta.n_words),
-            "dense": [("dense", "<f2", (meta.dense_dim,))],
-        }
-        if state.full_bags is not None:
-            k, n_patches, _ = state.full_bags
-            layouts["full"] = full_bag_layout(k, meta.n_words, n_patches)
-        files = [
-            RowFile(folder / _file_name(name, state.generation), np.dtype(layout))
-            for name, layout in layouts.items()
-        ]
-        return cls(files[0], files[1], files[2] if len(files) == 3 else None)
-
-    @property
-    def paths(self) -> set[Path]:
-        """The paths of the files."""
-        return {file.path for file in self if file is not None}
+    def of(cls, folder: Path, meta: Meta, generation: int) -> "RowFiles":
+        """Return the files of one generation of a gallery: renumbered rows go to new files."""
+        suffix = ".rows" if generation == 0 else f".{generation}.rows"
+        dense = np.dtype([("dense", "<f2", (meta.dense_dim,))])
+        full = full_bag_layout(meta.k_full, meta.n_words, meta.n_patches)
+        return cls(
+            RowFile(folder / f"bags{suffix}", bag_layout(meta.k_post, meta.n_words)),
+            RowFile(folder / f"dense{suffix}", dense),
+            RowFile(folder / f"full{suffix}", full),
+        )
 
 
-def bag_layout(k: int, n_words: int) -> list[tuple[str, str, tuple[int]]]:
-    """Return the fields of a stored bag: k words and their term frequencies."""
-    return [("words", f"<u{word_bytes(n_words)}", (k,)), ("tf", "<u2", (k,))]
+def bag_layout(k: int, n_words: int) -> np.dtype[np.void]:
+    return np.dtype([("words", f"<u{word_bytes(n_words)}", (k,)), ("tf", "<u2", (k,))])
 
 
-def full_bag_layout(k: int, n_words: int, n_patches: int) -> list[tuple[str, str, tuple[int]]]:
-    """Return the fields of a stored full bag: k words, the levels of their tf, their patches."""
+def full_bag_layout(k: int, n_words: int, n_patches: int) -> np.dtype[np.void]:
     types = {
         "words": f"<u{word_bytes(n_words)}",
         "levels": "u1",
         "patches": f"<u{patch_bytes(n_patches)}",
     }
-    return [(name, kind, (k,)) for name, kind in types.items()]
+    return np.dtype([(name, kind, (k,)) for name, kind in types.items()])
 
 
 def read_bag(row: np.void) -> Bag:
-    """Return the bag of one stored row."""
     used = row["tf"] > 0
     return Bag(row["words"][used].astype(np.int32), row["tf"][used])
 
@@ -171,13 +155,11 @@ def is_bag(
 
 
 def write_bag(row: np.void, bag: Bag) -> None:
-    """Fill one row with a bag."""
     row["words"][: len(bag.words)] = bag.words
     row["tf"][: len(bag.tf)] = bag.tf
 
 
 def read_full_bag(row: np.void) -> FullBag:
-    """Return the full bag of one stored row."""
     used = row["levels"] > 0
     words, patches = row["words"][used].astype(np.int32), row["patches"][used].astype(np.uint16)
     return FullBag(words, row["levels"][used], patches)
@@ -189,8 +171,3 @@ def write_full_bag(row: np.void, full_bag: FullBag) -> None:
     kept = np.sort(np.argsort(-full_bag.levels.astype(np.int64), kind="stable")[:k])
     for name in FullBag._fields:
         row[name][: len(kept)] = getattr(full_bag, name)[kept]
-
-
-def _file_name(kind: str, generation: int) -> str:
-    """Return a file's name; renumbered rows go to new files."""
-    return f"{kind}.rows" if generation == 0 else f"{kind}.{generation}.rows"

@@ -1,8 +1,6 @@
 """Which images a filter selects, by what the catalogue knows: path, date and size.
 
-In: an `ImageFilter`, made from values as people write them. Out: rows, or `GalleryImage`s. Each
-condition reads one index of the catalogue, so that few images out of many cost no more than that.
-Not this module's job: filters by visual words (`search.filters`).
+Each condition reads one index of the catalogue, so that few images out of many cost no more.
 """
 
 import operator
@@ -18,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.display import display_path
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidQuery
 from bm25v.gallery.catalog import Catalog
 from bm25v.gallery.records import ImageRecord, from_seconds, path_bounds, to_seconds
 from bm25v.images import matches_pattern
@@ -42,13 +40,12 @@ class GalleryImage:
 
     path: str  # or the id of an image that was added from memory
     date: datetime  # when it was taken, by its metadata, else the time of its file
-    width: int | None  # in pixels; None if an older format has not stored it
+    width: int | None  # in pixels; None if it is not known
     height: int | None
     file_size: int  # in bytes
     taken: datetime | None  # by its metadata; None if that does not say
 
     def __fspath__(self) -> str:
-        """Return the path, so that it is accepted wherever an image or a path is."""
         return self.path
 
     def __repr__(self) -> str:
@@ -62,7 +59,6 @@ class GalleryImage:
 
 
 def to_gallery_image(record: ImageRecord) -> GalleryImage:
-    """Return what people see of the catalogue's entry."""
     taken = from_seconds(record.taken)
     date = taken or _file_date(record.mtime_ns)
     return GalleryImage(record.path, date, record.width, record.height, record.size, taken)
@@ -73,7 +69,7 @@ class DateRange(NamedTuple):
 
     start: datetime | None
     end: datetime | None
-    text: str  # as it was asked for
+    text: str  # as it was given
 
 
 @dataclass(frozen=True)
@@ -94,17 +90,17 @@ class ImageFilter:
         min_size: Size | None = None,
         max_size: Size | None = None,
     ) -> "ImageFilter":
-        """Return a filter; raise `WrongUse` for values that have no meaning.
+        """Return a filter; raise `InvalidQuery` for values that have no meaning.
 
-        >>> wanted = ImageFilter.of(folder="/photos/2023", date="2023-06", min_size=800)
-        >>> wanted.dates.start, wanted.dates.end
+        >>> images = ImageFilter.of(folder="/photos/2023", date="2023-06", min_size=800)
+        >>> images.dates.start, images.dates.end
         (datetime.datetime(2023, 6, 1, 0, 0), datetime.datetime(2023, 7, 1, 0, 0))
-        >>> wanted.describe()
+        >>> images.describe()
         'in /photos/2023, dated 2023-06, at least 800 × 800 pixels'
         """
         folders = [folder] if isinstance(folder, str | os.PathLike) else folder or ()
         return cls(
-            tuple(place for name in folders for place in _check_folder(name)),
+            tuple(path for name in folders for path in _check_folder(name)),
             None if date is None else parse_period(date),
             _check_size("min_size", min_size),
             _check_size("max_size", max_size),
@@ -126,42 +122,19 @@ class ImageFilter:
             parts.append("at most {} × {} pixels".format(*self.max_size))
         return ", ".join(parts)
 
-    def needs_metadata(self) -> bool:
-        """Return whether it uses what galleries of older formats do not know."""
-        return bool(self.dates or self.min_size or self.max_size)
 
-
-class Selection(NamedTuple):
-    """What a filter selects."""
-
-    rows: NDArray[np.int64]  # ascending
-    n_unknown: int  # images whose date and size would matter, but are not stored yet
-
-
-def select_images(catalog: Catalog, wanted: ImageFilter) -> Selection:
-    """Return the images that a filter selects; the next `index` stores what is unknown."""
-    n_unknown = _count_without_metadata(catalog) if wanted.needs_metadata() else 0
-    return Selection(_select_rows(catalog, wanted), n_unknown)
-
-
-def _select_rows(catalog: Catalog, wanted: ImageFilter) -> NDArray[np.int64]:
+def select_rows(catalog: Catalog, image_filter: ImageFilter) -> NDArray[np.int64]:
     selections = []
-    if wanted.folders:
-        selections.append([_rows_in(catalog, folder) for folder in wanted.folders])
-    if wanted.needs_metadata():
-        selections.append(_rows_by_metadata(catalog, wanted))
+    if image_filter.folders:
+        selections.append([_rows_in(catalog, folder) for folder in image_filter.folders])
+    if image_filter.dates or image_filter.min_size or image_filter.max_size:
+        selections.append(_rows_by_metadata(catalog, image_filter))
     if not selections:
         return catalog.rows_where("1")
     first, *others = (np.unique(np.concatenate(parts)) for parts in selections)
     for rows in others:
         first = np.intersect1d(first, rows, assume_unique=True)
     return first
-
-
-def _count_without_metadata(catalog: Catalog) -> int:
-    if not catalog.has_metadata():
-        return catalog.n_live()
-    return len(catalog.rows_where("taken IS NULL AND width IS NULL"))
 
 
 def list_folders(path: str) -> list[str]:
@@ -204,13 +177,13 @@ def parse_period(period: Period) -> DateRange:
         start, end = _parse_moment(period)
         return DateRange(start, end, str(period))
     if len(tuple(filter(None, period))) == 0:
-        raise WrongUse(f"date {period!r}: give a start, an end or both, such as 2021..2023-06")
+        raise InvalidQuery(f"date {period!r}: give a start, an end or both, such as 2021..2023-06")
     first_moment, last_moment = period
     start_of_first = None if first_moment is None else _parse_moment(first_moment)[0]
     end_of_last = None if last_moment is None else _parse_moment(last_moment)[1]
     text = f"{first_moment or ''}..{last_moment or ''}"
     if start_of_first is not None and end_of_last is not None and start_of_first >= end_of_last:
-        raise WrongUse(f"date {text}: it ends before it starts")
+        raise InvalidQuery(f"date {text}: it ends before it starts")
     return DateRange(start_of_first, end_of_last, text)
 
 
@@ -232,14 +205,13 @@ def _parse_moment(moment: Moment) -> tuple[datetime, datetime]:
         start = datetime(year, month, day, hour, minute, seconds)
         return start, _start_of_next(start, len(numbers))
     except (ValueError, OverflowError):  # such as February 30
-        raise WrongUse(
+        raise InvalidQuery(
             f"date {moment!r}: give a year, a month, a day or a time, such as 2023, 2023-06, "
             "2023-06-01 or 2023-06-01T14:30"
         ) from None
 
 
 def _file_date(mtime_ns: int) -> datetime:
-    """Return a file's time on the clock of this computer."""
     try:
         return datetime.fromtimestamp(mtime_ns // 10**9)
     except (OverflowError, OSError, ValueError):  # a time that no calendar has
@@ -262,7 +234,7 @@ def _check_folder(folder: PathInput) -> list[str]:
     """
     name = os.fspath(folder)
     if not name.strip():
-        raise WrongUse("an empty folder: give a path or a pattern such as 2023/**/*.jpg")
+        raise InvalidQuery("an empty folder: give a path or a pattern such as 2023/**/*.jpg")
     is_name = not re.search(r"[/\\]", name.rstrip("/"))
     if is_pattern(name) and (name.startswith("**/") or is_name):
         return [name]
@@ -270,8 +242,17 @@ def _check_folder(folder: PathInput) -> list[str]:
 
 
 def is_pattern(name: str) -> bool:
-    """Return whether a folder is a pattern of paths."""
     return "*" in name or "?" in name
+
+
+def folder_of_pattern(pattern: str) -> str:
+    """Return the folder that all paths of a pattern are in; "" if it may be any."""
+    literal = re.split(r"[*?]", pattern, maxsplit=1)[0]
+    return literal.rpartition(os.sep)[0] if os.path.isabs(literal) else ""
+
+
+def has_pattern(path: str, pattern: str) -> bool:
+    return matches_pattern(path.replace(os.sep, "/").lstrip("/"), (pattern.replace(os.sep, "/"),))
 
 
 def _check_size(option: str, size: Size | None) -> tuple[int, int] | None:
@@ -282,7 +263,7 @@ def _check_size(option: str, size: Size | None) -> tuple[int, int] | None:
     except (TypeError, ValueError):
         width = height = 0
     if width < 1 or height < 1:
-        raise WrongUse(f"{option} = {size!r}: give a number of pixels, or (width, height)")
+        raise InvalidQuery(f"{option} = {size!r}: give a number of pixels, or (width, height)")
     return width, height
 
 
@@ -300,41 +281,32 @@ def _rows_like(catalog: Catalog, pattern: str) -> NDArray[np.int64]:
     SQLite leaves out most of the others: by the folder that the pattern starts with, and by the
     plain characters that a path must have.
     """
-    literal = re.split(r"[*?]", pattern, maxsplit=1)[0]
-    folder = literal.rpartition("/")[0] if os.path.isabs(literal) else ""
+    folder = folder_of_pattern(pattern)
     _, low, high = path_bounds(folder) if folder else (b"", b"", b"\xff" * 8)
     parts = re.findall(r"[^*?/\\\[\x00-\x1f\x7f-\U0010ffff\udc80-\udcff]+", pattern)
     glob = f"*{'*'.join(parts)}*"
     condition = "path >= ? AND path < ? AND CAST(path AS TEXT) GLOB ?"
     candidates = catalog.paths_where(condition, low, high, glob)
-    rows = [
-        row
-        for row, path in candidates
-        if matches_pattern(path.replace(os.sep, "/").lstrip("/"), (pattern.replace(os.sep, "/"),))
-    ]
+    rows = [row for row, path in candidates if has_pattern(path, pattern)]
     return np.array(rows, dtype=np.int64)
 
 
-def _rows_by_metadata(catalog: Catalog, wanted: ImageFilter) -> list[NDArray[np.int64]]:
-    """Return the rows with a wanted date and size, in one or several parts."""
-    if not catalog.has_metadata():  # an older format: it knows no date but that of the file
-        if wanted.min_size or wanted.max_size or wanted.dates is None:
-            return [np.empty(0, np.int64)]
-        return [catalog.rows_where("mtime_ns >= ? AND mtime_ns < ?", *time_bounds(wanted.dates))]
+def _rows_by_metadata(catalog: Catalog, image_filter: ImageFilter) -> list[NDArray[np.int64]]:
     sizes = ""
     values: list[int] = []
-    for sign, size in ((">=", wanted.min_size), ("<=", wanted.max_size)):
+    for sign, size in ((">=", image_filter.min_size), ("<=", image_filter.max_size)):
         if size is not None:
             sizes += f" AND width {sign} ? AND height {sign} ?"
             values += size
-    if wanted.dates is None:
+    dates = image_filter.dates
+    if dates is None:
         return [catalog.rows_where(f"1{sizes}", *values)]
-    start, end = to_seconds(wanted.dates.start), to_seconds(wanted.dates.end)
+    start, end = to_seconds(dates.start), to_seconds(dates.end)
     camera = (-_UNLIMITED if start is None else start, _UNLIMITED if end is None else end)
     by_file = f"taken IS NULL AND mtime_ns >= ? AND mtime_ns < ?{sizes}"
     return [
         catalog.rows_where(f"taken >= ? AND taken < ?{sizes}", *camera, *values),
-        catalog.rows_where(by_file, *time_bounds(wanted.dates), *values),
+        catalog.rows_where(by_file, *time_bounds(dates), *values),
     ]
 
 

@@ -1,6 +1,6 @@
 """The gallery as one reader sees it: the committed rows of one version, and a searcher over them.
 
-In: the catalogue and the row files. Out: a `Snapshot`, which stays valid while others write.
+A `Snapshot` stays valid while others write.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,6 @@ from bm25v.gallery.catalog import Catalog, RowsRenumbered
 from bm25v.gallery.full_bags import FullBags
 from bm25v.gallery.records import State
 from bm25v.gallery.rows import RowArray, RowFiles, is_bag, read_bag
-from bm25v.index.bm25 import Statistics
 from bm25v.index.searcher import Searcher
 from bm25v.vocabulary.bag import Bag
 
@@ -29,7 +28,7 @@ class Snapshot:
     bags: RowArray
     dense_ne: NDArray[np.float16]
     searcher: Searcher
-    full_bags: FullBags | None  # None if an older version of bm25v has written the gallery
+    full_bags: FullBags
 
     @classmethod
     def load(cls, folder: Path, catalog: Catalog, previous: "Snapshot | None" = None) -> "Snapshot":
@@ -45,8 +44,8 @@ class Snapshot:
             if previous is None:
                 removed, restored = catalog.removed_rows(), np.empty(0, np.int64)
             else:
-                removed, restored = catalog.changes_since(previous.state.last_change or 0)
-            statistics = catalog.full_statistics() if state.has_full_bags else None
+                removed, restored = catalog.changes_since(previous.state.last_change)
+            statistics = catalog.full_statistics()
         bags, dense, full_rows = view_rows(folder, catalog, state)
         n_words = catalog.meta.n_words
         n_known = 0 if previous is None else previous.state.n_rows
@@ -62,61 +61,33 @@ class Snapshot:
             )
         else:
             searcher = previous.searcher.updated(*arrays, removed=removed, restored=restored)
-        full_bags = None
-        if full_rows is not None and statistics is not None:
-            full_bags = FullBags(full_rows, statistics)
+        full_bags = FullBags(full_rows, statistics)
         return cls(version, state, bags, dense["dense"], searcher, full_bags)
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """The rows of all images, ascending."""
         return self.searcher.rows
 
-    @property
-    def word_statistics(self) -> Statistics:
-        """The statistics of all words that images have: those of full bags, if there are any."""
-        return (self.searcher if self.full_bags is None else self.full_bags).statistics
-
-    def read_words(self, rows: NDArray[np.int64]) -> tuple[RowArray, RowArray]:
-        """Return the words of some rows and their stored tf, from full bags if there are any.
-
-        The tf of an empty slot is 0.
-        """
-        if self.full_bags is None:
-            bags = self.bags[rows]
-            return bags["words"], bags["tf"]
-        return self.full_bags.read_words(rows)
-
-    def have_word(self, word: int, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of the rows, ascending, have a word; in a full bag, if there are any."""
-        if self.full_bags is not None:
-            return self.full_bags.have_word(word, rows)
-        has_word_n = self.searcher.sum_values(np.array([word]), np.ones(1)) > 0
-        return np.asarray(has_word_n[rows])
+    def has_row(self, row: int) -> bool:
+        """Return whether a row is that of an image, in constant time."""
+        return 0 <= row < self.state.n_rows and bool(self.searcher.live_n[row])
 
     def bag(self, row: int) -> Bag:
-        """Return the bag stored in a row."""
         self.check_bags([row])
         return read_bag(self.bags[row])
 
     def check_bags(self, rows: Iterable[int]) -> None:
-        """Raise `GalleryDamaged` if a row is not a bag."""
         for row in rows:
             stored = self.bags[row]
             if not is_bag(stored["words"], stored["tf"], self.searcher.statistics.n_words):
                 raise GalleryDamaged(f"row {row} is not a valid bag: run bm25v verify")
 
 
-def view_rows(
-    folder: Path, catalog: Catalog, state: State
-) -> tuple[RowArray, RowArray, RowArray | None]:
-    """Return the bags, dense vectors and full bags of a state; not all rows need have the last."""
-    files = RowFiles.of(folder, catalog.meta, state)
+def view_rows(folder: Path, catalog: Catalog, state: State) -> tuple[RowArray, RowArray, RowArray]:
+    files = RowFiles.of(folder, catalog.meta, state.generation)
+    n = state.n_rows
     try:
-        full_rows = None
-        if files.full_bags is not None and state.full_bags is not None:
-            full_rows = files.full_bags.view(state.full_bags.n_rows)
-        return files.bags.view(state.n_rows), files.dense.view(state.n_rows), full_rows
+        return files.bags.view(n), files.dense.view(n), files.full_bags.view(n)
     except GalleryError:
         catalog.version()  # reconnects if needed, so that the next line sees the newest state
         with catalog.transaction():  # else the parts of a state may be of two versions
@@ -128,8 +99,6 @@ def view_rows(
 
 def _can_follow(previous: State, state: State) -> bool:
     """Return whether the catalogue lists all changes between two states."""
-    if previous.last_change is None or state.last_change is None:
-        return False
     is_later = previous.n_rows <= state.n_rows and previous.last_change <= state.last_change
     is_listed = previous.generation == state.generation and previous.last_change >= state.forgotten
     return is_later and is_listed

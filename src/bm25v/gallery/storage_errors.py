@@ -1,15 +1,12 @@
-"""Errors of the disk and of SQLite in, the gallery's own errors out."""
+"""Turns errors of the disk and of SQLite into errors of the gallery."""
 
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bm25v.errors import Bm25vError, GalleryDamaged, GalleryError, StorageFull, WrongUse
+from bm25v.errors import GalleryDamaged, GalleryError, StorageFull
 from bm25v.files import DISK_FULL
-
-# A damaged text in an SQLite error message raises UnicodeDecodeError.
-DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 
 _NOT_ACCESSIBLE = {  # the file may be intact
     sqlite3.SQLITE_BUSY,
@@ -33,16 +30,21 @@ def disk_errors(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def database_error(path: Path, error: Exception) -> Bm25vError:
-    """Return the gallery's error for an error of its catalogue's database."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code
-    if isinstance(error, sqlite3.ProgrammingError):
-        return WrongUse(f"{path.parent} is closed: open it again")
-    if code == sqlite3.SQLITE_FULL:
-        return _storage_full(path.parent)
-    if code in _NOT_ACCESSIBLE:
-        return GalleryError(f"cannot read or write {path}: {error}")
-    return GalleryDamaged(f"{path} is not a readable catalogue: {error}")
+@contextmanager
+def database_errors(path: Path) -> Iterator[None]:
+    """Turn an error of a catalogue's database within the block into one of the gallery."""
+    try:
+        yield
+    except sqlite3.ProgrammingError as error:
+        raise GalleryError(f"{path.parent} is closed: open it again") from error
+    # A damaged text in an SQLite error message raises UnicodeDecodeError.
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code
+        if code == sqlite3.SQLITE_FULL:
+            raise _storage_full(path.parent) from error
+        if code in _NOT_ACCESSIBLE:
+            raise GalleryError(f"cannot read or write {path}: {error}") from error
+        raise GalleryDamaged(f"{path} is not a readable catalogue: {error}") from error
 
 
 def _storage_full(folder: Path) -> StorageFull:

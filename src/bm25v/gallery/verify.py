@@ -1,4 +1,4 @@
-"""An open gallery in, its problems out: every row is read and compared with its checksum."""
+"""Checks a gallery: every row is read and compared with its checksum."""
 
 from pathlib import Path
 
@@ -22,23 +22,21 @@ def find_problems(folder: Path, catalog: Catalog) -> list[str]:
         records = list(catalog.records())
         statistics = None
         try:
-            if state.full_bags is not None:
-                statistics = catalog.full_statistics()
+            statistics = catalog.full_statistics()
         except GalleryDamaged:
             problems.append("catalogue: it has no valid statistics of full bags")
     bags, dense, full_bags = view_rows(folder, catalog, state)
     if [record.row for record in records] != list(range(state.n_rows)):
         return [*problems, "catalogue: there are rows that it does not name"]
-    n_words, n_full = catalog.meta.n_words, 0 if full_bags is None else len(full_bags)
+    n_words = catalog.meta.n_words
     counter = FullBagCounter(Statistics.empty(n_words))
     for record in records:
         row = record.row
-        full_row = full_bags[row] if full_bags is not None and row < n_full else None
-        problem = _check_row(record, bags[row], dense[row], full_row, n_words)
+        problem = _check_row(record, bags[row], dense[row], full_bags[row], n_words)
         if problem:
             problems.append(f"row {row} ({record.path}): {problem}")
-        elif full_row is not None and record.live:
-            counter.count(full_row, times=1)
+        elif record.live:
+            counter.count(full_bags[row], times=1)
     if not problems and statistics is not None and not counter.agrees_with(statistics):
         problems.append("catalogue: its statistics are not those of the full bags")
     return problems
@@ -48,14 +46,13 @@ def _check_row(
     record: ImageRecord,
     bag_row: np.void,
     dense_row: np.void,
-    full_row: np.void | None,
+    full_row: np.void,
     n_words: int,
 ) -> str | None:
-    rows = (bag_row, dense_row) if full_row is None else (bag_row, dense_row, full_row)
-    if row_checksum(*(row.tobytes() for row in rows)) != record.checksum:
+    if row_checksum(bag_row, dense_row, full_row) != record.checksum:
         return "its bytes have changed"
     if not is_bag(bag_row["words"], bag_row["tf"], n_words):
         return "it is not a bag of this vocabulary"
-    if full_row is not None and not is_bag(full_row["words"], full_row["levels"], n_words):
+    if not is_bag(full_row["words"], full_row["levels"], n_words):
         return "it is not a full bag of this vocabulary"
     return None

@@ -1,8 +1,4 @@
-"""Files and bytes become upright RGB arrays; folders become the image files in them.
-
-`formats` detects formats, `decode` decodes one image within `limits`, `metadata` reads its date and
-size, `folders` finds image files. Not this package's job: what a model needs.
-"""
+"""Files and bytes become upright RGB arrays; folders become the image files in them."""
 
 from bm25v.images.decode import (
     ImageInput,
@@ -15,15 +11,11 @@ from bm25v.images.decode import (
 )
 from bm25v.images.folders import find_images, matches_pattern
 from bm25v.images.formats import HEAD_SIZE, SUFFIXES, detect_format
-from bm25v.images.limits import MAX_MEMORY, MAX_PIXELS
 from bm25v.images.metadata import Metadata
-from bm25v.images.streams import MAX_BYTES, Source, open_stream
+from bm25v.images.streams import Source, open_stream
 
 __all__ = [
     "HEAD_SIZE",
-    "MAX_BYTES",
-    "MAX_MEMORY",
-    "MAX_PIXELS",
     "SUFFIXES",
     "ImageInput",
     "Metadata",

@@ -1,66 +1,56 @@
 """Decodes one image, whatever its format, mode and orientation.
 
-In: a path or the bytes of a file. Out: an upright RGB array, its metadata or a thumbnail. Whatever
-is wrong with the file ends in one `ImageError`, whose message is the reason without the path. Not
-this module's job: limits, modes of pixels, what a model needs.
+Whatever is wrong with a file ends in one `ImageError`; its message is the reason without the path.
 """
 
+import ctypes
 import io
-import logging
 import os
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import import_module
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, _imaging
 
 from bm25v.display import printable
-from bm25v.errors import ImageError, MissingExtra, WrongUse
-from bm25v.images.formats import HEAD_SIZE, detect_format
+from bm25v.errors import ImageError, InvalidOption, MissingExtra
+from bm25v.images.formats import HEAD_SIZE, PLUGINS, detect_format
 from bm25v.images.limits import check_memory, check_pixels, estimate_memory, memory
-from bm25v.images.metadata import Metadata, read_image_metadata, read_turn
-from bm25v.images.pixels import convert_to_array, reduction_factor
-from bm25v.images.silence import ignore_warnings, silence_libtiff
+from bm25v.images.metadata import Metadata, read_image_metadata, read_transposition
+from bm25v.images.pixels import convert_array, convert_to_array, reduction_factor
 from bm25v.images.streams import (
     Piece,
     Pieces,
     Source,
     Stream,
     open_stream,
-    select_pieces,
     stream_size,
     system_reason,
 )
 from bm25v.images.structure import Structure, read_structure, remove_png_metadata
+from bm25v.privacy import is_own_process
 
-ImageInput = Source | IO[bytes] | Image.Image | NDArray[np.uint8]
-"""An image as people have it: also an open file, a Pillow image, a grey or an RGB array."""
 
-_PLUGINS = {
-    "JPEG": ("PIL.JpegImagePlugin", "JpegImageFile"),
-    "PNG": ("PIL.PngImagePlugin", "PngImageFile"),
-    "WebP": ("PIL.WebPImagePlugin", "WebPImageFile"),
-    "GIF": ("PIL.GifImagePlugin", "GifImageFile"),
-    "BMP": ("PIL.BmpImagePlugin", "BmpImageFile"),
-    "TIFF": ("PIL.TiffImagePlugin", "TiffImageFile"),
-    "AVIF": ("PIL.AvifImagePlugin", "AvifImageFile"),
-    "HEIC": ("pillow_heif", "HeifImageFile"),
-    "JPEG 2000": ("PIL.Jpeg2KImagePlugin", "Jpeg2KImageFile"),
-    "PNM": ("PIL.PpmImagePlugin", "PpmImageFile"),
-    "QOI": ("PIL.QoiImagePlugin", "QoiImageFile"),
-    "ICO": ("PIL.IcoImagePlugin", "IcoImageFile"),
-}
+class Tensor(Protocol):
+    """What is known here of a tensor of torch, which is not imported."""
 
-_SIGNS_OF_TRUNCATION = ("truncated", "end of file", "eof")
+    def cpu(self) -> Any: ...
+
+
+ImageInput = Source | IO[bytes] | Image.Image | NDArray[Any] | Tensor
+"""An image as people have it: also an open file, a Pillow image, an array or a tensor.
+
+Arrays and tensors are grey, RGB or RGBA, of uint8 or of floats from 0 to 1; the colours are the
+last axis or the first.
+"""
 
 _MAX_MISSING = 0.02  # the share of pixels that may be missing at the end of a JPEG
 _END_OF_JPEG = b"\xff\xd9"
-
-logging.getLogger("PIL").addHandler(logging.NullHandler())  # else its errors go to stderr
 
 
 def decode_image(source: Source, *, short_side: int | None = None) -> NDArray[np.uint8]:
@@ -86,15 +76,19 @@ def decode_with_metadata(
 ) -> tuple[NDArray[np.uint8], Metadata]:
     """Return what `decode_image` returns, and the metadata of the file, which is read once."""
     if short_side is not None and short_side < 1:
-        raise WrongUse(f"the side of an image must be at least 1 pixel, not {short_side}")
+        raise InvalidOption(f"the side of an image must be at least 1 pixel, not {short_side}")
     with _open_image(source) as (stream, structure):
         try:
             return _decode(stream, structure, short_side)
-        except (SyntaxError, ValueError):
-            if structure.image_format not in _METADATA_REMOVERS:
+        except (SyntaxError, ValueError, Warning):  # warnings, if they are errors in this program
+            if structure.image_format == "PNG":
+                stream = Pieces(stream, remove_png_metadata(stream))
+            elif structure.image_format == "AVIF":  # rename the item, so that nothing reads it
+                stream.seek(0)
+                stream = io.BytesIO(stream.read().replace(b"Exif", b"none"))
+            else:
                 raise
-            remove_metadata = _METADATA_REMOVERS[structure.image_format]
-            return _decode(remove_metadata(stream), structure, short_side)
+            return _decode(stream, structure, short_side)
         except OSError as error:
             if structure.image_format != "JPEG" or "truncated" not in str(error):
                 raise
@@ -105,24 +99,26 @@ def decode_with_metadata(
 
 
 def read_input(image: ImageInput) -> Source | NDArray[np.uint8]:
-    """Return an image as a path, bytes or an RGB array, whatever a person has given.
+    """Return an image as a path, bytes or an RGB array.
 
     >>> read_input(np.zeros((4, 6), np.uint8)).shape
     (4, 6, 3)
-    >>> read_input(Image.new("LA", (6, 4))).shape
-    (4, 6, 3)
+    >>> read_input(np.ones((4, 480, 640), np.float32)).shape
+    (480, 640, 3)
     """
     if isinstance(image, str | os.PathLike | bytes):
         return image
     if isinstance(image, Image.Image):
         return convert_to_array(ImageOps.exif_transpose(image))
     if isinstance(image, np.ndarray):
-        return _check_array(image)
+        return convert_array(image)
+    if hasattr(image, "cpu"):
+        return convert_array(np.asarray(image.cpu().detach()))
     content = image.read() if hasattr(image, "read") else None
     if not isinstance(content, bytes):
-        raise WrongUse(
+        raise InvalidOption(
             f"a {type(image).__name__} is not an image: give a path, bytes, a file opened with "
-            '"rb", a Pillow image, or an array of uint8'
+            '"rb", a Pillow image, an array or a tensor'
         )
     return content
 
@@ -139,8 +135,7 @@ def read_metadata(source: Source) -> Metadata:
     """
     with _open_image(source) as (stream, structure):
         if structure.image_format in ("HEIC", "TIFF"):  # final only after loading
-            with _load_image(stream, structure, short_side=1) as (_, metadata):
-                return metadata
+            return _decode(stream, structure, short_side=1)[1]
         image = _open_with_plugin(stream, structure)
         return read_image_metadata(image, image.size)
 
@@ -167,15 +162,15 @@ def resize_image(image_hwc: NDArray[np.uint8], *, width: int, height: int) -> ND
 @contextmanager
 def _open_image(source: Source) -> Iterator[tuple[Stream, Structure]]:
     """Yield what a decoder reads; whatever it raises in the block is an `ImageError`."""
-    with open_stream(source) as file, ignore_warnings():
+    with open_stream(source) as file:
         image_format = "image"
         try:
             image_format = detect_format(file.read(HEAD_SIZE))
             structure = read_structure(file, image_format)
-            stream = select_pieces(file, structure.pieces)
+            stream = Pieces(file, structure.pieces)
             if structure.image_format != image_format:  # an icon that is a PNG
                 structure = read_structure(stream, structure.image_format)
-                stream = select_pieces(stream, structure.pieces)
+                stream = Pieces(stream, structure.pieces)
             yield stream, structure
         except ImageError:
             raise
@@ -192,7 +187,7 @@ def _decoding_reason(image_format: str, error: Exception) -> str:
         return f"too large: the limit of Pillow for {image_format} is {limit:,} pixels"
     if isinstance(error, OSError) and error.errno:
         return system_reason(error)
-    if any(sign in text.lower() for sign in _SIGNS_OF_TRUNCATION):
+    if any(sign in text.lower() for sign in ("truncated", "end of file", "eof")):
         return f"truncated {image_format}: the end of the file is missing"
     return f"damaged or truncated {image_format}: {text or type(error).__name__}"
 
@@ -200,51 +195,44 @@ def _decoding_reason(image_format: str, error: Exception) -> str:
 def _decode(
     stream: Stream, structure: Structure, short_side: int | None
 ) -> tuple[NDArray[np.uint8], Metadata]:
-    with _load_image(stream, structure, short_side) as (image, metadata):
-        return convert_to_array(image, short_side=short_side, turn=read_turn(image)), metadata
-
-
-@contextmanager
-def _load_image(
-    stream: Stream, structure: Structure, short_side: int | None
-) -> Iterator[tuple[Image.Image, Metadata]]:
-    """Yield a decoded image; its memory is reserved until the end of the block."""
-    image_format = structure.image_format
-    if image_format == "WebP":  # its plugin decodes when it opens a file
-        check_memory(structure.n_bytes, "WebP of this size")
-    with memory.reserve(structure.n_bytes if image_format == "WebP" else 0):
-        image = _open_with_plugin(stream, structure)
-        check_pixels(image.size)
-        size = image.size
-        if short_side is not None:
-            _reduce_while_decoding(image, structure, short_side)
-        n_bytes = estimate_memory(image, structure, short_side)
-        check_memory(n_bytes, f"{size[0]} × {size[1]} pixels of {image_format} in {image.mode}")
-        with memory.reserve(0 if image_format == "WebP" else n_bytes):
-            image.load()
-            if image_format == "JPEG 2000":
-                no_halvings: Any = 0
-                image.reduce = no_halvings  # type: ignore[method-assign]  # a method again
-            elif image_format != "JPEG":  # HEIC may give its true size only now
-                check_pixels(image.size)
-                size = image.size
-            yield image, read_image_metadata(image, size)
+    image = _open_with_plugin(stream, structure)
+    image_format, size = structure.image_format, image.size
+    check_pixels(size)
+    if short_side is not None and image_format == "JPEG":
+        image.draft(None, (short_side, short_side))
+    if image_format == "JPEG 2000":
+        n_halvings = structure.count_halvings(reduction_factor(size, short_side))
+        image.reduce = n_halvings  # type: ignore[assignment,method-assign]
+    n_bytes = estimate_memory(image, structure, short_side)
+    check_memory(n_bytes, f"{size[0]} × {size[1]} pixels of {image_format} in {image.mode}")
+    with memory.reserve(n_bytes):
+        image.load()
+        if image_format == "JPEG 2000":
+            image.reduce = 0  # type: ignore[assignment,method-assign]  # a method again
+        elif image_format != "JPEG":  # HEIC may give its true size only now
+            check_pixels(image.size)
+            size = image.size
+        pixels = convert_to_array(
+            image, short_side=short_side, transposition=read_transposition(image)
+        )
+        return pixels, read_image_metadata(image, size)
 
 
 def _open_with_plugin(stream: Stream, structure: Structure) -> Image.Image:
     """Open a file like `Image.open`, whose pixel limit is global, and which hides why it failed."""
+    image_format = structure.image_format
+    if image_format in ("WebP", "AVIF", "HEIC"):  # their plugins read the whole file
+        check_memory(structure.n_bytes, f"{image_format} of this size")
+    if image_format == "TIFF" and is_own_process():
+        _silence_libtiff()
+    module, name = PLUGINS[image_format]
+    try:
+        plugin = getattr(import_module(module), name)
+    except ImportError as error:
+        raise ImageError(str(MissingExtra(f"reading {image_format}", "heic"))) from error
     stream.seek(0)
-    image: Image.Image = _import_plugin(structure.image_format)(stream, "")
+    image: Image.Image = plugin(stream, "")
     return image
-
-
-def _reduce_while_decoding(image: Image.Image, structure: Structure, short_side: int) -> None:
-    if structure.image_format == "JPEG":
-        image.draft(None, (short_side, short_side))
-    if structure.image_format == "JPEG 2000":
-        factor = reduction_factor(image.size, short_side)
-        n_halvings: Any = structure.count_halvings(factor)
-        image.reduce = n_halvings  # type: ignore[method-assign]
 
 
 def _complete_jpeg(
@@ -267,36 +255,10 @@ def _complete_jpeg(
     return one if missing <= _MAX_MISSING else None
 
 
-def _import_plugin(image_format: str) -> Any:
-    module, name = _PLUGINS[image_format]
-    if image_format == "TIFF":
-        silence_libtiff()
-    try:
-        return getattr(import_module(module), name)
-    except ImportError as error:
-        raise ImageError(str(MissingExtra(f"reading {image_format}", "heic"))) from error
-
-
-def _check_array(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    if array.dtype == np.uint8 and array.size:
-        if array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 1):
-            return np.repeat(array.reshape(*array.shape[:2], 1), 3, axis=2)
-        if array.ndim == 3 and array.shape[2] == 3:
-            return array
-    raise WrongUse(
-        f"an array of {array.dtype} with shape {array.shape} is not an image: "
-        "give uint8 with shape (height, width) or (height, width, 3)"
-    )
-
-
-def _remove_png_metadata(stream: Stream) -> Stream:
-    return Pieces(stream, remove_png_metadata(stream))
-
-
-def _remove_avif_metadata(stream: Stream) -> Stream:
-    """Rename the EXIF item, so that no decoder reads it."""
-    stream.seek(0)
-    return io.BytesIO(stream.read().replace(b"Exif", b"none"))
-
-
-_METADATA_REMOVERS = {"PNG": _remove_png_metadata, "AVIF": _remove_avif_metadata}
+@cache
+def _silence_libtiff() -> None:
+    """Switch off the messages of libtiff on stderr, where Pillow's copy of it allows that."""
+    with suppress(AttributeError, OSError):
+        library = ctypes.CDLL(_imaging.__file__)  # its symbols include those of its libraries
+        for name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler"):
+            getattr(library, name)(None)

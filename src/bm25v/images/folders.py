@@ -1,25 +1,28 @@
-"""Finds image files under a folder.
-
-In: a folder, and patterns of what to leave out. Out: paths, sorted. Not this module's job: decoding
-the images.
-"""
+"""Finds image files under a folder: no hidden files, no trash, no thumbnails of other programs."""
 
 import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from bm25v.display import printable
-from bm25v.errors import ImageError, WrongUse
+from bm25v.errors import ImageError, InvalidOption
 from bm25v.images.formats import HEAD_SIZE, SUFFIXES, is_image
 from bm25v.images.streams import open_nonblocking, system_reason
 
 _GALLERY_FILE = "catalog.sqlite"  # every gallery has it, under this name
-_SYSTEM_FILES = ("._", "thumbs.db")  # written by macOS and Windows beside images
-_THUMBNAIL_FOLDER = "@eaDir"  # written by Synology file servers
+_THUMBNAIL_FILE = "thumbs.db"  # of Windows
+_SYSTEM_FOLDERS = {
+    "@eadir",  # thumbnails of Synology file servers
+    "#recycle",  # the trash of Synology, QNAP and Windows
+    "@recycle",
+    "$recycle.bin",
+}
+_PHOTOS_LIBRARY = ".photoslibrary"  # of macOS
+_ORIGINALS = {"originals", "masters"}  # in such a library; other folders have versions of them
 
 
 def find_images(
@@ -28,7 +31,7 @@ def find_images(
     exclude: Iterable[str] = (),
     on_error: Callable[[Path, ImageError], None] | None = None,
 ) -> Iterator[Path]:
-    """Yield every image file under a folder, sorted; skip hidden folders and galleries.
+    """Yield every image file under a folder, sorted; skip what is hidden, trash and galleries.
 
     A file is an image by its name or by its content, also if its format cannot be decoded. Links
     are followed last, and each folder is visited once. Files and folders below `folder` that cannot
@@ -37,11 +40,11 @@ def find_images(
     """
     report = on_error or (lambda path, error: None)
     root = Path(folder)
-    patterns = tuple(exclude)
+    excluded = _compile(tuple(exclude))
 
     def is_left_out(path: Path, is_folder: bool) -> bool:
         relative = path.relative_to(root).as_posix() + "/" * is_folder
-        return bool(patterns) and matches_pattern(relative, patterns)
+        return excluded.fullmatch(relative) is not None
 
     visited: set[tuple[int, int]] = set()
     waiting, links = [root], deque[Path]()
@@ -81,9 +84,9 @@ def matches_pattern(path: str, patterns: tuple[str, ...]) -> bool:
     return _compile(patterns).fullmatch(path) is not None
 
 
-@cache
+@lru_cache(maxsize=64)
 def _compile(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(map(_translate, patterns)), re.DOTALL)
+    return re.compile("|".join(map(_translate, patterns)) if patterns else r"(?!)", re.DOTALL)
 
 
 def _translate(pattern: str) -> str:
@@ -94,13 +97,13 @@ def _translate(pattern: str) -> str:
     """
     names = [name for name in pattern.removeprefix("./").split("/") if name]
     if not names:
-        raise WrongUse(f"{pattern!r} is an empty pattern: give a name such as *.png or raw")
+        raise InvalidOption(f"{pattern!r} is an empty pattern: give a name such as *.png or raw")
     is_path = "/" in pattern.rstrip("/")
     first, *others = _split_at_folders(names if is_path else ["**", *names])
     body = "/".join(map(_translate_name, first))
     for part in others:
-        found = "/".join(map(_translate_name, part))
-        body += ("/" if body else "") + (f"(?>(?:[^/]*/)*?{found})" if part else ".*")
+        name = "/".join(map(_translate_name, part))
+        body += ("/" if body else "") + (f"(?>(?:[^/]*/)*?{name})" if part else ".*")
     return body + ("/.*" if pattern.endswith("/") else "(?:/.*)?")
 
 
@@ -148,16 +151,20 @@ def _list_folder(
     listing = _Listing([], [], [])
     if any(entry.name == _GALLERY_FILE for entry in entries):
         return listing
+    is_library = folder.suffix.lower() == _PHOTOS_LIBRARY
     for entry in entries:
-        path = folder / entry.name
+        path, name = folder / entry.name, entry.name.lower()
+        if name.startswith(".") or name in _SYSTEM_FOLDERS or name == _THUMBNAIL_FILE:
+            continue
+        if is_library and name not in _ORIGINALS:
+            continue
         try:
             if is_left_out(path, entry.is_dir()):
                 continue
             if entry.is_dir():
-                if not entry.name.startswith(".") and entry.name != _THUMBNAIL_FOLDER:
-                    (listing.links if entry.is_symlink() else listing.folders).append(path)
+                (listing.links if entry.is_symlink() else listing.folders).append(path)
             elif entry.is_file():
-                if _is_image_file(path):
+                if path.suffix.lower() in SUFFIXES or _has_image_content(path):
                     listing.images.append(path)
             elif path.suffix.lower() in SUFFIXES and not path.exists():
                 report(path, ImageError("is a broken link: its target does not exist"))
@@ -166,11 +173,7 @@ def _list_folder(
     return listing
 
 
-def _is_image_file(path: Path) -> bool:
-    if path.name.lower().startswith(_SYSTEM_FILES):
-        return False
-    if path.suffix.lower() in SUFFIXES:
-        return True
+def _has_image_content(path: Path) -> bool:
     try:
         with open(path, "rb", opener=open_nonblocking) as file:
             return is_image(file.read(HEAD_SIZE))

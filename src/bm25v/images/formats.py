@@ -1,8 +1,4 @@
-"""Image formats, detected from the first bytes of a file and never from its name.
-
-In: the first `HEAD_SIZE` bytes. Out: the name of a format, or an `ImageError` with the reason. Not
-this module's job: opening files and decoding them.
-"""
+"""Image formats, detected from the first bytes of a file and never from its name."""
 
 import re
 
@@ -11,10 +7,21 @@ from bm25v.errors import ImageError
 HEAD_SIZE = 256
 """How many bytes of a file `detect_format` and `is_image` need."""
 
-READABLE = (
-    *("JPEG", "PNG", "WebP", "GIF", "BMP", "TIFF", "AVIF", "HEIC", "JPEG 2000", "PNM"),
-    *("QOI", "ICO"),
-)
+PLUGINS = {
+    "JPEG": ("PIL.JpegImagePlugin", "JpegImageFile"),
+    "PNG": ("PIL.PngImagePlugin", "PngImageFile"),
+    "WebP": ("PIL.WebPImagePlugin", "WebPImageFile"),
+    "GIF": ("PIL.GifImagePlugin", "GifImageFile"),
+    "BMP": ("PIL.BmpImagePlugin", "BmpImageFile"),
+    "TIFF": ("PIL.TiffImagePlugin", "TiffImageFile"),
+    "AVIF": ("PIL.AvifImagePlugin", "AvifImageFile"),
+    "HEIC": ("pillow_heif", "HeifImageFile"),
+    "JPEG 2000": ("PIL.Jpeg2KImagePlugin", "Jpeg2KImageFile"),
+    "PNM": ("PIL.PpmImagePlugin", "PpmImageFile"),
+    "QOI": ("PIL.QoiImagePlugin", "QoiImageFile"),
+    "ICO": ("PIL.IcoImagePlugin", "IcoImageFile"),
+}
+"""The module and the class that decode each format."""
 
 SUFFIXES: frozenset[str] = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp"}
@@ -34,6 +41,9 @@ _READABLE_STARTS = {
     "PNM": rb"P[1-6f]\s+(#|\d)",
     "QOI": rb"qoif.{8}[\x03\x04][\x00\x01]",
     "ICO": rb"\0\0\x01\0[^\0]\0...\0[\x00\x01]\0[\x00-\x20]\0",
+    # ISO media files list their brands first; an AVIF may have those of HEIC too.
+    "AVIF": rb"....ftyp(?:....)*?(?:avif|avis)",
+    "HEIC": rb"....ftyp(?:....)*?(?:he[iv][cxms]|mif1|mif2|msf1)",
 }
 _UNREADABLE_STARTS = {
     "Photoshop": rb"8BPS",
@@ -41,10 +51,6 @@ _UNREADABLE_STARTS = {
     "PostScript": rb"%!PS-Adobe|\xc5\xd0\xd3\xc6",
     "GIMP": rb"gimp xcf",
     "PAM": rb"P7\s",
-}
-_BRANDS = {
-    "AVIF": {b"avif", b"avis"},
-    "HEIC": set(b"heic heix heim heis hevc hevx hevm hevs mif1 mif2 msf1".split()),
 }
 
 
@@ -54,13 +60,13 @@ def detect_format(head: bytes) -> str:
     >>> detect_format(b"GIF89a, then the pixels")
     'GIF'
     """
-    readable = _match_start(head, _READABLE_STARTS) or _match_brand(head)
+    readable = _match_start(head, _READABLE_STARTS)
     if readable is not None:
         return readable
     unreadable = _match_start(head, _UNREADABLE_STARTS)
     if unreadable is not None:
         raise ImageError(f"{unreadable} files are not supported: convert it to PNG or JPEG")
-    raise ImageError(f"is not an image in a supported format ({', '.join(READABLE)})")
+    raise ImageError(f"is not an image in a supported format ({', '.join(PLUGINS)})")
 
 
 def is_image(head: bytes) -> bool:
@@ -69,19 +75,9 @@ def is_image(head: bytes) -> bool:
     >>> is_image(b"8BPS of Photoshop"), is_image(b"Dear Sir or Madam")
     (True, False)
     """
-    starts = {**_READABLE_STARTS, **_UNREADABLE_STARTS}
-    return (_match_start(head, starts) or _match_brand(head)) is not None
+    return _match_start(head, {**_READABLE_STARTS, **_UNREADABLE_STARTS}) is not None
 
 
 def _match_start(head: bytes, starts: dict[str, bytes]) -> str | None:
     matches = (name for name, start in starts.items() if re.match(start, head, re.DOTALL))
     return next(matches, None)
-
-
-def _match_brand(head: bytes) -> str | None:
-    """Return the format of an ISO media file (AVIF, HEIC), which lists its brands first."""
-    if head[4:8] != b"ftyp":
-        return None
-    end = min(len(head), int.from_bytes(head[:4]))
-    brands = {head[start : start + 4] for start in range(8, end, 4)}
-    return next((name for name, known in _BRANDS.items() if brands & known), None)

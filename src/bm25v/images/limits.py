@@ -1,8 +1,7 @@
 """How large an image may be: its pixels, and the memory that decoding takes.
 
-In: the header of an image. Out: an estimate in bytes before it is decoded, or an `ImageError` with
-the limit. All threads share one budget of memory, so that several large images wait for each other.
-Not this module's job: reading headers (`structure`).
+It is estimated before decoding. All threads share one budget of memory, so that several large
+images wait for each other.
 """
 
 import threading
@@ -24,11 +23,10 @@ MAX_MEMORY = 650_000_000
 _TOTAL_MEMORY = 1_000_000_000
 _TILE_BYTES = 40_000_000
 _SMALL_BYTES = 40_000_000  # such images do not wait
-_PYTHON_DECODERS = frozenset({"QOI", "PNM", "BMP"})  # collect all pixels once more
+_PIXEL_SIZES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}  # others: 4
 
 
 def check_pixels(size: tuple[int, int]) -> None:
-    """Refuse more than `MAX_PIXELS` pixels."""
     width, height = size
     if width * height > MAX_PIXELS:
         raise ImageError(f"too large: {width} × {height} pixels; the limit is {MAX_PIXELS:,}")
@@ -40,16 +38,14 @@ def estimate_memory(image: Image.Image, structure: Structure, short_side: int | 
     n_halvings = structure.count_halvings(factor)
     n_pixels = image.width * image.height >> 2 * n_halvings
     reduced = 3 * image.width * image.height // factor**2
-    per_pixel = structure.bytes_per_pixel + pixel_size(image.mode)
-    if structure.image_format in _PYTHON_DECODERS:
+    per_pixel = structure.bytes_per_pixel + _PIXEL_SIZES.get(image.mode, 4)
+    if structure.image_format in ("QOI", "PNM", "BMP"):  # collect all pixels once more
         per_pixel += 4
-    working = 0 if structure.image_format == "WebP" else int(n_pixels * per_pixel)
-    working += structure.n_bytes >> 2 * n_halvings
+    working = int(n_pixels * per_pixel) + (structure.n_bytes >> 2 * n_halvings)
     return working + reduced + min(_TILE_BYTES, 12 * n_pixels)
 
 
 def check_memory(n_bytes: int, description: str) -> None:
-    """Refuse what takes more than `MAX_MEMORY`."""
     if n_bytes > MAX_MEMORY:
         raise ImageError(
             f"too large: {description} take {n_bytes / 1e6:,.0f} MB to decode; "
@@ -57,14 +53,7 @@ def check_memory(n_bytes: int, description: str) -> None:
         )
 
 
-def pixel_size(mode: str) -> int:
-    """Return how many bytes Pillow takes for a pixel."""
-    if mode in ("1", "L", "P"):
-        return 1
-    return 2 if mode.startswith("I;16") else 4
-
-
-class _Budget:
+class Budget:
     """Bytes that threads reserve; a thread waits until there are enough."""
 
     def __init__(self, n_bytes: int) -> None:
@@ -87,5 +76,5 @@ class _Budget:
                 self._changed.notify_all()
 
 
-memory = _Budget(_TOTAL_MEMORY)
+memory = Budget(_TOTAL_MEMORY)
 """What all threads together may take to decode images."""

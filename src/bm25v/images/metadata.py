@@ -1,7 +1,6 @@
 """What a file says about its image: the size of the upright image, and when it was taken.
 
-In: an image that Pillow has opened. Out: `Metadata`. Damaged metadata counts as missing, because it
-is no reason to refuse intact pixels. Not this module's job: opening files.
+Damaged metadata counts as missing, because it is no reason to refuse intact pixels.
 """
 
 import re
@@ -9,14 +8,13 @@ from datetime import datetime
 from typing import NamedTuple
 
 from PIL import Image
+from PIL.ExifTags import IFD, Base
 
-_ORIENTATION = 0x0112  # an EXIF tag, like those below
-_EXIF_BLOCK = 0x8769
-_DATES = (0x9003, 0x9004)  # taken; digitised, which for a camera is the same
+_DATES = (Base.DateTimeOriginal, Base.DateTimeDigitized)  # the same for a camera
 
 _DATE = re.compile(r"(\d{4})\D(\d\d)\D(\d\d)\D(\d\d)\D(\d\d)(?:\D(\d\d))?", re.ASCII)
 
-_TURNS = {
+_TRANSPOSITIONS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -25,7 +23,7 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_SIDEWAYS = {_TURNS[orientation] for orientation in (5, 6, 7, 8)}
+SIDEWAYS = {_TRANSPOSITIONS[orientation] for orientation in (5, 6, 7, 8)}
 
 
 class Metadata(NamedTuple):
@@ -38,17 +36,20 @@ class Metadata(NamedTuple):
 
 def read_image_metadata(image: Image.Image, size: tuple[int, int]) -> Metadata:
     """Return the metadata of an opened image, whose stored pixels have this size."""
-    width, height = size
-    if read_turn(image) in _SIDEWAYS:
-        width, height = height, width
-    return Metadata(width, height, _read_date(image))
+    width, height = size if read_transposition(image) not in SIDEWAYS else size[::-1]
+    try:
+        exif = image.getexif().get_ifd(IFD.Exif)
+    except Exception:  # Pillow raises nearly every type for damaged metadata
+        exif = {}
+    dates = (parse_date(exif.get(tag)) for tag in _DATES)
+    return Metadata(width, height, next(filter(None, dates), None))
 
 
-def read_turn(image: Image.Image) -> Image.Transpose | None:
+def read_transposition(image: Image.Image) -> Image.Transpose | None:
     """Return what makes the image upright."""
     try:
-        return _TURNS.get(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # Pillow raises nearly every type for damaged metadata
+        return _TRANSPOSITIONS.get(image.getexif().get(Base.Orientation, 1))
+    except Exception:
         return None
 
 
@@ -57,18 +58,10 @@ def read_orientation(exif: bytes) -> int:
     try:
         block = Image.Exif()
         block.load(exif)
-        orientation = block.get(_ORIENTATION)
+        orientation = block.get(Base.Orientation)
     except Exception:
         return 1
-    return orientation if orientation in _TURNS else 1
-
-
-def _read_date(image: Image.Image) -> datetime | None:
-    try:
-        exif = image.getexif().get_ifd(_EXIF_BLOCK)
-    except Exception:
-        return None
-    return next(filter(None, (parse_date(exif.get(tag)) for tag in _DATES)), None)
+    return orientation if orientation in _TRANSPOSITIONS else 1
 
 
 def parse_date(text: object) -> datetime | None:

@@ -1,24 +1,28 @@
 """Pixels of every mode of Pillow become upright RGB, reduced, without a second copy at full size.
 
-In: an image that Pillow has decoded. Out: an RGB array. Large images are converted tile by tile.
-Grey values of more than 8 bits are scaled to look as in a viewer. Not this module's job: decoding.
+Large images are converted tile by tile. Grey values of more than 8 bits are scaled to look as in a
+viewer.
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from bm25v.errors import InvalidOption
+from bm25v.images.metadata import SIDEWAYS
+
 Array = NDArray[np.uint8]
 
 TILE_SIDE = 2048  # a tile of any mode takes at most 17 MB
 _REDUCIBLE_MODES = frozenset({"L", "LA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"})
+_COLOURS = (1, 3, 4)
 _USUAL_BITS = (8, 10, 12, 14, 16)
 _BITS_PER_SAMPLE = 0x0102  # a TIFF tag
 
-# The upright array, seen as the file stores it.
+# The upright array, as the file stores it.
 _STORED_VIEWS: dict[Image.Transpose, Callable[[Array], Array]] = {
     Image.Transpose.FLIP_LEFT_RIGHT: lambda array: array[:, ::-1],
     Image.Transpose.ROTATE_180: lambda array: array[::-1, ::-1],
@@ -28,12 +32,6 @@ _STORED_VIEWS: dict[Image.Transpose, Callable[[Array], Array]] = {
     Image.Transpose.TRANSVERSE: lambda array: array.swapaxes(0, 1)[::-1, ::-1],
     Image.Transpose.ROTATE_90: lambda array: array.swapaxes(0, 1)[:, ::-1],
 }
-_SIDEWAYS = (
-    Image.Transpose.TRANSPOSE,
-    Image.Transpose.ROTATE_270,
-    Image.Transpose.TRANSVERSE,
-    Image.Transpose.ROTATE_90,
-)
 
 
 class _GreyRange(NamedTuple):
@@ -49,7 +47,10 @@ def reduction_factor(size: tuple[int, int], short_side: int | None) -> int:
 
 
 def convert_to_array(
-    image: Image.Image, *, short_side: int | None = None, turn: Image.Transpose | None = None
+    image: Image.Image,
+    *,
+    short_side: int | None = None,
+    transposition: Image.Transpose | None = None,
 ) -> Array:
     """Return an image as an upright (H, W, 3) array; transparent parts become white.
 
@@ -59,15 +60,45 @@ def convert_to_array(
     grey = _find_grey_range(image)
     if max(image.size) <= TILE_SIDE:
         rgb = _reduce_to_rgb(image, factor, grey)
-        return np.array(rgb if turn is None else rgb.transpose(turn))
+        return np.array(rgb if transposition is None else rgb.transpose(transposition))
     width, height = (-(-side // factor) for side in image.size)
-    shape = (width, height, 3) if turn in _SIDEWAYS else (height, width, 3)
+    shape = (width, height, 3) if transposition in SIDEWAYS else (height, width, 3)
     upright = np.empty(shape, np.uint8)
-    stored = upright if turn is None else _STORED_VIEWS[turn](upright)
+    stored = upright if transposition is None else _STORED_VIEWS[transposition](upright)
     for tile, (x, y) in _split_in_tiles(image, factor):
         tile_hwc = np.asarray(_reduce_to_rgb(tile, factor, grey))
         stored[y : y + tile_hwc.shape[0], x : x + tile_hwc.shape[1]] = tile_hwc
     return upright
+
+
+def convert_array(array: NDArray[Any]) -> Array:
+    """Return an array of grey, RGB or RGBA pixels as (H, W, 3); transparent parts become white.
+
+    Floats are from 0 to 1. The colours are the last axis or the first; if both could be, the last.
+
+    >>> convert_array(np.ones((3, 20, 30))).shape, convert_array(np.zeros((20, 30))).shape
+    ((20, 30, 3), (20, 30, 3))
+    """
+    pixels = array[..., None] if array.ndim == 2 else array
+    if pixels.ndim == 3 and pixels.shape[2] not in _COLOURS and pixels.shape[0] in _COLOURS:
+        pixels = np.moveaxis(pixels, 0, 2)
+    if not array.size or pixels.ndim != 3 or pixels.shape[2] not in _COLOURS:
+        raise InvalidOption(
+            f"an array of shape {array.shape} is not an image: give (height, width), "
+            "(height, width, colours) or (colours, height, width) with 1, 3 or 4 colours"
+        )
+    if np.issubdtype(pixels.dtype, np.floating):
+        if not (pixels.min() >= 0 and pixels.max() <= 1):
+            raise InvalidOption(
+                f"an array of {array.dtype} with values from {pixels.min():g} to "
+                f"{pixels.max():g} is not an image: give floats from 0 to 1, or uint8"
+            )
+        pixels = (pixels * 255).round().astype(np.uint8)
+    if pixels.dtype != np.uint8:
+        raise InvalidOption(f"an array of {array.dtype} is not an image: give uint8 or floats")
+    if pixels.shape[2] == 4:
+        return np.array(_convert_to_rgb(Image.fromarray(np.ascontiguousarray(pixels))))
+    return np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
 
 
 def _split_in_tiles(
@@ -110,23 +141,16 @@ def _find_grey_range(image: Image.Image) -> _GreyRange | None:
     stated_bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (16,))[0]
     if image.mode.startswith("I;16") and stated_bits < 16:
         return _GreyRange(0, 2**stated_bits - 1)
-    low, high = _find_extrema(image)
+    extrema = []
+    for tile, _ in _split_in_tiles(image, 1):
+        values = _read_finite(tile)
+        extrema += [float(values.min()), float(values.max())]
+    low, high = min(extrema), max(extrema)
     if low < 0 or high > 65535:
         return _GreyRange(low, high)
     if image.mode == "F" and high <= 1:
         return _GreyRange(0, 1)
     return _GreyRange(0, next(2**bits - 1 for bits in _USUAL_BITS if high <= 2**bits - 1))
-
-
-def _find_extrema(image: Image.Image) -> tuple[float, float]:
-    if image.mode == "I;16":
-        _, highest = image.getextrema()
-        return 0, float(highest)  # type: ignore[arg-type]
-    extrema = [
-        (values.min(), values.max())
-        for values in (_read_finite(tile) for tile, _ in _split_in_tiles(image, 1))
-    ]
-    return float(min(low for low, _ in extrema)), float(max(high for _, high in extrema))
 
 
 def _read_finite(image: Image.Image) -> NDArray[np.float32]:

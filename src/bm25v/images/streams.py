@@ -1,8 +1,7 @@
-"""Opens files and bytes for decoders, which see only the parts they need, for a limited time.
+"""Opens files and bytes for decoders, which read only the parts they need, for a limited time.
 
-In: a path or the bytes of a file. Out: a stream. `Pieces` is a file made of parts of another one,
-so that huge metadata is never read; it stops a decoder that takes too long at its next read. Not
-this module's job: what is in the file.
+`Pieces` is a file made of parts of another one, so that huge metadata is never read; it stops a
+decoder that takes too long at its next read.
 """
 
 import errno
@@ -14,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from bm25v.errors import ImageError
 
@@ -41,42 +40,26 @@ _SYSTEM_REASONS = {
 }
 
 
-class Piece:
+class Piece(NamedTuple):
     """A part of a file: from `start` to before `end`; or bytes that are in no file."""
 
-    def __init__(self, start: int, end: int, content: bytes | None = None) -> None:
-        self.start, self.end, self.content = start, end, content
+    start: int
+    end: int
+    content: bytes | None = None
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Piece":
-        """Return a piece that is not in the file."""
         return cls(0, len(content), content)
-
-
-class _Clock:
-    """Measures CPU time of this thread after the first second, because asking for it is slow."""
-
-    def __init__(self) -> None:
-        self._opened = time.monotonic()
-        self._started: float | None = None
-
-    def check(self) -> None:
-        """Raise if the time is over."""
-        if time.monotonic() - self._opened < 1:
-            return
-        now = time.thread_time()
-        self._started = now if self._started is None else self._started
-        if now - self._started > MAX_SECONDS:
-            raise ImageError(f"takes too long to decode: more than {MAX_SECONDS:g} s of CPU time")
 
 
 class _RawPieces(io.RawIOBase):
     """The pieces of a file one after the other; a read after the time limit raises."""
 
     def __init__(self, stream: Stream, pieces: Sequence[Piece]) -> None:
-        self._stream, self._pieces, self._clock = stream, pieces, _Clock()
+        self._stream, self._pieces = stream, pieces
         self._starts = [0, *accumulate(piece.end - piece.start for piece in pieces)]
         self._position = 0
+        self._start_time = time.thread_time()
 
     def readable(self) -> bool:
         return True
@@ -92,7 +75,8 @@ class _RawPieces(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        self._clock.check()
+        if time.thread_time() - self._start_time > MAX_SECONDS:
+            raise ImageError(f"takes too long to decode: more than {MAX_SECONDS:g} s of CPU time")
         index = bisect_right(self._starts, self._position) - 1
         if index >= len(self._pieces):
             return 0
@@ -125,16 +109,6 @@ class Pieces(io.BufferedReader):
     def __init__(self, stream: Stream, pieces: Sequence[Piece] | None = None) -> None:
         pieces = [Piece(0, stream_size(stream))] if pieces is None else pieces
         super().__init__(_RawPieces(stream, pieces), _BUFFER_SIZE)
-
-
-def select_pieces(stream: Stream, pieces: Sequence[Piece] | None) -> Stream:
-    """Return the pieces of a file as a stream; a small file that is read whole stays as it is.
-
-    It would be read at once, so that its time cannot be limited while it is read.
-    """
-    if pieces is None and stream_size(stream) <= _BUFFER_SIZE:
-        return stream
-    return Pieces(stream, pieces)
 
 
 def stream_size(stream: Stream) -> int:
@@ -173,6 +147,5 @@ def open_nonblocking(path: str, flags: int) -> int:
 
 
 def system_reason(error: OSError | ValueError) -> str:
-    """Return why the system could not open or read a file."""
     known = isinstance(error, OSError) and _SYSTEM_REASONS.get(error.errno or 0)
     return known or getattr(error, "strerror", None) or str(error)

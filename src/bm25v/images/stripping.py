@@ -1,9 +1,7 @@
 """Leaves metadata out of a file: position, names, dates, devices, comments, previews.
 
-In: the stream of a file and its format. Out: the pieces of the file that make the same image. Its
-compressed pixels and its colour profile stay byte for byte, and so does which side is up; of what
-a format may contain, only what is known to make the image is kept, and nothing after its end. Not
-this module's job: deciding whose metadata is left out.
+The compressed pixels and the colour profile stay byte for byte, and so does which side is up. Of
+what a format may contain, only what is known to make the image is kept, and nothing after its end.
 """
 
 import re
@@ -14,7 +12,7 @@ from collections.abc import Iterator
 from bm25v.errors import ImageError
 from bm25v.images.metadata import read_orientation
 from bm25v.images.streams import Piece, Stream, stream_size
-from bm25v.images.structure import MAX_METADATA, MAX_PARTS, MAX_SCANS, walk_jpeg, walk_png
+from bm25v.images.structure import MAX_METADATA, MAX_PARTS, MAX_SCANS, walk_chunks, walk_jpeg
 
 _SCAN_MARKER, _END_MARKER = 0xDA, 0xD9
 _IMAGE_MARKERS = frozenset([*range(0xC0, 0xD0), *range(0xDA, 0xE0)])
@@ -44,13 +42,9 @@ def strip_metadata(stream: Stream, image_format: str) -> list[Piece]:
     stripper = _STRIPPERS.get(image_format)
     if stripper is None:
         raise ImageError(f"the metadata of a {image_format} file cannot be left out")
-    return _join(stripper(stream))
-
-
-def _join(pieces: list[Piece]) -> list[Piece]:
-    """Return the same with fewer pieces: a PNG can have thousands that follow each other."""
-    joined = pieces[:1]
-    for piece in pieces[1:]:
+    first, *others = stripper(stream)
+    joined = [first]
+    for piece in others:  # a PNG can have thousands that follow each other
         last = joined[-1]
         if piece.content is None and last.content is None and piece.start == last.end:
             joined[-1] = Piece(last.start, piece.end)
@@ -128,7 +122,7 @@ def _find_next_marker(stream: Stream, start: int) -> int:
 
 def _strip_png(stream: Stream) -> list[Piece]:
     kept = [Piece(0, 8)]
-    for name, start, end in walk_png(stream):
+    for name, start, end in walk_chunks(stream, "PNG"):
         if name in _PNG_CHUNKS:
             kept.append(Piece(start, end))
         elif name == b"eXIf" and end - start <= MAX_METADATA:
@@ -145,7 +139,7 @@ def _strip_webp(stream: Stream) -> list[Piece]:
     kept: list[Piece] = []
     flags: Piece | None = None
     orientation = 1
-    for name, start, end in _walk_webp(stream):
+    for name, start, end in walk_chunks(stream, "WebP"):
         if name in _WEBP_CHUNKS:
             kept.append(Piece(start, end))
         elif name == b"VP8X" and flags is None:
@@ -164,20 +158,6 @@ def _strip_webp(stream: Stream) -> list[Piece]:
         kept.insert(0, Piece.from_bytes(bytes(content)))
     n_bytes = 4 + sum(piece.end - piece.start for piece in kept)
     return [Piece.from_bytes(struct.pack("<4sI4s", b"RIFF", n_bytes, b"WEBP")), *kept]
-
-
-def _walk_webp(stream: Stream) -> Iterator[tuple[bytes, int, int]]:
-    size, start = stream_size(stream), 12
-    for _ in range(MAX_PARTS):
-        stream.seek(start)
-        head = stream.read(8)
-        if len(head) < 8:
-            return
-        length = int.from_bytes(head[4:], "little")
-        end = min(start + 8 + length + length % 2, size)
-        yield head[:4], start, end
-        start = end
-    raise ImageError(f"too many chunks for a WebP: more than {MAX_PARTS:,}")
 
 
 _STRIPPERS = {"JPEG": _strip_jpeg, "PNG": _strip_png, "WebP": _strip_webp}

@@ -1,13 +1,12 @@
 """Reads the structure of a file before it is decoded: what to leave out, and what decoding takes.
 
-In: the stream of a file and its format. Out: a `Structure`: the pieces that a decoder needs,
-without huge metadata, and how much memory it takes beside the pixels. What can repeat without end
-is refused here. Not this module's job: limits of memory (`limits`), pixels.
+A decoder gets no huge metadata. What can repeat without end is refused here.
 """
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from bm25v.errors import ImageError
@@ -25,6 +24,8 @@ MAX_PARTS = 100_000
 """Chunks of a PNG, segments of a JPEG."""
 
 _MAX_TIFF_VALUES = 2_000_000  # two for each strip
+# Width, height, rows of a strip, width and height of a tile, samples of a pixel, orientation.
+_TIFF_DEFAULTS = {256: 0, 257: 0, 278: 2**32, 322: 0, 323: 0, 277: 1, 274: 1}
 _MAX_ICON_SIDE = 1024
 _CODEC_BOXES = {"AVIF": b"av1C", "HEIC": b"hvcC"}
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -54,66 +55,49 @@ def read_structure(stream: Stream, image_format: str) -> Structure:
     return Structure(image_format) if reader is None else reader(stream)
 
 
-class _Chunk(NamedTuple):
-    name: bytes
-    start: int
-    end: int
-
-
 def remove_png_metadata(stream: Stream) -> list[Piece]:
     """Keep the chunks that make the pixels, and the orientation if it is intact."""
     kept = [Piece(0, 8)]
-    for chunk in walk_png(stream):
-        is_small = chunk.name == b"IDAT" or chunk.end - chunk.start <= MAX_METADATA
-        if is_small and (
-            chunk.name[:1].isupper()
-            or (chunk.name in (b"tRNS", b"eXIf") and _is_intact(stream, chunk))
-        ):
-            kept.append(Piece(chunk.start, chunk.end))
+    for name, start, end in walk_chunks(stream, "PNG"):
+        if name != b"IDAT" and end - start > MAX_METADATA:
+            continue
+        is_critical = name[:1].isupper()
+        if is_critical or (name in (b"tRNS", b"eXIf") and _is_intact(stream, start, end)):
+            kept.append(Piece(start, end))
     return kept
 
 
+def _is_intact(stream: Stream, start: int, end: int) -> bool:
+    stream.seek(start + 4)
+    content = stream.read(end - start - 4)
+    return zlib.crc32(content[:-4]) == int.from_bytes(content[-4:])
+
+
 def _read_png(stream: Stream) -> Structure:
-    n_bytes = sum(chunk.end - chunk.start for chunk in walk_png(stream) if chunk.name != b"IDAT")
+    chunks = walk_chunks(stream, "PNG")
+    n_bytes = sum(end - start for name, start, end in chunks if name != b"IDAT")
     return Structure("PNG", remove_png_metadata(stream) if n_bytes > MAX_METADATA else None)
 
 
-def walk_png(stream: Stream) -> Iterator[_Chunk]:
-    """Yield each chunk of a PNG, to its end."""
-    size, start = stream_size(stream), 8
+def walk_chunks(stream: Stream, image_format: str) -> Iterator[tuple[bytes, int, int]]:
+    """Yield the name, start and end of each chunk of a PNG, to its last one, or of a WebP."""
+    size, end = stream_size(stream), 8 if image_format == "PNG" else 12
     for _ in range(MAX_PARTS):
+        start = end
         stream.seek(start)
         head = stream.read(8)
         if len(head) < 8:
             return
-        end = min(start + 12 + int.from_bytes(head[:4]), size)
-        yield _Chunk(head[4:], start, end)
-        start = end
-        if head[4:] == b"IEND":
+        if image_format == "PNG":
+            name, length = head[4:], 12 + int.from_bytes(head[:4])
+        else:
+            name, n_bytes = head[:4], int.from_bytes(head[4:], "little")
+            length = 8 + n_bytes + n_bytes % 2
+        end = min(start + length, size)
+        yield name, start, end
+        if name == b"IEND":
             return
-    raise ImageError(f"too many chunks for a PNG: more than {MAX_PARTS:,}")
-
-
-def _is_intact(stream: Stream, chunk: _Chunk) -> bool:
-    stream.seek(chunk.start + 4)
-    content = stream.read(chunk.end - chunk.start - 4)
-    return zlib.crc32(content[:-4]) == int.from_bytes(content[-4:])
-
-
-class _Frame(NamedTuple):
-    """The header of the pixels of a JPEG."""
-
-    marker: int
-    width: int
-    height: int
-    samplings: list[tuple[int, int]]  # of each colour, across and down
-
-    @property
-    def coefficient_bytes(self) -> int:
-        """What all coefficients take; a JPEG with several scans keeps them until the last."""
-        highest = [max(2**-8, *factors) for factors in zip(*self.samplings, strict=True)]
-        shares = sum(across * down for across, down in self.samplings) / (highest[0] * highest[1])
-        return int(2 * shares * (self.width + 32) * (self.height + 32))
+    raise ImageError(f"too many chunks for a {image_format}: more than {MAX_PARTS:,}")
 
 
 def _read_jpeg(stream: Stream) -> Structure:
@@ -124,19 +108,25 @@ def _read_jpeg(stream: Stream) -> Structure:
     frames = [segment for segment in segments if segment[0] in _FRAME_MARKERS]
     if not frames or segments[-1][0] != _SCAN_MARKER:
         return Structure("JPEG", pieces)
-    frame, first_scan = _read_frame(stream, *frames[-1][:2]), segments[-1][1]
+    marker, start, _ = frames[-1]
+    stream.seek(start + 5)
+    height, width, n_colours = struct.unpack(">HHB", stream.read(5).ljust(5, b"\0"))
+    samplings = [(byte >> 4, byte & 15) for byte in stream.read(3 * n_colours)[1::3]]
+    first_scan = segments[-1][1]
     stream.seek(first_scan + 4)
-    has_one_scan = stream.read(1) == bytes([len(frame.samplings)])
-    if not frame.samplings or (has_one_scan and frame.marker not in _PROGRESSIVE_MARKERS):
+    has_one_scan = stream.read(1) == bytes([len(samplings)])
+    if not samplings or (has_one_scan and marker not in _PROGRESSIVE_MARKERS):
         return Structure("JPEG", pieces)
+    # With several scans, the decoder keeps all coefficients, of 2 bytes, until the last.
+    across, down = (max(2**-8, *factors) for factors in zip(*samplings, strict=True))
+    samples_per_pixel = sum(one * other for one, other in samplings) / (across * down)
+    n_bytes = int(2 * samples_per_pixel * (width + 32) * (height + 32))
     n_scans = _count_scans(stream, first_scan)
     if n_scans > MAX_SCANS:
         raise ImageError(f"too many scans for a JPEG: the limit is {MAX_SCANS}")
-    if n_scans * frame.coefficient_bytes > _MAX_SCAN_BYTES:
-        raise ImageError(
-            f"too large: {frame.width} × {frame.height} pixels in {n_scans} scans take too long"
-        )
-    return Structure("JPEG", pieces, frame.coefficient_bytes)
+    if n_scans * n_bytes > _MAX_SCAN_BYTES:
+        raise ImageError(f"too large: {width} × {height} pixels in {n_scans} scans take too long")
+    return Structure("JPEG", pieces, n_bytes)
 
 
 def _remove_jpeg_metadata(stream: Stream, segments: list[tuple[int, int, int]]) -> list[Piece]:
@@ -171,15 +161,6 @@ def walk_jpeg(stream: Stream, start: int = 2) -> Iterator[tuple[int, int, int]]:
     raise ImageError(f"too many segments for a JPEG: more than {MAX_PARTS:,}")
 
 
-def _read_frame(stream: Stream, marker: int, start: int) -> _Frame:
-    stream.seek(start + 5)
-    head = stream.read(5)
-    height, width, n_colours = struct.unpack(">HHB", head.ljust(5, b"\0"))
-    colours = stream.read(3 * n_colours)
-    samplings = [(byte >> 4, byte & 15) for byte in colours[1::3]]
-    return _Frame(marker, width, height, samplings)
-
-
 def _count_scans(stream: Stream, start: int) -> int:
     stream.seek(start)
     n_scans, last = 0, b""
@@ -192,25 +173,8 @@ def _count_scans(stream: Stream, start: int) -> int:
 
 
 def _read_webp(stream: Stream) -> Structure:
-    """The decoder makes canvases of the stated size when it opens the file."""
-    head = stream.read(30).ljust(30, b"\0")
-    if head[12:16] == b"VP8X":
-        width, height = (1 + int.from_bytes(head[at : at + 3], "little") for at in (24, 27))
-    elif head[12:16] == b"VP8L":
-        bits = int.from_bytes(head[21:25], "little")
-        width, height = 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
-    else:
-        width, height = (int.from_bytes(head[at : at + 2], "little") & 0x3FFF for at in (26, 28))
-    # Two canvases of 4 bytes, what is decoded, and the pixels themselves.
-    return Structure("WebP", n_bytes=16 * width * height + 2 * stream_size(stream))
-
-
-def _read_avif(stream: Stream) -> Structure:
-    return _read_iso_media(stream, "AVIF")
-
-
-def _read_heic(stream: Stream) -> Structure:
-    return _read_iso_media(stream, "HEIC")
+    # Two canvases of 4 bytes, and what is decoded.
+    return Structure("WebP", n_bytes=2 * stream_size(stream), bytes_per_pixel=12)
 
 
 def _read_iso_media(stream: Stream, image_format: str) -> Structure:
@@ -262,38 +226,26 @@ def _read_tiff(stream: Stream) -> Structure:
         tags[tag] = (count, value)
     if n_values > _MAX_TIFF_VALUES:
         raise ImageError(f"too many values in the tags of a TIFF: {n_values:,}")
-    width, height, rows, tile_width, tile_height, samples, turn = (
-        tags.get(tag, (1, default))[1]
-        for tag, default in (
-            (256, 0),
-            (257, 0),
-            (278, 2**32),
-            (322, 0),
-            (323, 0),
-            (277, 1),
-            (274, 1),
-        )
+    width, height, rows, tile_width, tile_height, samples, orientation = (
+        tags.get(tag, (1, default))[1] for tag, default in _TIFF_DEFAULTS.items()
     )
     n_pixels = tile_width * tile_height or width * min(rows, height)
     is_packed = tags.get(259, (1, 1))[1] != 1
-    n_bytes = n_pixels * samples * _read_tiff_depth(stream, *tags.get(258, (1, 1))) * is_packed
+    n_depths, depth = tags.get(258, (1, 1))
+    if n_depths > 2:  # the bits of several samples are elsewhere in the file
+        stream.seek(depth)
+        depth = min(max(stream.read(2), default=8), 64)
+    n_bytes = n_pixels * samples * max(1, depth // 8) * is_packed
+    bytes_per_pixel = 4 if orientation > 1 else 0
     if not omitted:
-        return Structure("TIFF", None, n_bytes, 4 if turn > 1 else 0)
+        return Structure("TIFF", None, n_bytes, bytes_per_pixel)
     pieces, start = [], 0
     for count_at, count_size in omitted:
         pieces += [Piece(start, count_at), Piece.from_bytes(bytes(count_size))]
         start = count_at + count_size
     pieces.append(Piece(start, stream_size(stream)))
     n_bytes += is_packed * stream_size(stream)  # libtiff gets the pieces at once
-    return Structure("TIFF", pieces, n_bytes, 4 if turn > 1 else 0)
-
-
-def _read_tiff_depth(stream: Stream, count: int, value: int) -> int:
-    """Return the bytes of a sample; their bits are elsewhere in the file if there are several."""
-    if count > 2:
-        stream.seek(value)
-        value = min(max(stream.read(2), default=8), 64)
-    return max(1, value // 8)
+    return Structure("TIFF", pieces, n_bytes, bytes_per_pixel)
 
 
 def _walk_tiff(stream: Stream) -> Iterator[tuple[int, int, int, int, int, int]]:
@@ -301,20 +253,17 @@ def _walk_tiff(stream: Stream) -> Iterator[tuple[int, int, int, int, int, int]]:
     head = stream.read(16).ljust(16, b"\0")
     order = "<" if head[:1] == b"I" else ">"
     is_big = 43 in head[2:4]
-    start = struct.unpack_from(order + ("Q" if is_big else "I"), head, 8 if is_big else 4)[0]
+    number = struct.Struct(order + ("Q" if is_big else "H"))
     entry = struct.Struct(order + ("HHQ8s" if is_big else "HHI4s"))
+    (start,) = struct.unpack_from(order + ("Q" if is_big else "I"), head, 8 if is_big else 4)
     stream.seek(start)
-    n_size = 8 if is_big else 2
-    n_entries = struct.unpack(
-        order + ("Q" if is_big else "H"), stream.read(n_size).ljust(n_size, b"\0")
-    )[0]
+    (n_entries,) = number.unpack(stream.read(number.size).ljust(number.size, b"\0"))
     content = stream.read(entry.size * min(n_entries, 2**16))
-    for index in range(len(content) // entry.size):
-        tag, kind, count, field = entry.unpack_from(content, index * entry.size)
+    for at in range(0, len(content) - entry.size + 1, entry.size):
+        tag, kind, count, field = entry.unpack_from(content, at)
         form = {1: "B", 3: "H", 4: "I", 16: "Q"}.get(kind, "I")
-        value = struct.unpack_from(order + form, field.ljust(8, b"\0"))[0]
-        count_at = start + n_size + index * entry.size + 4
-        yield tag, kind, count, value, count_at, 8 if is_big else 4
+        (value,) = struct.unpack_from(order + form, field.ljust(8, b"\0"))
+        yield tag, kind, count, value, start + number.size + at + 4, 8 if is_big else 4
 
 
 def _read_ico(stream: Stream) -> Structure:
@@ -339,12 +288,12 @@ def _read_ico(stream: Stream) -> Structure:
     )
 
 
-_READERS = {
+_READERS: dict[str, Callable[[Stream], Structure]] = {
     "PNG": _read_png,
     "JPEG": _read_jpeg,
     "WebP": _read_webp,
-    "AVIF": _read_avif,
-    "HEIC": _read_heic,
+    "AVIF": partial(_read_iso_media, image_format="AVIF"),
+    "HEIC": partial(_read_iso_media, image_format="HEIC"),
     "JPEG 2000": _read_jpeg_2000,
     "TIFF": _read_tiff,
     "ICO": _read_ico,

@@ -19,8 +19,8 @@ from bm25v.index.bm25 import Bm25Parameters, Statistics
 from bm25v.vocabulary.bag import SCALE
 
 # An impact array costs as much as a posting list with this share of the tile's rows.
-_ARRAY_SHARE = 1 / 24
-_TILE_ROWS = kernels.TILE_ROWS  # at most
+ARRAY_SHARE = 1 / 24
+MAX_TILE_ROWS = kernels.TILE_ROWS
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Block:
     ) -> "Block":
         """Invert the bags from `first_row` on; a slot with tf 0 is empty."""
         words_nk, tf_nk = (part[first_row:] for part in bags)
-        n_tiles = max(1, -(-len(words_nk) // _TILE_ROWS))
+        n_tiles = max(1, -(-len(words_nk) // MAX_TILE_ROWS))
         count_tv = kernels.count_postings((words_nk, tf_nk), statistics.n_words, n_tiles)
         lines = -(-len(words_nk) // (n_tiles * kernels.COLUMNS))
         half = max(1, -(-lines // 2)) * kernels.COLUMNS
         # A word's postings in one tile lie beside those in the next: a search reads forwards.
         count_vt = np.ascontiguousarray(count_tv.T)
-        has_array_vt = count_vt > _ARRAY_SHARE * 2 * half
+        has_array_vt = count_vt > ARRAY_SHARE * 2 * half
         number_vt = np.cumsum(has_array_vt, dtype=np.int32).reshape(count_vt.shape) - 1
         listed_vt = np.where(has_array_vt, 0, count_vt)
         starts = np.zeros(listed_vt.size + 1, dtype=np.uint32)
@@ -76,12 +76,10 @@ class Block:
 
     @property
     def end(self) -> int:
-        """The row after its last one."""
         return self.first_row + self.n_rows
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory."""
         return sum(array.nbytes for array in self._postings)
 
     def search(
@@ -127,5 +125,4 @@ class Block:
 
 
 def formula_values(parameters: Bm25Parameters, average_length: float) -> kernels.Formula:
-    """Return what compiled code needs to compute a score."""
     return float(parameters.k1), float(parameters.b), average_length, float(SCALE)

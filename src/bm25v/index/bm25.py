@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidOption
 from bm25v.vocabulary.bag import SCALE, Bag, dequantise
 
 _LARGEST_K1 = 1e6  # the saturation is linear in tf long before; far larger values overflow
@@ -29,7 +29,7 @@ class Bm25Parameters:
     Bm25Parameters(k1=1.5, b=0.75)
     >>> Bm25Parameters(b=2)
     Traceback (most recent call last):
-    bm25v.errors.WrongUse: b = 2: give a number from 0 to 1
+    bm25v.errors.InvalidOption: b = 2: give a number from 0 to 1
     """
 
     k1: float = 1.5
@@ -38,7 +38,7 @@ class Bm25Parameters:
     def __post_init__(self) -> None:
         for name, value, largest in (("k1", self.k1, _LARGEST_K1), ("b", self.b, 1)):
             if not (math.isfinite(value) and 0 <= value <= largest):
-                raise WrongUse(f"{name} = {value}: give a number from 0 to {largest:,.0f}")
+                raise InvalidOption(f"{name} = {value}: give a number from 0 to {largest:,.0f}")
 
     @property
     def largest_saturation(self) -> float:
@@ -73,7 +73,6 @@ class WeightedWords(NamedTuple):
         return self.select(np.sort(np.argsort(-np.abs(self.weights), kind="stable")[:n]))
 
     def select(self, positions: NDArray[np.intp]) -> "WeightedWords":
-        """Return the words at some positions, ascending."""
         words, weights, frequencies = self
         return WeightedWords(words[positions], weights[positions], frequencies[positions])
 
@@ -125,7 +124,6 @@ class Statistics:
 
     @classmethod
     def empty(cls, n_words: int) -> "Statistics":
-        """Return the statistics of no bags."""
         return cls(0, np.zeros(n_words, dtype=np.int64), 0)
 
     @classmethod
@@ -154,7 +152,6 @@ class Statistics:
 
     @property
     def n_words(self) -> int:
-        """V, the size of the vocabulary."""
         return len(self.df_v)
 
     @property
@@ -174,7 +171,6 @@ class Statistics:
         return np.asarray(np.log(1 + (self.n - df_v + 0.5) / (df_v + 0.5)), dtype=np.float64)
 
     def idf(self, words: NDArray[np.integer]) -> NDArray[np.float64]:
-        """Return the IDF of each of some words."""
         return np.asarray(self.idf_v[words], dtype=np.float64)
 
     def idf_masses(self, words: "WeightedWords") -> NDArray[np.float64]:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.display import duration
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidOption
 from bm25v.index.bm25 import (
     DEFAULT_PARAMETERS,
     Bm25Parameters,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bm25v.index.block import Block
 
 # Rows scanned before an index is built: by then scanning has cost about as much as building does.
-_SCANNED_ROWS_BEFORE_INDEX = 20_000_000
+SCANNED_ROWS_BEFORE_INDEX = 20_000_000
 
 _UNINDEXED_ROWS = 8_192  # newest rows that are scanned rather than indexed
 _SCAN_SHARE = 0.05  # searches among a smaller share of the rows scan them
@@ -82,7 +82,7 @@ class QueryTerms(NamedTuple):
         ([0], [1, 0, 0], [0.0, 0.6931])
         """
         if not all(map(math.isfinite, query.weights.tolist())):
-            raise WrongUse(f"weights {query.weights.tolist()}: each must be a finite number")
+            raise InvalidOption(f"weights {query.weights.tolist()}: each must be a finite number")
         words, weights = query.words.astype(np.int64), query.weights
         if len(words) and words[-1] >= statistics.n_words:  # they ascend
             is_known = words < statistics.n_words
@@ -129,12 +129,10 @@ class Searcher:
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """The rows that are searched, ascending."""
         return np.flatnonzero(self._live_n)
 
     @property
     def live_n(self) -> Flags:
-        """A flag for each row: whether it is searched."""
         return self._live_n
 
     @property
@@ -151,7 +149,6 @@ class Searcher:
 
     @property
     def has_index(self) -> bool:
-        """Whether an index has been built."""
         return bool(self._blocks)
 
     def updated(
@@ -185,18 +182,17 @@ class Searcher:
         )
         return other
 
-    def search(self, query: WeightedWords, k: int, *, among: Rows | Flags | None = None) -> Ranked:
+    def search(self, query: WeightedWords, k: int, *, among: Flags | None = None) -> Ranked:
         """Return the k best rows that share a word with the query, ties to the lower row.
 
-        `among` restricts the search to some rows, given as row numbers or as one flag for each row;
-        IDF and average length stay those of all rows.
+        `among` restricts the search to flagged rows; IDF and average length stay those of all.
         """
         if k < 1:
-            raise WrongUse(f"k = {k}: ask for at least one result")
+            raise InvalidOption(f"k = {k}: ask for at least one result")
         terms = QueryTerms.prepare(query, self.statistics)
         allowed_n, n_allowed = self._live_n, self.statistics.n
         if among is not None:
-            allowed_n = self._allow(among)
+            allowed_n = self._live_n & among
             n_allowed = int(np.count_nonzero(allowed_n))
         if self._needs_index_after(n_allowed):
             rows, scores = self._search_index(terms, allowed_n, n_allowed, k)
@@ -244,8 +240,7 @@ class Searcher:
             self._up_to_date_blocks()
 
     def build_index(self) -> None:
-        """Build the index now, whatever the number of searches."""
-        self._rows_scanned = _SCANNED_ROWS_BEFORE_INDEX + 1
+        self._rows_scanned = SCANNED_ROWS_BEFORE_INDEX + 1
         self._up_to_date_blocks()
 
     def _count(self, rows: slice | Rows, n_words: int) -> Statistics:
@@ -253,24 +248,10 @@ class Searcher:
         words_nk, tf_nk = self._bags
         return Statistics.count(words_nk[which], tf_nk[which], n_words)
 
-    def _allow(self, among: Rows | Flags) -> Flags:
-        """Return which rows are live and among the given ones."""
-        if isinstance(among, np.ndarray) and among.dtype == bool:
-            if among.shape != self._live_n.shape:
-                raise WrongUse(f"{len(among)} flags for {len(self._live_n)} rows: give one per row")
-            return np.logical_and(self._live_n, among)
-        rows = np.asarray(among, dtype=np.int64)
-        wrong = rows[(rows < 0) | (rows >= len(self._live_n))]
-        if len(wrong):
-            raise WrongUse(f"row {wrong[0]}: rows go from 0 to {len(self._live_n) - 1}")
-        allowed_n = np.zeros_like(self._live_n)
-        allowed_n[rows] = self._live_n[rows]
-        return allowed_n
-
     def _needs_index_after(self, n_rows: int) -> bool:
         """Count rows that a search is about to scan; return whether an index now pays off."""
         self._rows_scanned += n_rows
-        return self._rows_scanned > _SCANNED_ROWS_BEFORE_INDEX
+        return self._rows_scanned > SCANNED_ROWS_BEFORE_INDEX
 
     def _up_to_date_blocks(self) -> "tuple[Block, ...]":
         """Return blocks of all rows except the newest."""
@@ -315,14 +296,13 @@ class Searcher:
                 block.search(self._bags, *query, allowed_n=allowed_n, allowed_share=share)
                 for block in blocks
             ]
-            rows, scores = _join(results)
+            rows, scores = (np.concatenate(part) for part in zip(*results, strict=True))
             # Blocks do not look at rows that only have words of weight 0 or less.
             if n_positive == len(terms.words) or np.count_nonzero(scores > 0) >= k:
                 return rows, scores
         return self._scan_compiled(np.flatnonzero(allowed_n), terms)
 
     def _scan_compiled(self, rows: NDArray[np.int64], terms: QueryTerms) -> RowScores:
-        """Return the same as `_scan`, with numba."""
         from bm25v.index.block import formula_values
         from bm25v.index.kernels import scan_rows
 
@@ -331,13 +311,14 @@ class Searcher:
         return row_scores
 
     def _scan(self, rows: NDArray[np.int64], terms: QueryTerms) -> RowScores:
-        """Return those of the given rows that share a word with the query, and their scores."""
         words_nk, tf_nk = self._bags
         is_term_v = terms.term_v > 0
         hits, scores = [np.empty(0, np.int64)], [np.empty(0, np.float64)]
         for start in range(0, len(rows), _CHUNK_ROWS):
             chunk = rows[start : start + _CHUNK_ROWS]
-            which = _as_slice(chunk)
+            first, end = int(chunk[0]), int(chunk[-1]) + 1
+            # If no row is missing, a slice saves a copy of their bags.
+            which = slice(first, end) if end - first == len(chunk) else chunk
             words_ck, tf_ck = words_nk[which], tf_nk[which]
             at, slots = np.divmod(np.flatnonzero(is_term_v[words_ck]), words_ck.shape[1])
             tf = tf_ck[at, slots]
@@ -370,23 +351,9 @@ def top_positions(
 
 
 def _order(rows: NDArray[np.int64], scores: NDArray[np.floating]) -> NDArray[np.intp]:
-    """Return all positions, best score first, ties to the lower row."""
     if len(rows) >= _ROWS_TO_SORT_BY_SCORE:
         order = np.argsort(scores)[::-1]
         descending = scores[order]
         if np.count_nonzero(descending[:-1] > descending[1:]) == len(rows) - 1:
             return order  # neither a tie nor a NaN
     return np.lexsort((rows, -scores))
-
-
-def _as_slice(rows: NDArray[np.int64]) -> slice | NDArray[np.int64]:
-    """Return ascending rows as a slice if none is missing: that saves a copy of their bags."""
-    first, end = int(rows[0]), int(rows[-1]) + 1
-    return slice(first, end) if end - first == len(rows) else rows
-
-
-def _join(results: list[RowScores]) -> RowScores:
-    if len(results) == 1:
-        return results[0]
-    rows, scores = zip((np.empty(0, np.int64), np.empty(0)), *results, strict=True)
-    return np.concatenate(rows), np.concatenate(scores)

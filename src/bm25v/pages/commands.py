@@ -1,15 +1,10 @@
-"""Commands that a page offers to copy: the same search with other words, and pages of words.
-
-In: an explanation, or a gallery and a word. Out: one line for a shell. Not this module's job:
-running it.
-"""
+"""Commands that a page offers to copy: the same search with other words, and pages of words."""
 
 import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 from bm25v.explanations.explanation import Explanation
 from bm25v.search.query import Query, list_paths
@@ -32,7 +27,11 @@ def search_command(explanation: Explanation, *more: str) -> str | None:
     text.
     """
     query = explanation.query
-    if query is None or not _is_expressible(explanation, query):
+    if query is None or not isinstance(query.date, str | None):
+        return None
+    is_mask = query.region is not None and explanation.region is None
+    are_files = all(explanation.query_paths) and all(isinstance(i, str) for i in query.negative)
+    if is_mask or not are_files:
         return None
     images = [os.path.abspath(path) for path in explanation.query_paths]
     options = _list_options(explanation, query)
@@ -62,25 +61,17 @@ def name_command(gallery: str, word: int) -> str:
 
 
 def join_command(*arguments: str) -> str:
-    """Return a command of bm25v as people type it into a shell."""
-    # Windows: has other rules for quotes.
+    # Windows: it has other rules for quotes.
     join = subprocess.list2cmdline if sys.platform == "win32" else shlex.join
     return join(["bm25v", *arguments])
 
 
 def _gallery_option(gallery: str) -> tuple[str, str]:
-    """Return the option that chooses a gallery, or a collection of an engine by its address."""
     return ("--engine" if _is_address(gallery) else "-g", gallery)
 
 
 def _is_address(gallery: str) -> bool:
     return "://" in gallery
-
-
-def _is_expressible(explanation: Explanation, query: Query) -> bool:
-    images = [*explanation.query_paths, *(i if isinstance(i, str) else "" for i in query.negative)]
-    has_mask = query.region is not None and explanation.region is None
-    return all(images) and not has_mask and isinstance(query.date, str | None)
 
 
 def _list_options(explanation: Explanation, query: Query) -> Iterator[str]:
@@ -100,10 +91,6 @@ def _list_options(explanation: Explanation, query: Query) -> Iterator[str]:
         yield from ("--folder", folder)
     for name, size in (("--min-size", query.min_size), ("--max-size", query.max_size)):
         if size is not None:
-            yield from (name, _format_size(size))
+            yield from (name, str(size) if isinstance(size, int) else "x".join(map(str, size)))
     if query.include_query:
         yield "--include-query"
-
-
-def _format_size(size: Any) -> str:
-    return str(size) if isinstance(size, int) else "x".join(map(str, size))

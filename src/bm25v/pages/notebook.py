@@ -1,30 +1,24 @@
-"""Values become HTML fragments for notebooks: results, hits, explanations, words.
+"""HTML fragments that notebooks show of results, hits, explanations and words.
 
-In: a value. Out: a fragment that needs no script and no other file. Its style is limited to itself
-and takes its colours from the notebook, light or dark. In place of an image that cannot be read
-stands the reason. Not this module's job: complete pages.
+A fragment needs no script and no other file; its style is limited to itself.
 """
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bm25v import images
 from bm25v.display import count
-from bm25v.explanations.crops import (
-    Grid,
-    Pixels,
-    crop_word,
-    cut_examples,
-    encode_highlight,
-    encode_jpeg,
-)
-from bm25v.explanations.explanation import Explanation, Part
-from bm25v.explanations.maps import Pin, combine_maps, pin_hit, pin_query
+from bm25v.explanations.explanation import Explanation
 from bm25v.explanations.sums import round_to_sum, sum_up
 from bm25v.explanations.word_statistics import ImageWithWord, WordInGallery, WordUse
+from bm25v.pages.explained import (
+    HighlightedPhoto,
+    embed_crops,
+    embed_examples,
+    highlight_photos,
+    list_rows,
+)
 from bm25v.pages.render import EmbeddedImage, embed_thumbnail, fixed, render
-from bm25v.pages.searches_page import describe_order
 from bm25v.search import Hit, Match, Results
 
 MAX_HITS = 24  # that are shown: a notebook stores the pixels of each
@@ -40,7 +34,7 @@ def results_fragment(results: Results) -> str:
     return render(
         "notebook_results.html",
         n_hits=len(results),
-        order=describe_order(results.mode),
+        order=results.order,
         query_words=results.query[:_QUERY_WORDS],
         n_more_words=len(results.query[_QUERY_WORDS:]),
         no_match=results.no_match,
@@ -52,37 +46,15 @@ def results_fragment(results: Results) -> str:
 
 
 def match_fragment(match: Match) -> str:
-    """Return one hit, or the match of one image, as a card.
-
-    >>> from bm25v.search import WordContribution
-    >>> word = WordContribution(7, "petal", 2.0, 3.0, 4.0, 1.5, 3.0)
-    >>> scores = ("words", 3.0, 3.0, 1.0, "strong", 0.9)
-    >>> fragment = match_fragment(Match("/photos/rose.jpg", *scores, (word,), 0.4, 3.0, 3.0, 20))
-    >>> "rose.jpg" in fragment, "petal" in fragment, "+3.00" in fragment, "40%" in fragment
-    (True, True, True, True)
-    """
     return render("notebook_hit.html", hit=_describe_match(match, _CARD_SIDE, _CARD_WORDS))
 
 
 def explanation_fragment(explanation: Explanation) -> str:
-    """Return both photos with what matched, and what each word adds to the score."""
     contributions = explanation.rounded_contributions()
     shown = explanation.parts[:_PARTS]
-    cut = cut_examples((e for part in shown for e in part.examples), side=_CROP_SIDE)
-    rows = [
-        {
-            "number": n + 1,
-            "word": part.word,
-            "contribution": contributions[n],
-            "before": sum(contributions[:n]),
-            "crops": [
-                EmbeddedImage(encode_jpeg(cut[e]), f"{part.word.label} in {Path(e.path).name}")
-                for e in part.examples
-                if e in cut
-            ]
-            or list(_crop_part(explanation, part)),
-        }
-        for n, part in enumerate(shown)
+    crops = [
+        examples or embed_crops(explanation, part, side=_CROP_SIDE)
+        for part, examples in zip(shown, embed_examples(shown, side=_CROP_SIDE), strict=True)
     ]
     return render(
         "notebook_explanation.html",
@@ -92,7 +64,7 @@ def explanation_fragment(explanation: Explanation) -> str:
         match=explanation.match,
         terms=list(sum_up(explanation.match)),
         photos=list(_show_photos(explanation)),
-        rows=rows,
+        rows=list(list_rows([part.word for part in shown], contributions, crops)),
         n_more=len(contributions[_PARTS:]),
         shown_sum=sum(contributions[:_PARTS]),
         rest=sum(contributions[_PARTS:]),
@@ -104,18 +76,15 @@ def explanation_fragment(explanation: Explanation) -> str:
 
 
 def words_fragment(words: Sequence[WordInGallery]) -> str:
-    """Return the first words of a list, each with the images where it is strongest."""
     shown = [_describe_word(word, word.best) for word in words[:MAX_WORDS]]
     return _render_words(shown, n_words=len(words), n_more=len(words[MAX_WORDS:]))
 
 
 def word_fragment(word: WordInGallery) -> str:
-    """Return one word with the images where it is strongest."""
     return _render_words([_describe_word(word, word.best)])
 
 
 def word_use_fragment(use: WordUse) -> str:
-    """Return one word with the images and the folder where it is strongest."""
     word = _describe_word(use.facts, use.images[:_WORD_IMAGES], of=use.n)
     if use.folders:
         first = use.folders[0]
@@ -156,41 +125,16 @@ def _figures(match: Match) -> Iterator[tuple[str, str, str]]:
     )
 
 
-def _show_photos(explanation: Explanation) -> Iterator[dict[str, object]]:
-    """Yield each image of the query, then the hit, with what matched."""
-    in_queries, in_hit = combine_maps(explanation)
-    paths, strength = dict(enumerate(explanation.query_paths)), explanation.visibility
-    for n, (image, grid) in enumerate(zip(explanation.query_images, in_queries, strict=True)):
-        highlighted = _highlight(image, grid, strength, "query")
-        yield _show_photo("Query", paths.get(n, ""), highlighted, pin_query(explanation, n))
+def _show_photos(explanation: Explanation) -> Iterator[HighlightedPhoto]:
+    """Yield each image of the query, then the hit; the reason in place of one that is missing."""
     if not explanation.query_images:
         text = explanation.text
         about = "only words, no image" if text is None else f"the text “{text}”"
-        yield _show_photo("Query", "", EmbeddedImage(None, "The query", about), [])
-    highlighted = EmbeddedImage(None, "The hit", "its file cannot be read")
-    if explanation.hit_image is not None and in_hit is not None:
-        highlighted = _highlight(explanation.hit_image, in_hit, strength, "hit")
-    yield _show_photo("Hit", explanation.hit_path, highlighted, pin_hit(explanation))
-
-
-def _show_photo(role: str, path: str, image: EmbeddedImage, pins: list[Pin]) -> dict[str, object]:
-    shown = pins if image.bytes is not None else []
-    return {"role": role, "path": path, "name": Path(path).name, "image": image, "pins": shown}
-
-
-def _highlight(image: Pixels, grid: Grid, strength: float, role: str) -> EmbeddedImage:
-    jpeg = encode_highlight(image, grid, side=_PHOTO_SIDE, strength=strength)
-    return EmbeddedImage(jpeg, f"What matched in the {role}")
-
-
-def _crop_part(explanation: Explanation, part: Part) -> Iterator[EmbeddedImage]:
-    """Yield the part of the query, then of the hit, that has the word."""
-    query = explanation.query_images[part.best_query] if explanation.query_images else None
-    pairs = ((query, part.in_query, "query"), (explanation.hit_image, part.in_hit, "hit"))
-    for image, grid, role in pairs:
-        if image is not None and grid is not None and grid.any():
-            crop = images.resize_image(crop_word(image, grid), width=_CROP_SIDE, height=_CROP_SIDE)
-            yield EmbeddedImage(encode_jpeg(crop), f"{part.word.label} in the {role}")
+        yield HighlightedPhoto("Query", "", EmbeddedImage(None, "The query", about))
+    yield from highlight_photos(explanation, side=_PHOTO_SIDE)
+    if explanation.hit_image is None:
+        missing = EmbeddedImage(None, "The hit", "its file cannot be read")
+        yield HighlightedPhoto("Hit", explanation.hit_path, missing)
 
 
 def _describe_word(

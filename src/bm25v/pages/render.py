@@ -1,10 +1,10 @@
-"""Fills in templates: plain values in, one self-contained HTML page out.
+"""Fills in templates, and writes what they make to files.
 
-Every value is escaped by jinja2, and a value that a template expects and does not get is an error.
-Strings from outside may hold what no encoding can write; `bm25v.display.printable` replaces that.
+Every value is escaped, and a value that a template expects and does not get is an error.
 """
 
 import base64
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,10 +13,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from bm25v import display, images
-from bm25v.errors import ImageError
+from bm25v.errors import Bm25vError, ImageError, InvalidOption
+from bm25v.files import replace_file
+
+PAGE_SUFFIXES = (".html", ".htm")
 
 _FOLDER = Path(__file__).parent
-_PNG = b"\x89PNG"
 
 
 class EmbeddedImage(NamedTuple):
@@ -28,14 +30,31 @@ class EmbeddedImage(NamedTuple):
 
 
 def render(template: str, **values: Any) -> str:
-    """Return the page that a template makes of some values.
+    """Return what a template makes of some values; characters that UTF-8 cannot write are replaced.
 
-    >>> values = {"lead": "", "facts": [], "searches": [], "commands": []}
-    >>> page = render("searches.html", title="Cats & dogs", **values)
-    >>> "<title>Cats &amp; dogs</title>" in page, "prefers-color-scheme: dark" in page
+    >>> page = render("duplicates.html", n_groups=0, n_images=1200, groups=[], n_more=0)
+    >>> "Compared: 1,200 images" in page, "prefers-color-scheme: dark" in page
     (True, True)
     """
     return display.printable(_environment().get_template(template).render(values))
+
+
+def check_output(path: Path, suffixes: Collection[str]) -> None:
+    """Refuse a path that cannot be written to, before any work is done."""
+    if path.suffix.lower() not in suffixes:
+        raise InvalidOption(
+            f"{path} has none of the possible endings: "
+            f"name a file that ends in {', '.join(suffixes)}"
+        )
+    if not path.parent.is_dir():
+        raise InvalidOption(f"{path}: the folder {path.parent} does not exist: create it first")
+
+
+def write_output(path: Path, content: str | bytes) -> None:
+    try:
+        replace_file(path, content)
+    except OSError as error:
+        raise Bm25vError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def embed_thumbnail(path: str, *, side: int, alt: str) -> EmbeddedImage:
@@ -56,16 +75,12 @@ def data_url(image: bytes) -> str:
     >>> data_url(b"...")
     'data:image/jpeg;base64,Li4u'
     """
-    kind = "png" if image.startswith(_PNG) else "jpeg"
+    kind = "png" if image.startswith(b"\x89PNG") else "jpeg"
     return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
 
 
 def fixed(value: float, digits: int = 2) -> str:
-    """Return a number with that many decimals, and a minus as wide as a plus.
-
-    >>> fixed(2.5), fixed(-2.5, 1)
-    ('2.50', '−2.5')
-    """
+    """Return a number with that many decimals, and a minus as wide as a plus."""
     return f"{value:.{digits}f}".replace("-", "−")
 
 
@@ -76,15 +91,6 @@ def signed(value: float) -> str:
     ('+2.50', '−2.50')
     """
     return f"{value:+.2f}".replace("-", "−")
-
-
-def thousands(value: float) -> str:
-    """Return a whole number with commas.
-
-    >>> thousands(12345)
-    '12,345'
-    """
-    return f"{value:,.0f}"
 
 
 @cache
@@ -102,13 +108,13 @@ def _environment() -> Environment:
         "data_url": data_url,
         "fixed": fixed,
         "percent": display.percent,
+        "sentence": lambda text: text[:1].upper() + text[1:],  # `capitalize` changes all letters
         "signed": signed,
-        "thousands": thousands,
+        "thousands": "{:,.0f}".format,
     }
     return environment
 
 
 @cache
 def _read_static(name: str) -> Markup:
-    """Return one of our own files, which goes into a page as it is."""
     return Markup((_FOLDER / "static" / name).read_text(encoding="utf-8"))

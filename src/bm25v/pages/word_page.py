@@ -1,18 +1,15 @@
-"""A word's portrait becomes a page; several portraits become an overview with links.
+"""The page of a word, and an overview of several words with links to their pages."""
 
-In: `WordPortrait` values. Out: HTML. Not this module's job: finding the word in images.
-"""
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from bm25v import images
 from bm25v.display import percent
 from bm25v.errors import ImageError
-from bm25v.explanations.crops import Grid, Pixels, crop_word, encode_highlight, encode_jpeg
+from bm25v.explanations.crops import Grid, Pixels, encode_crop, encode_highlight
 from bm25v.explanations.word_portrait import RelatedWord, WordInImage, WordPortrait
 from bm25v.pages import commands
-from bm25v.pages.charts import draw_position_map, draw_tf_histogram
 from bm25v.pages.render import EmbeddedImage, render
 
 _CROP_SIDE, _MAP_SIDE, _CHIP_SIDE = 240, 260, 112  # pixels
@@ -27,7 +24,6 @@ def render_word(
     """Return the page of one word; `links` has the pages of other words, `home` the overview."""
     uses, links = portrait.uses, links or {}
     word = uses.facts
-    visible = [image for image in portrait.top if image.grid is not None]
     return render(
         "word.html",
         word=word,
@@ -36,12 +32,12 @@ def render_word(
         only_folder=uses.folders[0].name if len(uses.folders) == 1 else None,
         main_folders=[f for f in uses.folders if f.lift > 1][:3],
         name_command=commands.name_command(portrait.gallery, word.word),
-        hero=[_make_crop(image, word.label) for image in visible],
+        hero=[_embed_crop(i, word.label) for i in portrait.top if i.grid is not None],
         facts=list(_facts(portrait)),
         groups=_image_groups(portrait),
-        tf_chart=draw_tf_histogram(portrait.tf_bins),
+        tf_bins=portrait.tf_bins,
         n_averaged=portrait.n_averaged,
-        position_map=draw_position_map(portrait.mean_grid),
+        mean_grid=portrait.mean_grid.tolist(),
         folders=uses.folders[:_MAX_FOLDERS],
         n_more_folders=len(uses.folders) - _MAX_FOLDERS,
         related=[
@@ -62,7 +58,6 @@ def render_word(
 def render_words_overview(
     title: str, portraits: Iterable[WordPortrait], links: Mapping[int, str]
 ) -> str:
-    """Return a page that links to the pages of several words."""
     words = [
         {
             "label": portrait.uses.facts.label,
@@ -71,7 +66,7 @@ def render_words_overview(
             "idf": portrait.uses.facts.idf,
             "n_images": portrait.uses.n,
             "crops": [
-                _make_crop(image, portrait.uses.facts.label)
+                _embed_crop(image, portrait.uses.facts.label)
                 for image in portrait.top[:_OVERVIEW_CROPS]
             ],
         }
@@ -110,14 +105,14 @@ def _image_groups(portrait: WordPortrait) -> list[dict[str, object]]:
 
 
 def _describe_image(image: WordInImage, label: str, *, has_crops: bool) -> dict[str, object]:
-    path = Path(image.path)
+    path, encode = Path(image.path), partial(encode_highlight, side=_MAP_SIDE)
     return {
         "path": image.path,
         "name": path.name,
         "folder": path.parent.name,
         "tf": image.tf,
-        "crop": _make_crop(image, label) if has_crops else None,
-        "highlight": _make_highlight(image, label),
+        "crop": _embed_crop(image, label) if has_crops else None,
+        "highlight": _embed(image, _MAP_SIDE, f"Where {label} is in", encode),
     }
 
 
@@ -130,35 +125,24 @@ def _describe_related(
             "df": word.facts.df,
             "value": form.format(word.value),
             "link": links.get(word.facts.word),
-            "crop": _make_crop(word.best, word.facts.label, _CHIP_SIDE),
+            "crop": _embed_crop(word.best, word.facts.label, _CHIP_SIDE),
         }
         for word in related
     ]
 
 
-def _make_crop(image: WordInImage, label: str, side: int = _CROP_SIDE) -> EmbeddedImage:
-    """Return the part of an image that has most of a word."""
+def _embed_crop(image: WordInImage, label: str, side: int = _CROP_SIDE) -> EmbeddedImage:
+    return _embed(image, _DECODED_SIDE, f"{label} in", partial(encode_crop, side=side))
+
+
+def _embed(
+    image: WordInImage, decoded_side: int, about: str, encode: Callable[[Pixels, Grid], bytes]
+) -> EmbeddedImage:
     name = Path(image.path).name
-    try:
-        pixels, grid = _read(image, _DECODED_SIDE)
-    except ImageError as error:
-        return EmbeddedImage(None, name, str(error))
-    part = images.resize_image(crop_word(pixels, grid), width=side, height=side)
-    return EmbeddedImage(encode_jpeg(part), f"{label} in {name}")
-
-
-def _make_highlight(image: WordInImage, label: str) -> EmbeddedImage:
-    name = Path(image.path).name
-    try:
-        pixels, grid = _read(image, _MAP_SIDE)
-    except ImageError as error:
-        return EmbeddedImage(None, name, str(error))
-    return EmbeddedImage(
-        encode_highlight(pixels, grid, side=_MAP_SIDE), f"Where {label} is in {name}"
-    )
-
-
-def _read(image: WordInImage, short_side: int) -> tuple[Pixels, Grid]:
     if image.grid is None:
-        raise ImageError(image.problem or "cannot be shown")
-    return images.decode_image(image.path, short_side=short_side), image.grid
+        return EmbeddedImage(None, name, image.problem or "cannot be shown")
+    try:
+        pixels = images.decode_image(image.path, short_side=decoded_side)
+    except ImageError as error:
+        return EmbeddedImage(None, name, str(error))
+    return EmbeddedImage(encode(pixels, image.grid), f"{about} {name}")

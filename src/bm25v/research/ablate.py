@@ -1,9 +1,7 @@
 """Varies one setting, or several, and measures the effect of each value.
 
-In: a data set and trials. Out: an `AblationResult`. Settings between features and rankings share
-one extraction of features. Of the SAE, only k can be varied without training; other expansions and
-layers need vocabularies that were trained with them. Finished trials are cached, so an interrupted
-run continues where it stopped.
+Of the SAE, only k can be varied without training. Finished trials are cached, so an interrupted run
+continues where it stopped.
 """
 
 import hashlib
@@ -18,7 +16,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from bm25v import __version__
-from bm25v.errors import EvaluationError, WrongUse
+from bm25v.errors import EvaluationError, InvalidOption
 from bm25v.files import make_folder
 from bm25v.progress import Progress, no_progress
 from bm25v.research import settings as choices
@@ -26,18 +24,15 @@ from bm25v.research.datasets import Dataset
 from bm25v.research.evaluate import ranking_depth, score_queries
 from bm25v.research.features import DatasetFeatures, extract_features
 from bm25v.research.settings import RankingSettings
-from bm25v.research.systems import SystemRunner, resolve_systems
+from bm25v.research.systems import FULL_BAG_SYSTEMS, SystemRunner, resolve_systems
 from bm25v.vocabulary import Vocabulary
 
-_FORMAT = 2  # 1 had another system "hybrid"
+_FORMAT = 3
 _BY_INDEX = ("bm25v", "two-stage")  # by the words of the index
-_BY_FULL_BAGS = ("words", "hybrid")
-_ALL_SYSTEMS = _BY_INDEX + _BY_FULL_BAGS
+_ALL_SYSTEMS = _BY_INDEX + FULL_BAG_SYSTEMS
 
 
 class AblationAxis(NamedTuple):
-    """Something that can be varied."""
-
     values: tuple[str, ...]  # the default values to try, as a person types them
     setting: str | None  # None: the vocabulary is varied
     systems: tuple[str, ...] = _ALL_SYSTEMS  # those that it affects
@@ -48,14 +43,14 @@ AXES = {
     "expansion": AblationAxis((), None),
     "layer": AblationAxis((), None),
     "k_post": AblationAxis(("8", "16", "32", "64", "128"), "k_post"),
-    "k_full": AblationAxis(("64", "128", "256"), "k_full", _BY_FULL_BAGS),
+    "k_full": AblationAxis(("64", "128", "256"), "k_full", FULL_BAG_SYSTEMS),
     "k_query": AblationAxis(("8", "16", "32", "64", "128"), "k_query"),
     "scoring": AblationAxis(get_args(choices.Scoring), "scoring", _BY_INDEX),
     "quantisation": AblationAxis(("on", "off"), "quantised", _BY_INDEX),
     "k1": AblationAxis(("0.5", "0.9", "1.2", "1.5", "2", "3", "5"), "k1"),
     "b": AblationAxis(("0", "0.25", "0.5", "0.75", "1"), "b"),
     "candidates": AblationAxis(
-        ("50", "100", "200", "500", "1000"), "candidates", ("two-stage", *_BY_FULL_BAGS)
+        ("50", "100", "200", "500", "1000"), "candidates", ("two-stage", *FULL_BAG_SYSTEMS)
     ),
     "query": AblationAxis(get_args(choices.Weighting), "query"),
     "tf": AblationAxis(get_args(choices.Transform), "tf", _BY_INDEX),
@@ -66,8 +61,6 @@ AXES = {
 
 
 class Trial(NamedTuple):
-    """One combination of values to measure."""
-
     values: dict[str, str]  # by axis
     vocabulary: Vocabulary
     settings: RankingSettings
@@ -75,8 +68,6 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class TrialResult:
-    """The metrics of one trial."""
-
     values: dict[str, str]
     metrics: dict[str, dict[str, float]]  # by system and metric
     words: float  # per image in the index, on average
@@ -84,19 +75,24 @@ class TrialResult:
     is_new: bool  # measured now, not read from the cache
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        sizes = {"picture_words": self.words, "postings": self.postings}
+        sizes = {"image_words": self.words, "postings": self.postings}
         return {**self.values, **sizes, **self.metrics}
 
 
 @dataclass(frozen=True)
 class AblationResult:
-    """All trials, and the metrics of dense vectors to compare them with."""
-
     dataset: Dataset
     axes: tuple[str, ...]
     dense: dict[str, float]
     trials: list[TrialResult]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "dataset": self.dataset.title,
+            "axes": list(self.axes),
+            "dense": self.dense,
+            "trials": [trial.to_dict() for trial in self.trials],
+        }
 
 
 def plan_trials(
@@ -113,7 +109,12 @@ def plan_trials(
     (8, {'k_post': '64', 'query': 'saturated'})
     """
     options = [_options(name, values, vocabulary, vocabularies) for name, values in axes.items()]
-    _check_vocabulary_axes(axes, vocabularies)
+    by_vocabulary = [name for name in axes if AXES[name].setting is None]
+    if len(by_vocabulary) > 1:
+        names = " and ".join(by_vocabulary)
+        raise InvalidOption(f"{names} cannot vary at once: choose one of them")
+    if vocabularies and not by_vocabulary:
+        raise InvalidOption("--vocabularies is for k, expansion and layer: use --vocabulary")
     trials = []
     for combination in itertools.product(*options):
         trial = Trial({}, vocabulary, settings)
@@ -128,14 +129,15 @@ def plan_trials(
 def _options(
     name: str, values: Sequence[str], vocabulary: Vocabulary, vocabularies: Sequence[Vocabulary]
 ) -> list[tuple[str, Vocabulary | None]]:
-    """Return the values of one axis, with the vocabulary if the axis varies it."""
     if name not in AXES:
-        raise WrongUse(f"{name!r} cannot be varied; choose from {', '.join(AXES)}")
+        raise InvalidOption(f"{name!r} cannot be varied; choose from {', '.join(AXES)}")
     if AXES[name].setting:
         return [(value, None) for value in values or AXES[name].values]
     if vocabularies:
         if values:
-            raise WrongUse(f"{name} takes its values from the vocabularies: leave out --values")
+            raise InvalidOption(
+                f"{name} takes its values from the vocabularies: leave out --values"
+            )
         labels = [_trained_value(name, trained) for trained in vocabularies]
         is_unique = len(set(labels)) == len(labels)
         return [
@@ -143,25 +145,14 @@ def _options(
             for label, trained in zip(labels, vocabularies, strict=True)
         ]
     if name != "k":
-        raise WrongUse(
+        raise InvalidOption(
             f"another {name} needs another SAE: train vocabularies with bm25v train, and give them "
             "with --vocabularies"
         )
     return [(value, _with_k(vocabulary, value)) for value in values or AXES[name].values]
 
 
-def _check_vocabulary_axes(
-    axes: Mapping[str, Sequence[str]], vocabularies: Sequence[Vocabulary]
-) -> None:
-    by_vocabulary = [name for name in axes if AXES[name].setting is None]
-    if len(by_vocabulary) > 1:
-        raise WrongUse(f"{' and '.join(by_vocabulary)} cannot vary at once: choose one of them")
-    if vocabularies and not by_vocabulary:
-        raise WrongUse("--vocabularies is for k, expansion and layer: use --vocabulary")
-
-
 def _trained_value(name: str, vocabulary: Vocabulary) -> str:
-    """Return the k, expansion or layer that a vocabulary was trained with."""
     if name == "k":
         return str(vocabulary.sae.k)
     if name == "expansion":
@@ -173,7 +164,7 @@ def _trained_value(name: str, vocabulary: Vocabulary) -> str:
 def _with_k(vocabulary: Vocabulary, text: str) -> Vocabulary:
     """Return a vocabulary with the same weights and another number of words per patch."""
     if not text.isdecimal() or not 1 <= int(text) <= vocabulary.n_words:
-        raise WrongUse(f"k = {text!r}: it must be a number from 1 to {vocabulary.n_words:,}")
+        raise InvalidOption(f"k = {text!r}: it must be a number from 1 to {vocabulary.n_words:,}")
     k = int(text)
     if k == vocabulary.sae.k:
         return vocabulary
@@ -191,7 +182,11 @@ def ablate(
     """Measure all trials; those that were measured before are read from the cache."""
     axes = tuple(trials[0].values)
     affected = {system for name in axes for system in AXES[name].systems}
+    if not all(trial.settings.full_bags for trial in trials):
+        affected -= {*FULL_BAG_SYSTEMS}
     systems = [name for name in _ALL_SYSTEMS if name in affected]
+    if not systems:
+        raise InvalidOption(f"{' and '.join(axes)} changes only full bags: set full_bags=on")
     for trial in trials:
         resolve_systems(systems, trial.settings)  # fail before features take hours
     features_by_backbone: dict[str, DatasetFeatures] = {}
@@ -246,16 +241,11 @@ def _measure(
 
 
 def _trial_key(features: DatasetFeatures, trial: Trial, systems: Sequence[str]) -> str:
-    """Return a hash of everything that decides a trial's metrics."""
     dataset = features.dataset
+    indices, own_rows = features.query_index_q.tolist(), dataset.own_rows.tolist()
     queries = [
         (index, row, query.label, [sorted(map(str, part)) for part in (query.truth or ())[1:]])
-        for index, row, query in zip(
-            features.query_index_q.tolist(),
-            dataset.own_rows.tolist(),
-            dataset.queries,
-            strict=True,
-        )
+        for index, row, query in zip(indices, own_rows, dataset.queries, strict=True)
     ]
     facts = {
         "format": _FORMAT,
@@ -293,17 +283,16 @@ class TrialCache:
         for line in content.split(b"\n"):
             try:
                 entry = json.loads(line)
-                self._records[entry["key"]] = entry["found"]
+                self._records[entry["key"]] = entry["record"]
             except (ValueError, TypeError, KeyError):
                 continue
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Return a record, or None."""
         return self._records.get(key)
 
     def add(self, key: str, record: dict[str, Any]) -> None:
         """Append a record: one synced write at the end of the file."""
-        line = json.dumps({"key": key, "found": record}).encode() + b"\n"
+        line = json.dumps({"key": key, "record": record}).encode() + b"\n"
         try:
             make_folder(self._path.parent)
             with self._path.open("ab") as file:

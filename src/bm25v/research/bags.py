@@ -1,38 +1,30 @@
 """Codes and bags of a data set's images, under any settings.
 
-In: `DatasetFeatures` and a vocabulary. Out: the SAE codes of all patches, cached on disk, and bags
-that are pooled from them. With the default settings these are the bags that a gallery stores.
+With the default settings the bags are those that a gallery stores.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
-from bm25v.backbones import Features
 from bm25v.gallery.rows import RowArray, full_bag_layout
 from bm25v.index.bm25 import Statistics
 from bm25v.progress import Progress, no_progress
 from bm25v.research.features import DatasetFeatures
 from bm25v.research.settings import Pooling, RankingSettings
 from bm25v.sae.model import Codes
-from bm25v.threads import available_cpus
+from bm25v.threads import available_cpus, one_blas_thread
 from bm25v.training.feature_store import Arrays, load_or_compute
 from bm25v.vocabulary import Vocabulary
-from bm25v.vocabulary.bag import (
-    FULL_WORDS,
-    LEVELS,
-    dequantise,
-    quantise,
-    to_levels,
-)
+from bm25v.vocabulary.bag import FULL_WORDS, LEVELS, dequantise, quantise, to_levels, word_bytes
 
 _BATCH = 16  # images that are encoded together
-_CHUNK_ROWS = 4_096  # full bags that are counted together
+CHUNK_ROWS = 4_096  # full bags that are counted together
 
 Pooled = tuple[NDArray[np.int64], NDArray[np.float64]]  # ascending words and their frequencies
 
@@ -61,55 +53,54 @@ class BagTable(NamedTuple):
         return table
 
     def take(self, rows: NDArray[np.int64]) -> "BagTable":
-        """Return a table of the given rows."""
         return BagTable(self.words_nk[rows], self.tf_nk[rows])
 
     def row(self, number: int) -> Pooled:
-        """Return one bag."""
         used = self.tf_nk[number] > 0
         return self.words_nk[number, used], self.tf_nk[number, used]
 
 
 def compute_codes(
-    features: DatasetFeatures, vocabulary: Vocabulary, progress: Progress = no_progress
+    features: DatasetFeatures,
+    vocabulary: Vocabulary,
+    progress: Progress = no_progress,
+    *,
+    stop_words: bool = True,
 ) -> Codes:
-    """Return the codes of all distinct images, with shape (U, P, k), from the cache if possible."""
-    path = features.cache / "codes" / f"{features.key}-{vocabulary.fingerprint}.npz"
-    codes = load_or_compute(
+    """Return the codes of all distinct images, with shape (U, P, k), from the cache if possible.
+
+    The vocabulary's stop words are left out, unless `stop_words` is False: then there are none.
+    """
+    path = features.cache / "sae-codes" / f"{features.key}-{vocabulary.fingerprint}.npz"
+    arrays = load_or_compute(
         path, ("words", "activations"), lambda: _encode(features, vocabulary, progress)
     )
-    return Codes(codes["words"], codes["activations"])
+    words_upk, activations_upk = arrays["words"], arrays["activations"]
+    if stop_words and vocabulary.stop_words:
+        is_stop_word = np.isin(words_upk, vocabulary.stop_words)
+        activations_upk = np.where(is_stop_word, np.float32(0), activations_upk)
+    return Codes(words_upk, activations_upk)
 
 
 def _encode(features: DatasetFeatures, vocabulary: Vocabulary, progress: Progress) -> Arrays:
-    words_upk = activations_upk = np.empty(0)
-    done = 0
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(available_cpus()) as pool:
-        for rows, patches_npd in features.patches():
-            starts = range(0, len(rows), _BATCH)
+    word_type = np.dtype(f"u{word_bytes(vocabulary.n_words)}")
+
+    def encode_batch(patches_npd: NDArray[np.float16]) -> Codes:
+        n, p, d = patches_npd.shape
+        codes = vocabulary.sae.encode(patches_npd.reshape(n * p, d).astype(np.float32))
+        return Codes(codes.words_pk.reshape(n, p, -1), codes.activations_pk.reshape(n, p, -1))
+
+    with one_blas_thread(), ThreadPoolExecutor(available_cpus()) as pool:
+
+        def encode(patches_npd: NDArray[np.float16]) -> tuple[NDArray[Any], NDArray[np.float32]]:
+            starts = range(0, len(patches_npd), _BATCH)
             batches = [patches_npd[start : start + _BATCH] for start in starts]
-            encoded = list(pool.map(lambda batch: _encode_batch(batch, vocabulary), batches))
-            words = np.concatenate([codes.words_pk for codes in encoded])
-            if not done:
-                shape = (len(features), *words.shape[1:])
-                word_type = np.uint16 if vocabulary.n_words <= 2**16 else np.uint32
-                words_upk, activations_upk = np.empty(shape, word_type), np.empty(shape, np.float32)
-            words_upk[rows] = words
-            activations_upk[rows] = np.concatenate([codes.activations_pk for codes in encoded])
-            done += len(rows)
-            progress("words", done, len(features))
+            encoded = zip(*pool.map(encode_batch, batches), strict=True)
+            words_npk, activations_npk = map(np.concatenate, encoded)
+            return words_npk.astype(word_type), activations_npk
+
+        words_upk, activations_upk = features.map_patches(encode, partial(progress, "words"))
     return {"words": words_upk, "activations": activations_upk}
-
-
-def _encode_batch(patches_npd: NDArray[np.float16], vocabulary: Vocabulary) -> Codes:
-    """Encode the patches of a few images, as indexing does."""
-    unused_e = np.ones(1, np.float32)
-    features = [Features(patches_pd.astype(np.float32), unused_e) for patches_pd in patches_npd]
-    codes = [encoding.codes for encoding in vocabulary.encode_features(features)]
-    return Codes(
-        np.stack([image.words_pk for image in codes]),
-        np.stack([image.activations_pk for image in codes]),
-    )
 
 
 def pool_bags(codes_upk: Codes, settings: RankingSettings, *, k_post: int) -> BagTable:
@@ -159,8 +150,8 @@ def pool_full_bags(
 def count_full_bags(rows: RowArray, n_words: int) -> Statistics:
     """Count full bags for BM25, a part at a time: their term frequencies are not stored."""
     statistics = Statistics.empty(n_words)
-    for start in range(0, len(rows), _CHUNK_ROWS):
-        part = rows[start : start + _CHUNK_ROWS]
+    for start in range(0, len(rows), CHUNK_ROWS):
+        part = rows[start : start + CHUNK_ROWS]
         statistics += Statistics.count(part["words"], LEVELS[part["levels"]], n_words)
     return statistics
 
@@ -171,16 +162,7 @@ def _sum(words: NDArray[np.integer], values: NDArray[np.float64]) -> Pooled:
     return active, sums_v[active]
 
 
-def _max(words: NDArray[np.integer], values: NDArray[np.float64]) -> Pooled:
-    return _sum_largest(words, values, 1)
-
-
-def _top3(words: NDArray[np.integer], values: NDArray[np.float64]) -> Pooled:
-    return _sum_largest(words, values, 3)
-
-
 def _sum_largest(words: NDArray[np.integer], values: NDArray[np.float64], n: int) -> Pooled:
-    """Sum the n largest values of each word."""
     order = np.lexsort((-values, words))
     words, values = words[order], values[order]
     is_first = np.append(True, words[1:] != words[:-1])
@@ -191,6 +173,6 @@ def _sum_largest(words: NDArray[np.integer], values: NDArray[np.float64], n: int
 
 _POOLINGS: dict[Pooling, Callable[[NDArray[np.integer], NDArray[np.float64]], Pooled]] = {
     "sum": _sum,
-    "max": _max,
-    "top3": _top3,
+    "max": partial(_sum_largest, n=1),
+    "top3": partial(_sum_largest, n=3),
 }

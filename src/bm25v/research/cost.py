@@ -1,9 +1,4 @@
-"""`bm25v cost`: how many bytes and operations a search takes, the paper's table from real counts.
-
-In: document frequencies, the words of queries and full bags. Out: bytes per image, compression and
-operations per query of each system, for this size of the gallery or another. Not this module's job:
-time.
-"""
+"""How many bytes and operations a search takes: the paper's table, from real counts."""
 
 import math
 from collections.abc import Sequence
@@ -15,20 +10,20 @@ from numpy.typing import NDArray
 
 from bm25v.errors import EvaluationError
 from bm25v.gallery.rows import RowArray
+from bm25v.gallery.store import GalleryInfo
 from bm25v.index.bm25 import WeightedWords
-from bm25v.search.contract import DEFAULT_CANDIDATES
 from bm25v.search.encode import FIRST_WORDS
+from bm25v.search.scoring import MODES
 from bm25v.vocabulary.bag import Bag
 
 # The paper's settings of the systems that it compares with.
 HNSW_DEGREE, HNSW_EF = 32, 100
 PQ_PARTS, PQ_BYTES, IVF_LISTS, IVF_PROBES = 48, 1, 100, 1
 CANDIDATES = 200
-_CANDIDATES = DEFAULT_CANDIDATES["words"]  # ours, of searches by full bags
+_CANDIDATES = MODES["words"].candidates  # ours, of searches by full bags
 ENTRY_BYTES = 6  # 4 bytes for the word id and 2 for its term frequency
 POSTING_OPERATIONS = 5
 """The paper's C. It states no value; its (0.4-2.4) N with 3,240 to 527 active words implies 5."""
-
 
 _CHUNK_ROWS = 4_096  # full bags that are sorted together
 
@@ -37,27 +32,18 @@ class FullBagUsage(NamedTuple):
     """What full bags add to the costs of a gallery; all numbers are means."""
 
     bytes_per_image: float  # as they are stored
-    words: float  # of one full bag
+    image_words: float  # of one full bag
     query_words: float  # that find candidates in the index
     postings: float  # that these words of one query read
-
-    def to_dict(self) -> dict[str, float]:
-        """Return the usage as plain values."""
-        return {
-            "bytes_a_picture": self.bytes_per_image,
-            "picture_words": self.words,
-            "query_words": self.query_words,
-            "postings": self.postings,
-        }
 
 
 @dataclass(frozen=True)
 class WordUsage:
     """How many words a gallery and its queries use; numbers of one image or query are means."""
 
-    images: int
+    n_images: int
     vocabulary: int  # number of words (the paper's D_s)
-    active_words: float  # words in at least one image (V_active)
+    active: float  # words in at least one image (V_active)
     image_words: float  # words of one image (L0)
     query_words: float  # words of one query
     postings: float  # postings that one query reads
@@ -72,59 +58,40 @@ class WordUsage:
         return self.expect_postings(self.query_words)
 
     def expect_postings(self, query_words: float) -> float:
-        """Return how many postings this many words read if all are equally frequent."""
-        return query_words * self.image_words * self.images / self.active_words
+        return query_words * self.image_words * self.n_images / self.active
 
     def project(self, images: int) -> "WordUsage":
         """Return the usage in a gallery of another size, if each word keeps its share of images."""
-        growth, full_bags = images / self.images, self.full_bags
+        growth, full_bags = images / self.n_images, self.full_bags
         if full_bags is not None:
             full_bags = full_bags._replace(postings=full_bags.postings * growth)
         return replace(
             self,
-            images=images,
-            active_words=float(expected_active_words(images, self.image_words, self.vocabulary)),
+            n_images=images,
+            active=float(expected_active_words(images, self.image_words, self.vocabulary)),
             postings=self.postings * growth,
             full_bags=full_bags,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the usage as plain values."""
+    def to_dict(self, dim: int) -> dict[str, Any]:
+        """Return the numbers, and the costs of all systems with dense vectors of a width."""
         return {
-            "pictures": self.images,
-            "vocabulary": self.vocabulary,
-            "active": self.active_words,
-            "picture_words": self.image_words,
-            "query_words": self.query_words,
-            "postings": self.postings,
+            **vars(self),
             "expected_postings": self.expected_postings,
-            "full_bags": None if self.full_bags is None else self.full_bags.to_dict(),
+            "full_bags": None if self.full_bags is None else self.full_bags._asdict(),
+            "systems": [system._asdict() for system in cost_table(self, dim=dim)],
         }
 
 
 class SystemCost(NamedTuple):
-    """One row of the table."""
-
     system: str
     bytes_per_image: float
     compression: float  # compared with dense vectors
     operations: float  # per query, by the paper's formula
     counted: float | None  # per query, by the postings that queries read; None without postings
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the row as plain values."""
-        return {
-            "system": self.system,
-            "bytes_a_picture": self.bytes_per_image,
-            "compression": self.compression,
-            "operations": self.operations,
-            "counted": self.counted,
-        }
-
 
 class Growth(NamedTuple):
-    """How many words are active as the gallery grows."""
-
     vocabulary: int
     sizes: list[int]  # numbers of images
     measured: list[float]
@@ -132,21 +99,17 @@ class Growth(NamedTuple):
 
 
 def count_usage(
-    df_v: NDArray[np.integer],
-    images: int,
-    queries: Sequence[Bag | WeightedWords] | None = None,
+    df_v: NDArray[np.integer], images: int, queries: Sequence[Bag | WeightedWords] | None = None
 ) -> WordUsage:
     """Count how a gallery and its queries use words; by default each image is a query.
 
     >>> usage = count_usage(np.array([3, 1, 0]), images=3)
-    >>> usage.postings, usage.active_words, round(usage.query_words, 2)  # (3·3 + 1·1) / 3
+    >>> usage.postings, usage.active, round(usage.query_words, 2)  # (3·3 + 1·1) / 3
     (3.3333333333333335, 2, 1.33)
     """
     active = int((df_v > 0).sum())
     if not active:
         raise EvaluationError(f"none of the {images:,} images has a word: nothing to count")
-    if queries is not None and not queries:
-        raise EvaluationError("there are no queries to count: give at least 1")
     image_words = float(df_v.sum() / images)
     if queries is None:  # a word is then in as many queries as images
         df = df_v.astype(np.float64)
@@ -177,7 +140,7 @@ def count_full_usage(
         postings += int(df_v[words].sum())
     return FullBagUsage(
         bytes_per_image=rows.dtype.itemsize,
-        words=float(np.count_nonzero(rows["levels"]) / len(rows)),
+        image_words=float(np.count_nonzero(rows["levels"]) / len(rows)),
         query_words=query_words / len(queries),
         postings=postings / len(queries),
     )
@@ -195,7 +158,7 @@ def cost_table(usage: WordUsage, *, dim: int, entry_bytes: int = ENTRY_BYTES) ->
     expected = POSTING_OPERATIONS * usage.expected_postings
     counted = POSTING_OPERATIONS * usage.postings
     rerank = CANDIDATES * dim
-    probed = IVF_PROBES / IVF_LISTS * PQ_PARTS * usage.images
+    probed = IVF_PROBES / IVF_LISTS * PQ_PARTS * usage.n_images
 
     def row(
         system: str, size: float, operations: float, counted: float | None = None
@@ -203,7 +166,7 @@ def cost_table(usage: WordUsage, *, dim: int, entry_bytes: int = ENTRY_BYTES) ->
         return SystemCost(system, size, dense / size, operations, counted)
 
     rows = [
-        row("Dense", dense, 2.0 * dim * usage.images),
+        row("Dense", dense, 2.0 * dim * usage.n_images),
         row("HNSW", 4.0 * (dim + 2 * HNSW_DEGREE), 2.0 * dim * HNSW_EF),
         row("IVF+PQ", PQ_PARTS * PQ_BYTES, probed),
         row("BM25-V", sparse, expected, counted),
@@ -213,12 +176,30 @@ def cost_table(usage: WordUsage, *, dim: int, entry_bytes: int = ENTRY_BYTES) ->
     if full is not None:
         expected = POSTING_OPERATIONS * usage.expect_postings(full.query_words)
         counted = POSTING_OPERATIONS * full.postings
-        size, candidates = sparse + full.bytes_per_image, min(_CANDIDATES, usage.images)
-        by_words = candidates * full.words * POSTING_OPERATIONS
+        size, candidates = sparse + full.bytes_per_image, min(_CANDIDATES, usage.n_images)
+        by_words = candidates * full.image_words * POSTING_OPERATIONS
         by_both = by_words + candidates * dim
         rows.append(row("Words", size, expected + by_words, counted + by_words))
         rows.append(row("Hybrid", dense + size, expected + by_both, counted + by_both))
     return rows
+
+
+def describe_costs(
+    info: GalleryInfo, usages: Sequence[WordUsage], dim: int, growth: Growth
+) -> dict[str, Any]:
+    return {
+        "gallery": info.path,
+        "words": info.words,
+        "dim": dim,
+        "bytes_on_disk": {
+            "bags": info.bag_bytes_per_image,
+            "full_bags": info.full_bag_bytes_per_image,
+            "dense": info.dense_bytes_per_image,
+            "catalogue": info.catalog_bytes_per_image,
+        },
+        "sizes": [usage.to_dict(dim) for usage in usages],
+        "growth": growth._asdict(),
+    }
 
 
 def expected_active_words(
@@ -249,15 +230,12 @@ def mean_active_words(
     frequencies, words = np.unique(df_v[df_v > 0], return_counts=True)
     means = []
     for size in sizes:
-        if not 0 <= size <= images:
-            raise EvaluationError(f"cannot sample {size:,} of {images:,} images")
         unused = [_share_without_word(int(df), images, size) for df in frequencies]
         means.append(float(words @ (1 - np.array(unused))))
     return np.array(means)
 
 
 def _share_without_word(df: int, images: int, size: int) -> float:
-    """Return C(N - df, n) / C(N, n)."""
     others = images - df
     if size > others:
         return 0.0
@@ -266,8 +244,13 @@ def _share_without_word(df: int, images: int, size: int) -> float:
 
 
 def measure_growth(df_v: NDArray[np.integer], images: int) -> Growth:
-    """Compare the number of active words with the expectation of the paper's equation 11."""
-    sizes = growth_sizes(images)
+    """Compare the number of active words with the expectation of the paper's equation 11.
+
+    >>> measure_growth(np.array([30, 2]), images=30).sizes
+    [1, 2, 5, 10, 20, 30]
+    """
+    steps = (digit * 10**power for power in range(len(str(images))) for digit in (1, 2, 5))
+    sizes = [step for step in steps if step < images] + [images]
     image_words = float(df_v.sum() / images)
     return Growth(
         len(df_v),
@@ -275,13 +258,3 @@ def measure_growth(df_v: NDArray[np.integer], images: int) -> Growth:
         mean_active_words(df_v, images, sizes).tolist(),
         expected_active_words(np.array(sizes), image_words, len(df_v)).tolist(),
     )
-
-
-def growth_sizes(images: int) -> list[int]:
-    """Return the sizes to measure: 1, 2, 5, 10 … and all images.
-
-    >>> growth_sizes(30)
-    [1, 2, 5, 10, 20, 30]
-    """
-    steps = (digit * 10**power for power in range(len(str(images))) for digit in (1, 2, 5))
-    return [step for step in steps if step < images] + [images]

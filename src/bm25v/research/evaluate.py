@@ -1,9 +1,7 @@
-"""Measures systems on a data set: R@K and mAP with confidence intervals, compared with dense.
-
-In: a data set and a vocabulary. Out: an `EvaluationResult`, which `tables` prints.
-"""
+"""Measures systems on a data set: R@K and mAP with confidence intervals, compared with dense."""
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.errors import EvaluationError
+from bm25v.files import replace_file
 from bm25v.index.searcher import Ranked
 from bm25v.progress import Progress, no_progress
+from bm25v.research import tables
 from bm25v.research.datasets import Dataset
+from bm25v.research.datasets import load as load_dataset
 from bm25v.research.features import DatasetFeatures, extract_features
 from bm25v.research.metrics import (
     RECALL_KS,
@@ -25,20 +27,13 @@ from bm25v.research.metrics import (
     judge_revisited,
     recall_at,
 )
-from bm25v.research.settings import RankingSettings, format_setting
+from bm25v.research.settings import RankingSettings
 from bm25v.research.significance import Comparison, Interval, compare, confidence_intervals
-from bm25v.research.systems import SYSTEMS, SystemOutput, SystemRunner, resolve_systems
-from bm25v.vocabulary import Vocabulary
+from bm25v.research.systems import SystemRunner, default_systems, resolve_systems
+from bm25v.research.systems.vectors import MIN_PQ_VECTORS
+from bm25v.vocabulary import DEFAULT, Vocabulary
 
 DEPTH = max(RECALL_KS)
-
-_COMPARED = {  # whose systems they are; dense is neither's
-    "bm25v": "the paper",
-    "two-stage": "the paper",
-    "words": "ours",
-    "hybrid": "ours",
-    "dense": "",
-}
 
 
 class QueryScores(NamedTuple):
@@ -50,8 +45,6 @@ class QueryScores(NamedTuple):
 
 @dataclass(frozen=True)
 class SystemResult:
-    """The metrics of one system."""
-
     description: str  # how it was set up
     metrics: dict[str, Interval]
     against_dense: dict[str, Comparison]  # by metric; empty for dense itself, and without it
@@ -59,7 +52,6 @@ class SystemResult:
     rankings: Sequence[Ranked] = field(repr=False, default=())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values: the means by metric first."""
         values: dict[str, Any] = {name: metric.mean for name, metric in self.metrics.items()}
         values["ci"] = {name: [metric.low, metric.high] for name, metric in self.metrics.items()}
         if self.against_dense:
@@ -73,8 +65,6 @@ class SystemResult:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """The metrics of several systems on one data set."""
-
     dataset: Dataset
     problems: list[str]
     vocabulary: dict[str, Any]
@@ -84,33 +74,21 @@ class EvaluationResult:
 
     @property
     def name(self) -> str:
-        """The data set's name for people."""
         return self.dataset.title
 
     @property
     def metrics(self) -> list[str]:
-        """The names of the metrics."""
         return list(next(iter(self.systems.values())).metrics)
 
-    @property
-    def compared_systems(self) -> dict[str, str]:
-        """The paper's systems, ours and dense, as far as they were measured: name and owner.
+    def __str__(self) -> str:
+        return tables.to_text(self)
 
-        Of two-stage search, it is the one with the number of candidates in the settings.
-        """
-        two_stage = f"two-stage-{format_setting(self.settings.candidates_for('two-stage'))}"
-        owners = {two_stage if name == "two-stage" else name: o for name, o in _COMPARED.items()}
-        return {name: owner for name, owner in owners.items() if name in self.systems}
-
-    def relative_to_dense(self, name: str, metric: str) -> float | None:
-        """Return a system's metric divided by that of dense; None without dense."""
-        dense = self.systems.get("dense")
-        if dense is None or not dense.metrics[metric].mean > 0:
-            return None
-        return self.systems[name].metrics[metric].mean / dense.metrics[metric].mean
+    def save(self, path: str | os.PathLike[str], format_name: str | None = None) -> None:
+        """Write the table; the suffix .md, .csv, .tex or .json decides the format, else text."""
+        chosen = format_name or tables.SUFFIXES.get(Path(path).suffix.lower(), "table")
+        replace_file(Path(path), tables.FORMATS[chosen](self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return {
             "dataset": self.name,
             "queries": len(self.dataset.queries),
@@ -129,26 +107,41 @@ class EvaluationResult:
 
 
 def evaluate(
-    dataset: Dataset | DatasetFeatures,
-    vocabulary: Vocabulary,
+    data: str | os.PathLike[str] | Dataset | DatasetFeatures,
+    vocabulary: str | os.PathLike[str] | Vocabulary = DEFAULT,
     *,
     settings: RankingSettings | None = None,
-    systems: Sequence[str] = SYSTEMS,
+    systems: Sequence[str] | None = None,
     cache: Path | None = None,
     per_class: bool = False,
     progress: Progress = no_progress,
 ) -> EvaluationResult:
-    """Measure systems on a data set.
+    """Measure systems on a data set: a folder of class folders, or what `datasets.load` returns.
 
     Features are read from the cache, or extracted and cached. ROxford5k and RParis6k are judged by
-    the revisited protocol, all other data sets by R@K and the mAP of the first 200 images.
+    the revisited protocol, all other data sets by R@K and the mAP of the first 200 images. The
+    result prints as a table, and can be saved as Markdown, CSV, LaTeX and JSON.
     """
+    if isinstance(data, str | os.PathLike):
+        data = load_dataset("folder", Path(data))
+    if not isinstance(vocabulary, Vocabulary):
+        vocabulary = Vocabulary.load(vocabulary)
     settings = settings or RankingSettings()
+    if systems is None:
+        systems = default_systems(settings)
     names = resolve_systems(systems, settings)
-    features = extract_features(dataset, vocabulary, cache=cache, progress=progress)
+    features = extract_features(data, vocabulary, cache=cache, progress=progress)
+    problems = [*features.dataset.problems, *_too_small(features.dataset)]
+    n_images = len(features.dataset.gallery)
+    if "ivfpq" in names and n_images < MIN_PQ_VECTORS:
+        reason = f"ivfpq cannot be trained on {n_images:,} images: it needs {MIN_PQ_VECTORS:,}"
+        names.remove("ivfpq")
+        if not names:
+            raise EvaluationError(reason)
+        problems.append(f"{reason}, and is left out")
     depth = ranking_depth(features.dataset)
     runner = SystemRunner(features, vocabulary, settings, depth=depth, progress=progress)
-    outputs: dict[str, SystemOutput] = {}
+    outputs = {}
     for done, name in enumerate(names):
         progress(name, done, len(names))
         outputs[name] = runner.run(name)
@@ -156,7 +149,7 @@ def evaluate(
     intervals = _intervals(scores)
     return EvaluationResult(
         dataset=features.dataset,
-        problems=features.dataset.problems + _too_small(features.dataset),
+        problems=problems,
         vocabulary=describe_vocabulary(vocabulary, settings),
         settings=settings,
         unanswerable=next(iter(scores.values())).unanswerable,
@@ -175,19 +168,13 @@ def evaluate(
 
 def ranking_depth(dataset: Dataset) -> int:
     """Return how many images per query are judged: all of them in the revisited protocol."""
-    return len(dataset.gallery) if is_revisited(dataset) else DEPTH
-
-
-def is_revisited(dataset: Dataset) -> bool:
-    """Return whether a data set is judged by the revisited protocol."""
-    return any(query.truth for query in dataset.queries)
+    return len(dataset.gallery) if dataset.is_revisited else DEPTH
 
 
 def score_queries(features: DatasetFeatures, rankings: Sequence[Ranked]) -> QueryScores:
-    """Compute the metrics of each query."""
     dataset = features.dataset
     rows = [ranked.rows for ranked in rankings]
-    if is_revisited(dataset):
+    if dataset.is_revisited:
         return _score_revisited(dataset, rows)
     judgements = judge_rankings(
         rows,
@@ -248,7 +235,7 @@ def _compare_with_dense(scores: Mapping[str, QueryScores], system: str) -> dict[
 
 
 def _classes(dataset: Dataset, scores: QueryScores) -> dict[str, dict[str, float]]:
-    if is_revisited(dataset):
+    if dataset.is_revisited:
         return {}
     labels = np.array([query.label for query in dataset.queries])
     classes = {}
@@ -263,18 +250,16 @@ def _too_small(dataset: Dataset) -> list[str]:
     """Name the metrics R@K that a gallery is too small for."""
     others = len(dataset.gallery) - int((dataset.own_rows >= 0).all())
     metrics = [f"R@{k}" for k in RECALL_KS if k > others]
-    if not metrics or is_revisited(dataset):
+    if not metrics or dataset.is_revisited:
         return []
     return [f"{', '.join(metrics)} cover the whole gallery: it has only {others:,} images to find"]
 
 
 def describe_vocabulary(vocabulary: Vocabulary, settings: RankingSettings) -> dict[str, Any]:
-    """Return the facts about a vocabulary that decide its results."""
     return {
         "name": vocabulary.name,
         "fingerprint": vocabulary.fingerprint,
-        "backbone": vocabulary.backbone_name,
-        "second_backbone": vocabulary.second_backbone,
+        "backbone": vocabulary.backbone.name,
         "words": vocabulary.n_words,
         "k": vocabulary.sae.k,
         "k_post": settings.k_post or vocabulary.k_post,

@@ -1,16 +1,12 @@
-"""`bm25v evaluate faithfulness`: do scores depend on the patches that explanations show?
+"""Whether scores depend on the patches that explanations show.
 
-In: a data set and a vocabulary. Out: deletion and insertion curves, for the explanation and for
-other orders of patches. Deletion masks the most important patches of a hit first; insertion masks
-the complete hit and reveals them first. A mask changes pixels, and the backbone encodes every
-masked image again. Not this module's job: making explanations (`explain`), areas under curves and
-tables (`faithfulness_results`), drawing (`plots`).
+Deletion masks the most important patches of a hit first; insertion masks the complete hit and
+reveals them first. The backbone encodes every masked image again.
 
 Array letters: o orders of patches, x deletion and insertion, s steps of a curve, m masks, q pairs
 of a query and a hit, u distinct images; the others as in ARCHITECTURE.md.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,17 +15,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
-from threadpoolctl import threadpool_limits
 
 from bm25v import images
 from bm25v.backbones import Backbone
 from bm25v.errors import EvaluationError
-from bm25v.explanations.maps import spread_contributions
-from bm25v.index.bm25 import (
-    Statistics,
-    WeightedWords,
-    contributions,
-)
+from bm25v.explanations.heatmaps import spread_contributions
+from bm25v.index.bm25 import Statistics, WeightedWords, contributions
 from bm25v.index.searcher import Searcher
 from bm25v.progress import Progress, no_progress
 from bm25v.research.bags import compute_codes, pool_bags
@@ -52,8 +43,9 @@ from bm25v.research.faithfulness_results import (
 from bm25v.research.features import DatasetFeatures, extract_features, worker_pool
 from bm25v.research.settings import RankingSettings
 from bm25v.sae.model import Codes
+from bm25v.threads import one_blas_thread
 from bm25v.vocabulary import Vocabulary
-from bm25v.vocabulary.bag import Bag, quantise, word_activations
+from bm25v.vocabulary.bag import Bag, quantise, word_activations, word_bytes
 
 GREY = 128
 TOP_HITS = 10  # the hit of a pair is one of the best 10
@@ -83,7 +75,7 @@ def measure_faithfulness(
     for mask in masks:
         score = partial(_score_pair, mask=mask, vocabulary=vocabulary, statistics=statistics)
         scored: list[_PairScores] = []
-        with threadpool_limits(1, user_api="blas"), worker_pool() as pool:
+        with one_blas_thread(), worker_pool() as pool:
             for scores in pool.map(score, drawn, ([seed, i] for i in range(pairs))):
                 scored.append(scores)
                 progress(f"masking ({mask})", len(scored), pairs)
@@ -141,56 +133,35 @@ def draw_pairs(
     codes_upk = compute_codes(extracted, vocabulary, progress)
     bags = pool_bags(codes_upk, RankingSettings(), k_post=vocabulary.k_post)
     gallery = bags.take(extracted.gallery_index_n)
-    word_type = np.uint16 if vocabulary.n_words <= 2**16 else np.uint32  # as in a gallery
-    searcher = Searcher(
-        gallery.words_nk.astype(word_type), quantise(gallery.tf_nk), n_words=vocabulary.n_words
-    )
-    means_ud = _mean_patches(extracted)
-
-    def candidates() -> Iterator[Pair]:
-        for number in rng.permutation(len(extracted.query_index_q)):
-            own = extracted.query_index_q[number]
-            words, tf = bags.row(own)
-            query = WeightedWords.from_bag(Bag(words.astype(np.int32), quantise(tf)))
-            copies = int(np.count_nonzero(extracted.gallery_index_n == own))
-            rows = searcher.search(query, TOP_HITS + copies).rows
-            rows = rows[extracted.gallery_index_n[rows] != own][:TOP_HITS]
-            if not len(rows):
-                continue
-            hit = extracted.dataset.gallery[rng.choice(rows)].path
-            features = vocabulary.backbone.forward(vocabulary.prepare(hit))
-            (encoding,) = vocabulary.encode_features([features])
-            shared = _contributions(query, encoding.bag, searcher.statistics)
-            if shared:  # cached features have half precision: the only shared word may be lost
-                yield Pair(
-                    query,
-                    extracted.dense_ue[own],
-                    means_ud[own],
-                    hit,
-                    encoding.codes,
-                    features.patches_pd,
-                    shared,
-                )
-
+    n_words = vocabulary.n_words
+    words_nk = gallery.words_nk.astype(f"u{word_bytes(n_words)}")  # as in a gallery
+    searcher = Searcher(words_nk, quantise(gallery.tf_nk), n_words=n_words)
+    (means_ud,) = extracted.map_patches(lambda npd: (npd.mean(axis=1, dtype=np.float32),))
     pairs: list[Pair] = []
-    for pair in candidates():
-        pairs.append(pair)
+    for number in rng.permutation(len(extracted.query_index_q)):
+        own = extracted.query_index_q[number]
+        words, tf = bags.row(own)
+        query = WeightedWords.from_bag(Bag(words.astype(np.int32), quantise(tf)))
+        copies = int(np.count_nonzero(extracted.gallery_index_n == own))
+        rows = searcher.search(query, TOP_HITS + copies).rows
+        rows = rows[extracted.gallery_index_n[rows] != own][:TOP_HITS]
+        if not len(rows):
+            continue
+        hit = extracted.dataset.gallery[rng.choice(rows)].path
+        features = vocabulary.backbone.forward(vocabulary.prepare(hit))
+        (encoding,) = vocabulary.encode_features([features])
+        shared = _contributions(query, encoding.bag, searcher.statistics)
+        if not shared:  # cached features have half precision: the only shared word may be lost
+            continue
+        vectors = extracted.dense_ue[own], means_ud[own]
+        pairs.append(Pair(query, *vectors, hit, encoding.codes, features.patches_pd, shared))
         progress("drawing pairs", len(pairs), n)
         if len(pairs) == n:
             return pairs, searcher.statistics
     raise EvaluationError(
         f"{extracted.dataset.folder} has only {len(pairs):,} pairs of a query and a hit, not "
-        f"{n:,}: add images, or lower the number of pairs"
+        f"{n:,}: add images, or lower --pairs"
     )
-
-
-def _mean_patches(extracted: DatasetFeatures) -> NDArray[np.float32]:
-    """Return the mean patch feature of each image."""
-    means: dict[int, NDArray[np.float32]] = {}
-    for rows, patches_npd in extracted.patches():
-        mean_nd = patches_npd.mean(axis=1, dtype=np.float32)
-        means.update(zip(rows.tolist(), mean_nd, strict=True))
-    return np.stack([means[row] for row in range(len(extracted))])
 
 
 # Orders of patches
@@ -244,7 +215,6 @@ class MaskableImage:
 
     @classmethod
     def prepare(cls, pixels_hwc: Pixels, backbone: Backbone, mask: Mask) -> "MaskableImage":
-        """Scale an image to the backbone's square, and grey or blur a copy of it."""
         side, (rows, columns) = backbone.input_size, backbone.grid
         square = images.resize_image(pixels_hwc, width=side, height=side)
         row_h, column_w = (np.arange(side) * n // side for n in (rows, columns))
@@ -256,7 +226,6 @@ class MaskableImage:
         return cls(square, replacement, row_h[:, None] * columns + column_w)
 
     def mask_patches(self, is_masked_p: NDArray[np.bool_]) -> Pixels:
-        """Return the image with the flagged patches replaced."""
         is_masked_hw = is_masked_p[self.patch_hw][..., None]
         return np.where(is_masked_hw, self.replacement_hwc, self.pixels_hwc)
 
@@ -283,7 +252,6 @@ class _PairScores(NamedTuple):
 def _score_pair(
     pair: Pair, seed: list[int], mask: Mask, vocabulary: Vocabulary, statistics: Statistics
 ) -> _PairScores:
-    """Score a pair's hit with masks in all orders, at all steps."""
     backbone, rng = vocabulary.backbone, np.random.default_rng(seed)
     n_patches = backbone.grid[0] * backbone.grid[1]
     sizes_s = mask_sizes(n_patches)
@@ -330,7 +298,6 @@ def _score_masks(
     vocabulary: Vocabulary,
     statistics: Statistics,
 ) -> list[_MaskedScore]:
-    """Encode each distinct masked image once, and score it."""
     backbone = vocabulary.backbone
     distinct, inverse = np.unique(masks_mp, axis=0, return_inverse=True)
     scores = []

@@ -1,14 +1,11 @@
 """Deletion and insertion curves of explanations, the areas under them, and tables of both.
 
-In: the scores of masked hits (`faithfulness` measures them). Out: values for JSON, tables for the
-terminal and in Markdown. Not this module's job: drawing (`plots`).
-
 Array letters: o orders of patches, q pairs of a query and a hit, s steps of a curve.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +18,7 @@ from bm25v.research.significance import (
     confidence_intervals,
     ratio_interval,
 )
-from bm25v.research.tables import Cells, format_p, format_share, markdown_table
-
-if TYPE_CHECKING:
-    pass
+from bm25v.research.tables import Cells, format_interval, format_p, format_share
 
 Mask = Literal["grey", "blur"]
 MASKS: tuple[Mask, ...] = get_args(Mask)
@@ -52,7 +46,6 @@ class Curves:
 
     @property
     def orders(self) -> list[str]:
-        """The orders that were measured."""
         return list(self.values_oqs)
 
     @cached_property
@@ -64,11 +57,9 @@ class Curves:
         }
 
     def auc(self, order: str) -> Interval:
-        """Return the mean area under the curve of an order."""
         return confidence_interval(self.aucs_oq[order])
 
     def means(self, order: str) -> list[Interval]:
-        """Return the mean score at each share."""
         return confidence_intervals(self.values_oqs[order])
 
     def compare(self, order: str) -> Comparison:
@@ -77,8 +68,6 @@ class Curves:
 
 
 class CurvePair(NamedTuple):
-    """The deletion and the insertion curves of one score."""
-
     deletion: Curves
     insertion: Curves
 
@@ -93,8 +82,6 @@ class WordDeletion(NamedTuple):
 
 @dataclass(frozen=True)
 class MaskResult:
-    """The curves of all pairs, with one kind of mask."""
-
     bm25: CurvePair  # relative to the score of the complete hit
     cosine: CurvePair
     word: WordDeletion
@@ -110,11 +97,29 @@ class MaskResult:
         return ratio_interval(aucs[EXPLANATION], aucs[baseline])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain values."""
-        word = self.word
+        word, scores = self.word, {"bm25": self.bm25, "cosine": self.cosine}
         return {
-            "orders": {order: self._order_to_dict(order) for order in ORDERS},
-            "against": {order: self._ratios_to_dict(order) for order in BASELINES},
+            "orders": {
+                order: {
+                    score: {
+                        "deletion": deletion.auc(order)._asdict(),
+                        "insertion": insertion.auc(order)._asdict(),
+                        "deletion_curve": [point.mean for point in deletion.means(order)],
+                        "insertion_curve": [point.mean for point in insertion.means(order)],
+                    }
+                    for score, (deletion, insertion) in scores.items()
+                }
+                for order in ORDERS
+            },
+            "against": {
+                baseline: {
+                    "deletion_ratio": self.deletion_ratio(baseline)._asdict(),
+                    "deletion_p": self.bm25.deletion.compare(baseline).p,
+                    "insertion_ratio": self.insertion_ratio(baseline)._asdict(),
+                    "insertion_p": self.bm25.insertion.compare(baseline).p,
+                }
+                for baseline in BASELINES
+            },
             "one_word": {
                 "patches": confidence_interval(word.patches_q)._asdict(),
                 "left": confidence_interval(word.left_q)._asdict(),
@@ -123,30 +128,9 @@ class MaskResult:
             },
         }
 
-    def _order_to_dict(self, order: str) -> dict[str, Any]:
-        return {
-            score: {
-                "deletion": deletion.auc(order)._asdict(),
-                "insertion": insertion.auc(order)._asdict(),
-                "deletion_curve": [point.mean for point in deletion.means(order)],
-                "insertion_curve": [point.mean for point in insertion.means(order)],
-            }
-            for score, (deletion, insertion) in (("bm25", self.bm25), ("cosine", self.cosine))
-        }
-
-    def _ratios_to_dict(self, baseline: str) -> dict[str, Any]:
-        return {
-            "deletion_ratio": self.deletion_ratio(baseline)._asdict(),
-            "deletion_p": self.bm25.deletion.compare(baseline).p,
-            "insertion_ratio": self.insertion_ratio(baseline)._asdict(),
-            "insertion_p": self.bm25.insertion.compare(baseline).p,
-        }
-
 
 @dataclass(frozen=True)
 class Faithfulness:
-    """The results on a data set, by kind of mask."""
-
     title: str
     images: int
     pairs: int
@@ -157,26 +141,23 @@ class Faithfulness:
 
     @property
     def shares(self) -> list[float]:
-        """The shares of patches that were masked, or revealed."""
         shares: list[float] = next(iter(self.masks.values())).bm25.deletion.shares_s.tolist()
         return shares
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all results as plain values."""
         return {
             "dataset": self.title,
-            "pictures": self.images,
+            "n_images": self.images,
             "pairs": self.pairs,
             "seed": self.seed,
             "shares": self.shares,
-            "ways": {mask: result.to_dict() for mask, result in self.masks.items()},
+            "masks": {mask: result.to_dict() for mask, result in self.masks.items()},
             "problems": self.problems,
             "vocabulary": self.vocabulary,
         }
 
 
 def describe(result: Faithfulness) -> list[str]:
-    """Return what was measured, in a few lines."""
     words = result.vocabulary
     shares = ", ".join(f"{share:.0%}" for share in result.shares)
     return [
@@ -189,39 +170,20 @@ def describe(result: Faithfulness) -> list[str]:
 
 
 def mask_tables(mask: Mask, measured: MaskResult) -> tuple[Cells, Cells]:
-    """Return the areas of one mask, and how much better explanations are, as tables."""
-    return _areas(mask, measured), _ratios(measured)
-
-
-def to_markdown(result: Faithfulness) -> str:
-    """Return everything in Markdown, with the data set's problems at the end."""
-    parts = describe(result)
-    for mask, measured in result.masks.items():
-        parts += [markdown_table(*table) for table in mask_tables(mask, measured)]
-        parts.append(describe_word(measured))
-    parts.append("\n".join(f"- {problem}" for problem in result.problems))
-    return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def _areas(mask: Mask, measured: MaskResult) -> Cells:
+    """Return the areas of all orders, and how they compare with the explanation's."""
     (deletion, insertion), cosine = measured.bm25, measured.cosine
-    columns = ["deletion", "95 %", "insertion", "95 %", "cosine deletion", "cosine insertion"]
-    rows = [
+    area_columns = ["deletion", "95 %", "insertion", "95 %", "cosine deletion", "cosine insertion"]
+    areas = [
         [
             order,
-            *_cells(deletion.auc(order)),
-            *_cells(insertion.auc(order)),
+            *format_interval(deletion.auc(order)),
+            *format_interval(insertion.auc(order)),
             format_share(cosine.deletion.auc(order).mean),
             format_share(cosine.insertion.auc(order).mean),
         ]
         for order in ORDERS
     ]
-    return [f"order of patches, mask: {mask}", *columns], rows
-
-
-def _ratios(measured: MaskResult) -> Cells:
-    deletion, insertion = measured.bm25
-    rows = [
+    ratios = [
         [
             baseline,
             _times(measured.deletion_ratio(baseline)),
@@ -231,26 +193,20 @@ def _ratios(measured: MaskResult) -> Cells:
         ]
         for baseline in BASELINES
     ]
-    return ["explanation, times better than", "deletion", "p", "insertion", "p"], rows
+    ratio_columns = ["explanation, times better than", "deletion", "p", "insertion", "p"]
+    return ([f"order of patches, mask: {mask}", *area_columns], areas), (ratio_columns, ratios)
 
 
 def describe_word(measured: MaskResult) -> str:
     """Return what is left of a word's contribution without its patches, in one sentence."""
-    patches, left, left_random = (confidence_interval(values_q) for values_q in measured.word)
+    patches, *shares = (confidence_interval(values_q) for values_q in measured.word)
+    left, left_random = ("{} ({})".format(*format_interval(share)) for share in shares)
     p = format_p(compare(measured.word.left_q, measured.word.left_random_q).p)
     return (
         f"one word per explanation: after masking its patches ({patches.mean:.1f} on average), "
-        f"{_with_interval(left)} of its contribution is left; after masking as many random "
-        f"patches, {_with_interval(left_random)} ({p})"
+        f"{left} of its contribution is left; after masking as many random patches, "
+        f"{left_random} ({p})"
     )
-
-
-def _cells(area: Interval) -> list[str]:
-    return [format_share(area.mean), f"{format_share(area.low)}–{format_share(area.high)}"]
-
-
-def _with_interval(share: Interval) -> str:
-    return f"{format_share(share.mean)} ({format_share(share.low)}–{format_share(share.high)})"
 
 
 def _times(ratio: Interval) -> str:

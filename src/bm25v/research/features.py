@@ -1,31 +1,31 @@
 """Features of a data set's images, extracted once, whatever is measured afterwards.
 
-In: a data set and a vocabulary's backbone. Out: `DatasetFeatures`: patch features in half precision
-and dense vectors. They are cached by the image's content and the backbone, so data sets share them,
-files may be moved, and an interrupted run continues where it stopped. Not this module's job: visual
-words, which depend on settings (`bags`).
+They are cached by the image's content and the backbone, so data sets share them, files may be
+moved, and an interrupted run continues where it stopped.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from bm25v import images
 from bm25v.backbones import Backbone, Features
 from bm25v.backbones.protocol import Floats
-from bm25v.errors import EvaluationError, ImageError, WrongUse
+from bm25v.dense import normalise
+from bm25v.errors import EvaluationError, ImageError, InvalidOption
 from bm25v.privacy import cache_folder
 from bm25v.progress import Progress, no_progress
 from bm25v.research.datasets import Dataset, Item, PixelBox, drop_unreadable
-from bm25v.threads import available_cpus
+from bm25v.threads import available_cpus, one_blas_thread
 from bm25v.training.feature_store import ImageFeatures, ImageFeatureStore
 from bm25v.vocabulary import Vocabulary
 
@@ -43,13 +43,10 @@ class ImagePart(NamedTuple):
 
     @classmethod
     def of_item(cls, item: Item) -> "ImagePart":
-        """Return the part of an item's image that is encoded."""
         return cls(item.path, item.truth.box if item.truth else None)
 
 
 class ImageHashes(NamedTuple):
-    """Hashes that identify an image's content."""
-
     file: bytes
     part: bytes  # of the file and the box; features are stored under it
 
@@ -65,19 +62,30 @@ class DatasetFeatures:
     gallery_index_n: NDArray[np.int64]  # which of the U features each image of the gallery has
     query_index_q: NDArray[np.int64]  # … and each query
     dense_ue: NDArray[np.float32]
-    _patches: Callable[[], Iterator[PatchBatch]] = field(repr=False)
+    patches: Callable[[], Iterator[PatchBatch]] = field(repr=False)  # of all, in no fixed order
 
     def __len__(self) -> int:
         return len(self.dense_ue)
 
-    def patches(self) -> Iterator[PatchBatch]:
-        """Yield the patch features of all distinct images, in batches, in no particular order."""
-        return self._patches()
+    def map_patches(
+        self,
+        compute: Callable[[NDArray[np.float16]], Sequence[NDArray[Any]]],
+        report: Callable[[int, int], None] = lambda done, total: None,
+    ) -> list[NDArray[Any]]:
+        """Return the arrays that `compute` makes of patches_npd, for all U images in their order.
 
-
-def default_cache() -> Path:
-    """Return where features are cached by default: in the user's cache folder."""
-    return cache_folder() / "evaluation"
+        `report` gets the number of images that are done, and of all.
+        """
+        arrays: list[NDArray[Any]] = []
+        done = 0
+        for rows, patches_npd in self.patches():
+            parts = compute(patches_npd)
+            arrays = arrays or [np.empty((len(self), *p.shape[1:]), p.dtype) for p in parts]
+            for array_u, part_n in zip(arrays, parts, strict=True):
+                array_u[rows] = part_n
+            done += len(rows)
+            report(done, len(self))
+        return arrays
 
 
 def extract_features(
@@ -94,7 +102,7 @@ def extract_features(
     """
     if isinstance(dataset, DatasetFeatures):
         if dataset.backbone != vocabulary.features_fingerprint:
-            raise WrongUse(
+            raise InvalidOption(
                 f"the features of {dataset.dataset.title} come from another backbone than "
                 f"{vocabulary.backbone_name}: pass the data set itself"
             )
@@ -103,7 +111,7 @@ def extract_features(
         raise EvaluationError(
             f"{dataset.name} has no queries, only training images: use it with bm25v train"
         )
-    cache = cache or default_cache()
+    cache = cache or cache_folder() / "evaluation"
     parts = list(dict.fromkeys(map(ImagePart.of_item, dataset.gallery + dataset.queries)))
     hashes: dict[ImagePart, ImageHashes | str] = {}
     with worker_pool() as pool:
@@ -139,7 +147,7 @@ def extract_features(
         gallery_index_n=np.array([index[key] for key in gallery_keys], dtype=np.int64),
         query_index_q=np.array([index[key] for key in query_keys], dtype=np.int64),
         dense_ue=np.stack([store.dense[key] for key in index]),
-        _patches=patches,
+        patches=patches,
     )
 
 
@@ -166,14 +174,13 @@ def _combine_hashes(*parts: bytes) -> bytes:
 def _file_hashes(
     hashes: Mapping[ImagePart, ImageHashes | str], errors: Mapping[bytes, str]
 ) -> dict[Path, bytes | str]:
-    """Return the hash of each file, or why it cannot be used."""
+    """Return the hash of each file, or why it, or a part of it, cannot be used."""
     outcomes: dict[Path, bytes | str] = {}
-    for part, outcome in hashes.items():
-        if isinstance(outcomes.get(part.path), str):
-            continue  # another part of the same image cannot be used
-        outcomes[part.path] = (
-            outcome if isinstance(outcome, str) else errors.get(outcome.part, outcome.file)
-        )
+    for part, hashed in hashes.items():
+        if not isinstance(outcomes.get(part.path), str):
+            outcomes[part.path] = (
+                hashed if isinstance(hashed, str) else errors.get(hashed.part, hashed.file)
+            )
     return outcomes
 
 
@@ -189,14 +196,18 @@ def _fill_store(
         return {}
     backbone = vocabulary.backbone
     backbone.load_weights()
-    shard_size = _shard_size(backbone)
+    n_patches = backbone.grid[0] * backbone.grid[1]
+    image_bytes = 2 * n_patches * backbone.patch_dim
+    shard_size = max(1, min(_SHARD_IMAGES, _SHARD_BYTES // image_bytes))
+    keys_and_parts, size = list(unknown.items()), backbone.batch_size
+    batches = [keys_and_parts[i : i + size] for i in range(0, len(keys_and_parts), size)]
     errors: dict[bytes, str] = {}
     waiting: dict[bytes, Features] = {}
     try:
         # One thread per image: threads inside the matrix products would only wait for each other.
-        with threadpool_limits(1, user_api="blas"), worker_pool() as pool:
-            outcomes = _extract(unknown, backbone, pool)
-            for done, (key, outcome) in enumerate(outcomes, start=1):
+        with one_blas_thread(), worker_pool() as pool:
+            outcomes = chain.from_iterable(pool.map(partial(_extract, backbone=backbone), batches))
+            for done, (key, outcome) in enumerate(zip(unknown, outcomes, strict=True), start=1):
                 progress("features", done, len(unknown))
                 if isinstance(outcome, str):
                     errors[key] = outcome
@@ -211,32 +222,14 @@ def _fill_store(
     return errors
 
 
-def _shard_size(backbone: Backbone) -> int:
-    n_patches = backbone.grid[0] * backbone.grid[1]
-    return max(1, min(_SHARD_IMAGES, _SHARD_BYTES // (2 * n_patches * backbone.patch_dim)))
-
-
 def _make_shard(features: Mapping[bytes, Features]) -> ImageFeatures:
     dense_ne = np.stack([image.dense_e for image in features.values()]).astype(np.float32)
-    dense_ne /= np.maximum(np.linalg.norm(dense_ne, axis=1, keepdims=True), 1e-12)
     patches_npd = np.stack([image.patches_pd.astype(np.float16) for image in features.values()])
-    return ImageFeatures(list(features), patches_npd, dense_ne)
+    return ImageFeatures(list(features), patches_npd, normalise(dense_ne))
 
 
-def _extract(
-    parts: Mapping[bytes, ImagePart], backbone: Backbone, pool: ThreadPoolExecutor
-) -> Iterator[tuple[bytes, Features | str]]:
-    """Yield the features of each image, or why there are none, in order."""
-    items = list(parts.items())
-    batches = [
-        items[i : i + backbone.batch_size] for i in range(0, len(items), backbone.batch_size)
-    ]
-    outcomes = pool.map(lambda batch: _forward(batch, backbone), batches)
-    for batch, features in zip(batches, outcomes, strict=True):
-        yield from zip((key for key, _ in batch), features, strict=True)
-
-
-def _forward(batch: Iterable[tuple[bytes, ImagePart]], backbone: Backbone) -> list[Features | str]:
+def _extract(batch: Sequence[tuple[bytes, ImagePart]], backbone: Backbone) -> list[Features | str]:
+    """Return the features of each image, or why there are none."""
     inputs = [_prepare(key, part, backbone) for key, part in batch]
     readable = [pixels for pixels in inputs if not isinstance(pixels, str)]
     features = iter(backbone.forward_batch(readable))
@@ -244,7 +237,6 @@ def _forward(batch: Iterable[tuple[bytes, ImagePart]], backbone: Backbone) -> li
 
 
 def _prepare(key: bytes, part: ImagePart, backbone: Backbone) -> Floats | str:
-    """Return the backbone's input for an image, or why there is none."""
     try:
         with images.open_stream(part.path) as stream:
             data = stream.read()

@@ -1,21 +1,18 @@
-"""Rankings → metrics per query: R@K and average precision, and the revisited protocol.
+"""Metrics of each query: R@K and average precision, and the revisited protocol.
 
-In: for each query the rows of the gallery, best first, and which images are relevant. Out: one
-value per query and metric. For classes, R@K is the paper's and average precision is trec_eval's; a
-query whose class has no other image in the gallery counts as missed. ROxford5k and RParis6k are
-judged by their own protocol (Radenović et al., 2018), whose average precision is another one. Not
-this module's job: means and confidence intervals (`significance`).
+For classes, R@K is the paper's and average precision is trec_eval's; a query whose class has no
+other image in the gallery counts as missed. ROxford5k and RParis6k are judged by their own protocol
+(Radenović et al., 2018), whose average precision is another one.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.errors import EvaluationError, WrongUse
+from bm25v.errors import InvalidOption
 from bm25v.research.datasets import Item
 
 RECALL_KS = (1, 5, 10, 20, 50, 100, 200)
@@ -26,8 +23,6 @@ Rankings = Sequence[NDArray[np.integer] | Sequence[int]]
 
 
 class Judgements(NamedTuple):
-    """Which images in the rankings are relevant."""
-
     is_relevant_qk: NDArray[np.bool_]  # by rank
     n_relevant_q: NDArray[np.int64]  # relevant images in the whole gallery
 
@@ -48,7 +43,7 @@ def judge_rankings(
     ([[False, True, False]], [1])
     """
     if len(rankings) != len(query_labels):
-        raise WrongUse(f"{len(rankings)} rankings for {len(query_labels)} queries")
+        raise InvalidOption(f"{len(rankings)} rankings for {len(query_labels)} queries")
     own_q = np.full(len(rankings), -1) if own_rows is None else own_rows
     numbers = {label: number for number, label in enumerate(dict.fromkeys(gallery_labels))}
     class_n = np.array([numbers[label] for label in gallery_labels], dtype=np.int64)
@@ -76,7 +71,7 @@ def _align_rankings(rankings: Rankings, own_q: NDArray[np.integer]) -> NDArray[n
 def recall_at(k: int, judgements: Judgements) -> NDArray[np.bool_]:
     """Return for each query whether one of the first k images is relevant (the paper's R@K)."""
     if k < 1:
-        raise WrongUse(f"k = {k}: it must be at least 1")
+        raise InvalidOption(f"k = {k}: it must be at least 1")
     return np.asarray(judgements.is_relevant_qk[:, :k].any(axis=1))
 
 
@@ -96,29 +91,9 @@ def average_precision(judgements: Judgements) -> NDArray[np.float64]:
     return np.asarray(total_q / np.maximum(n_relevant_q, 1), dtype=np.float64)
 
 
-@dataclass(frozen=True)
-class RevisitedScores:
-    """Metrics of one setup of the revisited protocol."""
-
+class RevisitedScores(NamedTuple):
     ap_q: NDArray[np.float64]  # NaN: the query has no relevant image in this setup
     precision_qk: NDArray[np.float64]  # at each of REVISITED_KS
-
-    @property
-    def queries(self) -> int:
-        """How many queries count."""
-        return int((~np.isnan(self.ap_q)).sum())
-
-    @property
-    def mean_ap(self) -> float:
-        """The setup's mAP; NaN if no query counts."""
-        return float(self.ap_q[~np.isnan(self.ap_q)].mean()) if self.queries else float("nan")
-
-    @property
-    def mean_precision(self) -> dict[int, float]:
-        """The setup's mP@k, by k."""
-        precision_qk = self.precision_qk[~np.isnan(self.ap_q)]
-        means = precision_qk.mean(axis=0) if self.queries else np.full(len(REVISITED_KS), np.nan)
-        return dict(zip(REVISITED_KS, means.tolist(), strict=True))
 
 
 def judge_revisited(
@@ -130,8 +105,6 @@ def judge_revisited(
     it is judged. Queries without relevant images in a setup do not count there. Rankings should
     cover the whole gallery; a relevant image that is not in a ranking counts as never found.
     """
-    if len(rankings) != len(queries):
-        raise WrongUse(f"{len(rankings)} rankings for {len(queries)} queries")
     row_of_path = {item.path: row for row, item in enumerate(gallery)}
 
     def rows(paths: Iterable[Path]) -> list[int]:
@@ -142,10 +115,16 @@ def judge_revisited(
         ap_q = np.full(len(queries), np.nan)
         precision_qk = np.full((len(queries), len(REVISITED_KS)), np.nan)
         for number, (ranking, query) in enumerate(zip(rankings, queries, strict=True)):
-            relevant, junk = _ground_truth(setup, query)
+            assert query.truth is not None
+            _, easy, hard, junk = query.truth
+            relevant, ignored = {
+                "easy": (easy, hard | junk),
+                "medium": (easy | hard, junk),
+                "hard": (hard, easy | junk),
+            }[setup]
             if not relevant:
                 continue
-            kept = np.asarray(ranking)[~np.isin(ranking, rows(junk))]
+            kept = np.asarray(ranking)[~np.isin(ranking, rows(ignored))]
             positions = np.flatnonzero(np.isin(kept, rows(relevant)))
             ap_q[number] = trapezoid_ap(positions, len(relevant))
             precision_qk[number] = [precision_at(k, positions, len(relevant)) for k in REVISITED_KS]
@@ -172,15 +151,3 @@ def precision_at(k: int, positions: NDArray[np.integer], n_relevant: int) -> flo
     complete = len(positions) == n_relevant
     depth = min(k, int(positions[-1]) + 1) if complete else k
     return float((positions < depth).sum() / depth)
-
-
-def _ground_truth(setup: str, query: Item) -> tuple[frozenset[Path], frozenset[Path]]:
-    """Return the relevant images of a query, and its junk."""
-    if query.truth is None:
-        raise EvaluationError(f"{query.path} has no revisited ground truth: use R@K and mAP for it")
-    _, easy, hard, junk = query.truth
-    return {
-        "easy": (easy, hard | junk),
-        "medium": (easy | hard, junk),
-        "hard": (hard, easy | junk),
-    }[setup]

@@ -4,10 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidOption
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, Bm25Parameters
-from bm25v.search.contract import DEFAULT_CANDIDATES
-from bm25v.search.matching import HYBRID_WEIGHT
+from bm25v.search.scoring import HYBRID_WEIGHT, MODES, Mode
 
 Pooling = Literal["sum", "max", "top3"]
 """How a word's activations over the patches become its term frequency: the sum of all of them, the
@@ -24,11 +23,11 @@ Scoring = Literal["bm25", "tfidf", "cosine", "dot", "idf", "binary"]
 """BM25; the cosine of tf · IDF, or of tf; the dot product of tf; the summed IDF of the shared
 words, or their number."""
 
-
 ALL = 10**9
 """More words, or candidates, than there can be."""
 
 _COUNTS = ("k_post", "k_full", "k_query", "candidates")
+_SWITCHES = ("quantised", "stop_words", "full_bags")
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,8 @@ class RankingSettings:
     b: float = DEFAULT_PARAMETERS.b
     query: Weighting | None = None  # None: presence in the index, sqrt-tf in full bags
     stop: float = 1.0  # queries ignore words that are in a larger share of the gallery
+    stop_words: bool = True  # bags leave out the stop words of the vocabulary
+    full_bags: bool = True  # there are full bags, hence the systems "words" and "hybrid"
     candidates: int | None = None  # of the first stage; None: as in a search with that mode
     weight: float = HYBRID_WEIGHT  # of the words in the system "hybrid"
 
@@ -61,20 +62,31 @@ class RankingSettings:
         for name, choice in choices.items():
             value = getattr(self, name)
             if value not in get_args(choice) and not (name == "query" and value is None):
-                raise WrongUse(f"{name} = {value!r}: choose one of {', '.join(get_args(choice))}")
+                raise InvalidOption(
+                    f"{name} = {value!r}: choose one of {', '.join(get_args(choice))}"
+                )
         Bm25Parameters(self.k1, self.b)  # checks them
-        counts = dict.fromkeys(_COUNTS, 1)
-        for name, least in {**counts, "stop": 0, "weight": 0}.items():
+        for name, least in {**dict.fromkeys(_COUNTS, 1), "stop": 0, "weight": 0}.items():
             value = getattr(self, name)
             if value is not None and not value >= least:
-                raise WrongUse(f"{name} = {value}: it must be at least {least}")
+                raise InvalidOption(f"{name} = {value}: it must be at least {least}")
         if self.stop > 1:
-            raise WrongUse(f"stop = {self.stop}: it must be at most 1")
+            raise InvalidOption(f"stop = {self.stop}: it must be at most 1")
 
     @classmethod
     def paper(cls) -> "RankingSettings":
-        """Return the paper's settings (section 4.1), for the systems that the paper has."""
-        return cls(k_post=16)
+        """Return the paper's method (sections 3 and 4.1), and nothing else."""
+        return cls(
+            k_post=16,
+            k_query=16,
+            pooling="sum",
+            k1=1.5,
+            b=0.75,
+            query="presence",
+            stop_words=False,
+            full_bags=False,
+            candidates=200,
+        )
 
     def with_value(self, name: str, text: str) -> "RankingSettings":
         """Return a copy with one setting changed; `text` is the value as a person types it.
@@ -84,37 +96,34 @@ class RankingSettings:
         """
         names = [field.name for field in fields(self)]
         if name not in names:
-            raise WrongUse(f"there is no setting {name!r}; choose one of {', '.join(names)}")
+            raise InvalidOption(f"there is no setting {name!r}; choose one of {', '.join(names)}")
         try:
             value = _READERS.get(name, str)(text)
         except (ValueError, KeyError) as error:
             expected = _EXPECTED.get(name, "a number")
-            raise WrongUse(f"{name} = {text!r}: it must be {expected}") from error
+            raise InvalidOption(f"{name} = {text!r}: it must be {expected}") from error
         return replace(self, **{name: value})
 
     @property
     def non_default(self) -> dict[str, object]:
-        """The settings that differ from the defaults."""
         return {
             name: value for name, value in vars(self).items() if value != getattr(_DEFAULTS, name)
         }
 
-    def candidates_for(self, mode: str) -> int:
+    def candidates_for(self, mode: Mode) -> int:
         """Return how many images the first stage of a mode passes on.
 
         >>> RankingSettings().candidates_for("two-stage"), RankingSettings().candidates_for("words")
         (200, 1000)
         """
-        return self.candidates or DEFAULT_CANDIDATES[mode]
+        return self.candidates or MODES[mode].candidates
 
     @property
     def index_weighting(self) -> Weighting:
-        """How words of a query are weighted in the bags of the index."""
         return self.query or "presence"
 
     @property
     def full_weighting(self) -> Weighting:
-        """How words of a query are weighted in full bags."""
         return self.query or "sqrt-tf"
 
     @property
@@ -124,7 +133,6 @@ class RankingSettings:
 
     @property
     def parameters(self) -> Bm25Parameters:
-        """k1 and b, as the index takes them."""
         return Bm25Parameters(self.k1, self.b)
 
 
@@ -141,22 +149,14 @@ def format_setting(value: object) -> str:
     return "all" if value == ALL else str(value)
 
 
-def _count(text: str) -> int:
-    return ALL if text == "all" else int(text)
-
-
-def _switch(text: str) -> bool:
-    return {"on": True, "off": False}[text]
-
-
 _READERS: dict[str, Callable[[str], Any]] = {
-    **dict.fromkeys(_COUNTS, _count),
-    "quantised": _switch,
+    **dict.fromkeys(_COUNTS, lambda text: ALL if text == "all" else int(text)),
+    **dict.fromkeys(_SWITCHES, {"on": True, "off": False}.__getitem__),
     **dict.fromkeys(("k1", "b", "stop", "weight"), float),
 }
 _EXPECTED = {
     **dict.fromkeys(_COUNTS, "a whole number or all"),
-    "quantised": "on or off",
+    **dict.fromkeys(_SWITCHES, "on or off"),
 }
 
 _DEFAULTS = RankingSettings()

@@ -1,10 +1,8 @@
-"""How certain is a metric, and is one system better than another?
+"""How certain a metric is, and whether one system is better than another.
 
-In: one value per query. Out: confidence intervals and p-values. Both come from resampling queries:
-a percentile bootstrap for the interval of a mean, and the paired sign-flip test for a difference.
-If two systems were equally good, the sign of each query's difference would be random; the test
-counts how often random signs alone make a difference as large. It assumes no normal distribution.
-For values of 0 or 1, such as R@1, it is McNemar's test, which is computed exactly.
+Both come from resampling queries: a percentile bootstrap for the interval of a mean, and the paired
+sign-flip test for a difference, which assumes no normal distribution. For values of 0 or 1, such as
+R@1, it is McNemar's test, which is computed exactly.
 """
 
 from collections.abc import Iterator
@@ -13,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.errors import EvaluationError, WrongUse
+from bm25v.errors import EvaluationError, InvalidOption
 
-_CHUNK = 2_000_000  # random numbers per step, to limit memory
+CHUNK = 2_000_000  # random numbers per step, to limit memory
 
 Values = NDArray[np.floating] | NDArray[np.bool_]
 
@@ -59,7 +57,7 @@ def confidence_intervals(
     return [Interval(*column) for column in columns]
 
 
-def ratio_interval(a_q: Values, b_q: Values, *, samples: int = 2_000, seed: int = 0) -> Interval:
+def ratio_interval(a_q: Values, b_q: Values) -> Interval:
     """Return mean(a) / mean(b) with its bootstrap interval, the same queries resampled for both.
 
     >>> ratio_interval(np.array([2.0, 4.0, 6.0]), np.array([1.0, 2.0, 3.0]))
@@ -68,12 +66,12 @@ def ratio_interval(a_q: Values, b_q: Values, *, samples: int = 2_000, seed: int 
     a, b = _check_pairs(a_q, b_q)
     if b.min() <= 0:
         raise EvaluationError(f"a ratio needs values above 0, and one of them is {b.min():g}")
-    means = _resampled_means(np.stack([a, b], axis=1), samples, seed)
+    means = _resampled_means(np.stack([a, b], axis=1), samples=2_000, seed=0)
     low, high = np.quantile(means[:, 0] / means[:, 1], [0.025, 0.975]).tolist()
     return Interval(float(a.mean() / b.mean()), low, high)
 
 
-def compare(a_q: Values, b_q: Values, *, samples: int = 10_000, seed: int = 0) -> Comparison:
+def compare(a_q: Values, b_q: Values) -> Comparison:
     """Test whether two systems differ, from the metrics of the same queries.
 
     >>> compare(np.array([1, 1, 1, 1, 1, 0.0]), np.zeros(6))
@@ -86,14 +84,14 @@ def compare(a_q: Values, b_q: Values, *, samples: int = 10_000, seed: int = 0) -
     if len(np.unique(np.abs(differences))) <= 1:
         p = _mcnemar_p(wins, losses)
     else:
-        p = _sign_flip_p(differences, samples, seed)
+        p = _sign_flip_p(differences, samples=10_000)
     return Comparison(float((a - b).mean()), wins, losses, p)
 
 
 def _check_pairs(a_q: Values, b_q: Values) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     a, b = np.asarray(a_q, dtype=np.float64), np.asarray(b_q, dtype=np.float64)
     if a.shape != b.shape or not len(a):
-        raise WrongUse(f"{len(a)} and {len(b)} queries cannot be paired")
+        raise InvalidOption(f"{len(a)} and {len(b)} queries cannot be paired")
     return a, b
 
 
@@ -120,8 +118,8 @@ def _mcnemar_p(wins: int, losses: int) -> float:
     return min(1.0, 2 * total / (1 << tosses))
 
 
-def _sign_flip_p(differences: NDArray[np.float64], samples: int, seed: int) -> float:
-    rng = np.random.default_rng(seed)
+def _sign_flip_p(differences: NDArray[np.float64], samples: int) -> float:
+    rng = np.random.default_rng(0)
     observed = abs(differences.sum()) * (1 - 1e-9)  # the order of summation changes last digits
     extreme = 0
     for rows in _chunks(samples, len(differences)):
@@ -131,6 +129,6 @@ def _sign_flip_p(differences: NDArray[np.float64], samples: int, seed: int) -> f
 
 
 def _chunks(samples: int, width: int) -> Iterator[int]:
-    rows = max(1, _CHUNK // width)
+    rows = max(1, CHUNK // width)
     for start in range(0, samples, rows):
         yield min(rows, samples - start)

@@ -1,18 +1,22 @@
-"""Results as tables: for the terminal, Markdown, CSV, LaTeX, and as JSON.
+"""Results as tables: for the terminal, Markdown, CSV and LaTeX, and as JSON.
 
-In: an `EvaluationResult` or an `AblationResult`. Out: text. The columns of an evaluation are the
-same in all formats: all metrics, the 95 % confidence interval of the first one, and how it compares
-with dense vectors.
+The columns of an evaluation are the same in all formats: all metrics, the 95 % confidence interval
+of the first one, and how it compares with dense vectors.
 """
 
 import csv
 import io
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from bm25v.display import format_json
-from bm25v.research.ablate import AblationResult
-from bm25v.research.evaluate import EvaluationResult, SystemResult
+from bm25v.research.cost import WordUsage, cost_table
 from bm25v.research.settings import format_setting
+from bm25v.research.significance import Interval
+
+if TYPE_CHECKING:
+    from bm25v.research.ablate import AblationResult
+    from bm25v.research.evaluate import EvaluationResult
 
 _ABLATION_METRICS = ("R@1", "R@100", "mAP")
 _ABLATION_METRICS_OF_BM25V = ("R@1", "R@10", "R@100", "R@200", "mAP")
@@ -20,37 +24,41 @@ _ABLATION_METRICS_OF_BM25V = ("R@1", "R@10", "R@100", "R@200", "mAP")
 Cells = tuple[list[str], list[list[str]]]  # column names and rows
 
 
-def result_table(result: EvaluationResult) -> Cells:
-    """Return the header and the rows: one row per system."""
+def result_table(result: "EvaluationResult") -> Cells:
     first, *others = result.metrics
-    rows = [[name, *_cells(result, system)] for name, system in result.systems.items()]
+    rows = []
+    for name, system in result.systems.items():
+        interval, comparison = system.metrics[first], system.against_dense.get(first)
+        compared = ""
+        if comparison:
+            sign = "+" if comparison.difference > 0 else ""
+            compared = f"{sign}{format_share(comparison.difference)} ({format_p(comparison.p)})"
+        means = [format_share(system.metrics[metric].mean) for metric in others]
+        rows.append([name, *format_interval(interval), *means, compared])
     return ["system", first, "95 % CI", *others, "vs. dense"], rows
 
 
-def to_text(result: EvaluationResult) -> str:
-    """Return the table as plain text, below a description."""
+def to_text(result: "EvaluationResult") -> str:
     return "\n".join([*describe(result), "", _align(*result_table(result))])
 
 
-def describe(result: EvaluationResult) -> list[str]:
-    """Return the data set, the vocabulary and the settings, one line each."""
+def describe(result: "EvaluationResult") -> list[str]:
+    """Return the data set, the vocabulary, its training and the settings, one line each."""
     words = result.vocabulary
     queries, gallery = len(result.dataset.queries), len(result.dataset.gallery)
     changed = result.settings.non_default.items()
     settings = ", ".join(f"{name} {format_setting(value)}" for name, value in changed)
-    second = words["second_backbone"]
-    dense = f", dense vectors also of {second}" if second else ""
     return [
         f"{result.name}: {queries:,} queries, gallery of {gallery:,} images; "
         f"{result.dataset.protocol}; {result.unanswerable:,} queries without a possible match",
         f"vocabulary {words['name']}: {words['words']:,} words of {words['backbone']}, k "
-        f"{words['k']}, k_post {format_setting(words['k_post'])}{dense}; trained on: "
-        f"{words['learnt_from']}",
+        f"{words['k']}, k_post {format_setting(words['k_post'])}",
+        f"trained on: {words['learnt_from']}",
         f"settings: {settings or 'default'}",
     ]
 
 
-def to_markdown(result: EvaluationResult) -> str:
+def to_markdown(result: "EvaluationResult") -> str:
     """Return a Markdown table, below a description and above the problems of the data set."""
     systems = [f"- {name}: {system.description}" for name, system in result.systems.items()]
     problems = [f"- {problem}" for problem in result.problems]
@@ -58,7 +66,7 @@ def to_markdown(result: EvaluationResult) -> str:
     return "\n\n".join([*describe(result), table, "\n".join([*systems, *problems])]) + "\n"
 
 
-def to_csv(result: EvaluationResult) -> str:
+def to_csv(result: "EvaluationResult") -> str:
     """Return one line per system, with the intervals of all metrics, in full precision."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -72,7 +80,7 @@ def to_csv(result: EvaluationResult) -> str:
     return file.getvalue()
 
 
-def to_latex(result: EvaluationResult) -> str:
+def to_latex(result: "EvaluationResult") -> str:
     """Return a LaTeX table in the paper's style, for the package booktabs."""
     head, rows = result_table(result)
     lines = [" & ".join(map(_escape_latex, row)) + r" \\" for row in [head, *rows]]
@@ -95,39 +103,41 @@ def to_latex(result: EvaluationResult) -> str:
     )
 
 
-def to_json(result: EvaluationResult) -> str:
-    """Return everything as JSON."""
-    return format_json(result.to_dict()) + "\n"
-
-
-FORMATS: dict[str, Callable[[EvaluationResult], str]] = {
+FORMATS: dict[str, Callable[["EvaluationResult"], str]] = {
     "table": to_text,
     "markdown": to_markdown,
     "csv": to_csv,
     "latex": to_latex,
-    "json": to_json,
+    "json": lambda result: format_json(result.to_dict()) + "\n",
 }
+SUFFIXES = {".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "json"}
 
 
-def comparison_table(result: EvaluationResult) -> Cells:
+def comparison_table(result: "EvaluationResult") -> Cells:
     """Return the paper's systems, ours and dense side by side: the first metric, relative to dense.
 
-    Systems that were not measured are left out.
+    Systems that were not measured are left out. Of two-stage search, it is the one with the number
+    of candidates in the settings.
     """
-    metric = result.metrics[0]
-    rows = [
-        [
-            owner,
-            name,
-            format_share(result.systems[name].metrics[metric].mean),
-            format_percent(result.relative_to_dense(name, metric)),
-        ]
-        for name, owner in result.compared_systems.items()
-    ]
+    metric, two_stage = result.metrics[0], result.settings.candidates_for("two-stage")
+    owners = {
+        "bm25v": "the paper",
+        f"two-stage-{format_setting(two_stage)}": "the paper",
+        "words": "ours",
+        "hybrid": "ours",
+        "dense": "",
+    }
+    means = {name: system.metrics[metric].mean for name, system in result.systems.items()}
+    dense = means.get("dense", 0.0)
+    rows = []
+    for name, owner in owners.items():
+        if name in means:
+            of_dense = f"{means[name] / dense:.1%}".replace("%", " %") if dense > 0 else ""
+            rows.append([owner, name, format_share(means[name]), of_dense])
     return ["", "system", metric, "of dense"], rows
 
 
-def class_table(result: EvaluationResult) -> Cells:
+def class_table(result: "EvaluationResult") -> Cells:
     """Return the first metric of every class and system, the worst classes first."""
     metric, systems = result.metrics[0], result.systems
     classes = next(iter(systems.values())).classes
@@ -141,8 +151,8 @@ def class_table(result: EvaluationResult) -> Cells:
     return [f"{metric} by class", "queries", *systems], rows
 
 
-def ablation_table(ablation: AblationResult) -> Cells:
-    """Return the header and the rows of a table of trials, below a row for dense vectors."""
+def ablation_table(ablation: "AblationResult") -> Cells:
+    """Return the trials below a row for dense vectors."""
     columns = [
         (system, metric)
         for system, metrics in ablation.trials[0].metrics.items()
@@ -158,6 +168,21 @@ def ablation_table(ablation: AblationResult) -> Cells:
         metrics = [format_share(trial.metrics[system][metric]) for system, metric in columns]
         sizes = [f"{trial.words:.1f}", f"{trial.postings:,.0f}"]
         rows.append([*(trial.values[axis] for axis in ablation.axes), *sizes, *metrics])
+    return header, rows
+
+
+def cost_rows(usage: WordUsage, dim: int) -> Cells:
+    header = ["system", "bytes per vector", "compression", "operations, expected", "counted"]
+    rows = [
+        [
+            system.system,
+            f"{system.bytes_per_image:,.0f}",
+            f"{system.compression:.1f}×",
+            f"{system.operations:,.0f}",
+            "" if system.counted is None else f"{system.counted:,.0f}",
+        ]
+        for system in cost_table(usage, dim=dim)
+    ]
     return header, rows
 
 
@@ -186,15 +211,6 @@ def format_share(value: float) -> str:
     return f"{value:.3f}".replace("0.", ".", 1) if abs(value) < 0.9995 else f"{value:.3f}"
 
 
-def format_percent(share: float | None) -> str:
-    """Return a share of something as a percentage; nothing if it is not known.
-
-    >>> format_percent(0.97251), format_percent(None)
-    ('97.3 %', '')
-    """
-    return "" if share is None else f"{share:.1%}".replace("%", " %")
-
-
 def format_p(p: float) -> str:
     """Return a p-value as papers print it.
 
@@ -204,16 +220,12 @@ def format_p(p: float) -> str:
     return "p < .001" if p < 0.001 else f"p = {format_share(p)}"
 
 
-def _cells(result: EvaluationResult, system: SystemResult) -> list[str]:
-    first, *others = system.metrics.values()
-    comparison = system.against_dense.get(result.metrics[0])
-    compared = ""
-    if comparison:
-        sign = "+" if comparison.difference > 0 else ""
-        compared = f"{sign}{format_share(comparison.difference)} ({format_p(comparison.p)})"
-    interval = f"{format_share(first.low)}–{format_share(first.high)}"
-    means = [format_share(metric.mean) for metric in others]
-    return [format_share(first.mean), interval, *means, compared]
+def format_interval(interval: Interval) -> tuple[str, str]:
+    """Return the mean, and the ends of the interval."""
+    return (
+        format_share(interval.mean),
+        f"{format_share(interval.low)}–{format_share(interval.high)}",
+    )
 
 
 def _align(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,11 +1,7 @@
 """Writes TREC run and qrels files, which other tools for measuring search read.
 
-In: a data set and rankings of its gallery. Out: files. A run has the line "query Q0 document rank
-score tag" for each ranked image, qrels have the line "query 0 document relevance" for each relevant
-one. A document is a path inside the data set, with white space and "%" escaped as in a URL. A query
+A document is a path inside the data set, with white space and "%" escaped as in a URL. A query
 without a relevant image has no line in qrels, so other tools leave it out of their means.
-
-Written here because ir-measures, which our tests read these files with, has no writer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +11,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidOption
 from bm25v.files import make_folder, replacing_file
 from bm25v.index.searcher import Ranked
 from bm25v.research.datasets import Dataset
@@ -28,8 +24,8 @@ def write_trec(
 
     The revisited benchmarks are refused, as qrels cannot express their junk images.
     """
-    if any(query.truth for query in dataset.queries):
-        raise WrongUse(
+    if dataset.is_revisited:
+        raise InvalidOption(
             f"{dataset.name} cannot be written as TREC files, because qrels cannot mark junk images"
         )
     make_folder(folder)
@@ -39,7 +35,6 @@ def write_trec(
 
 
 def _qrels(dataset: Dataset) -> Iterator[str]:
-    """Yield a line for every image of a query's class, except for the query itself."""
     by_label: dict[str, list[str]] = {}
     for item in dataset.gallery:
         by_label.setdefault(item.label, []).append(_name(dataset, item.path))
@@ -51,7 +46,6 @@ def _qrels(dataset: Dataset) -> Iterator[str]:
 
 
 def _run(dataset: Dataset, rankings: Sequence[Ranked], *, tag: str) -> Iterator[str]:
-    """Yield a line for every ranked image, except for the query itself."""
     names = [_name(dataset, item.path) for item in dataset.gallery]
     own_rows = dataset.own_rows.tolist()
     for query, own_row, ranked in zip(dataset.queries, own_rows, rankings, strict=True):

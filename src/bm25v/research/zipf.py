@@ -1,8 +1,4 @@
-"""`bm25v zipf`: how word frequencies are distributed, the paper's analysis in section 5.
-
-In: the document frequency of each word, or a gallery. Out: the exponent of a power law, how well it
-fits, and shares of frequent and rare words. Not this module's job: drawing (`plots`).
-"""
+"""How word frequencies are distributed: the paper's analysis in section 5."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,21 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.api import Gallery
-from bm25v.errors import EvaluationError, WrongUse
+from bm25v.errors import EvaluationError, InvalidOption
 from bm25v.gallery.rows import RowArray
 from bm25v.gallery.store import GalleryInfo
 from bm25v.index.bm25 import Statistics
 
 _FULL_ROWS = 10_000  # at most: more would not change a mean
 
-HEAD, TAIL, HIGH_IDF = 0.5, 0.1, 2.0
-
 
 @dataclass(frozen=True)
 class ZipfFit:
     """A power law fitted to the active words: those in at least one image."""
 
-    images: int
+    n_images: int
     df_r: NDArray[np.int64]  # document frequencies by rank, the most frequent word first
     alpha: float  # df is proportional to rank ** -alpha
     scale: float  # the fitted df at rank 1
@@ -38,24 +32,21 @@ class ZipfFit:
 
     @property
     def active_words(self) -> int:
-        """How many words are in at least one image."""
         return len(self.df_r)
 
     @property
     def fitted_df_r(self) -> NDArray[np.float64]:
-        """The document frequencies of the power law, by rank."""
         return np.asarray(self.scale * np.arange(1.0, self.active_words + 1) ** -self.alpha)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fit as plain values."""
         return {
-            "pictures": self.images,
+            "n_images": self.n_images,
             "alpha": self.alpha,
             "scale": self.scale,
             "r2": self.r2,
             "head": self.head,
             "tail": self.tail,
-            "telling": self.high_idf,
+            "share_idf_above_2": self.high_idf,
             "active": self.active_words,
             "df_by_rank": self.df_r.tolist(),
         }
@@ -71,33 +62,29 @@ def fit_zipf(df_v: NDArray[np.integer], images: int) -> ZipfFit:
     df_r = -np.sort(-df_v[df_v > 0].astype(np.int64))
     if len(df_r) < 2:
         raise EvaluationError(f"a power law needs at least 2 active words, not {len(df_r)}")
-    if df_r[0] > images:
-        raise EvaluationError(f"a word has df {df_r[0]:,}, but there are only {images:,} images")
     x, y = np.log(np.arange(1, len(df_r) + 1)), np.log(df_r)
     slope = ((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum()
     intercept = y.mean() - slope * x.mean()
     residual, variance = ((y - intercept - slope * x) ** 2).sum(), ((y - y.mean()) ** 2).sum()
     idf_r = Statistics(images, df_r, 0).idf(np.arange(len(df_r)))
     return ZipfFit(
-        images=images,
+        n_images=images,
         df_r=df_r,
         alpha=float(-slope),
         scale=float(np.exp(intercept)),
         r2=float(1 - residual / variance) if df_r[0] > df_r[-1] else 1.0,  # a flat line fits
-        head=float((df_r > HEAD * images).mean()),
-        tail=float((df_r < TAIL * images).mean()),
-        high_idf=float((idf_r > HIGH_IDF).mean()),
+        head=float((df_r > 0.5 * images).mean()),
+        tail=float((df_r < 0.1 * images).mean()),
+        high_idf=float((idf_r > 2.0).mean()),
     )
 
 
 @dataclass(frozen=True)
 class GalleryFrequencies:
-    """A gallery's description, the document frequency of each word, and a sample of full bags."""
-
     info: GalleryInfo
     df_v: NDArray[np.int64]
     dim: int  # width of a dense vector
-    full_rows: RowArray | None  # full bags of some of its images; None if it has none
+    full_rows: RowArray  # full bags of some of its images
 
     def fit_zipf(self) -> ZipfFit:
         """Fit a power law; errors name the gallery."""
@@ -108,18 +95,15 @@ class GalleryFrequencies:
 
 
 def read_frequencies(path: Path) -> GalleryFrequencies:
-    """Read the document frequencies of a gallery."""
     with Gallery.open(path) as gallery:
         info, snapshot = gallery.info(), gallery.store.snapshot()
     if not info.n_images:
-        raise WrongUse(f"the gallery {path} has no images: index some first")
+        raise InvalidOption(f"the gallery {path} has no images: index some first")
     df_v = snapshot.searcher.statistics.df_v
     if not df_v.any():
         raise EvaluationError(f"no image of the gallery {path} has a word to count")
-    full_rows = None
-    if snapshot.full_bags is not None:
-        rows = snapshot.rows
-        full_rows = snapshot.full_bags.rows[rows[:: -(-len(rows) // _FULL_ROWS)]]
+    rows = snapshot.rows
+    full_rows = snapshot.full_bags.rows[rows[:: -(-len(rows) // _FULL_ROWS)]]
     return GalleryFrequencies(info, df_v, snapshot.dense_ne.shape[1], full_rows)
 
 

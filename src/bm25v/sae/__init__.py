@@ -1,5 +1,1 @@
-"""Sparse auto-encoders: patch features → codes, the few active visual words of each patch.
-
-`model` encodes, with numpy only. `formats` reads auto-encoders that other projects trained. Not
-this package's job: training (`bm25v.training`), bags and vocabulary folders (`bm25v.vocabulary`).
-"""
+"""Sparse auto-encoders: `model` encodes patches, `formats` reads those of other projects."""

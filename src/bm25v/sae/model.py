@@ -1,7 +1,4 @@
-"""The TopK sparse auto-encoder: patch features → codes, and back. numpy only.
-
-Not this module's job: bags, training, the files of a vocabulary.
-"""
+"""The TopK sparse auto-encoder: patch features → codes, and back. numpy only."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-_BLOCK_VALUES = 16_000_000  # estimates held at once: 64 MB of float32
-_GATHERED_VALUES = 500_000  # weights copied at once: 2 MB, which stay in the cache
+BLOCK_VALUES = 16_000_000  # estimates held at once: 64 MB of float32
+GATHERED_VALUES = 500_000  # weights copied at once: 2 MB, which stay in the cache
 
 Floats = NDArray[np.float32]
 
@@ -61,7 +58,7 @@ class SparseAutoEncoder:
         patches_pd = np.ascontiguousarray(patches_pd, dtype=np.float32)
         shape = (len(patches_pd), min(self.k, self.n_words))
         codes = Codes(np.empty(shape, np.int32), np.empty(shape, np.float32))
-        rows = max(1, _BLOCK_VALUES // self.n_words)
+        rows = max(1, BLOCK_VALUES // self.n_words)
         for start in range(0, len(patches_pd), rows):
             block = slice(start, start + rows)
             codes.words_pk[block], codes.activations_pk[block] = self._encode(patches_pd[block])
@@ -130,7 +127,7 @@ class SparseAutoEncoder:
         else:
             columns_vd, at_n = self._columns_vd, word_n
         value_n = np.empty(len(word_n), np.float32)
-        step = max(1, _GATHERED_VALUES // self.patch_dim)
+        step = max(1, GATHERED_VALUES // self.patch_dim)
         for start in range(0, len(word_n), step):
             part = slice(start, start + step)
             # Each dot product of contiguous vectors is computed by itself.

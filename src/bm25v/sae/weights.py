@@ -1,8 +1,4 @@
-"""The four arrays of an auto-encoder, as files have them: checked, and folded into one formula.
-
-In: arrays, or their shapes. Out: a `SparseAutoEncoder`, by way of `Weights`. Vocabularies and the
-formats of other projects share these checks. Not this module's job: reading files.
-"""
+"""The four arrays of an auto-encoder, as files have them: checked, and folded into one formula."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,10 +8,11 @@ from typing import NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.errors import VocabularyError, WrongUse
+from bm25v.errors import InvalidOption, VocabularyError
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.schema import show_value
 
+TENSORS = ("W_enc", "b_enc", "W_dec", "b_dec")  # their usual names in files
 MAX_VALUES = 1 << 30  # of a matrix: 4 GB of float32
 
 Array = NDArray[np.float32]
@@ -33,18 +30,14 @@ def refuse(source: Path, problem: str, remedy: str) -> NoReturn:
 def take_tensors(
     source: Path, tensors: Mapping[str, T], *names: str, ignored: Iterable[str] = ()
 ) -> list[T]:
-    """Return the named tensors; raise an error if one is missing, or another one is there.
-
-    >>> take_tensors(Path("sae.pt"), {"b_dec": np.zeros(2)}, "b_dec")
-    [array([0., 0.])]
-    """
+    """Return the named tensors; raise an error if one is missing, or another one is there."""
     if missing := [name for name in names if name not in tensors]:
-        present = _list_names(sorted(tensors)) or "nothing"
+        present = list_names(sorted(tensors)) or "nothing"
         refuse(source, f"lacks {', '.join(missing)}", f"it contains {present}; save it again")
     if unknown := sorted(set(tensors) - set(names) - set(ignored)):
         refuse(
             source,
-            f"contains {_list_names(unknown)}, which a TopK auto-encoder does not have",
+            f"contains {list_names(unknown)}, which a TopK auto-encoder does not have",
             "only plain TopK auto-encoders can be read",
         )
     return [tensors[name] for name in names]
@@ -133,7 +126,7 @@ class Weights:
             refuse(self.source, problem, "give k (--k N)")
         n_words = self.w_enc_dv.shape[1]
         if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= n_words:
-            error = VocabularyError if requested_k is None else WrongUse
+            error = VocabularyError if requested_k is None else InvalidOption
             raise error(
                 f"{self.source}: k = {k!r} is not a number from 1 to {n_words}, the number of words"
             )
@@ -146,7 +139,7 @@ class Weights:
         )
 
 
-def _list_names(names: Sequence[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
     shown = [name if name.isprintable() and len(name) < 60 else show_value(name) for name in names]
     more = [f"{len(names) - _LISTED:,} more"] if len(names) > _LISTED else []
     return ", ".join(shown[:_LISTED] + more)

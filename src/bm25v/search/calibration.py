@@ -1,9 +1,8 @@
-"""A gallery in, what its own images reach when they search for each other out.
+"""What a gallery's own images reach when they search for each other.
 
 A hit is strong, fair or weak in comparison with that. A score says little by itself: galleries of
 one subject have higher scores than those of many. A sample of the stored images is searched for,
-each without itself and its copies. Not this module's job: when this is done (`bm25v.api`), and
-where it is stored (the catalogue).
+each without itself and its copies.
 """
 
 import numpy as np
@@ -16,12 +15,10 @@ from bm25v.search.embedded import GalleryView
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.engine import rank_rows
 from bm25v.search.filters import RowFilter
-from bm25v.search.matching import hybrid_factor
-from bm25v.search.query import Query
 
 MIN_IMAGES = 30  # of a gallery; of fewer, nothing can be said
 _SAMPLE = 200  # images that are searched for
-_CANDIDATES = 40  # the best hit is among them nearly always
+CANDIDATES = 40  # the best hit is among them nearly always
 _WEAK_QUANTILE = 0.03  # of the scores of best hits: below, a hit is weak
 _STRONG_QUANTILE = 0.25  # from there on, it is strong
 _CHANGED_SHARE = 0.1  # of the images: after so many changes, it is done again
@@ -30,7 +27,7 @@ _CHANGED_SHARE = 0.1  # of the images: after so many changes, it is done again
 def needs_calibration(snapshot: Snapshot) -> bool:
     """Return whether the gallery has changed much since it was calibrated."""
     n = snapshot.searcher.statistics.n
-    return snapshot.full_bags is not None and n >= MIN_IMAGES and has_changed(snapshot)
+    return n >= MIN_IMAGES and has_changed(snapshot)
 
 
 def has_changed(snapshot: Snapshot) -> bool:
@@ -38,7 +35,7 @@ def has_changed(snapshot: Snapshot) -> bool:
     n, state = snapshot.searcher.statistics.n, snapshot.state
     if state.calibration is None:
         return True
-    n_removed = (state.last_change or 0) - state.calibration.last_change
+    n_removed = state.last_change - state.calibration.last_change
     n_added = n - state.calibration.n_images + n_removed
     return n_added + n_removed > _CHANGED_SHARE * n
 
@@ -50,12 +47,11 @@ def calibrate(store: GalleryStore, snapshot: Snapshot) -> Calibration:
     snapshot.searcher.prepare_for(len(rows))
     scores = [_best_score(store, snapshot, row) for row in rows.tolist()]
     weak_below, strong_from = np.quantile(scores, (_WEAK_QUANTILE, _STRONG_QUANTILE)).tolist()
-    return Calibration(weak_below, strong_from, n, snapshot.state.last_change or 0)
+    return Calibration(weak_below, strong_from, n, snapshot.state.last_change)
 
 
 def _best_score(store: GalleryStore, snapshot: Snapshot, row: int) -> float:
     """Return the score of the best hit of a stored image, other than its copies."""
-    assert snapshot.full_bags is not None
     full_bag = snapshot.full_bags.full_bag(row)
     copies = store.catalog.copies_of(row, snapshot.state.generation)
     encoded = EncodedQuery(
@@ -63,8 +59,7 @@ def _best_score(store: GalleryStore, snapshot: Snapshot, row: int) -> float:
         "hybrid",
         row_filter=RowFilter(own=tuple(copy for copy in copies if copy < len(snapshot.bags))),
         dense_e=snapshot.dense_ne[row].astype(np.float32),
+        k=1,
+        candidates=CANDIDATES,
     )
-    query = Query(must=(0,), k=1, candidates=_CANDIDATES)  # its words are encoded already
-    view = GalleryView(snapshot)
-    factor = hybrid_factor(encoded, snapshot.full_bags.statistics, view.parameters)
-    return float(rank_rows(encoded, query, view, factor).scores.max(initial=0))
+    return float(rank_rows(encoded, GalleryView(snapshot)).scores.max(initial=0))

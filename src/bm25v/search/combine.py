@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.errors import WrongUse
+from bm25v.dense import normalise
+from bm25v.errors import InvalidQuery
 from bm25v.index.bm25 import WeightedWords
 from bm25v.search.query import Word
 from bm25v.vocabulary.bag import Bag
@@ -58,7 +59,6 @@ def combine_bags(
 def _shares(
     words: NDArray[np.int32], bags: Sequence[Bag], by_strength: bool
 ) -> NDArray[np.float64]:
-    """Return the share of the bags that have each word."""
     counts = np.zeros(len(words))
     for bag in bags:
         strongest = bag.tf.max(initial=0)
@@ -81,18 +81,13 @@ def combine_vectors(
     weighted = ((1.0, vectors), (LIKED_WEIGHT, liked), (-NEGATIVE_WEIGHT, negative))
     sum_e = sum(
         (
-            weight * np.mean([_normalise(vector_e) for vector_e in group], axis=0)
+            weight * np.mean([normalise(v.astype(np.float64)) for v in group], axis=0)
             for weight, group in weighted
             if len(group)
         ),
         start=np.float64(0),
     )
-    return _normalise(np.asarray(sum_e)).astype(np.float32)
-
-
-def _normalise(vector_e: NDArray[np.floating]) -> NDArray[np.float64]:
-    vector = vector_e.astype(np.float64)
-    return np.asarray(vector / max(float(np.linalg.norm(vector)), 1e-12))
+    return normalise(np.asarray(sum_e)).astype(np.float32)
 
 
 def apply_word_options(
@@ -136,9 +131,9 @@ def _check_word_options(
 ) -> None:
     for word in without:
         if word in must:
-            raise WrongUse(f"word {word} is both required (must) and excluded (without)")
+            raise InvalidQuery(f"word {word} is both required (must) and excluded (without)")
         if word in boost:
-            raise WrongUse(f"word {word} is excluded (without): it cannot be boosted")
+            raise InvalidQuery(f"word {word} is excluded (without): it cannot be boosted")
     for word, factor in boost.items():
         _check_factor(word, factor)
 
@@ -146,7 +141,7 @@ def _check_word_options(
 def _check_factor(word: Word, factor: Any) -> float:
     is_number = isinstance(factor, numbers.Real) and not isinstance(factor, bool)
     if not is_number or not abs(factor) <= MAX_BOOST:
-        raise WrongUse(
+        raise InvalidQuery(
             f"boost of word {word} by {factor!r}: give a number from {-MAX_BOOST:,.0f} to "
             f"{MAX_BOOST:,.0f}; 0 mutes the word"
         )

@@ -31,7 +31,6 @@ class ConceptTerm:
 
     @classmethod
     def of(cls, term: Term, concepts: Concepts) -> "ConceptTerm":
-        """Return the directions of a term."""
         columns = sorted({concepts.table.concepts[c].column for c in term.concepts})
         label = f"without {term.label}" if term.is_excluded else term.label
         return cls(

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from bm25v.search.encode import EncodedQuery
     from bm25v.search.filters import RowFilter
 
-DEFAULT_CANDIDATES = {"hybrid": 1000, "words": 1000, "two-stage": 200}
-
 Rows = NDArray[np.int64]
 T = TypeVar("T")
 
@@ -46,7 +44,7 @@ class Images(Vectors, Protocol):
     """Images of a collection in rows; of equal scores, that of the lower row comes first."""
 
     @property
-    def full_bags(self) -> FullBags | None:
+    def full_bags(self) -> FullBags:
         """Their full bags, with the statistics of the whole collection."""
 
     @property
@@ -116,12 +114,12 @@ class View(Protocol):
         """The statistics of the bags of the index."""
 
     @property
-    def full_statistics(self) -> Statistics | None:
-        """The statistics of full bags; None if there are none."""
+    def full_statistics(self) -> Statistics:
+        """The statistics of full bags."""
 
     @property
     def k_full(self) -> int:
-        """How many words a full bag has at most; 0 if there are none."""
+        """How many words a full bag has at most."""
 
     @property
     def calibration(self) -> Calibration | None:
@@ -137,13 +135,13 @@ class View(Protocol):
 
     def plan_filter(
         self, query: Query, must: tuple[int, ...], without: tuple[int, ...]
-    ) -> "tuple[RowFilter, list[str]]":
-        """Return what a query rules out, and notes about it."""
+    ) -> "RowFilter":
+        """Return what a query rules out."""
 
-    def find_candidates(self, encoded: "EncodedQuery", query: Query, factor: float) -> Found:
+    def find_candidates(self, encoded: "EncodedQuery") -> Found:
         """Return the images that the second stage orders; with scores if a first stage chose them.
 
-        Without scores, the best hits are among them. `factor` is that of BM25 in the final score.
+        Without scores, the best hits are among them.
         """
 
     def find_nearest(
@@ -157,7 +155,7 @@ class View(Protocol):
         """Return the n best of all allowed images by the cosine, or by the terms, best first."""
 
     def find_image(self, path: str) -> Found:
-        """Return one image by its path or id; raise `WrongUse` if there is none."""
+        """Return one image by its path or id; raise `InvalidQuery` if there is none."""
 
     def count_images(self, row_filter: "RowFilter") -> int:
         """Return how many images a filter allows."""
@@ -165,7 +163,7 @@ class View(Protocol):
     def find_best_coverage(self, encoded: "EncodedQuery") -> Coverage:
         """Return the allowed image that matches most of a query; there is at least one."""
 
-    def page_images(self, wanted: ImageFilter, offset: int, limit: int) -> ImagePage:
+    def page_images(self, image_filter: ImageFilter, offset: int, limit: int) -> ImagePage:
         """Return a part of the images that a filter selects, in an order that stays the same."""
 
     def count_folders(self, row_filter: "RowFilter") -> Mapping[str, int]:
@@ -223,15 +221,3 @@ class SearchEngine(Protocol):
 
     def read(self, function: Callable[[View], T]) -> T:
         """Return a function's value for the newest state."""
-
-
-def has_all_candidates(encoded: "EncodedQuery") -> bool:
-    """Return whether a mode orders all allowed images, without a first stage."""
-    return encoded.mode in ("dense", "concepts")
-
-
-def count_candidates(encoded: "EncodedQuery", query: Query) -> int:
-    """Return how many images the first stage passes to the second."""
-    if encoded.mode == "sparse" or has_all_candidates(encoded):
-        return query.offset + query.k
-    return max(query.k, query.candidates or DEFAULT_CANDIDATES[encoded.mode])

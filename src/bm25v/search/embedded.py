@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.backbones.text import TextTower
-from bm25v.display import count
 from bm25v.gallery.full_bags import FullBags
 from bm25v.gallery.records import Calibration, ImageRecord, Meta
 from bm25v.gallery.selection import ImageFilter, count_in_folders
@@ -29,8 +28,6 @@ from bm25v.search.contract import (
     Rows,
     T,
     View,
-    count_candidates,
-    has_all_candidates,
 )
 from bm25v.search.encode import EncodedQuery, encode_query
 from bm25v.search.engine import in_threads, search_encoded
@@ -63,102 +60,82 @@ class GalleryView:
 
     @property
     def parameters(self) -> Bm25Parameters:
-        """k1 and b."""
         return self.snapshot.searcher.parameters
 
     @property
     def statistics(self) -> Statistics:
-        """The statistics of the bags of the index."""
         return self.snapshot.searcher.statistics
 
     @property
-    def full_bags(self) -> FullBags | None:
-        """The full bags of all rows."""
+    def full_bags(self) -> FullBags:
         return self.snapshot.full_bags
 
     @property
-    def full_statistics(self) -> Statistics | None:
-        """The statistics of full bags; None if there are none."""
-        full_bags = self.snapshot.full_bags
-        return None if full_bags is None else full_bags.statistics
+    def full_statistics(self) -> Statistics:
+        return self.full_bags.statistics
 
     @property
     def k_full(self) -> int:
-        """How many words a full bag has at most; 0 if there are none."""
-        return 0 if self.full_bags is None else self.full_bags.k
+        return self.full_bags.k
 
     @property
     def calibration(self) -> Calibration | None:
-        """Which scores are weak and strong, if that is known."""
         return self.snapshot.state.calibration
 
     @property
     def largest_ranking(self) -> int:
-        """How many images are ordered at most to find the rank of one: all."""
         return self.statistics.n
 
     @property
     def is_compiled(self) -> bool:
-        """Whether an index has been built, which imported numba."""
         return self.snapshot.searcher.has_index
 
     def bag(self, row: int) -> Bag:
-        """Return the bag that the index has of a row."""
         return self.snapshot.bag(row)
 
     def index_bags(self, rows: Rows) -> tuple[NDArray[np.unsignedinteger], NDArray[np.uint16]]:
-        """Return the words and stored tf of the bags of some rows."""
         self.snapshot.check_bags(rows.tolist())
         bags = self.snapshot.bags[rows]
         return bags["words"], bags["tf"]
 
     def dense_vectors(self, rows: Rows) -> NDArray[np.float32]:
-        """Return the dense vectors of some rows."""
         return np.asarray(self.snapshot.dense_ne[rows], np.float32)
 
     def cosines(self, query_e: NDArray[np.float32], rows: Rows) -> NDArray[np.float32]:
-        """Return the cosine of a vector and each of some rows; -1 for a damaged vector."""
         cosines_c = cosines(self.snapshot.dense_ne, query_e, rows, compiled=self.is_compiled)
         return np.nan_to_num(cosines_c, copy=False, nan=-1.0)
 
     def term_scores(self, terms: Sequence[ConceptTerm], rows: Rows) -> NDArray[np.float64]:
-        """Return the logarithm of the probability of all terms in each of some rows."""
         known = self._known_terms  # other threads may set it meanwhile
         if known is not None and known[0] is terms:
             return known[1][rows]
         return sum_log_probabilities(terms, self, rows)
 
     def keys_of(self, rows: Rows) -> Sequence[Hashable]:
-        """Return what identifies the images: their rows."""
         keys: list[int] = rows.tolist()
         return keys
 
     def records_of(self, rows: Rows) -> dict[int, ImageRecord]:
-        """Return the catalogue's entries of some rows; without those removed meanwhile."""
         catalog = self._store.catalog
-        with catalog.transaction():
-            catalog.check_generation(self.snapshot.state.generation)
+        with catalog.transaction(self.snapshot.state.generation):
             return {record.row: record for record in catalog.with_rows(rows.tolist())}
 
-    def find_candidates(self, encoded: EncodedQuery, query: Query, factor: float) -> Found:
-        """Return the rows that the second stage orders, and the scores of the first stage."""
-        plan = self.plan_candidates(encoded, query)
+    def find_candidates(self, encoded: EncodedQuery) -> Found:
+        plan = self.plan_candidates(encoded)
         if not isinstance(plan, SearchRequest):
             return Found(self, plan)
         return self.accept(self.snapshot.searcher.search(plan.words, plan.k, among=plan.allowed_n))
 
-    def plan_candidates(self, encoded: EncodedQuery, query: Query) -> SearchRequest | Rows:
+    def plan_candidates(self, encoded: EncodedQuery) -> SearchRequest | Rows:
         """Return the first stage of a search, or all allowed rows if it needs none."""
-        flags = self._flag_rows(encoded, query.min_coverage)
-        n_candidates = count_candidates(encoded, query)
+        flags = self._flag_rows(encoded)
         n_allowed = self.statistics.n if flags is None else int(np.count_nonzero(flags))
-        is_all = encoded.uses_full_bags and n_allowed <= n_candidates
-        if is_all or has_all_candidates(encoded):
+        is_all = encoded.uses_full_bags and n_allowed <= encoded.n_candidates
+        if is_all or encoded.scoring.source == "all":
             return self.snapshot.rows if flags is None else np.flatnonzero(flags)
-        return SearchRequest(encoded.first_words, n_candidates, flags)
+        return SearchRequest(encoded.first_words, encoded.n_candidates, flags)
 
     def accept(self, ranked: Ranked) -> Found:
-        """Return what a first stage has found as candidates."""
         rows, scores = ranked
         return Found(self, rows[scores > 0], scores[scores > 0])
 
@@ -170,7 +147,6 @@ class GalleryView:
         dense_e: NDArray[np.float32] | None = None,
         terms: Sequence[ConceptTerm] = (),
     ) -> Found:
-        """Return the n best of all allowed images by the cosine, or by the terms, best first."""
         rows = self.snapshot.rows
         if row_filter:
             rows = np.flatnonzero(flag_rows(row_filter, self.snapshot))
@@ -184,56 +160,44 @@ class GalleryView:
         return Found(self, rows[top_positions(rows, scores, n)])
 
     def count_images(self, row_filter: RowFilter) -> int:
-        """Return how many images a filter allows."""
         return int(np.count_nonzero(flag_rows(row_filter, self.snapshot)))
 
     def paths_of(self, rows: Rows) -> list[str]:
-        """Return the paths or ids of some rows."""
         return self._store.catalog.paths_of(rows.tolist(), self.snapshot.state.generation)
 
     def find_image(self, path: str) -> Found:
-        """Return one image by its path or id; raise `WrongUse` if there is none."""
         row = self._store.find_image(path, self.snapshot).row
         return Found(self, np.array([row], dtype=np.int64))
 
     def plan_filter(
         self, query: Query, must: tuple[int, ...], without: tuple[int, ...]
-    ) -> tuple[RowFilter, list[str]]:
-        """Return what a query rules out, and notes about it."""
-        wanted, selected, notes = make_filter(query), None, []
-        if wanted:
-            selected, n_unknown = self._store.select_images(wanted, self.snapshot)
-            if n_unknown:
-                remedy = "`bm25v index` on their folders stores them"
-                unknown = f"{count(n_unknown, 'image')} without stored date and size"
-                notes.append(f"{unknown}: {remedy}")
-        return RowFilter(must, without, selected, self._find_own_rows(query)), notes
+    ) -> RowFilter:
+        image_filter = make_filter(query)
+        selected = self._store.select_rows(image_filter, self.snapshot) if image_filter else None
+        return RowFilter(must, without, selected, self._find_own_rows(query))
 
     def find_best_coverage(self, encoded: EncodedQuery) -> Coverage:
-        """Return the allowed image that matches most of a query."""
         rows = np.flatnonzero(flag_rows(encoded.row_filter, self.snapshot))
         coverage_r = self._coverages(encoded, rows)
         best = int(np.argmax(coverage_r))
         (path,) = self.paths_of(rows[[best]])
         return Coverage(float(coverage_r[best]), path)
 
-    def page_images(self, wanted: ImageFilter, offset: int, limit: int) -> ImagePage:
+    def page_images(self, image_filter: ImageFilter, offset: int, limit: int) -> ImagePage:
         """Return a part of the images that a filter selects, in the order they were added in."""
         rows = self.snapshot.rows
-        if wanted:
-            rows = self._store.select_images(wanted, self.snapshot).rows
+        if image_filter:
+            rows = self._store.select_rows(image_filter, self.snapshot)
         records = self.records_of(rows[offset : offset + limit])
         return ImagePage(list(records.values()), len(rows))
 
     def count_folders(self, row_filter: RowFilter) -> Mapping[str, int]:
-        """Return how many allowed images are in each folder and below it."""
         if not row_filter:
             return self._store.count_folders(self.snapshot)
         rows = np.flatnonzero(flag_rows(row_filter, self.snapshot))
         return count_in_folders(self.paths_of(rows))
 
     def find_with_words(self, words: Sequence[int], n: int, at_least: int) -> FoundByWord:
-        """Return for each word rows that have it, best first."""
         return FoundByWord(self, rank_rows(self.snapshot, words, n, at_least))
 
     def _find_own_rows(self, query: Query) -> tuple[int, ...]:
@@ -242,20 +206,19 @@ class GalleryView:
         if not paths and not contents:
             return ()
         catalog = self._store.catalog
-        with catalog.transaction():
-            catalog.check_generation(self.snapshot.state.generation)
+        with catalog.transaction(self.snapshot.state.generation):
             records = [catalog.at_path(self._store.resolve_path(path)) for path in paths]
             own = {record.row for record in records if record is not None}
             for content in contents:
                 own.update(catalog.rows_where("content = ?", content).tolist())
         return tuple(sorted(row for row in own if row < self.snapshot.state.n_rows))
 
-    def _flag_rows(self, query: EncodedQuery, min_coverage: float) -> Flags | None:
+    def _flag_rows(self, query: EncodedQuery) -> Flags | None:
         """Return which rows a query allows; None for all.
 
         The second stage compares the coverage of full bags with the minimum, not this function.
         """
-        min_coverage = 0 if query.uses_full_bags else min_coverage
+        min_coverage = 0 if query.uses_full_bags else query.min_coverage
         if not query.row_filter and min_coverage <= 0:
             return None
         flags = flag_rows(query.row_filter, self.snapshot)
@@ -265,8 +228,8 @@ class GalleryView:
         return flags
 
     def _coverages(self, encoded: EncodedQuery, rows: Rows) -> NDArray[np.float64]:
-        words = encoded.positive_words
-        if not encoded.uses_full_bags or self.full_bags is None:
+        words = encoded.covered_words
+        if not encoded.uses_full_bags:
             return coverages(self.snapshot.searcher, words)[rows]
         masses = self.full_bags.statistics.idf_masses(words)
         scores = score_full_bags(
@@ -288,49 +251,39 @@ class EmbeddedEngine:
 
     @property
     def location(self) -> str:
-        """The gallery's folder."""
         return str(self.gallery.path)
 
     @property
     def meta(self) -> Meta:
-        """Facts that never change."""
         return self.gallery.catalog.meta
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The vocabulary that its bags were made with."""
         return self.gallery.vocabulary
 
     @property
     def word_names(self) -> Mapping[int, str]:
-        """The names of words: those given in this gallery, else those of the vocabulary."""
         return self.gallery.word_names
 
     @property
     def own_names(self) -> Mapping[int, str]:
-        """The names that people gave in this gallery."""
         return self.gallery.names.current()
 
     @property
     def vocabulary_names(self) -> PhraseIndex:
-        """The names that the vocabulary gives to words, to be found in texts."""
         return self.gallery.vocabulary_names
 
     @property
     def text_tower(self) -> TextTower | None:
-        """The model that turns texts into vectors; None if there is none."""
         return self.gallery.text_tower
 
     def find_record(self, path: str) -> ImageRecord | None:
-        """Return the catalogue's entry for an image, by its path or id."""
         return self.gallery.catalog.at_path(self.gallery.resolve_path(path))
 
     def has_changed(self, path: str) -> bool:
-        """Return whether an image's file has other content than when it was indexed."""
         return self.gallery.has_changed(path)
 
     def info(self) -> GalleryInfo:
-        """Return facts about the gallery."""
         return self.gallery.info()
 
     def prepare_for(self, n_searches: int) -> None:
@@ -338,7 +291,6 @@ class EmbeddedEngine:
         self.gallery.snapshot().searcher.prepare_for(n_searches)
 
     def read(self, function: Callable[[View], T]) -> T:
-        """Return a function's value for the newest snapshot."""
         return self.gallery.read(lambda snapshot: function(GalleryView(snapshot, self.gallery)))
 
 
@@ -359,7 +311,7 @@ def search_together(
             lambda pairs: [encode_query(query, engine, view, given) for query, given in pairs],
             list(zip(queries, encodings, strict=True)),
         )
-        plans = [view.plan_candidates(*pair) for pair in zip(encoded, queries, strict=True)]
+        plans = list(map(view.plan_candidates, encoded))
         encoded_at = time.perf_counter()
         requests = [plan for plan in plans if isinstance(plan, SearchRequest)]
         ranked = iter(find_many(snapshot.searcher, requests))
@@ -369,8 +321,8 @@ def search_together(
             for plan in plans
         ]
         results = in_threads(
-            lambda parts: [search_encoded(e, q, engine, view, f) for e, q, f in parts],
-            list(zip(encoded, queries, found, strict=True)),
+            lambda pairs: [search_encoded(e, engine, view, f) for e, f in pairs],
+            list(zip(encoded, found, strict=True)),
         )
         times = {"encode": encoded_at - start, "sparse": found_at - encoded_at}
         ms = {stage: seconds / len(queries) * 1e3 for stage, seconds in times.items()}
@@ -389,7 +341,7 @@ def flag_rows(row_filter: RowFilter, snapshot: Snapshot) -> Flags:
     flags[list(row_filter.own)] = False
     for word in (*row_filter.must, *row_filter.without):
         rows = np.flatnonzero(flags)
-        flags[rows] = snapshot.have_word(word, rows) == (word in row_filter.must)
+        flags[rows] = snapshot.full_bags.have_word(word, rows) == (word in row_filter.must)
     return flags
 
 

@@ -1,26 +1,26 @@
-"""A query in, weighted words, filters and a dense vector out.
+"""Turns a query into what ranking needs: weighted words, filters and a dense vector.
 
 The images are encoded (`query_images`), names become words, a text is looked up (`text`), feedback
-is read from the collection; then all of them are combined (`combine`). Not this module's job:
-scores.
+is read from the collection; then all of them are combined (`combine`).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.backbones.text import has_text_tower
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidQuery
 from bm25v.index.bm25 import WeightedWords
 from bm25v.sae.model import Codes
 from bm25v.search.combine import apply_word_options, combine_bags, combine_vectors
 from bm25v.search.concepts import ConceptTerm
 from bm25v.search.contract import SearchEngine, View
 from bm25v.search.filters import RowFilter
-from bm25v.search.query import FULL_BAG_MODES, Mode, Query, Word
+from bm25v.search.query import Query, Word, make_filter
 from bm25v.search.query_images import (
     QueryPart,
     encode_image,
@@ -30,9 +30,10 @@ from bm25v.search.query_images import (
     resolve_region,
     to_part,
 )
-from bm25v.search.text import NO_TEXT, TextMeaning, interpret_text, n_nearest, share_words
+from bm25v.search.scoring import MODES, Mode, Scoring
+from bm25v.search.text import NO_TEXT, interpret_text, n_nearest, share_words
 from bm25v.vocabulary import Encoding, Vocabulary
-from bm25v.vocabulary.bag import Bag
+from bm25v.vocabulary.bag import FULL_WORDS, Bag
 from bm25v.vocabulary.names import check_word, find_word
 
 FIRST_WORDS = 32  # of a query that is scored in full bags: its strongest find the candidates
@@ -56,11 +57,27 @@ class EncodedQuery:
     understood: tuple[str, ...] = ()  # of a text
     not_understood: tuple[str, ...] = ()
     words_order: bool = True  # False: the words only describe the images nearest to a text
+    k_full: int = FULL_WORDS  # how many words an image of the gallery has at most
+    k: int = 10
+    offset: int = 0
+    candidates: int | None = None
+    min_coverage: float = 0.0
+    selected_by: str = ""  # folder, date and size that hits must have, for people
+
+    @property
+    def scoring(self) -> Scoring:
+        return MODES[self.mode]
 
     @property
     def uses_full_bags(self) -> bool:
-        """Whether `words` are scored in full bags, and not in the bags of the index."""
-        return self.mode in (*FULL_BAG_MODES, "concepts")
+        return self.scoring.bags == "full"
+
+    @property
+    def n_candidates(self) -> int:
+        """How many images the second stage orders."""
+        if not self.scoring.candidates:
+            return self.offset + self.k
+        return max(self.k, self.candidates or self.scoring.candidates)
 
     @property
     def first_words(self) -> WeightedWords:
@@ -69,8 +86,13 @@ class EncodedQuery:
 
     @property
     def positive_words(self) -> WeightedWords:
-        """The words with a weight above 0."""
         return self.words.select(np.flatnonzero(self.words.weights > 0))
+
+    @property
+    def covered_words(self) -> WeightedWords:
+        """The words that an image can have all of: the positive ones, or the strongest of them."""
+        words = self.positive_words
+        return words.strongest(self.k_full) if self.uses_full_bags else words
 
 
 def encode_query(
@@ -88,16 +110,13 @@ def encode_query(
     must = _find_words(query.must, names, vocabulary)
     without = _find_words(query.without, names, vocabulary)
     boost = _find_boosts(query.boost, names, vocabulary)
-    row_filter, notes = view.plan_filter(query, must, without)
-    notes += view.notes
-    if view.full_statistics is None and vocabulary.k_full != 0 and query.mode is None:
-        notes.append(
-            "an older bm25v made this gallery: `bm25v index` on its folders adds full bags, by "
-            "which hits are ordered better"
-        )
-    full = mode in FULL_BAG_MODES or (mode == "concepts" and view.full_statistics is not None)
-    liked = [read_stored_image(path, view, full) for path in query.like]
-    negative = [read_stored_image(path, view, full) for path in query.unlike]
+    row_filter, notes = view.plan_filter(query, must, without), [*view.notes]
+    full = MODES[mode].bags == "full"
+
+    def read(path: str) -> QueryPart:
+        return read_stored_image(path, view, full, query.query_words)
+
+    liked, negative = list(map(read, query.like)), list(map(read, query.unlike))
     query = resolve_region(query)
     parts, codes = encode_images(query, engine, view, encodings, full)
     text = NO_TEXT
@@ -112,7 +131,7 @@ def encode_query(
     for image in query.negative:
         stored = find_without_file(image, engine)
         if stored is not None:
-            negative.append(read_stored_image(stored, view, full))
+            negative.append(read(stored))
         else:
             encoding = encode_image(vocabulary, image)
             negative.append(to_part(encoding, query.query_words, full))
@@ -123,67 +142,43 @@ def encode_query(
         by_strength=full or query.query_words is not None,
     )
     words = apply_word_options(words, must=must, without=row_filter.without, boost=boost)
+    filter_by = make_filter(query)
+    options: dict[str, Any] = {
+        "row_filter": row_filter,
+        "boosted": tuple(boost),
+        "text": query.text,
+        "notes": tuple(notes),
+        "terms": text.terms,
+        "understood": text.understood,
+        "not_understood": text.not_understood,
+        "k_full": view.k_full,
+        "k": query.k,
+        "offset": query.offset,
+        "candidates": query.candidates,
+        "min_coverage": query.min_coverage,
+        "selected_by": filter_by.describe() if filter_by else "",
+    }
     if mode == "concepts" and text.terms:
-        return _encode_terms(text, words, row_filter, query, view, tuple(boost), notes)
+        # Without words, those that the best images share are shown beside the hits.
+        words_order = bool(len(words.words))
+        if not words_order:
+            nearest = view.find_nearest(n_nearest(view), row_filter, terms=text.terms)
+            words = combine_bags([_text_bag(share_words(view, nearest))])
+        return EncodedQuery(words, mode, no_dense=text.no_dense, words_order=words_order, **options)
     dense_e, no_dense = _combine_dense(parts, liked, negative)
     if query.mode is None and dense_e is None:
         mode = "words" if full else "sparse"
-    elif mode not in ("words", "sparse") and dense_e is None:
-        without_vector = "'words' or 'sparse'" if view.full_statistics is not None else "'sparse'"
-        without_vector = "'concepts'" if text.terms else without_vector
-        raise WrongUse(f"mode {mode!r}: {text.no_dense or no_dense}; use mode {without_vector}")
+    elif MODES[mode].cosine and dense_e is None:
+        without_vector = "'concepts'" if text.terms else "'words' or 'sparse'"
+        raise InvalidQuery(f"mode {mode!r}: {text.no_dense or no_dense}; use mode {without_vector}")
     return EncodedQuery(
         words,
         mode,
-        row_filter=row_filter,
-        boosted=tuple(boost),
         dense_e=dense_e,
         no_dense=no_dense,
         codes=tuple(codes),
-        text=query.text,
-        notes=tuple(notes),
         is_plain=full and dense_e is not None and _is_plain(query),
-        terms=text.terms,
-        understood=text.understood,
-        not_understood=text.not_understood,
-    )
-
-
-def _encode_terms(
-    text: TextMeaning,
-    words: WeightedWords,
-    row_filter: RowFilter,
-    query: Query,
-    view: View,
-    boosted: tuple[int, ...],
-    notes: list[str],
-) -> EncodedQuery:
-    """Return a query that is ordered by the concepts of a text.
-
-    Words count if some were given by name or by options; otherwise those that the best images share
-    are shown beside the hits.
-    """
-    has_words = bool(len(words.words))
-    if (has_words or query.min_coverage) and view.full_statistics is None:
-        raise WrongUse(
-            "a text together with words or a minimum coverage needs full bags, which this gallery "
-            "does not have: `bm25v index` on its folders adds them"
-        )
-    if not has_words:
-        nearest = view.find_nearest(n_nearest(view), row_filter, terms=text.terms)
-        words = combine_bags([_text_bag(share_words(view, nearest))])
-    return EncodedQuery(
-        words,
-        "concepts",
-        row_filter=row_filter,
-        boosted=boosted,
-        no_dense=text.no_dense,
-        text=query.text,
-        notes=tuple(notes),
-        terms=text.terms,
-        understood=text.understood,
-        not_understood=text.not_understood,
-        words_order=has_words,
+        **options,
     )
 
 
@@ -192,27 +187,19 @@ def plan_mode(query: Query, engine: SearchEngine, view: View) -> Mode:
     vocabulary, is_text_only = engine.vocabulary, not (query.images or query.like)
     if query.mode == "concepts":
         if query.text is None or not is_text_only:
-            raise WrongUse("mode 'concepts' orders by a text alone: give one, without images")
+            raise InvalidQuery("mode 'concepts' orders by a text alone: give one, without images")
         if vocabulary.concepts is None:
-            raise WrongUse(
-                f"mode 'concepts': the vocabulary {vocabulary.name} has no concepts; `bm25v "
-                "vocabulary concepts` adds them"
+            raise InvalidQuery(
+                f"mode 'concepts': the vocabulary {vocabulary.name} has no concepts; the default "
+                "vocabulary has"
             )
-    if query.mode in FULL_BAG_MODES and view.full_statistics is None:
-        raise WrongUse(
-            f"mode {query.mode!r}: {engine.location} has no full bags; `bm25v index` on its "
-            "folders adds them"
-        )
     if query.mode is not None:
         return query.mode
     if query.text is not None and has_text_tower(engine.vocabulary.backbone_name):
-        by_words: Mode = "sparse" if view.full_statistics is None else "words"
-        return by_words if query.boost else "dense"
+        return "words" if query.boost else "dense"
     if query.text is not None and is_text_only and vocabulary.concepts is not None:
         return "concepts"
-    if view.full_statistics is not None:
-        return "hybrid"
-    return "sparse" if query.boost else "two-stage"  # the cosine would ignore the boost
+    return "hybrid"
 
 
 def _is_plain(query: Query) -> bool:
@@ -232,7 +219,7 @@ def _find_word(word: Word, names: Mapping[int, str], vocabulary: Vocabulary) -> 
     if isinstance(word, str):
         return find_word(word, names, vocabulary.n_words)
     if isinstance(word, bool) or not isinstance(word, int | np.integer):
-        raise WrongUse(f"{word!r} is not a word: give its number or its name")
+        raise InvalidQuery(f"{word!r} is not a word: give its number or its name")
     return check_word(int(word), vocabulary.n_words)
 
 
@@ -243,7 +230,7 @@ def _find_boosts(
     for given, factor in boost.items():
         word = _find_word(given, names, vocabulary)
         if word in factors:
-            raise WrongUse(f"word {word} is boosted twice: give one factor")
+            raise InvalidQuery(f"word {word} is boosted twice: give one factor")
         factors[word] = factor
     return factors
 

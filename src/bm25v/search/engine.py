@@ -10,23 +10,24 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from bm25v.index.searcher import top_positions
-from bm25v.search.contract import DEFAULT_CANDIDATES, Found, Images, SearchEngine, View
+from bm25v.search.contract import Found, Images, SearchEngine, View
 from bm25v.search.encode import EncodedQuery, encode_query
 from bm25v.search.filters import covers_enough, explain_no_match
-from bm25v.search.matching import Matcher, concept_weight
+from bm25v.search.matching import Matcher, words_factor
 from bm25v.search.query import Query, StoredImage
 from bm25v.search.query_images import encode_batch
 from bm25v.search.ranking import score_full_bags
 from bm25v.search.results import Hit, Match, Results
-from bm25v.threads import available_cpus
+from bm25v.search.scoring import MODES
+from bm25v.threads import available_cpus, one_blas_thread
 from bm25v.vocabulary import Encoding
 
 T = TypeVar("T")
@@ -45,7 +46,7 @@ class RankedRows(NamedTuple):
     ms: dict[str, float]
 
 
-class Standing(NamedTuple):
+class Ranking(NamedTuple):
     """The rank of an image in a search, and what it is compared with."""
 
     rank: int
@@ -68,7 +69,7 @@ def search(
         load_ms = (start_encoding - start) * 1e3
         encoded = encode_query(query, engine, view, encodings)
         encode_ms = (time.perf_counter() - start_encoding) * 1e3
-        results = search_encoded(encoded, query, engine, view)
+        results = search_encoded(encoded, engine, view)
         return replace(results, ms={"load": load_ms, "encode": encode_ms} | results.ms)
 
     return engine.read(search_view)
@@ -95,21 +96,17 @@ def in_threads(
 ) -> list[R]:
     """Apply a function to parts of some values on all CPUs; return its results in their order."""
     parts = [values[start : start + size] for start in range(0, len(values), size)]
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(available_cpus()) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(available_cpus()) as pool:
         return list(chain.from_iterable(pool.map(function, parts)))
 
 
 def search_encoded(
-    encoded: EncodedQuery,
-    query: Query,
-    engine: SearchEngine,
-    view: View,
-    found: Found | None = None,
+    encoded: EncodedQuery, engine: SearchEngine, view: View, found: Found | None = None
 ) -> Results:
     """Return the hits of a query that is encoded already; `found` are its candidates, if known."""
     names = engine.word_names
     matcher = Matcher(encoded, view, names)
-    ranked = rank_rows(encoded, query, view, matcher.sparse_factor, found)
+    ranked = rank_rows(encoded, view, found, sparse_factor=matcher.sparse_factor)
     images, rows = ranked.images, ranked.rows
     cosines = ranked.cosines
     if cosines is None:
@@ -118,7 +115,7 @@ def search_encoded(
     hits = tuple(
         Hit(**vars(match), rank=rank, first_rank=first_rank)
         for rank, (match, first_rank) in enumerate(
-            zip(matches, ranked.first_ranks, strict=True), start=query.offset + 1
+            zip(matches, ranked.first_ranks, strict=True), start=encoded.offset + 1
         )
     )
     return Results(
@@ -126,9 +123,9 @@ def search_encoded(
         hits=hits,
         ms=ranked.ms,
         query=matcher.query_words(),
-        no_match=None if hits else explain_no_match(encoded, query, view, names),
+        no_match=None if hits else explain_no_match(encoded, view, names),
         notes=matcher.notes(),
-        sparse_factor=matcher.sparse_factor if encoded.mode in ("hybrid", "concepts") else None,
+        sparse_factor=matcher.sparse_factor if encoded.scoring.is_sum else None,
         candidates=ranked.n_candidates,
         understood=encoded.understood,
         not_understood=encoded.not_understood,
@@ -136,8 +133,6 @@ def search_encoded(
 
 
 def match_path(engine: SearchEngine, query: Query, path: str) -> Match:
-    """Return how one image of the collection compares with a query."""
-
     def match_view(view: View) -> Match:
         encoded = encode_query(query, engine, view)
         matcher = Matcher(encoded, view, engine.word_names)
@@ -153,36 +148,31 @@ def match_image(encoded: EncodedQuery, matcher: Matcher, found: Found) -> Match:
     return match
 
 
-def find_standings(
-    encoded: EncodedQuery,
-    query: Query,
-    view: View,
-    images: Sequence[Found],
-    sparse_factor: float,
-) -> list[Standing | None]:
+def find_rankings(
+    encoded: EncodedQuery, view: View, images: Sequence[Found]
+) -> list[Ranking | None]:
     """Return the rank of each image in a search; None if it is not among what the search orders."""
-    n_default = DEFAULT_CANDIDATES.get(encoded.mode, view.largest_ranking)
-    n_ordered = max(query.k, query.candidates or n_default)
-    everything = replace(query, k=max(n_ordered, 1), offset=0)
-    ranked = rank_rows(encoded, everything, view, sparse_factor)
+    n_default = encoded.scoring.candidates or view.largest_ranking
+    n_ordered = max(encoded.k, encoded.candidates or n_default, 1)
+    ranked = rank_rows(replace(encoded, k=n_ordered, offset=0), view)
     keys = ranked.images.keys_of(ranked.rows)
     positions = {key: position for position, key in enumerate(keys)}
-    is_sum = encoded.mode == "hybrid"
-    standings = []
+    is_sum = encoded.scoring.is_sum
+    rankings = []
     for found in images:
         position = positions.get(found.images.keys_of(found.rows)[0])
-        standings.append(None if position is None else _compare(ranked, position, is_sum))
-    return standings
+        rankings.append(None if position is None else _compare(ranked, position, is_sum))
+    return rankings
 
 
-def _compare(ranked: RankedRows, position: int, is_sum: bool) -> Standing:
+def _compare(ranked: RankedRows, position: int, is_sum: bool) -> Ranking:
     scores, cosines = ranked.scores, ranked.cosines
     by_similarity = by_words = None
     if is_sum and cosines is not None:
         words = scores - cosines
         by_similarity = 1 + int(np.count_nonzero(cosines > cosines[position]))
         by_words = 1 + int(np.count_nonzero(words > words[position]))
-    return Standing(
+    return Ranking(
         position + 1,
         len(scores),
         float(scores[position - 1]) if position else None,
@@ -194,36 +184,38 @@ def _compare(ranked: RankedRows, position: int, is_sum: bool) -> Standing:
 
 def rank_rows(
     encoded: EncodedQuery,
-    query: Query,
     view: View,
-    sparse_factor: float,
     found: Found | None = None,
+    *,
+    sparse_factor: float | None = None,
 ) -> RankedRows:
-    """Return the best k rows: first stage by the words of the index, second stage by mode."""
+    """Return the best k rows: first stage by the words of the index, second stage by mode.
+
+    `found` are the candidates and `sparse_factor` the factor of BM25, if they are known.
+    """
     start = time.perf_counter()
     if found is None:
-        found = view.find_candidates(encoded, query, sparse_factor)
+        found = view.find_candidates(encoded)
     images, rows, first_scores = found
     first_stage_end = time.perf_counter()
+    scoring = encoded.scoring
     kept = np.arange(len(rows))
+    scores: NDArray[np.floating] = np.zeros(len(rows))
     similarities = None
-    if encoded.mode == "sparse" and first_scores is not None:
-        scores: NDArray[np.floating] = first_scores
-    elif encoded.mode == "concepts":
-        scores = np.zeros(len(rows))
-        if encoded.words_order or query.min_coverage > 0:
-            bm25, kept = _score_by_words(encoded, query, images, view, rows)
-            scores = sparse_factor * bm25
-    elif encoded.mode == "words":
-        scores, kept = _score_by_words(encoded, query, images, view, rows)
-    else:
+    if scoring.by_words_alone and scoring.bags == "index" and first_scores is not None:
+        scores = first_scores
+    if scoring.cosine:
         scores = similarities = _dense_scores(images, encoded, rows)
-        if encoded.mode == "hybrid":
-            bm25, kept = _score_by_words(encoded, query, images, view, rows)
-            scores = similarities + sparse_factor * bm25
+    if scoring.bags == "full" and (encoded.words_order or encoded.min_coverage > 0):
+        if sparse_factor is None:
+            sparse_factor = words_factor(encoded, view.full_statistics, view.parameters)
+        bm25, kept = _score_by_words(encoded, images, view, rows)
+        scores = scores + sparse_factor * bm25
     if encoded.terms:
-        scores = scores + concept_weight(encoded.mode) * images.term_scores(encoded.terms, rows)
-    best = kept[top_positions(rows[kept], scores[kept], query.offset + query.k)[query.offset :]]
+        scores = scores + scoring.terms * images.term_scores(encoded.terms, rows)
+    best = kept[
+        top_positions(rows[kept], scores[kept], encoded.offset + encoded.k)[encoded.offset :]
+    ]
     ms = {
         "sparse": (first_stage_end - start) * 1e3,
         "rerank": (time.perf_counter() - first_stage_end) * 1e3,
@@ -241,17 +233,17 @@ def rank_rows(
 
 
 def _score_by_words(
-    encoded: EncodedQuery, query: Query, images: Images, view: View, rows: NDArray[np.int64]
+    encoded: EncodedQuery, images: Images, view: View, rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return the BM25 scores of full bags, and the positions of the rows that may be hits."""
-    assert images.full_bags is not None
-    bm25, shared_mass = score_full_bags(
-        images.full_bags, encoded.words, rows, view.parameters, compiled=images.is_compiled
-    )
-    is_hit = bm25 > 0 if encoded.mode == "words" else np.ones(len(rows), dtype=bool)
-    if query.min_coverage > 0:
-        masses = images.full_bags.statistics.idf_masses(encoded.positive_words)
-        is_hit &= covers_enough(shared_mass / (float(masses.sum()) or 1.0), query.min_coverage)
+    score = partial(score_full_bags, images.full_bags, compiled=images.is_compiled)
+    bm25 = score(encoded.words, rows, view.parameters).bm25
+    is_hit = bm25 > 0 if encoded.scoring.by_words_alone else np.ones(len(rows), dtype=bool)
+    if encoded.min_coverage > 0:
+        words = encoded.covered_words
+        masses = images.full_bags.statistics.idf_masses(words)
+        shared_mass = score(words, rows, view.parameters).shared_mass
+        is_hit &= covers_enough(shared_mass / (float(masses.sum()) or 1.0), encoded.min_coverage)
     return bm25, np.flatnonzero(is_hit)
 
 
@@ -260,7 +252,7 @@ def _load_models(engine: SearchEngine, query: Query) -> None:
     images = (*query.images, *query.negative)
     if not all(isinstance(image, Encoding | StoredImage) for image in images):
         engine.vocabulary.backbone.load_weights()
-    if query.text is not None and query.mode not in ("sparse", "words", "concepts"):
+    if query.text is not None and (query.mode is None or MODES[query.mode].cosine):
         engine.text_tower  # noqa: B018 - loads it
 
 

@@ -19,7 +19,7 @@ from bm25v.errors import ImageError
 from bm25v.gallery.file_state import has_size_and_time, hash_image, read_file_state
 from bm25v.index.bm25 import Statistics
 from bm25v.search.contract import SearchEngine, View
-from bm25v.search.query import Query, ReadImage, StoredImage, list_images, make_filter
+from bm25v.search.query import Query, ReadImage, StoredImage, list_images
 from bm25v.vocabulary import Encoding
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ class RowFilter:
 
 
 def list_paths_of(query: Query) -> list[str]:
-    """Return the paths and ids of the query's own images, to be left out of the hits."""
     if query.include_query:
         return []
     images = (image for image in list_images(query) if not isinstance(image, Encoding))
@@ -52,7 +51,6 @@ def list_paths_of(query: Query) -> list[str]:
 
 
 def find_contents(query: Query, engine: SearchEngine) -> set[bytes]:
-    """Return the hashes of the query's own images, which copies of them have too."""
     if query.include_query:
         return set()
     contents = {_find_content(image, engine) for image in list_images(query)}
@@ -64,27 +62,28 @@ def covers_enough(coverage: NDArray[np.float64], min_coverage: float) -> NDArray
     return coverage >= min_coverage - _ROUNDING
 
 
-def explain_no_match(encoded: "EncodedQuery", query: Query, view: View, names: Names) -> str:
+def explain_no_match(encoded: "EncodedQuery", view: View, names: Names) -> str:
     """Return the reason why a search has no hits."""
     words, row_filter = encoded.positive_words, encoded.row_filter
     if view.statistics.n == 0:
         return "the gallery has no images"
-    if query.offset:
-        return f"there are no more hits after the first {query.offset:,}"
-    condition = _describe_filters(row_filter, query, names)
+    if encoded.offset:
+        return f"there are no more hits after the first {encoded.offset:,}"
+    words_condition = _describe_words(row_filter, names)
+    condition = f" {encoded.selected_by}" if encoded.selected_by else ""
+    condition += f" that {words_condition}" if words_condition else ""
     if not view.count_images(row_filter):
         if view.count_images(replace(row_filter, own=())):
             return f"there is no other image{condition} than those of the query"
-        statistics = view.full_statistics or view.statistics
-        return _explain_filters(row_filter, condition, statistics, names)
+        return _explain_filters(row_filter, condition, view.full_statistics, names)
     if not len(words.words):
         return "the query has no words: the image has none, or all are muted"
     best = view.find_best_coverage(encoded)
     if best.share <= 0:
         return f"0 of {count(len(words.words), 'word')} shared with any image{condition}"
-    if best.share < query.min_coverage:
+    if best.share < encoded.min_coverage:
         closest = f"the best has {best.share:.2f}: {display_path(best.path)}"
-        return f"no image{condition} reaches a coverage of {query.min_coverage:g} ({closest})"
+        return f"no image{condition} reaches a coverage of {encoded.min_coverage:g} ({closest})"
     return "in every image, the words that count against it outweigh those that count for it"
 
 
@@ -114,13 +113,6 @@ def _explain_filters(
     if not row_filter.must:
         return f"every image has {_list_words(row_filter.without, names, 'or')}"
     return f"no image {_describe_words(row_filter, names)}"
-
-
-def _describe_filters(row_filter: RowFilter, query: Query, names: Names) -> str:
-    """Return what images must be, have and not have, to follow "image"."""
-    wanted = make_filter(query)
-    words = _describe_words(row_filter, names)
-    return (f" {wanted.describe()}" if wanted else "") + (f" that {words}" if words else "")
 
 
 def _describe_words(row_filter: RowFilter, names: Names) -> str:

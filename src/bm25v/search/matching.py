@@ -18,39 +18,35 @@ from bm25v.search.contract import Images, Rows, View
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.filters import Names
 from bm25v.search.results import (
-    CONCEPT_WEIGHT,
-    TEXT_MODES,
     ConceptPart,
     Match,
     MatchWords,
     QueryWord,
     Strength,
 )
+from bm25v.search.scoring import MODES
 from bm25v.vocabulary.bag import SCALE
 
-TEXT_WORDS_WEIGHT = 5.0  # of named words beside concepts, as a share of the highest possible score
-HYBRID_WEIGHT = 1.5  # of BM25, as a share of the query's highest possible score, in hybrid mode
 
-
-def hybrid_factor(
+def words_factor(
     query: EncodedQuery,
     statistics: Statistics,
     parameters: Bm25Parameters,
-    weight: float = HYBRID_WEIGHT,
+    *,
+    weight: float | None = None,
 ) -> float:
-    """Return the factor of BM25 in the score of a hybrid search; `Matcher` has the same."""
-    masses = statistics.idf_masses(query.positive_words)
-    return _hybrid_factor(weight, sum(masses.tolist()), parameters)
-
-
-def _hybrid_factor(weight: float, mass: float, parameters: Bm25Parameters) -> float:
-    """Return a factor that makes BM25 a share of the highest score that a query can reach."""
-    return weight / (parameters.largest_saturation * mass or 1.0)
-
-
-def concept_weight(mode: str) -> float:
-    """Return the factor of the logarithm of a probability in the scores of a mode."""
-    return 1.0 if mode in TEXT_MODES else CONCEPT_WEIGHT
+    """Return the factor of BM25 in the scores of a query; `weight` is that of its mode."""
+    scoring, words = query.scoring, query.words
+    if not scoring.words or not query.words_order:
+        return 0.0
+    if scoring.by_words_alone:
+        return scoring.words
+    if scoring.cosine:
+        highest = sum(statistics.idf_masses(query.positive_words).tolist())
+    else:
+        highest = float((np.abs(words.weights) * statistics.idf(words.words)).sum())
+    weight = scoring.words if weight is None else weight
+    return weight / (parameters.largest_saturation * highest or 1.0)
 
 
 class Matcher:
@@ -58,35 +54,23 @@ class Matcher:
 
     def __init__(self, query: EncodedQuery, view: View, names: Names) -> None:
         self._query, self._names, self._calibration = query, names, view.calibration
-        self._n_with_word_v = (view.full_statistics or view.statistics).df_v
+        self._n_with_word_v = view.full_statistics.df_v
         self._parameters = view.parameters
-        self._statistics = view.statistics
-        if query.uses_full_bags and view.full_statistics is not None:
-            self._statistics = view.full_statistics
+        self._statistics = view.full_statistics if query.uses_full_bags else view.statistics
         words = query.words
         self._masses = np.where(words.weights > 0, self._statistics.idf_masses(words), 0.0)
-        self._total_mass = sum(self._masses.tolist())
+        self.sparse_factor = words_factor(query, self._statistics, self._parameters)
+        is_covered = np.isin(words.words, query.covered_words.words)
+        self._covered_masses = np.where(is_covered, self._masses, 0.0)
+        self._covered_mass = sum(self._covered_masses.tolist())
         # The images that the gallery was calibrated with had no more words than a full bag.
-        n_judged = view.k_full if query.is_plain and view.full_statistics is not None else 0
+        n_judged = view.k_full if query.is_plain else 0
         self._is_judged = np.isin(words.words, words.strongest(n_judged).words)
         self._judged_mass = float(self._masses[self._is_judged].sum())
         self._query_words = self._list_words()
 
-    @property
-    def sparse_factor(self) -> float:
-        """The factor of BM25 in the score."""
-        if self._query.mode == "hybrid":
-            return _hybrid_factor(HYBRID_WEIGHT, self._total_mass, self._parameters)
-        if self._query.mode == "concepts" and self._query.words_order:
-            words = self._query.words
-            masses = np.abs(words.weights) * self._statistics.idf(words.words)
-            highest = self._parameters.largest_saturation * float(masses.sum())
-            return TEXT_WORDS_WEIGHT / (highest or 1.0)
-        return 1.0 if self._query.mode in ("words", "sparse") else 0.0
-
     def match(self, images: Images, rows: Rows, cosines: Sequence[float]) -> list[Match]:
-        """Return how some images compare with the query."""
-        if self._query.uses_full_bags and images.full_bags is not None:
+        if self._query.uses_full_bags:
             images.full_bags.check(rows.tolist())
             words_nk, tf_nk = images.full_bags.read_words(rows)
         else:
@@ -94,19 +78,19 @@ class Matcher:
         n, statistics, factor = len(rows), self._statistics, self.sparse_factor
         shared = contributions(self._query.words, words_nk, tf_nk, statistics, self._parameters)
         sparse = shared.sum_by_bag(shared.values, n)
-        shared_masses = shared.sum_by_bag(self._masses[shared.positions], n)
+        shared_masses = shared.sum_by_bag(self._covered_masses[shared.positions], n)
         strengths = self._judge(np.array(cosines), shared)
         columns = (
             images.paths_of(rows),
             cosines,
             sparse.tolist(),
             strengths,
-            (shared_masses / (self._total_mass or 1.0)).tolist(),
+            (shared_masses / (self._covered_mass or 1.0)).tolist(),
             (tf_nk.sum(axis=1, dtype=np.int64) / SCALE).tolist(),
             self._match_terms(images, rows),
             pairwise(np.searchsorted(shared.bags, np.arange(n + 1)).tolist()),
         )
-        counts_cosine = self._query.mode not in ("words", "sparse", "concepts")
+        counts_cosine = self._query.scoring.cosine > 0
         return [
             Match(
                 path=path,
@@ -131,8 +115,7 @@ class Matcher:
         ]
 
     def _match_terms(self, images: Images, rows: Rows) -> list[tuple[ConceptPart, ...]]:
-        """Return what each term adds, for each image."""
-        weight = concept_weight(self._query.mode)
+        weight = self._query.scoring.terms
         columns = [term.log_probabilities(images, rows).tolist() for term in self._query.terms]
         labels = [term.label for term in self._query.terms]
         return [
@@ -161,7 +144,7 @@ class Matcher:
         judged = np.where(self._is_judged[shared.positions], shared.values, 0.0)
         highest = self._parameters.largest_saturation * self._judged_mass or 1.0
         shares_n = shared.sum_by_bag(judged, len(cosines_n)) / highest
-        scores = (cosines_n + HYBRID_WEIGHT * shares_n).tolist()
+        scores = (cosines_n + MODES["hybrid"].words * shares_n).tolist()
         weak_below, strong_from = self._calibration.weak_below, self._calibration.strong_from
         return [
             "weak" if score < weak_below else "strong" if score >= strong_from else "fair"
@@ -183,7 +166,6 @@ class Matcher:
         return list(map(QueryWord, words.tolist(), names, *columns))
 
     def notes(self) -> tuple[str, ...]:
-        """Return what the user should know: the meaning of a text, options without effect."""
         return self._query.notes + tuple(
             f"no image has {word_label(word, self._names.get(word))}: {effect}"
             for words, effect in (

@@ -1,29 +1,23 @@
-"""What a person asks for: `Query` carries every option of a search, checked.
-
-In: options as people write them. Out: a `Query`, which `encode` turns into words and a vector. Not
-this module's job: reading images, and finding out which word a name means.
-"""
+"""`Query` carries every option of a search, checked."""
 
 import numbers
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict, Unpack, get_args
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidQuery
 from bm25v.gallery.file_state import check_path
 from bm25v.gallery.selection import ImageFilter, Period, Size
 from bm25v.images import ImageInput, Source, read_input
 from bm25v.search.regions import Region
+from bm25v.search.scoring import MODES, Mode
 from bm25v.vocabulary import Encoding
 
-Mode = Literal["hybrid", "words", "two-stage", "sparse", "dense", "concepts"]
-IMAGE_MODES: tuple[Mode, ...] = ("hybrid", "words", "two-stage", "sparse", "dense")  # not of texts
-FULL_BAG_MODES = ("hybrid", "words")  # BM25 over full bags orders the candidates
 Path = str | os.PathLike[str]
 
 
@@ -92,9 +86,10 @@ class Query:
     like, unlike: images of the gallery, as feedback on hits. Words of the liked ones count for an
         image, by three quarters; words of the unliked ones count against it, by half.
     query_words: search with this many words of each image, weighted by the square root of their
-        strength. By default, all words in modes "hybrid" and "words"; in the other modes those
-        that the index has of an image, each with weight 1.
-    min_coverage: the smallest share of the query's IDF mass that a hit must match.
+        strength; of an image that is stored, as many as are stored. By default, all words in modes
+        "hybrid" and "words"; in the other modes those of the index, each with weight 1.
+    min_coverage: the smallest coverage that a hit must have: the share of the query's IDF mass that
+        it matches. A query may have more words than a stored image; its strongest ones count.
     folder: only images in this folder, or in one of several; or whose path matches a pattern:
         `*` stands for any characters of one name, `**` for any folders, `?` for one character. A
         pattern without a slash, such as "*.png", stands for names in any folder.
@@ -112,8 +107,7 @@ class Query:
         candidates, which BM25 over the few words of the index finds. "sparse": BM25 over the words
         of the index alone; "dense": the cosine of all images; "concepts": the probability that an
         image shows what a text names. By default hybrid; words if the query has no dense vector;
-        for a text alone, dense if it has a vector, else concepts. A gallery of an older version
-        that has no full bags: two-stage, or sparse.
+        for a text alone, dense if it has a vector, else concepts.
     candidates: how many images the first stage passes to the second. By default 1,000 in modes
         "hybrid" and "words", and 200 in mode "two-stage".
 
@@ -132,7 +126,7 @@ class Query:
     unlike: tuple[str, ...] = ()
     query_words: int | None = None
     min_coverage: float = 0.0
-    folder: Path | Iterable[Path] | None = None
+    folder: tuple[str, ...] | None = None
     date: Period | None = None
     min_size: Size | None = None
     max_size: Size | None = None
@@ -155,36 +149,37 @@ class Query:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_opened_from", _file_names(self.images))
-        make_filter(self)  # raises an error for wrong values
         for name, normalise in _NORMALISE.items():
             object.__setattr__(self, name, normalise(getattr(self, name)))
+        make_filter(self)  # raises an error for wrong values
         if not (self.images or self.like or self.must or self.boost or self.text is not None):
-            raise WrongUse("an empty query: give an image, a text, or words by must or boost")
+            raise InvalidQuery("an empty query: give an image, a text, or words by must or boost")
         if self.text is not None and not isinstance(self.text, str):
-            raise WrongUse(f"text = {self.text!r}: give a text")
+            raise InvalidQuery(f"text = {self.text!r}: give a text")
         if self.text is not None and not self.text.strip():
-            raise WrongUse("an empty text: write what to look for")
+            raise InvalidQuery("an empty text: write what to look for")
         if self.region is not None and len(self.images) != 1:
-            raise WrongUse(f"a region with {len(self.images)} images: it needs exactly one")
-        if self.mode is not None and self.mode not in get_args(Mode):
-            raise WrongUse(f"mode {self.mode!r}: choose one of {', '.join(get_args(Mode))}")
+            raise InvalidQuery(f"a region with {len(self.images)} images: it needs exactly one")
+        if self.mode is not None and self.mode not in MODES:
+            raise InvalidQuery(f"mode {self.mode!r}: choose one of {', '.join(MODES)}")
         for name, least in (("k", 1), ("offset", 0), ("candidates", 1), ("query_words", 1)):
             value = getattr(self, name)
             if value is not None or name in ("k", "offset"):
                 _check_count(name, value, least)
         is_number = isinstance(self.min_coverage, numbers.Real)
         if not is_number or not 0 <= self.min_coverage <= 1:
-            raise WrongUse(f"min_coverage = {self.min_coverage!r}: give a share between 0 and 1")
+            raise InvalidQuery(
+                f"min_coverage = {self.min_coverage!r}: give a share between 0 and 1"
+            )
 
 
 def _check_count(name: str, value: Any, least: int) -> None:
     is_count = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not is_count or value < least:
-        raise WrongUse(f"{name} = {value!r}: give a whole number, {least} or more")
+        raise InvalidQuery(f"{name} = {value!r}: give a whole number, {least} or more")
 
 
 def make_filter(query: Query) -> ImageFilter:
-    """Return the filter by folder, date and size of a query."""
     sizes = {"min_size": query.min_size, "max_size": query.max_size}
     return ImageFilter.of(folder=query.folder, date=query.date, **sizes)
 
@@ -196,14 +191,12 @@ def list_images(query: Query) -> tuple[ReadImage, ...]:
 
 
 def list_paths(paths: Path | Iterable[Path] | None) -> tuple[str, ...]:
-    """Return one path, several or none as texts."""
     is_several = isinstance(paths, Iterable) and not isinstance(paths, str | bytes | os.PathLike)
     several: Any = paths if is_several else () if paths is None else (paths,)
     return tuple(check_path(path) for path in several)
 
 
 def _file_names(images: Any) -> tuple[str, ...]:
-    """Return the files that Pillow images were opened from."""
     images = images if isinstance(images, list | tuple) else (images,)
     names = (getattr(image, "filename", "") for image in images if isinstance(image, Image.Image))
     return tuple(os.path.abspath(name) for name in names if name and isinstance(name, str))
@@ -218,7 +211,8 @@ def _as_images(images: Any) -> tuple[ReadImage, ...]:
     if images is None:
         return ()
     is_single = isinstance(images, str | os.PathLike | bytes | np.ndarray | Encoding | Image.Image)
-    if is_single or hasattr(images, "read") or not isinstance(images, Iterable):
+    is_single = is_single or hasattr(images, "read") or hasattr(images, "cpu")
+    if is_single or not isinstance(images, Iterable):
         return (_as_image(images),)
     return tuple(_as_image(image) for image in images)
 
@@ -238,7 +232,7 @@ def _as_words(words: Any) -> tuple[Word, ...]:
 
 def _as_boosts(boost: Any) -> dict[Word, float]:
     if boost is not None and not isinstance(boost, Mapping):
-        raise WrongUse(f"boost = {boost!r}: give words and factors, such as {{12: 2.0}}")
+        raise InvalidQuery(f"boost = {boost!r}: give words and factors, such as {{12: 2.0}}")
     return dict(boost or {})
 
 
@@ -248,6 +242,7 @@ _NORMALISE: dict[str, Callable[[Any], Any]] = {  # a single value stands for a l
     "must": _as_words,
     "without": _as_words,
     "boost": _as_boosts,
+    "folder": lambda folder: None if folder is None else list_paths(folder),
     "like": list_paths,
     "unlike": list_paths,
 }

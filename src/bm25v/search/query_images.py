@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from bm25v import images
 from bm25v.backbones.protocol import Floats
-from bm25v.errors import ImageError, WrongUse
+from bm25v.errors import ImageError, InvalidQuery
 from bm25v.images import ImageInput
 from bm25v.sae.model import Codes
 from bm25v.search import regions
 from bm25v.search.contract import SearchEngine, View
 from bm25v.search.query import Query, QueryImage, StoredImage
 from bm25v.vocabulary import Encoding, Vocabulary
-from bm25v.vocabulary.bag import Bag, expand_bag, pool_codes
+from bm25v.vocabulary.bag import Bag, pool_codes
 from bm25v.vocabulary.folder import MAX_K_POST
 
 
@@ -53,8 +53,8 @@ def encode_images(
         stored = find_without_file(image, engine) if is_stored else None
         if stored is not None:
             if query.region is not None:
-                raise WrongUse(f"a region of {stored}: there is no file; give the image itself")
-            parts.append(read_stored_image(stored, view, full))
+                raise InvalidQuery(f"a region of {stored}: there is no file; give the image itself")
+            parts.append(read_stored_image(stored, view, full, query.query_words))
             codes += [] if encodings is None else [encodings[number].codes]
             continue
         encoding = (
@@ -112,7 +112,7 @@ def resolve_region(query: Query) -> Query:
         return query
     (image,) = query.images
     if isinstance(image, Encoding):
-        raise WrongUse("a region in pixels of an encoded image: give fractions between 0 and 1")
+        raise InvalidQuery("a region in pixels of an encoded image: give fractions between 0 and 1")
     if isinstance(image, np.ndarray):
         size = (image.shape[1], image.shape[0])
     else:
@@ -122,7 +122,6 @@ def resolve_region(query: Query) -> Query:
 
 
 def encode_image(vocabulary: Vocabulary, image: QueryImage) -> Encoding:
-    """Return an image's encoding; an error names the file."""
     if isinstance(image, Encoding):
         return image
     with naming_image(image):
@@ -140,11 +139,14 @@ def naming_image(image: ImageInput) -> Iterator[None]:
         raise
 
 
-def read_stored_image(path: str, view: View, full: bool) -> QueryPart:
+def read_stored_image(
+    path: str, view: View, full: bool, query_words: int | None = None
+) -> QueryPart:
     """Return what the gallery has stored for an image; its file is not needed."""
     images, (row,), _ = view.find_image(path)
-    bags = images if images.full_bags is None or not full else images.full_bags
-    return QueryPart(bags.bag(row), images.dense_vectors(np.array([row]))[0])
+    bags = images.full_bags if full or query_words is not None else images
+    bag = bags.bag(row).strongest(query_words)
+    return QueryPart(bag, images.dense_vectors(np.array([row]))[0])
 
 
 def to_part(encoding: Encoding, query_words: int | None, full: bool) -> QueryPart:
@@ -152,7 +154,7 @@ def to_part(encoding: Encoding, query_words: int | None, full: bool) -> QueryPar
     if query_words is not None or (full and encoding.codes.words_pk.size):
         bag = pool_codes(encoding.codes, k_post=query_words or MAX_K_POST)
     elif full:
-        bag = (encoding.full_bag or expand_bag(encoding.bag)).bag
+        bag = encoding.full_bag.bag
     else:
         bag = encoding.bag
     return QueryPart(bag, encoding.dense_e)

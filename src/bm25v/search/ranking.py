@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.dense import normalise
 from bm25v.gallery.full_bags import FullBags
 from bm25v.index.bm25 import Bm25Parameters, Statistics, WeightedWords, saturation
 from bm25v.index.searcher import QueryTerms
@@ -40,7 +41,7 @@ def cosines(
     >>> cosines(dense, np.array([0, 1], dtype=np.float32), np.array([0, 1])).tolist()
     [0.800000011920929, 1.0]
     """
-    query_e = query_e / np.float32(max(float(np.linalg.norm(query_e)), 1e-12))
+    query_e = normalise(query_e)
     dense_ne = dense_ne[:, : len(query_e)]
     if compiled:
         from bm25v.search import ranking_kernels

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidQuery
 from bm25v.sae.model import Codes
 
 Region = Sequence[float] | NDArray[np.generic]  # a box, or a mask with two dimensions
@@ -50,7 +50,7 @@ def to_fractions(region: Region, size: Size) -> Region:
     x, y, w, h = _box(region)
     is_outside = x >= width or y >= height
     if is_outside or x + w > width + 1 or y + h > height + 1:  # one pixel is rounding
-        raise WrongUse(
+        raise InvalidQuery(
             f"region {_format(region)} reaches beyond the image of {width} × {height} pixels: "
             "give x,y,width,height inside it"
         )
@@ -86,15 +86,15 @@ def _box(region: Region) -> Box:
     try:
         x, y, width, height = (float(value) for value in region)
     except (OverflowError, TypeError, ValueError):
-        raise WrongUse(
+        raise InvalidQuery(
             f"region {region!r}: give x,y,width,height, in pixels or in fractions of the image"
         ) from None
     if not all(map(math.isfinite, (x, y, width, height))):
-        raise WrongUse(f"region {_format(region)}: each number must be finite")
+        raise InvalidQuery(f"region {_format(region)}: each number must be finite")
     if width <= 0 or height <= 0:
-        raise WrongUse(f"region {_format(region)} has no area: give a width and height above 0")
+        raise InvalidQuery(f"region {_format(region)} has no area: give a width and height above 0")
     if x < 0 or y < 0:
-        raise WrongUse(
+        raise InvalidQuery(
             f"region {_format(region)} starts outside the image: x and y must be 0 or more"
         )
     return x, y, width, height
@@ -104,12 +104,12 @@ def _box_shares(region: Region, grid: tuple[int, int]) -> NDArray[np.float64]:
     x, y, width, height = _box(region)
     is_outside = x >= 1 or y >= 1
     if is_outside or x + width > 1 + _ROUNDING or y + height > 1 + _ROUNDING:
-        raise WrongUse(
+        raise InvalidQuery(
             f"region {_format(region)} reaches beyond the image: in fractions, x + width and "
             "y + height must be at most 1"
         )
     if width < _SMALLEST or height < _SMALLEST:
-        raise WrongUse(
+        raise InvalidQuery(
             f"region {_format(region)} is too small: its width and height must be at least "
             f"{_SMALLEST:g} of the image's"
         )
@@ -127,9 +127,11 @@ def _overlaps(start: float, length: float, cells: int) -> NDArray[np.float64]:
 def _mask_shares(region: Region, grid: tuple[int, int]) -> NDArray[np.float64]:
     mask_hw = np.asarray(region) != 0
     if mask_hw.ndim != 2:
-        raise WrongUse(f"a mask of shape {mask_hw.shape}: give an array with a height and a width")
+        raise InvalidQuery(
+            f"a mask of shape {mask_hw.shape}: give an array with a height and a width"
+        )
     if not mask_hw.any():
-        raise WrongUse("the mask is 0 everywhere: mark at least one pixel")
+        raise InvalidQuery("the mask is 0 everywhere: mark at least one pixel")
     rows, columns = grid
     image = Image.fromarray(mask_hw.astype(np.float32))
     return np.asarray(image.resize((columns, rows), Image.Resampling.BOX), dtype=np.float64)

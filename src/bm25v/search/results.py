@@ -14,19 +14,26 @@ from numpy.typing import NDArray
 
 from bm25v.dataframes import make_frame
 from bm25v.display import count, identify_word, word_label
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidQuery
 from bm25v.images import ImageInput
 from bm25v.index.bm25 import Contributions
 from bm25v.progress import Progress, no_progress
+from bm25v.search.scoring import MODES, Mode
 
 if TYPE_CHECKING:
     import pandas
 
     from bm25v.explanations import Explanation
 
-CONCEPT_WEIGHT = 0.1  # of the logarithm of a probability, beside a cosine
-TEXT_MODES = ("concepts", "words", "sparse")  # in which such a logarithm counts fully
 
+_ORDERS = {  # by what a mode sorts
+    "hybrid": "similarity + {factor:.3g} × BM25",
+    "words": "words (BM25)",
+    "two-stage": "similarity",
+    "sparse": "words of the index (BM25)",
+    "dense": "similarity",
+    "concepts": "the probability of what the text names",
+}
 _COLUMNS = {  # of Results.to_pandas()
     "rank": "int",
     "path": "object",
@@ -165,7 +172,7 @@ class Match:
     """
 
     path: str
-    mode: str
+    mode: Mode
     score: float
     sparse: float
     sparse_factor: float  # of `sparse` in the score: 0 if the mode orders by cosine alone
@@ -185,7 +192,7 @@ class Match:
     def parts(self) -> tuple[ScorePart, ...]:
         """What the score is the sum of: terms, the cosine and each word, as far as they count."""
         parts = [ScorePart(None, part.label, part.value) for part in self.concepts]
-        if self.dense is not None and self.mode not in ("words", "sparse"):
+        if self.dense is not None and MODES[self.mode].cosine:
             parts.append(ScorePart(None, "cosine", self.dense))
         if self.sparse_factor:
             parts += (
@@ -199,18 +206,19 @@ class Match:
         """How the score is made of its parts."""
         if self.concepts:
             return f"{self.score:.3f} = {' + '.join(self._describe_parts())}"
-        if self.mode in ("words", "sparse"):
-            return f"{self.sparse:.2f}, the sum of its words (BM25)"
+        if MODES[self.mode].by_words_alone:
+            return f"{self.sparse:.2f} by {_ORDERS[self.mode]}"
         if self.mode == "hybrid" and self.dense is not None:
             words = f"{self.sparse_factor:.3g} × {self.sparse:.2f} by words (BM25)"
             return f"{self.score:.3f} = similarity {self.dense:.3f} + {words}"
-        return f"{self.score:.3f}, the similarity (cosine) alone: words did not order the hits"
+        return f"{self.score:.3f} by {_ORDERS[self.mode]}: words did not order the hits"
 
     def _describe_parts(self) -> Iterator[str]:
         for part in self.concepts:
-            weight = "" if self.mode in TEXT_MODES else f"{CONCEPT_WEIGHT} × "
+            terms = MODES[self.mode].terms
+            weight = "" if terms == 1 else f"{terms} × "
             yield f"{weight}ln {part.probability:.3g} ({part.label})"
-        if self.dense is not None and self.mode not in ("words", "sparse"):
+        if self.dense is not None and MODES[self.mode].cosine:
             yield f"similarity {self.dense:.3f}"
         if self.sparse_factor:
             yield f"{self.sparse_factor:.3g} × {self.sparse:.2f} by words (BM25)"
@@ -226,11 +234,7 @@ class Match:
 
     def to_dict(self, *, words: int | None = None) -> dict[str, Any]:
         """Return the match as plain values, with all words or the first ones."""
-        values = {
-            "pictures" if name == "n_images" else name: value
-            for name, value in vars(self).items()
-            if not name.startswith("_")
-        }
+        values = {name: value for name, value in vars(self).items() if not name.startswith("_")}
         return {
             **values,
             "words": [word._asdict() for word in self.words[:words]],
@@ -259,7 +263,10 @@ class Hit(Match):
         Give its image if it was added from memory, or if its file is not here any more.
         """
         if self._explain is None:
-            raise WrongUse(f"{self!r} has no open gallery: use gallery.explain(query, hit)")
+            raise InvalidQuery(
+                f"{self!r} has no open gallery: use gallery.explain(query, hit), or "
+                "client.explain(query, hit) if it is from a server"
+            )
         return self._explain(self, image=image)
 
     def to_dict(self, *, words: int | None = None) -> dict[str, Any]:
@@ -279,7 +286,7 @@ class Results:
     `candidates` is how many images the second stage ordered.
     """
 
-    mode: str
+    mode: Mode
     hits: tuple[Hit, ...]
     ms: dict[str, float]
     query: tuple[QueryWord, ...] = ()
@@ -297,6 +304,13 @@ class Results:
 
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.hits)
+
+    @property
+    def order(self) -> str:
+        """Which images were ordered, and by what."""
+        n = self.candidates
+        which = "all images" if n is None else f"the best {count(n, 'candidate')} of the index"
+        return f"{which}, sorted by {_ORDERS[self.mode]}".format(factor=self.sparse_factor or 0)
 
     @property
     def is_weak(self) -> bool:

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from bm25v.backbones.protocol import Floats
 from bm25v.backbones.text import has_text_tower
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidQuery
 from bm25v.index.bm25 import Statistics
 from bm25v.schema import show_value
 from bm25v.search.concepts import ConceptTerm
 from bm25v.search.contract import Found, SearchEngine, View
 from bm25v.search.filters import RowFilter
-from bm25v.search.query import Mode
+from bm25v.search.scoring import MODES, Mode
 from bm25v.search.text_terms import Lexicon, describe_terms, describe_unknown, parse_text
 from bm25v.vocabulary.concepts import Concepts
 from bm25v.vocabulary.names import find_named_words
@@ -65,7 +65,7 @@ def interpret_text(
     row_filter: RowFilter,
 ) -> TextMeaning:
     """Return the words and the vector of a text, for a mode of search."""
-    if mode in ("sparse", "words"):
+    if MODES[mode].by_words_alone:
         return _find_by_name(text, None, engine, view)
     tower = None if mode == "concepts" else engine.text_tower
     if tower is None:
@@ -88,7 +88,7 @@ def _describe_by_table(text: str, engine: SearchEngine) -> Iterator[str]:
     """Yield what the concepts of the vocabulary say about a text that a tower reads."""
     concepts = engine.vocabulary.concepts
     if concepts is not None:
-        with suppress(WrongUse):  # a contradiction is for the tower to read
+        with suppress(InvalidQuery):  # a contradiction is for the tower to read
             parsed = parse_text(text, make_lexicon(concepts, engine))
             if parsed.terms:
                 by_name = describe_terms(parsed, concepts.table)
@@ -98,7 +98,6 @@ def _describe_by_table(text: str, engine: SearchEngine) -> Iterator[str]:
 
 
 def make_lexicon(concepts: Concepts, engine: SearchEngine) -> Lexicon:
-    """Return the names that a text can have in a gallery."""
     own_names = engine.own_names
     own = PhraseIndex((name, word) for word, name in own_names.items())
     return Lexicon(concepts.table, index_names(concepts), own, engine.vocabulary_names)
@@ -106,7 +105,6 @@ def make_lexicon(concepts: Concepts, engine: SearchEngine) -> Lexicon:
 
 @lru_cache(maxsize=4)
 def index_names(concepts: Concepts) -> PhraseIndex:
-    """Return an index of the names of all concepts."""
     named = enumerate(concepts.table.concepts)
     return PhraseIndex((name, i) for i, concept in named for name in concept.names)
 
@@ -115,7 +113,7 @@ def _find_concepts(text: str, concepts: Concepts, engine: SearchEngine) -> TextM
     parsed = parse_text(text, make_lexicon(concepts, engine))
     if not parsed.terms:
         reason = describe_unknown(parsed) if parsed.unknown else "it names nothing"
-        raise WrongUse(
+        raise InvalidQuery(
             f"the text {show_value(text)}: {reason}. Name what the image shows, such as 'cat', or "
             "name words with `bm25v words name`"
         )
@@ -194,7 +192,9 @@ def _find_similar_name(text: str, engine: SearchEngine, view: View) -> tuple[lis
     names = list(dict.fromkeys(name for word, name in word_names.items() if df_v[word]))
     tower = engine.text_tower if names else None
     if tower is None:
-        raise WrongUse(f"no word name matches {text!r}{_remedy(engine.vocabulary.backbone_name)}")
+        raise InvalidQuery(
+            f"no word name matches {text!r}{_remedy(engine.vocabulary.backbone_name)}"
+        )
     (text_e,), names_te = tower.embed([text]), tower.embed(names)
     cosines_t = names_te @ text_e
     best = int(cosines_t.argmax())

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidQuery
 from bm25v.schema import show_value
 from bm25v.vocabulary.concepts import ConceptTable
 from bm25v.vocabulary.phrases import ARTICLES, SMALL_WORDS, PhraseIndex, Token, split_text
@@ -63,6 +63,8 @@ class Lexicon:
         if concepts:
             return self._make_term(concepts, is_excluded)
         words = self.words.find(tokens)
+        if not words and len(tokens) == 1:
+            words = self.own_words.find_containing(tokens[0])
         return Term(written, (), words, is_excluded) if words else None
 
     def find_alone(self, token: Token, *, is_excluded: bool) -> Term | None:
@@ -76,7 +78,7 @@ class Lexicon:
 
 
 def parse_text(text: str, lexicon: Lexicon) -> ParsedText:
-    """Return the terms of a text; raise `WrongUse` if they contradict each other.
+    """Return the terms of a text; raise `InvalidQuery` if they contradict each other.
 
     The text may have none: all of its words are then unknown, or say nothing.
     """
@@ -157,7 +159,7 @@ def _check_contradictions(terms: Sequence[Term], table: ConceptTable) -> None:
             if not term.is_excluded and _is_within(term, other, table):
                 same = term.label == other.label
                 kind = "" if same else f", and {term.label!r} is a kind of {other.label!r}"
-                raise WrongUse(
+                raise InvalidQuery(
                     f"the text asks for {term.label!r} and excludes {other.label!r}{kind}: "
                     "leave one of them out"
                 )

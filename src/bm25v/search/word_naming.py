@@ -1,10 +1,9 @@
-"""A gallery's stored words and vectors in, names for its words out; no image is read.
+"""Names words of a gallery by its stored bags and dense vectors; no image is read.
 
 The concepts of the vocabulary tell from an image's dense vector what it probably shows. A word
 keeps the name that the vocabulary suggests if the images of this gallery that have it among their
 strongest words probably show it. Other such words are named after a concept that many of the images
-with most of the word show, and few others. A word without either has no name. Not this module's
-job: how names are chosen and told apart (`vocabulary.naming`), and when this is done (`bm25v.api`).
+with most of the word show, and few others.
 """
 
 from typing import NamedTuple
@@ -12,19 +11,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.dense import normalise
 from bm25v.gallery.rows import RowArray
 from bm25v.gallery.snapshot import Snapshot
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.concepts import Concepts
 from bm25v.vocabulary.naming import (
+    Labels,
+    Observations,
     Occurrences,
-    Seen,
-    Things,
-    choose_things,
-    collect_seen,
+    choose_labels,
+    disambiguate_names,
     find_occurrences,
-    keep_known,
-    write_names,
+    keep_confirmed,
+    with_ancestors,
 )
 
 MIN_PROBABILITY = 0.2  # of a concept that an image shows
@@ -48,7 +48,7 @@ class NamesWithNotes(NamedTuple):
 def name_by_concepts(vocabulary: Vocabulary, snapshot: Snapshot) -> NamesWithNotes:
     """Return names for the words that images of a gallery have among their strongest."""
     concepts = vocabulary.concepts
-    if concepts is None or snapshot.full_bags is None or not len(snapshot.rows):
+    if concepts is None or not len(snapshot.rows):
         return NamesWithNotes({}, {})
     rows = snapshot.rows
     if len(rows) > _SAMPLE:
@@ -64,17 +64,16 @@ def name_by_concepts(vocabulary: Vocabulary, snapshot: Snapshot) -> NamesWithNot
     words_o, rows_o, patches_o = (array[is_strong_o] for array in everywhere[:3])
     occurrences = Occurrences(words_o, rows_o, patches_o, everywhere.df_v)
 
-    things = Things(concepts.table)
+    labels = Labels(concepts.table)
     probabilities_nc = _find_probabilities(concepts, snapshot.dense_ne[rows])
     known = vocabulary.suggested_names
-    named_after = things.find_named(known)
-    confirmed = _confirm(strong, named_after, probabilities_nc)
-    seen = _see_concepts(occurrences, things, probabilities_nc)
-    own = choose_things(occurrences, seen, things, min_share=MIN_SHARE)
-    kept = keep_known(things, known, confirmed, at_least=CONFIRMED)
+    confirmed = _confirm(strong, labels.find_named(known), probabilities_nc)
+    observations = _observe_concepts(occurrences, labels, probabilities_nc)
+    own = choose_labels(occurrences, observations, labels, min_share=MIN_SHARE)
+    kept = keep_confirmed(labels, known, confirmed, at_least=CONFIRMED)
     notes = {word: f"shown by {choice.share:.0%} of its images" for word, choice in own.items()}
     notes |= {word: f"mean probability {choice.share:.2f}" for word, choice in kept.items()}
-    return NamesWithNotes(write_names(own | kept, things), notes)
+    return NamesWithNotes(disambiguate_names(own | kept, labels), notes)
 
 
 def keep_strongest(bags: RowArray, k: int) -> dict[str, NDArray[np.generic]]:
@@ -96,9 +95,7 @@ def _find_probabilities(concepts: Concepts, dense_ne: NDArray[np.float16]) -> Fl
     """Return how probably each image shows each concept."""
     columns = [concept.column for concept in concepts.table.concepts]
     width = concepts.weights_ce.shape[1]  # of two dense vectors, the first
-    vectors_ne = dense_ne[:, :width].astype(np.float32)
-    lengths_n1 = np.linalg.norm(vectors_ne, axis=1, keepdims=True)
-    vectors_ne /= np.maximum(lengths_n1, np.float32(1e-12))
+    vectors_ne = normalise(dense_ne[:, :width].astype(np.float32))
     log_odds_nc = vectors_ne @ concepts.weights_ce.T + concepts.biases_c
     return np.asarray(1 / (1 + np.exp(-log_odds_nc)), np.float32)[:, columns]
 
@@ -107,11 +104,10 @@ def _confirm(
     strong: Occurrences, named_after: dict[int, int], probabilities_nc: Floats
 ) -> dict[int, float]:
     """Return the mean probability of each word's name in the images that have the word."""
-    n_words, n_concepts = len(strong.df_v), probabilities_nc.shape[1]
+    n_words = len(strong.df_v)
     concept_v = np.full(n_words, -1)
-    for word, thing in named_after.items():
-        if thing < n_concepts:
-            concept_v[word] = thing
+    for word, concept in named_after.items():
+        concept_v[word] = concept
     is_named_o = concept_v[strong.words_o] >= 0
     words_o, rows_o = strong.words_o[is_named_o], strong.rows_o[is_named_o]
     sums_v = np.bincount(words_o, probabilities_nc[rows_o, concept_v[words_o]], minlength=n_words)
@@ -120,12 +116,14 @@ def _confirm(
     return dict(zip(words.tolist(), (sums_v[words] / counts_v[words]).tolist(), strict=True))
 
 
-def _see_concepts(occurrences: Occurrences, things: Things, probabilities_nc: Floats) -> Seen:
+def _observe_concepts(
+    occurrences: Occurrences, labels: Labels, probabilities_nc: Floats
+) -> Observations:
     """Return the most probable classes of each occurrence's image, and what is wider."""
-    classes_nc = probabilities_nc[:, : things.table.n_classes]
+    classes_nc = probabilities_nc[:, : labels.table.n_classes]
     pairs = []
     for class_n in np.argsort(-classes_nc, axis=1, kind="stable")[:, :_CLASSES].T:
         is_shown_n = classes_nc[np.arange(len(class_n)), class_n] >= MIN_PROBABILITY
         at_o = np.flatnonzero(is_shown_n[occurrences.rows_o])
         pairs.append((at_o, class_n[occurrences.rows_o[at_o]]))
-    return collect_seen(things, pairs)
+    return with_ancestors(labels, pairs)

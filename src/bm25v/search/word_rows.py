@@ -27,7 +27,6 @@ def rank_rows(snapshot: Snapshot, words: Sequence[int], n: int, at_least: int) -
 
 
 def query_word(word: int) -> WeightedWords:
-    """Return the query that has one word."""
     return WeightedWords(np.array([word], np.int32), np.ones(1), np.ones(1))
 
 
@@ -38,14 +37,14 @@ def _rank_in_index(snapshot: Snapshot, word: int, n: int) -> Rows:
 
 def scan_full_bags(snapshot: Snapshot, words: Sequence[int], n: int) -> dict[int, Rows]:
     """Return the n rows with most of each word, among evenly chosen ones if there are many."""
-    if snapshot.full_bags is None or not words:
+    if not words:
         return {}
     rows = snapshot.rows[:: -(-len(snapshot.rows) // _SCANNED) or 1]
     full_rows = snapshot.full_bags.rows[rows]
     levels_nk = full_rows["levels"]
-    is_wanted_v = np.zeros(snapshot.full_bags.statistics.n_words, dtype=bool)
-    is_wanted_v[list(words)] = True
-    positions, slots = np.nonzero(is_wanted_v[full_rows["words"]] & (levels_nk > 0))
+    is_listed_v = np.zeros(snapshot.full_bags.statistics.n_words, dtype=bool)
+    is_listed_v[list(words)] = True
+    positions, slots = np.nonzero(is_listed_v[full_rows["words"]] & (levels_nk > 0))
     found, levels = full_rows["words"][positions, slots], levels_nk[positions, slots]
     order = np.argsort(-LEVELS[levels].astype(np.int64), kind="stable")
     positions, found = positions[order], found[order]

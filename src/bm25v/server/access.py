@@ -1,8 +1,7 @@
 """Which requests are let in: by the name they were sent to, the page they come from, the token.
 
-In: the head of a request. Out: nothing, or a `Problem`. A browser can be made to send requests to
-this machine by any page that it shows, so the names and origins matter even where nobody else can
-connect. Not this module's job: what a request asks for.
+A browser can be made to send requests to this machine by any page that it shows, so names and
+origins matter even where nobody else can connect.
 """
 
 import hmac
@@ -11,9 +10,8 @@ import re
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidOption
 from bm25v.server.problems import Problem
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # for programs that watch the server: no token
@@ -50,11 +48,11 @@ class Access:
         True
         >>> Access.of("192.168.0.7", 8025)
         Traceback (most recent call last):
-        bm25v.errors.WrongUse: 192.168.0.7 can be reached by others: give --token-file, or ...
+        bm25v.errors.InvalidOption: 192.168.0.7 can be reached by others: give --token-file, or ...
         """
         bound = ipaddress.ip_address(address)
         if token is None and not insecure and not bound.is_loopback:
-            raise WrongUse(
+            raise InvalidOption(
                 f"{host or address} can be reached by others: give --token-file, or --insecure if "
                 "all of them may see the images"
             )
@@ -97,10 +95,10 @@ class Access:
         origin, host = headers.get("origin"), headers.get("host", "").lower()
         is_foreign = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
         if origin is not None:
-            netloc = urlsplit(origin).netloc.lower() if "://" in origin else ""
+            netloc = origin.partition("://")[2].lower()
             parsed = _HOST.fullmatch(netloc)
             name = (parsed[1] or parsed[2]) if parsed else ""
-            is_foreign = not netloc or (netloc != host and name not in self.proxy_names)
+            is_foreign = parsed is None or (netloc != host and name not in self.proxy_names)
         if is_foreign:
             detail = f"requests by pages of other sites are refused: {origin or 'unknown site'}"
             raise Problem(403, "wrong-origin", detail)
@@ -112,15 +110,12 @@ class Access:
         name, port = (parsed[1] or parsed[2]).lower(), int(parsed[3] or 80)
         if name in self.proxy_names:
             return True
-        return port == self.port and (
-            name in self.names or (self.is_any_address and _is_address(name))
-        )
-
-
-def _is_address(name: str) -> bool:
-    """Return whether a name is a number; a page of another site has a name of letters."""
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+        if port != self.port:
+            return False
+        if name in self.names:
+            return True
+        try:  # a page of another site has a name of letters, not a number
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return self.is_any_address

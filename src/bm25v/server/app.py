@@ -1,41 +1,41 @@
 """The app: all routes of a gallery behind the guard.
 
-In: an open gallery and the rules of access. Out: an ASGI app. Searches, images to encode and
-thumbnails have a few threads each (`slots`); the gallery's snapshots make what another process
-commits visible to the next request. Not this module's job: sockets and signals (`run`).
+What another process commits is visible to the next request, as each takes a new snapshot.
 """
 
+import logging
 from pathlib import Path
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 import bm25v
+from bm25v.display import one_line
+from bm25v.errors import Bm25vError
 from bm25v.privacy import cache_folder
 from bm25v.searchable import Searchable
 from bm25v.server import problems
 from bm25v.server.access import Access
 from bm25v.server.changes import change_routes
-from bm25v.server.crops import crop_routes
 from bm25v.server.guard import Guard
-from bm25v.server.images import ImageFiles, image_routes
-from bm25v.server.metrics import METRICS_TYPE, Metrics
+from bm25v.server.images import ImageFiles, Thumbnails, image_routes
+from bm25v.server.metrics import Metrics
 from bm25v.server.page import page_routes
-from bm25v.server.responses import PREFIX, STATUS, describe_json, json_response
+from bm25v.server.problems import RETRY, Problem, refuse_change
+from bm25v.server.responses import PREFIX, STATUS, json_response
 from bm25v.server.searches import search_routes
-from bm25v.server.slots import Slots
-from bm25v.server.suggestions import suggestion_routes
-from bm25v.server.thumbnails import Thumbnails
 from bm25v.server.watch import Watcher
-from bm25v.server.words import word_routes
-from bm25v.server.workers import TaskSlots, Workers
+from bm25v.server.words import crop_routes, word_routes
+from bm25v.server.workers import WAITING_SEARCHES, Threads, Workers
 from bm25v.threads import available_cpus
+
+_log = logging.getLogger(__name__)
 
 MAX_BODY = 50_000_000  # bytes of a request
 
 _WAITING_ENCODES = 8
 _WAITING_THUMBNAILS = 64  # a page asks for many at once
-_WAITING_SEARCHES = 256
 
 _DESCRIPTION = """
 Image search that can say why. Every image is a bag of visual words; a hit lists what each word adds
@@ -66,9 +66,9 @@ def create_app(
     elsewhere. `workers` search, if there are any.
     """
     n_encoders = encoders or available_cpus()
-    encoding = Slots(n_encoders, waiting=waiting)
-    thumbnailing = Slots(n_encoders, waiting=_WAITING_THUMBNAILS)
-    searching = Slots(available_cpus(), waiting=_WAITING_SEARCHES)
+    encoding = Threads(n_encoders, waiting=waiting)
+    thumbnailing = Threads(n_encoders, waiting=_WAITING_THUMBNAILS)
+    searching = Threads(available_cpus(), waiting=WAITING_SEARCHES)
     watched = [] if watcher is None else watcher.folders
     metrics = Metrics(gallery, watched)
     app = FastAPI(
@@ -78,52 +78,66 @@ def create_app(
         openapi_url=f"{PREFIX}/openapi.json",
         docs_url=None,  # these pages would load scripts from the network
         redoc_url=None,
+        # The environment could make FastAPI send addresses and durations of requests to others.
+        telemetry={"auto_configure": False, "tracing": False, "metrics": False, "logs": False},
     )
     problems.handle_errors(app)
     files = ImageFiles(gallery)
     thumbnails = Thumbnails((cache or cache_folder()) / "thumbnails")
     routers = [
-        search_routes(
-            gallery, files, TaskSlots(gallery, workers, waiting=_WAITING_SEARCHES), encoding
-        ),
+        search_routes(gallery, files, workers, searching, encoding),
         image_routes(
             gallery, files, searching, thumbnails, thumbnailing, without_metadata=strip_metadata
         ),
         word_routes(gallery, searching, watched, writable=writable),
         crop_routes(gallery, files, searching, thumbnailing),
-        suggestion_routes(gallery, searching),
         page_routes(),
+        _status_routes(gallery, metrics),
     ]
+    changes = change_routes(gallery, files)
     if writable:
-        routers.append(change_routes(gallery, files, encoding))
+        routers.append(changes)
+    else:
+        for route in changes.routes:
+            assert isinstance(route, APIRoute)
+            methods = list(route.methods or ())
+            app.add_api_route(route.path, refuse_change, methods=methods, include_in_schema=False)
     for router in routers:
         app.include_router(router)
-    _add_status_routes(app, gallery, metrics)
+    app.state.routes = [route for router in routers for route in router.routes]
     return Guard(app, access, metrics, max_body=max_body)
 
 
-def _add_status_routes(app: FastAPI, gallery: Searchable, metrics: Metrics) -> None:
-    @app.get("/healthz", tags=["status"], responses=describe_json(STATUS))
+def _status_routes(gallery: Searchable, metrics: Metrics) -> APIRouter:
+    router = APIRouter(tags=["status"])
+
+    @router.get("/healthz", response_model=STATUS)
     async def is_alive() -> Response:
         """Say that the server runs."""
         return json_response({"status": "ok"})
 
-    @app.get(
+    @router.get(
         "/readyz",
-        tags=["status"],
-        responses={**describe_json(STATUS), **problems.describe(500, 503)},
+        response_model=STATUS,
+        responses=problems.describe(503),
     )
     def is_ready() -> Response:
         """Say that the gallery can be searched."""
-        gallery.engine.read(lambda view: view.statistics)
+        try:
+            gallery.engine.read(lambda view: view.statistics)
+        except Bm25vError as error:  # its message may name paths, and this needs no token
+            _log.error("the gallery cannot be read: %s", one_line(str(error)))
+            detail = "the gallery cannot be read: the log of the server has the reason"
+            raise Problem(503, "not-ready", detail, headers=RETRY) from None
         return json_response({"status": "ready"})
 
-    @app.get(
+    @router.get(
         "/metrics",
-        tags=["status"],
         response_class=Response,
         responses={200: {"content": {"text/plain": {}}}},
     )
     def show_metrics() -> Response:
         """Return counts and durations of requests, in the text format of Prometheus."""
-        return Response(metrics.format(), media_type=METRICS_TYPE)
+        return metrics.respond()
+
+    return router

@@ -1,24 +1,18 @@
-"""The bodies of requests: JSON, or a form with images and the same JSON in its part `query`.
+"""The bodies of requests: JSON, or a form with images and the same JSON in its part `query`."""
 
-In: the bytes of a request. Out: a `SearchBody` with the uploaded images, or a `Problem`. Not this
-module's job: what the ids in it stand for.
-"""
-
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 
-from bm25v.search.query import Mode
+from bm25v.search.scoring import Mode
+from bm25v.server.guard import MAX_JSON
 from bm25v.server.problems import Problem
-from bm25v.server.slots import Slots
+from bm25v.server.workers import Threads
 
 MAX_IMAGES = 16  # of one query, uploaded or by id
-
-_MAX_JSON = 1_000_000  # bytes
 
 ImageId = Annotated[
     str,
@@ -29,9 +23,9 @@ ImageId = Annotated[
         examples=["L3Bob3Rvcy9jYXQuanBn"],
     ),
 ]
-WordInput = Annotated[int | Annotated[str, Field(max_length=200)], Field(examples=[4711])]
 Ids = Annotated[list[ImageId], Field(max_length=MAX_IMAGES)]
-Words = Annotated[list[WordInput], Field(max_length=256)]
+_Word = Annotated[int | Annotated[str, Field(max_length=200)], Field(examples=[4711])]
+Words = Annotated[list[_Word], Field(max_length=256)]
 Pixels = Annotated[int, Field(ge=1, le=1_000_000)]
 Hits = Annotated[int, Field(ge=1, le=1000)]
 Offset = Annotated[int, Field(ge=0, le=1_000_000_000)]
@@ -67,8 +61,8 @@ class SearchBody(BaseModel):
         {}, max_length=256, description="Factors for the weights of words, by number or name."
     )
     negative: Ids = Field([], description="Counter-examples.")
-    like: Ids = Field([], description="Hits of which more are wanted.")
-    unlike: Ids = Field([], description="Hits of which fewer are wanted.")
+    like: Ids = Field([], description="Hits: find more like these.")
+    unlike: Ids = Field([], description="Hits: find fewer like these.")
     query_words: int | None = Field(
         None, ge=1, le=100_000, description="Search with this many words of each image."
     )
@@ -98,6 +92,11 @@ class SearchBody(BaseModel):
     )
     words: int = Field(8, ge=0, le=256, description=WORDS)
 
+    @property
+    def needs_pixels(self) -> bool:
+        """Whether the stored words of its images are not enough."""
+        return self.region is not None or self.query_words is not None
+
 
 class ExplainBody(SearchBody):
     """A search, and the image of the gallery whose match is to be explained."""
@@ -115,8 +114,17 @@ class HeatmapBody(BaseModel):
     )
 
 
+class QueryForm(BaseModel):
+    """A body with images."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    image: list[bytes] = Field([], description="Images to search with.")
+    negative: list[bytes] = Field([], description="Counter-examples.")
+    query: str = Field("{}", description="What is sent as JSON if there are no images.")
+
+
 Body = TypeVar("Body", bound=BaseModel)
-Model = TypeVar("Model", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -128,64 +136,40 @@ class Upload(Generic[Body]):
     negative: list[bytes] = field(default_factory=list)
 
 
-async def read_body(request: Request, model: type[Body], slots: Slots) -> Upload[Body]:
-    """Return the body of a request; refuse images before they are read if `slots` are full."""
-    if _media_type(request) != "multipart/form-data":
-        return Upload(await read_json(request, model))
-    slots.check()
-    limits = {"max_files": MAX_IMAGES, "max_fields": 1, "max_part_size": _MAX_JSON}
-    async with request.form(**limits) as form:
-        query = form.get("query", "{}")
-        if not isinstance(query, str):
-            query = (await query.read()).decode(errors="replace")
-        body = model.model_validate_json(query)
-        upload = Upload(
-            body,
-            [await file.read() for file in _files(form, "image")],
-            [await file.read() for file in _files(form, "negative")],
-        )
-        unknown = sorted({*form} - {"query", "image", "negative"})
-    if unknown:
-        raise Problem(422, "wrong-value", f"the form has unknown parts: {', '.join(unknown)}")
-    return upload
+def read_query(model: type[Body], slots: Threads) -> Callable[[Request], Awaitable[Upload[Body]]]:
+    """Return a dependency that reads a body: JSON, or a form with images and a part `query`.
 
+    Images are refused before they are read if `slots` are full.
+    """
 
-async def read_json(request: Request, model: type[Model]) -> Model:
-    """Return the body of a request that is JSON."""
-    if _media_type(request) != "application/json":
-        raise Problem(415, "wrong-type", "send application/json; images as multipart/form-data")
-    content = await request.body()
-    if len(content) > _MAX_JSON:
-        raise Problem(413, "too-large", f"JSON has at most {_MAX_JSON:,} bytes")
-    return model.model_validate_json(content)
+    async def read(request: Request) -> Upload[Body]:
+        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type == "application/json":
+            return Upload(model.model_validate_json(await request.body()))
+        if media_type != "multipart/form-data":
+            raise Problem(415, "wrong-type", "send application/json; images as multipart/form-data")
+        slots.check()
+        limits = {"max_files": MAX_IMAGES, "max_fields": 1, "max_part_size": MAX_JSON}
+        parts: dict[str, Any] = {}
+        async with request.form(**limits) as form:
+            for name, part in form.multi_items():
+                if isinstance(part, str) != (name == "query"):  # only the size of texts is limited
+                    kind = "text" if name == "query" else "file"
+                    raise Problem(422, "wrong-value", f"the part {name[:200]!r} must be a {kind}")
+                if isinstance(part, str):
+                    parts[name] = part
+                else:
+                    parts.setdefault(name, []).append(await part.read())
+        sent = QueryForm.model_validate(parts)
+        return Upload(model.model_validate_json(sent.query), sent.image, sent.negative)
 
-
-def _media_type(request: Request) -> str:
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def _files(form: FormData, name: str) -> Iterator[UploadFile]:
-    for part in form.getlist(name):
-        if not isinstance(part, UploadFile):
-            raise Problem(422, "wrong-value", f"the part {name!r} must be a file")
-        yield part
+    return read
 
 
 def describe_body(model: type[BaseModel]) -> dict[str, Any]:
-    """Return what OpenAPI says about a body that `read_body` reads."""
-    schema = model.model_json_schema()
-    file = {"type": "array", "items": {"type": "string", "format": "binary"}}
-    form = {
-        "type": "object",
-        "additionalProperties": False,
-        "properties": {
-            "image": {**file, "description": "Images to search with."},
-            "negative": {**file, "description": "Counter-examples."},
-            "query": {"type": "string", "description": f"{model.__name__} as JSON."},
-        },
-    }
+    """Return what OpenAPI says about a body that `read_query` reads."""
     content = {
-        "application/json": {"schema": schema},
-        "multipart/form-data": {"schema": form},
+        "application/json": {"schema": model.model_json_schema()},
+        "multipart/form-data": {"schema": QueryForm.model_json_schema()},
     }
     return {"requestBody": {"required": True, "content": content}}

@@ -1,7 +1,6 @@
-"""The outermost layer of the server: refuses requests, limits their bodies, adds headers.
+"""What every request passes: who may send it, how large its body may be, headers of the response.
 
-In: every request. Out: the response of the app, or a problem. It is plain ASGI, so that bodies are
-counted while they are read. Not this module's job: which requests are refused (`access`).
+It is plain ASGI, so that bodies are counted while they are read.
 """
 
 import asyncio
@@ -9,15 +8,18 @@ import re
 import time
 import uuid
 
+from python_multipart.multipart import parse_options_header  # as starlette reads the header
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bm25v.server.access import Access
 from bm25v.server.metrics import Metrics
-from bm25v.server.problems import Problem, make_response
+from bm25v.server.problems import RETRY, Problem, make_response
 
+MAX_JSON = 1_000_000  # bytes of a body that is no form
 BODY_SECONDS = 60.0  # to receive a body
 
+_BODIES_AT_A_TIME = 10  # of the largest size, in memory and in temporary files
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; "
@@ -28,6 +30,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+_CLOSE = {"Connection": "close"}
 
 
 class Guard:
@@ -36,9 +39,9 @@ class Guard:
     def __init__(self, app: ASGIApp, access: Access, metrics: Metrics, *, max_body: int) -> None:
         self._app, self._access, self._metrics = app, access, metrics
         self._max_body = max_body
+        self._n_bytes = 0  # of the bodies of all requests that are worked on
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -49,7 +52,6 @@ class Guard:
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
-
         start = time.perf_counter()
 
         async def send_with_headers(message: Message) -> None:
@@ -64,47 +66,66 @@ class Guard:
 
         try:
             self._access.check(scope["path"], headers)
-            self._check_length(headers)
+            max_bytes = self._check_body(headers)
         except Problem as problem:
             await make_response(problem, request_id)(scope, receive, send_with_headers)
             return
-        body = _Body(receive, self._max_body)
-        await self._app(scope, body.receive, send_with_headers)
+        n_bytes, is_complete = 0, False
+        deadline = asyncio.get_running_loop().time() + BODY_SECONDS
 
-    def _check_length(self, headers: Headers) -> None:
-        length = headers.get("content-length", "0")
-        if not length.isascii() or not length.isdigit() or int(length) > self._max_body:
-            raise _too_large(self._max_body)
+        async def receive_limited() -> Message:
+            """Return the next part of a body that is small enough and arrives in time."""
+            nonlocal n_bytes, is_complete
+            if is_complete:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                detail = f"the request was not complete after {BODY_SECONDS:g} seconds"
+                raise Problem(408, "too-slow", detail, headers=_CLOSE) from None
+            is_complete = not message.get("more_body", False)
+            size = len(message.get("body", b""))
+            n_bytes += size
+            self._n_bytes += size
+            if n_bytes > max_bytes:
+                raise _too_large(max_bytes)
+            if self._n_bytes > _BODIES_AT_A_TIME * self._max_body:
+                detail = "too many large requests at a time: send it again a little later"
+                raise Problem(503, "busy", detail, headers={**RETRY, **_CLOSE})
+            return message
 
-
-class _Body:
-    """The body of a request, as long as it is small enough and arrives in time."""
-
-    def __init__(self, receive: Receive, max_body: int) -> None:
-        self._receive, self._max_body = receive, max_body
-        self._n_bytes = 0
-        self._is_complete = False
-        self._deadline: float | None = None
-
-    async def receive(self) -> Message:
-        """Return the next part of the body, or that the client has gone."""
-        if self._is_complete:
-            return await self._receive()
-        now = asyncio.get_running_loop().time()
-        self._deadline = now + BODY_SECONDS if self._deadline is None else self._deadline
         try:
-            async with asyncio.timeout_at(self._deadline):
-                message = await self._receive()
-        except TimeoutError:
-            detail = f"the request was not complete after {BODY_SECONDS:g} seconds"
-            raise Problem(408, "too-slow", detail, headers={"Connection": "close"}) from None
-        self._is_complete = not message.get("more_body", False)
-        self._n_bytes += len(message.get("body", b""))
-        if self._n_bytes > self._max_body:
-            raise _too_large(self._max_body)
-        return message
+            await self._app(scope, receive_limited, send_with_headers)
+        finally:
+            self._n_bytes -= n_bytes
+
+    def _check_body(self, headers: Headers) -> int:
+        """Return how many bytes the body of a request may have; raise a `Problem` if it has more.
+
+        A form decodes its fields by the charset that the client names, some of which take minutes.
+        """
+        if "content-length" in headers and "transfer-encoding" in headers:
+            detail = "Content-Length beside Transfer-Encoding: send one of them"
+            raise Problem(400, "two-lengths", detail, headers=_CLOSE)
+        media_type, parameters = parse_options_header(headers.get("content-type"))
+        charset = parameters.get(b"charset", b"utf-8").decode("latin-1")
+        if charset.lower() not in ("utf-8", "utf8"):
+            detail = f"charset {charset[:40]!r}: send UTF-8"
+            raise Problem(415, "wrong-type", detail, headers=_CLOSE)
+        if media_type == b"application/x-www-form-urlencoded":
+            detail = "send application/json, or a form as multipart/form-data"
+            raise Problem(415, "wrong-type", detail, headers=_CLOSE)
+        is_form = media_type == b"multipart/form-data"
+        max_bytes = self._max_body if is_form else min(MAX_JSON, self._max_body)
+        length = headers.get("content-length", "0")
+        if not length.isascii() or not length.isdigit() or int(length) > max_bytes:
+            raise _too_large(max_bytes)
+        return max_bytes
 
 
-def _too_large(max_body: int) -> Problem:
-    detail = f"a request has at most {max_body / 1e6:,.0f} MB: send a smaller image"
-    return Problem(413, "too-large", detail, headers={"Connection": "close"})
+def _too_large(max_bytes: int) -> Problem:
+    detail = f"JSON has at most {MAX_JSON:,} bytes"
+    if max_bytes > MAX_JSON:
+        detail = f"a request has at most {max_bytes / 1e6:,.0f} MB: send a smaller image"
+    return Problem(413, "too-large", detail, headers=_CLOSE)

@@ -1,8 +1,4 @@
-"""Errors as responses: `application/problem+json` (RFC 9457), with the id of the request.
-
-In: an error of bm25v, of a route, or of the framework. Out: a response. Not this module's job:
-deciding that something is wrong.
-"""
+"""Errors as responses: `application/problem+json` (RFC 9457), with the id of the request."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -10,10 +6,11 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from bm25v import errors
 from bm25v.display import format_json
@@ -21,8 +18,10 @@ from bm25v.display import format_json
 MEDIA_TYPE = "application/problem+json"
 
 RETRY = {"Retry-After": "1"}
+_MOST_LISTED = 100  # errors of a body: a list of all takes a second for 100,000
 _STATUS: dict[type[errors.Bm25vError], tuple[int, str, Mapping[str, str]]] = {
-    errors.WrongUse: (400, "wrong-use", {}),
+    errors.InvalidOption: (400, "invalid-option", {}),
+    errors.ImageNotFound: (404, "image-not-found", {}),
     errors.ImageError: (422, "unreadable-image", {}),
     errors.GalleryLocked: (409, "gallery-locked", RETRY),
     errors.StorageFull: (507, "disk-full", {}),
@@ -51,22 +50,17 @@ class Busy(Problem):
         super().__init__(503, "busy", detail, headers=RETRY)
 
 
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "required": ["type", "title", "status", "detail", "request_id"],
-    "properties": {
-        "type": {"type": "string", "examples": ["urn:bm25v:unknown-image"]},
-        "title": {"type": "string", "examples": ["Not Found"]},
-        "status": {"type": "integer", "examples": [404]},
-        "detail": {"type": "string", "description": "What happened, and what to do."},
-        "request_id": {"type": "string", "description": "As in the header X-Request-ID."},
-    },
-}
+class ProblemModel(BaseModel):
+    type: str = Field(examples=["urn:bm25v:unknown-image"])
+    title: str = Field(examples=["Not Found"])
+    status: int = Field(examples=[404])
+    detail: str = Field(description="What happened, and what to do.")
+    request_id: str = Field(description="As in the header X-Request-ID.")
 
 
 def describe(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return what OpenAPI says about responses with these statuses."""
-    content = {MEDIA_TYPE: {"schema": SCHEMA}}
+    content = {MEDIA_TYPE: {"schema": ProblemModel.model_json_schema()}}
     return {
         status: {"description": HTTPStatus(status).phrase, "content": content}
         for status in statuses
@@ -74,7 +68,6 @@ def describe(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def make_response(problem: Problem, request_id: str) -> Response:
-    """Return the response for a problem."""
     status = problem.status_code
     content = {
         "type": f"urn:bm25v:{problem.kind}",
@@ -95,16 +88,33 @@ def handle_errors(app: FastAPI) -> None:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    return make_response(to_problem(error), request.scope["state"]["request_id"])
+    problem = to_problem(error)
+    if problem.status_code == 405:  # the framework names the methods of one route only
+        methods = {
+            method
+            for route in request.app.state.routes
+            if route.matches(request.scope)[0] != Match.NONE
+            for method in route.methods
+        }
+        problem.headers = {"Allow": ", ".join(sorted(methods))}
+    return make_response(problem, request.scope["state"]["request_id"])
+
+
+def refuse_change() -> None:
+    """Answer a request that would change the gallery of a server that only reads."""
+    detail = "requests cannot change this gallery: start the server with --writable"
+    raise Problem(405, "read-only", detail)
 
 
 def to_problem(error: Exception) -> Problem:
-    """Return what a client is told about an error."""
+    """Return what a client gets to know about an error."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, HTTPException):  # of the framework: no such route or method
         kind = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
         return Problem(error.status_code, kind, error.detail, headers=error.headers)
+    if isinstance(error, ValidationError) and error.error_count() > _MOST_LISTED:
+        return Problem(422, "wrong-value", f"{error.error_count():,} values are wrong or unknown")
     if isinstance(error, RequestValidationError | ValidationError):
         details = "; ".join(_describe_value(entry) for entry in error.errors()[:5])
         return Problem(422, "wrong-value", details)

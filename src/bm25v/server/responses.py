@@ -1,202 +1,171 @@
-"""JSON responses: how values are written, and how OpenAPI describes them.
+"""JSON responses: how values are written, and their models, made from the library's own types.
 
-In: plain values with the keys of docs/reference/json.md. Out: responses; schemas that say which
-keys there are. Not this module's job: the values.
+Paths may hold bytes that are no text, which pydantic refuses. So routes write plain values, and
+name the model that describes them.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
+from pydantic import ConfigDict, Field, create_model
+from pydantic_core import PydanticSerializationError, to_json
 from starlette.responses import Response
 
 from bm25v.display import format_json
+from bm25v.explanations.sums import SumLine
+from bm25v.explanations.word_statistics import FolderWithWord, ImageWithWord, WordInGallery
+from bm25v.gallery.selection import GalleryImage
+from bm25v.gallery.store import GalleryInfo
+from bm25v.schema import list_fields
+from bm25v.search.engine import Ranking
+from bm25v.search.results import Hit, Match, QueryWord, Results, ScorePart, WordContribution
+from bm25v.search.text import SharedWord
+from bm25v.server.watch import WatchedFolder
 
 PREFIX = "/v1"  # of all routes but those about the server itself
 
-Schema = dict[str, Any]
+
+def write_json(value: Any) -> bytes:
+    """Return plain values as JSON; numbers that JSON does not have become null."""
+    try:
+        return to_json(value, inf_nan_mode="null")
+    except PydanticSerializationError:  # a path that is not text
+        return format_json(value, indent=None).encode()
 
 
 def json_response(value: Any, status: int = 200) -> Response:
-    """Return plain values as a response; numbers that JSON does not have become null."""
-    return Response(format_json(value, indent=None), status, media_type="application/json")
+    return Response(write_json(value), status, media_type="application/json")
 
 
-def describe_json(schema: Schema, status: int = 200) -> dict[int | str, dict[str, Any]]:
-    """Return what OpenAPI says about a response with this JSON."""
-    return {status: {"content": {"application/json": {"schema": schema}}}}
+def _object(name: str, about: str | None = None, /, **types: Any) -> Any:
+    """Return a model in which all fields are required, and no others are."""
+    definitions: dict[str, Any] = {field: (type_, ...) for field, type_ in types.items()}
+    config = ConfigDict(extra="forbid")
+    return create_model(name, __config__=config, __doc__=about, **definitions)
 
 
-def _object(**properties: Schema) -> Schema:
-    return {"type": "object", "required": list(properties), "properties": properties}
+def _extend(kind: type, name: str = "", /, *, without: Sequence[str] = (), **types: Any) -> Any:
+    """Return a model with the fields of a dataclass or named tuple, and with more of them."""
+    own = list_fields(kind)
+    shown = {field: _to_json_type(own[field]) for field in own if field not in without}
+    return _object(name or kind.__name__, kind.__doc__, **(shown | types))
 
 
-def _list(items: Schema) -> Schema:
-    return {"type": "array", "items": items}
+def _to_json_type(type_: Any) -> Any:
+    """Return what JSON has in place of a type: objects have models, sequences are lists."""
+    if list_fields(type_):
+        return _model(type_)
+    arguments = tuple(map(_to_json_type, get_args(type_)))
+    if get_origin(type_) in (list, tuple, Sequence):
+        return _list(arguments[0])
+    if get_origin(type_) in (Union, UnionType):
+        return Union[arguments]  # noqa: UP007 - of types that are known only here
+    return type_
 
 
-def _say(schema: Schema, description: str) -> Schema:
-    return {**schema, "description": description}
+@cache
+def _model(kind: Any) -> Any:
+    return _extend(kind)
 
 
-_TEXT: Schema = {"type": "string"}
-_NUMBER: Schema = {"type": "number"}
-_INTEGER: Schema = {"type": "integer"}
-_TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
-_NUMBER_OR_NULL: Schema = {"type": ["number", "null"]}
-_INTEGER_OR_NULL: Schema = {"type": ["integer", "null"]}
-_GRID = _list(_list(_NUMBER))
+def _list(type_: Any) -> Any:
+    return list[type_]
 
-_ID = {"type": "string", "examples": ["L3Bob3Rvcy9jYXQuanBn"], "description": "For other requests."}
-_PATH = _say(_TEXT, "The path, or the id of an image that was added from memory.")
 
-IMAGE = _object(
+def _say(type_: Any, description: str) -> Any:
+    return Annotated[type_, Field(description=description)]
+
+
+_ID = Annotated[str, Field(examples=["L3Bob3Rvcy9jYXQuanBn"], description="For other requests.")]
+_GRID = list[list[float]]
+_PAGE = {"total": _say(int, "How many there are on all pages."), "offset": int, "limit": int}
+
+IMAGE = _extend(GalleryImage, id=_ID, date=str, taken=str | None)
+IMAGE_PAGE = _object("ImagePage", **_PAGE, images=_list(IMAGE))
+
+_N_WORDS = _say(int, "How many words the image shares with the query.")
+RESULTS = _extend(
+    Results,
+    hits=_list(_extend(Hit, without=("mode", "sparse_factor"), id=_ID, n_words=_N_WORDS)),
+)
+EXPLANATION = _extend(
+    Match,
+    "Explanation",
     id=_ID,
-    path=_PATH,
-    date=_say(_TEXT, "When it was taken, by its metadata, else the time of its file."),
-    width=_INTEGER_OR_NULL,
-    height=_INTEGER_OR_NULL,
-    file_size=_say(_INTEGER, "In bytes."),
-    taken=_say(_TEXT_OR_NULL, "By its metadata; null if that does not say."),
-)
-IMAGE_PAGE = _object(
-    total=_say(_INTEGER, "How many images the filters select."),
-    offset=_INTEGER,
-    limit=_INTEGER,
-    images=_list(IMAGE),
-)
-
-_WORD = {"word": _say(_INTEGER, "The number of the word."), "name": _TEXT_OR_NULL}
-_CONTRIBUTION = {
-    **_WORD,
-    "idf": _NUMBER,
-    "tf": _NUMBER,
-    "query_tf": _NUMBER,
-    "saturation": _NUMBER,
-    "contribution": _say(_NUMBER, "weight · idf · saturation"),
-    "weight": _NUMBER,
-    "df": _INTEGER,
-}
-_QUERY_WORD = _object(**_WORD, weight=_NUMBER, query_tf=_NUMBER, idf=_NUMBER, df=_INTEGER)
-_MATCH = {
-    "id": _ID,
-    "path": _PATH,
-    "score": _say(_NUMBER, "What orders the hits."),
-    "strength": {"enum": ["strong", "fair", "weak", None]},
-    "sparse": _say(_NUMBER, "The BM25 score: the sum of all contributions."),
-    "dense": _say(_NUMBER_OR_NULL, "The cosine."),
-    "coverage": _say(_NUMBER, "The share of the query that the image matches."),
-    "length": _NUMBER,
-    "average_length": _NUMBER,
-    "pictures": _say(_INTEGER, "How many images the gallery has."),
-    "concepts": _say(
-        _list(_object(label=_TEXT, probability=_NUMBER, value=_NUMBER)),
-        "What the terms of a text add to the score.",
-    ),
-    "n_words": _say(_INTEGER, "How many words the image shares with the query."),
-}
-RESULTS = _object(
-    mode=_TEXT,
-    query=_say(_list(_QUERY_WORD), "The words of the query, largest weight · IDF first."),
-    hits=_list(
-        _object(
-            rank=_INTEGER,
-            first_rank=_INTEGER_OR_NULL,
-            **_MATCH,
-            words=_say(_list(_object(**_CONTRIBUTION)), "Largest contribution first."),
-        )
-    ),
-    no_match=_say(_TEXT_OR_NULL, "The reason, if there are no hits."),
-    notes=_list(_TEXT),
-    sparse_factor=_NUMBER_OR_NULL,
-    candidates=_INTEGER_OR_NULL,
-    understood=_say(_list(_TEXT), "The terms of a text that were understood."),
-    not_understood=_list(_TEXT),
-    ms={"type": "object", "description": "Milliseconds of each stage."},
-)
-EXPLANATION = _object(
-    **_MATCH,
-    mode=_TEXT,
-    sparse_factor=_NUMBER,
-    standing={"type": ["object", "null"], "description": "Its rank among all images."},
-    parts=_say(
-        _list(_object(word=_INTEGER_OR_NULL, label=_TEXT, value=_NUMBER)),
-        "What the score is the sum of.",
-    ),
+    n_words=_N_WORDS,
+    ranking=_model(Ranking) | None,
+    parts=_say(_list(_model(ScorePart)), "What the score is the sum of."),
     words=_list(
-        _object(
-            **_CONTRIBUTION,
-            in_query={**_GRID, "type": ["array", "null"]},
-            in_hit={**_GRID, "type": ["array", "null"]},
-            examples=_say(_list(_TEXT), "Paths of other images that have the word."),
-            example_ids=_list(_ID),
-            points=_say(_NUMBER, "The contribution, rounded so that all add up to `sparse`."),
+        _extend(
+            WordContribution,
+            "ExplainedWord",
+            in_query=_GRID | None,
+            in_hit=_GRID | None,
+            examples=_say(list[str], "Paths of other images that have the word."),
+            example_ids=list[_ID],
+            points=_say(float, "The contribution, rounded so that all add up to `sparse`."),
         )
     ),
-    missing=_say(_list(_QUERY_WORD), "Words of the query that the image does not have."),
-    notes=_list(_TEXT),
-    sum=_say(
-        _list(_object(label=_TEXT, value=_TEXT, about=_TEXT)),
-        "How the score adds up, for people; the last one is the score.",
-    ),
+    missing=_say(_list(_model(QueryWord)), "Words of the query that the image does not have."),
+    notes=list[str],
+    sum=_say(_list(_model(SumLine)), "How the score adds up, for people; the last is the score."),
 )
 HEATMAP = _object(
+    "Heatmap",
     id=_ID,
-    word=_INTEGER,
-    rows=_INTEGER,
-    columns=_INTEGER,
+    word=int,
+    rows=int,
+    columns=int,
     grid=_say(_GRID, "How active the word is in each patch, row by row."),
 )
-HEATMAPS = _object(words=_list(_object(word=_INTEGER, grid=_GRID)))
+HEATMAPS = _object("Heatmaps", words=_list(_object("WordGrid", word=int, grid=_GRID)))
 
-_IMAGE_WITH_WORD = _object(id=_ID, path=_PATH, tf=_NUMBER)
-_WORD_FACTS = {**_WORD, "df": _INTEGER, "idf": _NUMBER}
+_IMAGES = _list(_extend(ImageWithWord, id=_ID))
+_N_IMAGES = _say(int, "How many images the gallery has.")
 WORD_PAGE = _object(
-    pictures=_INTEGER,
-    total=_say(_INTEGER, "How many words are in use."),
-    offset=_INTEGER,
-    limit=_INTEGER,
-    words=_list(_object(**_WORD_FACTS, best=_list(_IMAGE_WITH_WORD))),
+    "WordPage", **_PAGE, n_images=_N_IMAGES, words=_list(_extend(WordInGallery, best=_IMAGES))
 )
-WORD = _object(
-    **_WORD_FACTS,
-    pictures=_INTEGER,
-    top=_say(_list(_IMAGE_WITH_WORD), "The images that have most of it."),
-    companions=_say(
-        _list(_object(**_WORD, together=_INTEGER, lift=_NUMBER)),
-        "Words that are often in the same images.",
-    ),
-    folders=_list(_object(name=_TEXT, pictures=_INTEGER, has_word=_INTEGER)),
-    purity=_NUMBER_OR_NULL,
-    name_command=_say(_TEXT, "The command that names the word."),
+WORD = _extend(
+    WordInGallery,
+    "Word",
+    best=_IMAGES,
+    n_images=_N_IMAGES,
+    top=_say(_IMAGES, "The images that have most of it."),
+    companions=_list(_extend(SharedWord, name=str | None)),
+    folders=_list(_model(FolderWithWord)),
+    purity=float | None,
+    name_command=_say(str, "The command that names the word."),
 )
 FOLDERS = _object(
-    root=_say(_TEXT, "The folder that holds all images that are files."),
-    folders=_list(_object(path=_TEXT, pictures=_say(_INTEGER, "In it and below it."))),
+    "Folders",
+    root=_say(str, "The folder that holds all images that are files."),
+    folders=_list(_object("Folder", path=str, n_images=_say(int, "In it and below it."))),
 )
-TERMS = _object(terms=_list(_TEXT))
-_WATCHED = _object(
-    folder=_TEXT,
-    scans=_say(_INTEGER, "How often all of it was looked at since the server was started."),
-    last_scan=_say(_TEXT_OR_NULL, "When the last scan ended."),
-    seconds=_say(_NUMBER, "How long it took."),
-    pending=_say(_INTEGER, "Images that are still to be read, or read again."),
-    unreadable=_say(_INTEGER, "Files that cannot be read."),
-    error=_say(_TEXT_OR_NULL, "Why the folder could not be scanned."),
+TERMS = _object("Terms", terms=list[str])
+
+STATS = _extend(
+    GalleryInfo,
+    version=_say(str, "Of bm25v."),
+    writable=_say(bool, "Whether requests may change the gallery."),
+    watch=_list(
+        _extend(
+            WatchedFolder,
+            without=("path", "due", "identity"),
+            folder=str,
+            last_scan=_say(str | None, "When the last scan ended."),
+            unreadable=_say(int, "How many files cannot be read."),
+        )
+    ),
 )
-STATS: Schema = {
-    "type": "object",
-    "description": "The facts of `bm25v info --json`, the version of bm25v, watched folders.",
-    "required": ["path", "pictures", "vocabulary", "words", "version", "writable", "watch"],
-    "properties": {
-        "writable": _say({"type": "boolean"}, "Whether requests may change the gallery."),
-        "watch": _list(_WATCHED),
-    },
-}
-STATUS = _object(status=_TEXT)
+STATUS = _object("Status", status=str)
 ADDED = _object(
+    "Added",
     id=_ID,
-    path=_say(_TEXT, "The id that it was added with."),
-    added=_say(_INTEGER, "1 if it is new."),
-    updated=_say(_INTEGER, "1 if it replaces another image with this id."),
+    path=_say(str, "The id that it was added with."),
+    added=_say(int, "1 if it is new."),
+    updated=_say(int, "1 if it replaces another image with this id."),
 )
-REMOVED = _object(removed=_INTEGER)
-NAMED = _object(**_WORD)
+REMOVED = _object("Removed", removed=int)
+NAMED = _object("Named", word=int, name=str | None)

@@ -1,29 +1,52 @@
-"""Starts and stops the server.
+"""Starts the server, and stops it when it has finished the requests that it has begun."""
 
-In: a gallery, an address, the rules of access. Out: a server that answers until it is stopped; then
-it finishes the requests that it has begun. Not this module's job: what is answered (`app`).
-"""
-
+import asyncio
 import signal
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from bm25v.errors import Bm25vError, WrongUse
+from bm25v.errors import Bm25vError, InvalidOption
 from bm25v.searchable import Searchable
 from bm25v.server.access import Access
 from bm25v.server.app import create_app
-from bm25v.server.connections import Connection
 from bm25v.server.watch import Watcher
 from bm25v.server.workers import SEARCHES, Workers
 
 HOST, PORT = "127.0.0.1", 8025
 STOP_SECONDS = 10  # for requests that have begun
+HEAD_SECONDS = 20.0  # from the start of a connection, or from a response, to the next request
 MAX_CONNECTIONS = 500  # more get 503; a process may often have 1,024 open files
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed if the next request does not begin in time.
+
+    uvicorn waits for ever for the end of a request's head, so that a client could keep all
+    connections by sending a letter now and then.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(HEAD_SECONDS, self._close_if_idle)
+
+    def on_response_complete(self) -> None:
+        self._timer.cancel()
+        self._timer = self.loop.call_later(HEAD_SECONDS, self._close_if_idle)
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._timer.cancel()
+
+    def _close_if_idle(self) -> None:
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None or cycle.response_complete:
+            self.transport.close()
 
 
 @dataclass(frozen=True)
@@ -49,7 +72,9 @@ def bind(host: str = HOST, port: int = PORT) -> Bound:
         listener = socket.create_server(address[:2], family=family)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise WrongUse(f"cannot listen at {host}, port {port} ({reason}): choose another") from None
+        raise InvalidOption(
+            f"cannot listen at {host}, port {port} ({reason}): choose another"
+        ) from None
     # Connections inherit it; else the body of a response waits 40 ms for the client's next packet.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     actual, actual_port, *_ = listener.getsockname()
@@ -91,10 +116,14 @@ def serve(
         with suppress(Bm25vError):  # searches by id need no model
             gallery.vocabulary.backbone.load_weights()
         with ExitStack() as stack:
-            options: dict[str, Any] = {"writable": writable, "strip_metadata": strip_metadata}
-            if start_workers is not None:
-                options["workers"] = stack.enter_context(closing(start_workers()))
-            server = make_server(gallery, access, watcher=watcher, **options)
+            server = make_server(
+                gallery,
+                access,
+                writable=writable,
+                strip_metadata=strip_metadata,
+                watcher=watcher,
+                workers=start_workers and stack.enter_context(closing(start_workers())),
+            )
             announce(bound.url)
             stack.enter_context(watcher or nullcontext())
             server.run(sockets=[bound.socket])
@@ -104,7 +133,7 @@ def make_server(gallery: Searchable, access: Access, **options: object) -> uvico
     """Return a server that is not started yet; `options` are those of `create_app`."""
     config = uvicorn.Config(
         create_app(gallery, access, **options),  # type: ignore[arg-type]
-        http=Connection,
+        http=_Connection,
         limit_concurrency=MAX_CONNECTIONS,
         ws="none",
         lifespan="on",

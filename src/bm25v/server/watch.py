@@ -1,10 +1,8 @@
 """Keeps a gallery current with folders while it is served.
 
-In: folders. Out: a gallery that has their images, by the same path as `bm25v index`: a folder is
-scanned at the start, after changes, and every ten minutes, because some file systems report no
-changes. A folder that is missing or has no images is left as it is in the gallery: a disk may not
-be mounted. Whatever goes wrong is one line in the log, and is tried again. Not this module's job:
-what a change means (`gallery.indexing`).
+A folder is scanned at the start, after changes, and every ten minutes, because some file systems
+report no changes. One that is missing or has no images is left as it is in the gallery: a disk may
+not be mounted. Whatever goes wrong is one line in the log, and is tried again.
 """
 
 import logging
@@ -22,17 +20,16 @@ import watchfiles
 from bm25v.api import Gallery
 from bm25v.display import one_line
 from bm25v.errors import Bm25vError, GalleryLocked
-from bm25v.gallery.indexing import Failure
 from bm25v.threads import available_cpus
 
 STOP_SECONDS = 10.0  # for the image that is being read
+RESCAN_WITHOUT_EVENTS = 60.0  # where the system reports no changes
 
 _QUIET = 0.5  # seconds without a change before a scan,
 _LONGEST_WAIT = 10.0  # unless changes go on for so long
 _TICK = 0.5  # seconds between looks at what is due
 _RETRY = 3.0  # after an error, or a file that is not complete yet
 _RESCAN = 600.0
-_RESCAN_WITHOUT_EVENTS = 60.0  # where the system reports no changes
 _FRESH = 60.0  # a file that changed in the last seconds may not be complete yet
 
 _log = logging.getLogger(__name__)
@@ -44,15 +41,19 @@ class _Stopped(Exception):
 
 @dataclass
 class WatchedFolder:
-    """A folder, what its last scan found, and when the next one is due."""
+    """A folder, what the last of its scans since the start was like, and when the next one is due.
+
+    `seconds` is how long it took, `pending` how many images are still to be read or read again,
+    and `error` the reason if it failed.
+    """
 
     path: str
     scans: int = 0
     last_scan: datetime | None = None
     seconds: float = 0.0
-    pending: int = 0  # images that are still to be read, or read again
+    pending: int = 0
     unreadable: dict[str, str] = field(default_factory=dict)  # reasons by path
-    error: str | None = None  # why the last scan failed
+    error: str | None = None
     due: float = 0.0  # in the time of time.monotonic
     identity: tuple[int, int] | None = None
 
@@ -65,13 +66,10 @@ class WatchedFolder:
         return status.st_dev, status.st_ino
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the state as plain values."""
         return {
             "folder": self.path,
             "scans": self.scans,
-            "last_scan": None
-            if self.last_scan is None
-            else self.last_scan.isoformat("T", "seconds"),
+            "last_scan": self.last_scan and self.last_scan.isoformat("T", "seconds"),
             "seconds": self.seconds,
             "pending": self.pending,
             "unreadable": len(self.unreadable),
@@ -146,7 +144,7 @@ class Watcher:
             _log.warning("changes are not reported, folders are scanned: %s", _describe(error))
         while not self._stop.wait(_TICK):
             for folder in self.folders:
-                latest = time.monotonic() + _RESCAN_WITHOUT_EVENTS
+                latest = time.monotonic() + RESCAN_WITHOUT_EVENTS
                 folder.due = min(folder.due, latest)
             yield set()
 
@@ -180,7 +178,11 @@ class Watcher:
         except _Stopped:
             return
         except Exception as error:
-            self._note_error(folder, error)
+            folder.due = time.monotonic() + (_TICK if isinstance(error, GalleryLocked) else _RETRY)
+            reason = _describe(error)
+            if reason != folder.error:
+                _log.warning("%s was not scanned, it is tried again: %s", folder.path, reason)
+            folder.error = reason
             return
         now = time.monotonic()
         folder.scans += 1
@@ -188,22 +190,14 @@ class Watcher:
         incomplete = [failure for failure in report.failed if _is_fresh(failure.path)]
         folder.pending = len(incomplete)
         folder.due = now + (max(_RETRY, folder.seconds) if incomplete else _RESCAN)
-        _note_unreadable(folder, [f for f in report.failed if f not in incomplete])
-
-    def _note_error(self, folder: WatchedFolder, error: Exception) -> None:
-        folder.due = time.monotonic() + (_TICK if isinstance(error, GalleryLocked) else _RETRY)
-        reason = _describe(error)
-        if reason != folder.error:
-            _log.warning("%s was not scanned, it is tried again: %s", folder.path, reason)
-        folder.error = reason
-
-
-def _note_unreadable(folder: WatchedFolder, failures: list[Failure]) -> None:
-    known, folder.unreadable = folder.unreadable, {f.path: f.error for f in failures}
-    new = [f for f in failures if known.get(f.path) != f.error]
-    if new:
-        more = f" (and {len(new) - 1} more)" if len(new) > 1 else ""
-        _log.warning("cannot be read: %s: %s%s", one_line(new[0].path), new[0].error, more)
+        known = folder.unreadable
+        folder.unreadable = {f.path: f.error for f in report.failed if f not in incomplete}
+        new = [
+            (path, error) for path, error in folder.unreadable.items() if known.get(path) != error
+        ]
+        if new:
+            (path, reason), more = new[0], f" (and {len(new) - 1} more)" if len(new) > 1 else ""
+            _log.warning("cannot be read: %s: %s%s", one_line(path), reason, more)
 
 
 def _is_fresh(path: str) -> bool:

@@ -11,14 +11,14 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from bm25v.display import printable
-from bm25v.errors import VocabularyError, WrongUse
+from bm25v.errors import InvalidOption, VocabularyError
 from bm25v.files import SCRATCH_SUFFIX, make_folder, replace_file
 from bm25v.schema import SchemaError, check_values, parse_object, whole
 from bm25v.training.trainer import StepFigures
@@ -29,11 +29,9 @@ ACTIVATIONS = "activations"
 
 _LOG = "training.jsonl"
 _CURVES = "tensorboard"
-_FLUSH_SECONDS = 10  # until TensorBoard can show what was written
 
 
 def save_checkpoint(folder: Path, state: dict[str, Tensor], *, key: str) -> None:
-    """Write a checkpoint, or replace the last one."""
     replace_file(folder / FILE_NAME, save(state, metadata={"format": FORMAT, "key": key}))
 
 
@@ -44,11 +42,11 @@ def check_checkpoint(folder: Path, *, key: str) -> None:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
     except FileNotFoundError:
-        raise WrongUse(f"{folder} has no run to resume: run without --resume") from None
+        raise InvalidOption(f"{folder} has no run to resume: run without --resume") from None
     except SafetensorError as error:
         raise VocabularyError(f"{path} is damaged ({error}): delete it and start again") from error
     if metadata.get("key") != key:
-        raise WrongUse(
+        raise InvalidOption(
             f"{path} belongs to a run with other images or settings: give the same ones, "
             "or delete it to start again"
         )
@@ -60,49 +58,34 @@ def load_checkpoint(folder: Path) -> dict[str, Tensor]:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
-class RunLog(Protocol):
-    """Takes the figures of each step."""
-
-    def write(self, figures: StepFigures) -> None:
-        """Log a step."""
-
-    def sync(self) -> None:
-        """Make all steps that were written durable."""
-
-
-class SilentLog:
-    """A log that keeps nothing, for all processes but the first."""
-
-    def write(self, figures: StepFigures) -> None:
-        """Log nothing."""
-
-    def sync(self) -> None:
-        """Sync nothing."""
-
-
-class _FileLog:
-    def __init__(self, file: BinaryIO, curves: "_Curves") -> None:
+class Log:
+    def __init__(self, file: BinaryIO, curves: Any) -> None:
         self._file = file
-        self._curves = curves
+        self._curves = curves  # a SummaryWriter of TensorBoard, or None
 
     def write(self, figures: StepFigures) -> None:
         self._file.write(json.dumps(figures._asdict()).encode() + b"\n")
-        self._curves.add(figures)
+        if self._curves is not None:
+            for name, value in figures._asdict().items():
+                if name != "step":
+                    self._curves.add_scalar(name, value, figures.step)
 
     def sync(self) -> None:
+        """Make all steps that were written durable."""
         self._file.flush()
         os.fsync(self._file.fileno())
-        self._curves.flush()
+        if self._curves is not None:
+            self._curves.flush()
 
 
 @contextmanager
-def open_log(folder: Path, *, after: int) -> Iterator[RunLog]:
+def open_log(folder: Path, *, after: int) -> Iterator[Log]:
     """Yield a log; a run that resumes does so after step `after`, and logs no step twice."""
     make_folder(folder)
     path = folder / _LOG
     replace_file(path, _read_steps(path, until=after) if after and path.is_file() else b"")
     with path.open("ab") as file, _open_curves(folder / _CURVES, after=after) as curves:
-        yield _FileLog(file, curves)
+        yield Log(file, curves)
 
 
 def _read_steps(path: Path, *, until: int) -> bytes:
@@ -146,43 +129,18 @@ def delete_run(folder: Path) -> None:
         folder.rmdir()
 
 
-class _Curves(Protocol):
-    def add(self, figures: StepFigures) -> None: ...
-
-    def flush(self) -> None: ...
-
-
-class _NoCurves:
-    def add(self, figures: StepFigures) -> None: ...
-
-    def flush(self) -> None: ...
-
-
-class _TensorBoard:
-    def __init__(self, writer: Any) -> None:
-        self._writer = writer
-
-    def add(self, figures: StepFigures) -> None:
-        for name, value in figures._asdict().items():
-            if name != "step":
-                self._writer.add_scalar(name, value, figures.step)
-
-    def flush(self) -> None:
-        self._writer.flush()
-
-
 @contextmanager
-def _open_curves(folder: Path, *, after: int) -> Iterator[_Curves]:
-    """Yield the curves; steps later than `after` are dropped."""
+def _open_curves(folder: Path, *, after: int) -> Iterator[Any]:
+    """Yield a writer of curves without steps later than `after`; None without TensorBoard."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        yield _NoCurves()
+        yield None
         return
     if printable(str(folder)) != str(folder):  # TensorBoard cannot write there
-        yield _NoCurves()
+        yield None
         return
     if after == 0:
         shutil.rmtree(folder, ignore_errors=True)
-    with SummaryWriter(folder, purge_step=after + 1, flush_secs=_FLUSH_SECONDS) as writer:
-        yield _TensorBoard(writer)
+    with SummaryWriter(folder, purge_step=after + 1, flush_secs=10) as writer:
+        yield writer

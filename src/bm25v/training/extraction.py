@@ -1,12 +1,12 @@
-"""Images → patch features to train on, in shards.
+"""Extracts the patch features of images to train on, in shards; the first ones are held out.
 
-In: image paths and which of their patches to take. Out: shards of patches, the first of them held
-out. `extract_patches` keeps them in a store on disk; `StreamedPatches` extracts them again
-whenever they are read. Each image is shown in several views.
+`extract_patches` keeps them in a store on disk; `StreamedPatches` extracts them again whenever they
+are read. Each image is shown in several views.
 """
 
 import hashlib
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v import images
-from bm25v.backbones import Backbone, Features
+from bm25v.backbones import Backbone
 from bm25v.backbones.protocol import Floats
-from bm25v.errors import ImageError, WrongUse
+from bm25v.errors import ImageError, InvalidOption
 from bm25v.progress import Progress, no_progress
 from bm25v.threads import available_cpus
 from bm25v.training.feature_store import Halves, PatchStore
@@ -39,18 +39,17 @@ Pixels = NDArray[np.uint8]
 class Extraction:
     """Which patches of which images: everything that decides the contents of a store."""
 
+    backbone: Backbone
     paths: tuple[Path, ...]
     views: int
     patches: int | None  # random patches per view; None keeps all
     held_out: float  # share of the images
     seed: int
-    draw: int = 0  # another number selects other random parts of the same images
 
-    def key(self, backbone: Backbone) -> str:
+    def key(self) -> str:
         """Return a hash of everything that decides the patches."""
-        digest = hashlib.sha256(backbone.fingerprint.encode())
-        settings = (self.views, self.patches, self.held_out, self.seed, *self._draw_key)
-        digest.update(repr(settings).encode())
+        digest = hashlib.sha256(self.backbone.fingerprint.encode())
+        digest.update(repr((self.views, self.patches, self.held_out, self.seed)).encode())
         for path in self.paths:
             status = path.stat()
             digest.update(
@@ -58,25 +57,25 @@ class Extraction:
             )
         return digest.hexdigest()[:16]
 
-    def patches_per_image(self, backbone: Backbone) -> int:
-        """Return the number of patches of one image."""
-        all_patches = backbone.grid[0] * backbone.grid[1]
+    @property
+    def patches_per_image(self) -> int:
+        all_patches = math.prod(self.backbone.grid)
         return self.views * min(self.patches or all_patches, all_patches)
 
-    def shards(self, backbone: Backbone) -> list[list[Path]]:
+    def shards(self) -> list[list[Path]]:
         """Return the images of each shard, in random order; the first shards are held out."""
         order = np.random.default_rng(self.seed).permutation(len(self.paths))
-        size = max(1, _SHARD_PATCHES // self.patches_per_image(backbone))
+        size = max(1, _SHARD_PATCHES // self.patches_per_image)
         size = min(size, max(1, len(order) // 20))
         shuffled = [self.paths[i] for i in order.tolist()]
         shards = [shuffled[start : start + size] for start in range(0, len(shuffled), size)]
         if len(shards) < 2:
-            raise WrongUse(f"{len(self.paths)} images are too few to train on: give more")
+            raise InvalidOption(f"{len(self.paths)} images are too few to train on: give more")
         return shards
 
-    def whole_images(self, patches_nd: Halves, backbone: Backbone) -> Halves:
+    def whole_images(self, patches_nd: Halves) -> Halves:
         """Return a shard's patches of first views: whole images, as a search sees them."""
-        per_view = self.patches_per_image(backbone) // self.views
+        per_view = self.patches_per_image // self.views
         patches_nvpd = patches_nd.reshape(-1, self.views, per_view, patches_nd.shape[1])
         return patches_nvpd[:, 0].reshape(-1, patches_nd.shape[1])
 
@@ -84,26 +83,17 @@ class Extraction:
         """Return how many of the first shards are held out to measure the result."""
         return max(1, round(self.held_out * n_shards))
 
-    def random_seed(self, shard: int, position: int) -> Seed:
-        """Return the seed of the random parts of the image at a position in a shard."""
-        return (self.seed, shard, position, *self._draw_key)
-
-    @property
-    def _draw_key(self) -> tuple[int, ...]:
-        return (self.draw,) if self.draw else ()
-
 
 def find_training_images(folder: Path) -> tuple[Path, ...]:
     """Return the images of a folder, always in the same order."""
     paths = tuple(sorted(images.find_images(folder)))
     if not paths:
-        raise WrongUse(f"no images in {folder}")
+        raise InvalidOption(f"no images in {folder}")
     return paths
 
 
 def extract_patches(
     extraction: Extraction,
-    backbone: Backbone,
     store: PatchStore,
     *,
     progress: Progress = no_progress,
@@ -111,10 +101,10 @@ def extract_patches(
 ) -> None:
     """Fill a store with the patches of all images; shards that it has already are kept."""
     done = 0
-    for number, paths in enumerate(extraction.shards(backbone)):
+    for number, paths in enumerate(extraction.shards()):
         if number not in store.shards:
             parts: list[Halves] = []
-            for part in _extract_shard(extraction, backbone, number, paths, on_error):
+            for part in _extract_shard(extraction, number, paths, on_error):
                 parts.append(part)
                 progress("extracting patches", done + len(parts), len(extraction.paths))
             store.write(number, np.concatenate(parts))
@@ -124,51 +114,31 @@ def extract_patches(
 class StreamedPatches:
     """Shards that are extracted again whenever they are read, for more than a disk can hold."""
 
-    def __init__(
-        self, extraction: Extraction, backbone: Backbone, numbers: list[int], on_error: OnError
-    ) -> None:
+    def __init__(self, extraction: Extraction, numbers: list[int], on_error: OnError) -> None:
         self._extraction = extraction
-        self._backbone = backbone
         self._numbers = numbers
         self._on_error = on_error
-        self._shards = extraction.shards(backbone)
-        self._per_image = extraction.patches_per_image(backbone)
+        self._shards = extraction.shards()
 
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def n_images(self, window: int) -> int:
-        """Return the number of images of a window, unreadable ones included."""
-        return len(self._shards[self._numbers[window]])
-
     def n_patches(self, window: int) -> int:
         """Return the number of patches of a window, unreadable images included."""
-        return self.n_images(window) * self._per_image
+        return len(self._shards[self._numbers[window]]) * self._extraction.patches_per_image
 
     def read(self, window: int) -> Halves:
         """Return a window's patches; patches of other images replace those of unreadable ones."""
         number = self._numbers[window]
-        parts = _extract_shard(
-            self._extraction, self._backbone, number, self._shards[number], self._on_error
-        )
+        paths = self._shards[number]
+        parts = _extract_shard(self._extraction, number, paths, self._on_error)
         patches_nd = np.concatenate(list(parts))
         if len(patches_nd) == 0:
-            raise WrongUse(
-                f"no image of shard {number} can be read, for example "
-                f"{self._shards[number][0]}: remove unreadable images"
+            raise InvalidOption(
+                f"no image of shard {number} can be read, for example {paths[0]}: "
+                "remove unreadable images"
             )
-        return np.resize(patches_nd, (self.n_patches(window), self._backbone.patch_dim))
-
-
-def stream_patches(
-    extraction: Extraction, backbone: Backbone, on_error: OnError
-) -> tuple[StreamedPatches, list[Halves]]:
-    """Return patches to train on, extracted when they are read, and whole held-out images."""
-    numbers = list(range(len(extraction.shards(backbone))))
-    n_held_out = extraction.n_held_out(len(numbers))
-    held_out = StreamedPatches(extraction, backbone, numbers[:n_held_out], on_error)
-    whole = [extraction.whole_images(held_out.read(i), backbone) for i in range(n_held_out)]
-    return StreamedPatches(extraction, backbone, numbers[n_held_out:], on_error), whole
+        return np.resize(patches_nd, (self.n_patches(window), patches_nd.shape[1]))
 
 
 def image_views(image_hwc: Pixels, n: int, rng: np.random.Generator) -> Iterator[Pixels]:
@@ -189,15 +159,16 @@ def image_views(image_hwc: Pixels, n: int, rng: np.random.Generator) -> Iterator
 
 
 def _extract_shard(
-    extraction: Extraction, backbone: Backbone, number: int, paths: list[Path], on_error: OnError
+    extraction: Extraction, number: int, paths: list[Path], on_error: OnError
 ) -> Iterator[Halves]:
     """Yield the patches of each image of a shard; an unreadable one has none."""
+    backbone = extraction.backbone
     backbone.load_weights()
-    seeded = [(path, extraction.random_seed(number, i)) for i, path in enumerate(paths)]
+    seeded = [(path, (extraction.seed, number, i)) for i, path in enumerate(paths)]
     size = max(1, backbone.batch_size // extraction.views)
     chunks = [seeded[start : start + size] for start in range(0, len(seeded), size)]
     with ThreadPoolExecutor(available_cpus()) as pool:
-        extracted = pool.map(lambda chunk: _extract_chunk(extraction, backbone, chunk), chunks)
+        extracted = pool.map(lambda chunk: _extract_chunk(extraction, chunk), chunks)
         for path, part in zip(paths, itertools.chain.from_iterable(extracted), strict=True):
             if isinstance(part, ImageError):
                 on_error(path, part)
@@ -213,34 +184,29 @@ class _View(NamedTuple):
 
 
 def _extract_chunk(
-    extraction: Extraction, backbone: Backbone, seeded: list[tuple[Path, Seed]]
+    extraction: Extraction, seeded: list[tuple[Path, Seed]]
 ) -> list[Halves | ImageError]:
     """Return the patches of some images, whose views go through the backbone together."""
-    prepared = [_prepare_views(extraction, backbone, path, seed) for path, seed in seeded]
+    prepared = [_prepare_views(extraction, path, seed) for path, seed in seeded]
     pixels = [view.pixels for views in prepared if isinstance(views, list) for view in views]
-    features = iter(backbone.forward_batch(pixels))
-    return [
-        views if isinstance(views, ImageError) else _keep_patches(views, features)
-        for views in prepared
-    ]
+    features = iter(extraction.backbone.forward_batch(pixels))
+
+    def keep_patches(views: list[_View]) -> Halves:
+        parts = [next(features).patches_pd[view.rows].astype(np.float16) for view in views]
+        return np.concatenate(parts)
+
+    return [views if isinstance(views, ImageError) else keep_patches(views) for views in prepared]
 
 
-def _keep_patches(views: list[_View], features: Iterator[Features]) -> Halves:
-    """Return the kept patches of an image's views, whose features are the next ones."""
-    parts = [next(features).patches_pd[view.rows].astype(np.float16) for view in views]
-    return np.concatenate(parts)
-
-
-def _prepare_views(
-    extraction: Extraction, backbone: Backbone, path: Path, seed: Seed
-) -> list[_View] | ImageError:
+def _prepare_views(extraction: Extraction, path: Path, seed: Seed) -> list[_View] | ImageError:
+    backbone = extraction.backbone
     rng = np.random.default_rng(seed)
     try:
         image_hwc = images.decode_image(path, short_side=2 * backbone.input_size)
     except ImageError as error:
         return error
     views = []
-    n_patches = backbone.grid[0] * backbone.grid[1]
+    n_patches = math.prod(backbone.grid)
     for view_hwc in image_views(image_hwc, extraction.views, rng):
         rows: slice | NDArray[np.int64] = slice(None)
         if extraction.patches is not None:

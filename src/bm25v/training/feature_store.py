@@ -1,9 +1,7 @@
-"""Features on disk, for training and for research. No torch.
+"""Features on disk, for training and for research, in numpy archives with checksums. No torch.
 
-Both keep arrays in numpy archives, which carry a checksum of every array and are complete or not
-there (`write_arrays`, `read_arrays`). That is all that they share, because they are used in
-different ways: a training run reads numbered shards of patches, as many at a time as memory allows
-(`PatchStore`); research looks up images of many data sets by their content (`ImageFeatureStore`).
+A training run reads numbered shards of patches, as many at a time as memory allows (`PatchStore`);
+research looks up images of many data sets by their content (`ImageFeatureStore`).
 """
 
 import json
@@ -12,7 +10,6 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,33 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.display import file_size
-from bm25v.errors import EvaluationError, StorageFull, VocabularyError, WrongUse
+from bm25v.errors import EvaluationError, InvalidOption, StorageFull, VocabularyError
 from bm25v.files import make_folder, replace_file, replacing_file
-from bm25v.schema import (
-    Rule,
-    SchemaError,
-    check_values,
-    parse_object,
-    show_value,
-    table,
-    text,
-    whole,
-)
+from bm25v.schema import TABLE, SchemaError, check_values, parse_object, text, whole
 
-FORMAT = 2  # of a PatchStore; 1 had raw shards
+FORMAT = 1  # of a PatchStore
 WINDOW_BYTES = 512 * 2**20  # of patches that are shuffled together, and held in memory
 
 _INDEX = "activations.json"
-_INDEX_SCHEMA = {"format": whole(1), "key": text(), "shards": table()}
-_SHARD = Rule(
-    "the number of a shard with its file and its patches",
-    lambda value: (
-        isinstance(value, dict)
-        and value.keys() == {"file", "patches"}
-        and isinstance(value["file"], str)
-        and whole(0).accepts(value["patches"])
-    ),
-)
 
 _log = logging.getLogger(__name__)
 
@@ -82,88 +60,71 @@ def read_arrays(path: Path, *names: str) -> dict[str, NDArray[Any]]:
         raise DamagedArrays(f"{path} is damaged ({error})") from error
 
 
-@dataclass(frozen=True)
-class PatchShard:
-    """One file of patches."""
-
-    file: str
-    patches: int
-
-
 class PatchStore:
     """The patches of a training run, in numbered shards; an interrupted extraction can continue.
 
-    `key` stands for everything that decides the patches. A folder of another key or of an older
-    format has no shards for this run; `clear` empties it.
+    `key` stands for everything that decides the patches. A folder of another key has no shards for
+    this run; `clear` empties it.
     """
 
     def __init__(self, folder: Path, *, key: str, dim: int) -> None:
         self.folder = folder
         self.dim = dim
         self._key = key
-        self.shards: dict[int, PatchShard] = {}
+        self.shards: dict[int, int] = {}  # the number of patches of each
         self.has_other_patches = False
-        index = self._read_index()
-        if index is None:
-            return
-        if index["format"] > FORMAT:
-            raise VocabularyError(f"{folder} was written by a newer bm25v: upgrade bm25v")
-        self.has_other_patches = index["format"] != FORMAT or index["key"] != key
-        if not self.has_other_patches:
-            self.shards = {int(n): PatchShard(**shard) for n, shard in index["shards"].items()}
-
-    def _read_index(self) -> dict[str, Any] | None:
-        path = self.folder / _INDEX
+        path = folder / _INDEX
         try:
             index = parse_object(path.read_bytes())
-            check_values(index, _INDEX_SCHEMA)
-            if index["format"] == FORMAT:
-                _check_shards(index["shards"])
+            check_values(index, {"format": whole(1), "key": text(), "shards": TABLE})
+            if index["format"] > FORMAT:
+                raise VocabularyError(f"{folder} was written by a newer bm25v: upgrade bm25v")
+            shards = index["shards"]
+            check_values(shards, dict.fromkeys(shards, whole(0)), within="shards.")
+            if not all(re.fullmatch("[0-9]{1,9}", number) for number in shards):
+                raise SchemaError("shards are not numbered")
         except FileNotFoundError:
-            return None
+            return
         except SchemaError as error:
             raise VocabularyError(f"{path} is damaged ({error}): delete the folder") from error
-        return index
+        self.has_other_patches = index["key"] != key
+        if not self.has_other_patches:
+            self.shards = {int(number): n_patches for number, n_patches in shards.items()}
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(self.shards.values()) * self.dim * 2
 
     def clear(self) -> None:
-        """Delete everything in the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.shards, self.has_other_patches = {}, False
 
     def check_disk_space(self, n_bytes: int, *, reserved: int = 0) -> None:
-        """Raise `WrongUse` if the disk has less than `n_bytes` free, and as much as is reserved."""
+        """Raise if the disk has less than `n_bytes` free, and as much as is reserved."""
         make_folder(self.folder)
         free = max(0, shutil.disk_usage(self.folder).free - reserved)
         if n_bytes > free:
-            raise WrongUse(
+            raise InvalidOption(
                 f"the patches need {file_size(n_bytes)}, {self.folder} has {file_size(free)} "
                 "free: keep fewer with --patches, or name a larger disk with --activations"
             )
 
     def write(self, number: int, patches_nd: Halves) -> None:
-        """Add a shard."""
-        shard = PatchShard(f"shard-{number:05d}.npz", len(patches_nd))
-        write_arrays(self.folder / shard.file, {"patches": patches_nd})
-        self.shards[number] = shard
-        shards = {str(n): asdict(shard) for n, shard in sorted(self.shards.items())}
-        index = {"format": FORMAT, "key": self._key, "dim": self.dim, "shards": shards}
+        write_arrays(self._path(number), {"patches": patches_nd})
+        self.shards[number] = len(patches_nd)
+        index = {"format": FORMAT, "key": self._key, "dim": self.dim, "shards": self.shards}
         replace_file(self.folder / _INDEX, json.dumps(index, indent=1))
 
     def read(self, number: int) -> Halves:
-        """Return a shard's patches."""
-        path = self.folder / self.shards[number].file
         try:
-            return read_arrays(path, "patches")["patches"]
+            return read_arrays(self._path(number), "patches")["patches"]
         except (DamagedArrays, FileNotFoundError) as error:
             raise VocabularyError(
-                f"{path} is damaged or missing: delete {self.folder} and start again"
+                f"{self._path(number)} is damaged or missing: delete {self.folder} and start again"
             ) from error
 
-
-def _check_shards(shards: Mapping[str, Any]) -> None:
-    for number, shard in shards.items():
-        if not re.fullmatch("[0-9]{1,9}", number) or not _SHARD.accepts(shard):
-            raise SchemaError(f"shards has {show_value(number)}, not {_SHARD.expected}")
+    def _path(self, number: int) -> Path:
+        return self.folder / f"shard-{number:05d}.npz"
 
 
 class PatchWindows:
@@ -176,7 +137,7 @@ class PatchWindows:
         self._windows: list[list[int]] = []
         size = 0
         for number in numbers:
-            n_bytes = store.shards[number].patches * store.dim * 2
+            n_bytes = store.shards[number] * store.dim * 2
             if not self._windows or size + n_bytes > window_bytes:
                 self._windows.append([])
                 size = 0
@@ -187,11 +148,9 @@ class PatchWindows:
         return len(self._windows)
 
     def n_patches(self, window: int) -> int:
-        """Return the number of patches of a window."""
-        return sum(self._store.shards[number].patches for number in self._windows[window])
+        return sum(self._store.shards[number] for number in self._windows[window])
 
     def read(self, window: int) -> Halves:
-        """Return a window's patches."""
         return np.concatenate([self._store.read(number) for number in self._windows[window]])
 
 
@@ -224,7 +183,6 @@ class ImageFeatureStore:
                 self._remember(path, keys, arrays["dense"])
 
     def add(self, features: ImageFeatures) -> None:
-        """Write the features of more images."""
         path = self._folder / f"{uuid.uuid4().hex}.npz"
         keys = np.frombuffer(b"".join(features.keys), dtype=np.uint8)
         arrays: Arrays = {
@@ -243,7 +201,8 @@ class ImageFeatureStore:
                 continue
             arrays = _read_or_delete(path, "patches", "dense")
             if arrays is None:
-                self._forget(path)
+                for key in self._shards.pop(path):
+                    self.dense.pop(key, None)
                 continue
             missing.difference_update(keys)
             yield ImageFeatures(keys, arrays["patches"], arrays["dense"])
@@ -251,10 +210,6 @@ class ImageFeatureStore:
     def _remember(self, path: Path, keys: list[bytes], dense_ne: NDArray[np.float32]) -> None:
         self._shards[path] = keys
         self.dense.update(zip(keys, dense_ne, strict=True))
-
-    def _forget(self, path: Path) -> None:
-        for key in self._shards.pop(path):
-            self.dense.pop(key, None)
 
 
 def load_or_compute(path: Path, names: tuple[str, ...], compute: Callable[[], Arrays]) -> Arrays:

@@ -1,9 +1,7 @@
-"""The first vocabulary of a new gallery: some of its images → words for any backbone.
+"""Trains the first vocabulary of a new gallery on some of its images, for any backbone.
 
-In: the images that will be indexed, and the name of a backbone. Out: a vocabulary beside the
-gallery, from one training run of limited length, which continues where it was interrupted.
-Importing this needs no torch; `learn_vocabulary` does. Not this module's job: the run (`run`), and
-indexing.
+It is written beside the gallery; a run of limited length continues where it was interrupted.
+Importing this needs no torch; `learn_vocabulary` does.
 """
 
 import math
@@ -17,7 +15,7 @@ import numpy as np
 
 from bm25v.backbones import Backbone
 from bm25v.display import count
-from bm25v.errors import VocabularyError, WrongUse
+from bm25v.errors import InvalidOption, VocabularyError
 from bm25v.training.recipe import Recipe
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.folder import SETTINGS
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 MOST_IMAGES = 4_000  # of which a vocabulary is learned
 MOST_PATCHES = 512_000  # of all of them together
 
-_FEWEST_IMAGES = 20  # with fewer, more than a twentieth is held out
 _RECIPE = Recipe()
 
 
@@ -63,15 +60,16 @@ def sample_images(paths: Sequence[str], backbone: Backbone) -> tuple[Path, ...]:
     4000
     >>> sample_images(["1.jpg"], load_backbone("toy"))
     Traceback (most recent call last):
-    bm25v.errors.WrongUse: 1 image is too few to learn the words of toy: ...
+    bm25v.errors.InvalidOption: 1 image is too few to learn the words of toy: ...
     """
     rows, columns = backbone.grid
     n_words = _RECIPE.expansion * backbone.patch_dim
-    # At least one patch for each word, after up to a twentieth of the images are held out.
-    fewest = max(_FEWEST_IMAGES, math.ceil(n_words / (rows * columns) * 20 / 19))
+    # At least one patch for each word, after up to a twentieth of the images are held out. Of
+    # fewer than 20 images, more than a twentieth would be.
+    fewest = max(20, math.ceil(n_words / (rows * columns) * 20 / 19))
     if len(paths) < fewest:
         verb = "is" if len(paths) == 1 else "are"
-        raise WrongUse(
+        raise InvalidOption(
             f"{count(len(paths), 'image')} {verb} too few to learn the words of {backbone.name}: "
             f"give at least {fewest:,}, or leave out the backbone to use the default vocabulary"
         )

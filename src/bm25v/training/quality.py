@@ -1,4 +1,4 @@
-"""How well a sparse auto-encoder explains patches that it has not seen. numpy only."""
+"""How well a sparse auto-encoder explains held-out patches. numpy only."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,11 +6,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.errors import WrongUse
+from bm25v.dense import normalise
+from bm25v.errors import InvalidOption
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.training.recipe import Patches
-
-DENSE_WORD = 0.1  # a word active in a larger share of the patches is dense
 
 _BLOCK_ROWS = 4096
 
@@ -24,10 +23,8 @@ class Quality(NamedTuple):
     silent_share: float  # share of words that are active in none of the patches
     dense_share: float  # share of words that are active in more than a tenth of the patches
     coherence: float  # mean cosine of each decoder row with the most similar other row
-    density_v: NDArray[np.float64]  # share of the patches in which each word is active
 
     def report(self) -> dict[str, float]:
-        """Return the entries of a vocabulary's report."""
         return {
             "held_out_patches": self.patches,
             "fvu": self.fvu,
@@ -40,20 +37,20 @@ class Quality(NamedTuple):
 
 
 def check_held_out(blocks: Sequence[Patches]) -> None:
-    """Raise `WrongUse` if nothing can be measured on patches: there must be finite, different ones.
+    """Raise if nothing can be measured on patches: there must be finite, different ones.
 
     >>> check_held_out([np.ones((3, 2), np.float16)])
     Traceback (most recent call last):
-    bm25v.errors.WrongUse: the patches held out for measuring are all equal: ...
+    bm25v.errors.InvalidOption: the patches held out for measuring are all equal: ...
     """
     if not all(np.isfinite(block).all() for block in blocks):
-        raise WrongUse(
+        raise InvalidOption(
             "the patches held out for measuring contain NaN or infinite values: check the images "
             "and the backbone"
         )
     first_d = next((block[0] for block in blocks if len(block)), None)
     if first_d is None or all((block == first_d).all() for block in blocks):
-        raise WrongUse(
+        raise InvalidOption(
             "the patches held out for measuring are all equal: give more or other images, or "
             "another --seed"
         )
@@ -71,7 +68,7 @@ def measure_quality(sae: SparseAutoEncoder, blocks: Sequence[Patches]) -> Qualit
     n = 0
     unexplained = 0.0
     # Sums of differences to one patch: those of almost equal patches would cancel out.
-    origin_d = next(block[0] for block in blocks if len(block)).astype(np.float64)
+    offset_d = next(block[0] for block in blocks if len(block)).astype(np.float64)
     sum_d = np.zeros(sae.patch_dim)
     squares = 0.0
     active_v = np.zeros(sae.n_words)
@@ -81,28 +78,25 @@ def measure_quality(sae: SparseAutoEncoder, blocks: Sequence[Patches]) -> Qualit
             codes = sae.encode(z_nd)
             exact_nd = z_nd.astype(np.float64)
             unexplained += float(((exact_nd - sae.decode(codes)) ** 2).sum())
-            shifted_nd = exact_nd - origin_d
+            shifted_nd = exact_nd - offset_d
             squares += float((shifted_nd**2).sum())
             sum_d += shifted_nd.sum(axis=0)
             words = codes.words_pk[codes.activations_pk > 0]
             active_v += np.bincount(words, minlength=sae.n_words)
             n += len(z_nd)
     variance = squares - float((sum_d**2).sum()) / n
-    density_v = active_v / n
     return Quality(
         patches=n,
         fvu=unexplained / variance,
         l0=float(active_v.sum() / n),
         silent_share=float((active_v == 0).mean()),
-        dense_share=float((density_v > DENSE_WORD).mean()),
+        dense_share=float((active_v / n > 0.1).mean()),
         coherence=_coherence(sae.w_dec_vd),
-        density_v=density_v,
     )
 
 
 def _coherence(w_dec_vd: NDArray[np.float32]) -> float:
-    norms_v1 = np.maximum(np.linalg.norm(w_dec_vd, axis=1, keepdims=True), 1e-12)
-    unit_vd = w_dec_vd / norms_v1
+    unit_vd = normalise(w_dec_vd)
     best = []
     for start in range(0, len(unit_vd), 1024):
         cosines = unit_vd[start : start + 1024] @ unit_vd.T

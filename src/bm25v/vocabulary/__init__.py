@@ -1,10 +1,4 @@
-"""Images in, bags of visual words out.
-
-`vocabulary` holds `Vocabulary`: a backbone, a sparse auto-encoder and the settings of a bag, in one
-folder. `bag` pools the codes of patches into a `Bag`. `names` reads and writes the names of words.
-`shipped/` holds the vocabularies that come with the package. Not this package's job: storing
-images, scoring them, training.
-"""
+"""`Vocabulary` turns images into bags of visual words; `shipped/` has those of the package."""
 
 from bm25v.vocabulary.bag import Bag
 from bm25v.vocabulary.vocabulary import DEFAULT, Encoding, Vocabulary

@@ -1,9 +1,8 @@
-"""Codes of an image's patches in, the image's bags of visual words out.
+"""Pools the codes of an image's patches into bags of visual words.
 
 The activations of each word are summed over the patches. The bag of the index has the k_post
 largest sums, quantised to uint16 (paper, equations 7 and 8 and the paragraph on quantisation). The
 full bag has up to k_full, with one byte for each sum, and the patch where each word is strongest.
-Not this module's job: scores, statistics, files.
 """
 
 from typing import NamedTuple
@@ -48,6 +47,13 @@ class Bag(NamedTuple):
         """The term frequencies of the BM25 formula: not quantised."""
         return dequantise(self.tf)
 
+    def strongest(self, n: int | None) -> "Bag":
+        """Return the n words with the largest tf; of equals, the lower words. None: all words."""
+        if n is None:
+            return self
+        kept = np.sort(np.argsort(-self.frequencies, kind="stable")[:n])
+        return Bag(self.words[kept], self.tf[kept])
+
 
 class FullBag(NamedTuple):
     """An image's words, ascending, the level of each one's tf, and where each is strongest."""
@@ -76,11 +82,6 @@ def quantise(frequencies: NDArray[np.floating]) -> NDArray[np.uint16]:
 
 
 def dequantise(tf: NDArray[np.uint16]) -> NDArray[np.float64]:
-    """Return the term frequencies that were quantised.
-
-    >>> dequantise(np.array([124], dtype=np.uint16)).tolist()
-    [1.24]
-    """
     return tf / np.float64(SCALE)
 
 
@@ -104,12 +105,10 @@ def full_bag_words(n_words: int, n_patches: int) -> int:
 
 
 def word_bytes(n_words: int) -> int:
-    """Return how many bytes the number of a word takes."""
     return 2 if n_words <= 1 << 16 else 4
 
 
 def patch_bytes(n_patches: int) -> int:
-    """Return how many bytes the number of a patch takes."""
     return 1 if n_patches <= 1 << 8 else 2
 
 
@@ -144,11 +143,6 @@ def pool_bags(codes: Codes, *, k_post: int, k_full: int) -> tuple[Bag, FullBag]:
     strongest_v[flat_words[kept[last_is_strongest]]] = patches[last_is_strongest]
     full_bag = FullBag(words, to_levels(tf), strongest_v[words])
     return _keep_largest(active, sums, k_post), full_bag
-
-
-def expand_bag(bag: Bag) -> FullBag:
-    """Return a full bag for an image of which only its bag is known, not where its words are."""
-    return FullBag(bag.words, to_levels(bag.tf), np.zeros(len(bag.words), dtype=np.uint16))
 
 
 def _sum_activations(codes: Codes) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

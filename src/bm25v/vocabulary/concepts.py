@@ -1,18 +1,17 @@
 """What a text can name: concepts, each with names, wider concepts and a direction.
 
-In: the files `concepts.json` and `concepts.safetensors` of a vocabulary's folder, which anybody may
-have written. Out: `Concepts`, or a `VocabularyError` that names the file and what to do. A concept
-is one direction and one bias over the dense vector of an image: their sum is the log-odds that the
-image shows it. Several concepts may share a direction: "penguin" and "king penguin", if the
-classifier that taught them knows no other penguin. Not this module's job: reading a text
-(`search.phrases`), scores, training.
+A concept is one direction and one bias over the dense vector of an image: their sum is the log-odds
+that the image shows it. Several concepts may share a direction: "penguin" and "king penguin" do, if
+the classifier that taught them knows no other penguin. The files of concepts are in a vocabulary's
+folder, which anybody may have written.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -22,17 +21,8 @@ from numpy.typing import NDArray
 from bm25v.display import first_line
 from bm25v.errors import VocabularyError
 from bm25v.files import make_folder, read_limited, replace_file
-from bm25v.schema import (
-    Rule,
-    SchemaError,
-    check_values,
-    listing,
-    parse_object,
-    show_value,
-    table,
-    text,
-    whole,
-)
+from bm25v.schema import TABLE as JSON_OBJECT
+from bm25v.schema import SchemaError, check_values, listing, parse_object, show_value, text, whole
 
 FORMAT = 1
 TABLE = "concepts.json"
@@ -41,13 +31,11 @@ WEIGHTS = "concepts.safetensors"
 _MAX_BYTES = 16_000_000
 _MAX_CONCEPTS = 100_000
 _MAX_NAME = 100
-_MAX_LICENCE = 5000
-_MAX_VALUE = 1e4  # of a weight or bias
 _REMEDY = "restore the folder, or delete both files of concepts to search without them"
 
 
 class Concept(NamedTuple):
-    """One thing that a text can name."""
+    """What a text can name."""
 
     id: str  # of its source, such as "n02121620" of WordNet
     names: tuple[str, ...]  # the first one is shown
@@ -72,11 +60,10 @@ class ConceptTable:
 
     @property
     def n_columns(self) -> int:
-        """The number of directions."""
         return 1 + max((concept.column for concept in self.concepts), default=-1)
 
     def ancestors(self, concept: int) -> frozenset[int]:
-        """Return all wider concepts of a concept."""
+        """Return all wider concepts."""
         return self._ancestors[concept]
 
     def is_within(self, concept: int, other: int) -> bool:
@@ -89,16 +76,11 @@ class ConceptTable:
 
     @cached_property
     def _ancestors(self) -> tuple[frozenset[int], ...]:
+        """Raise `CycleError` if a concept is wider than itself."""
         known: dict[int, frozenset[int]] = {}
-        for start in range(len(self.concepts)):
-            path = [start]
-            while path:
-                parents = self.concepts[path[-1]].parents
-                unknown = [parent for parent in parents if parent not in known]
-                if unknown:
-                    path.append(unknown[0])
-                else:
-                    known[path.pop()] = frozenset(parents).union(*(known[p] for p in parents))
+        parents = {i: concept.parents for i, concept in enumerate(self.concepts)}
+        for i in TopologicalSorter(parents).static_order():
+            known[i] = frozenset(parents[i]).union(*(known[p] for p in parents[i]))
         return tuple(known[i] for i in range(len(self.concepts)))
 
     @cached_property
@@ -127,18 +109,11 @@ _NAME = text(
     lambda value: 0 < len(value.strip()) <= _MAX_NAME and value.isprintable(),
     f"a text of 1 to {_MAX_NAME} printable characters",
 )
-_SOURCE = text(lambda value: len(value) <= _MAX_LICENCE, f"a text of up to {_MAX_LICENCE}")
-_SCHEMA: Mapping[str, Rule] = {
+_SCHEMA = {
     "backbone": _NAME,
     "classes": whole(0, _MAX_CONCEPTS),
-    "sources": table(),
-    "concepts": listing(table()),
-}
-_CONCEPT: Mapping[str, Rule] = {
-    "id": _NAME,
-    "names": listing(_NAME),
-    "parents": listing(whole(0, _MAX_CONCEPTS)),
-    "column": whole(0, _MAX_CONCEPTS),
+    "sources": JSON_OBJECT,
+    "concepts": listing(JSON_OBJECT),
 }
 
 
@@ -153,16 +128,15 @@ def read_concepts(folder: Path, *, backbone_fingerprint: str) -> Concepts | None
         raise VocabularyError(f"{path} cannot be read ({error.strerror}): {_REMEDY}") from error
     except ValueError as error:
         _refuse(path, str(error))
-    with _schema_errors(path):
-        values = _parse_table(folder, content)
+    with _report_problems(path):
+        table, values = _parse_table(content)
         backbone = values["backbone"]
         if backbone != backbone_fingerprint:
             raise SchemaError(
                 f"it is for another backbone ({show_value(backbone)}, not {backbone_fingerprint})"
             )
-        concept_table = _build_table(values)
-    weights_ce, biases_c = _read_weights(folder, concept_table.n_columns)
-    return Concepts(concept_table, weights_ce, biases_c, values["sources"])
+    weights_ce, biases_c = _read_weights(folder, table.n_columns)
+    return Concepts(table, weights_ce, biases_c, values["sources"])
 
 
 def write_concepts(folder: Path, concepts: Concepts, *, backbone_fingerprint: str) -> None:
@@ -170,8 +144,8 @@ def write_concepts(folder: Path, concepts: Concepts, *, backbone_fingerprint: st
     from safetensors.numpy import save
 
     content = _format_table(concepts, backbone_fingerprint)
-    with _schema_errors(folder / TABLE):
-        _build_table(_parse_table(folder, content))
+    with _report_problems(folder / TABLE):
+        _parse_table(content)
     halves = {
         "weights": np.ascontiguousarray(concepts.weights_ce, np.float16),
         "biases": concepts.biases_c.astype(np.float16),
@@ -182,64 +156,43 @@ def write_concepts(folder: Path, concepts: Concepts, *, backbone_fingerprint: st
     replace_file(folder / TABLE, content)
 
 
-def _parse_table(folder: Path, content: bytes) -> dict[str, Any]:
+def _parse_table(content: bytes) -> tuple[ConceptTable, dict[str, Any]]:
     values = parse_object(content)
     check_values(values, {"format": whole(1)})
     if values["format"] > FORMAT:
         raise VocabularyError(
-            f"{folder / TABLE} has format {show_value(values['format'])}, this bm25v reads up to "
-            f"{FORMAT}: upgrade bm25v"
+            f"{TABLE} has format {show_value(values['format'])}, this bm25v reads up to {FORMAT}: "
+            "upgrade bm25v"
         )
     check_values(values, _SCHEMA)
-    if not all(map(_SOURCE.accepts, values["sources"].values())):
+    if not all(isinstance(source, str) for source in values["sources"].values()):
         raise SchemaError("sources has a value that is not a text")
-    return values
-
-
-def _build_table(values: Mapping[str, Any]) -> ConceptTable:
     entries, n_classes = values["concepts"], values["classes"]
     if not n_classes <= len(entries) <= _MAX_CONCEPTS:
         raise SchemaError(f"it has {len(entries):,} concepts and {n_classes:,} classes")
-    concepts = tuple(_parse_concept(i, entry, len(entries)) for i, entry in enumerate(entries))
-    if len({concept.column for concept in concepts}) != 1 + max(
-        (concept.column for concept in concepts), default=-1
-    ):
+    rules = {
+        "id": _NAME,
+        "names": listing(_NAME),
+        "parents": listing(whole(0, len(entries) - 1)),
+        "column": whole(0, _MAX_CONCEPTS),
+    }
+    concepts = []
+    for position, entry in enumerate(entries):
+        check_values(entry, rules, within=f"concepts, entry {position}: ")
+        names, parents = tuple(entry["names"]), tuple(entry["parents"])
+        if not names:
+            raise SchemaError(f"concepts, entry {position}: names is empty")
+        concepts.append(Concept(entry["id"], names, parents, entry["column"]))
+    table = ConceptTable(n_classes, tuple(concepts))
+    if len({concept.column for concept in concepts}) != table.n_columns:
         raise SchemaError("columns are not numbered without gaps")
-    _check_no_cycle(concepts)
-    return ConceptTable(n_classes, concepts)
-
-
-def _parse_concept(position: int, entry: Mapping[str, Any], n_concepts: int) -> Concept:
     try:
-        check_values(entry, _CONCEPT)
-        if not entry["names"]:
-            raise SchemaError("names is empty")
-        if any(parent >= n_concepts for parent in entry["parents"]):
-            raise SchemaError(f"parents is {show_value(entry['parents'])}, beyond the last concept")
-    except SchemaError as error:
-        raise SchemaError(f"concepts, entry {position}: {error}") from error
-    names, parents = tuple(entry["names"]), tuple(entry["parents"])
-    return Concept(entry["id"], names, parents, entry["column"])
-
-
-def _check_no_cycle(concepts: Sequence[Concept]) -> None:
-    """Raise an error if a concept is wider than itself: parents are removed level by level."""
-    n_open = [len(set(concept.parents)) for concept in concepts]
-    children: list[list[int]] = [[] for _ in concepts]
-    for position, concept in enumerate(concepts):
-        for parent in set(concept.parents):
-            children[parent].append(position)
-    ready = [position for position, n in enumerate(n_open) if n == 0]
-    n_removed = 0
-    while ready:
-        n_removed += 1
-        for child in children[ready.pop()]:
-            n_open[child] -= 1
-            if n_open[child] == 0:
-                ready.append(child)
-    if n_removed < len(concepts):
-        position = next(i for i, n in enumerate(n_open) if n)
-        raise SchemaError(f"concepts, entry {position}: its parents lead back to itself")
+        for position in range(len(concepts)):
+            table.ancestors(position)
+    except CycleError as error:
+        position = error.args[1][0]
+        raise SchemaError(f"concepts, entry {position}: its parents lead back to itself") from error
+    return table, values
 
 
 def _read_weights(folder: Path, n_columns: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -262,7 +215,7 @@ def _read_weights(folder: Path, n_columns: int) -> tuple[NDArray[np.float32], ND
     if weights.ndim != 2 or weights.shape[0] != n_columns or biases.shape != (n_columns,):
         shapes = f"{weights.shape} and {biases.shape}"
         _refuse(path, f"its shapes are {shapes}, and {TABLE} has {n_columns:,} columns")
-    if not all(np.all(np.abs(array) <= _MAX_VALUE) for array in (weights, biases)):
+    if not all(np.all(np.abs(array) <= 1e4) for array in (weights, biases)):
         _refuse(path, "it has values that are not finite, or too large")
     return weights.astype(np.float32), biases.astype(np.float32)
 
@@ -276,16 +229,13 @@ def _format_table(concepts: Concepts, backbone_fingerprint: str) -> bytes:
         "sources": dict(concepts.sources),
     }
     start = json.dumps(head, indent=2, ensure_ascii=False).removesuffix("\n}")
-    return f"{start},\n{_format_concepts(concepts.table.concepts)}}}\n".encode()
-
-
-def _format_concepts(concepts: Iterable[Concept]) -> str:
-    lines = (json.dumps(concept._asdict(), ensure_ascii=False) for concept in concepts)
-    return '  "concepts": [\n' + ",\n".join(f"    {line}" for line in lines) + "\n  ]\n"
+    entries = (json.dumps(c._asdict(), ensure_ascii=False) for c in concepts.table.concepts)
+    lines = ",\n".join(f"    {entry}" for entry in entries)
+    return f'{start},\n  "concepts": [\n{lines}\n  ]\n}}\n'.encode()
 
 
 @contextmanager
-def _schema_errors(path: Path) -> Iterator[None]:
+def _report_problems(path: Path) -> Iterator[None]:
     try:
         yield
     except SchemaError as error:

@@ -1,14 +1,13 @@
 """Names of words as a table that people can read, edit and share: a TSV file.
 
-In: a table, or a mapping from words to names. Out: the other one. A vocabulary has such a table as
-`words.tsv`, a gallery has one as `names.tsv`, for the names that people gave in it:
+A vocabulary has such a table as `words.tsv`, a gallery has one as `names.tsv`, for the names that
+people gave in it:
 
     # bm25v word names, format 1, vocabulary 0123456789abcdef
     word    name
     4711    striped ear
 
-Further columns are for people and are not read. The first two lines may be left out. Not this
-module's job: what a word looks like, and writing files.
+Further columns are for people and are not read. The first two lines may be left out.
 """
 
 import re
@@ -16,7 +15,7 @@ import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidOption
 from bm25v.files import read_limited
 from bm25v.schema import show_value
 
@@ -29,38 +28,34 @@ _HEADER = re.compile(r"# bm25v word names, format ([0-9]{1,9})(?:, vocabulary (\
 
 
 def check_name(name: str) -> str:
-    """Return a name without spaces around it; raise `WrongUse` if it cannot be in a table.
+    """Return a name without spaces around it; raise `InvalidOption` if it cannot be in a table.
 
     >>> check_name("  striped ear ")
     'striped ear'
     """
     name = unicodedata.normalize("NFC", name).strip()
     if not name:
-        raise WrongUse("an empty name: give at least one character")
+        raise InvalidOption("an empty name: give at least one character")
     if len(name) > MAX_LENGTH:
-        raise WrongUse(f"a name of {len(name)} characters: give at most {MAX_LENGTH}")
+        raise InvalidOption(f"a name of {len(name)} characters: give at most {MAX_LENGTH}")
     if any(unicodedata.category(character) in NOT_ALLOWED for character in name):
-        raise WrongUse(
+        raise InvalidOption(
             f"the name {name!r} has a tab, line break or control character: leave it out"
         )
     if name.isdecimal():
-        raise WrongUse(f"the name {name!r} looks like the number of a word: add a letter")
+        raise InvalidOption(f"the name {name!r} looks like the number of a word: add a letter")
     return name
 
 
 def check_word(word: int, n_words: int) -> int:
-    """Return a word's number; raise `WrongUse` if the vocabulary has no such word.
-
-    >>> check_word(191, n_words=192)
-    191
-    """
+    """Return a word's number; raise `InvalidOption` if the vocabulary has no such word."""
     if not 0 <= word < n_words:
-        raise WrongUse(f"no word {word}: this vocabulary has words 0 to {n_words - 1}")
+        raise InvalidOption(f"no word {word}: this vocabulary has words 0 to {n_words - 1}")
     return word
 
 
 def check_names(names: Mapping[int, str | None], n_words: int) -> dict[int, str | None]:
-    """Return new names of words, None for a name to be cleared; raise `WrongUse` if one is wrong.
+    """Return new names of words, None for a name to be cleared; raise if one is wrong.
 
     >>> check_names({7: " striped ear ", 8: None}, n_words=192)
     {7: 'striped ear', 8: None}
@@ -69,19 +64,6 @@ def check_names(names: Mapping[int, str | None], n_words: int) -> dict[int, str 
         check_word(word, n_words): None if name is None else check_name(name)
         for word, name in names.items()
     }
-
-
-def parse_word(text: str, n_words: int) -> int:
-    """Return the word that a table names by its number.
-
-    >>> parse_word("191", n_words=192)
-    191
-    """
-    if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise WrongUse(
-            f"{show_value(text)} is not the number of a word: write the number, a tab, the name"
-        )
-    return check_word(int(text), n_words)
 
 
 def find_word(text: str, names: Mapping[int, str], n_words: int) -> int:
@@ -95,12 +77,12 @@ def find_word(text: str, names: Mapping[int, str], n_words: int) -> int:
         return check_word(int(stripped), n_words)
     words = [word for word, name in names.items() if name.casefold() == stripped.casefold()]
     if not words:
-        raise WrongUse(
+        raise InvalidOption(
             f"no word is named {text!r}: give its number, or name a word with `bm25v words name`"
         )
     if len(words) > 1:
         numbers = ", ".join(map(str, sorted(words)))
-        raise WrongUse(f"several words are named {text!r}: give one of the numbers {numbers}")
+        raise InvalidOption(f"several words are named {text!r}: give one of the numbers {numbers}")
     return words[0]
 
 
@@ -149,31 +131,34 @@ def parse_names(text: str, *, n_words: int, vocabulary: str, source: str) -> dic
             if line.startswith("#"):
                 _check_header(line, vocabulary)
                 continue
-            first, _, rest = line.rstrip("\r").partition("\t")
-            name = rest.partition("\t")[0].strip()
-            if not line.strip() or (first.strip() == "word" and not names):
+            number, name = (part.strip() for part in f"{line}\t".split("\t")[:2])
+            if not line.strip() or (number == "word" and not names):
                 continue
-            word = parse_word(first.strip(), n_words)
+            if not re.fullmatch(r"[0-9]{1,18}", number):
+                raise InvalidOption(
+                    f"{show_value(number)} is not the number of a word: "
+                    "write the number, a tab, the name"
+                )
+            word = check_word(int(number), n_words)
             if word in names:
-                raise WrongUse(
+                raise InvalidOption(
                     f"word {word} already has the name {names[word]!r}: keep one of them"
                 )
             if name:
                 names[word] = check_name(name)
-        except WrongUse as error:
-            raise WrongUse(f"{source}, line {line_number}: {error}") from None
+        except InvalidOption as error:
+            raise InvalidOption(f"{source}, line {line_number}: {error}") from None
     return names
 
 
 def read_names(path: Path, *, n_words: int, vocabulary: str) -> dict[int, str]:
-    """Return the names in a file."""
     try:
         text = read_limited(path, _MAX_BYTES).decode()
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:
-        raise WrongUse(f"{path} is not UTF-8 text: save it in this encoding") from None
+        raise InvalidOption(f"{path} is not UTF-8 text: save it in this encoding") from None
     except ValueError as error:
-        raise WrongUse(f"{path} is not a table of names: {error}") from None
+        raise InvalidOption(f"{path} is not a table of names: {error}") from None
     return parse_names(text, n_words=n_words, vocabulary=vocabulary, source=str(path))
 
 
@@ -188,11 +173,11 @@ def _check_header(line: str, vocabulary: str) -> None:
     if header is None:
         return
     if int(header[1]) > FORMAT:
-        raise WrongUse(
+        raise InvalidOption(
             f"names in format {header[1]}, this bm25v reads up to format {FORMAT}: upgrade bm25v"
         )
     if header[2] and header[2] != vocabulary:
-        raise WrongUse(
+        raise InvalidOption(
             f"names for another vocabulary ({header[2]}, not {vocabulary}), where the same numbers "
             "are other words: use names for this one"
         )

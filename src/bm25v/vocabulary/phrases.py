@@ -1,9 +1,7 @@
 """Texts as tokens, and an index from names to what they name.
 
-In: a text as people write it. Out: its tokens; which names a run of tokens is. Case, accents,
-hyphens, apostrophes and plurals do not matter, nor whether a name is written as one word or as
-several; only whole words count: "cat" is not in "catamaran". Not this module's job: what "without"
-means, and which names there are.
+Case, accents, hyphens, apostrophes and plurals do not matter, nor whether a name is written as one
+word or as several; only whole words count: "cat" is not in "catamaran".
 """
 
 import difflib
@@ -39,7 +37,6 @@ _IRREGULAR = {
 }
 _ENDINGS = (("ies", "y"), ("ves", "f"), ("ves", "fe"), ("es", ""), ("s", ""))
 _SHORTEST = 3  # letters of a singular that an ending is taken off from
-_SIMILAR = 0.75  # from 0 to 1, by difflib
 
 
 class Token(NamedTuple):
@@ -112,7 +109,7 @@ def list_singulars(key: str) -> Iterator[str]:
 
 
 class PhraseIndex:
-    """Names, each with a number, found by runs of tokens.
+    """Names, each with a number, that runs of tokens are looked up in.
 
     >>> index = PhraseIndex([("hot dog", 1), ("dog", 2), ("soft-coated wheaten terrier", 3)])
     >>> [index.find(split_text(text)) for text in ("Dogs", "hotdogs", "wheaten terrier", "hound")]
@@ -153,9 +150,15 @@ class PhraseIndex:
         }
         return tuple(numbers) if len(numbers) == 1 else ()
 
+    def find_containing(self, token: Token) -> tuple[int, ...]:
+        """Return the numbers of the names that have a word: "snow" of "snow slope"."""
+        keys = {token.key, *list_singulars(token.key)} - SMALL_WORDS
+        names = (name for name in self._exact if not keys.isdisjoint(name.split(" ")))
+        return tuple(dict.fromkeys(number for name in names for number in self._exact[name]))
+
     def find_similar(self, token: Token, n: int = 3) -> list[str]:
         """Return the names most similar to a word that is none."""
-        keys = difflib.get_close_matches(token.key, self._names, n, _SIMILAR)
+        keys = difflib.get_close_matches(token.key, self._names, n, cutoff=0.75)
         return [self._names[key] for key in keys]
 
     def _find_keys(self, keys: Sequence[str]) -> tuple[int, ...]:
@@ -176,11 +179,11 @@ class PhraseIndex:
     @cached_property
     def _parts(self) -> dict[str, tuple[int, ...]]:
         """Beginnings and ends of names, of two or more words, that stand for one name only."""
-        found: defaultdict[str, set[int]] = defaultdict(set)
+        parts: defaultdict[str, set[int]] = defaultdict(set)
         for key, numbers in self._exact.items():
             keys = key.split(" ")
             for n in range(2, len(keys)):
                 for part in (keys[:n], keys[-n:]):
                     if not SMALL_WORDS.intersection((part[0], part[-1])):
-                        found["".join(part)].update(numbers)
-        return {part: tuple(numbers) for part, numbers in found.items() if len(numbers) == 1}
+                        parts["".join(part)].update(numbers)
+        return {part: tuple(numbers) for part, numbers in parts.items() if len(numbers) == 1}

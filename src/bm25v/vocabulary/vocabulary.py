@@ -1,13 +1,6 @@
-"""What turns an image into words: a backbone, an SAE and the settings of a bag, in one folder.
-
-In: an image. Out: an `Encoding`: its bag, its dense vector, and the codes of its patches. A
-vocabulary is a folder (see `folder`), identified by a fingerprint; `words.tsv` in it names words,
-`suggested.tsv` suggests names (see `names`). Not this module's job: storing images, scoring them,
-training.
-"""
+"""What turns an image into words: a backbone, an SAE and the settings of a bag, in one folder."""
 
 import hashlib
-import importlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,15 +14,17 @@ from bm25v import backbones, images
 from bm25v.backbones import Backbone, Features
 from bm25v.backbones.paired import PairedBackbone, pair_fingerprints
 from bm25v.backbones.protocol import Floats
+from bm25v.dense import normalise
 from bm25v.display import count, first_line
 from bm25v.errors import (
+    InvalidOption,
     MissingExtra,
     UnknownBackbone,
     UnknownVocabulary,
     VocabularyError,
-    WrongUse,
 )
 from bm25v.images import ImageInput, Metadata
+from bm25v.privacy import import_quietly
 from bm25v.sae.model import Codes, SparseAutoEncoder
 from bm25v.schema import show_value
 from bm25v.threads import locked_cached_property
@@ -59,8 +54,6 @@ HUB_FILES = [  # downloaded from the hub
     SUGGESTED,
     CONCEPT_TABLE,
     CONCEPT_WEIGHTS,
-    "words.safetensors",  # this and the next are for the page about the vocabulary
-    "training.jsonl",
     "*.onnx",  # this and the next are a backbone of the author's own
     "*.onnx.data",
 ]
@@ -75,8 +68,8 @@ class Encoding(NamedTuple):
     bag: Bag
     dense_e: NDArray[np.float32]  # of length 1
     codes: Codes
+    full_bag: FullBag
     patches_pd: NDArray[np.float32] | None = None  # only if the image was encoded alone
-    full_bag: FullBag | None = None  # None if the vocabulary has no full bags
 
     def __repr__(self) -> str:
         words, n_patches = count(len(self.bag.words), "word"), len(self.codes.words_pk)
@@ -102,11 +95,11 @@ class Vocabulary:
     k_post: int  # words of the bag that is indexed
     fingerprint: str
     source: str  # the name or path that `load` takes
-    k_full: int | None = None  # words of the full bag, 0 for none; None: as many as fit
+    k_full: int | None = None  # words of the full bag; None: as many as fit
     stop_words: tuple[int, ...] = ()  # ascending: words that say nothing, which no bag has
     folder: Path | None = None  # where it was read from; None if it was built in memory
     backbone_definition: Mapping[str, Any] | None = None  # of an ONNX model of one's own
-    second_backbone: str | None = None  # whose dense vectors follow those of the backbone
+    dense: str | None = None  # a second backbone, whose dense vectors follow those of the first
     word_names: Mapping[int, str] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
 
@@ -176,8 +169,12 @@ class Vocabulary:
         >>> len(vocabulary.encode(np.zeros((64, 64, 3), dtype=np.uint8)).dense_e)
         24
         """
-        check_second_backbone(backbone)
-        return replace(self, second_backbone=backbone)
+        known = backbones.backbone_names()
+        if backbone not in (None, *known):
+            raise UnknownBackbone(
+                f"dense vectors of {backbone!r}: choose a built-in backbone, {', '.join(known)}"
+            )
+        return replace(self, dense=backbone)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the vocabulary as a folder; weights are stored as float16.
@@ -195,10 +192,10 @@ class Vocabulary:
 
     @property
     def full_bag_words(self) -> int:
-        """How many words a full bag has at most; 0 if there are none."""
+        """How many words a full bag has at most; it has all words of the bag."""
         rows, columns = self.backbone.grid
         n_words = bags.full_bag_words(self.n_words, rows * columns)
-        return n_words if self.k_full is None else min(self.k_full, n_words)
+        return max(self.k_post, min(self.k_full or n_words, n_words))
 
     @locked_cached_property
     def backbone(self) -> Backbone:
@@ -213,23 +210,17 @@ class Vocabulary:
                 "use the bm25v or the model files that it was trained with"
             )
         _check_width(backbone, self.sae)
-        if self.second_backbone is None:
+        if self.dense is None:
             return backbone
-        return PairedBackbone(backbone, backbones.load_backbone(self.second_backbone))
-
-    @property
-    def second_fingerprint(self) -> str | None:
-        """The fingerprint of the second backbone; None if there is none."""
-        if self.second_backbone is None:
-            return None
-        return backbones.load_backbone(self.second_backbone).fingerprint
+        return PairedBackbone(backbone, backbones.load_backbone(self.dense))
 
     @property
     def features_fingerprint(self) -> str:
         """The fingerprint of what computes the features; no backbone is loaded for it."""
-        second = self.second_fingerprint
-        own = self.backbone_fingerprint
-        return own if second is None else pair_fingerprints(own, second)
+        if self.dense is None:
+            return self.backbone_fingerprint
+        second = backbones.load_backbone(self.dense)
+        return pair_fingerprints(self.backbone_fingerprint, second.fingerprint)
 
     @locked_cached_property
     def concepts(self) -> Concepts | None:
@@ -254,7 +245,7 @@ class Vocabulary:
     def report_section(self, name: str) -> Mapping[str, Any]:
         """Return a section of the report; empty if there is none, as other programs write others.
 
-        >>> Vocabulary.load().report_section("data")["pictures"]
+        >>> Vocabulary.load().report_section("data")["n_images"]
         13444
         """
         section = self.report.get(name)
@@ -281,17 +272,13 @@ class Vocabulary:
         words, activations = self.sae.encode(np.concatenate([f.patches_pd for f in features]))
         if self.stop_words:
             activations[np.isin(words, self.stop_words)] = 0
-        return [
-            self._to_encoding(image_features, Codes(words_pk, activations_pk))
-            for image_features, words_pk, activations_pk in zip(
-                features, np.split(words, n), np.split(activations, n), strict=True
-            )
-        ]
-
-    def _to_encoding(self, features: Features, codes: Codes) -> Encoding:
-        dense_e = features.dense_e / max(float(np.linalg.norm(features.dense_e)), 1e-12)
-        bag, full_bag = bags.pool_bags(codes, k_post=self.k_post, k_full=self.full_bag_words)
-        return Encoding(bag, dense_e, codes, full_bag=full_bag if self.full_bag_words else None)
+        encodings = []
+        for image, codes in zip(
+            features, map(Codes, np.split(words, n), np.split(activations, n)), strict=True
+        ):
+            bag, full_bag = bags.pool_bags(codes, k_post=self.k_post, k_full=self.full_bag_words)
+            encodings.append(Encoding(bag, normalise(image.dense_e), codes, full_bag))
+        return encodings
 
     def decode(self, image: ImageInput) -> NDArray[np.uint8]:
         """Return an upright RGB array; one from a file is not much larger than the input."""
@@ -309,32 +296,15 @@ class Vocabulary:
         return self.encode(image).bag
 
 
-def check_second_backbone(name: str | None) -> None:
-    """Raise `UnknownBackbone` unless a name is that of a built-in backbone, or None."""
-    known = backbones.backbone_names()
-    if name not in (None, *known):
-        raise UnknownBackbone(
-            f"dense vectors of {name!r}: choose a built-in backbone, {', '.join(known)}"
-        )
-
-
 def shipped_names() -> list[str]:
-    """Return the vocabularies that come with the package."""
     folders = _SHIPPED.iterdir() if _SHIPPED.is_dir() else ()
     return [*sorted(folder.name for folder in folders if folder.is_dir()), "toy"]
 
 
-def find_shipped(fingerprint: str) -> Vocabulary | None:
-    """Return the vocabulary of this or an older version that has a fingerprint, if there is one."""
-    shipped = map(Vocabulary.load, shipped_names())
-    return next((v for v in shipped if v.fingerprint == fingerprint), None)
-
-
 def _find_folder(name_or_path: str | os.PathLike[str]) -> Path:
-    """Return the absolute path of a vocabulary's folder."""
     given = os.fspath(name_or_path)
     if not given:
-        raise WrongUse("an empty name of a vocabulary: give a name or a folder, such as .")
+        raise InvalidOption("an empty name of a vocabulary: give a name or a folder, such as .")
     folder = Path(os.path.abspath(os.path.expanduser(given)))
     try:
         if (folder / SETTINGS).is_file():
@@ -350,7 +320,7 @@ def _find_folder(name_or_path: str | os.PathLike[str]) -> Path:
 
 def _download(name: str) -> Path:
     try:
-        hub = importlib.import_module("huggingface_hub")
+        hub = import_quietly("huggingface_hub")
     except ImportError as error:
         raise MissingExtra(f"the vocabulary {name}", "hf") from error
     try:
@@ -365,25 +335,24 @@ def _download(name: str) -> Path:
 
 def _read(folder: Path) -> Vocabulary:
     stored = read_folder(folder)
-    settings = (stored.sae, stored.k_post, stored.stop_words)
     vocabulary = Vocabulary(
         **stored._asdict(),
-        fingerprint=_fingerprint(stored.backbone_fingerprint, *settings),
+        fingerprint=_fingerprint(
+            stored.backbone_fingerprint, stored.sae, stored.k_post, stored.stop_words
+        ),
         source=str(folder),
         folder=folder,
     )
-    table = _read_table(folder / NAMES, vocabulary)
-    return replace(vocabulary, word_names={**stored.word_names, **table})
+    return replace(vocabulary, word_names=_read_table(folder / NAMES, vocabulary))
 
 
 def _read_table(path: Path, vocabulary: Vocabulary) -> dict[int, str]:
     """Return the names in a table; none if there is no such file."""
     if not path.is_file():
         return {}
-    n_words, fingerprint = vocabulary.n_words, vocabulary.fingerprint
     try:
-        return names.read_names(path, n_words=n_words, vocabulary=fingerprint)
-    except WrongUse as error:
+        return names.read_names(path, n_words=vocabulary.n_words, vocabulary=vocabulary.fingerprint)
+    except InvalidOption as error:
         raise VocabularyError(
             f"{error}; correct the file, or delete it to remove all names"
         ) from error
@@ -415,10 +384,10 @@ def _check_width(backbone: Backbone, sae: SparseAutoEncoder) -> None:
 def _round_weights(sae: SparseAutoEncoder) -> SparseAutoEncoder:
     """Return the weights as they are stored, so that saving a vocabulary changes no bag."""
     arrays = (sae.w_enc_dv, sae.b_enc_v, sae.w_dec_vd, sae.b_dec_d)
-    halves = (array.astype(np.float16).astype(np.float32) for array in arrays)
-    w_enc_dv, b_enc_v, w_dec_vd, b_dec_d = halves
-    if not all(np.isfinite(array).all() for array in (w_enc_dv, b_enc_v, w_dec_vd, b_dec_d)):
+    rounded = [array.astype(np.float16).astype(np.float32) for array in arrays]
+    if not all(np.isfinite(array).all() for array in rounded):
         raise VocabularyError("the SAE has weights outside the range of float16: rescale it")
+    w_enc_dv, b_enc_v, w_dec_vd, b_dec_d = rounded
     return SparseAutoEncoder(w_enc_dv, b_enc_v, w_dec_vd, b_dec_d, sae.k)
 
 

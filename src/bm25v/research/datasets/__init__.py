@@ -1,13 +1,12 @@
 """Reads image collections for evaluation: published data sets and folders of class folders.
 
-In: a name and a folder. Out: a `Dataset` with gallery, queries and the problems found. Nothing is
-downloaded, and no file can run code. Not this package's job: reading the images.
+Nothing is downloaded, and no file can run code.
 """
 
 import os
 from pathlib import Path
 
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidOption
 from bm25v.research.datasets.class_folders import CLASS_FOLDERS, read_split
 from bm25v.research.datasets.dataset import (
     Dataset,
@@ -44,12 +43,12 @@ def load(
     the others of its class.
     """
     if name not in DATASETS:
-        raise WrongUse(
+        raise InvalidOption(
             f"there is no data set {name!r}; choose from {', '.join(DATASETS)}, where 'folder' is "
             "any folder of class folders"
         )
     if split is not None and name != "folder":
-        raise WrongUse(f"{name} has its own split: leave out --split, or use 'folder'")
+        raise InvalidOption(f"{name} has its own split: leave out --split, or use 'folder'")
     layout = DATASETS[name]
     folder = DatasetFolder(Path(data), layout)
     parts = layout.read(folder) if split is None else read_split(folder, Path(split))

@@ -13,8 +13,6 @@ from bm25v.errors import EvaluationError
 
 
 class PixelBox(NamedTuple):
-    """A part of an image, in pixels."""
-
     left: float
     top: float
     right: float
@@ -22,8 +20,6 @@ class PixelBox(NamedTuple):
 
 
 class RevisitedTruth(NamedTuple):
-    """The ground truth of a query in the revisited benchmarks: its box and its relevant images."""
-
     box: PixelBox
     easy: frozenset[Path]
     hard: frozenset[Path]
@@ -32,8 +28,6 @@ class RevisitedTruth(NamedTuple):
 
 @dataclass(frozen=True)
 class Item:
-    """An image and its class."""
-
     path: Path
     label: str
     truth: RevisitedTruth | None = None  # of queries that are judged by it, not by their class
@@ -77,8 +71,12 @@ class Dataset:
         rows = {item.path: row for row, item in enumerate(self.gallery)}
         return np.array([rows.get(query.path, -1) for query in self.queries], dtype=np.int64)
 
+    @property
+    def is_revisited(self) -> bool:
+        """Whether it is judged by the revisited protocol, not by classes."""
+        return any(query.truth for query in self.queries)
+
     def id_of(self, path: Path) -> str:
-        """Return the path of an image inside the data set."""
         return path.relative_to(self.folder).as_posix()
 
 

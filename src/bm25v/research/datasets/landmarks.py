@@ -1,21 +1,74 @@
 """ROxford5k and RParis6k: buildings, with the revisited ground truth.
 
-The ground truth is published as a pickle; the same content as JSON is read as well. Queries are not
-part of the gallery, and only the boxed part of their image is searched for.
+It is published as a pickle, of which only plain values and numpy arrays are read; the same content
+as JSON is read as well. Of a query's image, only the boxed part is searched for.
 """
 
+import io
 import math
+import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bm25v.research.datasets.dataset import Item, PixelBox, RevisitedTruth
 from bm25v.research.datasets.layout import DatasetFolder, DatasetLayout, DatasetParts
-from bm25v.research.datasets.plain_pickle import PickleRefused, load_plain
 from bm25v.schema import SchemaError, parse_object, show_value
+
+_ALLOWED = {
+    ("numpy", "dtype"),
+    ("numpy", "ndarray"),
+    ("_codecs", "encode"),
+    ("builtins", "bytes"),
+    ("__builtin__", "bytes"),
+    *(
+        (f"numpy.{core}.multiarray", name)
+        for core in ("core", "_core")
+        for name in ("_reconstruct", "scalar")
+    ),
+    *((f"numpy.{core}.numeric", "_frombuffer") for core in ("core", "_core")),
+}
+
+
+class PickleRefused(Exception):
+    """A pickle is damaged, or contains more than plain values."""
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise PickleRefused(f"refers to {module}.{name}: only plain values are read")
+        return super().find_class(module, name)
+
+
+def load_plain(content: bytes) -> Any:
+    """Return the value of a pickle that Python 2 or 3 has written.
+
+    >>> load_plain(pickle.dumps({"easy": [1, 2]}))
+    {'easy': [1, 2]}
+    """
+    try:
+        return _PlainUnpickler(io.BytesIO(content), encoding="latin-1").load()
+    except PickleRefused:
+        raise
+    except Exception as error:  # whatever a damaged pickle makes the unpickler raise
+        raise PickleRefused(
+            f"is not a pickle of plain values ({show_value(str(error))})"
+        ) from error
 
 
 def _read(folder: DatasetFolder, name: str) -> DatasetParts:
-    file, content = _read_ground_truth(folder, f"gnd_{name}")
+    file = f"gnd_{name}.json"
+    if not (folder.root / file).is_file():
+        file = f"gnd_{name}.pkl"
+    try:
+        read = parse_object if file.endswith(".json") else load_plain
+        content: Any = read(folder.read_bytes(file))
+    except SchemaError as error:
+        folder.fail(f"{file} cannot be used: {error}")
+    except PickleRefused as error:
+        folder.fail(f"{file} {error}")
     try:
         gallery = [_image_path(folder, image) for image in content["imlist"]]
         queries = [
@@ -31,21 +84,6 @@ def _read(folder: DatasetFolder, name: str) -> DatasetParts:
     )
 
 
-def _read_ground_truth(folder: DatasetFolder, stem: str) -> tuple[str, Any]:
-    """Return the name and the content of the ground truth's file."""
-    if (folder.root / f"{stem}.json").is_file():
-        file = f"{stem}.json"
-        try:
-            return file, parse_object(folder.read_bytes(file))
-        except SchemaError as error:
-            folder.fail(f"{file} cannot be used: {error}")
-    file = f"{stem}.pkl"
-    try:
-        return file, load_plain(folder.read_bytes(file))
-    except PickleRefused as error:
-        folder.fail(f"{file} {error}")
-
-
 def _image_path(folder: DatasetFolder, name: Any) -> Path:
     if not isinstance(name, str):
         raise TypeError(f"{show_value(name)} is not a name")
@@ -54,12 +92,12 @@ def _image_path(folder: DatasetFolder, name: Any) -> Path:
 
 def _truth(truth: Any, gallery: list[Path]) -> RevisitedTruth:
     def paths(kind: str) -> frozenset[Path]:
-        rows = [int(row) for row in truth[kind]]
+        rows = [int(row) for row in np.ravel(truth[kind]).tolist()]
         if any(row < 0 for row in rows):
             raise IndexError(f"{kind} has a negative row")
         return frozenset(gallery[row] for row in rows)
 
-    box = PixelBox(*(float(edge) for edge in truth["bbx"]))
+    box = PixelBox(*(float(edge) for edge in np.ravel(truth["bbx"]).tolist()))
     if not all(map(math.isfinite, box)):
         raise ValueError("bbx has an edge that is not finite")
     return RevisitedTruth(box, paths("easy"), paths("hard"), paths("junk"))

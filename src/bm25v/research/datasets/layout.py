@@ -1,13 +1,9 @@
-"""How a published data set is laid out on disk, and how its files are read.
-
-In: a folder and a `DatasetLayout`. Out: the content of its lists. A missing or broken file ends in
-an error that names the expected files and where the data set is published.
-"""
+"""How a published data set is laid out on disk, and how its files are read."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
@@ -16,6 +12,9 @@ from bm25v.files import read_limited
 from bm25v.research.datasets.dataset import Item
 
 _MAX_BYTES = 256_000_000  # of a list or table; that of a million images has less
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 class DatasetParts(NamedTuple):
@@ -30,8 +29,6 @@ class DatasetParts(NamedTuple):
 
 @dataclass(frozen=True)
 class DatasetLayout:
-    """The files of one data set, where it is published, and how it is read."""
-
     title: str
     folder: str  # its usual name
     files: str
@@ -59,7 +56,6 @@ class DatasetFolder:
         )
 
     def read_bytes(self, name: str) -> bytes:
-        """Return the content of a file."""
         try:
             return read_limited(self.root / name, _MAX_BYTES)
         except FileNotFoundError:
@@ -70,7 +66,6 @@ class DatasetFolder:
             self.fail(f"{name} is too large: {error}")
 
     def read_lines(self, name: str) -> list[str]:
-        """Return the lines of a file that are not empty."""
         try:
             text = self.read_bytes(name).decode()
         except UnicodeDecodeError:
@@ -87,17 +82,14 @@ class DatasetFolder:
         return rows
 
     def read_mapping(self, name: str) -> dict[str, str]:
-        """Return a file of keys and values."""
         return {row[0]: row[1] for row in self.read_table(name, 2)}
 
-    def look_up(self, mapping: Mapping[str, str], key: str, name: str) -> str:
-        """Return the value of a key in the mapping that a file holds."""
+    def look_up(self, mapping: Mapping[_Key, _Value], key: _Key, name: str) -> _Value:
         if key not in mapping:
             self.fail(f"{name} has no entry for {key}")
         return mapping[key]
 
     def read_matlab(self, name: str, variable: str) -> Any:
-        """Return a variable of a .mat file as an array."""
         try:
             from scipy.io import loadmat
         except ImportError as error:

@@ -24,22 +24,20 @@ def _read_birds(folder: DatasetFolder) -> DatasetParts:
 
 
 def _read_cars(folder: DatasetFolder) -> DatasetParts:
-    names = folder.read_matlab("devkit/cars_meta.mat", "class_names").tolist()
+    meta = "devkit/cars_meta.mat"
+    names = dict(enumerate(folder.read_matlab(meta, "class_names").tolist(), start=1))
 
     def items(file: str, images: str) -> list[Item]:
         annotations = folder.read_matlab(file, "annotations")
         if not {"fname", "class"} <= set(annotations.dtype.names or ()):
             folder.fail(f"{file} has no classes")
-        listed = []
-        for annotation in annotations:
-            number = int(annotation["class"])
-            if not 1 <= number <= len(names):
-                folder.fail(
-                    f"{file} has the class {number}, but devkit/cars_meta.mat has {len(names)}"
-                )
-            path = folder.root / images / str(annotation["fname"])
-            listed.append(Item(path, str(names[number - 1])))
-        return listed
+        return [
+            Item(
+                folder.root / images / str(annotation["fname"]),
+                str(folder.look_up(names, int(annotation["class"]), meta)),
+            )
+            for annotation in annotations
+        ]
 
     in_devkit = (folder.root / "devkit" / _CARS_TEST).is_file()
     return DatasetParts(
@@ -68,17 +66,16 @@ def _read_pets(folder: DatasetFolder) -> DatasetParts:
 
 
 def _read_flowers(folder: DatasetFolder) -> DatasetParts:
-    labels = [int(label) for label in folder.read_matlab("imagelabels.mat", "labels")]
+    file = "imagelabels.mat"
+    labels = dict(enumerate(map(int, folder.read_matlab(file, "labels")), start=1))
 
     def items(variable: str) -> list[Item]:
-        numbers = [int(number) for number in folder.read_matlab("setid.mat", variable)]
-        for number in numbers:  # from 1
-            if not 1 <= number <= len(labels):
-                folder.fail(
-                    f"setid.mat has the image {number}, but imagelabels.mat has {len(labels)}"
-                )
+        numbers = map(int, folder.read_matlab("setid.mat", variable))
         images = folder.root / "jpg"
-        return [Item(images / f"image_{n:05d}.jpg", str(labels[n - 1])) for n in numbers]
+        return [
+            Item(images / f"image_{number:05d}.jpg", str(folder.look_up(labels, number, file)))
+            for number in numbers
+        ]
 
     return DatasetParts(
         "gallery: train (val unused), queries: test", items("trnid"), items("tstid")

@@ -6,13 +6,13 @@ words of the index are ranked by `bm25v.index` if the settings allow it.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple, cast
 
 import numpy as np
 
-from bm25v.errors import WrongUse
+from bm25v.errors import InvalidOption
 from bm25v.index.searcher import Ranked
 from bm25v.progress import Progress, no_progress
 from bm25v.research.bags import compute_codes, pool_bags, pool_full_bags
@@ -23,11 +23,11 @@ from bm25v.research.systems.full_bags import FullBagRanker
 from bm25v.research.systems.sparse import WordRanker, import_scipy_sparse
 from bm25v.sae.model import Codes
 from bm25v.search.encode import FIRST_WORDS
-from bm25v.search.query import Mode
+from bm25v.search.scoring import Mode
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import Bag, quantise
 
-__all__ = ["SYSTEMS", "SystemOutput", "SystemRunner", "resolve_systems"]
+__all__ = ["SYSTEMS", "SystemOutput", "SystemRunner", "default_systems", "resolve_systems"]
 
 SYSTEMS = (
     "dense",
@@ -41,14 +41,17 @@ SYSTEMS = (
     "dot",
     "bovw",
 )
+FULL_BAG_SYSTEMS = ("words", "hybrid")
 _STAGED = re.compile(r"(two-stage|words|hybrid)(?:-([1-9]\d*|all))?")  # with their candidates
 
 
 class SystemOutput(NamedTuple):
-    """A system's ranking for each query, and how the system was set up."""
+    rankings: list[Ranked]  # of each query
+    description: str  # how the system was set up
 
-    rankings: list[Ranked]
-    description: str
+
+def default_systems(settings: RankingSettings) -> list[str]:
+    return [name for name in SYSTEMS if settings.full_bags or name not in FULL_BAG_SYSTEMS]
 
 
 def resolve_systems(names: Sequence[str], settings: RankingSettings) -> list[str]:
@@ -65,9 +68,14 @@ def resolve_systems(names: Sequence[str], settings: RankingSettings) -> list[str
     choices = f"choose from {', '.join(SYSTEMS)} (two-stage, words and hybrid with any number)"
     for name in full:
         if name not in SYSTEMS and not _STAGED.fullmatch(name):
-            raise WrongUse(f"there is no system {name!r}; {choices}")
+            raise InvalidOption(f"there is no system {name!r}; {choices}")
+        if not settings.full_bags and name.startswith(FULL_BAG_SYSTEMS):
+            raise InvalidOption(
+                f"{name} orders by full bags, which these settings have not: leave it out, or set "
+                "full_bags=on"
+            )
     if not full:
-        raise WrongUse(f"no systems are given; {choices}")
+        raise InvalidOption(f"no systems are given; {choices}")
     if {"hnsw", "ivfpq", "bovw"} & set(full):
         vectors.import_faiss("comparing with faiss and k-means")
     if {"dot", "bovw"} & set(full) or not settings.fits_index:
@@ -96,21 +104,20 @@ class SystemRunner:
         self._depth = depth
         self._progress = progress
         self._own_row_q = features.dataset.own_rows
-        dense_ne = features.dense_ue[features.gallery_index_n]
-        self.vectors = (  # half precision, as in galleries
-            dense_ne.astype(np.float16),
-            features.dense_ue[features.query_index_q],
-        )
+        dense_ne = features.dense_ue[features.gallery_index_n].astype(np.float16)  # as in galleries
+        self.vectors = dense_ne, features.dense_ue[features.query_index_q]
         self._first_stage: list[Ranked] = []
         self._first_stage_k = 0
 
     @cached_property
     def _codes(self) -> Codes:
-        return compute_codes(self._features, self._vocabulary, self._progress)
+        stop_words = self._settings.stop_words
+        return compute_codes(
+            self._features, self._vocabulary, self._progress, stop_words=stop_words
+        )
 
     @cached_property
     def words(self) -> WordRanker:
-        """The words of the index, of the gallery and of the queries."""
         k_post = self._settings.k_post or self._vocabulary.k_post
         k_query = self._settings.k_query or k_post
         bags = {k: pool_bags(self._codes, self._settings, k_post=k) for k in {k_post, k_query}}
@@ -123,13 +130,7 @@ class SystemRunner:
 
     @cached_property
     def full_bags(self) -> FullBagRanker:
-        """The full bags of the gallery, and those of the queries."""
         k_full = self._settings.k_full or self._vocabulary.full_bag_words
-        if not k_full:
-            raise WrongUse(
-                f"the vocabulary {self._vocabulary.name} has no full bags: leave out words and "
-                "hybrid, or set k_full"
-            )
         n_words = self._vocabulary.n_words
         rows = pool_full_bags(self._codes, self._settings, k_full=k_full, n_words=n_words)
         queries_q = self._features.query_index_q
@@ -147,7 +148,6 @@ class SystemRunner:
         )
 
     def run(self, name: str) -> SystemOutput:
-        """Rank the gallery for all queries with one system."""
         staged = _STAGED.fullmatch(name)
         if staged:
             mode, number = cast(Mode, staged[1]), staged[2]
@@ -155,32 +155,35 @@ class SystemRunner:
             if number:
                 candidates = ALL if number == "all" else int(number)
             return self._rank_candidates(mode, candidates)
-        systems: dict[str, Callable[[], SystemOutput]] = {
-            "dense": self._dense,
-            "bm25v": self._bm25v,
-            "hnsw": self._hnsw,
-            "ivfpq": self._ivfpq,
-            "dot": self._dot,
-            "bovw": self._bovw,
-        }
-        return systems[name]()
+        k = self._depth + 1  # with the query itself
+        if name == "dense":
+            return SystemOutput(vectors.rank_dense(self.vectors, k), "cosine with all images")
+        if name == "dot":
+            rankings = self.words.with_scoring("dot").search(k)
+            return SystemOutput(rankings, "dot product of the same words")
+        if name == "bovw":
+            rankings, n_words = classical.rank_bovw(self._features, k, self._progress)
+            description = f"TF-IDF of {n_words:,} k-means words, trained on the gallery itself"
+            return SystemOutput(rankings, description)
+        others = {"bm25v": self._bm25v, "hnsw": self._hnsw, "ivfpq": self._ivfpq}
+        return others[name](k)
 
     def _rank_candidates(self, mode: Mode, candidates: int) -> SystemOutput:
         if mode == "two-stage":
             rankings = vectors.rerank_dense(self.vectors, self._candidates(candidates))
-            found = f"the best {format_setting(candidates)} by words"
-            return SystemOutput(rankings, f"{found}, ordered by cosine")
+            candidates_text = f"the best {format_setting(candidates)} by words"
+            return SystemOutput(rankings, f"{candidates_text}, ordered by cosine")
         full_bags, settings = self.full_bags, self._settings
         k = min(self._depth, candidates)
         rankings = full_bags.search(mode, k, candidates, self._own_row_q)
-        found = f"the best {candidates:,} by {FIRST_WORDS} words"
+        candidates_text = f"the best {candidates:,} by {FIRST_WORDS} words"
         if candidates >= len(full_bags.rows):
-            found = "all images"
+            candidates_text = "all images"
         by_words = f"BM25 of full bags ({full_bags.words_per_image:,.0f} words)"
         if mode == "hybrid":
             by_words = f"cosine + {settings.weight:g} × the share of {by_words}"
         weighting = f"query words by {settings.full_weighting}"
-        return SystemOutput(rankings, f"{found}, ordered by {by_words}, {weighting}")
+        return SystemOutput(rankings, f"{candidates_text}, ordered by {by_words}, {weighting}")
 
     def _rank_by_words(self, k: int) -> list[Ranked]:
         """Return the k best by words; systems share one search, the longest that is needed."""
@@ -190,7 +193,6 @@ class SystemRunner:
         return [Ranked(ranked.rows[:k], ranked.scores[:k]) for ranked in self._first_stage]
 
     def _candidates(self, k: int) -> list[Ranked]:
-        """Return the k best by words besides the query itself."""
         candidates = []
         for own_row, (rows, scores) in zip(
             self._own_row_q, self._rank_by_words(k + 1), strict=True
@@ -199,11 +201,7 @@ class SystemRunner:
             candidates.append(Ranked(rows[others][:k], scores[others][:k]))
         return candidates
 
-    def _dense(self) -> SystemOutput:
-        rankings = vectors.rank_dense(self.vectors, self._depth + 1)
-        return SystemOutput(rankings, "cosine with all images")
-
-    def _bm25v(self) -> SystemOutput:
+    def _bm25v(self, k: int) -> SystemOutput:
         words, settings = self.words, self._settings
         k_query = f", {format_setting(settings.k_query)} per query" if settings.k_query else ""
         description = (
@@ -211,31 +209,21 @@ class SystemRunner:
             f"{format_setting(settings.k_post or self._vocabulary.k_post)} strongest words"
             f"{k_query}, {words.postings_per_query:,.0f} postings per query"
         )
-        return SystemOutput(self._rank_by_words(self._depth + 1), description)
+        return SystemOutput(self._rank_by_words(k), description)
 
-    def _hnsw(self) -> SystemOutput:
+    def _hnsw(self, k: int) -> SystemOutput:
         index = vectors.build_hnsw(vectors.to_unit_float32(self.vectors[0]))
-        k = self._depth + 1
         rankings = vectors.search_faiss(index, self.vectors[1], k)
         ef, degree = index.hnsw.efSearch, index.hnsw.nb_neighbors(1)
         raised = f", raised to {k} to return {k} images" if k > ef else ""
         return SystemOutput(rankings, f"faiss HNSW, M {degree}, ef {ef}{raised}")
 
-    def _ivfpq(self) -> SystemOutput:
+    def _ivfpq(self, k: int) -> SystemOutput:
         index = vectors.build_ivfpq(vectors.to_unit_float32(self.vectors[0]))
-        rankings = vectors.search_faiss(index, self.vectors[1], self._depth + 1)
+        rankings = vectors.search_faiss(index, self.vectors[1], k)
         pq, dim = index.pq, self.vectors[1].shape[1]
         padded = f", {dim} values padded to {index.d}" if index.d != dim else ""
         description = (
             f"faiss IVF-PQ, m {pq.M}, {pq.nbits} bits, {index.nlist} lists, {index.nprobe} probed"
         )
         return SystemOutput(rankings, description + padded)
-
-    def _dot(self) -> SystemOutput:
-        words = self.words.with_scoring("dot")
-        return SystemOutput(words.search(self._depth + 1), "dot product of the same words")
-
-    def _bovw(self) -> SystemOutput:
-        rankings, n_words = classical.rank_bovw(self._features, self._depth + 1, self._progress)
-        description = f"TF-IDF of {n_words:,} k-means words, trained on the gallery itself"
-        return SystemOutput(rankings, description)

@@ -5,6 +5,7 @@ shared; an SAE is trained on other images.
 """
 
 import hashlib
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,17 +70,14 @@ def _train_clusters(
     )
     progress("k-means", 0, len(features))
     kmeans.train(sample_nd)
-    words_up: NDArray[np.uint16] | None = None
-    done = 0
-    for rows, patches_npd in features.patches():
+
+    def find_nearest(patches_npd: NDArray[np.float16]) -> tuple[NDArray[np.uint16]]:
         n, p, d = patches_npd.shape
         _, nearest = kmeans.index.search(patches_npd.reshape(n * p, d).astype(np.float32), 1)
-        if words_up is None:
-            words_up = np.empty((len(features), p), np.uint16)
-        words_up[rows] = nearest.reshape(n, p)
-        done += n
-        progress("k-means", done, len(features))
-    return np.empty((0, 0), np.uint16) if words_up is None else words_up
+        return (nearest.reshape(n, p).astype(np.uint16),)
+
+    (words_up,) = features.map_patches(find_nearest, partial(progress, "k-means"))
+    return words_up
 
 
 def _sample_patches(features: DatasetFeatures, gallery: NDArray[np.int64]) -> NDArray[np.float32]:

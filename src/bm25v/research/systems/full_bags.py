@@ -1,30 +1,78 @@
-"""Ranks by full bags, as searches in modes "words" and "hybrid" do.
-
-In: the bags of a gallery and of queries, and dense vectors. Out: rankings, by `MemoryGallery`.
-"""
+"""Ranks by full bags in arrays, as searches in modes "words" and "hybrid" do in a gallery."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.gallery.full_bags import FullBags
+from bm25v.gallery.records import State
 from bm25v.gallery.rows import RowArray
+from bm25v.gallery.snapshot import Snapshot
 from bm25v.index.bm25 import WeightedWords, saturation
 from bm25v.index.searcher import Ranked, Searcher
-from bm25v.research.memory_gallery import MemoryGallery, ReweightedQuery, encode_bag
+from bm25v.research.bags import count_full_bags
 from bm25v.research.settings import RankingSettings
 from bm25v.research.systems.vectors import Vectors
+from bm25v.search.combine import combine_bags
+from bm25v.search.embedded import GalleryView
 from bm25v.search.encode import EncodedQuery
-from bm25v.search.query import Mode
+from bm25v.search.engine import rank_rows
+from bm25v.search.filters import RowFilter
+from bm25v.search.matching import words_factor
+from bm25v.search.scoring import Mode
 from bm25v.threads import available_cpus
 from bm25v.vocabulary.bag import Bag
 
 
-class FullBagRanker:
-    """A gallery and queries, ready to be ranked by full bags."""
+@dataclass(frozen=True)
+class ReweightedQuery(EncodedQuery):
+    """A query whose words order the candidates with other weights than they find them with."""
 
+    candidate_words: WeightedWords | None = None
+
+    @property
+    def first_words(self) -> WeightedWords:
+        return super().first_words if self.candidate_words is None else self.candidate_words
+
+
+def encode_bag(
+    bag: Bag, dense_e: NDArray[np.float32], mode: Mode, own_rows: Sequence[int] = ()
+) -> EncodedQuery:
+    """Return the query of an image, as a search encodes it; `own_rows` are left out of the hits."""
+    words = combine_bags([bag], by_strength=True)
+    return EncodedQuery(words, mode, RowFilter(own=tuple(own_rows)), dense_e=dense_e)
+
+
+class MemoryGallery:
+    """Encoded images to search in modes "words" and "hybrid"."""
+
+    def __init__(
+        self, searcher: Searcher, full_rows: RowArray, dense_ne: NDArray[np.float16]
+    ) -> None:
+        statistics = count_full_bags(full_rows, searcher.statistics.n_words)
+        self.full_bags = FullBags(full_rows, statistics)
+        state = State(generation=0, n_rows=len(full_rows), last_change=0)
+        snapshot = Snapshot((), state, np.empty(0), dense_ne, searcher, full_bags=self.full_bags)
+        self._view = GalleryView(snapshot)
+
+    def search(
+        self, encoded: EncodedQuery, *, k: int, candidates: int, weight: float | None = None
+    ) -> Ranked:
+        """Return the best k of the candidates; `weight` is that of the words in mode "hybrid"."""
+        formula = (self.full_bags.statistics, self._view.parameters)
+        ranked = rank_rows(
+            replace(encoded, k=k, candidates=candidates),
+            self._view,
+            sparse_factor=words_factor(encoded, *formula, weight=weight),
+        )
+        return Ranked(ranked.rows, ranked.scores.astype(np.float64, copy=False))
+
+
+class FullBagRanker:
     def __init__(
         self,
         searcher: Searcher,
@@ -42,7 +90,6 @@ class FullBagRanker:
 
     @property
     def words_per_image(self) -> float:
-        """The mean number of words of a full bag."""
         statistics = self._gallery.full_bags.statistics
         return float(statistics.df_v.sum() / max(statistics.n, 1))
 
@@ -67,11 +114,10 @@ class FullBagRanker:
             return encoded
         fields: dict[str, Any] = vars(encoded)
         return ReweightedQuery(
-            **{**fields, "words": self._weigh(encoded.words)}, found_by=encoded.first_words
+            **{**fields, "words": self._weigh(encoded.words)}, candidate_words=encoded.first_words
         )
 
     def _weigh(self, words: WeightedWords) -> WeightedWords:
-        """Return a query's words with the weights of the settings."""
         frequencies = words.frequencies
         if self._settings.full_weighting == "presence":
             return words._replace(weights=np.ones(len(frequencies)))

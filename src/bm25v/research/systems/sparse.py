@@ -18,8 +18,8 @@ from bm25v.research.bags import BagTable
 from bm25v.research.settings import RankingSettings, Scoring, Transform, Weighting
 from bm25v.vocabulary.bag import quantise, word_bytes
 
-_INDEX_FROM = 1_000_000  # pairs of query and image; left alone, `Searcher` would scan for longer
-_BLOCK_SCORES = 4_000_000  # scores per product: 48 MB as a sparse matrix
+INDEX_FROM = 1_000_000  # pairs of query and image; left alone, `Searcher` would scan for longer
+BLOCK_SCORES = 4_000_000  # scores per product: 48 MB as a sparse matrix
 
 Floats = NDArray[np.float64]
 
@@ -59,17 +59,14 @@ class WordRanker:
 
     @property
     def words_per_image(self) -> float:
-        """The mean number of words of an image in the gallery."""
         return float(self.df_v.sum() / max(len(self._tf_nk), 1))
 
     @property
     def postings_per_query(self) -> float:
-        """The mean number of postings that a query reads."""
         postings_qk = np.where(self._weights_qk > 0, self.df_v[self._queries.words_nk], 0)
         return float(postings_qk.sum() / max(len(postings_qk), 1))
 
     def queries(self) -> list[WeightedWords]:
-        """Return the queries as the index takes them."""
         queries = []
         for row, weights_k in enumerate(self._weights_qk):
             used_k = weights_k > 0
@@ -80,7 +77,6 @@ class WordRanker:
         return queries
 
     def with_scoring(self, scoring: Scoring) -> "WordRanker":
-        """Return a ranker of the same words with another scoring."""
         settings = replace(self._settings, scoring=scoring)
         return WordRanker(self.gallery, self._queries, n_words=len(self.df_v), settings=settings)
 
@@ -92,7 +88,7 @@ class WordRanker:
 
     def prepare_searcher(self) -> Searcher:
         """Return the index of the gallery's bags, built if all queries together justify it."""
-        if len(self._weights_qk) * len(self._tf_nk) > _INDEX_FROM:
+        if len(self._weights_qk) * len(self._tf_nk) > INDEX_FROM:
             self._searcher.build_index()
         return self._searcher
 
@@ -150,7 +146,7 @@ class WordRanker:
 def rank_by_product(queries: Any, gallery: Any, k: int) -> Iterator[Ranked]:
     """Yield for each row of the query matrix the k best rows of the gallery by dot product."""
     columns = gallery.T.tocsr()
-    block = max(1, _BLOCK_SCORES // max(1, gallery.shape[0]))
+    block = max(1, BLOCK_SCORES // max(1, gallery.shape[0]))
     for start in range(0, queries.shape[0], block):
         product = queries[start : start + block] @ columns
         for first, end in zip(product.indptr[:-1], product.indptr[1:], strict=True):
@@ -167,13 +163,11 @@ def sparse_matrix(words_nk: NDArray[np.int64], values_nk: Floats, n_words: int) 
 
 
 def unit_rows(values_nk: Floats) -> Floats:
-    """Scale each row to length 1."""
     lengths_n = np.linalg.norm(values_nk, axis=1, keepdims=True)
     return np.asarray(values_nk / np.maximum(lengths_n, 1e-12))
 
 
 def import_scipy_sparse() -> Any:
-    """Import scipy's sparse matrices; the error names the extra to install."""
     try:
         return import_module("scipy.sparse")
     except ImportError as error:

@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.dense import normalise
 from bm25v.errors import MissingExtra
 from bm25v.index.searcher import Ranked, top_positions
-from bm25v.research.cost import HNSW_DEGREE, HNSW_EF, IVF_LISTS, IVF_PROBES, PQ_PARTS
+from bm25v.research.cost import HNSW_DEGREE, HNSW_EF, PQ_PARTS
 from bm25v.search import ranking
 from bm25v.threads import available_cpus
 
-PQ_BITS = (4, 8)  # of the code of a part: the fewest and the most
-_VECTORS_PER_CODE = 39  # with fewer, faiss warns
-_COMPILE_FROM = 1_000_000  # cosines: fewer are faster without the compiler
+_FEWEST_BITS, _MOST_BITS = 4, 8  # of the code of a part
+_VECTORS_PER_CODE = 39  # and per list: with fewer, faiss warns
+MIN_PQ_VECTORS = _VECTORS_PER_CODE * 2**_FEWEST_BITS
+COMPILE_FROM = 1_000_000  # cosines: fewer are faster without the compiler
 
 Vectors = tuple[NDArray[np.float16], NDArray[np.float32]]  # of the gallery and of the queries
 
@@ -31,7 +33,7 @@ def rank_dense(vectors: Vectors, k: int) -> list[Ranked]:
     """
     dense_ne, dense_qe = vectors
     rows = np.arange(len(dense_ne))
-    compiled = len(rows) * len(dense_qe) > _COMPILE_FROM
+    compiled = len(rows) * len(dense_qe) > COMPILE_FROM
 
     def rank(query_e: NDArray[np.float32]) -> Ranked:
         cosines = ranking.cosines(dense_ne, query_e, rows, compiled=compiled)
@@ -64,19 +66,20 @@ def build_hnsw(dense_ne: NDArray[np.float32]) -> Any:
 
 
 def build_ivfpq(dense_ne: NDArray[np.float32]) -> Any:
-    """Build clusters of quantised vectors with the paper's settings: m 48, 4 to 8 bits, 1 probe.
+    """Build clusters of quantised vectors: m 48 and 4 to 8 bits, as in the paper.
 
     The paper's bits are "adaptive": here they grow with the number of vectors to train on. There
-    are 100 clusters, or as many as vectors if there are fewer. Vectors are padded with zeros so
-    that they divide into 48 parts, which changes no dot product.
+    are about √n clusters, each with enough vectors to be trained, and an eighth of them is probed,
+    at least 4. Vectors are padded with zeros so that they divide into 48 parts, which changes no
+    dot product. There must be `MIN_PQ_VECTORS`.
     """
     faiss = import_faiss("IVF-PQ")
     dense_ne = pad_to_parts(dense_ne)
     n, dim = dense_ne.shape
-    coarse, lists = faiss.IndexFlatIP(dim), min(IVF_LISTS, n)
+    lists = min(round(n**0.5), n // _VECTORS_PER_CODE)
+    coarse = faiss.IndexFlatIP(dim)
     index = faiss.IndexIVFPQ(coarse, dim, lists, PQ_PARTS, pq_bits(n), faiss.METRIC_INNER_PRODUCT)
-    index.nprobe = IVF_PROBES
-    index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1  # no warnings
+    index.nprobe = min(lists, max(4, lists // 8))
     with _one_thread(faiss):
         index.train(dense_ne)
         index.add(dense_ne)
@@ -86,13 +89,10 @@ def build_ivfpq(dense_ne: NDArray[np.float32]) -> Any:
 def pq_bits(n: int) -> int:
     """Return how many bits the code of a part has when it is trained on n vectors.
 
-    >>> [pq_bits(n) for n in (10, 400, 1_020, 5_994, 75_750)]
-    [3, 4, 4, 7, 8]
+    >>> [pq_bits(n) for n in (624, 1_020, 5_994, 75_750)]
+    [4, 4, 7, 8]
     """
-    min_bits, max_bits = PQ_BITS
-    preferred = int(np.log2(max(1, n / _VECTORS_PER_CODE)))
-    possible = int(np.log2(n))  # faiss needs a vector per code
-    return max(1, min(max(min_bits, preferred), max_bits, possible))
+    return min(_MOST_BITS, int(np.log2(n / _VECTORS_PER_CODE)))
 
 
 def pad_to_parts(vectors_ne: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -113,7 +113,6 @@ def pad_to_parts(vectors_ne: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def search_faiss(index: Any, dense_qe: NDArray[np.float32], k: int) -> list[Ranked]:
-    """Return the rankings of a faiss index."""
     if index.d != dense_qe.shape[1]:
         dense_qe = pad_to_parts(dense_qe)
     scores_qk, rows_qk = index.search(dense_qe, min(k, index.ntotal))
@@ -124,7 +123,6 @@ def search_faiss(index: Any, dense_qe: NDArray[np.float32], k: int) -> list[Rank
 
 
 def import_faiss(feature: str) -> Any:
-    """Import faiss; the error names the extra to install for a feature."""
     try:
         return import_module("faiss")
     except ImportError as error:
@@ -133,8 +131,7 @@ def import_faiss(feature: str) -> Any:
 
 def to_unit_float32(dense_ne: NDArray[np.float16]) -> NDArray[np.float32]:
     """Return vectors of length 1, whose dot products are cosines, in the type that faiss takes."""
-    floats_ne = dense_ne.astype(np.float32)
-    return np.asarray(floats_ne / np.maximum(np.linalg.norm(floats_ne, axis=1)[:, None], 1e-12))
+    return normalise(dense_ne.astype(np.float32))
 
 
 @contextmanager

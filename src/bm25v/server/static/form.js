@@ -115,11 +115,11 @@ async function showFilters(isVisible) {
   if (!isVisible) return;
   folders ??= getJson("/v1/folders").catch(() => ((folders = null), { root: "", folders: [] }));
   const known = await folders;
-  const options = known.folders.map(({ path, pictures }) =>
+  const options = known.folders.map(({ path, n_images }) =>
     h(
       "option",
       { value: path },
-      `${path.slice(known.root.length).replace(/^\//, "")} (${thousands(pictures)})`,
+      `${path.slice(known.root.length).replace(/^\//, "")} (${thousands(n_images)})`,
     ),
   );
   byId("folder").replaceChildren(h("option", { value: "" }, "All folders"), ...options);

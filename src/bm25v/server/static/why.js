@@ -37,11 +37,11 @@ export async function showWhy(state) {
 }
 
 function title(explanation) {
-  const { strength, standing } = explanation;
+  const { strength, ranking } = explanation;
   const match = strength
     ? `${strength.charAt(0).toUpperCase()}${strength.slice(1)} match`
     : "Match";
-  return standing ? `${match}, rank ${thousands(standing.rank)}` : match;
+  return ranking ? `${match}, rank ${thousands(ranking.rank)}` : match;
 }
 
 async function fill(dialog, state, explanation) {
@@ -118,7 +118,7 @@ async function fill(dialog, state, explanation) {
 }
 
 function sumTable(explanation) {
-  const { standing, sum } = explanation;
+  const { ranking, sum } = explanation;
   const lines = sum.map(({ label: name, value, about }, i) => {
     const isLast = i === sum.length - 1;
     const sign = isLast ? "= " : i && value ? "+ " : "";
@@ -130,11 +130,11 @@ function sumTable(explanation) {
       h("dd", {}, minus(value)),
     );
   });
-  const rank = standing ? `Why rank ${thousands(standing.rank)}` : "Why this score";
+  const rank = ranking ? `Why rank ${thousands(ranking.rank)}` : "Why this score";
   const ranks =
-    standing?.rank_by_words &&
-    `By similarity alone it would be rank ${thousands(standing.rank_by_similarity)}, by words ` +
-      `alone rank ${thousands(standing.rank_by_words)}.`;
+    ranking?.rank_by_words &&
+    `By similarity alone it would be rank ${thousands(ranking.rank_by_similarity)}, by words ` +
+      `alone rank ${thousands(ranking.rank_by_words)}.`;
   return h(
     "section",
     { class: "why" },
@@ -195,7 +195,7 @@ function wordRow(explanation, word, number, start, total, show) {
     "li",
     { class: `word${word.points < 0 ? " against" : ""}` },
     h("span", { class: "number" }, number),
-    h("div", { class: "crops" }, crops.length ? crops : h("p", {}, "no other image to show")),
+    h("div", { class: "crops" }, crops),
     h(
       "div",
       { class: "amount" },
@@ -217,7 +217,7 @@ function wordRow(explanation, word, number, start, total, show) {
         },
         h("i"),
       ),
-      h("small", {}, `in ${thousands(word.df)} of ${count(explanation.pictures, "image")}`),
+      h("small", {}, `in ${thousands(word.df)} of ${count(explanation.n_images, "image")}`),
       h(
         "p",
         { class: "actions" },

@@ -66,7 +66,7 @@ function fill(dialog, word, stats, onNamed) {
       { class: "lead" },
       `${word.name ? `Visual word ${word.word}. ` : "A visual word. "}`,
       word.df
-        ? `In ${thousands(word.df)} of ${count(word.pictures, "image")}.`
+        ? `In ${thousands(word.df)} of ${count(word.n_images, "image")}.`
         : "No image of this gallery has it.",
     ),
     h(
@@ -136,7 +136,7 @@ function naming(word, stats, onNamed) {
 }
 
 function facts(word) {
-  const [share, folders] = [word.pictures ? word.df / word.pictures : 0, word.folders.slice(0, 6)];
+  const [share, folders] = [word.n_images ? word.df / word.n_images : 0, word.folders.slice(0, 6)];
   return h(
     "section",
     {},
@@ -167,14 +167,14 @@ function facts(word) {
             "li",
             {},
             h("span", {}, folder.name),
-            h("small", {}, `${thousands(folder.has_word)} of ${thousands(folder.pictures)}`),
+            h("small", {}, `${thousands(folder.has_word)} of ${thousands(folder.n_images)}`),
             h(
               "div",
               {
                 class: "bar",
                 style: {
                   "--start": "0%",
-                  "--size": `${(100 * folder.has_word) / folder.pictures}%`,
+                  "--size": `${(100 * folder.has_word) / folder.n_images}%`,
                 },
               },
               h("i"),

@@ -1,0 +1,297 @@
+"""How long searches and changes take, compared with other systems.
+
+Times per query are of one thread. The systems alternate after ten queries, so that other work on
+the machine slows all of them alike: trust the ratios. Systems with exact results are first checked
+against each other; those that are not installed are skipped.
+"""
+
+import argparse
+import itertools
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import systems
+from systems import System, time_build
+from threadpoolctl import threadpool_limits
+from workload import BenchQuery, EncodedImages, SyntheticImages, add_images, print_table
+
+from bm25v.api import Gallery
+from bm25v.index.searcher import Ranked, Searcher, SearchRequest
+from bm25v.research.systems import vectors
+from bm25v.threads import available_cpus
+from bm25v.vocabulary import Vocabulary
+
+HITS = 10  # of a search that ends with dense vectors or full bags
+
+_SLICE = 10  # queries of a system before those of the next one
+_CHECKED = 5  # queries whose results are compared
+_SAME_RESULTS = {
+    "scipy": "first-stage",
+    "scipy-rows": "first-stage",
+    "scipy-columns": "first-stage",
+    "bm25s": "first-stage",
+    "faiss-flat": "dense",
+}
+_APPROXIMATE = ("hnsw", "ivfpq")
+_RATIOS = (  # the system to compare with, and ours
+    ("dense", "first-stage"),
+    ("scipy", "first-stage"),
+    ("scipy-columns", "first-stage"),
+    ("bm25s", "first-stage"),
+    ("dense", "two-stage"),
+    ("dense", "words"),
+    ("dense", "hybrid"),
+    ("hnsw", "two-stage"),
+)
+_CHANGED_IMAGES = 100_000  # at most, of the gallery that is changed
+_SINGLE_CHANGES = 10
+_BATCHES = 3
+_BATCH_IMAGES = 1_000
+
+
+@dataclass(frozen=True)
+class SystemTimes:
+    median_ms: float
+    p95_ms: float
+    build_s: float
+    bytes_per_vector: float
+    recall: float | None  # of an approximate system: the share of the exact hits that it finds
+
+
+@dataclass(frozen=True)
+class UpdateTimes:
+    """Times of changes to a gallery on disk, medians."""
+
+    n_images: int
+    add_ms: float  # add one encoded image, until it is durable and in the next search
+    remove_ms: float  # remove one image, likewise
+    refresh_ms: float  # until a reader sees a batch of 1,000 images that was committed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--n", type=int, default=100_000, help="synthetic images")
+    parser.add_argument("--dim", type=int, default=1152, help="of dense vectors")
+    parser.add_argument("--k", type=int, default=200, help="candidates")
+    parser.add_argument("--queries", type=int, default=50)
+    parser.add_argument("--only", nargs="+", metavar="SYSTEM", help="these, and no changes")
+    parser.add_argument("--threads", type=int, default=available_cpus(), help="of batches")
+    parser.add_argument("--device", help="also search in batches with torch: cpu, cuda")
+    parser.add_argument(
+        "--ann-limit", type=int, default=100_000, help="most images for HNSW and IVF-PQ"
+    )
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    synthetic = SyntheticImages(options.dim, seed=0)
+    images = synthetic.draw_images(options.n)
+    queries = synthetic.draw_queries(options.queries).queries()
+    k = min(options.k, options.n)
+    update = None if options.only else time_updates(min(options.n, _CHANGED_IMAGES), k)
+    with threadpool_limits(1):
+        times = time_systems(images, queries, k, options)
+    if options.json:
+        figures = {name: asdict(system) for name, system in times.items()}
+        update_json = None if update is None else asdict(update)
+        sizes = {"n": options.n, "k": k, "dim": options.dim}
+        print(json.dumps({**sizes, "systems": figures, "update": update_json}, indent=2))
+        return
+    print(f"{options.n:,} images, K = {k}, D = {options.dim}")
+    print_table(
+        ("system", "median ms", "p95 ms", "build s", "bytes per vector", "recall"),
+        [
+            (
+                name,
+                f"{system.median_ms:.3f}",
+                f"{system.p95_ms:.3f}",
+                f"{system.build_s:.2f}",
+                f"{system.bytes_per_vector:,.0f}",
+                "" if system.recall is None else f"{system.recall:.0%}",
+            )
+            for name, system in times.items()
+        ],
+    )
+    for slow, fast in _RATIOS:
+        if {slow, fast} <= times.keys():
+            ratio = times[slow].median_ms / times[fast].median_ms
+            print(f"{fast} is {ratio:.2f} times as fast as {slow}")
+    if update is not None:
+        print(
+            f"in a gallery of {update.n_images:,} images: one added in {update.add_ms:.1f} ms, "
+            f"removed in {update.remove_ms:.1f} ms, on disk and visible to the next search; 1,000 "
+            f"new ones read in {update.refresh_ms:.1f} ms"
+        )
+
+
+def time_systems(
+    images: EncodedImages, queries: list[BenchQuery], k: int, options: argparse.Namespace
+) -> dict[str, SystemTimes]:
+    searcher, build_s = systems.build_searcher(images)
+    first = systems.first_stage(searcher, images, k, build_s)
+    built = {"first-stage": first, **build_others(searcher, first, images, queries, k, options)}
+    for name, other in _SAME_RESULTS.items():
+        if {name, other} <= built.keys():
+            check_same_results(name, built[name], built[other], queries[:_CHECKED])
+    recall = {
+        name: measure_recall(built[name], built["dense"], queries)
+        for name in _APPROXIMATE
+        if {name, "dense"} <= built.keys()
+    }
+    words = [query.words for query in queries]
+    batches: dict[str, Callable[[], object]] = {
+        "batch": lambda: searcher.search_many(words, k, threads=options.threads)
+    }
+    sizes = {name: system.nbytes for name, system in built.items()} | {"batch": first.nbytes}
+    seconds = {name: system.build_s for name, system in built.items()} | {"batch": build_s}
+    if options.device:
+        from bm25v.device import DeviceSearcher
+
+        on_device, device_s = time_build(lambda: DeviceSearcher(searcher, options.device))
+        requests = [SearchRequest(query.words, k) for query in queries]
+        name = f"batch-{options.device}"
+        batches[name] = lambda: on_device.search_many(requests)
+        sizes[name], seconds[name] = on_device.nbytes, device_s
+    return {
+        name: SystemTimes(
+            float(np.median(ms)),
+            float(np.percentile(ms, 95)),
+            seconds[name],
+            sizes[name] / len(images),
+            recall.get(name),
+        )
+        for name, ms in time_alternately(built, queries, batches, options.threads).items()
+    }
+
+
+def build_others(
+    searcher: Searcher,
+    first: System,
+    images: EncodedImages,
+    queries: list[BenchQuery],
+    k: int,
+    options: argparse.Namespace,
+) -> dict[str, System]:
+    """Build the chosen systems that are installed."""
+    hits = min(HITS, len(images))
+    postings = cache(lambda: time_build(lambda: systems.Postings.build(images)))
+    floats = cache(lambda: time_build(lambda: images.dense_ne.astype(np.float32)))
+    builders: dict[str, Callable[[], System]] = {
+        "two-stage": lambda: systems.two_stage(first, images, hits),
+        "words": lambda: systems.by_full_bags("words", searcher, images, queries, hits),
+        "hybrid": lambda: systems.by_full_bags("hybrid", searcher, images, queries, hits),
+        "scipy": lambda: systems.scipy_csc(*postings(), k),
+        "scipy-rows": lambda: systems.scipy_csr(*postings(), k),
+        "scipy-columns": lambda: systems.scipy_columns(*postings(), k),
+        "bm25s": lambda: systems.bm25s(*postings(), k),
+        "dense": lambda: systems.dense_numpy(*floats(), hits),
+        "faiss-flat": lambda: systems.dense_faiss(*floats(), hits),
+        "hnsw": lambda: systems.approximate(vectors.build_hnsw, floats()[0], hits),
+        "ivfpq": lambda: systems.approximate(vectors.build_ivfpq, floats()[0], hits),
+    }
+    built = {}
+    for name, build in builders.items():
+        is_too_slow = name in _APPROXIMATE and len(images) > options.ann_limit
+        is_too_small = name == "ivfpq" and len(images) < vectors.MIN_PQ_VECTORS
+        if is_too_slow or is_too_small or (options.only and name not in options.only):
+            continue
+        try:
+            built[name] = build()
+        except ModuleNotFoundError as error:
+            print(f"{name} is skipped: {error.name} is not installed", file=sys.stderr)
+    return built
+
+
+def check_same_results(
+    name: str, system: System, other: System, queries: Sequence[BenchQuery]
+) -> None:
+    """Raise an error if rankings differ, except for rounding and the order of ties."""
+    for query in queries:
+        ranked, expected = system.search(query), other.search(query)
+        tolerance = 1e-5 * np.abs(expected.scores) + 1e-6
+        is_clear = expected.scores > expected.scores[-1:] + 2 * tolerance  # not tied with the last
+        if (
+            len(ranked.rows) != len(expected.rows)
+            or np.any(np.abs(ranked.scores - expected.scores) > tolerance)
+            or not np.isin(expected.rows[is_clear], ranked.rows).all()
+        ):
+            raise RuntimeError(f"{name} returns other hits for {query.words.words.tolist()}")
+
+
+def measure_recall(system: System, exact: System, queries: Sequence[BenchQuery]) -> float:
+    pairs: list[tuple[Ranked, Ranked]] = [(exact.search(q), system.search(q)) for q in queries]
+    return float(np.mean([np.isin(expected.rows, ranked.rows) for expected, ranked in pairs]))
+
+
+def time_alternately(
+    built: dict[str, System],
+    queries: Sequence[BenchQuery],
+    batches: dict[str, Callable[[], object]],
+    threads: int,
+) -> dict[str, list[float]]:
+    """Return the milliseconds of each query and system; a batch runs all queries at once."""
+    milliseconds: dict[str, list[float]] = {name: [] for name in ("first-stage", *batches, *built)}
+    for start in range(0, len(queries), _SLICE):
+        timed = queries[start : start + _SLICE]
+        for name, system in built.items():
+            system.search(timed[-1])  # not timed: the CPU's caches hold another system's data
+            milliseconds[name] += [time_ms(partial(system.search, query)) for query in timed]
+        with threadpool_limits(threads):
+            for name, search in batches.items():
+                milliseconds[name].append(time_ms(search) / len(queries))
+    return milliseconds
+
+
+def time_updates(n: int, k: int) -> UpdateTimes:
+    """Add images to a gallery of the default vocabulary, and remove some of the first ones."""
+    vocabulary = Vocabulary.load("default")
+    synthetic = SyntheticImages(vocabulary.backbone.dense_dim, 0, vocabulary.n_words)
+    new_images = synthetic.draw_queries(_BATCH_IMAGES)
+    query = new_images.queries()[0].words
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "gallery"
+        Gallery.create(path).close()
+        add_images(path, synthetic.draw_images(n), range(n))
+        numbers, removed = itertools.count(n), itertools.count()
+        with Gallery.open(path) as gallery:
+            paths = [image.path for image in itertools.islice(gallery.images(), _SINGLE_CHANGES)]
+
+            def search() -> None:
+                gallery.store.snapshot().searcher.search(query, k)
+
+            def add() -> None:
+                number = next(numbers)
+                add_images(path, new_images, range(number, number + 1))
+
+            def remove() -> None:
+                gallery.remove(paths[next(removed)])
+
+            gallery.store.snapshot().searcher.build_index()
+            search()
+            n_changes = min(_SINGLE_CHANGES, n)
+            search_ms = median(time_ms(search) for _ in range(n_changes))
+            add_ms = median(time_ms(add, search) for _ in range(n_changes))
+            remove_ms = median(time_ms(remove, search) for _ in range(n_changes))
+            refresh_ms = []
+            for batch in range(1, _BATCHES + 1):
+                start = n + batch * _BATCH_IMAGES
+                add_images(path, new_images, range(start, start + _BATCH_IMAGES))
+                refresh_ms.append(time_ms(gallery.store.snapshot))
+    return UpdateTimes(n, add_ms - search_ms, remove_ms - search_ms, median(refresh_ms))
+
+
+def time_ms(*actions: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    for action in actions:
+        action()
+    return (time.perf_counter() - start) * 1e3
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""The systems that `search.py` compares, all on one thread.
+
+By words, with the same exact scores: bm25v, the paper's sparse matrix, and bm25s. By full bags:
+whole searches. By dense vectors: exact in numpy and faiss, approximate with HNSW and IVF-PQ.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from workload import BenchQuery, EncodedImages
+
+from bm25v.index.bm25 import Statistics, saturation
+from bm25v.index.searcher import Ranked, Searcher, top_positions
+from bm25v.research.systems import vectors
+from bm25v.research.systems.full_bags import MemoryGallery, encode_bag
+from bm25v.search import ranking
+from bm25v.search.scoring import MODES, Mode
+from bm25v.vocabulary.bag import dequantise
+
+Floats = NDArray[np.float32]
+_Built = TypeVar("_Built")
+
+
+@dataclass(frozen=True)
+class System:
+    """A way to search, and what it took to build it."""
+
+    search: Callable[[BenchQuery], Ranked]
+    build_s: float
+    nbytes: int
+
+
+def time_build(build: Callable[[], _Built]) -> tuple[_Built, float]:
+    start = time.perf_counter()
+    built = build()
+    return built, time.perf_counter() - start
+
+
+# bm25v
+
+
+def build_searcher(images: EncodedImages) -> tuple[Searcher, float]:
+    """Return a searcher with its index, and the seconds of building it without compilation."""
+
+    def build(images: EncodedImages) -> Searcher:
+        searcher = Searcher(images.bags["words"], images.bags["tf"], n_words=images.n_words)
+        searcher.build_index()
+        return searcher
+
+    build(images.first(2))  # compiles; an array of one row would have another type
+    return time_build(lambda: build(images))
+
+
+def first_stage(searcher: Searcher, images: EncodedImages, k: int, build_s: float) -> System:
+    """Our top k by BM25."""
+    nbytes = images.bags.nbytes + searcher.nbytes
+    return System(lambda query: searcher.search(query.words, k), build_s, nbytes)
+
+
+def two_stage(first: System, images: EncodedImages, k: int) -> System:
+    """Our first stage, and the top k of its candidates by cosine."""
+    dense_ne = images.dense_ne
+
+    def search(query: BenchQuery) -> Ranked:
+        rows = first.search(query).rows
+        cosines = ranking.cosines(dense_ne, query.dense_e, rows, compiled=True)
+        top = top_positions(rows, cosines, k)
+        return Ranked(rows[top], cosines[top].astype(np.float64))
+
+    return System(search, first.build_s, first.nbytes + dense_ne.nbytes)
+
+
+def by_full_bags(
+    mode: Mode, searcher: Searcher, images: EncodedImages, queries: Sequence[BenchQuery], k: int
+) -> System:
+    """Candidates by the index, the top k of them by full bags; queries are encoded in advance."""
+    gallery, build_s = time_build(
+        lambda: MemoryGallery(searcher, images.full_bags, images.dense_ne)
+    )
+    encoded = {id(query): encode_bag(query.full_bag, query.dense_e, mode) for query in queries}
+    candidates = MODES[mode].candidates
+    nbytes = images.bags.nbytes + searcher.nbytes + images.full_bags.nbytes
+    return System(
+        lambda query: gallery.search(encoded[id(query)], k=k, candidates=candidates),
+        build_s,
+        nbytes + (images.dense_ne.nbytes if mode == "hybrid" else 0),
+    )
+
+
+# The same scores from a sparse matrix
+
+
+@dataclass(frozen=True)
+class Postings:
+    """What each word adds to the score of each image: a sparse matrix in CSC form."""
+
+    impacts: NDArray[np.float32]
+    rows: NDArray[np.int32]
+    starts: NDArray[np.int32]  # of each word
+    n_rows: int
+
+    @classmethod
+    def build(cls, images: EncodedImages) -> "Postings":
+        words_nk, tf_nk = images.bags["words"], images.bags["tf"]
+        statistics = Statistics.count(words_nk, tf_nk, images.n_words)
+        norms = statistics.length_norms(tf_nk.sum(axis=1, dtype=np.int64))
+        idf_v = statistics.idf(np.arange(images.n_words))
+        impacts_nk = idf_v[words_nk] * saturation(dequantise(tf_nk), norms[:, np.newaxis])
+        used = np.flatnonzero(tf_nk)
+        slots = used[np.argsort(words_nk.ravel()[used], kind="stable")]
+        return cls(
+            impacts_nk.ravel()[slots].astype(np.float32),
+            (slots // words_nk.shape[1]).astype(np.int32),
+            np.concatenate(([0], np.cumsum(statistics.df_v))).astype(np.int32),
+            len(images),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        return self.impacts.nbytes + self.rows.nbytes + self.starts.nbytes
+
+
+def scipy_csc(postings: Postings, build_s: float, k: int) -> System:
+    """The paper's search: the inverted index as a sparse matrix (CSC), times a vector."""
+    return _matrix_product(_csc_matrix(postings), postings, k, build_s)
+
+
+def scipy_csr(postings: Postings, build_s: float, k: int) -> System:
+    """The same product with a matrix stored image by image (CSR)."""
+    return _matrix_product(_csc_matrix(postings).tocsr(), postings, k, build_s)
+
+
+def _matrix_product(matrix: Any, postings: Postings, k: int, build_s: float) -> System:
+    def search(query: BenchQuery) -> Ranked:
+        query_v = np.zeros(matrix.shape[1], dtype=np.float32)
+        query_v[query.words.words] = query.words.weights
+        return _matches(top_k(matrix @ query_v, k))
+
+    return System(search, build_s, postings.nbytes)
+
+
+def scipy_columns(postings: Postings, build_s: float, k: int) -> System:
+    """The same product over the columns of the query's words only: the fastest way in scipy."""
+    matrix = _csc_matrix(postings)
+
+    def search(query: BenchQuery) -> Ranked:
+        weights = query.words.weights.astype(np.float32)
+        return _matches(top_k(matrix[:, query.words.words] @ weights, k))
+
+    return System(search, build_s, postings.nbytes)
+
+
+def _csc_matrix(postings: Postings) -> Any:
+    parts = (postings.impacts, postings.rows, postings.starts)
+    shape = (postings.n_rows, len(postings.starts) - 1)
+    return import_module("scipy.sparse").csc_array(parts, shape=shape)
+
+
+def bm25s(postings: Postings, build_s: float, k: int) -> System:
+    """bm25s, compiled; its own indexing needs whole term counts, so it gets our matrix."""
+    engine = import_module("bm25s").BM25(backend="numba")
+    engine.scores = {
+        "data": postings.impacts,
+        "indices": postings.rows,
+        "indptr": postings.starts,
+        "num_docs": postings.n_rows,
+    }
+    engine.nonoccurrence_array = None
+    engine.unique_token_ids_set = set(range(len(postings.starts) - 1))
+
+    def search(query: BenchQuery) -> Ranked:
+        hits = engine.retrieve([query.words.words.tolist()], k=k, show_progress=False)
+        return _matches(Ranked(hits.documents[0], hits.scores[0]))
+
+    return System(search, build_s, postings.nbytes)
+
+
+def top_k(scores_n: NDArray[np.float32], k: int) -> Ranked:
+    """Return the best k rows, as one usually does it in numpy.
+
+    >>> top_k(np.array([0.5, 0.9, 0.1], dtype=np.float32), k=2).rows.tolist()
+    [1, 0]
+    """
+    rows = np.argpartition(scores_n, len(scores_n) - k)[len(scores_n) - k :]
+    rows = rows[np.argsort(-scores_n[rows])]
+    return Ranked(rows, scores_n[rows].astype(np.float64))
+
+
+def _matches(ranked: Ranked) -> Ranked:
+    """Remove rows that share no word with the query."""
+    is_match = ranked.scores > 0
+    return Ranked(ranked.rows[is_match], ranked.scores[is_match])
+
+
+# Dense vectors
+
+
+def dense_numpy(floats_ne: Floats, build_s: float, k: int) -> System:
+    """All dot products, and the top k of them."""
+    return System(lambda query: top_k(floats_ne @ query.dense_e, k), build_s, floats_ne.nbytes)
+
+
+def dense_faiss(floats_ne: Floats, build_s: float, k: int) -> System:
+    """The search of faiss's IndexFlatIP, over the given matrix instead of a copy."""
+    faiss = _single_threaded_faiss()
+
+    def search(query: BenchQuery) -> Ranked:
+        query_1e = query.dense_e[np.newaxis]
+        scores, rows = faiss.knn(query_1e, floats_ne, k, metric=faiss.METRIC_INNER_PRODUCT)
+        return Ranked(rows[0], scores[0])
+
+    return System(search, build_s, floats_ne.nbytes)
+
+
+def approximate(build: Callable[[Floats], Any], floats_ne: Floats, k: int) -> System:
+    """HNSW or IVF-PQ with the settings of `bm25v evaluate`."""
+    faiss = _single_threaded_faiss()
+    index, build_s = time_build(lambda: build(floats_ne))
+
+    def search(query: BenchQuery) -> Ranked:
+        (ranked,) = vectors.search_faiss(index, query.dense_e[np.newaxis], k)
+        return ranked
+
+    return System(search, build_s, faiss.serialize_index(index).nbytes)
+
+
+def _single_threaded_faiss() -> Any:
+    faiss = import_module("faiss")
+    faiss.omp_set_num_threads(1)
+    return faiss

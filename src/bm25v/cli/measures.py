@@ -1,0 +1,348 @@
+"""`bm25v evaluate zipf`, `cost`, `regions`, `text`, `no-match` and `faithfulness`."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bm25v.cli.evaluate import cache_option, data_option, dataset_options
+from bm25v.cli.options import (
+    ANY_PATH,
+    COUNT,
+    MODES,
+    find_gallery,
+    gallery_option,
+    json_option,
+    output_option,
+    vocabulary_option,
+)
+from bm25v.cli.printing import (
+    echo,
+    echo_wrapped,
+    emit,
+    make_columns,
+    print_grid,
+    print_notes,
+    print_table,
+)
+from bm25v.display import count, display_path
+
+if TYPE_CHECKING:
+    from bm25v.cli.evaluate import LoadDataset
+    from bm25v.gallery.store import GalleryInfo
+    from bm25v.research.significance import Interval
+    from bm25v.search import Mode
+
+_PAPER_ZIPF = (
+    "the paper's seven sets: α 1.20 to 2.32, R² .917 to .973, head 0.25 to 1.83%, "
+    "IDF > 2 96 to 99.7%"
+)
+_COST_NOTE = (
+    "bytes per vector as in the paper: 4 per number, 6 per word; counted: 5 operations for each "
+    "posting that is read, with the gallery's own images as queries; projected: each word keeps "
+    "its share of the images; Words and Hybrid: the stored bytes of full bags, and five operations "
+    "for each word of 1,000 candidates"
+)
+
+
+@click.command("zipf")
+@click.option(
+    "-g",
+    "--gallery",
+    "paths",
+    multiple=True,
+    default=lambda: (os.environ.get("BM25V_GALLERY") or find_gallery(),),
+    show_default="$BM25V_GALLERY, else the nearest gallery.bm25v",
+    type=ANY_PATH,
+    help="A gallery's folder; give several to compare them.",
+)
+@output_option("Draw words by rank, as .png, .svg or .pdf; several galleries in one plot.")
+@json_option
+def zipf(paths: tuple[Path, ...], output: Path | None, as_json: bool) -> None:
+    """Fit a power law to the distribution of words.
+
+    The head are words in more than half of the images, the tail words in less than a tenth, both as
+    shares of the active words: those in at least one image.
+    """
+    from bm25v.research import plots
+    from bm25v.research.zipf import read_frequencies, short_names
+
+    paths = tuple(dict.fromkeys(paths))
+    galleries = [read_frequencies(path) for path in paths]
+    fits = dict(zip(short_names(paths), (g.fit_zipf() for g in galleries), strict=True))
+    if output and len(fits) == 1:
+        ((name, fit),) = fits.items()
+        plots.draw_zipf(fit, f"Images per word: {name}", output)
+    elif output:
+        plots.draw_zipf_comparison(fits, output)
+
+    def to_dict() -> list[dict[str, Any]]:
+        return [
+            {"gallery": gallery.info.path, "words": gallery.info.words, **fit.to_dict()}
+            for gallery, fit in zip(galleries, fits.values(), strict=True)
+        ]
+
+    def print_fits() -> None:
+        header = ("gallery", "images", "active words", "α", "R²", "head", "tail", "IDF > 2")
+        rows = []
+        for name, fit in fits.items():
+            counts = (f"{fit.n_images:,}", f"{fit.active_words:,}")
+            shares = (f"{fit.head:.2%}", f"{fit.tail:.1%}", f"{fit.high_idf:.1%}")
+            rows.append((name, *counts, f"{fit.alpha:.2f}", f"{fit.r2:.3f}", *shares))
+        print_grid(header, rows)
+        echo_wrapped(_PAPER_ZIPF, style="dim")
+        if output:
+            echo(f"{display_path(str(output))}: words by rank")
+
+    emit(to_dict, as_json, print_fits)
+
+
+@click.command("cost")
+@gallery_option
+@click.option(
+    "--project",
+    "sizes",
+    multiple=True,
+    type=COUNT,
+    help="Also for a gallery of this many images; give several for several tables.",
+)
+@output_option("Draw the words in use as the gallery grows, as .png, .svg or .pdf.")
+@json_option
+def cost(gallery_path: Path, sizes: tuple[int, ...], output: Path | None, as_json: bool) -> None:
+    """Compute the bytes and operations of a search.
+
+    The table also has other systems. Every image of the gallery is a query. "expected" is the
+    paper's formula, in which all active words are equally frequent; "counted" is what the queries
+    really read.
+    """
+    from bm25v.research import cost, plots, tables, zipf
+
+    gallery = zipf.read_frequencies(gallery_path)
+    usage = cost.count_usage(gallery.df_v, gallery.info.n_images)
+    full_bags = cost.count_full_usage(gallery.full_rows, gallery.df_v)
+    usage = replace(usage, full_bags=full_bags)
+    usages = [usage, *(usage.project(size) for size in sizes)]
+    growth = cost.measure_growth(gallery.df_v, gallery.info.n_images)
+    if output:
+        name = zipf.short_names([gallery_path])[0]
+        plots.draw_growth(growth, f"Words in use as the gallery grows: {name}", output)
+
+    def print_costs() -> None:
+        for each in usages:
+            size = (
+                f"{count(each.n_images, 'image')}, {each.active:,.0f} of {each.vocabulary:,} words"
+            )
+            is_own = each is usage
+            title = f"{size} active" if is_own else f"projected: {size} expected to be active"
+            echo_wrapped(title, style="bold")
+            print_grid(*tables.cost_rows(each, gallery.dim))
+            echo()
+        rows = [[f"{n:,.0f}" for n in row] for row in zip(*growth[1:], strict=True)]
+        print_table(make_columns(("images", "words in use", "if equally frequent"), rows))
+        echo()
+        _print_disk(gallery.info)
+        if output:
+            echo(f"{display_path(str(output))}: words in use as the gallery grows")
+
+    costs = cost.describe_costs(gallery.info, usages, gallery.dim, growth)
+    emit(costs, as_json, print_costs)
+
+
+def _print_disk(info: "GalleryInfo") -> None:
+    parts = {
+        "for the bag": info.bag_bytes_per_image,
+        "for the full bag": info.full_bag_bytes_per_image,
+        "for the dense vector": info.dense_bytes_per_image,
+    }
+    listed = [f"{size:,.0f} {purpose}" for purpose, size in parts.items() if size]
+    echo_wrapped(
+        f"bm25v stores {sum(parts.values()):,.0f} bytes per image on disk: "
+        f"{', '.join(listed[:-1])} and {listed[-1]}"
+    )
+    if info.removed_rows:
+        echo_wrapped(
+            f"this includes {count(info.removed_rows, 'removed image')}: run bm25v compact"
+        )
+    echo_wrapped(_COST_NOTE, style="dim")
+
+
+@click.command("regions")
+@dataset_options
+@click.option("--pairs", default=100, show_default=True, type=COUNT)
+@click.option("--mode", type=click.Choice(MODES))
+@vocabulary_option
+@json_option
+def regions(
+    load_dataset: "LoadDataset", pairs: int, mode: "Mode | None", vocabulary: str, as_json: bool
+) -> None:
+    """Measure whether a box finds what is in it.
+
+    Images of different classes are put side by side in pairs. All other images are searched with
+    the whole pair and with a box around either image. A search is right if one of its first 5 hits
+    has the class of that image.
+    """
+    from bm25v.cli.progress import progress_bar
+    from bm25v.research.tasks import measure_region_recall
+
+    dataset = load_dataset()
+    print_notes(dataset.problems)
+    with progress_bar() as progress:
+        result = measure_region_recall(
+            dataset, vocabulary=vocabulary, pairs=pairs, mode=mode, progress=progress
+        )
+
+    def format_interval(interval: "Interval", form: str) -> str:
+        return f"{interval.mean:{form}} ({interval.low:{form}} to {interval.high:{form}})"
+
+    def print_result() -> None:
+        echo(
+            f"{result.pairs} pairs, {result.mode}; the right class among the first {result.k} hits:"
+        )
+        echo(f"whole pair      {format_interval(result.whole, '.1%')}")
+        echo(f"box around one  {format_interval(result.box, '.1%')}")
+        echo(f"a box is right {format_interval(result.gain, '.2f')} times as often")
+
+    emit(result.to_dict, as_json, print_result)
+
+
+@click.command("no-match")
+@data_option("A folder of class folders: half of each class becomes the gallery.")
+@click.option(
+    "--other",
+    "others",
+    required=True,
+    multiple=True,
+    type=ANY_PATH,
+    help="A folder of images of other things; give several.",
+)
+@vocabulary_option
+@json_option
+def no_match(data: Path, others: tuple[Path, ...], vocabulary: str, as_json: bool) -> None:
+    """Measure how often "No good match" is right.
+
+    Half of the images of each class in --data are indexed. The others are searched for: a good
+    match exists. Those in --other are searched for, too: there is none.
+    """
+    from bm25v.cli.progress import progress_bar
+    from bm25v.research.tasks import STRENGTHS, measure_no_match
+
+    with progress_bar() as progress:
+        result = measure_no_match(data, others, vocabulary=vocabulary, progress=progress)
+
+    def print_result() -> None:
+        echo(f"{result.n_images:,} images in the gallery; the best hit is")
+        rows = [
+            (name, f"{counts.total():,}", *(f"{counts[s] / counts.total():.1%}" for s in STRENGTHS))
+            for name, counts in result.counts.items()
+        ]
+        print_table(make_columns(("queries", "n", *STRENGTHS), rows, texts=("queries",)))
+
+    emit(result.to_dict, as_json, print_result)
+
+
+@click.command("text")
+@data_option("A folder of class folders; the name of each is a text: great_pyrenees.")
+@vocabulary_option
+@json_option
+def text(data: Path, vocabulary: str, as_json: bool) -> None:
+    """Measure searches by text: does the name of a class find its images?
+
+    P@10 and P@100 are the right ones among the first 10 and 100 hits, or among as many as the class
+    has images. Classes whose name is not fully understood are counted apart.
+    """
+    from bm25v.cli.progress import progress_bar
+    from bm25v.research.tasks import PRECISIONS, measure_text, summarize
+
+    with progress_bar() as progress:
+        result = measure_text(data, vocabulary=vocabulary, progress=progress)
+
+    def print_result() -> None:
+        figures = [f"P@{k}" for k in PRECISIONS] + ["mAP"]
+        rows = [
+            (
+                entry.name,
+                f"{entry.n_images:,}",
+                *(f"{entry.precision[k]:.3f}" for k in PRECISIONS),
+                f"{entry.average_precision:.3f}",
+                entry.strength or "",
+                ", ".join(entry.understood) or "nothing",
+            )
+            for entry in result.classes
+        ]
+        header = ("class", "n", *figures[:-1], "AP", "best hit", "understood as")
+        print_table(make_columns(header, rows, texts=("class", "best hit", "understood as")))
+        for title, is_known in (("names understood", True), ("names not fully understood", False)):
+            means = summarize(result.select(is_known=is_known))
+            shown = ", ".join(f"{key} {means[key]:.3f}" for key in figures)
+            echo(f"{title}: {means['classes']:.0f} classes" + (f", {shown}" if is_known else ""))
+
+    emit(result.to_dict, as_json, print_result)
+
+
+@click.command("faithfulness")
+@dataset_options
+@click.option("--pairs", default=200, show_default=True, type=click.IntRange(2))
+@click.option(
+    "--mask",
+    "masks",
+    multiple=True,
+    default=["grey"],
+    show_default=True,
+    type=click.Choice(["grey", "blur"]),
+    help="How patches are masked; give it twice for both, which takes twice as long.",
+)
+@vocabulary_option
+@output_option("Draw the curves, as .png.")
+@json_option
+@cache_option
+def faithfulness(
+    load_dataset: "LoadDataset",
+    pairs: int,
+    masks: tuple[str, ...],
+    vocabulary: str,
+    output: Path | None,
+    as_json: bool,
+    cache: Path | None,
+) -> None:
+    """Measure whether scores depend on the patches that explanations show.
+
+    For pairs of a query and one of its ten best hits by BM25, patches of the hit are masked and the
+    image is scored again (deletion). The order of the patches is that of the explanation
+    ("explanation"), of their similarity to the whole query ("dense"), from the middle outwards
+    ("middle"), or random. Insertion is the reverse: everything is masked, and patches are revealed
+    in that order.
+    """
+    from bm25v.cli.progress import progress_bar
+    from bm25v.research import faithfulness_results, plots
+    from bm25v.research.faithfulness import measure_faithfulness
+    from bm25v.vocabulary import Vocabulary
+
+    if output:
+        plots.check_path(output)  # before minutes of work
+    with progress_bar() as progress:
+        result = measure_faithfulness(
+            load_dataset(),
+            Vocabulary.load(vocabulary),
+            pairs=pairs,
+            masks=tuple(mask for mask in faithfulness_results.MASKS if mask in masks),
+            cache=cache,
+            progress=progress,
+        )
+    print_notes(result.problems)
+    if output:
+        plots.draw_faithfulness(result, output)
+
+    def print_result() -> None:
+        for line in faithfulness_results.describe(result):
+            echo_wrapped(line, style="dim")
+        for mask, measured in result.masks.items():
+            for table in faithfulness_results.mask_tables(mask, measured):
+                echo()
+                print_grid(*table)
+            echo_wrapped(faithfulness_results.describe_word(measured))
+        if output:
+            echo(f"{display_path(str(output))}: the curves")
+
+    emit(result.to_dict, as_json, print_result)

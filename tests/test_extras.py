@@ -1,0 +1,66 @@
+"""The command that adds an extra is the one of this installation."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bm25v.errors import MissingExtra
+from bm25v.extras import install_command, list_extras
+
+METADATA = """Metadata-Version: 2.4
+Name: bm25v
+Version: 9.9
+Requires-Dist: numpy>=2
+Provides-Extra: all
+Provides-Extra: fast
+Provides-Extra: slow
+Requires-Dist: pytest>=8; extra == 'fast'
+Requires-Dist: nowhere-to-be-seen[x]>=1 ; extra == "slow"
+Requires-Dist: pytest>=8 ; extra == "slow"
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The record of an installation from a package index, into an environment of its own."""
+    record = tmp_path / "bm25v-9.9.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text(METADATA)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    return record
+
+
+def install_from(record: Path, **source: Any) -> None:
+    (record / "direct_url.json").write_text(json.dumps(source))
+
+
+def test_extras_come_from_the_metadata(installed: Path) -> None:
+    assert list_extras() == {"fast": True, "slow": False}
+
+
+def test_in_an_environment_its_own_pip_adds_an_extra(installed: Path) -> None:
+    pip = f"{sys.executable} -m pip install"
+    assert install_command("slow") == f'{pip} "bm25v[slow]"'
+    install_from(installed, url="file:///home/me/my%20code", dir_info={"editable": True})
+    assert install_command("slow") == f'{pip} --editable "/home/me/my code[slow]"'
+    install_from(installed, url="file:///home/me/code", dir_info={})
+    assert install_command("slow") == f'{pip} "/home/me/code[slow]"'
+    install_from(installed, url="https://host/bm25v", vcs_info={"vcs": "git", "commit_id": "0"})
+    assert install_command("slow") == f'{pip} "bm25v[slow] @ git+https://host/bm25v"'
+    assert str(MissingExtra("this", "slow")).startswith(f"this needs an extra: {pip} ")
+
+
+@pytest.mark.parametrize(
+    ("file", "command"), [("pipx_metadata.json", "pipx"), ("uv-receipt.toml", "uv tool")]
+)
+def test_a_tool_keeps_the_extras_that_it_has(
+    installed: Path, tmp_path: Path, file: str, command: str
+) -> None:
+    (tmp_path / file).write_text("")
+    assert install_command("slow") == f'{command} install --force "bm25v[fast,slow]"'
+    install_from(installed, url="file:///home/me/code", dir_info={})
+    assert install_command("slow") == f'{command} install --force "/home/me/code[fast,slow]"'
