@@ -12,9 +12,9 @@ from pathlib import Path
 from workload import print_table
 
 from bm25v import demo, images
-from bm25v.api import Gallery
 from bm25v.backbones import downloads
 from bm25v.errors import ImageError
+from bm25v.gallery import Gallery
 from bm25v.threads import available_cpus
 from bm25v.vocabulary import Vocabulary
 

@@ -17,20 +17,20 @@ from typing import Any, NamedTuple
 
 from workload import N_PATCHES, EncodedImages, SyntheticImages, print_table, synthetic_file
 
-from bm25v.engines.address import Address
-from bm25v.engines.calls import Calls
-from bm25v.engines.loading import BATCH_IMAGES, LoadSource, load_images
-from bm25v.engines.points import fill_rows, make_points
-from bm25v.engines.qdrant import QdrantEngine
-from bm25v.engines.state import read_state
 from bm25v.exchange.bags import ImageBags
-from bm25v.gallery.records import Meta
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, Statistics
 from bm25v.research.systems.full_bags import encode_bag
 from bm25v.search.contract import View
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.engine import rank_rows
 from bm25v.search.scoring import Mode
+from bm25v.store.local.records import Meta
+from bm25v.store.qdrant.address import Address
+from bm25v.store.qdrant.calls import Calls
+from bm25v.store.qdrant.loading import BATCH_IMAGES, LoadSource, load_images
+from bm25v.store.qdrant.points import fill_rows, make_points
+from bm25v.store.qdrant.state import read_state
+from bm25v.store.qdrant.store import QdrantEngine
 from bm25v.vocabulary import Encoding
 
 sys.path.insert(0, str(Path(__file__).parent.parent))

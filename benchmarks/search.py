@@ -23,7 +23,7 @@ from systems import System, time_build
 from threadpoolctl import threadpool_limits
 from workload import BenchQuery, EncodedImages, SyntheticImages, add_images, print_table
 
-from bm25v.api import Gallery
+from bm25v.gallery import Gallery
 from bm25v.index.searcher import Ranked, Searcher, SearchRequest
 from bm25v.research.systems import vectors
 from bm25v.threads import available_cpus

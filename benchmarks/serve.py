@@ -25,8 +25,8 @@ import numpy as np
 from PIL import Image
 from workload import print_table
 
-from bm25v.api import Gallery
 from bm25v.client import to_id
+from bm25v.gallery import Gallery
 from bm25v.search.query import StoredImage
 from bm25v.threads import available_cpus
 

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.gallery.file_state import FileState
-from bm25v.gallery.rows import RowArray, full_bag_layout, read_bag, read_full_bag
-from bm25v.gallery.writer import Writer
 from bm25v.index.bm25 import WeightedWords
 from bm25v.sae.model import Codes
+from bm25v.store.local.file_state import FileState
+from bm25v.store.local.rows import RowArray, full_bag_layout, read_bag, read_full_bag
+from bm25v.store.local.writer import Writer
 from bm25v.threads import available_cpus
 from bm25v.vocabulary import Encoding
 from bm25v.vocabulary.bag import FULL_WORDS, Bag, quantise, to_levels

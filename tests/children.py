@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bm25v.errors import Bm25vError
-from bm25v.gallery.catalog import Catalog
+from bm25v.store.local.catalog import Catalog
 
 REFUSED = 3  # exit code of a child that ended with a `Bm25vError`
 

@@ -13,7 +13,7 @@ from hypothesis import settings
 from numpy.typing import NDArray
 from PIL import Image
 
-from bm25v.api import Gallery
+from bm25v.gallery import Gallery
 from bm25v.search.encode import EncodedQuery, encode_query
 from bm25v.search.query import Query
 from bm25v.vocabulary.bag import Bag, FullBag, to_levels

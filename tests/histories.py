@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from bm25v.api import Gallery
-from bm25v.gallery.file_state import FileState
-from bm25v.gallery.rows import RowFiles
-from bm25v.gallery.writer import Writer
+from bm25v.gallery import Gallery
 from bm25v.images import Metadata
 from bm25v.index.bm25 import WeightedWords, reference_scores
 from bm25v.search.combine import combine_bags
+from bm25v.store.local.file_state import FileState
+from bm25v.store.local.rows import RowFiles
+from bm25v.store.local.writer import Writer
 from bm25v.vocabulary.bag import Bag
 from tests.soak.history import get_full_bag
 from tests.soak.history import make_encoding as make_encoding  # exported

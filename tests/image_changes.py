@@ -7,7 +7,7 @@ from pathlib import Path
 
 from PIL import Image, ImageEnhance
 
-from bm25v.api import Gallery
+from bm25v.gallery import Gallery
 
 Change = Callable[[Image.Image], Image.Image]
 

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from bm25v import Bag, Query
-from bm25v.api import Gallery
 from bm25v.errors import InvalidOption
+from bm25v.gallery import Gallery
 from bm25v.search import Results
 from tests.conftest import make_image, make_pixels
 

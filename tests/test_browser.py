@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bm25v.api import Gallery
-from bm25v.explanations import Explanation
-from bm25v.explanations.heatmaps import combine_maps, highlight
-from bm25v.explanations.word_portrait import make_portraits
-from bm25v.pages.explanation_page import render_explanation
-from bm25v.pages.word_page import render_word, render_words_overview
+from bm25v.explain import Explanation
+from bm25v.explain.heatmaps import combine_maps, highlight
+from bm25v.explain.word_portrait import make_portraits
+from bm25v.gallery import Gallery
+from bm25v.render.explanation_page import render_explanation
+from bm25v.render.word_page import render_word, render_words_overview
 from tests.browser import CHROMIUM, Browser, browser
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from bm25v import Gallery
-from bm25v.engines.qdrant import QdrantEngine
-from bm25v.gallery.selection import ImageFilter
 from bm25v.search.contract import ImagePage
 from bm25v.search.filters import RowFilter
 from bm25v.searchable import Searchable
+from bm25v.store.local.selection import ImageFilter
+from bm25v.store.qdrant.store import QdrantEngine
 from tests import test_engines
 from tests.test_engines import (
     FILES,

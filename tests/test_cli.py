@@ -24,8 +24,8 @@ from PIL import Image
 from rich.console import Console
 
 from bm25v import cli
-from bm25v.api import Gallery
 from bm25v.cli import main, progress
+from bm25v.gallery import Gallery
 from bm25v.vocabulary import Vocabulary
 from tests.conftest import make_image
 

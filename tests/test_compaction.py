@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from bm25v.api import Gallery
 from bm25v.errors import GalleryError, StorageFull
-from bm25v.gallery import catalog, catalog_schema
-from bm25v.gallery.catalog import Catalog
-from bm25v.gallery.rows import HEADER_BYTES, RowFile
-from bm25v.gallery.snapshot import Snapshot
-from bm25v.gallery.writer import Writer
+from bm25v.gallery import Gallery
 from bm25v.index.bm25 import Bm25Parameters, WeightedWords
 from bm25v.search.combine import combine_bags
 from bm25v.search.ranking import score_full_bags
 from bm25v.search.scoring import IMAGE_MODES
+from bm25v.store.local import catalog, catalog_schema
+from bm25v.store.local.catalog import Catalog
+from bm25v.store.local.rows import HEADER_BYTES, RowFile
+from bm25v.store.local.snapshot import Snapshot
+from bm25v.store.local.writer import Writer
 from bm25v.vocabulary import Vocabulary
 from tests import test_cli
 from tests.children import Report, die_at_step, finish, needs_fork, start

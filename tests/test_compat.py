@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bm25v.api import Gallery
-from bm25v.gallery import catalog_schema
+from bm25v.gallery import Gallery
+from bm25v.store.local import catalog_schema
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary import folder as vocabulary_format
 from tests.compat.make import SUFFIXES

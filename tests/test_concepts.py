@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from bm25v.api import Gallery
 from bm25v.errors import InvalidOption, VocabularyError
+from bm25v.gallery import Gallery
 from bm25v.search.text import index_names
 from bm25v.search.text_terms import Lexicon, ParsedText, describe_terms, parse_text
 from bm25v.vocabulary import Vocabulary

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bm25v.api import Gallery
 from bm25v.errors import GalleryError, GalleryLocked, GalleryNotFound
-from bm25v.gallery.catalog import Catalog, RowsRenumbered
-from bm25v.gallery.file_state import FileState
-from bm25v.gallery.snapshot import Snapshot
-from bm25v.gallery.writer import Writer
+from bm25v.gallery import Gallery
 from bm25v.index.bm25 import WeightedWords
 from bm25v.search import Mode
+from bm25v.store.local.catalog import Catalog, RowsRenumbered
+from bm25v.store.local.file_state import FileState
+from bm25v.store.local.snapshot import Snapshot
+from bm25v.store.local.writer import Writer
 from tests.children import REFUSED, Report, finish, needs_fork, start
 from tests.histories import (
     N_IMAGES,

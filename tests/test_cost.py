@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
 
-from bm25v.api import Gallery
 from bm25v.cli.measures import cost as cost_command
 from bm25v.cli.measures import zipf as zipf_command
 from bm25v.errors import EvaluationError, GalleryNotFound, InvalidOption, MissingExtra
+from bm25v.gallery import Gallery
 from bm25v.research import cost
 from bm25v.research.zipf import fit_zipf
 from bm25v.vocabulary import Vocabulary

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bm25v.api import Gallery
 from bm25v.errors import MissingExtra
-from bm25v.explanations.word_statistics import WordList
+from bm25v.explain.word_statistics import WordList
+from bm25v.gallery import Gallery
 
 
 def test_results_have_one_row_per_hit(gallery: Gallery, photos: Path) -> None:

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bm25v.api import Gallery
 from bm25v.device import DeviceSearcher
 from bm25v.errors import InvalidOption
 from bm25v.extras import install_command
+from bm25v.gallery import Gallery
 from bm25v.index.bm25 import Bm25Parameters, WeightedWords, reference_search
 from bm25v.index.searcher import Ranked, Searcher, SearchRequest
 from bm25v.search.query import Query

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from bm25v import demo
-from bm25v.api import Gallery
 from bm25v.backbones import downloads
 from bm25v.duplicates import (
     DuplicateGroup,
@@ -29,8 +28,9 @@ from bm25v.duplicates import (
     make_thumbnail,
     view_whole,
 )
-from bm25v.pages.duplicates_page import render_duplicates
+from bm25v.gallery import Gallery
 from bm25v.progress import no_progress
+from bm25v.render.duplicates_page import render_duplicates
 from bm25v.vocabulary.bag import Bag
 from tests import test_cli
 from tests.conftest import make_image

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from bm25v.api import Gallery
 from bm25v.errors import Bm25vError, GalleryDamaged, GalleryError, StorageFull
-from bm25v.gallery.catalog import Catalog
-from bm25v.gallery.catalog_schema import FILE_NAME
-from bm25v.gallery.rows import HEADER_BYTES
-from bm25v.gallery.writer import Writer
+from bm25v.gallery import Gallery
 from bm25v.search.scoring import IMAGE_MODES
+from bm25v.store.local.catalog import Catalog
+from bm25v.store.local.catalog_schema import FILE_NAME
+from bm25v.store.local.rows import HEADER_BYTES
+from bm25v.store.local.writer import Writer
 from tests.children import REFUSED, Report, die_at_step, finish, needs_fork, start
 from tests.histories import (
     Contents,

@@ -23,18 +23,8 @@ import numpy as np
 import pytest
 from qdrant_client import QdrantClient, models
 
-from bm25v.api import Gallery
 from bm25v.dense import normalise
 from bm25v.engine_gallery import EngineGallery
-from bm25v.engines import calls as calls_module
-from bm25v.engines import loading
-from bm25v.engines.address import API_KEY, Address, parse_address, read_api_key
-from bm25v.engines.calls import Calls, connect
-from bm25v.engines.loading import load_folder, load_gallery
-from bm25v.engines.points import point_id
-from bm25v.engines.qdrant import QdrantEngine
-from bm25v.engines.state import FORMAT, LARGEST_DRIFT, SUFFIX, read_state
-from bm25v.engines.writer import QdrantWriter, reconcile
 from bm25v.errors import (
     EngineError,
     GalleryLocked,
@@ -46,8 +36,7 @@ from bm25v.errors import (
 )
 from bm25v.exchange.bags import ImageBags
 from bm25v.exchange.parquet import BagFolder
-from bm25v.gallery.file_state import FileState
-from bm25v.gallery.writer import Writer
+from bm25v.gallery import Gallery
 from bm25v.images import Metadata
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, WeightedWords
 from bm25v.sae.model import Codes
@@ -56,6 +45,17 @@ from bm25v.search.encode import EncodedQuery, encode_query
 from bm25v.search.scoring import MODES as SCORINGS
 from bm25v.search.scoring import Mode
 from bm25v.searchable import Searchable
+from bm25v.store.local.file_state import FileState
+from bm25v.store.local.writer import Writer
+from bm25v.store.qdrant import calls as calls_module
+from bm25v.store.qdrant import loading
+from bm25v.store.qdrant.address import API_KEY, Address, parse_address, read_api_key
+from bm25v.store.qdrant.calls import Calls, connect
+from bm25v.store.qdrant.loading import load_folder, load_gallery
+from bm25v.store.qdrant.points import point_id
+from bm25v.store.qdrant.state import FORMAT, LARGEST_DRIFT, SUFFIX, read_state
+from bm25v.store.qdrant.store import QdrantEngine
+from bm25v.store.qdrant.writer import QdrantWriter, reconcile
 from bm25v.vocabulary import Encoding
 from bm25v.vocabulary.bag import LEVELS, Bag, FullBag, to_levels
 from tests import test_cli
@@ -926,7 +926,7 @@ def at_edge(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
     client = Shared(folder=MEMORY)
     for module in ("loading", "qdrant"):
-        monkeypatch.setattr(f"bm25v.engines.{module}.connect", lambda address: client)
+        monkeypatch.setattr(f"bm25v.store.qdrant.{module}.connect", lambda address: client)
     yield "qdrant://localhost/images"
     EdgeClient.close(client)
 

@@ -17,16 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from bm25v.api import Gallery
 from bm25v.errors import BagFileError, InvalidOption, VocabularyMismatch
 from bm25v.exchange.bags import FailedImage, ImageBags
 from bm25v.exchange.parquet import BagFolder, format_part, part_name
 from bm25v.extras import install_command
 from bm25v.files import replace_file
-from bm25v.gallery.file_state import FileState
-from bm25v.gallery.store import describe_vocabulary
+from bm25v.gallery import Gallery
 from bm25v.images import Metadata
 from bm25v.search.scoring import Mode
+from bm25v.store.local.file_state import FileState
+from bm25v.store.local.store import describe_vocabulary
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import Bag, FullBag
 from tests import test_cli

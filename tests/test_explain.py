@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from bm25v.api import Gallery
 from bm25v.errors import ImageError
-from bm25v.explanations import Explanation, Part, heatmaps
-from bm25v.explanations.drawing import draw
-from bm25v.explanations.heatmaps import combine_maps, place_pins
-from bm25v.explanations.sums import round_to_sum, sum_up
-from bm25v.pages.explanation_page import render_explanation
+from bm25v.explain import Explanation, Part, heatmaps
+from bm25v.explain.drawing import draw
+from bm25v.explain.heatmaps import combine_maps, place_pins
+from bm25v.explain.sums import round_to_sum, sum_up
+from bm25v.gallery import Gallery
+from bm25v.render.explanation_page import render_explanation
 from bm25v.search import Match, WordContribution
 from bm25v.vocabulary import bag as bags
 from tests import test_cli

@@ -172,8 +172,8 @@ EXCEPTIONS = {
     "privacy.py",  # an empty folder for matplotlib
     "demo.py",  # photos: not synced, and checked by the next run
     "backbones/downloads.py",  # the output of pip, in a scratch folder
-    "gallery/rows.py",  # appended rows, which the catalogue commits
-    "gallery/store.py",  # a scratch folder that is renamed
+    "store/local/rows.py",  # appended rows, which the catalogue commits
+    "store/local/store.py",  # a scratch folder that is renamed
     "research/ablate.py",  # a log: each line is synced
     "server/images.py",  # a folder that only its owner may read
     "training/checkpoints.py",  # a log: synced with each checkpoint

@@ -18,8 +18,8 @@ from PIL import Image
 
 from bm25v import Gallery, Query
 from bm25v.errors import GalleryError, InvalidOption
-from bm25v.gallery.selection import ImageFilter, parse_period
 from bm25v.images import matches_pattern
+from bm25v.store.local.selection import ImageFilter, parse_period
 from tests.conftest import make_image, make_pixels
 
 

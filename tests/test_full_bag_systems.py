@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bm25v.api import Gallery
 from bm25v.backbones import Features
 from bm25v.backbones.toy import ToyBackbone
-from bm25v.gallery.rows import read_full_bag
+from bm25v.gallery import Gallery
 from bm25v.index.bm25 import Statistics, WeightedWords, reference_search
 from bm25v.research import bags, datasets
 from bm25v.research.bags import compute_codes, count_full_bags, pool_full_bags
@@ -22,6 +21,7 @@ from bm25v.research.systems import SystemRunner, sparse
 from bm25v.sae.model import Codes
 from bm25v.search import encode
 from bm25v.search.scoring import Mode
+from bm25v.store.local.rows import read_full_bag
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import LEVELS, pool_bags
 from tests import test_evaluate

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bm25v.api import Gallery
 from bm25v.errors import (
     GalleryDamaged,
     GalleryError,
@@ -24,10 +23,11 @@ from bm25v.errors import (
     StorageFull,
     VocabularyMismatch,
 )
-from bm25v.gallery import catalog_schema, indexing, rows
-from bm25v.gallery.snapshot import Snapshot
+from bm25v.gallery import Gallery
 from bm25v.search import Mode, Results
 from bm25v.search.scoring import IMAGE_MODES
+from bm25v.store.local import catalog_schema, indexing, rows
+from bm25v.store.local.snapshot import Snapshot
 from bm25v.vocabulary import Vocabulary
 from tests.children import needs_fork
 from tests.conftest import make_image, make_pixels

@@ -23,8 +23,8 @@ from bm25v.errors import (
     ModelUnavailable,
     UnknownBackbone,
 )
-from bm25v.gallery.encoding import EncodedImage, NamedImage, encode_images
 from bm25v.sae.model import SparseAutoEncoder
+from bm25v.store.local.encoding import EncodedImage, NamedImage, encode_images
 from bm25v.vocabulary import Vocabulary
 
 torch: Any = pytest.importorskip("torch")

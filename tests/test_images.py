@@ -19,9 +19,9 @@ from PIL import Image
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from bm25v import images
-from bm25v.api import Gallery
 from bm25v.errors import ImageError, InvalidOption
 from bm25v.extras import install_command
+from bm25v.gallery import Gallery
 from bm25v.images.metadata import parse_date
 
 RED, GREEN, BLUE, YELLOW = (200, 30, 40), (20, 160, 60), (30, 60, 190), (230, 210, 40)

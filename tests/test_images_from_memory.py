@@ -13,9 +13,9 @@ from bm25v import Gallery, ImageError, StoredImage
 from bm25v.backbones.protocol import Features, Floats
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import ImageNotFound, InvalidOption
-from bm25v.gallery.selection import ImageFilter
 from bm25v.search import Mode
 from bm25v.search.contract import ImagePage
+from bm25v.store.local.selection import ImageFilter
 from tests.conftest import make_image, make_pixels
 
 

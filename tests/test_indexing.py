@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from bm25v.api import Gallery
 from bm25v.backbones.protocol import Features, Floats, ImageArray
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import GalleryLocked, ImageError, InvalidOption
-from bm25v.gallery import encoding, indexing
-from bm25v.gallery.encoding import EncodedImage, NamedImage, encode_images
-from bm25v.gallery.file_state import read_file_state
-from bm25v.gallery.records import ImageRecord
+from bm25v.gallery import Gallery
+from bm25v.store.local import encoding, indexing
+from bm25v.store.local.encoding import EncodedImage, NamedImage, encode_images
+from bm25v.store.local.file_state import read_file_state
+from bm25v.store.local.records import ImageRecord
 from bm25v.vocabulary import Encoding, Vocabulary
 from tests.conftest import make_image, make_pixels
 
@@ -214,7 +214,8 @@ def test_a_killed_run_loses_at_most_one_batch_and_can_be_continued(
         make_image(seed).save(photos / f"{seed}.png")
     make_gallery("g").close()
     script = (
-        "import sys, time; from bm25v.api import Gallery; from bm25v.gallery import indexing\n"
+        "import sys, time; from bm25v.gallery import Gallery\n"
+        "from bm25v.store.local import indexing\n"
         "indexing.BATCH = 5\n"
         "def slow(stage, done, total): print(done, flush=True); time.sleep(0.01)\n"
         "Gallery.open(sys.argv[1]).add(sys.argv[2], progress=slow)"
@@ -361,7 +362,7 @@ def test_indexing_restores_the_number_of_blas_threads(
 
 
 HOLD_LOCK = (
-    "import sys; from pathlib import Path; from bm25v.gallery.writer import Writer\n"
+    "import sys; from pathlib import Path; from bm25v.store.local.writer import Writer\n"
     "with Writer(Path(sys.argv[1])): print('locked', flush=True); sys.stdin.readline()"
 )
 

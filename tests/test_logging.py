@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bm25v.api import Gallery
+from bm25v.gallery import Gallery
 from bm25v.index.bm25 import Bm25Parameters
 from bm25v.index.searcher import Searcher
 from tests.conftest import make_pixels

@@ -14,10 +14,10 @@ from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bm25v.api import Gallery
 from bm25v.backbones import text
 from bm25v.errors import BackboneError, GalleryError, GalleryLocked, InvalidOption, VocabularyError
-from bm25v.gallery import word_names
+from bm25v.gallery import Gallery
+from bm25v.store.local import word_names
 from bm25v.vocabulary import Vocabulary, names
 from bm25v.vocabulary.folder import NAMES
 from tests import test_cli
@@ -371,8 +371,8 @@ def make_tiny_gallery(folder: Path, photos: Path) -> Gallery:
 
 
 def test_suggested_names_are_the_most_similar_prompts(two_towers: TwoTowers, photos: Path) -> None:
-    from bm25v.explanations import crops, suggest
-    from bm25v.explanations.word_portrait import find_strongest
+    from bm25v.explain import crops, suggest
+    from bm25v.explain.word_portrait import find_strongest
 
     gallery = make_tiny_gallery(two_towers.folder, photos)
     words = [word.word for word in gallery.words()][:6]

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
-from bm25v import pages
-from bm25v.api import Gallery
-from bm25v.explanations import Explanation, Part
-from bm25v.explanations.word_statistics import WordList
-from bm25v.pages.notebook import MAX_HITS, MAX_WORDS
-from bm25v.pages.render import fixed
+from bm25v import render
+from bm25v.explain import Explanation, Part
+from bm25v.explain.word_statistics import WordList
+from bm25v.gallery import Gallery
+from bm25v.render.html import fixed
+from bm25v.render.notebook import MAX_HITS, MAX_WORDS
 from bm25v.search import Results
 from tests.browser import CHROMIUM, Browser, browser
 from tests.conftest import make_image
 from tests.html_page import HtmlPage, find_numbers
 from tests.test_explain import gradient, make_explanation, make_match
 
-FOLDER = Path(pages.__file__).parent
+FOLDER = Path(render.__file__).parent
 STYLE = (FOLDER / "static" / "notebook.css").read_text(encoding="utf-8")
 HOSTILE = '"><script>alert(1)</script>'
 VIEWPORT = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'

@@ -16,9 +16,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from bm25v import backbones
-from bm25v.api import Gallery
 from bm25v.backbones import Backbone, downloads
 from bm25v.errors import BackboneError, InvalidOption, ModelUnavailable
+from bm25v.gallery import Gallery
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.vocabulary import Vocabulary
 from tests.conftest import make_pixels

@@ -16,7 +16,6 @@ from click.testing import CliRunner, Result
 pytest.importorskip("torch")
 
 from bm25v import backbones
-from bm25v.api import Gallery
 from bm25v.backbones import huggingface, load_backbone
 from bm25v.backbones.checkpoint import is_model
 from bm25v.cli.gallery import index as command
@@ -29,6 +28,7 @@ from bm25v.errors import (
     VocabularyError,
 )
 from bm25v.extras import install_command
+from bm25v.gallery import Gallery
 from bm25v.training import first_vocabulary
 from bm25v.training.trainer import Trainer
 

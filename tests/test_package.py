@@ -234,7 +234,7 @@ def test_a_wheel_holds_all_that_search_needs(tmp_path: Path) -> None:
         "bm25v/vocabulary/shipped/default/sae.safetensors",
         "bm25v/vocabulary/shipped/default/vocabulary.json",
     } <= members
-    patterns = ("**/*.py", "bm25v/pages/templates/*.html", "bm25v/*/static/*.*")
+    patterns = ("**/*.py", "bm25v/render/templates/*.html", "bm25v/*/static/*.*")
     files = {path for pattern in patterns for path in (ROOT / "src").glob(pattern)}
     assert {path.suffix for path in files} == {".py", ".html", ".css", ".js", ".svg"}
     assert {path.relative_to(ROOT / "src").as_posix() for path in files} <= members

@@ -8,17 +8,17 @@ import pytest
 from jinja2 import UndefinedError
 from PIL import Image
 
-from bm25v import pages
-from bm25v.api import Gallery
 from bm25v.errors import Bm25vError, InvalidOption
-from bm25v.explanations import Explanation, Part
-from bm25v.explanations.drawing import draw
-from bm25v.pages.explanation_page import render_explanation
-from bm25v.pages.render import EmbeddedImage, render
+from bm25v.explain import Explanation, Part
+from bm25v.explain.drawing import draw
+from bm25v.gallery import Gallery
+from bm25v.render import explanation_page
+from bm25v.render.explanation_page import render_explanation
+from bm25v.render.html import EmbeddedImage, render
 from tests.html_page import HtmlPage, find_numbers
 from tests.test_explain import gradient, make_explanation, make_match
 
-FOLDER = Path(pages.__file__).parent
+FOLDER = Path(explanation_page.__file__).parent
 STYLE = (FOLDER / "static" / "style.css").read_text(encoding="utf-8")
 TEMPLATES = " ".join(
     path.read_text(encoding="utf-8")

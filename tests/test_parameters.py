@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from bm25v.api import Gallery
 from bm25v.errors import GalleryDamaged, InvalidOption
-from bm25v.gallery import catalog_schema
+from bm25v.gallery import Gallery
 from bm25v.index.bm25 import Bm25Parameters, WeightedWords, reference_scores
 from bm25v.search import Mode
 from bm25v.search.combine import combine_bags
 from bm25v.search.scoring import MODES
+from bm25v.store.local import catalog_schema
 from bm25v.vocabulary.bag import pool_codes
 from tests.conftest import make_pixels
 from tests.histories import Contents, full_bag, make_encoding, random_sessions, run_session

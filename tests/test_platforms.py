@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bm25v.api import Gallery
 from bm25v.errors import GalleryError, InvalidOption
-from bm25v.gallery.rows import RowFile, RowWriter
-from bm25v.gallery.writer import Writer
+from bm25v.gallery import Gallery
+from bm25v.store.local.rows import RowFile, RowWriter
+from bm25v.store.local.writer import Writer
 from bm25v.threads import available_cpus
 from tests.children import Report, finish, needs_fork, start
 from tests.conftest import make_image

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from bm25v.gallery.full_bags import FullBags
-from bm25v.gallery.rows import write_full_bag
 from bm25v.index.bm25 import Bm25Parameters, Statistics, WeightedWords, reference_scores
 from bm25v.index.searcher import QueryTerms, top_positions
 from bm25v.search import ranking
+from bm25v.store.local.full_bags import FullBags
+from bm25v.store.local.rows import write_full_bag
 from bm25v.vocabulary.bag import LEVELS, Bag, word_bytes
 from tests.conftest import expand_bag
 

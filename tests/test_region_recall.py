@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bm25v.api import Gallery
 from bm25v.errors import EvaluationError
+from bm25v.gallery import Gallery
 from bm25v.research.datasets.dataset import Item
 from bm25v.research.tasks import draw_class_pairs, join_side_by_side, search_pairs
 from tests import test_cli

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bm25v.api import Gallery
 from bm25v.errors import InvalidOption
-from bm25v.pages.results_page import EXPLAINED_HITS
+from bm25v.gallery import Gallery
+from bm25v.render.results_page import EXPLAINED_HITS
 from tests import test_cli
 from tests.browser import CHROMIUM, Browser, browser
 from tests.conftest import make_image, make_pixels

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bm25v.api import Gallery
 from bm25v.errors import ImageError, ImageNotFound, InvalidOption
+from bm25v.gallery import Gallery
 from bm25v.images import ImageInput
 from bm25v.index import bm25
 from bm25v.index.bm25 import WeightedWords

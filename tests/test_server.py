@@ -20,7 +20,7 @@ from PIL import Image
 from bm25v import Gallery, StoredImage
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.client import to_id
-from bm25v.explanations.word_examples import find_examples
+from bm25v.explain.word_examples import find_examples
 from bm25v.server.images import from_id
 from bm25v.server.problems import Busy
 from bm25v.server.workers import Threads

@@ -12,8 +12,8 @@ import pytest
 
 from bm25v import Gallery
 from bm25v.client import to_id
-from bm25v.gallery.writer import Writer
 from bm25v.server import changes
+from bm25v.store.local.writer import Writer
 from tests.http_server import Client, serving
 from tests.test_images_from_memory import png
 from tests.test_server import failed

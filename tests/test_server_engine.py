@@ -21,13 +21,13 @@ import pytest
 
 from bm25v import EngineGallery, Gallery, InvalidOption
 from bm25v.client import to_id
-from bm25v.engines import calls as calls_module
-from bm25v.engines import parse_address
-from bm25v.engines.loading import load_gallery, open_calls
-from bm25v.engines.qdrant import QdrantEngine
-from bm25v.engines.state import SUFFIX, read_state, write_state
-from bm25v.engines.writer import QdrantWriter, reconcile
 from bm25v.server import changes
+from bm25v.store.qdrant import calls as calls_module
+from bm25v.store.qdrant import parse_address
+from bm25v.store.qdrant.loading import load_gallery, open_calls
+from bm25v.store.qdrant.state import SUFFIX, read_state, write_state
+from bm25v.store.qdrant.store import QdrantEngine
+from bm25v.store.qdrant.writer import QdrantWriter, reconcile
 from tests import test_cli
 from tests.browser import CHROMIUM, browser
 from tests.conftest import make_image, make_pixels

@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from bm25v import Gallery, InvalidOption
-from bm25v.gallery.writer import Writer
 from bm25v.server import watch
 from bm25v.server.watch import Watcher
+from bm25v.store.local.writer import Writer
 from tests.conftest import make_image
 from tests.http_server import wait_until
 from tests.test_images_from_memory import png

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bm25v.api import Gallery
 from bm25v.errors import EvaluationError, InvalidOption
-from bm25v.gallery.records import Calibration
+from bm25v.gallery import Gallery
 from bm25v.research.tasks import measure_no_match, split_classes
 from bm25v.search import Mode, calibration
 from bm25v.search.calibration import MIN_IMAGES, calibrate, needs_calibration
+from bm25v.store.local.records import Calibration
 from tests import test_cli
 from tests.test_cli import Run
 

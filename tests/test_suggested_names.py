@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bm25v.api import Gallery
 from bm25v.errors import VocabularyError
+from bm25v.gallery import Gallery
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.concepts import Concept, Concepts, ConceptTable, write_concepts
 from bm25v.vocabulary.names import format_names

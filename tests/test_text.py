@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bm25v.api import Gallery
 from bm25v.errors import InvalidOption
-from bm25v.pages.explanation_page import render_explanation
+from bm25v.gallery import Gallery
+from bm25v.render.explanation_page import render_explanation
 from bm25v.search import Results
 from bm25v.search.text import NEAREST
 from bm25v.vocabulary import names

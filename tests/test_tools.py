@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from bm25v.api import Gallery
+from bm25v.gallery import Gallery
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.concepts import Concept, ConceptTable
 from bm25v.vocabulary.naming import MIN_IMAGES, Labels, Occurrences, with_ancestors

@@ -23,12 +23,12 @@ torch = pytest.importorskip("torch")
 
 import bm25v  # noqa: E402
 from bm25v import images  # noqa: E402
-from bm25v.api import Gallery  # noqa: E402
 from bm25v.backbones.protocol import Features, Floats  # noqa: E402
 from bm25v.backbones.toy import ToyBackbone  # noqa: E402
 from bm25v.cli import progress  # noqa: E402
 from bm25v.cli.vocabulary import train as command  # noqa: E402
 from bm25v.errors import InvalidOption, VocabularyError  # noqa: E402
+from bm25v.gallery import Gallery  # noqa: E402
 from bm25v.training import Listener, TrainingOptions, run, train_vocabulary  # noqa: E402
 from bm25v.training.extraction import Extraction, extract_patches, image_views  # noqa: E402
 from bm25v.training.feature_store import PatchStore, PatchWindows  # noqa: E402

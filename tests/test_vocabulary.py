@@ -17,11 +17,11 @@ import safetensors
 from click.testing import CliRunner
 
 from bm25v import backbones
-from bm25v.api import Gallery
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.cli.gallery import index
 from bm25v.errors import InvalidOption, UnknownVocabulary, VocabularyError
 from bm25v.files import replace_file
+from bm25v.gallery import Gallery
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.vocabulary.vocabulary import Vocabulary, shipped_names
 from tests.conftest import make_image, make_pixels

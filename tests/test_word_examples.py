@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bm25v.api import Gallery
-from bm25v.explanations import crops
-from bm25v.explanations.word_examples import PatchBox, WordExample, find_examples
-from bm25v.pages.commands import search_command
-from bm25v.pages.explanation_page import render_explanation
+from bm25v.explain import crops
+from bm25v.explain.word_examples import PatchBox, WordExample, find_examples
+from bm25v.gallery import Gallery
+from bm25v.render.commands import search_command
+from bm25v.render.explanation_page import render_explanation
 from bm25v.search import word_rows
 from bm25v.vocabulary import bag as bags
 from tests import test_cli

@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bm25v.api import Gallery
 from bm25v.errors import InvalidOption
-from bm25v.explanations import crops, word_statistics
-from bm25v.explanations.word_portrait import MAX_BINS, TOP, make_portraits, nearest_words, tf_bins
-from bm25v.explanations.word_statistics import FolderWithWord
-from bm25v.gallery.file_state import FileState
-from bm25v.gallery.writer import Writer
-from bm25v.pages.word_page import render_word, render_words_overview
+from bm25v.explain import crops, word_statistics
+from bm25v.explain.word_portrait import MAX_BINS, TOP, make_portraits, nearest_words, tf_bins
+from bm25v.explain.word_statistics import FolderWithWord
+from bm25v.gallery import Gallery
+from bm25v.render.word_page import render_word, render_words_overview
 from bm25v.sae.model import Codes
 from bm25v.search.text import SharedWord
+from bm25v.store.local.file_state import FileState
+from bm25v.store.local.writer import Writer
 from bm25v.vocabulary import Encoding
 from bm25v.vocabulary import bag as bags
 from bm25v.vocabulary.bag import Bag

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bm25v.api import Gallery
 from bm25v.display import format_json
 from bm25v.errors import InvalidOption
+from bm25v.gallery import Gallery
 from bm25v.search.combine import MAX_BOOST
 from bm25v.search.query import Query
 from bm25v.search.regions import is_in_pixels

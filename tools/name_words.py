@@ -21,16 +21,16 @@ from numpy.typing import NDArray
 from teacher import Teacher
 
 from bm25v import images
-from bm25v.api import Gallery
 from bm25v.backbones.protocol import Floats
 from bm25v.cli.options import PathType
 from bm25v.cli.progress import progress_bar
 from bm25v.errors import ImageError, InvalidOption
-from bm25v.gallery.rows import RowArray
-from bm25v.gallery.snapshot import Snapshot
-from bm25v.gallery.store import GalleryStore
+from bm25v.gallery import Gallery
 from bm25v.index.bm25 import Bm25Parameters, Statistics
 from bm25v.progress import Progress, no_progress, show_downloads
+from bm25v.store.local.rows import RowArray
+from bm25v.store.local.snapshot import Snapshot
+from bm25v.store.local.store import GalleryStore
 from bm25v.threads import available_cpus
 from bm25v.vocabulary.bag import LEVELS, dequantise
 from bm25v.vocabulary.concepts import ConceptTable

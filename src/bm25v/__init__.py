@@ -29,15 +29,15 @@ from bm25v.errors import (
 )
 
 if TYPE_CHECKING:
-    from bm25v.api import Gallery
     from bm25v.backbones.protocol import Backbone, Features
     from bm25v.client import Client
     from bm25v.engine_gallery import EngineGallery
-    from bm25v.explanations.explanation import Explanation
-    from bm25v.gallery.indexing import IndexReport
+    from bm25v.explain.explanation import Explanation
+    from bm25v.gallery import Gallery
     from bm25v.research.evaluate import evaluate
     from bm25v.search.query import Query, StoredImage
     from bm25v.search.results import Hit, Match, Results
+    from bm25v.store.local.indexing import IndexReport
     from bm25v.training import train
     from bm25v.training.recipe import Recipe
     from bm25v.vocabulary.bag import Bag
@@ -86,11 +86,11 @@ _MODULES = {
     "Client": "bm25v.client",
     "Encoding": "bm25v.vocabulary.vocabulary",
     "EngineGallery": "bm25v.engine_gallery",
-    "Explanation": "bm25v.explanations.explanation",
+    "Explanation": "bm25v.explain.explanation",
     "Features": "bm25v.backbones.protocol",
-    "Gallery": "bm25v.api",
+    "Gallery": "bm25v.gallery",
     "Hit": "bm25v.search.results",
-    "IndexReport": "bm25v.gallery.indexing",
+    "IndexReport": "bm25v.store.local.indexing",
     "Match": "bm25v.search.results",
     "Query": "bm25v.search.query",
     "Recipe": "bm25v.training.recipe",

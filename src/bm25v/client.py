@@ -30,17 +30,17 @@ from bm25v.errors import (
     MissingExtra,
     ServerError,
 )
-from bm25v.explanations.word_statistics import WordInGallery, WordList, WordOrder, WordUse
+from bm25v.explain.word_statistics import WordInGallery, WordList, WordOrder, WordUse
 from bm25v.files import read_limited
-from bm25v.gallery.indexing import Failure, IndexReport
-from bm25v.gallery.selection import GalleryImage, Period, Size
-from bm25v.gallery.store import GalleryInfo
 from bm25v.images import ImageInput, open_stream, read_input
 from bm25v.schema import list_fields
 from bm25v.search.query import Query, QueryImage, QueryOptions, ReadImage, StoredImage, list_paths
 from bm25v.search.regions import as_box
 from bm25v.search.results import Match, Results
 from bm25v.searchable import NamedImages, PathInput, as_queries, as_query
+from bm25v.store.local.indexing import Failure, IndexReport
+from bm25v.store.local.selection import GalleryImage, Period, Size
+from bm25v.store.local.store import GalleryInfo
 from bm25v.vocabulary import Encoding
 
 MIN_TOKEN = 16  # characters

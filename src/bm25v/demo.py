@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from bm25v.api import Gallery
 from bm25v.backbones import downloads
 from bm25v.backbones.downloads import PackagedFile
 from bm25v.display import display_path
 from bm25v.errors import VocabularyMismatch
 from bm25v.files import make_folder, reporting_full_disk
-from bm25v.gallery.indexing import IndexReport
+from bm25v.gallery import Gallery
 from bm25v.progress import Progress, no_progress, show_downloads
 from bm25v.search import Mode, Results
+from bm25v.store.local.indexing import IndexReport
 from bm25v.vocabulary import DEFAULT
 
 PHOTOS = PackagedFile(

@@ -22,15 +22,15 @@ from PIL import Image
 from bm25v import images
 from bm25v.display import count
 from bm25v.errors import ImageError
-from bm25v.gallery.file_state import has_size_and_time
-from bm25v.gallery.records import ImageRecord
-from bm25v.gallery.selection import to_gallery_image
-from bm25v.gallery.snapshot import Snapshot
-from bm25v.gallery.store import GalleryStore
 from bm25v.images import Source
 from bm25v.index.bm25 import WeightedWords
 from bm25v.progress import Progress, no_progress
 from bm25v.search.ranking import cosines
+from bm25v.store.local.file_state import has_size_and_time
+from bm25v.store.local.records import ImageRecord
+from bm25v.store.local.selection import to_gallery_image
+from bm25v.store.local.snapshot import Snapshot
+from bm25v.store.local.store import GalleryStore
 from bm25v.threads import available_cpus
 from bm25v.vocabulary.bag import Bag
 

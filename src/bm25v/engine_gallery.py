@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from bm25v.errors import InvalidOption
-from bm25v.gallery.indexing import IndexReport, parse_images
 from bm25v.progress import Progress, no_progress
 from bm25v.search.query import list_paths
 from bm25v.searchable import NamedImages, PathInput, Searchable
+from bm25v.store.local.indexing import IndexReport, parse_images
 
 if TYPE_CHECKING:
-    from bm25v.engines.qdrant import QdrantEngine
-    from bm25v.engines.writer import QdrantWriter
+    from bm25v.store.qdrant.store import QdrantEngine
+    from bm25v.store.qdrant.writer import QdrantWriter
 
 _NAMING_SECONDS = 5.0  # to wait for another writer
 
@@ -34,10 +34,10 @@ class EngineGallery(Searchable):
     @classmethod
     def open(cls, address: str) -> "EngineGallery":
         """Open a collection by its address."""
-        from bm25v.engines import require_engine
+        from bm25v.store.qdrant import require_engine
 
         parsed = require_engine(address)
-        from bm25v.engines.qdrant import QdrantEngine
+        from bm25v.store.qdrant.store import QdrantEngine
 
         return cls(QdrantEngine(parsed))
 
@@ -61,7 +61,7 @@ class EngineGallery(Searchable):
         Files are indexed into a gallery, which `bm25v bags load --engine` loads. `workers` is the
         number of threads, `timeout` how many seconds to wait for another process that writes.
         """
-        from bm25v.engines.loading import add_images
+        from bm25v.store.qdrant.loading import add_images
 
         named = parse_images(images)
         if isinstance(named, list):
@@ -99,6 +99,6 @@ class EngineGallery(Searchable):
         self._engine.refresh()
 
     def _writer(self, timeout: float) -> "QdrantWriter":
-        from bm25v.engines.writer import QdrantWriter
+        from bm25v.store.qdrant.writer import QdrantWriter
 
         return QdrantWriter(self._engine.calls, timeout=timeout)

@@ -7,17 +7,17 @@ from functools import partial
 from typing import Self, Unpack
 
 from bm25v.errors import InvalidQuery
-from bm25v.explanations.engine_words import describe_word, list_words
-from bm25v.explanations.explanation import Explanation, explain_hit, explain_hits
-from bm25v.explanations.word_statistics import WordList, WordOrder, WordUse
-from bm25v.gallery.indexing import IndexReport
-from bm25v.gallery.store import GalleryInfo
+from bm25v.explain.engine_words import describe_word, list_words
+from bm25v.explain.explanation import Explanation, explain_hit, explain_hits
+from bm25v.explain.word_statistics import WordList, WordOrder, WordUse
 from bm25v.images import ImageInput
 from bm25v.progress import Progress, no_progress
 from bm25v.search import engine
 from bm25v.search.contract import SearchEngine
 from bm25v.search.query import Query, QueryImage, QueryOptions
 from bm25v.search.results import Match, Results, let_explain
+from bm25v.store.local.indexing import IndexReport
+from bm25v.store.local.store import GalleryInfo
 from bm25v.vocabulary import Encoding, Vocabulary
 
 PathInput = str | os.PathLike[str]

@@ -6,11 +6,11 @@ python -m tests.compat.make
 import json
 from pathlib import Path
 
-from bm25v.api import Gallery
-from bm25v.gallery import catalog_schema
-from bm25v.gallery.file_state import FileState
-from bm25v.gallery.writer import Writer
+from bm25v.gallery import Gallery
 from bm25v.search import Mode
+from bm25v.store.local import catalog_schema
+from bm25v.store.local.file_state import FileState
+from bm25v.store.local.writer import Writer
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.folder import FORMAT
 from tests.conftest import make_pixels

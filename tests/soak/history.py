@@ -13,9 +13,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.gallery.file_state import FileState
-from bm25v.gallery.writer import Writer
 from bm25v.sae.model import Codes
+from bm25v.store.local.file_state import FileState
+from bm25v.store.local.writer import Writer
 from bm25v.vocabulary import Encoding
 from bm25v.vocabulary.bag import LEVELS, Bag, FullBag, full_bag_words
 

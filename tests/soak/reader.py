@@ -12,7 +12,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-from bm25v.api import Gallery
+from bm25v.gallery import Gallery
 from bm25v.search import Query
 from bm25v.search.results import Results
 from tests.soak.answers import (

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bm25v.api import Gallery
 from bm25v.errors import Bm25vError
-from bm25v.gallery.rows import RowFiles
-from bm25v.gallery.writer import Writer
+from bm25v.gallery import Gallery
+from bm25v.store.local.rows import RowFiles
+from bm25v.store.local.writer import Writer
 from tests.soak.child import RunFolders
 from tests.soak.history import EMPTY, History, Images, Version
 from tests.soak.journal import Journal, Status

@@ -18,18 +18,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bm25v.api import Gallery
 from bm25v.errors import GalleryDamaged, GalleryError
-from bm25v.gallery.catalog import Catalog
-from bm25v.gallery.file_state import FileState
-from bm25v.gallery.snapshot import Snapshot
-from bm25v.gallery.writer import Writer
+from bm25v.gallery import Gallery
 from bm25v.index import searcher
 from bm25v.index.bm25 import Contributions, reference_search
 from bm25v.search import Query, engine, ranking
 from bm25v.search.embedded import GalleryView
 from bm25v.search.encode import encode_query
 from bm25v.search.scoring import IMAGE_MODES
+from bm25v.store.local.catalog import Catalog
+from bm25v.store.local.file_state import FileState
+from bm25v.store.local.snapshot import Snapshot
+from bm25v.store.local.writer import Writer
 from tests.children import needs_fork
 from tests.soak import run
 from tests.soak.answers import Reference, match_version, random_query

@@ -5,7 +5,7 @@ import random
 import signal
 import time
 
-from bm25v.gallery.writer import Writer
+from bm25v.store.local.writer import Writer
 from tests.soak.child import RunFolders, is_abandoned, join_run
 from tests.soak.history import History, Version
 from tests.soak.journal import Journal

@@ -24,8 +24,8 @@ from bm25v.display import count, display_path, duration
 from bm25v.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from bm25v.engines.calls import Calls
-    from bm25v.engines.writer import Added
+    from bm25v.store.qdrant.calls import Calls
+    from bm25v.store.qdrant.writer import Added
 
 
 @click.group("bags")
@@ -87,7 +87,7 @@ def encode(
     from bm25v.exchange.encode import encode_folder, encode_here
     from bm25v.exchange.on_ray import encode_on
     from bm25v.exchange.parquet import require_pyarrow
-    from bm25v.gallery.store import describe_vocabulary
+    from bm25v.store.local.store import describe_vocabulary
     from bm25v.threads import available_cpus
     from bm25v.vocabulary import Vocabulary
 
@@ -196,9 +196,9 @@ def load(
         raise InvalidOption("nothing to load: give a folder of bags, or --engine for a gallery")
     if shards is not None or replicas is not None:
         raise InvalidOption("--shards and --replicas are for a collection of --engine")
-    from bm25v.api import Gallery
     from bm25v.cli.progress import progress_bar
-    from bm25v.gallery.catalog_schema import FILE_NAME
+    from bm25v.gallery import Gallery
+    from bm25v.store.local.catalog_schema import FILE_NAME
 
     if (gallery_path / FILE_NAME).exists():
         gallery = Gallery.open(gallery_path, vocabulary=vocabulary)
@@ -224,12 +224,12 @@ def _load_into_engine(
     new: dict[str, int | None],
 ) -> "Added":
     """Load a folder of bags, or else a gallery; `new` has options of a new collection."""
-    from bm25v.api import Gallery
     from bm25v.cli.progress import progress_bar
     from bm25v.exchange.parquet import BagFolder
+    from bm25v.gallery import Gallery
 
     with _connect(engine) as calls, progress_bar() as progress:
-        from bm25v.engines.loading import load_folder, load_gallery
+        from bm25v.store.qdrant.loading import load_folder, load_gallery
 
         if folder is not None:
             return load_folder(calls, BagFolder(folder), progress=progress, **new)
@@ -250,7 +250,7 @@ def reconcile(engine: str, as_json: bool) -> None:
     from bm25v.cli.progress import progress_bar
 
     with _connect(engine) as calls, progress_bar() as progress:
-        from bm25v.engines.writer import reconcile as count_again
+        from bm25v.store.qdrant.writer import reconcile as count_again
 
         report = count_again(calls, progress)
     before = "" if report.n_before == report.n_images else f" ({report.n_before:,} before)"
@@ -259,9 +259,9 @@ def reconcile(engine: str, as_json: bool) -> None:
 
 
 def _connect(url: str) -> "closing[Calls]":
-    from bm25v.engines import require_engine
+    from bm25v.store.qdrant import require_engine
 
     address = require_engine(url)
-    from bm25v.engines.loading import open_calls
+    from bm25v.store.qdrant.loading import open_calls
 
     return closing(open_calls(address))

@@ -30,10 +30,10 @@ from bm25v.display import count, display_path, duration, file_size
 from bm25v.errors import GalleryError, InvalidOption
 
 if TYPE_CHECKING:
-    from bm25v.api import Gallery
     from bm25v.duplicates import DuplicateGroup
-    from bm25v.gallery.indexing import IndexReport
-    from bm25v.gallery.store import GalleryInfo
+    from bm25v.gallery import Gallery
+    from bm25v.store.local.indexing import IndexReport
+    from bm25v.store.local.store import GalleryInfo
 
 
 @click.command("index")
@@ -83,11 +83,11 @@ def index(
     exist, or are excluded, are removed. It can be interrupted and run again at any time. The exit
     code is 1 if no image could be read.
     """
-    from bm25v.api import Gallery
-    from bm25v.gallery.catalog_schema import FILE_NAME
-    from bm25v.gallery.indexing import require_images
-    from bm25v.gallery.store import check_new
+    from bm25v.gallery import Gallery
     from bm25v.index.bm25 import Bm25Parameters
+    from bm25v.store.local.catalog_schema import FILE_NAME
+    from bm25v.store.local.indexing import require_images
+    from bm25v.store.local.store import check_new
     from bm25v.vocabulary import Vocabulary
 
     if backbone is not None and vocabulary is not None:
@@ -136,7 +136,7 @@ def _learn_vocabulary(
     """Return the folder of a new gallery's own vocabulary, after it was learned."""
     from bm25v import backbones
     from bm25v.cli.progress import training_display
-    from bm25v.gallery.indexing import list_images
+    from bm25v.store.local.indexing import list_images
     from bm25v.training import first_vocabulary
 
     folder = first_vocabulary.vocabulary_folder(gallery_path)
@@ -304,8 +304,8 @@ def duplicates(
     cropped, rotated or brightened. Each is compared with the first of its group.
     """
     from bm25v.cli.progress import progress_bar
-    from bm25v.pages.duplicates_page import write_duplicates
-    from bm25v.pages.render import PAGE_SUFFIXES
+    from bm25v.render.duplicates_page import write_duplicates
+    from bm25v.render.html import PAGE_SUFFIXES
 
     output = choose_output(output, PAGE_SUFFIXES, page="duplicates", is_opened=open_page)
     with open_gallery(gallery_path) as gallery, progress_bar() as progress:

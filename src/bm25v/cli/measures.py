@@ -31,9 +31,9 @@ from bm25v.display import count, display_path
 
 if TYPE_CHECKING:
     from bm25v.cli.evaluate import LoadDataset
-    from bm25v.gallery.store import GalleryInfo
     from bm25v.research.significance import Interval
     from bm25v.search import Mode
+    from bm25v.store.local.store import GalleryInfo
 
 _PAPER_ZIPF = (
     "the paper's seven sets: α 1.20 to 2.32, R² .917 to .973, head 0.25 to 1.83%, "

@@ -14,8 +14,8 @@ from click.core import ParameterSource
 from bm25v.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from bm25v.api import Gallery
     from bm25v.engine_gallery import EngineGallery
+    from bm25v.gallery import Gallery
 
 
 DEFAULT_GALLERY = "gallery.bm25v"
@@ -252,7 +252,7 @@ def open_collection(gallery_path: Path, engine: str | None) -> "Gallery | Engine
 
 
 def open_gallery(gallery_path: Path) -> "Gallery":
-    from bm25v.api import Gallery
+    from bm25v.gallery import Gallery
 
     return Gallery.open(gallery_path)
 

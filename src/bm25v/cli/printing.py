@@ -255,7 +255,7 @@ def choose_output(
     output: Path | None, suffixes: Collection[str], *, page: str, is_opened: bool
 ) -> Path | None:
     """Return the file to write, checked; a page to open that nobody named is a temporary file."""
-    from bm25v.pages.render import check_output
+    from bm25v.render.html import check_output
 
     if output is not None:
         check_output(output, suffixes)

@@ -40,7 +40,7 @@ from bm25v.display import count, display_path, duration
 from bm25v.errors import ImageError, InvalidOption
 
 if TYPE_CHECKING:
-    from bm25v.explanations import Explanation
+    from bm25v.explain import Explanation
     from bm25v.search import Hit, QueryOptions, Results
     from bm25v.search.engine import Ranking
 
@@ -130,7 +130,7 @@ def search(
         no_match = results.no_match
     else:
         if output is not None or open_page:
-            from bm25v.pages.results_page import SUFFIXES
+            from bm25v.render.results_page import SUFFIXES
 
             if open_page and output is not None and output.suffix.lower() in (".csv", ".json"):
                 raise InvalidOption(
@@ -143,8 +143,8 @@ def search(
             no_match = f"{engine or gallery_path} has no images" if is_empty else results.no_match
             if output is not None:
                 from bm25v.cli.progress import progress_bar
-                from bm25v.explanations.explanation import explain_hits
-                from bm25v.pages.results_page import write_results
+                from bm25v.explain.explanation import explain_hits
+                from bm25v.render.results_page import write_results
                 from bm25v.search import Query
 
                 with progress_bar() as progress:
@@ -165,7 +165,7 @@ def search(
             end = b"\0" if null else b"\n"
             echo_bytes(b"".join(os.fsencode(hit.path) + end for hit in results))
         elif output_format == "csv":
-            from bm25v.pages.results_page import format_csv
+            from bm25v.render.results_page import format_csv
 
             echo_bytes(format_csv(results, words=n_words))
         elif results:
@@ -194,7 +194,7 @@ def _explain_command(
     images: tuple[str, ...], gallery_path: Path, engine: str | None, query_options: "QueryOptions"
 ) -> Callable[[str], str]:
     """Return what makes the command that explains a hit of this search."""
-    from bm25v.pages.commands import join_command
+    from bm25v.render.commands import join_command
 
     context = click.get_current_context()
     paths = [os.path.abspath(image) for image in images]
@@ -335,7 +335,7 @@ def explain(
     """
     _check_images(images)
     if output is not None or open_page:
-        from bm25v.pages.explanation_page import FORMATS
+        from bm25v.render.explanation_page import FORMATS
 
         output = choose_output(output, FORMATS, page="why", is_opened=open_page)
     with open_collection(gallery_path, engine) as gallery:
@@ -413,7 +413,7 @@ def _print_contributions(explanation: "Explanation", top: int) -> None:
 def _show_explanation(explanation: "Explanation") -> None:
     """Show both images with what matched, if the terminal can show them."""
     from bm25v.cli.show import Shown, can_show, show_images
-    from bm25v.explanations.heatmaps import combine_maps, highlight
+    from bm25v.explain.heatmaps import combine_maps, highlight
 
     if not can_show():
         return

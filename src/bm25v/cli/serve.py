@@ -87,9 +87,9 @@ def serve(
 
     Only programs on this machine can connect, unless --host says otherwise; then a token is needed.
     """
-    from bm25v.api import Gallery
     from bm25v.client import read_token
     from bm25v.engine_gallery import EngineGallery
+    from bm25v.gallery import Gallery
 
     if exclude and not watch:
         raise InvalidOption("--exclude leaves images out of --watch: give both, or none")

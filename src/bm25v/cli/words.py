@@ -32,8 +32,8 @@ from bm25v.display import count, display_path
 from bm25v.files import make_folder, replace_file
 
 if TYPE_CHECKING:
-    from bm25v.explanations.word_portrait import WordPortrait
-    from bm25v.explanations.word_statistics import WordInGallery
+    from bm25v.explain.word_portrait import WordPortrait
+    from bm25v.explain.word_statistics import WordInGallery
     from bm25v.searchable import Searchable
 
 _LIMIT = 20
@@ -114,8 +114,8 @@ def show(
     WORD is the number or the name of a word.
     """
     from bm25v.cli.progress import progress_bar
-    from bm25v.explanations.word_portrait import make_portraits
-    from bm25v.pages.render import PAGE_SUFFIXES
+    from bm25v.explain.word_portrait import make_portraits
+    from bm25v.render.html import PAGE_SUFFIXES
 
     if output is None and open_page:
         page = temporary_page("word")
@@ -142,7 +142,7 @@ def show(
 def _write_pages(
     portraits: "list[WordPortrait]", output: Path, into_folder: bool, title: str
 ) -> list[Path]:
-    from bm25v.pages.word_page import render_word, render_words_overview
+    from bm25v.render.word_page import render_word, render_words_overview
 
     if not into_folder:
         replace_file(output, render_word(portraits[0]))
@@ -277,7 +277,7 @@ def suggest(
 ) -> None:
     """Suggest names for words, by default for all."""
     from bm25v.cli.progress import progress_bar
-    from bm25v.explanations.suggest import read_prompts, suggest_names
+    from bm25v.explain.suggest import read_prompts, suggest_names
     from bm25v.vocabulary.names import format_names
 
     with open_gallery(gallery_path) as gallery, progress_bar() as progress:

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import VocabularyMismatch
-from bm25v.gallery.file_state import FileState
-from bm25v.gallery.records import Meta
 from bm25v.schema import Rule, check_values, number, text, whole
+from bm25v.store.local.file_state import FileState
+from bm25v.store.local.records import Meta
 from bm25v.vocabulary.bag import Bag, FullBag
 
 FORMAT = 1

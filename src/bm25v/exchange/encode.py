@@ -26,12 +26,12 @@ from bm25v.exchange.parquet import (
     require_pyarrow,
 )
 from bm25v.files import make_folder, replace_file
-from bm25v.gallery.encoding import NamedImage, Outcome, encode_images
-from bm25v.gallery.file_state import has_size_and_time
-from bm25v.gallery.indexing import Failure, IndexReport, require_images, walk_files
-from bm25v.gallery.records import Meta
-from bm25v.gallery.store import describe_vocabulary
 from bm25v.progress import Progress
+from bm25v.store.local.encoding import NamedImage, Outcome, encode_images
+from bm25v.store.local.file_state import has_size_and_time
+from bm25v.store.local.indexing import Failure, IndexReport, require_images, walk_files
+from bm25v.store.local.records import Meta
+from bm25v.store.local.store import describe_vocabulary
 from bm25v.threads import one_blas_thread
 from bm25v.vocabulary import Vocabulary
 

@@ -10,14 +10,14 @@ from bm25v.errors import InvalidOption
 from bm25v.exchange.bags import ImageBags, check_same_bags
 from bm25v.exchange.parquet import BagFolder, format_part, part_name, require_pyarrow
 from bm25v.files import is_unused, make_folder, replace_file, replacing_folder
-from bm25v.gallery.catalog import RowsRenumbered
-from bm25v.gallery.file_state import FileState
-from bm25v.gallery.indexing import Failure, IndexReport, add_image
-from bm25v.gallery.records import ImageRecord
-from bm25v.gallery.snapshot import Snapshot
-from bm25v.gallery.store import GalleryStore, describe_vocabulary, load_vocabulary
-from bm25v.gallery.writer import Writer
 from bm25v.progress import Progress
+from bm25v.store.local.catalog import RowsRenumbered
+from bm25v.store.local.file_state import FileState
+from bm25v.store.local.indexing import Failure, IndexReport, add_image
+from bm25v.store.local.records import ImageRecord
+from bm25v.store.local.snapshot import Snapshot
+from bm25v.store.local.store import GalleryStore, describe_vocabulary, load_vocabulary
+from bm25v.store.local.writer import Writer
 
 PART_ROWS = 16_384  # images of an exported file
 _COMMIT_IMAGES = 16_384  # of a load: nothing has to be computed again after a kill

@@ -28,10 +28,10 @@ from bm25v.exchange.bags import (
     check_same_bags,
     parse_meta,
 )
-from bm25v.gallery.file_state import FileState
-from bm25v.gallery.records import Meta
 from bm25v.images import Metadata
 from bm25v.schema import SchemaError, parse_object
+from bm25v.store.local.file_state import FileState
+from bm25v.store.local.records import Meta
 from bm25v.vocabulary.bag import SCALE, Bag, FullBag, patch_bytes, word_bytes
 
 if TYPE_CHECKING:

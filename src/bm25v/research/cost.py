@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import EvaluationError
-from bm25v.gallery.rows import RowArray
-from bm25v.gallery.store import GalleryInfo
 from bm25v.index.bm25 import WeightedWords
 from bm25v.search.encode import FIRST_WORDS
 from bm25v.search.scoring import MODES
+from bm25v.store.local.rows import RowArray
+from bm25v.store.local.store import GalleryInfo
 from bm25v.vocabulary.bag import Bag
 
 # The paper's settings of the systems that it compares with.

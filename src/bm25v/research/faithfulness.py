@@ -19,7 +19,7 @@ from PIL import Image, ImageFilter
 from bm25v import images
 from bm25v.backbones import Backbone
 from bm25v.errors import EvaluationError
-from bm25v.explanations.heatmaps import spread_contributions
+from bm25v.explain.heatmaps import spread_contributions
 from bm25v.index.bm25 import Statistics, WeightedWords, contributions
 from bm25v.index.searcher import Searcher
 from bm25v.progress import Progress, no_progress

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v import images
-from bm25v.api import Gallery
 from bm25v.errors import EvaluationError, ImageError, InvalidOption
+from bm25v.gallery import Gallery
 from bm25v.progress import Progress, no_progress
 from bm25v.research.datasets.dataset import Dataset, Item
 from bm25v.research.significance import Interval, confidence_interval

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.api import Gallery
 from bm25v.errors import EvaluationError, InvalidOption
-from bm25v.gallery.rows import RowArray
-from bm25v.gallery.store import GalleryInfo
+from bm25v.gallery import Gallery
 from bm25v.index.bm25 import Statistics
+from bm25v.store.local.rows import RowArray
+from bm25v.store.local.store import GalleryInfo
 
 _FULL_ROWS = 10_000  # at most: more would not change a mean
 

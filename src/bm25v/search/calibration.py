@@ -7,14 +7,14 @@ each without itself and its copies.
 
 import numpy as np
 
-from bm25v.gallery.records import Calibration
-from bm25v.gallery.snapshot import Snapshot
-from bm25v.gallery.store import GalleryStore
 from bm25v.search.combine import combine_bags
 from bm25v.search.embedded import GalleryView
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.engine import rank_rows
 from bm25v.search.filters import RowFilter
+from bm25v.store.local.records import Calibration
+from bm25v.store.local.snapshot import Snapshot
+from bm25v.store.local.store import GalleryStore
 
 MIN_IMAGES = 30  # of a gallery; of fewer, nothing can be said
 _SAMPLE = 200  # images that are searched for

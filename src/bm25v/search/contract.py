@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.backbones.text import TextTower
-from bm25v.gallery.full_bags import FullBags
-from bm25v.gallery.records import Calibration, ImageRecord, Meta
-from bm25v.gallery.selection import ImageFilter
-from bm25v.gallery.store import GalleryInfo
 from bm25v.index.bm25 import Bm25Parameters, Statistics
 from bm25v.search.query import Query
+from bm25v.store.local.full_bags import FullBags
+from bm25v.store.local.records import Calibration, ImageRecord, Meta
+from bm25v.store.local.selection import ImageFilter
+from bm25v.store.local.store import GalleryInfo
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import Bag
 from bm25v.vocabulary.phrases import PhraseIndex

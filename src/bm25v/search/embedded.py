@@ -12,11 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.backbones.text import TextTower
-from bm25v.gallery.full_bags import FullBags
-from bm25v.gallery.records import Calibration, ImageRecord, Meta
-from bm25v.gallery.selection import ImageFilter, count_in_folders
-from bm25v.gallery.snapshot import Snapshot
-from bm25v.gallery.store import GalleryInfo, GalleryStore
 from bm25v.index.bm25 import Bm25Parameters, Statistics, WeightedWords
 from bm25v.index.searcher import Ranked, Searcher, SearchRequest, top_positions
 from bm25v.search.concepts import ConceptTerm, sum_log_probabilities
@@ -37,6 +32,11 @@ from bm25v.search.query_images import encode_batch
 from bm25v.search.ranking import cosines, score_full_bags
 from bm25v.search.results import Results
 from bm25v.search.word_rows import rank_rows
+from bm25v.store.local.full_bags import FullBags
+from bm25v.store.local.records import Calibration, ImageRecord, Meta
+from bm25v.store.local.selection import ImageFilter, count_in_folders
+from bm25v.store.local.snapshot import Snapshot
+from bm25v.store.local.store import GalleryInfo, GalleryStore
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import Bag
 from bm25v.vocabulary.phrases import PhraseIndex

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from bm25v.display import count, display_path, word_label
 from bm25v.errors import ImageError
-from bm25v.gallery.file_state import has_size_and_time, hash_image, read_file_state
 from bm25v.index.bm25 import Statistics
 from bm25v.search.contract import SearchEngine, View
 from bm25v.search.query import Query, ReadImage, StoredImage, list_images
+from bm25v.store.local.file_state import has_size_and_time, hash_image, read_file_state
 from bm25v.vocabulary import Encoding
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bm25v.errors import InvalidQuery
-from bm25v.gallery.file_state import check_path
-from bm25v.gallery.selection import ImageFilter, Period, Size
 from bm25v.images import ImageInput, Source, read_input
 from bm25v.search.regions import Region
 from bm25v.search.scoring import MODES, Mode
+from bm25v.store.local.file_state import check_path
+from bm25v.store.local.selection import ImageFilter, Period, Size
 from bm25v.vocabulary import Encoding
 
 Path = str | os.PathLike[str]

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.dense import normalise
-from bm25v.gallery.full_bags import FullBags
 from bm25v.index.bm25 import Bm25Parameters, Statistics, WeightedWords, saturation
 from bm25v.index.searcher import QueryTerms
+from bm25v.store.local.full_bags import FullBags
 from bm25v.vocabulary.bag import LEVELS, SCALE, dequantise
 
 _CHUNK_ROWS = 128  # converted to float32 at once: they fit into the cache

@@ -23,7 +23,7 @@ from bm25v.search.scoring import MODES, Mode
 if TYPE_CHECKING:
     import pandas
 
-    from bm25v.explanations import Explanation
+    from bm25v.explain import Explanation
 
 
 _ORDERS = {  # by what a mode sorts
@@ -228,7 +228,7 @@ class Match:
         return self.path
 
     def _repr_html_(self) -> str:
-        from bm25v.pages.notebook import match_fragment
+        from bm25v.render.notebook import match_fragment
 
         return match_fragment(self)
 
@@ -324,7 +324,7 @@ class Results:
         return self.hits[position]
 
     def _repr_html_(self) -> str:
-        from bm25v.pages.notebook import results_fragment
+        from bm25v.render.notebook import results_fragment
 
         return results_fragment(self)
 
@@ -334,7 +334,7 @@ class Results:
 
     def save(self, path: str | os.PathLike[str], *, progress: Progress = no_progress) -> None:
         """Write a page (.html), a table (.csv) or JSON (.json), as the suffix says."""
-        from bm25v.pages.results_page import write_results
+        from bm25v.render.results_page import write_results
 
         write_results(self, Path(path), self._explain_hits, progress=progress)
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.dense import normalise
-from bm25v.gallery.rows import RowArray
-from bm25v.gallery.snapshot import Snapshot
+from bm25v.store.local.rows import RowArray
+from bm25v.store.local.snapshot import Snapshot
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.concepts import Concepts
 from bm25v.vocabulary.naming import (

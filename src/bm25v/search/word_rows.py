@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bm25v.gallery.snapshot import Snapshot
 from bm25v.index.bm25 import WeightedWords
 from bm25v.search.contract import Rows
+from bm25v.store.local.snapshot import Snapshot
 from bm25v.vocabulary.bag import LEVELS
 
 _SCANNED = 20_000  # full bags that are looked through

@@ -20,9 +20,6 @@ from starlette.responses import Response, StreamingResponse
 from bm25v.client import to_id
 from bm25v.errors import ImageError, StorageFull
 from bm25v.files import read_limited, replace_file
-from bm25v.gallery.file_state import hash_file
-from bm25v.gallery.records import ImageRecord
-from bm25v.gallery.selection import ImageFilter, to_gallery_image
 from bm25v.images import HEAD_SIZE, detect_format, make_thumbnail, open_stream
 from bm25v.images.streams import Piece, Stream
 from bm25v.images.stripping import strip_metadata
@@ -32,6 +29,9 @@ from bm25v.server.bodies import ImageId, Offset
 from bm25v.server.problems import Problem
 from bm25v.server.responses import IMAGE, IMAGE_PAGE, PREFIX, json_response
 from bm25v.server.workers import Threads
+from bm25v.store.local.file_state import hash_file
+from bm25v.store.local.records import ImageRecord
+from bm25v.store.local.selection import ImageFilter, to_gallery_image
 
 _MEDIA_TYPES = {
     "JPEG": "image/jpeg",

@@ -28,7 +28,7 @@ def page_routes() -> APIRouter:
     router = APIRouter(include_in_schema=False)
     own = files("bm25v.server").joinpath("static").iterdir()
     known: dict[str, tuple[bytes, dict[str, str]]] = {}  # contents and headers by name
-    for entry in (*own, files("bm25v.pages").joinpath("static", "style.css")):  # that of all pages
+    for entry in (*own, files("bm25v.render").joinpath("static", "style.css")):  # that of all pages
         media_type = _TYPES.get(f".{entry.name.rpartition('.')[2]}")
         if media_type is not None:
             content = entry.read_bytes()

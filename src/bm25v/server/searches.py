@@ -17,9 +17,9 @@ from PIL import Image
 from starlette.responses import Response
 
 from bm25v.client import to_id
-from bm25v.explanations.explanation import Explanation
-from bm25v.explanations.heatmaps import make_mask
-from bm25v.explanations.sums import sum_up
+from bm25v.explain.explanation import Explanation
+from bm25v.explain.heatmaps import make_mask
+from bm25v.explain.sums import sum_up
 from bm25v.sae.model import Codes
 from bm25v.search.query import Query, QueryImage, QueryOptions, StoredImage
 from bm25v.search.results import Results

@@ -17,9 +17,9 @@ from typing import Any, Self
 
 import watchfiles
 
-from bm25v.api import Gallery
 from bm25v.display import one_line
 from bm25v.errors import Bm25vError, GalleryLocked
+from bm25v.gallery import Gallery
 from bm25v.threads import available_cpus
 
 STOP_SECONDS = 10.0  # for the image that is being read

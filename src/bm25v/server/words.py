@@ -14,11 +14,10 @@ from starlette.responses import Response
 import bm25v
 from bm25v import images
 from bm25v.client import to_id
-from bm25v.explanations.crops import crop_patch, encode_jpeg
-from bm25v.explanations.word_examples import PatchBox, find_examples, find_patch
-from bm25v.explanations.word_statistics import ImageWithWord, WordInGallery, WordOrder
-from bm25v.gallery.records import ImageRecord
-from bm25v.pages.commands import name_command
+from bm25v.explain.crops import crop_patch, encode_jpeg
+from bm25v.explain.word_examples import PatchBox, find_examples, find_patch
+from bm25v.explain.word_statistics import ImageWithWord, WordInGallery, WordOrder
+from bm25v.render.commands import name_command
 from bm25v.search.filters import RowFilter
 from bm25v.searchable import Searchable
 from bm25v.server import problems
@@ -36,6 +35,7 @@ from bm25v.server.responses import (
 )
 from bm25v.server.watch import WatchedFolder
 from bm25v.server.workers import Threads
+from bm25v.store.local.records import ImageRecord
 from bm25v.vocabulary.phrases import fold
 
 _DECODED = 4  # times the side of a crop

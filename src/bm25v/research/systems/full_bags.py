@@ -8,10 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.gallery.full_bags import FullBags
-from bm25v.gallery.records import State
-from bm25v.gallery.rows import RowArray
-from bm25v.gallery.snapshot import Snapshot
 from bm25v.index.bm25 import WeightedWords, saturation
 from bm25v.index.searcher import Ranked, Searcher
 from bm25v.research.bags import count_full_bags
@@ -24,6 +20,10 @@ from bm25v.search.engine import rank_rows
 from bm25v.search.filters import RowFilter
 from bm25v.search.matching import words_factor
 from bm25v.search.scoring import Mode
+from bm25v.store.local.full_bags import FullBags
+from bm25v.store.local.records import State
+from bm25v.store.local.rows import RowArray
+from bm25v.store.local.snapshot import Snapshot
 from bm25v.threads import available_cpus
 from bm25v.vocabulary.bag import Bag
 

@@ -1,0 +1,331 @@
+"""Why an image matches a query: what each word adds to the score, and where the word is."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bm25v.dataframes import make_frame
+from bm25v.display import count, identify_word
+from bm25v.errors import ImageError, InvalidOption
+from bm25v.explain.sums import round_to_sum
+from bm25v.explain.word_examples import WordExample, find_examples
+from bm25v.images import ImageInput
+from bm25v.index.bm25 import DEFAULT_PARAMETERS, Bm25Parameters
+from bm25v.progress import Progress, no_progress
+from bm25v.sae.model import Codes
+from bm25v.search.contract import SearchEngine, View
+from bm25v.search.encode import EncodedQuery, encode_query
+from bm25v.search.engine import Ranking, find_rankings, match_image
+from bm25v.search.matching import Matcher
+from bm25v.search.query import Query, QueryImage, StoredImage
+from bm25v.search.query_images import find_without_file, naming_image, resolve_region
+from bm25v.search.regions import Box, as_box
+from bm25v.search.results import Match, QueryWord, WordContribution
+from bm25v.vocabulary import Encoding
+from bm25v.vocabulary import bag as bags
+
+if TYPE_CHECKING:
+    import pandas
+
+Grid = NDArray[np.float32]  # (rows, columns): how active a word is in each patch
+Pixels = NDArray[np.uint8]
+
+_VISIBILITY = {"strong": 1.0, "fair": 0.7, "weak": 0.4}
+_LEAST_SHARE = 0.3  # of the largest contribution: a word that adds less is shown like this
+_WORDS_WITH_EXAMPLES = 12
+
+_COLUMNS = {  # of Explanation.to_pandas()
+    "word": "int",
+    "name": "object",
+    **dict.fromkeys(("contribution", "weight", "idf", "saturation", "tf", "query_tf"), "float"),
+    "df": "int",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One word's contribution to a score, and where the word is."""
+
+    word: WordContribution
+    in_queries: tuple[Grid, ...]  # one grid for each image of the query
+    in_hit: Grid | None  # None if the hit's file cannot be read
+    examples: tuple[WordExample, ...] = ()  # other images of the gallery that show the word
+
+    def __repr__(self) -> str:
+        word = identify_word(self.word.word, self.word.name)
+        return f"<Part {word}: {self.word.contribution:.2f}>"
+
+    @property
+    def best_query(self) -> int:
+        """Which image of the query has most of the word; 0 if the query has no image."""
+        amounts = [float(grid.sum()) for grid in self.in_queries]
+        return amounts.index(max(amounts)) if amounts else 0
+
+    @property
+    def in_query(self) -> Grid | None:
+        """Where the word is in that image; None if the query has no image."""
+        return self.in_queries[self.best_query] if self.in_queries else None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why an image matches: `parts` are its words, whose contributions sum to `sparse`.
+
+    `match.score` is what ordered the hits, and `match.parts` what it is the sum of.
+    """
+
+    query_images: tuple[Pixels, ...]
+    hit_image: Pixels | None  # None if the file cannot be read; `notes` have the reason
+    match: Match
+    parts: tuple[Part, ...]
+    query_words: tuple[QueryWord, ...] = ()
+    region: Box | None = None  # the part of the first query image that counts, as shares of it
+    text: str | None = None
+    notes: tuple[str, ...] = ()
+    parameters: Bm25Parameters = DEFAULT_PARAMETERS
+    query_paths: tuple[str, ...] = ()  # of the query images; "" for one that is not from a file
+    ranking: Ranking | None = None  # None if a search would not list the hit
+    gallery: str = ""  # its folder
+    query: Query | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        words = count(len(self.parts), "word")
+        return f"<Explanation of {self.hit_path}: {words}, BM25 {self.sparse:.2f}>"
+
+    def _repr_html_(self) -> str:
+        from bm25v.render.notebook import explanation_fragment
+
+        return explanation_fragment(self)
+
+    @property
+    def hit_path(self) -> str:
+        """The path of the hit's file, which may be missing by now."""
+        return self.match.path
+
+    @property
+    def score(self) -> float:
+        """What ordered the hits: the sum of `match.parts`."""
+        return self.match.score
+
+    @property
+    def sparse(self) -> float:
+        """The BM25 score: the sum of the parts."""
+        return self.match.sparse
+
+    @property
+    def dense(self) -> float | None:
+        """The cosine of the dense vectors; None if the query has no dense vector."""
+        return self.match.dense
+
+    @property
+    def title(self) -> str:
+        """How good the match is and which rank it has, as far as that is known."""
+        strength = f"{self.match.strength.capitalize()} match" if self.match.strength else "Match"
+        if self.ranking is None:
+            return strength
+        return f"{strength}, rank {self.ranking.rank:,}"
+
+    @property
+    def visibility(self) -> float:
+        """How much of its colours a match is shown in: all of them if it is a strong one."""
+        if self.match.strength is not None:
+            return _VISIBILITY[self.match.strength]
+        return max(_VISIBILITY["weak"], min(1.0, 2 * self.match.coverage))
+
+    def part_visibility(self, part: Part) -> float:
+        """How much of its colours a word is shown in: in proportion to its contribution."""
+        largest = max(abs(other.word.contribution) for other in self.parts)
+        share = abs(part.word.contribution) / (largest or 1.0)
+        return self.visibility * max(_LEAST_SHARE, share)
+
+    @property
+    def positive_sum(self) -> float:
+        """The sum of all positive contributions: the score before negative words are taken off."""
+        return sum(max(0.0, part.word.contribution) for part in self.parts)
+
+    @property
+    def missing(self) -> tuple[QueryWord, ...]:
+        """Words of the query that the hit does not have."""
+        shared = {part.word.word for part in self.parts}
+        return tuple(
+            word for word in self.query_words if word.weight > 0 and word.word not in shared
+        )
+
+    def rounded_contributions(self) -> list[float]:
+        """Return the contribution of each part with two decimals; their sum is the rounded score.
+
+        Everything that prints contributions uses these values, so a word has the same value in the
+        terminal, in an image and on a page, however many words are shown.
+        """
+        return round_to_sum([part.word.contribution for part in self.parts], self.sparse)
+
+    def save(self, path: str | os.PathLike[str], *, top: int | None = None) -> None:
+        """Write a page (.html) or an image (.png, .jpg, .webp, .pdf), as the suffix says.
+
+        A page shows 12 words, an image five, unless `top` says how many.
+        """
+        from bm25v.render.explanation_page import write_explanation
+
+        write_explanation(self, Path(path), top=top)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the explanation as plain values, without the pixels."""
+        return {
+            **self.match.to_dict(),
+            "ranking": None if self.ranking is None else self.ranking._asdict(),
+            "parts": [part._asdict() for part in self.match.parts],
+            "words": [
+                {
+                    **part.word._asdict(),
+                    "in_query": None if part.in_query is None else part.in_query.tolist(),
+                    "in_hit": None if part.in_hit is None else part.in_hit.tolist(),
+                    "examples": [example.path for example in part.examples],
+                }
+                for part in self.parts
+            ],
+            "missing": [word._asdict() for word in self.missing],
+            "notes": list(self.notes),
+        }
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Return one row per word; the column `contribution` sums to the score."""
+        return make_frame((part.word._asdict() for part in self.parts), _COLUMNS)
+
+
+@dataclass(frozen=True)
+class ExplainedHits:
+    """Several hits of one search, explained; the images of the query, which all of them share."""
+
+    query: Query
+    query_images: tuple[Pixels, ...]
+    explanations: tuple[Explanation, ...]
+
+
+def explain_hit(
+    engine: SearchEngine,
+    query: Query,
+    hit: str,
+    *,
+    encoding: Encoding | None = None,
+    image: ImageInput | None = None,
+) -> Explanation:
+    """Explain why an image of the gallery matches a query.
+
+    `encoding` saves encoding the query's image again; `image` is the hit's, if it has no file. The
+    query's mode decides which score is explained. The first words have examples: other images.
+    """
+    if encoding is not None and len(query.images) != 1:
+        raise InvalidOption(
+            f"encoding= needs a query with exactly one image, got {len(query.images)}"
+        )
+    encodings = None if encoding is None else [encoding]
+    explained = explain_hits(engine, query, [hit], encodings=encodings, image=image)
+    (explanation,) = explained.explanations
+    words = [part.word.word for part in explanation.parts[:_WORDS_WITH_EXAMPLES]]
+    own = map(engine.find_record, {explanation.hit_path, *filter(None, explanation.query_paths)})
+    avoid = {record.path for record in own if record is not None}
+    examples = find_examples(engine, words, avoid=avoid)
+    parts = (replace(p, examples=examples.get(p.word.word, ())) for p in explanation.parts)
+    return replace(explanation, parts=tuple(parts))
+
+
+def explain_hits(
+    engine: SearchEngine,
+    query: Query,
+    hits: Sequence[str],
+    *,
+    encodings: Sequence[Encoding] | None = None,
+    image: ImageInput | None = None,
+    progress: Progress = no_progress,
+) -> ExplainedHits:
+    """Explain several hits of one query, whose images are encoded once; `image` is that of all."""
+    query = resolve_region(query)
+    query_images = tuple(_decode_query(engine, query_image) for query_image in query.images)
+    encodings = encodings or [engine.vocabulary.encode(pixels) for pixels in query_images]
+
+    def match_hits(
+        view: View,
+    ) -> tuple[EncodedQuery, tuple[QueryWord, ...], list[tuple[Match, Ranking | None]]]:
+        encoded = encode_query(query, engine, view, encodings)
+        matcher = Matcher(encoded, view, engine.word_names)
+        images = [view.find_image(hit) for hit in hits]
+        matches = [match_image(encoded, matcher, hit_image) for hit_image in images]
+        rankings = find_rankings(encoded, view, images)
+        return encoded, matcher.query_words(), list(zip(matches, rankings, strict=True))
+
+    def locate(codes: Codes, word: int) -> Grid:
+        return bags.word_activations(codes, word).reshape(engine.vocabulary.backbone.grid)
+
+    encoded, query_words, matches = engine.read(match_hits)
+    explanations = []
+    for match, ranking in matches:
+        notes, hit_image, hit_codes = _read_hit(engine, match, image)
+        parts = (
+            Part(
+                word,
+                tuple(locate(codes, word.word) for codes in encoded.codes),
+                None if hit_codes is None else locate(hit_codes, word.word),
+            )
+            for word in match.words
+        )
+        explanations.append(
+            Explanation(
+                query_images,
+                hit_image,
+                match,
+                tuple(parts),
+                query_words=query_words,
+                region=as_box(query.region),
+                text=query.text,
+                notes=(*encoded.notes, *notes),
+                parameters=engine.meta.parameters,
+                query_paths=tuple(
+                    os.fspath(source) if isinstance(source, str | os.PathLike) else ""
+                    for source in query.images
+                ),
+                ranking=ranking,
+                gallery=engine.location,
+                query=query,
+            )
+        )
+        progress("explaining hits", len(explanations), len(hits))
+    return ExplainedHits(query, query_images, tuple(explanations))
+
+
+def _read_hit(
+    engine: SearchEngine, match: Match, image: ImageInput | None
+) -> tuple[list[str], Pixels | None, Codes | None]:
+    notes, hit_image, hit_codes = [], None, None
+    try:
+        if image is None and engine.has_changed(match.path):
+            notes.append(f"{match.path} has changed since it was indexed: index it again")
+        hit_image = engine.vocabulary.decode(match.path if image is None else image)
+        hit_codes = engine.vocabulary.encode(hit_image).codes
+    except ImageError as error:
+        notes.append(f"{match.path}: {error}; its words are known, but not where they are in it")
+    return notes, hit_image, hit_codes
+
+
+def _decode_query(engine: SearchEngine, image: QueryImage) -> Pixels:
+    no_file = "there is no file to show: give the image itself as the query"
+    if isinstance(image, Encoding):
+        raise InvalidOption("an encoding has no pixels to show: give the image, and encoding=")
+    if isinstance(image, StoredImage) and image.image is not None:
+        image = image.image
+    elif isinstance(image, StoredImage):
+        record = engine.find_record(image.path)
+        if record is None or not os.path.isabs(record.path) or not os.path.exists(record.path):
+            raise ImageError(f"{image.path}: {no_file}")
+        if engine.has_changed(record.path):
+            raise ImageError(f"{image.path} has changed since it was indexed: index it again")
+        image = record.path
+    stored = find_without_file(image, engine)
+    if stored is not None:
+        raise ImageError(f"{stored}: {no_file}")
+    with naming_image(image):
+        return engine.vocabulary.decode(image)

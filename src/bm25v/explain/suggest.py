@@ -1,0 +1,101 @@
+"""Names for words, suggested by a model that understands both images and text.
+
+The image parts that have most of a word become dense vectors, and their mean is compared with the
+prompts. The mean of the whole gallery is subtracted first; otherwise every word would get the name
+of what all images have in common.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bm25v import images
+from bm25v.backbones import text
+from bm25v.dense import normalise
+from bm25v.display import count
+from bm25v.errors import ImageError, InvalidOption
+from bm25v.explain.crops import crop_word
+from bm25v.explain.word_portrait import WordInImage, find_strongest
+from bm25v.progress import Progress, no_progress
+from bm25v.store.local.store import GalleryStore
+from bm25v.vocabulary.names import check_name
+
+EXAMPLES = 8  # images per word
+
+Floats = NDArray[np.float32]
+
+
+class Suggestion(NamedTuple):
+    """A name for a word, and how well it fits."""
+
+    word: int
+    name: str
+    cosine: float
+    margin: float  # cosine over that of the next best prompt
+    next: str
+
+
+def read_prompts(path: Path) -> list[str]:
+    """Return the prompts in a text file, one per line; lines that start with # are comments."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except FileNotFoundError:
+        raise InvalidOption(
+            f"{path} does not exist: give a text file with one prompt per line"
+        ) from None
+    except UnicodeDecodeError:
+        raise InvalidOption(f"{path} is not UTF-8 text: save it as UTF-8") from None
+    prompts: dict[str, None] = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            if line.strip() and not line.startswith("#"):
+                prompts[check_name(line)] = None
+        except InvalidOption as error:
+            raise InvalidOption(f"{path}, line {number}: {error}") from None
+    if len(prompts) < 2:
+        raise InvalidOption(
+            f"{path} has {count(len(prompts), 'prompt')}: give at least two to choose from"
+        )
+    return list(prompts)
+
+
+def suggest_names(
+    store: GalleryStore,
+    words: Sequence[int],
+    prompts: Sequence[str],
+    *,
+    progress: Progress = no_progress,
+) -> list[Suggestion]:
+    """Return the prompt that fits each word best; words without a readable image are left out."""
+    tower = text.load_text_tower(store.vocabulary.backbone_name)
+    prompts_te = tower.embed(prompts)
+    snapshot = store.snapshot()
+    width = prompts_te.shape[1]  # a second backbone, whose values follow, has no text tower
+    mean_e = snapshot.dense_ne[snapshot.rows, :width].astype(np.float32).mean(axis=0)
+    suggestions = []
+    for done, (word, examples) in enumerate(find_strongest(store, words, EXAMPLES), start=1):
+        vectors = [_encode_example(store, example) for example in examples]
+        readable = [vector for vector in vectors if vector is not None]
+        if readable:
+            vector_e = normalise(np.mean(readable, axis=0)[:width] - mean_e)
+            cosines_t = prompts_te @ vector_e
+            best, second = np.argsort(-cosines_t, kind="stable")[:2].tolist()
+            cosine, margin = float(cosines_t[best]), float(cosines_t[best] - cosines_t[second])
+            suggestions.append(Suggestion(word, prompts[best], cosine, margin, prompts[second]))
+        progress("suggesting names", done, len(words))
+    return suggestions
+
+
+def _encode_example(store: GalleryStore, example: WordInImage) -> Floats | None:
+    backbone = store.vocabulary.backbone
+    if example.grid is None:
+        return None
+    try:
+        pixels = images.decode_image(example.path, short_side=2 * backbone.input_size)
+    except ImageError:
+        return None
+    part = crop_word(pixels, example.grid)
+    return normalise(backbone.forward(backbone.prepare_image(part)).dense_e)

@@ -1,0 +1,162 @@
+"""HTML fragments that notebooks show of results, hits, explanations and words.
+
+A fragment needs no script and no other file; its style is limited to itself.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bm25v.display import count
+from bm25v.explain.explanation import Explanation
+from bm25v.explain.sums import round_to_sum, sum_up
+from bm25v.explain.word_statistics import ImageWithWord, WordInGallery, WordUse
+from bm25v.render.explained import (
+    HighlightedPhoto,
+    embed_crops,
+    embed_examples,
+    highlight_photos,
+    list_rows,
+)
+from bm25v.render.html import EmbeddedImage, embed_thumbnail, fixed, render
+from bm25v.search import Hit, Match, Results
+
+MAX_HITS = 24  # that are shown: a notebook stores the pixels of each
+MAX_WORDS = 12  # of a list
+
+_HIT_SIDE, _CARD_SIDE, _PHOTO_SIDE, _CROP_SIDE, _WORD_SIDE = 192, 320, 320, 112, 112  # pixels
+_HIT_WORDS, _CARD_WORDS, _QUERY_WORDS, _PARTS = 3, 8, 8, 5
+_WORD_IMAGES = 8
+
+
+def results_fragment(results: Results) -> str:
+    """Return the hits as a grid of thumbnails, or the reason why there are none."""
+    return render(
+        "notebook_results.html",
+        n_hits=len(results),
+        order=results.order,
+        query_words=results.query[:_QUERY_WORDS],
+        n_more_words=len(results.query[_QUERY_WORDS:]),
+        no_match=results.no_match,
+        is_weak=results.is_weak,
+        notes=results.notes,
+        hits=[_describe_match(hit, _HIT_SIDE, _HIT_WORDS) for hit in results.hits[:MAX_HITS]],
+        n_more_hits=len(results.hits[MAX_HITS:]),
+    )
+
+
+def match_fragment(match: Match) -> str:
+    return render("notebook_hit.html", hit=_describe_match(match, _CARD_SIDE, _CARD_WORDS))
+
+
+def explanation_fragment(explanation: Explanation) -> str:
+    contributions = explanation.rounded_contributions()
+    shown = explanation.parts[:_PARTS]
+    crops = [
+        examples or embed_crops(explanation, part, side=_CROP_SIDE)
+        for part, examples in zip(shown, embed_examples(shown, side=_CROP_SIDE), strict=True)
+    ]
+    return render(
+        "notebook_explanation.html",
+        path=explanation.hit_path,
+        name=Path(explanation.hit_path).name,
+        title=explanation.title,
+        match=explanation.match,
+        terms=list(sum_up(explanation.match)),
+        photos=list(_show_photos(explanation)),
+        rows=list(list_rows([part.word for part in shown], contributions, crops)),
+        n_more=len(contributions[_PARTS:]),
+        shown_sum=sum(contributions[:_PARTS]),
+        rest=sum(contributions[_PARTS:]),
+        positive_sum=explanation.positive_sum,
+        missing=explanation.missing[:_QUERY_WORDS],
+        n_more_missing=len(explanation.missing[_QUERY_WORDS:]),
+        notes=explanation.notes,
+    )
+
+
+def words_fragment(words: Sequence[WordInGallery]) -> str:
+    shown = [_describe_word(word, word.best) for word in words[:MAX_WORDS]]
+    return _render_words(shown, n_words=len(words), n_more=len(words[MAX_WORDS:]))
+
+
+def word_fragment(word: WordInGallery) -> str:
+    return _render_words([_describe_word(word, word.best)])
+
+
+def word_use_fragment(use: WordUse) -> str:
+    word = _describe_word(use.facts, use.images[:_WORD_IMAGES], of=use.n)
+    if use.folders:
+        first = use.folders[0]
+        word["facts"] += [f"{first.lift:.1f} × as frequent in {first.name}"]
+    return _render_words([word])
+
+
+def _describe_match(match: Match, side: int, n_words: int) -> dict[str, Any]:
+    contributions = round_to_sum([word.contribution for word in match.words], match.sparse)
+    path = Path(match.path)
+    return {
+        "rank": match.rank if isinstance(match, Hit) else None,
+        "name": path.name,
+        "folder": str(path.parent),
+        "image": embed_thumbnail(match.path, side=side, alt=path.name),
+        "coverage": match.coverage,
+        "figures": list(_figures(match)),
+        "words": list(zip(match.words[:n_words], contributions, strict=False)),
+        "n_more": len(contributions[n_words:]),
+        "rest": sum(contributions[n_words:]),
+    }
+
+
+def _figures(match: Match) -> Iterator[tuple[str, str, str]]:
+    """Yield a label, a value and what it means."""
+    if match.strength is not None:
+        yield "match", match.strength, "compared with the best hits of the gallery's own images"
+    if match.mode not in ("words", "sparse"):
+        yield "score", fixed(match.score, 3), match.formula
+    by_words = "the sum of what the words add"
+    if isinstance(match, Hit) and match.first_rank is not None:
+        by_words += f"; rank {match.first_rank} in the first stage"
+    yield "BM25", fixed(match.sparse), by_words
+    yield (
+        "coverage",
+        f"{match.coverage:.0%}",
+        "share of the query matched, rare words counting more",
+    )
+
+
+def _show_photos(explanation: Explanation) -> Iterator[HighlightedPhoto]:
+    """Yield each image of the query, then the hit; the reason in place of one that is missing."""
+    if not explanation.query_images:
+        text = explanation.text
+        about = "only words, no image" if text is None else f"the text “{text}”"
+        yield HighlightedPhoto("Query", "", EmbeddedImage(None, "The query", about))
+    yield from highlight_photos(explanation, side=_PHOTO_SIDE)
+    if explanation.hit_image is None:
+        missing = EmbeddedImage(None, "The hit", "its file cannot be read")
+        yield HighlightedPhoto("Hit", explanation.hit_path, missing)
+
+
+def _describe_word(
+    word: WordInGallery, uses: Sequence[ImageWithWord], of: int | None = None
+) -> dict[str, Any]:
+    n_images = count(word.df, "image") if of is None else f"{word.df:,} of {count(of, 'image')}"
+    number = [] if word.name is None else [f"word {word.word}"]
+    return {
+        "label": word.label,
+        "facts": [*number, f"in {n_images}", f"idf {word.idf:.2f}"],
+        "images": [
+            {
+                "path": use.path,
+                "tf": use.tf,
+                "image": embed_thumbnail(use.path, side=_WORD_SIDE, alt=Path(use.path).name),
+            }
+            for use in uses
+        ],
+    }
+
+
+def _render_words(
+    words: Sequence[dict[str, Any]], *, n_words: int | None = None, n_more: int = 0
+) -> str:
+    return render("notebook_words.html", words=words, n_words=n_words, n_more=n_more)

@@ -1,0 +1,180 @@
+"""The hits of a search as a page, a table (CSV) or JSON.
+
+On the page each hit is a card that opens a panel: the words that it shares with the query, and
+where they are in both images.
+"""
+
+import csv
+import io
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bm25v.display import count, format_json
+from bm25v.errors import InvalidOption
+from bm25v.explain.crops import encode_jpeg, shrink
+from bm25v.explain.explanation import ExplainedHits, Explanation
+from bm25v.explain.sums import round_to_sum
+from bm25v.progress import Progress, no_progress
+from bm25v.render.explained import embed_crops, highlight_photos, list_rows
+from bm25v.render.html import (
+    PAGE_SUFFIXES,
+    EmbeddedImage,
+    check_output,
+    embed_thumbnail,
+    fixed,
+    render,
+    write_output,
+)
+from bm25v.search import Hit, Results
+from bm25v.search.regions import Box, as_box
+
+SUFFIXES = (*PAGE_SUFFIXES, ".csv", ".json")
+EXPLAINED_HITS = 24  # whose panels have images: each is encoded again, and makes the file larger
+
+_CARD_WORDS, _PANEL_WORDS, _QUERY_WORDS = 3, 6, 12  # that are shown
+_HIT_SIDE, _QUERY_SIDE, _MAP_SIDE, _CROP_SIDE = 320, 480, 320, 96  # pixels
+
+Command = Callable[[str], str]  # the path of a hit → the command that explains it
+
+
+def write_results(
+    results: Results,
+    path: Path,
+    explain_hits: Callable[..., ExplainedHits] | None,
+    *,
+    command: Command | None = None,
+    words: int | None = None,
+    progress: Progress = no_progress,
+) -> None:
+    """Write results in the format of the suffix: a page, a table of hits (CSV), or JSON.
+
+    `words` limits those of each hit in a table and JSON. A page needs `explain_hits`: the paths of
+    hits → why these match.
+    """
+    check_output(path, SUFFIXES)
+    suffix = path.suffix.lower()
+    if suffix == ".json":
+        write_output(path, format_json(results.to_dict(words=words)) + "\n")
+    elif suffix == ".csv":
+        write_output(path, format_csv(results, words=words))
+    else:
+        if explain_hits is None:
+            raise InvalidOption(
+                f"{results!r} has no open gallery: save the results of a new search"
+            )
+        hits = [hit.path for hit in results.hits[:EXPLAINED_HITS]]
+        explained = explain_hits(hits, progress=progress)
+        write_output(path, render_results(results, explained, command))
+
+
+def format_csv(results: Results, *, words: int | None = None) -> bytes:
+    """Return one line per hit, in UTF-8; bytes of a path that are not text stay as they are."""
+    file = io.StringIO(newline="")
+    table = csv.writer(file)
+    table.writerow(("rank", "path", "score", "strength", "coverage", "words"))
+    for hit in results:
+        shown = (f"{word.label} ({word.contribution:.2f})" for word in hit.words[:words])
+        figures = (f"{hit.score:.6f}", hit.strength or "", f"{hit.coverage:.6f}")
+        table.writerow((hit.rank, hit.path, *figures, ", ".join(shown)))
+    return file.getvalue().encode(errors="surrogateescape")
+
+
+def render_results(
+    results: Results, explained: ExplainedHits, command: Command | None = None
+) -> str:
+    """Return the page; hits that are not among those explained have a panel without images."""
+    explanations = {explanation.hit_path: explanation for explanation in explained.explanations}
+    figures = list(_query_figures(explained))
+    return render(
+        "results.html",
+        title=_make_title(explained, figures),
+        figures=figures,
+        text=explained.query.text,
+        query_words=[] if explained.query.images else results.query[:_QUERY_WORDS],
+        summary=_summarise(results),
+        is_weak=results.is_weak,
+        order=results.order,
+        notes=results.notes,
+        hits=[_describe_hit(hit, explanations.get(hit.path), command) for hit in results],
+    )
+
+
+class _Figure(NamedTuple):
+    role: str
+    name: str
+    image: EmbeddedImage
+    region: Box | None = None
+
+
+def _query_figures(explained: ExplainedHits) -> Iterator[_Figure]:
+    query = explained.query
+    for n, (source, pixels) in enumerate(zip(query.images, explained.query_images, strict=True)):
+        name = Path(source).name if isinstance(source, str | os.PathLike) else ""
+        photo = EmbeddedImage(encode_jpeg(shrink(pixels, side=_QUERY_SIDE)), f"The query {name}")
+        yield _Figure("Query", name, photo, as_box(query.region) if n == 0 else None)
+    others = {"More like": query.like, "Less like": (*query.unlike, *query.negative)}
+    for role, sources in others.items():
+        for source in sources:
+            if isinstance(source, str | os.PathLike):
+                name = Path(source).name
+                yield _Figure(role, name, embed_thumbnail(str(source), side=_QUERY_SIDE, alt=name))
+
+
+def _make_title(explained: ExplainedHits, figures: list[_Figure]) -> str:
+    if explained.query.text is not None:
+        return f"“{explained.query.text}”"
+    if figures:
+        more = f" and {count(len(figures) - 1, 'more image')}" if len(figures) > 1 else ""
+        return f"Images like {figures[0].name or 'this one'}{more}"
+    return "Images with these words"
+
+
+def _summarise(results: Results) -> str:
+    if not results:
+        return f"No match: {results.no_match}"
+    if results.is_weak:
+        return "No good match. The closest are:"
+    n_by_strength = {
+        strength: sum(hit.strength == strength for hit in results)
+        for strength in ("strong", "fair", "weak")
+    }
+    strengths = ", ".join(f"{n} {strength}" for strength, n in n_by_strength.items() if n)
+    return count(len(results), "hit") + (f": {strengths}" if strengths else "")
+
+
+def _describe_hit(
+    hit: Hit, explanation: Explanation | None, command: Command | None
+) -> dict[str, Any]:
+    path = Path(hit.path)
+    words = [word.label for word in hit.words if word.contribution > 0]
+    shown = hit.words[:_PANEL_WORDS]
+    contributions = round_to_sum([word.contribution for word in hit.words], hit.sparse)
+    parts = {} if explanation is None else {part.word.word: part for part in explanation.parts}
+    crops = [
+        embed_crops(explanation, parts[word.word], side=_CROP_SIDE)
+        if explanation is not None and word.word in parts
+        else []
+        for word in shown
+    ]
+    return {
+        "rank": hit.rank,
+        "path": hit.path,
+        "name": path.name,
+        "folder": path.parent.name,
+        "image": embed_thumbnail(hit.path, side=_HIT_SIDE, alt=f"Hit {hit.rank}, {path.name}"),
+        "strength": hit.strength,
+        "score": fixed(hit.score, 2 if hit.mode in ("words", "sparse") else 3),
+        "formula": hit.formula,
+        "sparse": hit.sparse,
+        "coverage": hit.coverage,
+        "words": words[:_CARD_WORDS],
+        "photos": list(highlight_photos(explanation, side=_MAP_SIDE)) if explanation else [],
+        "rows": list(list_rows(shown, contributions, crops)),
+        "n_more": len(contributions[_PANEL_WORDS:]),
+        "rest": sum(contributions[_PANEL_WORDS:]),
+        "positive_sum": sum(max(0.0, word.contribution) for word in hit.words),
+        "notes": () if explanation is None else explanation.notes,
+        "command": None if command is None else command(hit.path),
+    }

@@ -1,0 +1,1 @@
+"""Where images are stored: in a folder of this machine, or in a collection of Qdrant."""

@@ -1,0 +1,95 @@
+"""A file, or an image from memory, at the moment it was read: what tells whether it has changed."""
+
+import hashlib
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bm25v import images
+from bm25v.errors import ImageError, InvalidOption
+from bm25v.images import Metadata
+from bm25v.images.streams import Stream
+from bm25v.store.local.records import ImageRecord, to_seconds
+
+
+class FileState(NamedTuple):
+    path: str
+    content: bytes  # hash of the file
+    size: int
+    mtime_ns: int
+    metadata: Metadata | None = None  # None keeps what is stored
+
+    def to_record(self, row: int, checksum: int) -> ImageRecord:
+        width, height, taken = self.metadata or (None, None, None)
+        facts = (checksum, True, width, height, to_seconds(taken))
+        return ImageRecord(row, self.path, self.content, self.size, self.mtime_ns, *facts)
+
+
+def check_path(path: Any) -> str:
+    """Return a path as text; an empty one is refused, as it would mean the current folder.
+
+    >>> from pathlib import Path
+    >>> check_path(Path("photos") / "cat.jpg")
+    'photos/cat.jpg'
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidOption(f"{path!r} is not a path: give a text or a pathlib.Path")
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text:
+        raise InvalidOption(f"{text!r} is not a path: for the current folder, give '.'")
+    return text
+
+
+def read_file_state(path: str) -> FileState:
+    with images.open_stream(path) as file:
+        head = file.read(images.HEAD_SIZE)
+        images.detect_format(head)  # raises before a large file that is not an image is read
+        file.seek(0)
+        content = hash_file(file)
+        status = os.fstat(file.fileno())
+    return FileState(path, content, status.st_size, _modification_time(status))
+
+
+def has_changed(path: str, record: ImageRecord | None) -> bool:
+    """Return whether a file has other content than when it was indexed.
+
+    As in indexing, the same size and time mean the same content. A file that cannot be read raises
+    `ImageError`.
+    """
+    if not os.path.isabs(path):
+        raise ImageError("was added from memory: there is no file to read")
+    if record is None or has_size_and_time(path, record.size, record.mtime_ns):
+        return False
+    return read_file_state(path).content != record.content
+
+
+def hash_file(file: Stream) -> bytes:
+    return hashlib.file_digest(file, _new_hash).digest()
+
+
+def hash_image(image: bytes | NDArray[np.uint8]) -> bytes:
+    """Return the content hash of an image from memory: that of its file, or of its pixels."""
+    if isinstance(image, bytes):
+        return _new_hash(image).digest()
+    digest = _new_hash(f"pixels {image.shape}".encode())
+    digest.update(np.ascontiguousarray(image).data)
+    return digest.digest()
+
+
+def _new_hash(content: bytes = b"") -> "hashlib.blake2b":
+    return hashlib.blake2b(content, digest_size=16)
+
+
+def _modification_time(status: os.stat_result) -> int:
+    """Return a file's time in nanoseconds, as the catalogue can store it: up to the year 2262."""
+    return max(-(2**63), min(status.st_mtime_ns, 2**63 - 1))
+
+
+def has_size_and_time(path: str, size: int, mtime_ns: int) -> bool:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return status.st_size == size and _modification_time(status) == mtime_ns

@@ -1,0 +1,193 @@
+"""The one writer of a gallery: rows first, synced, then the catalogue's transaction.
+
+A process that is killed loses at most the batch that it has not committed; the next writer cuts off
+what it left.
+"""
+
+import logging
+import zlib
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+
+from bm25v.errors import GalleryLocked
+from bm25v.files import sync_folder
+from bm25v.progress import Progress, no_progress
+from bm25v.store.local.catalog import Catalog, require_gallery
+from bm25v.store.local.catalog_schema import FILE_NAME
+from bm25v.store.local.file_state import FileState
+from bm25v.store.local.full_bags import FullBagCounter
+from bm25v.store.local.rows import RowFile, RowFiles, RowWriter, write_bag, write_full_bag
+from bm25v.store.local.storage_errors import disk_errors
+from bm25v.vocabulary.bag import Bag, FullBag
+
+LOCK_NAME = "writer.lock"
+
+_log = logging.getLogger(__name__)
+
+_COPY_ROWS = 16_384  # rows copied at once
+_STAGES = ("bags", "dense vectors", "full bags")  # of a compaction, in the order of `RowFiles`
+
+
+class Encoded(Protocol):
+    """What is stored of an image: an `Encoding`, or what was stored of one before."""
+
+    @property
+    def bag(self) -> Bag: ...
+
+    @property
+    def full_bag(self) -> FullBag: ...
+
+    @property
+    def dense_e(self) -> NDArray[np.floating]: ...
+
+
+class Writer:
+    """Writes to a gallery, as a context manager; what was not committed at its end is undone."""
+
+    def __init__(self, folder: Path, *, timeout: float = 0.0) -> None:
+        self._folder = folder
+        self._lock = FileLock(folder / LOCK_NAME)
+        self._timeout = timeout
+
+    def __enter__(self) -> "Writer":
+        require_gallery(self._folder)  # the lock would create a missing folder
+        with disk_errors(self._folder), ExitStack() as cleanup:
+            try:
+                self._lock.acquire(timeout=self._timeout)
+            except Timeout:
+                raise GalleryLocked(
+                    f"another process is writing to {self._folder}: try again when it has finished"
+                ) from None
+            cleanup.callback(self._lock.release)
+            self._open(cleanup)
+            self._cleanup = cleanup.pop_all()
+        return self
+
+    def _open(self, cleanup: ExitStack) -> None:
+        self.catalog = Catalog(self._folder / FILE_NAME, write=True)
+        cleanup.callback(self.catalog.close)
+        state = self.catalog.state()
+        self._n_rows = state.n_rows
+        self.files = RowFiles.of(self._folder, self.catalog.meta, state.generation)
+        self._rows = [
+            cleanup.enter_context(closing(RowWriter(file, state.n_rows))) for file in self.files
+        ]
+        self._counter = FullBagCounter(self.catalog.full_statistics())
+        self._delete_old_row_files()
+        self.catalog.begin()
+        self.n_pending = 0
+
+    def __exit__(self, *_: object) -> None:
+        with self._cleanup:
+            self.catalog.rollback()
+
+    def put(self, file: FileState, encoding: Encoded) -> None:
+        """Add an image at a path that has none."""
+        bag_row, dense_row, full_row = (np.zeros(1, dtype=file.dtype) for file in self.files)
+        write_bag(bag_row[0], encoding.bag)
+        dense_row["dense"] = encoding.dense_e
+        write_full_bag(full_row[0], encoding.full_bag)
+        self._put(file, (bag_row[0], dense_row[0], full_row[0]))
+
+    def put_copy(self, file: FileState, row: int) -> None:
+        self._put(file, [rows.view(row + 1)[row] for rows in self.files])
+
+    def _put(self, file: FileState, rows: Sequence[np.void]) -> None:
+        with disk_errors(self._folder):
+            for writer, row in zip(self._rows, rows, strict=True):
+                writer.write(self._n_rows, row.tobytes())
+        self.catalog.insert(file.to_record(self._n_rows, row_checksum(*rows)))
+        self._counter.count(rows[-1], times=1)
+        self._n_rows += 1
+        self.n_pending += 1
+
+    def move(self, row: int, file: FileState) -> None:
+        if not self.catalog.is_live(row):
+            self._count_full_bag(row, times=1)
+        self.catalog.move(row, file.path, file.size, file.mtime_ns, file.metadata)
+        self.n_pending += 1
+
+    def remove(self, row: int) -> None:
+        if self.catalog.is_live(row):
+            self._count_full_bag(row, times=-1)
+        self.catalog.remove(row)
+        self.n_pending += 1
+
+    def _count_full_bag(self, row: int, *, times: int) -> None:
+        self._counter.count(self.files.full_bags.view(row + 1)[row], times=times)
+
+    def commit(self) -> None:
+        """Make all changes since the last commit durable and visible, or none of them."""
+        if self.n_pending:
+            with disk_errors(self._folder):
+                for writer in self._rows:
+                    writer.sync()
+            self.catalog.set_full_statistics(self._counter.statistics())
+            self.catalog.commit()
+            self.catalog.begin()
+            self.n_pending = 0
+
+    def compact(self, progress: Progress = no_progress) -> int:
+        """Copy the rows of live images to new files; return how many bytes that frees.
+
+        The catalogue's transaction is the commit here too: before it the new files do not count,
+        after it the old ones do not. The next writer deletes the files that do not count.
+        """
+        state = self.catalog.state()
+        removed = self.catalog.removed_rows()
+        if len(removed) == 0:
+            return 0
+        live = np.setdiff1d(np.arange(state.n_rows), removed)
+        new_files = RowFiles.of(self._folder, self.catalog.meta, state.generation + 1)
+        with ExitStack() as undo:
+            for old, new, rows in zip(self.files, new_files, _STAGES, strict=True):
+                undo.callback(new.path.unlink, missing_ok=True)
+                self._copy_rows(old, new, live, f"compacting {rows}", progress)
+            with disk_errors(self._folder):
+                sync_folder(self._folder)
+            self.catalog.renumber()
+            self.catalog.set_full_statistics(self._counter.statistics())
+            undo.pop_all()
+        self.catalog.commit()  # may count after a crash even if it fails: all files must stay
+        self.catalog.shrink()
+        self._delete_old_row_files()
+        freed = len(removed) * sum(file.dtype.itemsize for file in self.files)
+        _log.info("compacted %s: %s images removed, %s bytes", self._folder, len(removed), freed)
+        return freed
+
+    def _copy_rows(
+        self, old: RowFile, new: RowFile, rows: NDArray[np.int64], stage: str, progress: Progress
+    ) -> None:
+        old_rows = old.view(int(rows[-1]) + 1 if len(rows) else 0)
+        with disk_errors(self._folder):
+            new.create()
+        with closing(RowWriter(new, 0)) as writer:
+            for start in range(0, len(rows), _COPY_ROWS):
+                block = rows[start : start + _COPY_ROWS]
+                with disk_errors(self._folder):
+                    writer.write(start, old_rows[block].tobytes())
+                progress(stage, start + len(block), len(rows))
+            with disk_errors(self._folder):
+                writer.sync()
+
+    def _delete_old_row_files(self) -> None:
+        """Delete row files that no longer count, or that an interrupted process left."""
+        generation = self.catalog.state().generation
+        current = RowFiles.of(self._folder, self.catalog.meta, generation)
+        for path in set(self._folder.glob("*.rows")) - {file.path for file in current}:
+            with suppress(OSError):  # Windows: keeps files that a reader has open
+                path.unlink(missing_ok=True)
+
+
+def row_checksum(*rows: np.void) -> int:
+    """Return the CRC-32 of an image's rows: its bag, its dense vector, then its full bag."""
+    checksum = 0
+    for row in rows:
+        checksum = zlib.crc32(row.tobytes(), checksum)
+    return checksum

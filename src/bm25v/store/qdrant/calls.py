@@ -1,0 +1,206 @@
+"""The few calls to Qdrant that are used, each tried again if it failed for a passing reason.
+
+All calls can be repeated without harm: points are written under ids that depend only on the image.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+import grpc
+from qdrant_client import QdrantClient, models
+from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
+
+from bm25v.errors import EngineError
+from bm25v.store.qdrant.address import Address, read_api_key
+
+ATTEMPTS = 5
+SCROLL_POINTS = 1_000  # of one call
+
+_VALUES = 100_000  # that are counted at most
+FIRST_PAUSE = 0.2  # seconds before the second attempt, doubled each time
+_SECONDS = 60  # until a call is given up
+_PASSING = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.INTERNAL,  # also a shard without a live replica
+)
+_EXACT = models.SearchParams(exact=True)  # else limits from 128 on are undersampled per shard
+
+_log = logging.getLogger(__name__)
+
+
+class Scored(NamedTuple):
+    """The ids and scores of points, best first."""
+
+    ids: list[str]
+    scores: list[float]
+
+
+def connect(address: Address) -> QdrantClient:
+    """Return a client that connects at the first call, by gRPC, to this server alone."""
+    return QdrantClient(
+        host=address.host,
+        grpc_port=address.port,
+        prefer_grpc=True,
+        https=address.tls,
+        api_key=read_api_key(address),
+        timeout=_SECONDS,
+        check_compatibility=False,  # it would ask another port, and print
+    )
+
+
+class Calls:
+    """Calls about one collection of a server."""
+
+    def __init__(self, client: Any, collection: str, where: str) -> None:
+        self._client, self.collection, self.where = client, collection, where
+
+    def close(self) -> None:
+        self._client.close()
+
+    def of(self, collection: str) -> "Calls":
+        """Return the calls about another collection of the same server."""
+        return Calls(self._client, collection, self.where)
+
+    def exists(self) -> bool:
+        return bool(self._call(self._client.collection_exists))
+
+    def create(self, **options: Any) -> None:
+        attempts = count()
+
+        def create_once(**values: Any) -> None:
+            # An attempt whose answer was lost may have created it.
+            if next(attempts) == 0 or not self.exists():
+                self._client.create_collection(**values)
+
+        self._call(create_once, **options)
+
+    def index_payload(self, field: str, schema: Any) -> None:
+        """Let filters by a field of the payload use an index."""
+        self._call(
+            self._client.create_payload_index, field_name=field, field_schema=schema, wait=True
+        )
+
+    def upsert(self, points: Sequence[models.PointStruct]) -> None:
+        self._call(self._client.upsert, points=list(points), wait=True)
+
+    def replace_vectors(self, points: Sequence[models.PointVectors]) -> None:
+        self._call(self._client.update_vectors, points=list(points), wait=True)
+
+    def delete(self, ids: Sequence[str]) -> None:
+        selector = models.PointIdsList(points=list(ids))
+        self._call(self._client.delete, points_selector=selector, wait=True)
+
+    def retrieve(
+        self, ids: Sequence[str], fields: list[str] | bool, *, vectors: list[str] | bool = False
+    ) -> list[Any]:
+        """Return those of some points that exist, in any order, with some fields of the payload."""
+        if not ids:
+            return []
+        records: list[Any] = self._call(
+            self._client.retrieve, ids=list(ids), with_payload=fields, with_vectors=vectors
+        )
+        return records
+
+    def query(
+        self, vector: Any, using: str, limit: int, conditions: models.Filter | None
+    ) -> Scored:
+        """Return the best points, exactly."""
+        points = self.query_records(vector, using, limit, conditions, False)
+        return Scored([point.id for point in points], [point.score for point in points])
+
+    def query_records(
+        self,
+        vector: Any,
+        using: str,
+        limit: int,
+        conditions: models.Filter | None,
+        fields: list[str] | bool,
+    ) -> list[Any]:
+        """Return the best points, exactly, with their scores and some fields of the payload."""
+        return self._query_points(
+            query=vector, using=using, limit=limit, query_filter=conditions, with_payload=fields
+        )
+
+    def page(self, conditions: models.Filter | None, offset: int, limit: int) -> list[str]:
+        """Return the ids of a part of the points that meet some conditions, by id."""
+        points = self._query_points(
+            limit=limit, offset=offset, query_filter=conditions, with_payload=False
+        )
+        return [str(point.id) for point in points]
+
+    def _query_points(self, **options: Any) -> list[Any]:
+        response = self._call(self._client.query_points, search_params=_EXACT, **options)
+        points: list[Any] = response.points
+        return points
+
+    def count_values(self, field: str, conditions: models.Filter | None) -> dict[str, int]:
+        response = self._call(
+            self._client.facet, key=field, facet_filter=conditions, limit=_VALUES, exact=True
+        )
+        return {str(hit.value): int(hit.count) for hit in response.hits}
+
+    def count(self, conditions: models.Filter | None) -> int:
+        count = self._call(self._client.count, count_filter=conditions, exact=True)
+        return int(count.count)
+
+    def scroll(
+        self, conditions: models.Filter | None, fields: list[str] | bool
+    ) -> Iterator[list[Any]]:
+        """Yield all points that meet some conditions, by id, in parts."""
+        offset = None
+        while True:
+            records, offset = self._call(
+                self._client.scroll,
+                scroll_filter=conditions,
+                limit=SCROLL_POINTS,
+                offset=offset,
+                with_payload=fields,
+                with_vectors=False,
+            )
+            if records:
+                yield records
+            if offset is None:
+                return
+
+    def _call(self, function: Callable[..., Any], **values: Any) -> Any:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return function(collection_name=self.collection, **values)
+            except Exception as error:
+                reason, is_passing = _read_error(error)
+                if reason is None:
+                    raise
+                if not is_passing:
+                    raise EngineError(f"{self.where}: {reason}") from error
+                if attempt == ATTEMPTS:
+                    raise EngineError(
+                        f"{self.where} failed {ATTEMPTS} times: {reason}; is the server running at "
+                        "this port, that of gRPC, and are all its shards?"
+                    ) from error
+                _log.info("%s: %s; trying again", self.where, reason)
+                time.sleep(FIRST_PAUSE * 2 ** (attempt - 1))
+
+
+def _read_error(error: Exception) -> tuple[str | None, bool]:
+    """Return what an error says in one line, and whether it may pass; None for other errors."""
+    if isinstance(error, grpc.RpcError):
+        details = getattr(error, "details", lambda: None)() or str(error)
+        code = getattr(error, "code", lambda: None)()
+        return _first_line(details), code in _PASSING
+    if isinstance(error, UnexpectedResponse):
+        status = error.status_code or 500
+        return _first_line(f"{status} {error.reason_phrase}"), status >= 500 or status == 429
+    if isinstance(error, ResponseHandlingException | ConnectionError | TimeoutError):
+        return _first_line(str(error)), True
+    return None, False
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else "no reason given"

@@ -1,0 +1,102 @@
+"""The filters of a query as conditions on the payload of points.
+
+Every condition that Qdrant knows is checked there, exactly. Patterns of paths it does not know: the
+paths are read, and those that match become a list of ids.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from qdrant_client import models
+
+from bm25v.search.filters import RowFilter
+from bm25v.store.local.records import to_seconds
+from bm25v.store.local.selection import (
+    ImageFilter,
+    folder_of_pattern,
+    has_pattern,
+    is_pattern,
+    time_bounds,
+)
+from bm25v.store.qdrant.calls import Calls
+from bm25v.store.qdrant.points import FOLDERS, WORDS, point_id, read_path, to_text
+
+
+def select(image_filter: ImageFilter, calls: Calls) -> models.Filter | None:
+    """Return the conditions of a filter by folder, date and size; None if there are none."""
+    if not image_filter:
+        return None
+    must: list[Any] = []
+    if image_filter.folders:
+        must.append(models.Filter(should=_in_folders(image_filter.folders, calls)))
+    for size, side in ((image_filter.min_size, "gte"), (image_filter.max_size, "lte")):
+        if size is not None:
+            must += [
+                _range(key, **{side: n}) for key, n in zip(("width", "height"), size, strict=True)
+            ]
+    if image_filter.dates is not None:
+        taken = (to_seconds(image_filter.dates.start), to_seconds(image_filter.dates.end))
+        by_file = [bound // 10**9 for bound in time_bounds(image_filter.dates)]
+        has_no_date = models.IsEmptyCondition(is_empty=models.PayloadField(key="taken"))
+        by_time: list[Any] = [has_no_date, _range("seconds", gte=by_file[0], lt=by_file[1])]
+        by_camera = _range("taken", gte=taken[0], lt=taken[1])
+        must.append(models.Filter(should=[by_camera, models.Filter(must=by_time)]))
+    return models.Filter(must=must)
+
+
+def to_conditions(row_filter: RowFilter) -> models.Filter | None:
+    """Return everything that a query rules out as conditions; None if that is nothing."""
+    if not row_filter:
+        return None
+    must: list[Any] = [_has(WORDS, [word]) for word in row_filter.must]
+    must_not: list[Any] = [_has(WORDS, [word]) for word in row_filter.without]
+    if row_filter.selected is not None:
+        must.append(row_filter.selected)
+    return models.Filter(must=must or None, must_not=[*must_not, *row_filter.own] or None)
+
+
+def own_images(ids: Sequence[str], contents: Sequence[bytes]) -> tuple[Any, ...]:
+    conditions: list[Any] = [models.HasIdCondition(has_id=list(ids))] if ids else []
+    if contents:
+        conditions.append(_has("content", sorted(content.hex() for content in contents)))
+    return tuple(conditions)
+
+
+def at_or_below(paths: Sequence[str]) -> list[Any]:
+    ids: list[Any] = [point_id(path) for path in paths]
+    return [_has(FOLDERS, list(map(to_text, paths))), models.HasIdCondition(has_id=ids)]
+
+
+def with_ids(ids: Sequence[str]) -> models.Filter:
+    condition = models.HasIdCondition.model_construct(has_id=list(ids))  # they are many: unchecked
+    return models.Filter.model_construct(must=[condition])
+
+
+def with_any_word(words: Sequence[int], conditions: models.Filter | None) -> models.Filter:
+    others = [] if conditions is None else [conditions]
+    return models.Filter(must=[_has(WORDS, list(words)), *others])
+
+
+def _in_folders(folders: Sequence[str], calls: Calls) -> list[Any]:
+    plain = [name.rstrip(os.sep) for name in folders if not is_pattern(name)]
+    conditions: list[Any] = at_or_below(plain) if plain else []
+    for pattern in filter(is_pattern, folders):
+        folder = folder_of_pattern(pattern)
+        below = models.Filter(must=[_has(FOLDERS, [to_text(folder)])]) if folder else None
+        ids: list[Any] = [
+            record.id
+            for records in calls.scroll(below, ["path", "bytes"])
+            for record in records
+            if has_pattern(read_path(record.payload), pattern)
+        ]
+        conditions.append(models.HasIdCondition(has_id=ids))
+    return conditions
+
+
+def _has(key: str, values: Sequence[Any]) -> models.FieldCondition:
+    return models.FieldCondition(key=key, match=models.MatchAny(any=list(values)))
+
+
+def _range(key: str, **bounds: int | None) -> models.FieldCondition:
+    return models.FieldCondition(key=key, range=models.Range(**bounds))

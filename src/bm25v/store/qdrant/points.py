@@ -1,0 +1,214 @@
+"""An image as a point of Qdrant: its id, vectors and payload.
+
+A point has the sparse vector `words`, whose values are the saturated term frequencies of the index
+bag under the frozen average length; the vector `dense`; and a payload with what filters, the second
+stage and explanations need. Bags are rows of a gallery's files, in base64.
+"""
+
+import hashlib
+import math
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pybase64 import b64decode, b64encode_as_string
+from qdrant_client import models
+
+from bm25v.errors import EngineError
+from bm25v.exchange.bags import ImageBags
+from bm25v.index.bm25 import Statistics, saturation
+from bm25v.store.local.file_state import FileState
+from bm25v.store.local.records import ImageRecord, Meta
+from bm25v.store.local.rows import RowArray, bag_layout, full_bag_layout, write_bag, write_full_bag
+from bm25v.store.local.selection import list_folders
+from bm25v.vocabulary.bag import LEVELS, dequantise
+
+if TYPE_CHECKING:
+    from bm25v.store.qdrant.state import CollectionState
+
+SPARSE, DENSE = "words", "dense"  # vectors
+WORDS = "words"  # payload: all words of an image, for filters
+FOLDERS = "folders"
+BAGS = "bags"  # payload: both bags of an image, in base64
+RECORD = ["path", "bytes", "content", "size", "mtime_ns", "width", "height", "taken"]
+
+_NAMESPACE = uuid.UUID("5f1bd26c-2a0b-5b0e-9f29-0f6cf3f5a3c1")
+
+
+@dataclass(frozen=True)
+class FrozenStatistics(Statistics):
+    """Statistics with live document frequencies and the average length of the stored values."""
+
+    frozen_average: float = 1.0  # that stored values were computed with
+
+    @property
+    def average_length(self) -> float:
+        return self.frozen_average
+
+
+class StoredBags(NamedTuple):
+    """Bags of some images, as rows that have the rows of a gallery's files as fields."""
+
+    rows: RowArray
+
+    @property
+    def bags(self) -> RowArray:
+        return self.rows["bag"]
+
+    @property
+    def full(self) -> RowArray:
+        return self.rows["full"]
+
+    def count_words(self, n_words: int) -> tuple[Statistics, Statistics]:
+        own = Statistics.count(self.bags["words"], self.bags["tf"], n_words)
+        tf_nk = LEVELS[self.full["levels"]]
+        return own, Statistics.count(self.full["words"], tf_nk, n_words)
+
+
+def point_id(key: str) -> str:
+    """Return the id of an image's point: that of its path, so that writing twice changes nothing.
+
+    >>> point_id("/photos/cat.jpg") == point_id("/photos/cat.jpg")
+    True
+    """
+    return str(uuid.uuid5(_NAMESPACE, os.fsencode(key).decode("latin-1")))
+
+
+def plan_rows(meta: Meta) -> np.dtype[np.void]:
+    bag = bag_layout(meta.k_post, meta.n_words)
+    full = full_bag_layout(meta.k_full, meta.n_words, meta.n_patches)
+    unused = -(bag.itemsize + full.itemsize) % 3  # so that base64 has no padding
+    return np.dtype([("bag", bag), ("full", full), ("unused", np.dtype((np.void, unused)))])
+
+
+def fill_rows(images: Sequence[ImageBags], layout: np.dtype[np.void]) -> StoredBags:
+    stored = StoredBags(np.zeros(len(images), dtype=layout))
+    for i, image in enumerate(images):
+        write_bag(stored.bags[i], image.bag)
+        write_full_bag(stored.full[i], image.full_bag)
+    return stored
+
+
+def make_points(
+    images: Sequence[ImageBags], stored: StoredBags, state: "CollectionState"
+) -> list[models.PointStruct]:
+    sparse = sparse_vectors(stored.bags, state, state.average_length)
+    words_nk, used_nk = stored.full["words"], stored.full["levels"] > 0
+    points = []
+    for i, image in enumerate(images):
+        dense_e = np.asarray(image.dense_e, dtype=np.float32)
+        if len(dense_e) != state.meta.dense_dim or not np.isfinite(dense_e).all():
+            raise EngineError(f"{image.file.path}: its dense vector is damaged; index it again")
+        vectors: dict[str, Any] = {DENSE: dense_e.tolist()}
+        if sparse[i] is not None:
+            vectors[SPARSE] = sparse[i]
+        payload = _describe_file(image.file) | {
+            WORDS: words_nk[i][used_nk[i]].tolist(),
+            BAGS: b64encode_as_string(stored.rows[i]),
+        }
+        payload["checksum"] = _checksum(payload, dense_e)
+        point = models.PointStruct.model_construct(
+            id=point_id(image.file.path), vector=vectors, payload=payload
+        )
+        points.append(point)
+    return points
+
+
+def sparse_vectors(
+    bags: RowArray, state: "CollectionState", average_length: float
+) -> list[models.SparseVector | None]:
+    """Return the saturated term frequencies of bags; None for a bag without words."""
+    parameters = state.meta.parameters
+    tf_nk = bags["tf"]
+    lengths = tf_nk.sum(axis=1, dtype=np.int64)
+    frozen = FrozenStatistics(0, np.empty(0, np.int64), 0, average_length)
+    norms = frozen.length_norms(lengths, parameters)
+    values_nk = saturation(dequantise(tf_nk), norms[:, None], parameters)
+    used_nk = tf_nk > 0
+    return [
+        models.SparseVector.model_construct(
+            indices=words[used].tolist(), values=values[used].tolist()
+        )
+        if used.any()
+        else None
+        for words, values, used in zip(bags["words"], values_nk, used_nk, strict=True)
+    ]
+
+
+def to_dense_query(vector_e: NDArray[np.float32], dim: int) -> tuple[list[float], float]:
+    """Return a vector to compare with those of points, and the factor of its cosines.
+
+    A vector of the first of two backbones compares with one half of those of points. Both halves
+    have the same length, so that zeros for the other half make cosines smaller by a factor of √2.
+    """
+    n_missing = dim - len(vector_e)
+    return [*vector_e.tolist(), *[0.0] * n_missing], math.sqrt(2) if n_missing else 1.0
+
+
+@contextmanager
+def reading_points(where: str) -> Iterator[None]:
+    """Turn errors of payloads that bm25v did not write into an `EngineError`."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineError(f"{where} has points that bm25v did not write: {error!r}") from error
+
+
+def read_bags(
+    payloads: Sequence[Mapping[str, Any]], layout: np.dtype[np.void], where: str
+) -> StoredBags:
+    with reading_points(where):
+        texts = "".join([payload[BAGS] for payload in payloads])
+        rows = np.frombuffer(b64decode(texts, validate=True), dtype=layout)
+    if len(rows) != len(payloads):
+        raise EngineError(f"{where} has bags of another size: it was not loaded as a whole")
+    return StoredBags(rows)
+
+
+def read_path(payload: Mapping[str, Any]) -> str:
+    if "bytes" in payload:
+        return os.fsdecode(bytes.fromhex(payload["bytes"]))
+    return str(payload["path"])
+
+
+def to_record(payload: Mapping[str, Any]) -> ImageRecord:
+    """Return what is known about an image, as a catalogue has it; there is no row."""
+    content = bytes.fromhex(payload["content"])
+    file = (read_path(payload), content, payload["size"], payload["mtime_ns"])
+    metadata = (payload.get(key) for key in ("width", "height", "taken"))
+    return ImageRecord(-1, *file, 0, True, *metadata)
+
+
+def to_text(path: str) -> str:
+    """Return a path as filters compare it: what is no text is written as \\x and a number."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _describe_file(file: FileState) -> dict[str, Any]:
+    """Return the payload of a file: its path as text, and as bytes if it is no text."""
+    record = file.to_record(-1, 0)
+    text = to_text(file.path)
+    payload: dict[str, Any] = {
+        "path": text,
+        "content": record.content.hex(),
+        "size": record.size,
+        "mtime_ns": record.mtime_ns,
+        "seconds": record.mtime_ns // 10**9,
+        FOLDERS: list_folders(text),
+    }
+    if text != file.path:
+        payload["bytes"] = os.fsencode(file.path).hex()
+    known = {"width": record.width, "height": record.height, "taken": record.taken}
+    return payload | {key: value for key, value in known.items() if value is not None}
+
+
+def _checksum(payload: Mapping[str, Any], dense_e: NDArray[np.float32]) -> str:
+    """Return what is the same if nothing of an image has changed."""
+    digest = hashlib.blake2b(dense_e.tobytes(), digest_size=8)
+    digest.update(repr([payload.get(key) for key in (*RECORD, BAGS)]).encode())
+    return digest.hexdigest()

@@ -1,0 +1,265 @@
+"""Writes images to a collection in Qdrant, removes them, and keeps its statistics.
+
+A writer marks the state first and clears the mark together with the new statistics; so a mark
+without a running writer means that the writer was killed, and `reconcile` counts again.
+"""
+
+import os
+import random
+import socket
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, Self
+
+from qdrant_client import models
+
+from bm25v.errors import EngineError, GalleryLocked, InvalidOption
+from bm25v.exchange.bags import ImageBags
+from bm25v.index.bm25 import Statistics
+from bm25v.progress import Progress, no_progress
+from bm25v.store.qdrant.calls import Calls
+from bm25v.store.qdrant.conditions import at_or_below, with_ids
+from bm25v.store.qdrant.points import (
+    BAGS,
+    DENSE,
+    FOLDERS,
+    SPARSE,
+    WORDS,
+    StoredBags,
+    fill_rows,
+    make_points,
+    point_id,
+    read_bags,
+    sparse_vectors,
+)
+from bm25v.store.qdrant.state import (
+    LARGEST_DRIFT,
+    CollectionState,
+    announce_writer,
+    clear_announcements,
+    create_state,
+    read_state,
+    write_state,
+)
+from bm25v.vocabulary.names import check_names
+
+_KEYWORDS = ("content", FOLDERS)  # fields of the payload that have an index
+_INTEGERS = ("width", "height", "taken", "seconds")
+_PAUSE = 0.1  # seconds until the state is read again, to see whether another process writes
+
+
+class Added(NamedTuple):
+    """What happened to images that were given."""
+
+    added: int = 0
+    updated: int = 0
+    unchanged: int = 0
+
+    def plus(self, other: "Added") -> "Added":
+        return Added(*(own + more for own, more in zip(self, other, strict=True)))
+
+
+@dataclass(frozen=True)
+class Reconciled:
+    """What counting again has changed."""
+
+    n_before: int
+    n_images: int
+    was_marked: bool  # a writer had been killed, or was at work
+    rewritten: bool  # stored values were computed again
+
+
+def create_collection(
+    calls: Calls, state: CollectionState, *, shards: int | None, replicas: int | None
+) -> None:
+    """Create an empty collection: its state first, so that what is incomplete is recognised."""
+    create_state(calls, replace(state, writer=_describe_writer()), replicas or 1)
+    dense = models.VectorParams(
+        size=state.meta.dense_dim,
+        distance=models.Distance.COSINE,
+        hnsw_config=models.HnswConfigDiff(m=0),  # exact search: nothing approximate is built
+        on_disk=True,
+    )
+    calls.create(
+        vectors_config={DENSE: dense},
+        sparse_vectors_config={SPARSE: models.SparseVectorParams()},
+        shard_number=shards,
+        replication_factor=replicas,
+        on_disk_payload=True,
+    )
+    _index_payload(calls)
+    write_state(calls, replace(read_state(calls), writer=None))
+
+
+class QdrantWriter:
+    """Writes to a collection, as a context manager; one at a time."""
+
+    def __init__(self, calls: Calls, *, timeout: float = 0.0) -> None:
+        self._calls, self._timeout = calls, timeout
+
+    def __enter__(self) -> Self:
+        self.state = self._mark_state()
+        self._layout = self.state.layout
+        self._is_certain = True  # whether the statistics are those of the points
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            if self.state.drift > LARGEST_DRIFT:
+                self.state = rewrite_values(self._calls, self.state)
+            self.state = write_state(self._calls, replace(self.state, writer=None))
+        elif self._is_certain:
+            with suppress(EngineError):  # the first error is reported; the mark stays
+                self.state = write_state(self._calls, replace(self.state, writer=None))
+
+    def _mark_state(self) -> CollectionState:
+        """Return the state with the mark of this writer, as soon as there is no other.
+
+        Every writer announces itself before it looks for others, so that of two that begin at the
+        same time at least one sees the other and waits.
+        """
+        own, end = _describe_writer(), time.monotonic() + self._timeout
+        while True:
+            state = read_state(self._calls)
+            others = [state.writer]
+            if state.writer is None:
+                with announce_writer(self._calls, own) as announced:
+                    state = read_state(self._calls)
+                    others = [state.writer, *announced]
+                    if not any(others):
+                        return write_state(self._calls, replace(state, writer=own))
+            if time.monotonic() >= end:
+                raise GalleryLocked(
+                    f"{self._calls.where} is written to by {next(filter(None, others))}; if that "
+                    "was killed, run `bm25v bags reconcile --engine` first"
+                )
+            time.sleep(_PAUSE * random.uniform(0.5, 1.5))  # not again at the same time
+
+    def add(self, images: Sequence[ImageBags]) -> Added:
+        """Add images, or replace those at the same paths; what is there already is not written."""
+        images = list({image.file.path: image for image in images}.values())
+        stored = fill_rows(images, self._layout)
+        points = make_points(images, stored, self.state)
+        records = self._calls.retrieve([str(point.id) for point in points], ["checksum", BAGS])
+        known = {record.id: record.payload for record in records}
+        changed = [
+            i
+            for i, point in enumerate(points)
+            if known.get(str(point.id), {}).get("checksum") != (point.payload or {})["checksum"]
+        ]
+        replaced = [known[str(points[i].id)] for i in changed if str(points[i].id) in known]
+        self._is_certain = False
+        if changed:
+            self._calls.upsert([points[i] for i in changed])
+        self._count(StoredBags(stored.rows[changed]), replaced)
+        self._is_certain = True
+        n_replaced = len(replaced)
+        return Added(len(changed) - n_replaced, n_replaced, len(images) - len(changed))
+
+    def remove(self, paths: Sequence[str], *, recursive: bool = True) -> int:
+        """Remove images by path or id, or all images in a folder; return how many there were."""
+        # A path or id that the collection does not have is a path from the current folder.
+        names = [
+            path if self._calls.retrieve([point_id(path)], False) else os.path.abspath(path)
+            for path in paths
+        ]
+        if not names:
+            raise InvalidOption("no images to remove: give paths or ids")
+        named = with_ids([point_id(name) for name in names])
+        if recursive:
+            named = models.Filter(should=at_or_below(names))
+        n_removed = 0
+        parts = list(self._calls.scroll(named, [BAGS]))
+        for records in parts:
+            self._is_certain = False
+            self._calls.delete([record.id for record in records])
+            self._count(None, [record.payload for record in records])
+            self._is_certain = True
+            n_removed += len(records)
+        return n_removed
+
+    def name_words(self, names: Mapping[int, str | None]) -> None:
+        """Name words, or clear their names with None; if one change is wrong, none is made."""
+        changed = {**self.state.names, **check_names(names, self.state.meta.n_words)}
+        self.describe(names={word: name for word, name in changed.items() if name is not None})
+
+    def describe(self, **facts: Any) -> None:
+        self.state = replace(self.state, **facts)
+
+    def _count(self, new: StoredBags | None, old: Sequence[dict[str, Any]]) -> None:
+        n_words = self.state.meta.n_words
+        own, full = self.state.statistics, self.state.full_statistics
+        if new is not None:
+            more = new.count_words(n_words)
+            own, full = own + more[0], full + more[1]
+        if old:
+            less = read_bags(old, self._layout, self._calls.where).count_words(n_words)
+            own, full = own - less[0], full - less[1]
+        self.state = replace(self.state, statistics=own, full_statistics=full)
+
+
+def reconcile(calls: Calls, progress: Progress = no_progress) -> Reconciled:
+    """Count all points again, complete what a killed writer has begun, and clear its mark."""
+    state = read_state(calls)
+    clear_announcements(calls)
+    _index_payload(calls)
+    n_words, layout = state.meta.n_words, state.layout
+    own = full = Statistics.empty(n_words)
+    for records in calls.scroll(None, [BAGS]):
+        stored = read_bags([record.payload for record in records], layout, calls.where)
+        more = stored.count_words(n_words)
+        own, full = own + more[0], full + more[1]
+        progress("counting", own.n, max(own.n, state.statistics.n))
+    n_before, was_marked = state.statistics.n, state.writer is not None
+    state = replace(state, statistics=own, full_statistics=full)
+    is_rewritten = state.rewriting_to is not None or state.drift > LARGEST_DRIFT
+    if is_rewritten:
+        state = rewrite_values(calls, state, progress)
+    write_state(calls, replace(state, writer=None))
+    return Reconciled(n_before, own.n, was_marked, is_rewritten)
+
+
+def rewrite_values(
+    calls: Calls, state: CollectionState, progress: Progress = no_progress
+) -> CollectionState:
+    """Compute the values of the first stage again with the average length as it is now."""
+    average = state.statistics.average_or_one
+    marked = replace(state, rewriting_to=average, writer=state.writer or _describe_writer())
+    state = write_state(calls, marked)
+    n_done = 0
+    for records in calls.scroll(None, [BAGS]):
+        stored = read_bags([record.payload for record in records], state.layout, calls.where)
+        vectors = sparse_vectors(stored.bags, state, average)
+        calls.replace_vectors(
+            [
+                models.PointVectors(id=record.id, vector={SPARSE: vector})
+                for record, vector in zip(records, vectors, strict=True)
+                if vector is not None
+            ]
+        )
+        n_done += len(records)
+        progress("rewriting", n_done, state.statistics.n)
+    return replace(state, average_length=average, rewriting_to=None)
+
+
+def _index_payload(calls: Calls) -> None:
+    for field in _KEYWORDS:
+        schema: Any = models.KeywordIndexParams(type=models.KeywordIndexType.KEYWORD, on_disk=True)
+        calls.index_payload(field, schema)
+    for field in (*_INTEGERS, WORDS):
+        schema = models.IntegerIndexParams(
+            type=models.IntegerIndexType.INTEGER,
+            lookup=field == WORDS,
+            range=field != WORDS,
+            on_disk=True,
+        )
+        calls.index_payload(field, schema)
+
+
+def _describe_writer() -> str:
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"process {os.getpid()} on {socket.gethostname()} since {now} ({uuid.uuid4().hex[:8]})"
