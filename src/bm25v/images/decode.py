@@ -21,13 +21,13 @@ from bm25v.display import printable
 from bm25v.errors import ImageError, InvalidOption, MissingExtra
 from bm25v.images.formats import HEAD_SIZE, PLUGINS, detect_format
 from bm25v.images.limits import check_memory, check_pixels, estimate_memory, memory
-from bm25v.images.metadata import Metadata, read_image_metadata, read_transposition
+from bm25v.images.metadata import Metadata, read_image_metadata, read_orientation
 from bm25v.images.pixels import convert_array, convert_to_array, reduction_factor
 from bm25v.images.streams import (
     Piece,
-    Pieces,
     Source,
     Stream,
+    join_pieces,
     open_stream,
     stream_size,
     system_reason,
@@ -82,7 +82,7 @@ def decode_with_metadata(
             return _decode(stream, structure, short_side)
         except (SyntaxError, ValueError, Warning):  # warnings, if they are errors in this program
             if structure.image_format == "PNG":
-                stream = Pieces(stream, remove_png_metadata(stream))
+                stream = join_pieces(stream, remove_png_metadata(stream))
             elif structure.image_format == "AVIF":  # rename the item, so that nothing reads it
                 stream.seek(0)
                 stream = io.BytesIO(stream.read().replace(b"Exif", b"none"))
@@ -167,10 +167,10 @@ def _open_image(source: Source) -> Iterator[tuple[Stream, Structure]]:
         try:
             image_format = detect_format(file.read(HEAD_SIZE))
             structure = read_structure(file, image_format)
-            stream = Pieces(file, structure.pieces)
+            stream = join_pieces(file, structure.pieces)
             if structure.image_format != image_format:  # an icon that is a PNG
                 structure = read_structure(stream, structure.image_format)
-                stream = Pieces(stream, structure.pieces)
+                stream = join_pieces(stream, structure.pieces)
             yield stream, structure
         except ImageError:
             raise
@@ -212,9 +212,8 @@ def _decode(
         elif image_format != "JPEG":  # HEIC may give its true size only now
             check_pixels(image.size)
             size = image.size
-        pixels = convert_to_array(
-            image, short_side=short_side, transposition=read_transposition(image)
-        )
+        orientation = read_orientation(image)
+        pixels = convert_to_array(image, short_side=short_side, orientation=orientation)
         return pixels, read_image_metadata(image, size)
 
 
@@ -248,7 +247,7 @@ def _complete_jpeg(
         size -= 1
     noise = random.Random(0).randbytes(2**16).replace(b"\xff", b"")
     one, other = (
-        _decode(Pieces(stream, [Piece(0, size), Piece.from_bytes(end)]), structure, short_side)
+        _decode(join_pieces(stream, [Piece(0, size), Piece.from_bytes(end)]), structure, short_side)
         for end in (_END_OF_JPEG, noise + _END_OF_JPEG)
     )
     missing = (one[0] != other[0]).any(axis=2).mean()

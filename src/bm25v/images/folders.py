@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 from bm25v.display import printable
 from bm25v.errors import ImageError, InvalidOption
@@ -14,9 +13,9 @@ from bm25v.images.formats import HEAD_SIZE, SUFFIXES, is_image
 from bm25v.images.streams import open_nonblocking, system_reason
 
 _GALLERY_FILE = "catalog.sqlite"  # every gallery has it, under this name
-_THUMBNAIL_FILE = "thumbs.db"  # of Windows
-_SYSTEM_FOLDERS = {
-    "@eadir",  # thumbnails of Synology file servers
+_SYSTEM_NAMES = {
+    "thumbs.db",  # thumbnails of Windows and of Synology file servers
+    "@eadir",
     "#recycle",  # the trash of Synology, QNAP and Windows
     "@recycle",
     "$recycle.bin",
@@ -41,30 +40,40 @@ def find_images(
     report = on_error or (lambda path, error: None)
     root = Path(folder)
     excluded = _compile(tuple(exclude))
-
-    def is_left_out(path: Path, is_folder: bool) -> bool:
-        relative = path.relative_to(root).as_posix() + "/" * is_folder
-        return excluded.fullmatch(relative) is not None
-
     visited: set[tuple[int, int]] = set()
     waiting, links = [root], deque[Path]()
     while waiting or links:
-        path = waiting.pop() if waiting else links.popleft()
+        current = waiting.pop() if waiting else links.popleft()
         try:
-            status = path.stat()
+            status = current.stat()
             if (status.st_dev, status.st_ino) in visited:
                 continue
             visited.add((status.st_dev, status.st_ino))
-            listing = _list_folder(path, is_left_out, report)
+            entries = _list_folder(current)
         except (OSError, ValueError) as error:
-            if path is root:
+            if current is root:
                 name = printable(os.fspath(folder))
                 raise ImageError(f"{name}: {system_reason(error)}") from error
-            report(path, ImageError(system_reason(error)))
+            report(current, ImageError(system_reason(error)))
             continue
-        yield from listing.images
-        waiting += reversed(listing.folders)
-        links += listing.links
+        folders: list[Path] = []
+        for entry in entries:
+            path = current / entry.name
+            has_suffix = path.suffix.lower() in SUFFIXES
+            try:
+                relative = path.relative_to(root).as_posix() + "/" * entry.is_dir()
+                if excluded.fullmatch(relative):
+                    continue
+                if entry.is_dir():
+                    (links if entry.is_symlink() else folders).append(path)
+                elif entry.is_file():
+                    if has_suffix or _has_image_content(path):
+                        yield path
+                elif has_suffix and not path.exists():
+                    report(path, ImageError("is a broken link: its target does not exist"))
+            except OSError as error:
+                report(path, ImageError(system_reason(error)))
+        waiting += reversed(folders)
 
 
 def matches_pattern(path: str, patterns: tuple[str, ...]) -> bool:
@@ -133,44 +142,19 @@ def _translate_name(name: str) -> str:
     return f"{first}{starts}(?>[^/]*{last}(?=/|\\Z))"
 
 
-class _Listing(NamedTuple):
-    """What is directly in a folder, each sorted by name."""
-
-    images: list[Path]
-    folders: list[Path]
-    links: list[Path]  # to folders
-
-
-def _list_folder(
-    folder: Path,
-    is_left_out: Callable[[Path, bool], bool],
-    report: Callable[[Path, ImageError], None],
-) -> _Listing:
+def _list_folder(folder: Path) -> list[os.DirEntry[str]]:
+    """Return what is directly in a folder, sorted by name; nothing if it is a gallery."""
     with os.scandir(folder) as scan:
         entries = sorted(scan, key=lambda entry: entry.name)
-    listing = _Listing([], [], [])
     if any(entry.name == _GALLERY_FILE for entry in entries):
-        return listing
-    is_library = folder.suffix.lower() == _PHOTOS_LIBRARY
-    for entry in entries:
-        path, name = folder / entry.name, entry.name.lower()
-        if name.startswith(".") or name in _SYSTEM_FOLDERS or name == _THUMBNAIL_FILE:
-            continue
-        if is_library and name not in _ORIGINALS:
-            continue
-        try:
-            if is_left_out(path, entry.is_dir()):
-                continue
-            if entry.is_dir():
-                (listing.links if entry.is_symlink() else listing.folders).append(path)
-            elif entry.is_file():
-                if path.suffix.lower() in SUFFIXES or _has_image_content(path):
-                    listing.images.append(path)
-            elif path.suffix.lower() in SUFFIXES and not path.exists():
-                report(path, ImageError("is a broken link: its target does not exist"))
-        except OSError as error:
-            report(path, ImageError(system_reason(error)))
-    return listing
+        return []
+    if folder.suffix.lower() == _PHOTOS_LIBRARY:
+        return [entry for entry in entries if entry.name.lower() in _ORIGINALS]
+    return [
+        entry
+        for entry in entries
+        if not entry.name.startswith(".") and entry.name.lower() not in _SYSTEM_NAMES
+    ]
 
 
 def _has_image_content(path: Path) -> bool:

@@ -10,20 +10,11 @@ from typing import NamedTuple
 from PIL import Image
 from PIL.ExifTags import IFD, Base
 
+SIDEWAYS = range(5, 9)
+"""The orientations of EXIF, from 1 to 8, in which width and height are exchanged."""
+
 _DATES = (Base.DateTimeOriginal, Base.DateTimeDigitized)  # the same for a camera
-
 _DATE = re.compile(r"(\d{4})\D(\d\d)\D(\d\d)\D(\d\d)\D(\d\d)(?:\D(\d\d))?", re.ASCII)
-
-_TRANSPOSITIONS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-SIDEWAYS = {_TRANSPOSITIONS[orientation] for orientation in (5, 6, 7, 8)}
 
 
 class Metadata(NamedTuple):
@@ -36,7 +27,7 @@ class Metadata(NamedTuple):
 
 def read_image_metadata(image: Image.Image, size: tuple[int, int]) -> Metadata:
     """Return the metadata of an opened image, whose stored pixels have this size."""
-    width, height = size if read_transposition(image) not in SIDEWAYS else size[::-1]
+    width, height = size[::-1] if read_orientation(image) in SIDEWAYS else size
     try:
         exif = image.getexif().get_ifd(IFD.Exif)
     except Exception:  # Pillow raises nearly every type for damaged metadata
@@ -45,23 +36,16 @@ def read_image_metadata(image: Image.Image, size: tuple[int, int]) -> Metadata:
     return Metadata(width, height, next(filter(None, dates), None))
 
 
-def read_transposition(image: Image.Image) -> Image.Transpose | None:
-    """Return what makes the image upright."""
+def read_orientation(source: Image.Image | bytes) -> int:
+    """Return the orientation of an image or an EXIF block; 1, upright, if missing or damaged."""
     try:
-        return _TRANSPOSITIONS.get(image.getexif().get(Base.Orientation, 1))
-    except Exception:
-        return None
-
-
-def read_orientation(exif: bytes) -> int:
-    """Return the orientation of an EXIF block; 1, upright, if it is missing or damaged."""
-    try:
-        block = Image.Exif()
-        block.load(exif)
-        orientation = block.get(Base.Orientation)
+        exif = Image.Exif() if isinstance(source, bytes) else source.getexif()
+        if isinstance(source, bytes):
+            exif.load(source)
+        orientation = int(exif.get(Base.Orientation, 1))
     except Exception:
         return 1
-    return orientation if orientation in _TRANSPOSITIONS else 1
+    return orientation if 1 <= orientation <= 8 else 1
 
 
 def parse_date(text: object) -> datetime | None:

@@ -5,7 +5,7 @@ viewer.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,23 +22,19 @@ _COLOURS = (1, 3, 4)
 _USUAL_BITS = (8, 10, 12, 14, 16)
 _BITS_PER_SAMPLE = 0x0102  # a TIFF tag
 
-# The upright array, as the file stores it.
-_STORED_VIEWS: dict[Image.Transpose, Callable[[Array], Array]] = {
-    Image.Transpose.FLIP_LEFT_RIGHT: lambda array: array[:, ::-1],
-    Image.Transpose.ROTATE_180: lambda array: array[::-1, ::-1],
-    Image.Transpose.FLIP_TOP_BOTTOM: lambda array: array[::-1],
-    Image.Transpose.TRANSPOSE: lambda array: array.swapaxes(0, 1),
-    Image.Transpose.ROTATE_270: lambda array: array.swapaxes(0, 1)[::-1],
-    Image.Transpose.TRANSVERSE: lambda array: array.swapaxes(0, 1)[::-1, ::-1],
-    Image.Transpose.ROTATE_90: lambda array: array.swapaxes(0, 1)[:, ::-1],
+# The upright array as a file of each orientation stores it.
+_STORED_VIEWS: dict[int, Callable[[Array], Array]] = {
+    1: lambda array: array,
+    2: lambda array: array[:, ::-1],
+    3: lambda array: array[::-1, ::-1],
+    4: lambda array: array[::-1],
+    5: lambda array: array.swapaxes(0, 1),
+    6: lambda array: array.swapaxes(0, 1)[::-1],
+    7: lambda array: array.swapaxes(0, 1)[::-1, ::-1],
+    8: lambda array: array.swapaxes(0, 1)[:, ::-1],
 }
 
-
-class _GreyRange(NamedTuple):
-    """The values that become black and white."""
-
-    black: float
-    white: float
+_GreyRange = tuple[float, float]  # the values that become black and white
 
 
 def reduction_factor(size: tuple[int, int], short_side: int | None) -> int:
@@ -47,10 +43,7 @@ def reduction_factor(size: tuple[int, int], short_side: int | None) -> int:
 
 
 def convert_to_array(
-    image: Image.Image,
-    *,
-    short_side: int | None = None,
-    transposition: Image.Transpose | None = None,
+    image: Image.Image, *, short_side: int | None = None, orientation: int = 1
 ) -> Array:
     """Return an image as an upright (H, W, 3) array; transparent parts become white.
 
@@ -58,13 +51,10 @@ def convert_to_array(
     """
     factor = reduction_factor(image.size, short_side)
     grey = _find_grey_range(image)
-    if max(image.size) <= TILE_SIDE:
-        rgb = _reduce_to_rgb(image, factor, grey)
-        return np.array(rgb if transposition is None else rgb.transpose(transposition))
     width, height = (-(-side // factor) for side in image.size)
-    shape = (width, height, 3) if transposition in SIDEWAYS else (height, width, 3)
+    shape = (width, height, 3) if orientation in SIDEWAYS else (height, width, 3)
     upright = np.empty(shape, np.uint8)
-    stored = upright if transposition is None else _STORED_VIEWS[transposition](upright)
+    stored = _STORED_VIEWS[orientation](upright)
     for tile, (x, y) in _split_in_tiles(image, factor):
         tile_hwc = np.asarray(_reduce_to_rgb(tile, factor, grey))
         stored[y : y + tile_hwc.shape[0], x : x + tile_hwc.shape[1]] = tile_hwc
@@ -137,20 +127,20 @@ def _find_grey_range(image: Image.Image) -> _GreyRange | None:
     if image.mode not in ("I", "F") and not image.mode.startswith("I;16"):
         return None
     if image.format == "PPM":  # Pillow scales by the maximum that the file states
-        return _GreyRange(0, 1 if image.mode == "F" else 65535)
+        return 0, 1 if image.mode == "F" else 65535
     stated_bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (16,))[0]
     if image.mode.startswith("I;16") and stated_bits < 16:
-        return _GreyRange(0, 2**stated_bits - 1)
+        return 0, 2**stated_bits - 1
     extrema = []
     for tile, _ in _split_in_tiles(image, 1):
         values = _read_finite(tile)
         extrema += [float(values.min()), float(values.max())]
     low, high = min(extrema), max(extrema)
     if low < 0 or high > 65535:
-        return _GreyRange(low, high)
+        return low, high
     if image.mode == "F" and high <= 1:
-        return _GreyRange(0, 1)
-    return _GreyRange(0, next(2**bits - 1 for bits in _USUAL_BITS if high <= 2**bits - 1))
+        return 0, 1
+    return 0, next(2**bits - 1 for bits in _USUAL_BITS if high <= 2**bits - 1)
 
 
 def _read_finite(image: Image.Image) -> NDArray[np.float32]:
@@ -158,12 +148,6 @@ def _read_finite(image: Image.Image) -> NDArray[np.float32]:
 
 
 def _scale_to_8_bits(image: Image.Image, grey: _GreyRange) -> Array:
-    if image.mode == "I;16":
-        table = _scale_values(np.arange(2**16, dtype=np.float32), grey)
-        return np.take(table, np.asarray(image))
-    return _scale_values(_read_finite(image), grey)
-
-
-def _scale_values(values: NDArray[np.float32], grey: _GreyRange) -> Array:
-    scaled = (values - grey.black) * (255 / (grey.white - grey.black or 1))
+    black, white = grey
+    scaled = (_read_finite(image) - black) * (255 / (white - black or 1))
     return scaled.round().clip(0, 255).astype(np.uint8)

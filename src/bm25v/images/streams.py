@@ -1,6 +1,6 @@
 """Opens files and bytes for decoders, which read only the parts they need, for a limited time.
 
-`Pieces` is a file made of parts of another one, so that huge metadata is never read; it stops a
+A stream can be made of pieces of another one, so that huge metadata is never read; it stops a
 decoder that takes too long at its next read.
 """
 
@@ -52,7 +52,7 @@ class Piece(NamedTuple):
         return cls(0, len(content), content)
 
 
-class _RawPieces(io.RawIOBase):
+class _Pieces(io.RawIOBase):
     """The pieces of a file one after the other; a read after the time limit raises."""
 
     def __init__(self, stream: Stream, pieces: Sequence[Piece]) -> None:
@@ -93,22 +93,19 @@ class _RawPieces(io.RawIOBase):
         return n_read
 
     def fileno(self) -> int:
-        whole = len(self._pieces) == 1 and self._pieces[0].start == 0
-        if not whole or self._pieces[0].content is not None:
+        if self._pieces != [Piece(0, stream_size(self._stream))]:
             raise io.UnsupportedOperation("pieces of a file have no descriptor")
         return self._stream.fileno()
 
 
-class Pieces(io.BufferedReader):
-    """A file that is made of pieces of another file, with its own limit of time.
+def join_pieces(stream: Stream, pieces: Sequence[Piece] | None = None) -> Stream:
+    """Return a stream of pieces of another one, by default of all, with its own limit of time.
 
-    >>> Pieces(io.BytesIO(b"a large file"), [Piece(0, 2), Piece(8, 12)]).read()
+    >>> join_pieces(io.BytesIO(b"a large file"), [Piece(0, 2), Piece(8, 12)]).read()
     b'a file'
     """
-
-    def __init__(self, stream: Stream, pieces: Sequence[Piece] | None = None) -> None:
-        pieces = [Piece(0, stream_size(stream))] if pieces is None else pieces
-        super().__init__(_RawPieces(stream, pieces), _BUFFER_SIZE)
+    pieces = [Piece(0, stream_size(stream))] if pieces is None else pieces
+    return io.BufferedReader(_Pieces(stream, pieces), _BUFFER_SIZE)
 
 
 def stream_size(stream: Stream) -> int:
