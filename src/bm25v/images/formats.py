@@ -30,7 +30,7 @@ SUFFIXES: frozenset[str] = frozenset(
 )
 """A file with one of these suffixes counts as an image without a look at its content."""
 
-_READABLE_STARTS = {
+_STARTS = {
     "JPEG": rb"\xff\xd8\xff",
     "PNG": rb"\x89PNG\r\n\x1a\n",
     "WebP": rb"RIFF....WEBP",
@@ -44,8 +44,7 @@ _READABLE_STARTS = {
     # ISO media files list their brands first; an AVIF may have those of HEIC too.
     "AVIF": rb"....ftyp(?:....)*?(?:avif|avis)",
     "HEIC": rb"....ftyp(?:....)*?(?:he[iv][cxms]|mif1|mif2|msf1)",
-}
-_UNREADABLE_STARTS = {
+    # Formats that cannot be decoded.
     "Photoshop": rb"8BPS",
     "JPEG XL": rb"\xff\x0a|\0\0\0\x0cJXL ",
     "PostScript": rb"%!PS-Adobe|\xc5\xd0\xd3\xc6",
@@ -60,13 +59,12 @@ def detect_format(head: bytes) -> str:
     >>> detect_format(b"GIF89a, then the pixels")
     'GIF'
     """
-    readable = _match_start(head, _READABLE_STARTS)
-    if readable is not None:
-        return readable
-    unreadable = _match_start(head, _UNREADABLE_STARTS)
-    if unreadable is not None:
-        raise ImageError(f"{unreadable} files are not supported: convert it to PNG or JPEG")
-    raise ImageError(f"is not an image in a supported format ({', '.join(PLUGINS)})")
+    image_format = _match_start(head)
+    if image_format is None:
+        raise ImageError(f"is not an image in a supported format ({', '.join(PLUGINS)})")
+    if image_format not in PLUGINS:
+        raise ImageError(f"{image_format} files are not supported: convert it to PNG or JPEG")
+    return image_format
 
 
 def is_image(head: bytes) -> bool:
@@ -75,9 +73,9 @@ def is_image(head: bytes) -> bool:
     >>> is_image(b"8BPS of Photoshop"), is_image(b"Dear Sir or Madam")
     (True, False)
     """
-    return _match_start(head, {**_READABLE_STARTS, **_UNREADABLE_STARTS}) is not None
+    return _match_start(head) is not None
 
 
-def _match_start(head: bytes, starts: dict[str, bytes]) -> str | None:
-    matches = (name for name, start in starts.items() if re.match(start, head, re.DOTALL))
+def _match_start(head: bytes) -> str | None:
+    matches = (name for name, start in _STARTS.items() if re.match(start, head, re.DOTALL))
     return next(matches, None)

@@ -137,19 +137,18 @@ def _strip_png(stream: Stream) -> list[Piece]:
 
 def _strip_webp(stream: Stream) -> list[Piece]:
     kept: list[Piece] = []
-    flags: Piece | None = None
-    orientation = 1
+    flags, orientation = b"", 1
     for name, start, end in walk_chunks(stream, "WebP"):
         if name in _WEBP_CHUNKS:
             kept.append(Piece(start, end))
-        elif name == b"VP8X" and flags is None:
+        elif name == b"VP8X" and not flags:
             stream.seek(start)
-            flags = Piece.from_bytes(stream.read(18))
+            flags = stream.read(18)
         elif name == b"EXIF" and end - start <= MAX_METADATA:
             stream.seek(start + 8)
             orientation = read_orientation(stream.read(end - start - 8))
-    if flags is not None and flags.content is not None and flags.end == 18:
-        content = bytearray(flags.content)
+    if len(flags) == 18:
+        content = bytearray(flags)
         content[8] &= ~(_WEBP_EXIF | _WEBP_XMP)
         if orientation != 1:
             content[8] |= _WEBP_EXIF
