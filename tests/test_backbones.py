@@ -16,7 +16,7 @@ from bm25v import backbones
 from bm25v.backbones import downloads, text
 from bm25v.backbones.onnx import SPECS, TINYVIT, OnnxBackbone
 from bm25v.backbones.onnx_model import create_session
-from bm25v.backbones.onnx_spec import LayerNorm, ModelShape, PatchOutput
+from bm25v.backbones.onnx_spec import ModelShape, PatchOutput
 from bm25v.backbones.protocol import Floats
 from bm25v.errors import UnknownBackbone
 
@@ -60,7 +60,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OnnxBackbone:
             file=replace(TINYVIT.file, name="tiny.onnx", sha256=digest),
             pixels=TINYVIT.pixels._replace(size=8),
             patches=PatchOutput("inner/tokens", "BHWD"),
-            dense=TINYVIT.dense._replace(norm_of_mean=LayerNorm("norm.weight", "norm.bias")),
+            dense=TINYVIT.dense._replace(norm_of_mean=("norm.weight", "norm.bias")),
             shape=ModelShape(grid=(2, 2), patch_dim=5, dense_dim=5),
         )
     )

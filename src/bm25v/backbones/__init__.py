@@ -14,7 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bm25v.backbones import checkpoint
+from bm25v.backbones.onnx import SPECS, OnnxBackbone
+from bm25v.backbones.onnx_spec import parse_spec, read_spec
+from bm25v.backbones.paired import PairedBackbone
 from bm25v.backbones.protocol import Backbone, Features
+from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import InvalidOption, UnknownBackbone
 
 __all__ = [
@@ -42,8 +47,6 @@ HUB_NAMES = {  # short names of models on the Hugging Face hub
 
 
 def backbone_names() -> list[str]:
-    from bm25v.backbones.onnx import SPECS
-
     return [*SPECS, "toy"]
 
 
@@ -72,17 +75,10 @@ def load_backbone(name: str, *, layer: int | None = None, device: str | None = N
     `layer` and `device` are for Hugging Face models: the block whose output becomes patch features
     (by default the last one), and cpu, cuda or mps (by default the fastest on this machine).
     """
-    from bm25v.backbones import checkpoint
-    from bm25v.backbones.onnx import SPECS, OnnxBackbone
-    from bm25v.backbones.onnx_spec import read_spec
-    from bm25v.backbones.paired import PairedBackbone
-    from bm25v.backbones.toy import ToyBackbone
-
     first, second = split_pair(name)
     if second is not None:
-        return PairedBackbone(
-            load_backbone(first, layer=layer, device=device), load_backbone(second)
-        )
+        first_backbone = load_backbone(first, layer=layer, device=device)
+        return PairedBackbone(first_backbone, load_backbone(second))
     if not has_device(name):
         if layer is not None or device not in (None, "cpu"):
             raise InvalidOption(
@@ -110,10 +106,6 @@ def restore_backbone(
     """Return the backbone that a vocabulary in `folder` was made with, by what it has stored."""
     if definition is None:
         return load_backbone(name)
-    from bm25v.backbones.onnx import OnnxBackbone
-    from bm25v.backbones.onnx_spec import parse_spec
-    from bm25v.backbones.paired import PairedBackbone
-
     first, second = split_pair(name)
     if second is not None:
         return PairedBackbone(restore_backbone(first, definition, folder), load_backbone(second))

@@ -28,15 +28,6 @@ _DESCRIPTION = ["config.json", _PREPROCESSOR, _PROCESSOR]
 _SAFETENSORS = ["model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"]
 _PICKLES = ["pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"]
 _TOKENIZER = ["tokenizer*", "special_tokens_map.json", "spiece.model", "vocab.json", "merges.txt"]
-_IRRELEVANT_SETTINGS = {  # they describe how a config was written, not the model
-    "_name_or_path",
-    "architectures",
-    "dtype",
-    "id2label",
-    "label2id",
-    "torch_dtype",
-    "transformers_version",
-}
 _SLICE_BYTES = 1024
 
 
@@ -96,12 +87,6 @@ def find_weight_files(source: str, folder: Path) -> list[Path]:
     raise ModelUnavailable(_unreachable(source))
 
 
-def fetch_tokenizer_files(source: str, folder: Path) -> None:
-    """Download the files of a model's tokenizer, unless the model is local."""
-    if not is_model_folder(source):
-        _download(source, _TOKENIZER, revision=folder.name)
-
-
 def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
@@ -110,17 +95,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise BackboneError(f"{path} is not a JSON object")
     return content
-
-
-def serialize_vision_settings(config: dict[str, Any]) -> str:
-    """Return the settings of a config.json that decide what the vision tower computes.
-
-    >>> serialize_vision_settings({"model_type": "vit", "dtype": "float32", "hidden_size": 8})
-    '{"hidden_size": 8, "model_type": "vit"}'
-    """
-    settings = config.get("vision_config", config)
-    relevant = {key: settings[key] for key in settings.keys() - _IRRELEVANT_SETTINGS}
-    return json.dumps(relevant, sort_keys=True)
 
 
 def hash_weights(files: Iterable[Path]) -> str:
@@ -193,10 +167,14 @@ def read_preparation(folder: Path, *, image_size: int) -> Preparation:
         raise BackboneError(f"{_PREPROCESSOR} in {folder} cannot be used: {error!r}") from error
 
 
-def read_config(name: str, folder: Path) -> Any:
-    """Return a model's config.json, checked by transformers."""
+def read_tower_config(name: str, folder: Path, tower: str) -> Any:
+    """Return the part of a model's config.json for one tower, checked by transformers."""
     with _use_transformers(name, f"config.json in {folder} cannot be used") as transformers:
-        return transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    tower_config = getattr(config, tower, config)
+    if hasattr(config, "projection_dim"):  # CLIP keeps it for both towers in the outer config
+        tower_config.projection_dim = config.projection_dim
+    return tower_config
 
 
 def load_tower(name: str, folder: Path, architecture: str, config: Any, **options: Any) -> Any:
@@ -217,7 +195,9 @@ def load_tower(name: str, folder: Path, architecture: str, config: Any, **option
     return model.eval()
 
 
-def load_tokenizer(name: str, folder: Path) -> Any:
+def load_tokenizer(name: str, source: str, folder: Path) -> Any:
+    if not is_model_folder(source):
+        _download(source, _TOKENIZER, revision=folder.name)
     with _use_transformers(name, f"{name} has no usable tokenizer") as transformers:
         return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
 

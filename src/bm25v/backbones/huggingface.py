@@ -5,12 +5,12 @@ register tokens. The dense vector is the model's own pooling.
 """
 
 import hashlib
+import json
 import logging
 import math
 import threading
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,15 @@ from bm25v.errors import BackboneError, InvalidOption
 from bm25v.threads import locked_cached_property
 
 _GPU_BATCH_SIZE = 32
+_IRRELEVANT_SETTINGS = {  # they describe how a config was written, not the model
+    "_name_or_path",
+    "architectures",
+    "dtype",
+    "id2label",
+    "label2id",
+    "torch_dtype",
+    "transformers_version",
+}
 _OUT_OF_MEMORY = ("out of memory", "allocate memory", "not enough memory")
 
 _log = logging.getLogger(__name__)
@@ -75,7 +84,12 @@ class HuggingFaceBackbone:
         self._folder = checkpoint.find_model(self._source)
         self._settings = checkpoint.read_json(self._folder / "config.json")
         self._family = _find_family(name, self._settings)
-        self._config = _read_vision_config(name, self._folder)
+        self._config = checkpoint.read_tower_config(name, self._folder, "vision_config")
+        if getattr(self._config, "vision_use_head", True) is False:
+            raise BackboneError(
+                f"the model in {self._folder} has no pooling head, so it gives no dense vector: "
+                "use a model that has one"
+            )
         blocks = self._config.num_hidden_layers
         chosen = next((n for n in (layer, named_layer) if n is not None), blocks - 1)
         if not -blocks <= chosen < blocks:
@@ -100,31 +114,32 @@ class HuggingFaceBackbone:
         self.dense_dim: int = self._config.projection_dim if is_projected else self.patch_dim
         self.batch_size = CPU_BATCH_SIZE if self._device.type == "cpu" else _GPU_BATCH_SIZE
         self._lock = threading.Lock()
-        self._model: Any = None
         self._batch_limit = 2**31  # images; lowered when a batch does not fit into memory
 
     @locked_cached_property
     def fingerprint(self) -> str:
         """A hash of weights, configuration, layer and preparation; the same on every device."""
-        settings = checkpoint.serialize_vision_settings(self._settings)
+        settings = self._settings.get("vision_config", self._settings)
+        relevant = {key: settings[key] for key in settings.keys() - _IRRELEVANT_SETTINGS}
         files = checkpoint.find_weight_files(self._source, self._folder)
         weights = checkpoint.hash_weights(files)
-        architecture = self._family.architecture
-        identity = (architecture, settings, weights, self._layer, self._preparation)
+        architecture, described = self._family.architecture, json.dumps(relevant, sort_keys=True)
+        identity = (architecture, described, weights, self._layer, self._preparation)
         return hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
 
     def load_weights(self) -> Any:
-        with self._lock:
-            if self._model is None:
-                checkpoint.find_weight_files(self._source, self._folder)
-                family, start = self._family, time.perf_counter()
-                model = checkpoint.load_tower(
-                    self.name, self._folder, family.architecture, self._config, **family.options
-                )
-                self._model = model.to(self._device)
-                seconds = duration(time.perf_counter() - start)
-                _log.info("loaded %s on %s in %s", self.name, self._device, seconds)
         return self._model
+
+    @locked_cached_property
+    def _model(self) -> Any:
+        checkpoint.find_weight_files(self._source, self._folder)
+        family, start = self._family, time.perf_counter()
+        model = checkpoint.load_tower(
+            self.name, self._folder, family.architecture, self._config, **family.options
+        ).to(self._device)
+        seconds = duration(time.perf_counter() - start)
+        _log.info("loaded %s on %s in %s", self.name, self._device, seconds)
+        return model
 
     def prepare_image(self, image_hwc: ImageArray) -> Floats:
         return self._preparation.prepare_image(image_hwc)
@@ -234,16 +249,3 @@ def _find_family(name: str, settings: dict[str, Any]) -> _Family:
     if settings.get("architectures") == ["CLIPVisionModel"]:  # saved without the projection
         return _CLIP_WITHOUT_PROJECTION
     return _FAMILIES[model_type]
-
-
-def _read_vision_config(name: str, folder: Path) -> Any:
-    config = checkpoint.read_config(name, folder)
-    vision = getattr(config, "vision_config", config)
-    if getattr(vision, "vision_use_head", True) is False:
-        raise BackboneError(
-            f"the model in {folder} has no pooling head, so it gives no dense vector: "
-            "use a model that has one"
-        )
-    if hasattr(config, "projection_dim"):  # CLIP keeps it for both towers in the outer config
-        vision.projection_dim = config.projection_dim
-    return vision

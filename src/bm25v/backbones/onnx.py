@@ -2,7 +2,6 @@
 
 import logging
 import math
-import threading
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +14,6 @@ from bm25v.backbones.onnx_spec import (
     PRESETS,
     BuiltInSpec,
     DenseOutput,
-    LayerNorm,
     ModelShape,
     OnnxSpec,
     PatchOutput,
@@ -43,8 +41,6 @@ class OnnxBackbone:
         self._scale_c11 = (1 / (255 * std_c))[:, None, None]
         self._shift_c11 = (mean_c / std_c)[:, None, None]
         self._tensors = [t for t in (spec.patches.tensor, spec.dense.tensor) if t is not None]
-        self._lock = threading.Lock()
-        self._session: Any = None
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -63,14 +59,16 @@ class OnnxBackbone:
         return max(CPU_BATCH_SIZE, self._shape.batch)
 
     def load_weights(self) -> Any:
-        with self._lock:
-            if self._session is None:
-                path, model = self.spec.read_model()
-                constants = self.spec.dense.norm_of_mean or ()
-                start = time.perf_counter()
-                self._session = create_session(path, model, [*self._tensors, *constants])
-                _log.info("loaded %s in %s", self.name, duration(time.perf_counter() - start))
         return self._session
+
+    @locked_cached_property
+    def _session(self) -> Any:
+        path, model = self.spec.read_model()
+        constants = self.spec.dense.norm_of_mean or ()
+        start = time.perf_counter()
+        session = create_session(path, model, [*self._tensors, *constants])
+        _log.info("loaded %s in %s", self.name, duration(time.perf_counter() - start))
+        return session
 
     def prepare_image(self, image_hwc: ImageArray) -> Floats:
         side = self.input_size
@@ -111,15 +109,13 @@ class OnnxBackbone:
 
     @locked_cached_property
     def _norm_weights(self) -> list[Floats]:
-        assert self.spec.dense.norm_of_mean is not None
-        side = self.input_size
         # Constants do not depend on the input: ONNX Runtime computes only the requested tensors.
-        pixels = np.zeros((1, 3, side, side), np.float32)
-        return self._run(list(self.spec.dense.norm_of_mean), pixels)
+        pixels = np.zeros((1, 3, self.input_size, self.input_size), np.float32)
+        return self._run(list(self.spec.dense.norm_of_mean or ()), pixels)
 
     @locked_cached_property
     def _shape(self) -> ModelShape:
-        return self.spec.shape or _measure_shape(self.spec, self.load_weights(), self._tensors)
+        return self.spec.shape or _measure_shape(self.spec, self._session, self._tensors)
 
     def _take_features(self, patches: Floats, dense: Floats | None = None) -> Features:
         """Return the features of one image from its part of the model's tensors."""
@@ -136,8 +132,8 @@ class OnnxBackbone:
         return Features(patches_pd, patches_pd.mean(axis=0) if is_mean else class_d)
 
     def _run(self, tensors: list[str], pixels: Floats) -> list[Floats]:
-        session = self.load_weights()
-        values: list[Floats] = session.run(tensors, {session.get_inputs()[0].name: pixels})
+        input_name = self._session.get_inputs()[0].name
+        values: list[Floats] = self._session.run(tensors, {input_name: pixels})
         return values
 
 
@@ -239,7 +235,7 @@ TINYVIT = BuiltInSpec(
     ),
     pixels=_IMAGENET,
     patches=PatchOutput("/stages/stages.3/blocks/blocks.1/Reshape_3_output_0", "BHWD"),
-    dense=DenseOutput("output", norm_of_mean=LayerNorm("head.norm.weight", "head.norm.bias")),
+    dense=DenseOutput("output", norm_of_mean=("head.norm.weight", "head.norm.bias")),
     shape=ModelShape(grid=(7, 7), patch_dim=320, dense_dim=320),
 )
 

@@ -70,19 +70,13 @@ class PatchOutput(NamedTuple):
     leading_tokens: int = 0  # class and register tokens, which come before the patches
 
 
-class LayerNorm(NamedTuple):
-    """The names of the constants of a layer norm of the model."""
-
-    weight: str
-    bias: str
-
-
 class DenseOutput(NamedTuple):
     """Where the dense vector comes from: an output, or else the patch features."""
 
     tensor: str | None = None
     pool: Pool | None = None  # the mean of the patches, or the first leading token
-    norm_of_mean: LayerNorm | None = None  # the output is this norm of the mean of the patches
+    norm_of_mean: tuple[str, str] | None = None
+    """Weight and bias of a layer norm: the output is this norm of the mean of the patches."""
 
 
 class ModelShape(NamedTuple):
@@ -141,7 +135,8 @@ def read_spec(path: Path) -> OwnSpec:
 
 def parse_spec(definition: Mapping[str, Any], *, source: str, folder: Path | None) -> OwnSpec:
     """Return the spec in a table; errors name its `source`, and its model may be in `folder`."""
-    values, name, pixels, patches, dense = _parse_parts(definition, source)
+    values = _Values(definition, source)
+    name, pixels, patches, dense = _parse_parts(values)
     path, sha256 = _find_model(values, folder)
     if not _is_path(str(path)):
         raise values.error(
@@ -162,14 +157,11 @@ def parse_spec(definition: Mapping[str, Any], *, source: str, folder: Path | Non
 
 def check_definition(definition: Mapping[str, Any], *, source: str) -> None:
     """Raise the errors of `parse_spec` that can be known without the model."""
-    _parse_parts(definition, source)
+    _parse_parts(_Values(definition, source))
 
 
-def _parse_parts(
-    definition: Mapping[str, Any], source: str
-) -> tuple["_Values", str, PixelInput, PatchOutput, DenseOutput]:
-    """Return the values of a spec, and all parts that do not depend on the model's file."""
-    values = _Values(definition, source)
+def _parse_parts(values: "_Values") -> tuple[str, PixelInput, PatchOutput, DenseOutput]:
+    """Return all parts of a spec that do not depend on the model's file."""
     name = values.take("name")
     if not _NAME.fullmatch(name) or len(name) > _MAX_NAME:
         raise values.error(
@@ -186,7 +178,7 @@ def _parse_parts(
             "patches.leading_tokens", f"must be 0, or positive with the layout BND, not {layout}"
         )
     patches = PatchOutput(values.take("patches.output"), layout, leading_tokens)
-    return values, name, _parse_pixels(values), patches, _parse_dense(values, leading_tokens)
+    return name, _parse_pixels(values), patches, _parse_dense(values, leading_tokens)
 
 
 def _parse_pixels(values: "_Values") -> PixelInput:

@@ -80,14 +80,10 @@ def load_text_tower(backbone_name: str) -> TextTower:
             "vocabulary made with a SigLIP or CLIP model, such as google/siglip2-base-patch16-224"
         )
     source, folder, family = tower
-    checkpoint.fetch_tokenizer_files(source, folder)
+    tokenizer = checkpoint.load_tokenizer(backbone_name, source, folder)
+    config = checkpoint.read_tower_config(backbone_name, folder, "text_config")
     checkpoint.find_weight_files(source, folder)
-    config = checkpoint.read_config(backbone_name, folder)
-    text_config = config.text_config
-    if hasattr(config, "projection_dim"):  # CLIP keeps it for both towers in the outer config
-        text_config.projection_dim = config.projection_dim
-    model = checkpoint.load_tower(backbone_name, folder, family.architecture, text_config)
-    tokenizer = checkpoint.load_tokenizer(backbone_name, folder)
+    model = checkpoint.load_tower(backbone_name, folder, family.architecture, config)
     torch = checkpoint.import_extra("torch", backbone_name)
 
     def compute(texts: list[str]) -> Floats:
@@ -95,7 +91,7 @@ def load_text_tower(backbone_name: str) -> TextTower:
             texts,
             padding="max_length" if family.is_padded else True,
             truncation=True,
-            max_length=int(text_config.max_position_embeddings),
+            max_length=int(config.max_position_embeddings),
             return_tensors="pt",
         )
         inputs = ["input_ids"] if family.is_padded else ["input_ids", "attention_mask"]
