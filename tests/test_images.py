@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 import threading
+import tracemalloc
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -925,12 +926,30 @@ def test_find_skips_trash_hidden_files_and_derivatives(tmp_path: Path, path: str
     assert names(tmp_path, list(images.find_images(tmp_path))) == ["kept/a.jpg"]
 
 
-def test_find_enters_the_originals_of_a_photos_library(tmp_path: Path) -> None:
+def test_find_enters_the_originals_of_a_photos_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     touch(tmp_path / "My.photoslibrary" / "originals" / "0" / "a.jpg")
     touch(tmp_path / "Old.photoslibrary" / "Masters" / "2012" / "b.jpg")
     expected = ["My.photoslibrary/originals/0/a.jpg", "Old.photoslibrary/Masters/2012/b.jpg"]
     assert names(tmp_path, list(images.find_images(tmp_path))) == expected
+    touch(tmp_path / "My.photoslibrary" / "resources" / "derivatives" / "a.jpg")
     assert len(list(images.find_images(tmp_path / "My.photoslibrary"))) == 1
+    monkeypatch.chdir(tmp_path / "My.photoslibrary")
+    assert list(images.find_images(".")) == [Path("originals/0/a.jpg")]
+
+
+def test_patterns_of_strangers_take_no_memory_for_good() -> None:
+    def match(first: int, last: int) -> int:
+        tracemalloc.start()
+        for number in range(first, last):
+            assert images.matches_pattern(f"{number}.png", ("raw", f"{number}.*"))
+        n_bytes, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return n_bytes
+
+    match(0, 600)  # fills every cache
+    assert match(600, 2600) < 2 * match(2600, 3200)
 
 
 PATHS = ("cat.png", "raw/cat.png", "raw.png", "2023/cat.png", "2023/raw/a.jpg", "2023/a/b/cat.png")

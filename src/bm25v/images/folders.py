@@ -148,7 +148,7 @@ def _list_folder(folder: Path) -> list[os.DirEntry[str]]:
         entries = sorted(scan, key=lambda entry: entry.name)
     if any(entry.name == _GALLERY_FILE for entry in entries):
         return []
-    if folder.suffix.lower() == _PHOTOS_LIBRARY:
+    if folder.absolute().suffix.lower() == _PHOTOS_LIBRARY:
         return [entry for entry in entries if entry.name.lower() in _ORIGINALS]
     return [
         entry
