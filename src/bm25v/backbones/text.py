@@ -7,7 +7,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,19 +17,10 @@ from bm25v.errors import BackboneError
 
 _BATCH_SIZE = 64  # texts
 CACHE_SIZE = 8192  # texts; each search compares its text with all word names again
-
-
-class _Family(NamedTuple):
-    architecture: str  # transformers' class of the text tower
-    vectors: str  # the attribute of the model's outputs that holds the vectors
-    is_padded: bool  # to the longest text the model takes and without a mask, as in its training
-
-
-_SIGLIP = _Family("SiglipTextModel", "pooler_output", True)
-_FAMILIES = {
-    "siglip": _SIGLIP,  # also the SigLIP 2 checkpoints of one fixed size
-    "siglip2": _SIGLIP._replace(architecture="Siglip2TextModel"),
-    "clip": _Family("CLIPTextModelWithProjection", "text_embeds", False),
+_ARCHITECTURES = {  # transformers' class of the text tower, by the type of a model
+    "siglip": "SiglipTextModel",  # also the SigLIP 2 checkpoints of one fixed size
+    "siglip2": "Siglip2TextModel",
+    "clip": "CLIPTextModelWithProjection",
 }
 
 
@@ -79,35 +69,37 @@ def load_text_tower(backbone_name: str) -> TextTower:
             f"the backbone {backbone_name} has no text tower, so it cannot encode texts: use a "
             "vocabulary made with a SigLIP or CLIP model, such as google/siglip2-base-patch16-224"
         )
-    source, folder, family = tower
+    source, folder, model_type = tower
     tokenizer = checkpoint.load_tokenizer(backbone_name, source, folder)
     config = checkpoint.read_tower_config(backbone_name, folder, "text_config")
     checkpoint.find_weight_files(source, folder)
-    model = checkpoint.load_tower(backbone_name, folder, family.architecture, config)
+    architecture, is_clip = _ARCHITECTURES[model_type], model_type == "clip"
+    model = checkpoint.load_tower(backbone_name, folder, architecture, config)
     torch = checkpoint.import_extra("torch", backbone_name)
 
     def compute(texts: list[str]) -> Floats:
+        # SigLIP was trained with texts of one length, padded and without a mask.
         tokens = tokenizer(
             texts,
-            padding="max_length" if family.is_padded else True,
+            padding=True if is_clip else "max_length",
             truncation=True,
             max_length=int(config.max_position_embeddings),
             return_tensors="pt",
         )
-        inputs = ["input_ids"] if family.is_padded else ["input_ids", "attention_mask"]
+        inputs = ["input_ids", "attention_mask"] if is_clip else ["input_ids"]
         with torch.inference_mode():
             outputs = model(**{key: tokens[key] for key in inputs})
-        vectors_te = getattr(outputs, family.vectors).float().numpy()
-        return np.asarray(normalise(vectors_te), dtype=np.float32)
+        vectors_te = outputs.text_embeds if is_clip else outputs.pooler_output
+        return np.asarray(normalise(vectors_te.float().numpy()), dtype=np.float32)
 
     return TextTower(backbone_name, compute)
 
 
-def _find_tower(backbone_name: str) -> tuple[str, Path, _Family] | None:
-    """Return a model's source, its folder and its family; None if it has no text tower."""
+def _find_tower(backbone_name: str) -> tuple[str, Path, str] | None:
+    """Return a model's source, its folder and its type; None if it has no text tower."""
     source, _ = checkpoint.split_layer(backbone_name)
     if not checkpoint.is_model(source):
         return None
     folder = checkpoint.find_model(source)
     model_type = checkpoint.read_json(folder / "config.json").get("model_type", "")
-    return (source, folder, _FAMILIES[model_type]) if model_type in _FAMILIES else None
+    return (source, folder, model_type) if model_type in _ARCHITECTURES else None
