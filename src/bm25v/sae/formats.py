@@ -14,7 +14,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,16 @@ import numpy as np
 from bm25v.errors import InvalidOption, MissingExtra, VocabularyError
 from bm25v.files import is_unused, make_folder, replace_file
 from bm25v.sae.model import SparseAutoEncoder
-from bm25v.sae.weights import TENSORS, Array, Weights, list_names, refuse, take_tensors, to_float32
+from bm25v.sae.weights import (
+    TENSORS,
+    Array,
+    check_finite,
+    check_shapes,
+    list_names,
+    refuse,
+    take_tensors,
+    to_float32,
+)
 from bm25v.schema import SchemaError, parse_object
 
 _SAELENS_SETTINGS = "cfg.json"
@@ -120,23 +129,38 @@ def _read_saelens(file: Path, k: int | None) -> SparseAutoEncoder:
             f"has the architecture {architecture!r} with the activation {activation!r}",
             "only topk, and standard with topk or relu, can be turned into a vocabulary",
         )
-    scale = _read_input_scale(file, settings)
-    tensors = _read_safetensors(file)
-    weights = Weights(file, *take_tensors(file, tensors, *TENSORS, ignored=_SAELENS_FINETUNED))
-    for name in _SAELENS_FINETUNED:
-        if name in tensors:
-            weights = _apply_finetuning(weights, tensors[name], settings)
     stored_k = None
     if activation == "topk":
         options = settings.get("activation_fn_kwargs")
         stored_k = settings.get("k", options.get("k") if isinstance(options, dict) else None)
-        if settings.get("rescale_acts_by_decoder_norm"):
-            weights = weights.with_unit_decoder()
-    if settings.get("apply_b_dec_to_input", True):
-        weights = weights.with_input_centred()
-    if scale != 1:
-        weights = weights.with_input_scaled(scale)
-    return weights.autoencoder(k, stored_k, f"has the activation {activation} and no k")
+    scale = _read_input_scale(file, settings)
+    tensors = _read_safetensors(file)
+    arrays = take_tensors(file, tensors, *TENSORS, ignored=_SAELENS_FINETUNED)
+    sae = _make_autoencoder(file, arrays, activation, k, stored_k)
+    with np.errstate(over="ignore", invalid="ignore"):  # the check at the end refuses it
+        for name in _SAELENS_FINETUNED:
+            if name in tensors:
+                sae = _apply_finetuning(file, sae, tensors[name], settings)
+        if activation == "topk" and settings.get("rescale_acts_by_decoder_norm"):
+            lengths_v = np.linalg.norm(sae.w_dec_vd.astype(np.float64), axis=1)
+            divisors_v = np.where(lengths_v > 0, lengths_v, 1)
+            sae = replace(
+                sae,
+                w_enc_dv=to_float32(sae.w_enc_dv * lengths_v),
+                b_enc_v=to_float32(sae.b_enc_v * lengths_v),
+                w_dec_vd=to_float32(sae.w_dec_vd / divisors_v[:, None]),
+            )
+        if settings.get("apply_b_dec_to_input", True):
+            sae = _centre_input(sae)
+        if scale != 1:
+            sae = replace(
+                sae,
+                w_enc_dv=to_float32(sae.w_enc_dv * np.float64(scale)),
+                w_dec_vd=to_float32(sae.w_dec_vd / np.float64(scale)),
+                b_dec_d=to_float32(sae.b_dec_d / np.float64(scale)),
+            )
+    check_finite(file, sae.arrays)
+    return sae
 
 
 def _read_input_scale(file: Path, settings: Mapping[str, Any]) -> float:
@@ -162,19 +186,21 @@ def _read_input_scale(file: Path, settings: Mapping[str, Any]) -> float:
     return float(factor)
 
 
-def _apply_finetuning(weights: Weights, factor_v: Array, settings: Mapping[str, Any]) -> Weights:
+def _apply_finetuning(
+    file: Path, sae: SparseAutoEncoder, factor_v: Array, settings: Mapping[str, Any]
+) -> SparseAutoEncoder:
     """Scale decoder rows by the factors that fine-tuning applies to the activations."""
-    if factor_v.shape != weights.b_enc_v.shape:
-        refuse(weights.source, f"has a scaling factor of shape {factor_v.shape}", "save it again")
-    if not settings.get("finetuning_scaling_factor"):
-        if np.allclose(factor_v, 1):
-            return weights
+    if factor_v.shape != sae.b_enc_v.shape:
+        refuse(file, f"has a scaling factor of shape {factor_v.shape}", "save it again")
+    if settings.get("finetuning_scaling_factor"):
+        return replace(sae, w_dec_vd=sae.w_dec_vd * factor_v[:, None])
+    if not np.allclose(factor_v, 1):
         refuse(
-            weights.source,
+            file,
             "has a scaling factor, but finetuning_scaling_factor is off",
             f"set it in {_SAELENS_SETTINGS} if the factor should be used",
         )
-    return replace(weights, w_dec_vd=weights.w_dec_vd * factor_v[:, None])
+    return sae
 
 
 def export_saelens(
@@ -192,8 +218,7 @@ def export_saelens(
     folder = Path(folder)
     if not is_unused(folder, _SAELENS_WEIGHTS):
         raise VocabularyError(f"{folder} already exists: give another path")
-    arrays = (sae.w_enc_dv, sae.b_enc_v, sae.w_dec_vd, sae.b_dec_d)
-    tensors = dict(zip(TENSORS, map(to_float32, arrays), strict=True))
+    tensors = dict(zip(TENSORS, map(to_float32, sae.arrays), strict=True))
     settings = {
         "architecture": "topk",
         "d_in": sae.patch_dim,
@@ -245,10 +270,12 @@ def _read_saev(file: Path, k: int | None) -> SparseAutoEncoder:
             f"has the activation {name!r}",
             "only TopK, and Relu with a k, can be turned into a vocabulary",
         )
-    weights = Weights(file, *take_tensors(file, _load_state_dict(file, rest), *TENSORS))
+    arrays = take_tensors(file, _load_state_dict(file, rest), *TENSORS)
+    sae = _make_autoencoder(file, arrays, name, k, stored_k)
     if schema == 0 or header.get("cls") in _SAEV_OLD_CLASSES:
-        weights = weights.with_input_centred()
-    return weights.autoencoder(k, stored_k, f"has the activation {name} and no k")
+        sae = _centre_input(sae)
+        check_finite(file, sae.arrays)
+    return sae
 
 
 def _read_saev_activation(header: Mapping[str, Any]) -> tuple[str, object]:
@@ -273,6 +300,28 @@ FORMATS = {
     "saelens": Format(f"{_SAELENS_SETTINGS} and {_SAELENS_WEIGHTS}", _find_saelens, _read_saelens),
     "saev": Format("sae.pt, a line of JSON before a state dict", _find_saev, _read_saev),
 }
+
+
+def _make_autoencoder(
+    file: Path, arrays: Sequence[Array], activation: str, requested_k: int | None, stored_k: object
+) -> SparseAutoEncoder:
+    """Return the auto-encoder as it is stored, with the requested k, else the stored one."""
+    check_shapes(file, [array.shape for array in arrays])
+    check_finite(file, arrays)
+    n_words = len(arrays[1])
+    k = stored_k if requested_k is None else requested_k
+    if k is None:
+        refuse(file, f"has the activation {activation} and no k", "give k (--k N)")
+    if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= n_words:
+        error = VocabularyError if requested_k is None else InvalidOption
+        raise error(f"{file}: k = {k!r} is not a number from 1 to {n_words}, the number of words")
+    return SparseAutoEncoder.from_arrays(map(to_float32, arrays), k)
+
+
+def _centre_input(sae: SparseAutoEncoder) -> SparseAutoEncoder:
+    """Subtract b_dec from every input before encoding."""
+    shift_v = sae.b_dec_d.astype(np.float64) @ sae.w_enc_dv
+    return replace(sae, b_enc_v=to_float32(sae.b_enc_v - shift_v))
 
 
 def _read_bytes(path: Path) -> bytes:

@@ -1,5 +1,6 @@
 """The TopK sparse auto-encoder: patch features → codes, and back. numpy only."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -37,6 +38,12 @@ class SparseAutoEncoder:
     b_dec_d: Floats
     k: int
 
+    @classmethod
+    def from_arrays(cls, arrays: Iterable[Floats], k: int) -> "SparseAutoEncoder":
+        """Return the auto-encoder of `W_enc`, `b_enc`, `W_dec` and `b_dec`, as files have them."""
+        w_enc_dv, b_enc_v, w_dec_vd, b_dec_d = arrays
+        return cls(w_enc_dv, b_enc_v, w_dec_vd, b_dec_d, k)
+
     @property
     def n_words(self) -> int:
         """V, the number of visual words."""
@@ -46,6 +53,11 @@ class SparseAutoEncoder:
     def patch_dim(self) -> int:
         """D, the width of the patch features it takes."""
         return int(self.w_enc_dv.shape[0])
+
+    @property
+    def arrays(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """The weights as `from_arrays` takes them."""
+        return self.w_enc_dv, self.b_enc_v, self.w_dec_vd, self.b_dec_d
 
     def encode(self, patches_pd: Floats) -> Codes:
         """Return each patch's k most active words, strongest first, ties to the lower word.

@@ -8,7 +8,7 @@ import json
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -17,7 +17,14 @@ from bm25v.display import first_line
 from bm25v.errors import BackboneError, InvalidOption, VocabularyError
 from bm25v.files import make_folder, read_limited, replace_file, sync_folder
 from bm25v.sae.model import SparseAutoEncoder
-from bm25v.sae.weights import TENSORS, Weights, check_shapes, refuse, take_tensors, to_float32
+from bm25v.sae.weights import (
+    TENSORS,
+    check_finite,
+    check_shapes,
+    refuse,
+    take_tensors,
+    to_float32,
+)
 from bm25v.schema import (
     TABLE,
     Rule,
@@ -44,18 +51,6 @@ SUGGESTED = "suggested.tsv"
 _MAX_SETTINGS_BYTES = 16_000_000
 _MAX_LABEL = 5000  # characters
 _REMEDY = "restore the folder, or download or train the vocabulary again"
-
-
-class StoredVocabulary(NamedTuple):
-    name: str
-    backbone_name: str
-    backbone_fingerprint: str
-    backbone_definition: Mapping[str, Any] | None
-    sae: SparseAutoEncoder
-    k_post: int
-    k_full: int | None
-    stop_words: tuple[int, ...]
-    report: Mapping[str, Any]
 
 
 def make_label(value: str) -> str:
@@ -103,33 +98,32 @@ def check_settings(
         raise InvalidOption(f"{error}: give another value") from error
 
 
-def read_folder(folder: Path) -> StoredVocabulary:
+def read_folder(folder: Path) -> tuple[dict[str, Any], SparseAutoEncoder]:
+    """Return the settings of a vocabulary, as `write_folder` takes them, and its weights."""
     content = _read_settings(folder)
     settings = _parse_settings(folder, content)
     sae = _read_weights(folder, settings)
     if _read_settings(folder) != content:
         raise VocabularyError(f"{folder} was replaced while it was read: load it again")
-    backbone = settings["backbone"]
-    return StoredVocabulary(
-        name=settings["name"],
-        backbone_name=backbone["name"],
-        backbone_fingerprint=backbone["fingerprint"],
-        backbone_definition=backbone["definition"],
-        sae=sae,
-        k_post=settings["k_post"],
-        k_full=settings["k_full"],
-        stop_words=tuple(settings["stop_words"]),
-        report=settings["report"],
-    )
+    return settings, sae
 
 
-def write_folder(folder: Path, stored: StoredVocabulary, *, names_table: str | None) -> None:
+def write_folder(
+    folder: Path, settings: Mapping[str, Any], sae: SparseAutoEncoder, *, names_table: str | None
+) -> None:
     """Write a vocabulary's files; `names_table` is the content of `words.tsv`.
 
     `vocabulary.json` is written last: until then, there is no vocabulary in the folder.
     """
-    settings = _format_settings(folder, stored)
-    weights = _format_weights(folder, stored.sae)
+    try:
+        numbered = {"format": FORMAT, **settings}
+        content = json.dumps(numbered, indent=2, ensure_ascii=False).encode() + b"\n"
+    except (TypeError, ValueError, RecursionError) as error:  # ValueError: also of UTF-8
+        raise VocabularyError(
+            f"{folder} was not written: its report or definition is not JSON ({error})"
+        ) from error
+    _parse_settings(folder, content)
+    weights = _format_weights(folder, sae)
     make_folder(folder)
     (folder / SETTINGS).unlink(missing_ok=True)
     sync_folder(folder)  # before the weights are replaced: the old settings are not for them
@@ -137,7 +131,7 @@ def write_folder(folder: Path, stored: StoredVocabulary, *, names_table: str | N
     (folder / NAMES).unlink(missing_ok=True)
     if names_table is not None:
         replace_file(folder / NAMES, names_table)
-    replace_file(folder / SETTINGS, settings)
+    replace_file(folder / SETTINGS, content)
 
 
 def _read_settings(folder: Path) -> bytes:
@@ -200,51 +194,26 @@ def _read_weights(folder: Path, settings: Mapping[str, Any]) -> SparseAutoEncode
             for name, tensor in zip(TENSORS, tensors, strict=True):
                 if tensor.get_dtype() not in ("F16", "F32", "F64"):
                     refuse(path, f"stores {name} as {tensor.get_dtype()}", "save it as float16")
-            check_shapes(path, [tuple(tensor.get_shape()) for tensor in tensors])
-            weights = Weights(path, *(to_float32(file.get_tensor(name)) for name in TENSORS))
+            shapes = [tuple(tensor.get_shape()) for tensor in tensors]
+            check_shapes(path, shapes)
+            n_words = shapes[0][1]
+            if n_words != settings["words"]:
+                says = f"{SETTINGS} says {settings['words']:,}"
+                _refuse(path, f"it has {n_words:,} words, and {says}")
+            arrays = [to_float32(file.get_tensor(name)) for name in TENSORS]
+            check_finite(path, arrays)
     except (OSError, MemoryError, SafetensorError) as error:
         reason = make_label(first_line(str(error)))[:200]
         _refuse(path, f"it cannot be read ({reason})")
-    n_words = weights.w_enc_dv.shape[1]
-    if n_words != settings["words"]:
-        _refuse(path, f"it has {n_words:,} words, and {SETTINGS} says {settings['words']:,}")
-    return weights.autoencoder(None, settings["k"], "has no k")
-
-
-def _format_settings(folder: Path, stored: StoredVocabulary) -> bytes:
-    settings = {
-        "format": FORMAT,
-        "name": stored.name,
-        "backbone": {
-            "name": stored.backbone_name,
-            "fingerprint": stored.backbone_fingerprint,
-            "definition": stored.backbone_definition and dict(stored.backbone_definition),
-        },
-        "words": stored.sae.n_words,
-        "k": stored.sae.k,
-        "k_post": stored.k_post,
-        "k_full": stored.k_full,
-        "stop_words": list(stored.stop_words),
-        "scale": SCALE,
-        "report": dict(stored.report),
-    }
-    try:
-        content = json.dumps(settings, indent=2, ensure_ascii=False).encode() + b"\n"
-    except (TypeError, ValueError, RecursionError) as error:  # ValueError: also of UTF-8
-        raise VocabularyError(
-            f"{folder} was not written: its report or definition is not JSON ({error})"
-        ) from error
-    _parse_settings(folder, content)
-    return content
+    return SparseAutoEncoder.from_arrays(arrays, settings["k"])
 
 
 def _format_weights(folder: Path, sae: SparseAutoEncoder) -> bytes:
     from safetensors.numpy import save
 
-    arrays = (sae.w_enc_dv, sae.b_enc_v, sae.w_dec_vd, sae.b_dec_d)
     with np.errstate(over="ignore"):  # the check refuses what becomes infinite
-        halves = [array.astype(np.float16) for array in arrays]
-    Weights(folder / WEIGHTS, *(half.astype(np.float32) for half in halves))
+        halves = [array.astype(np.float16) for array in sae.arrays]
+    check_finite(folder / WEIGHTS, halves)
     return save(dict(zip(TENSORS, halves, strict=True)))
 
 

@@ -39,7 +39,6 @@ from bm25v.vocabulary.folder import (
     SETTINGS,
     SUGGESTED,
     WEIGHTS,
-    StoredVocabulary,
     check_settings,
     make_label,
     read_folder,
@@ -117,10 +116,11 @@ class Vocabulary:
         if name_or_path == "toy":
             return _toy()
         if name_or_path in shipped_names():
-            return replace(_read(_SHIPPED / name_or_path), source=str(name_or_path))
+            return _read(_SHIPPED / name_or_path, source=str(name_or_path))
         if str(name_or_path).startswith(_HUB_PREFIX):
-            return replace(_read(_download(str(name_or_path))), source=str(name_or_path))
-        return _read(_find_folder(name_or_path))
+            return _read(_download(str(name_or_path)), source=str(name_or_path))
+        folder = _find_folder(name_or_path)
+        return _read(folder, source=str(folder))
 
     @classmethod
     def build(
@@ -181,9 +181,25 @@ class Vocabulary:
 
         `vocabulary.json` is written last: until then, there is no vocabulary in the folder.
         """
-        stored = StoredVocabulary(*(getattr(self, name) for name in StoredVocabulary._fields))
+        definition = self.backbone_definition
+        settings = {
+            "name": self.name,
+            "backbone": {
+                "name": self.backbone_name,
+                "fingerprint": self.backbone_fingerprint,
+                "definition": definition and dict(definition),
+            },
+            "words": self.n_words,
+            "k": self.sae.k,
+            "k_post": self.k_post,
+            "k_full": self.k_full,
+            "stop_words": list(self.stop_words),
+            "scale": bags.SCALE,
+            "report": dict(self.report),
+        }
         table = names.format_names(self.word_names, vocabulary=self.fingerprint)
-        write_folder(Path(folder), stored, names_table=table if self.word_names else None)
+        names_table = table if self.word_names else None
+        write_folder(Path(folder), settings, self.sae, names_table=names_table)
 
     @property
     def n_words(self) -> int:
@@ -240,7 +256,9 @@ class Vocabulary:
     @locked_cached_property
     def suggested_names(self) -> Mapping[int, str]:
         """Names that a gallery gives to words if its images confirm them, read on first use."""
-        return {} if self.folder is None else _read_table(self.folder / SUGGESTED, self)
+        if self.folder is None:
+            return {}
+        return _read_table(self.folder / SUGGESTED, self.n_words, self.fingerprint)
 
     def report_section(self, name: str) -> Mapping[str, Any]:
         """Return a section of the report; empty if there is none, as other programs write others.
@@ -333,25 +351,34 @@ def _download(name: str) -> Path:
     return Path(folder)
 
 
-def _read(folder: Path) -> Vocabulary:
-    stored = read_folder(folder)
-    vocabulary = Vocabulary(
-        **stored._asdict(),
-        fingerprint=_fingerprint(
-            stored.backbone_fingerprint, stored.sae, stored.k_post, stored.stop_words
-        ),
-        source=str(folder),
+def _read(folder: Path, source: str) -> Vocabulary:
+    settings, sae = read_folder(folder)
+    backbone, k_post = settings["backbone"], settings["k_post"]
+    stop_words = tuple(settings["stop_words"])
+    fingerprint = _fingerprint(backbone["fingerprint"], sae, k_post, stop_words)
+    return Vocabulary(
+        name=settings["name"],
+        backbone_name=backbone["name"],
+        backbone_fingerprint=backbone["fingerprint"],
+        backbone_definition=backbone["definition"],
+        sae=sae,
+        k_post=k_post,
+        k_full=settings["k_full"],
+        stop_words=stop_words,
+        fingerprint=fingerprint,
+        source=source,
         folder=folder,
+        word_names=_read_table(folder / NAMES, sae.n_words, fingerprint),
+        report=settings["report"],
     )
-    return replace(vocabulary, word_names=_read_table(folder / NAMES, vocabulary))
 
 
-def _read_table(path: Path, vocabulary: Vocabulary) -> dict[int, str]:
+def _read_table(path: Path, n_words: int, fingerprint: str) -> dict[int, str]:
     """Return the names in a table; none if there is no such file."""
     if not path.is_file():
         return {}
     try:
-        return names.read_names(path, n_words=vocabulary.n_words, vocabulary=vocabulary.fingerprint)
+        return names.read_names(path, n_words=n_words, vocabulary=fingerprint)
     except InvalidOption as error:
         raise VocabularyError(
             f"{error}; correct the file, or delete it to remove all names"
@@ -383,12 +410,10 @@ def _check_width(backbone: Backbone, sae: SparseAutoEncoder) -> None:
 
 def _round_weights(sae: SparseAutoEncoder) -> SparseAutoEncoder:
     """Return the weights as they are stored, so that saving a vocabulary changes no bag."""
-    arrays = (sae.w_enc_dv, sae.b_enc_v, sae.w_dec_vd, sae.b_dec_d)
-    rounded = [array.astype(np.float16).astype(np.float32) for array in arrays]
+    rounded = [array.astype(np.float16).astype(np.float32) for array in sae.arrays]
     if not all(np.isfinite(array).all() for array in rounded):
         raise VocabularyError("the SAE has weights outside the range of float16: rescale it")
-    w_enc_dv, b_enc_v, w_dec_vd, b_dec_d = rounded
-    return SparseAutoEncoder(w_enc_dv, b_enc_v, w_dec_vd, b_dec_d, sae.k)
+    return SparseAutoEncoder.from_arrays(rounded, sae.k)
 
 
 def _toy() -> Vocabulary:
