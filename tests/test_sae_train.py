@@ -135,8 +135,8 @@ def test_fvu_of_the_mean_is_one() -> None:
     sae = trained().sae
     silent = replace(sae, b_enc_v=np.full_like(sae.b_enc_v, -1e9), b_dec_d=planted().mean(axis=0))
     figures = measure_quality(silent, [planted()])
-    assert figures.fvu == pytest.approx(1, abs=1e-5)
-    assert (figures.l0, figures.silent_share) == (0, 1)
+    assert figures["fvu"] == pytest.approx(1, abs=1e-5)
+    assert (figures["l0"], figures["silent_share"]) == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_the_logged_fvu_is_a_share_of_the_variance(recipe: Recipe) -> None:
     patches_nd = OneWindow().patches_nd
     trainer = Trainer(patches_nd, recipe, steps=100)
     for _ in range(20):
-        measured = measure_quality(trainer.autoencoder(), [patches_nd]).fvu
+        measured = measure_quality(trainer.autoencoder(), [patches_nd])["fvu"]
         assert trainer.step(patches_nd).fvu == pytest.approx(measured, rel=1e-3)
 
 

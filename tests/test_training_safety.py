@@ -138,7 +138,7 @@ def test_quality_is_measured_well_on_almost_equal_patches() -> None:
     quality = measure_quality(toy, [patches_nd])
     unexplained = ((patches_nd.astype(np.float64) - toy.decode(toy.encode(patches_nd))) ** 2).sum()
     variance = ((patches_nd - patches_nd.mean(axis=0, dtype=np.float64)) ** 2).sum()
-    assert quality.fvu == pytest.approx(unexplained / variance, rel=1e-6)
+    assert quality["fvu"] == pytest.approx(unexplained / variance, rel=1e-6)
     for wrong in (patches_nd[1:], patches_nd[:0], np.full((9, 12), np.nan, np.float32)):
         with pytest.raises(InvalidOption, match="held out for measuring"):
             measure_quality(toy, [wrong])

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +32,8 @@ _SHARD_PATCHES = 65_536
 OnError = Callable[[Path, ImageError], None]
 Seed = tuple[int, ...]
 Pixels = NDArray[np.uint8]
+# A view of an image, as the backbone takes it, and which of its patches are kept.
+PreparedView = tuple[Floats, slice | NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -176,40 +177,36 @@ def _extract_shard(
             yield part
 
 
-class _View(NamedTuple):
-    """A view of an image, as the backbone takes it, and which of its patches are kept."""
-
-    pixels: Floats
-    rows: slice | NDArray[np.int64]
-
-
 def _extract_chunk(
     extraction: Extraction, seeded: list[tuple[Path, Seed]]
 ) -> list[Halves | ImageError]:
     """Return the patches of some images, whose views go through the backbone together."""
     prepared = [_prepare_views(extraction, path, seed) for path, seed in seeded]
-    pixels = [view.pixels for views in prepared if isinstance(views, list) for view in views]
+    pixels = [view for views in prepared if isinstance(views, list) for view, _ in views]
     features = iter(extraction.backbone.forward_batch(pixels))
 
-    def keep_patches(views: list[_View]) -> Halves:
-        parts = [next(features).patches_pd[view.rows].astype(np.float16) for view in views]
-        return np.concatenate(parts)
+    def keep_patches(views: list[PreparedView]) -> Halves:
+        return np.concatenate(
+            [next(features).patches_pd[rows].astype(np.float16) for _, rows in views]
+        )
 
     return [views if isinstance(views, ImageError) else keep_patches(views) for views in prepared]
 
 
-def _prepare_views(extraction: Extraction, path: Path, seed: Seed) -> list[_View] | ImageError:
+def _prepare_views(
+    extraction: Extraction, path: Path, seed: Seed
+) -> list[PreparedView] | ImageError:
     backbone = extraction.backbone
     rng = np.random.default_rng(seed)
     try:
         image_hwc = images.decode_image(path, short_side=2 * backbone.input_size)
     except ImageError as error:
         return error
-    views = []
+    views: list[PreparedView] = []
     n_patches = math.prod(backbone.grid)
     for view_hwc in image_views(image_hwc, extraction.views, rng):
         rows: slice | NDArray[np.int64] = slice(None)
         if extraction.patches is not None:
             rows = np.sort(rng.permutation(n_patches)[: extraction.patches])
-        views.append(_View(backbone.prepare_image(np.ascontiguousarray(view_hwc)), rows))
+        views.append((backbone.prepare_image(np.ascontiguousarray(view_hwc)), rows))
     return views

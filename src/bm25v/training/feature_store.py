@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.display import file_size
-from bm25v.errors import EvaluationError, InvalidOption, StorageFull, VocabularyError
+from bm25v.errors import EvaluationError, StorageFull, VocabularyError
 from bm25v.files import make_folder, replace_file, replacing_file
 from bm25v.schema import TABLE, SchemaError, check_values, parse_object, text, whole
 
@@ -98,16 +97,6 @@ class PatchStore:
     def clear(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.shards, self.has_other_patches = {}, False
-
-    def check_disk_space(self, n_bytes: int, *, reserved: int = 0) -> None:
-        """Raise if the disk has less than `n_bytes` free, and as much as is reserved."""
-        make_folder(self.folder)
-        free = max(0, shutil.disk_usage(self.folder).free - reserved)
-        if n_bytes > free:
-            raise InvalidOption(
-                f"the patches need {file_size(n_bytes)}, {self.folder} has {file_size(free)} "
-                "free: keep fewer with --patches, or name a larger disk with --activations"
-            )
 
     def write(self, number: int, patches_nd: Halves) -> None:
         write_arrays(self._path(number), {"patches": patches_nd})

@@ -1,39 +1,25 @@
-"""How well a sparse auto-encoder explains held-out patches. numpy only."""
+"""Measures a trained auto-encoder: on held-out patches, and which words nearly all images have."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v import images
+from bm25v.backbones import Backbone
 from bm25v.dense import normalise
-from bm25v.errors import InvalidOption
+from bm25v.errors import ImageError, InvalidOption
+from bm25v.progress import Progress, no_progress
 from bm25v.sae.model import SparseAutoEncoder
+from bm25v.threads import available_cpus
 from bm25v.training.recipe import Patches
 
+STOP_WORD_IMAGES = 400  # at most, in which words are counted
+STOP_SHARE = 0.7  # of these images: a word in more of them does not enter bags
+
 _BLOCK_ROWS = 4096
-
-
-class Quality(NamedTuple):
-    """Measurements on held-out patches; shares are between 0 and 1."""
-
-    patches: int
-    fvu: float  # fraction of variance unexplained
-    l0: float  # active words per patch
-    silent_share: float  # share of words that are active in none of the patches
-    dense_share: float  # share of words that are active in more than a tenth of the patches
-    coherence: float  # mean cosine of each decoder row with the most similar other row
-
-    def report(self) -> dict[str, float]:
-        return {
-            "held_out_patches": self.patches,
-            "fvu": self.fvu,
-            "explained_variance": 1 - self.fvu,
-            "l0": self.l0,
-            "silent_share": self.silent_share,
-            "dense_share": self.dense_share,
-            "coherence": self.coherence,
-        }
 
 
 def check_held_out(blocks: Sequence[Patches]) -> None:
@@ -56,12 +42,12 @@ def check_held_out(blocks: Sequence[Patches]) -> None:
         )
 
 
-def measure_quality(sae: SparseAutoEncoder, blocks: Sequence[Patches]) -> Quality:
+def measure_quality(sae: SparseAutoEncoder, blocks: Sequence[Patches]) -> dict[str, float]:
     """Measure on patches that come in blocks; sums are kept in float64.
 
     >>> eye, zeros = np.eye(2, dtype=np.float32), np.zeros(2, dtype=np.float32)
     >>> quality = measure_quality(SparseAutoEncoder(eye, zeros, eye, zeros, k=1), [3 * eye])
-    >>> quality.fvu, quality.l0, quality.silent_share
+    >>> quality["fvu"], quality["l0"], quality["silent_share"]
     (0.0, 1.0, 0.0)
     """
     check_held_out(blocks)
@@ -85,17 +71,20 @@ def measure_quality(sae: SparseAutoEncoder, blocks: Sequence[Patches]) -> Qualit
             active_v += np.bincount(words, minlength=sae.n_words)
             n += len(z_nd)
     variance = squares - float((sum_d**2).sum()) / n
-    return Quality(
-        patches=n,
-        fvu=unexplained / variance,
-        l0=float(active_v.sum() / n),
-        silent_share=float((active_v == 0).mean()),
-        dense_share=float((active_v / n > 0.1).mean()),
-        coherence=_coherence(sae.w_dec_vd),
-    )
+    fvu = unexplained / variance
+    return {
+        "held_out_patches": n,
+        "fvu": fvu,  # fraction of variance unexplained
+        "explained_variance": 1 - fvu,
+        "l0": float(active_v.sum() / n),  # active words per patch
+        "silent_share": float((active_v == 0).mean()),  # of words that are active in no patch
+        "dense_share": float((active_v / n > 0.1).mean()),  # in more than a tenth of the patches
+        "coherence": _coherence(sae.w_dec_vd),
+    }
 
 
 def _coherence(w_dec_vd: NDArray[np.float32]) -> float:
+    """Return the mean cosine of each decoder row with the most similar other row."""
     unit_vd = normalise(w_dec_vd)
     best = []
     for start in range(0, len(unit_vd), 1024):
@@ -103,3 +92,38 @@ def _coherence(w_dec_vd: NDArray[np.float32]) -> float:
         np.fill_diagonal(cosines[:, start:], -1)
         best.append(cosines.max(axis=1))
     return float(np.concatenate(best).mean())
+
+
+def find_stop_words(
+    backbone: Backbone,
+    sae: SparseAutoEncoder,
+    paths: Sequence[Path],
+    *,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> tuple[int, ...]:
+    """Return the words that most of some random images have: they link everything to everything.
+
+    At most one word in 500 is left out, so that a small vocabulary, whose words are all frequent,
+    keeps them.
+    """
+    chosen = np.random.default_rng(seed).permutation(len(paths))[:STOP_WORD_IMAGES].tolist()
+
+    def find_words(path: Path) -> NDArray[np.int32] | None:
+        try:
+            image_hwc = images.decode_image(path, short_side=2 * backbone.input_size)
+        except ImageError:
+            return None
+        codes = sae.encode(backbone.forward(backbone.prepare_image(image_hwc)).patches_pd)
+        return np.unique(codes.words_pk[codes.activations_pk > 0])
+
+    n_images, images_v = 0, np.zeros(sae.n_words, dtype=np.int64)
+    with ThreadPoolExecutor(available_cpus()) as pool:
+        for done, words in enumerate(pool.map(find_words, [paths[i] for i in chosen]), start=1):
+            if words is not None:
+                n_images += 1
+                images_v[words] += 1
+            progress("counting words", done, len(chosen))
+    frequent = np.flatnonzero(images_v > STOP_SHARE * n_images)
+    most = frequent[np.argsort(-images_v[frequent], kind="stable")[: sae.n_words // 500]]
+    return tuple(sorted(most.tolist()))

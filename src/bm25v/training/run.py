@@ -9,30 +9,25 @@ import itertools
 import json
 import logging
 import os
+import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import distributed
 
-from bm25v import backbones, images
-from bm25v.backbones import Backbone
+from bm25v import backbones
 from bm25v.backbones.huggingface import find_device
-from bm25v.display import duration, printable
-from bm25v.errors import ImageError, InvalidOption
+from bm25v.display import duration, file_size, printable
+from bm25v.errors import ImageError, InvalidOption, VocabularyError
 from bm25v.files import make_folder, reporting_full_disk
 from bm25v.progress import Progress, no_progress
-from bm25v.sae.model import SparseAutoEncoder
 from bm25v.schema import SchemaError, check_values, nullable, whole
-from bm25v.threads import available_cpus
 from bm25v.training import checkpoints
 from bm25v.training.extraction import (
     VIEWS_ABOUT,
@@ -42,8 +37,7 @@ from bm25v.training.extraction import (
     find_training_images,
 )
 from bm25v.training.feature_store import PatchStore, PatchWindows
-from bm25v.training.paths import check_output, check_run_space, check_work, work_folder
-from bm25v.training.quality import check_held_out
+from bm25v.training.quality import check_held_out, find_stop_words
 from bm25v.training.recipe import Patches, Recipe, Windows, iterate_batches
 from bm25v.training.trainer import (
     StepFigures,
@@ -53,11 +47,9 @@ from bm25v.training.trainer import (
     start_trainer,
 )
 from bm25v.vocabulary import Vocabulary
-from bm25v.vocabulary.folder import check_settings
+from bm25v.vocabulary.folder import SETTINGS, check_settings
 
 CHECKPOINT_SECONDS = 60.0
-STOP_WORD_IMAGES = 400  # at most, in which words are counted
-STOP_SHARE = 0.7  # of these images: a word in more of them does not enter bags
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +75,9 @@ class TrainingOptions:
 
     @property
     def work(self) -> Path:
-        return work_folder(self.output)
+        """The folder of the unfinished run, beside its output."""
+        output = Path(os.path.abspath(self.output))
+        return output.parent / f"{output.name}.work"
 
 
 @dataclass(frozen=True)
@@ -202,19 +196,57 @@ def train_vocabulary(options: TrainingOptions, listener: Listener | None = None)
 
 
 def _check_options(options: TrainingOptions) -> None:
-    """Raise the errors that can be known before any image is read."""
+    """Raise the errors that can be known before any image is read.
+
+    Nothing is written among the images, and a folder that is deleted after the run must not contain
+    anything of the user's.
+    """
     try:
         counts = {"views": options.views, "patches": options.patches}
         check_values(counts, {"views": whole(1), "patches": nullable(whole(1))})
     except SchemaError as error:
         raise InvalidOption(f"{error}: give another number") from error
-    check_output(options.output, None if options.images else options.folder)
-    check_work(options.work, options.folder, options.activations)
-    if not options.resume and (options.work / checkpoints.FILE_NAME).exists():
+    output, work, folder = options.output, options.work, options.folder
+    if not os.path.basename(os.path.abspath(output)):
+        raise InvalidOption(f"{output} is not a folder for a vocabulary: give another path")
+    if output.is_file() or (output / SETTINGS).exists():
+        raise VocabularyError(f"{output} already exists: give another path, or delete it")
+    if not options.images:
+        _refuse_inside(output, folder, "the vocabulary")
+    if _is_inside(folder, work):
         raise InvalidOption(
-            f"{options.work} has an unfinished run: continue it with --resume (in Python "
+            f"the images in {folder} are in {work}, which is deleted after training: move them, or "
+            "give another output"
+        )
+    if options.activations is not None:
+        _refuse_inside(options.activations, folder, "the patches")
+        if _is_inside(options.activations, work):
+            raise InvalidOption(
+                f"{options.activations} is in {work}, which is deleted after training: give "
+                "another folder"
+            )
+    if not options.resume and (work / checkpoints.FILE_NAME).exists():
+        raise InvalidOption(
+            f"{work} has an unfinished run: continue it with --resume (in Python "
             "resume=True), or delete the folder"
         )
+
+
+def _refuse_inside(path: Path, images: Path, content: str) -> None:
+    if _is_inside(path, images):
+        name = os.path.basename(os.path.abspath(path))
+        beside = Path(os.path.abspath(images)).parent / name
+        hint = "" if os.path.realpath(path) == os.path.realpath(images) else f", such as {beside}"
+        raise InvalidOption(
+            f"{path} is in the folder of images {images}, and {content} would be written among "
+            f"them: give a path outside{hint}"
+        )
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    """Return whether a path is a folder or in it, whatever links lead there."""
+    inner, outer = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
+    return inner == outer or outer in inner.parents
 
 
 def _check_run(options: TrainingOptions, extraction: Extraction, key: str) -> int:
@@ -225,9 +257,22 @@ def _check_run(options: TrainingOptions, extraction: Extraction, key: str) -> in
     check_settings(extraction.backbone, k=recipe.k, n_words=n_words, k_post=options.k_post)
     if options.resume:
         checkpoints.check_checkpoint(options.work, key=key)
-    return check_run_space(
-        options.output, n_words=n_words, patch_dim=patch_dim, is_resumed=options.resume
-    )
+    n_weights = 2 * n_words * patch_dim + n_words + patch_dim
+    # Two for a moment, before the new checkpoint replaces the old one, which may exist already.
+    n_checkpoints = 1 if options.resume else 2
+    # A checkpoint has a weight and its two moments in float32, the result a weight in float16.
+    needed = n_weights * (n_checkpoints * 3 * 4 + 2)
+    existing = Path(os.path.abspath(options.output))
+    while not existing.is_dir():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
+    if needed > free:
+        raise InvalidOption(
+            f"checkpoints and the vocabulary need {file_size(needed)}, the disk of "
+            f"{options.output} has {file_size(free)} free: free some space, or give an output on "
+            "another disk"
+        )
+    return needed
 
 
 def _read_patches(
@@ -279,8 +324,15 @@ def _fill_store(
         n_images = len(extraction.paths)
         n_bytes = n_images * extraction.patches_per_image * patch_dim * 2
         listener.on_message(f"{n_images:,} images, {n_bytes / 1e9:.2f} GB of patches")
+        make_folder(folder)
         reserved = 0 if options.activations else run_bytes
-        store.check_disk_space(n_bytes - store.n_bytes, reserved=reserved)
+        free = max(0, shutil.disk_usage(folder).free - reserved)
+        if n_bytes - store.n_bytes > free:
+            raise InvalidOption(
+                f"the patches need {file_size(n_bytes - store.n_bytes)}, {folder} has "
+                f"{file_size(free)} free: keep fewer with --patches, or name a larger disk with "
+                "--activations"
+            )
         extract_patches(extraction, store, progress=listener.progress, on_error=listener.on_error)
     processes.wait()
     return PatchStore(folder, key=key, dim=patch_dim)
@@ -336,38 +388,3 @@ def _defer_interrupt() -> Iterator[threading.Event]:
         yield stop
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def find_stop_words(
-    backbone: Backbone,
-    sae: SparseAutoEncoder,
-    paths: Sequence[Path],
-    *,
-    seed: int = 0,
-    progress: Progress = no_progress,
-) -> tuple[int, ...]:
-    """Return the words that most of some random images have: they link everything to everything.
-
-    At most one word in 500 is left out, so that a small vocabulary, whose words are all frequent,
-    keeps them.
-    """
-    chosen = np.random.default_rng(seed).permutation(len(paths))[:STOP_WORD_IMAGES].tolist()
-
-    def find_words(path: Path) -> NDArray[np.int32] | None:
-        try:
-            image_hwc = images.decode_image(path, short_side=2 * backbone.input_size)
-        except ImageError:
-            return None
-        codes = sae.encode(backbone.forward(backbone.prepare_image(image_hwc)).patches_pd)
-        return np.unique(codes.words_pk[codes.activations_pk > 0])
-
-    n_images, images_v = 0, np.zeros(sae.n_words, dtype=np.int64)
-    with ThreadPoolExecutor(available_cpus()) as pool:
-        for done, words in enumerate(pool.map(find_words, [paths[i] for i in chosen]), start=1):
-            if words is not None:
-                n_images += 1
-                images_v[words] += 1
-            progress("counting words", done, len(chosen))
-    frequent = np.flatnonzero(images_v > STOP_SHARE * n_images)
-    most = frequent[np.argsort(-images_v[frequent], kind="stable")[: sae.n_words // 500]]
-    return tuple(sorted(most.tolist()))

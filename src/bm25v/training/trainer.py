@@ -22,6 +22,7 @@ from bm25v.training.recipe import Patches, Recipe, Windows, count_steps, sample_
 _SAMPLE_PATCHES = 100_000  # with which a run is initialised
 _BLOCK_ROWS = 4096
 _CHUNK_ROWS = 512
+_NAMES = ("enc", "enc_bias", "dec", "dec_bias")  # of parameters in a checkpoint
 
 
 class StepFigures(NamedTuple):
@@ -42,13 +43,12 @@ class Trainer:
         self.step_number = 0
         sample_nd = np.asarray(sample_nd, dtype=np.float32)
         self._device = torch.device(device)
-        fitted = _fit_scaling(sample_nd)  # raises an error if there is nothing to learn
-        self._scaling = fitted
+        self._mean_d, self._scale = _fit_scaling(sample_nd)  # raises if there is nothing to learn
         self._variance = 1.0  # per value, of the patches as the model gets them
         if not recipe.standardise:
-            self._scaling = _Scaling(np.zeros_like(fitted.mean_d), 1.0)
-            self._variance = fitted.scale**2
-        self._sample_nd = self._scaling.apply(sample_nd).to(self._device)
+            self._variance = self._scale**2
+            self._mean_d, self._scale = np.zeros_like(self._mean_d), 1.0
+        self._sample_nd = self._scaled(sample_nd)
         rng = np.random.default_rng(recipe.seed)
         self.model = _initialise(self._sample_nd, recipe, rng)
         self._optimiser = torch.optim.Adam(self.model.trained(recipe), fused=True)
@@ -59,7 +59,7 @@ class Trainer:
     def step(self, batch_nd: Patches) -> StepFigures:
         """Learn from one batch, or from this process's part of it."""
         recipe, model = self.recipe, self.model
-        x_bd = self._scaling.apply(batch_nd).to(self._device)
+        x_bd = self._scaled(batch_nd)
         n = _sum_over_processes(torch.tensor(float(len(x_bd)), device=self._device))
         acts_bk, words_bk = model.encode(x_bd, recipe.k)
         error_bd = model.decode(acts_bk, words_bk) - x_bd
@@ -101,7 +101,7 @@ class Trainer:
                 acts_nk, _ = self.model.encode(self._sample_nd[:_BLOCK_ROWS], self.recipe.k)
             active = acts_nk[acts_nk > 0]
             gain = self.recipe.mean_activation / float(active.mean()) if len(active) else 1.0
-        mean_d, scale = self._scaling
+        mean_d, scale = self._mean_d, self._scale
         weights = (p.detach().cpu().double().numpy() for p in self.model.parameters())
         enc_vd, bias_v, dec_vd, bias_d = weights
         w_enc_dv = np.ascontiguousarray(enc_vd.T) * (gain / scale)
@@ -135,6 +135,11 @@ class Trainer:
                     key: value.to(self._device) for key, value in moments.items()
                 }
 
+    def _scaled(self, z_nd: Patches) -> Tensor:
+        """Return features with mean 0 and, on average over the dimensions, variance 1."""
+        z_nd = np.asarray(z_nd, dtype=np.float32)
+        return torch.from_numpy((z_nd - self._mean_d) / self._scale).to(self._device)
+
     def _update(self, loss: Tensor) -> None:
         self._optimiser.zero_grad()
         loss.backward()
@@ -163,27 +168,15 @@ def _sum_over_processes(tensor: Tensor) -> Tensor:
     return tensor
 
 
-class _Scaling(NamedTuple):
-    """Scales features to mean 0 and, on average over the dimensions, variance 1."""
-
-    mean_d: NDArray[np.float32]
-    scale: float
-
-    def apply(self, z_nd: Patches) -> Tensor:
-        return torch.from_numpy((np.asarray(z_nd, dtype=np.float32) - self.mean_d) / self.scale)
-
-
-def _fit_scaling(sample_nd: NDArray[np.float32]) -> _Scaling:
+def _fit_scaling(sample_nd: NDArray[np.float32]) -> tuple[NDArray[np.float32], float]:
+    """Return the mean, and the root of the variance on average over the dimensions."""
     mean_d = sample_nd.mean(axis=0, dtype=np.float64).astype(np.float32)
     scale = float(np.sqrt(np.mean((sample_nd - mean_d) ** 2, dtype=np.float64)))
     if not (math.isfinite(scale) and scale > 0):
         raise InvalidOption(
             "the patches are all equal, or contain NaN or infinite values: check the images"
         )
-    return _Scaling(mean_d, scale)
-
-
-_NAMES = ("enc", "enc_bias", "dec", "dec_bias")
+    return mean_d, scale
 
 
 class _TopK(torch.autograd.Function):  # type: ignore[misc] # torch is untyped here
@@ -310,7 +303,7 @@ def describe_run(
     return {
         "steps": trainer.steps,
         "dead_share": trainer.dead_share,
-        **measure_quality(sae, held_out).report(),
+        **measure_quality(sae, held_out),
         "recipe": asdict(trainer.recipe),
     }
 
