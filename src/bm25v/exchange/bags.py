@@ -1,35 +1,16 @@
 """Bags on their way between files and galleries, as values."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import VocabularyMismatch
-from bm25v.schema import Rule, check_values, number, text, whole
 from bm25v.store.local.file_state import FileState
 from bm25v.store.local.records import Meta
 from bm25v.vocabulary.bag import Bag, FullBag
-
-FORMAT = 1
-
-_LARGEST = 2**31 - 1
-_RULES: Mapping[str, Rule] = {
-    "vocabulary": text(),
-    "vocabulary_fingerprint": text(),
-    "backbone": text(),
-    "backbone_fingerprint": text(),
-    "n_words": whole(1, _LARGEST),
-    "k_post": whole(1, _LARGEST),
-    "k_full": whole(1, _LARGEST),
-    "n_patches": whole(1, 1 << 16),
-    "dense_dim": whole(1, _LARGEST),
-    "k1": number(0, 1e6),
-    "b": number(0, 1),
-}
 
 
 @dataclass(frozen=True)
@@ -56,13 +37,6 @@ class Batch(NamedTuple):
 
     images: list[ImageBags]
     failed: list[FailedImage]
-
-
-def parse_meta(values: Mapping[str, Any]) -> Meta:
-    """Return what bags were made with, from plain values; wrong ones raise `SchemaError`."""
-    check_values(values, _RULES)
-    own = {name: values[name] for name in _RULES}
-    return Meta(**{**own, "k1": float(own["k1"]), "b": float(own["b"])})
 
 
 def check_same_bags(own: Meta, other: Meta, name: str, other_name: str) -> None:

@@ -131,20 +131,17 @@ def _list_paths(inputs: Sequence[str], exclude: tuple[str, ...], report: IndexRe
     """Return the image files of folders and lists, absolute, each once, as they are indexed."""
     paths: dict[str, None] = {}
     for given in map(os.path.abspath, inputs):
-        if given.endswith(".txt"):
-            paths |= dict.fromkeys(_read_list(given))
-        else:
+        if not given.endswith(".txt"):
             require_images([given], exclude)
             paths |= dict.fromkeys(walk_files([given], exclude, report))
+            continue
+        try:
+            lines = Path(given).read_bytes().splitlines()
+        except OSError as error:
+            raise InvalidOption(f"{given}: {error.strerror}") from error
+        listed = (os.path.abspath(os.fsdecode(line)) for line in lines if line.strip())
+        paths |= dict.fromkeys(listed)
     return list(paths)
-
-
-def _read_list(path: str) -> list[str]:
-    try:
-        lines = Path(path).read_bytes().splitlines()
-    except OSError as error:
-        raise InvalidOption(f"{path}: {error.strerror}") from error
-    return [os.path.abspath(os.fsdecode(line)) for line in lines if line.strip()]
 
 
 def _locked(folder: Path) -> AbstractContextManager[object]:

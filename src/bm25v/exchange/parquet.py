@@ -9,7 +9,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import starmap
 from pathlib import Path
@@ -20,22 +20,17 @@ from numpy.typing import NDArray
 
 from bm25v.display import first_line, printable
 from bm25v.errors import BagFileError, MissingExtra
-from bm25v.exchange.bags import (
-    FORMAT,
-    Batch,
-    FailedImage,
-    ImageBags,
-    check_same_bags,
-    parse_meta,
-)
+from bm25v.exchange.bags import Batch, FailedImage, ImageBags, check_same_bags
 from bm25v.images import Metadata
-from bm25v.schema import SchemaError, parse_object
+from bm25v.schema import Rule, SchemaError, check_values, number, parse_object, text, whole
 from bm25v.store.local.file_state import FileState
 from bm25v.store.local.records import Meta
 from bm25v.vocabulary.bag import SCALE, Bag, FullBag, patch_bytes, word_bytes
 
 if TYPE_CHECKING:
     import pyarrow
+
+FORMAT = 1
 
 Row = ImageBags | FailedImage
 
@@ -45,6 +40,20 @@ _DICTIONARIES = ("words", "full_words", "full_levels", "full_patches")  # much s
 _BATCH_ROWS = 1024
 _ROW_GROUP = 16_384
 _HASH_BYTES = 16
+_LARGEST = 2**31 - 1
+_META: Mapping[str, Rule] = {
+    "vocabulary": text(),
+    "vocabulary_fingerprint": text(),
+    "backbone": text(),
+    "backbone_fingerprint": text(),
+    "n_words": whole(1, _LARGEST),
+    "k_post": whole(1, _LARGEST),
+    "k_full": whole(1, _LARGEST),
+    "n_patches": whole(1, 1 << 16),
+    "dense_dim": whole(1, _LARGEST),
+    "k1": number(0, 1e6),
+    "b": number(0, 1),
+}
 
 
 def part_name(number: int) -> str:
@@ -100,11 +109,11 @@ class BagFolder:
             self.n_rows += n_rows
 
     def batches(self) -> Iterator[Batch]:
-        for number in self.parts:
-            yield from self.read_part(number)
+        for part in self.parts:
+            yield from self.read_part(part)
 
-    def read_part(self, number: int) -> Iterator[Batch]:
-        path = self.parts[number]
+    def read_part(self, part: int) -> Iterator[Batch]:
+        path = self.parts[part]
         for rows in _read_rows(path):
             try:
                 yield _to_batch(rows, self.meta)
@@ -125,10 +134,10 @@ class BagFolder:
 
         The error is empty if the image could be read.
         """
-        for number, path in self.parts.items():
+        for part, path in self.parts.items():
             for rows in _read_rows(path, ["key", "key_bytes", "size", "mtime", "error"]):
                 for failed in _to_failed(rows):
-                    yield number, failed
+                    yield part, failed
 
 
 def require_pyarrow() -> None:
@@ -195,7 +204,9 @@ def _read_meta(path: Path) -> tuple[Meta, int]:
             raise BagFileError(
                 f"{path} has format {version}, this bm25v reads up to {FORMAT}: upgrade bm25v"
             )
-        meta = parse_meta(values)
+        check_values(values, _META)
+        given = {name: values[name] for name in _META}
+        meta = Meta(**given | {"k1": float(values["k1"]), "b": float(values["b"])})
         for field in _make_schema(meta):
             index = schema.get_field_index(field.name)
             if index < 0 or schema.field(index).type != field.type:
