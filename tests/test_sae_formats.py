@@ -332,6 +332,13 @@ def test_weights_that_cannot_be_used(tmp_path: Path) -> None:
         load(saelens(tmp_path, NEW, {**NAMED, "b_enc": numbers}))
 
 
+def test_weights_that_overflow_while_steps_are_folded_are_refused(tmp_path: Path) -> None:
+    settings = {**NEW, "rescale_acts_by_decoder_norm": True}
+    large = {**NAMED, "W_enc": W_ENC * np.float32(1e30), "W_dec": W_DEC * np.float32(1e30)}
+    with pytest.raises(VocabularyError, match="NaN or infinite values in its encoder"):
+        load(saelens(tmp_path, settings, large))
+
+
 @pytest.mark.parametrize("kept", [0, 1, 100, 3000])
 def test_damaged_files(tmp_path: Path, kept: int) -> None:
     files = [
