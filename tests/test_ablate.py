@@ -11,8 +11,9 @@ import pytest
 from bm25v.errors import InvalidOption
 from bm25v.research import ablate as ablation
 from bm25v.research import datasets
-from bm25v.research.ablate import AXES, Trial, TrialCache, TrialResult, ablate, plan_trials
-from bm25v.research.evaluate import evaluate, score_queries
+from bm25v.research.ablate import AXES, Trial, TrialResult, ablate, plan_trials
+from bm25v.research.evaluate import evaluate
+from bm25v.research.metrics import score_queries
 from bm25v.research.settings import ALL, RankingSettings
 from bm25v.research.systems import SystemRunner
 from bm25v.sae.model import SparseAutoEncoder
@@ -114,38 +115,34 @@ def test_an_interrupted_ablation_continues(
     assert [trial.is_new for trial in result.trials] == [False, True, True]
 
 
-def test_other_labels_are_measured_again(
-    data: Path, cache: Path, toy: Vocabulary, tmp_path: Path
-) -> None:
+def test_other_labels_are_measured_again(tmp_path: Path, cache: Path, toy: Vocabulary) -> None:
     planned = plan_trials({"tf": ["none"]}, toy, RankingSettings())
-    split = tmp_path / "split.tsv"
+    data = save_classes(tmp_path / "data" / "train", "abc", 15).parent
+    (data / "test" / "a").mkdir(parents=True)
+    (data / "train" / "a" / "0.png").rename(data / "test" / "a" / "0.png")
 
-    def measure(label: str) -> TrialResult:
-        """Measure one query whose class has the given name in the gallery."""
-        names = [f"{label}/{number}.png" for number in (3, 6, 9)] + ["b/1.png", "c/2.png"]
-        split.write_text("".join(f"{name}\tgallery\n" for name in names) + "a/0.png\tquery")
-        return ablate(datasets.load("folder", data, split=split), planned, cache=cache).trials[0]
+    def measure() -> TrialResult:
+        return ablate(datasets.load("folder", data), planned, cache=cache).trials[0]
 
-    first = measure("a")
+    first = measure()
     assert first.metrics["bm25v"]["R@5"] == 1
-    (data / "d").mkdir()
-    for number in (3, 6, 9):
-        (data / "a" / f"{number}.png").rename(data / "d" / f"{number}.png")
-    second = measure("d")
+    (data / "train" / "a").rename(data / "train" / "aa")
+    second = measure()
     assert second.is_new
     assert second.metrics["bm25v"]["R@5"] == 0
 
 
-def test_incomplete_lines_of_the_cache_are_ignored(tmp_path: Path) -> None:
-    path = tmp_path / "cells.jsonl"
-    TrialCache(path).add("one", {"R@1": 0.5})
-    with path.open("ab") as file:
-        file.write(b'{"key": "two", "rec')
-    cells = TrialCache(path)
-    assert cells.get("two") is None
-    cells.add("three", {"R@1": 1.0})
-    assert TrialCache(path).get("one") == {"R@1": 0.5}
-    assert TrialCache(path).get("three") == {"R@1": 1.0}
+def test_a_damaged_file_of_the_cache_is_measured_again(
+    dataset: datasets.Dataset, cache: Path, toy: Vocabulary, ranked: list[str]
+) -> None:
+    planned = plan_trials({"b": ["0.5"]}, toy, RankingSettings())
+    first = ablate(dataset, planned, cache=cache)
+    for path in (cache / "trials").iterdir():
+        path.write_bytes(path.read_bytes()[:-40])
+    ranked.clear()
+    second = ablate(dataset, planned, cache=cache)
+    assert len(ranked) == 1 + 4
+    assert second.trials[0].metrics == first.trials[0].metrics
 
 
 def test_all_combinations_of_values_are_tried(toy: Vocabulary) -> None:

@@ -9,10 +9,10 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bm25v.errors import EvaluationError, InvalidOption
+from bm25v.errors import EvaluationError
 from bm25v.research import metrics, significance
 from bm25v.research.datasets import Item, PixelBox, RevisitedTruth
-from bm25v.research.metrics import Judgements, RevisitedScores, judge_rankings, judge_revisited
+from bm25v.research.metrics import Judgements, QueryMetrics, judge_rankings, judge_revisited
 
 GALLERY = ["cat", "cat", "dog", "dog", "emu"]
 
@@ -21,17 +21,16 @@ def recall(judged: Judgements, *ks: int) -> list[float]:
     return [float(metrics.recall_at(k, judged).mean()) for k in ks]
 
 
-def count_queries(scores: RevisitedScores) -> int:
-    return int((~np.isnan(scores.ap_q)).sum())
+def count_queries(scores: QueryMetrics, setup: str) -> int:
+    return int((~np.isnan(scores[f"mAP {setup}"])).sum())
 
 
-def mean_ap(scores: RevisitedScores) -> float:
-    return float(np.nanmean(scores.ap_q))
+def mean_ap(scores: QueryMetrics, setup: str) -> float:
+    return float(np.nanmean(scores[f"mAP {setup}"]))
 
 
-def mean_precision(scores: RevisitedScores) -> dict[int, float]:
-    means = np.nanmean(scores.precision_qk[~np.isnan(scores.ap_q)], axis=0)
-    return dict(zip(metrics.REVISITED_KS, means.tolist(), strict=True))
+def mean_precision(scores: QueryMetrics, setup: str) -> dict[int, float]:
+    return {k: float(np.nanmean(scores[f"mP@{k} {setup}"])) for k in metrics.REVISITED_KS}
 
 
 def test_recall_is_1_if_any_of_the_first_k_images_has_the_class() -> None:
@@ -77,13 +76,6 @@ def test_empty_rankings_and_galleries_find_nothing() -> None:
     assert metrics.average_precision(judge_rankings([[]], [], ["cat"])).tolist() == [0]
 
 
-def test_invalid_arguments_are_errors() -> None:
-    with pytest.raises(InvalidOption, match="1 rankings for 2 queries"):
-        judge_rankings([[0]], GALLERY, ["cat", "dog"])
-    with pytest.raises(InvalidOption, match="k = 0"):
-        metrics.recall_at(0, judge_rankings([[0]], GALLERY, ["cat"]))
-
-
 @given(
     labels=st.lists(st.sampled_from("abc"), min_size=1, max_size=12),
     seed=st.integers(0, 99),
@@ -127,46 +119,47 @@ def test_setups_differ_in_relevant_images_and_junk() -> None:
     query = make_query(easy=[0, 1], hard=[2], junk=[5])
     scores = judge_revisited([[5, 0, 9, 2, 1]], IMAGES, [query])
     # Easy, without 5 and 2: relevant, wrong, relevant
-    assert mean_ap(scores["easy"]) == pytest.approx(((1 + 1) / 2 + (1 / 2 + 2 / 3) / 2) / 2)
+    assert mean_ap(scores, "easy") == pytest.approx(((1 + 1) / 2 + (1 / 2 + 2 / 3) / 2) / 2)
     # Medium, without 5: relevant, wrong, relevant, relevant
     medium = (1 + 1) / 2 + (1 / 2 + 2 / 3) / 2 + (2 / 3 + 3 / 4) / 2
-    assert mean_ap(scores["medium"]) == pytest.approx(medium / 3)
+    assert mean_ap(scores, "medium") == pytest.approx(medium / 3)
     # Hard, without 5, 0 and 1: wrong, relevant
-    assert mean_ap(scores["hard"]) == pytest.approx((0 + 1 / 2) / 2)
+    assert mean_ap(scores, "hard") == pytest.approx((0 + 1 / 2) / 2)
 
 
 def test_precision_stops_at_the_last_relevant_image() -> None:
     query = make_query(easy=[0, 1], hard=[2], junk=[])
     scores = judge_revisited([[0, 9, 1, 8, 7, 2, 3, 4, 5, 6, 10, 11]], IMAGES, [query])
     # Easy: without 2 the last is third, so beyond that the depth is 3.
-    easy, medium = mean_precision(scores["easy"]), mean_precision(scores["medium"])
+    easy, medium = mean_precision(scores, "easy"), mean_precision(scores, "medium")
     assert easy == {1: 1, 5: pytest.approx(2 / 3), 10: pytest.approx(2 / 3)}
     assert medium == {1: 1, 5: 2 / 5, 10: 3 / 6}
 
 
 def test_relevant_images_behind_the_end_of_a_ranking_count_as_missed() -> None:
     query = make_query(easy=[0, 1], hard=[], junk=[])
-    scores = judge_revisited([[0]], IMAGES, [query])["easy"]
-    assert mean_ap(scores) == 0.5
-    assert mean_precision(scores) == {1: 1, 5: 1 / 5, 10: 1 / 10}
-    scores = judge_revisited([[]], IMAGES, [query])["easy"]
-    assert (mean_ap(scores), mean_precision(scores)) == (0, {1: 0, 5: 0, 10: 0})
+    scores = judge_revisited([[0]], IMAGES, [query])
+    assert mean_ap(scores, "easy") == 0.5
+    assert mean_precision(scores, "easy") == {1: 1, 5: 1 / 5, 10: 1 / 10}
+    scores = judge_revisited([[]], IMAGES, [query])
+    assert mean_ap(scores, "easy") == 0
+    assert mean_precision(scores, "easy") == {1: 0, 5: 0, 10: 0}
 
 
 def test_relevant_images_that_are_not_in_the_gallery_still_count() -> None:
     query = make_query(easy=[0, 99], hard=[], junk=[98])
-    assert mean_ap(judge_revisited([[0]], IMAGES, [query])["easy"]) == 0.5
+    assert mean_ap(judge_revisited([[0]], IMAGES, [query]), "easy") == 0.5
 
 
 def test_queries_without_relevant_images_are_left_out() -> None:
     queries = [make_query([0], [], []), make_query([], [1], [0])]
     scores = judge_revisited([[0, 1], [9, 1]], IMAGES, queries)
-    assert [count_queries(scores[setup]) for setup in metrics.SETUPS] == [1, 2, 1]
-    assert mean_ap(scores["easy"]) == 1
-    assert mean_ap(scores["hard"]) == 0.25
-    assert np.isnan(scores["easy"].ap_q[1])
-    empty = judge_revisited([[0]], IMAGES, [make_query([], [], [])])["medium"]
-    assert count_queries(empty) == 0
+    assert [count_queries(scores, setup) for setup in metrics.SETUPS] == [1, 2, 1]
+    assert mean_ap(scores, "easy") == 1
+    assert mean_ap(scores, "hard") == 0.25
+    assert np.isnan(scores["mAP easy"][1])
+    empty = judge_revisited([[0]], IMAGES, [make_query([], [], [])])
+    assert count_queries(empty, "medium") == 0
 
 
 @given(st.lists(st.sampled_from(["easy", "hard", "junk", "wrong"]), min_size=1, max_size=12))
@@ -181,11 +174,11 @@ def test_average_precision_is_the_area_under_the_curve(kinds: list[str]) -> None
     ):
         kept = [kind in relevant for kind in kinds if kind not in junk]
         if not any(kept):
-            assert count_queries(scores[setup]) == 0
+            assert count_queries(scores, setup) == 0
             continue
         recalls = [sum(kept[:n]) / sum(kept) for n in range(len(kept) + 1)]
         precisions = [1.0] + [sum(kept[:n]) / n for n in range(1, len(kept) + 1)]
-        assert mean_ap(scores[setup]) == pytest.approx(np.trapezoid(precisions, recalls))
+        assert mean_ap(scores, setup) == pytest.approx(np.trapezoid(precisions, recalls))
 
 
 def test_revisited_average_precision_differs_from_that_of_trec_eval() -> None:
@@ -200,8 +193,8 @@ def test_revisited_average_precision_differs_from_that_of_trec_eval() -> None:
 def test_intervals_contain_the_true_mean_in_95_percent_of_samples() -> None:
     rng = np.random.default_rng(0)
     covered = 0
-    for seed in range(200):
-        low_high = significance.confidence_interval(rng.random(150) < 0.7, samples=400, seed=seed)
+    for _ in range(200):
+        low_high = significance.confidence_interval(rng.random(150) < 0.7)
         covered += low_high.low <= 0.7 <= low_high.high
     assert 0.90 <= covered / 200 <= 0.99
 
@@ -214,7 +207,6 @@ def test_an_interval_of_many_queries_is_that_of_the_normal_distribution() -> Non
     assert interval.high - interval.mean == pytest.approx(error, rel=0.1)
     assert interval.mean - interval.low == pytest.approx(error, rel=0.1)
     assert significance.confidence_interval(values) == interval
-    assert significance.confidence_interval(values, seed=1) != interval
 
 
 def test_the_chunk_size_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,5 +253,3 @@ def test_a_large_difference_is_significant_and_noise_is_not() -> None:
     assert significance.compare(a + rng.normal(0.05, 0.1, 300), a).p == 1 / 10_001  # never 0
     assert significance.compare(a + rng.normal(0, 0.1, 300), a).p > 0.05
     assert significance.compare(a, a).p == 1
-    with pytest.raises(InvalidOption, match="300 and 2 queries cannot be paired"):
-        significance.compare(a, a[:2])

@@ -11,7 +11,7 @@ from bm25v.errors import InvalidOption
 from bm25v.research import datasets
 from bm25v.research.evaluate import EvaluationResult, evaluate
 from bm25v.research.features import extract_features
-from bm25v.research.settings import PRESETS
+from bm25v.research.settings import RankingSettings
 from bm25v.research.systems import SystemRunner, default_systems, resolve_systems
 from bm25v.vocabulary import Vocabulary
 from tests import test_cli
@@ -89,7 +89,7 @@ def result(
     return evaluate(
         datasets.load("folder", data),
         vocabulary,
-        settings=PRESETS["paper"],
+        settings=RankingSettings.paper(),
         systems=["bm25v", "two-stage"],
         cache=tmp_path_factory.mktemp("cache"),
     )
@@ -103,7 +103,7 @@ def bags_nw(
     features = extract_features(
         result.dataset, vocabulary, cache=tmp_path_factory.mktemp("features")
     )
-    runner = SystemRunner(features, vocabulary, PRESETS["paper"], depth=10)
+    runner = SystemRunner(features, vocabulary, RankingSettings.paper(), depth=10)
     v_nw = np.zeros((N, vocabulary.n_words))
     for v_w, words, tf in zip(v_nw, *runner.words.gallery, strict=True):
         v_w[words[tf > 0]] = tf[tf > 0]
@@ -137,7 +137,7 @@ def test_by_default_bags_are_those_of_a_gallery(
     result: EvaluationResult, vocabulary: Vocabulary, tmp_path: Path
 ) -> None:
     features = extract_features(result.dataset, vocabulary, cache=tmp_path)
-    runner = SystemRunner(features, vocabulary, PRESETS["default"], depth=10)
+    runner = SystemRunner(features, vocabulary, RankingSettings(), depth=10)
     for row, item in enumerate(result.dataset.gallery[:20]):
         bag = vocabulary.bag(item.path)
         words, tf = runner.words.gallery.row(row)
@@ -168,7 +168,7 @@ def test_the_second_stage_orders_200_candidates_by_cosine(
 
 
 def test_there_are_no_full_bags(in_shell: Run, data: Path, tmp_path: Path) -> None:
-    settings = PRESETS["paper"]
+    settings = RankingSettings.paper()
     assert not {"words", "hybrid"} & {*default_systems(settings)}
     with pytest.raises(InvalidOption, match="hybrid orders by full bags"):
         resolve_systems(["hybrid"], settings)

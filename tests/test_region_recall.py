@@ -8,9 +8,8 @@ import pytest
 from PIL import Image
 
 from bm25v.errors import EvaluationError
-from bm25v.gallery import Gallery
-from bm25v.research.datasets.dataset import Item
-from bm25v.research.tasks import draw_class_pairs, join_side_by_side, search_pairs
+from bm25v.research.datasets import Item, load
+from bm25v.research.tasks import draw_class_pairs, join_side_by_side, measure_region_recall
 from tests import test_cli
 from tests.conftest import make_image
 from tests.test_cli import Run
@@ -44,13 +43,8 @@ def test_regions_surround_the_joined_images() -> None:
 
 def test_a_region_finds_its_class_where_the_joined_image_does_not(tmp_path: Path) -> None:
     """The classes are very different: a region sees one of them, the joined image a mixture."""
-    folder = two_classes(tmp_path / "photos")
-    items = [Item(path, path.parent.name) for path in sorted(folder.glob("*/*.png"))]
-    pairs = draw_class_pairs(items, 4)
-    drawn = {item.path for pair in pairs for item in pair}
-    with Gallery.create(tmp_path / "g", vocabulary="toy") as gallery:
-        gallery.add([item.path for item in items if item.path not in drawn])
-        recall = search_pairs(gallery, pairs, lambda path: Path(path).parent.name, k=1)
+    dataset = load("folder", two_classes(tmp_path / "photos"))
+    recall = measure_region_recall(dataset, vocabulary="toy", pairs=4, k=1)
     assert (recall.pairs, recall.k, recall.mode) == (4, 1, "hybrid")
     assert recall.box.mean == 1
     assert recall.whole.mean <= 0.5, "one hit has one class"

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -127,10 +128,12 @@ def test_landmarks_have_figures_of_their_own(measured: Report, tmp_path: Path) -
 def test_the_command_writes_a_report_for_a_split_and_settings(
     run: Run, data: Path, tmp_path: Path
 ) -> None:
-    split = tmp_path / "my split.tsv"
-    names = sorted(str(path.relative_to(data)) for path in data.rglob("[0-7].png"))
-    split.write_text("".join(f"{one}\t{'query' if '0' in one else 'gallery'}\n" for one in names))
-    options = ("--data", data, "--vocabulary", "toy", "--split", split, "--set", "k_query=24")
+    parted = tmp_path / "my pets"
+    for path in sorted(data.rglob("[0-7].png")):
+        part = "test" if path.name == "0.png" else "train"
+        (parted / part / path.parent.name).mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, parted / part / path.parent.name)
+    options = ("--data", parted, "--vocabulary", "toy", "--set", "k_query=24")
     cache = ("--cache", tmp_path / "cache")
     code, out, _ = run("evaluate", "report", *options, *cache, "-o", tmp_path / "r")
     assert code == 0
@@ -140,7 +143,7 @@ def test_the_command_writes_a_report_for_a_split_and_settings(
     assert printed == json.loads((tmp_path / "r" / "report.json").read_text())
     assert (printed["queries"], printed["gallery"]) == (3, 21)
     assert printed["cost"][0]["image_words"] <= 16 < printed["cost"][0]["query_words"] <= 24
-    end = f"--data '{data}' --split '{split}' --vocabulary toy --set k_query=24"
+    end = f"--data '{parted}' --vocabulary toy --set k_query=24"
     assert printed["commands"][:3] == [
         f"bm25v evaluate folder {end}",
         f"bm25v evaluate report {end}",

@@ -23,7 +23,7 @@ def make_dataset(gallery_labels: str, query_labels: str = "") -> Dataset:
         Item(ROOT / label / f"{row} %20.jpg", label) for row, label in enumerate(gallery_labels)
     ]
     queries = [Item(ROOT / "q" / f"{row}.jpg", label) for row, label in enumerate(query_labels)]
-    return Dataset("folder", ROOT, "", gallery, queries or gallery, not query_labels)
+    return Dataset("folder", ROOT, "", gallery, queries or gallery)
 
 
 def write_and_read(
@@ -67,7 +67,7 @@ def test_ir_measures_computes_our_metrics(tmp_path: Path, query_labels: str) -> 
 def test_names_with_white_space_and_bytes_that_are_no_text_are_written(tmp_path: Path) -> None:
     odd = "a b\t\u00a0%41é\udcff.jpg"
     gallery = [Item(ROOT / odd, "cat"), Item(ROOT / "plain.jpg", "cat")]
-    dataset = Dataset("folder", ROOT, "", gallery, gallery, True)
+    dataset = Dataset("folder", ROOT, "", gallery, gallery)
     rankings = [
         Ranked(np.array([0, 1]), np.array([4.0, 3.5])),
         Ranked(np.array([0]), np.array([-1.0])),

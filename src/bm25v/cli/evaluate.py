@@ -1,7 +1,7 @@
 """`bm25v evaluate`, and its subcommands that compare settings: ablate and report."""
 
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from bm25v.research.datasets import Dataset
     from bm25v.research.settings import RankingSettings
 
-    LoadDataset = Callable[[], Dataset]
-
 cache_option = click.option(
     "--cache", type=FOLDER, help="Keep features in this folder  [default: the user's cache folder]"
 )
@@ -37,13 +35,10 @@ def data_option(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., 
 
 
 _data_option = data_option("The data set's folder, or the folder that holds it.")
-_split_option = click.option(
-    "--split", type=ANY_PATH, help='For "folder": a file with lines "path<TAB>gallery|query".'
-)
 
 
 def dataset_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command --data, --dataset and --split; it gets a function that loads the data set."""
+    """Give a command --data and --dataset; it gets the `dataset`."""
 
     @_data_option
     @click.option(
@@ -53,12 +48,11 @@ def dataset_options(function: Callable[..., None]) -> Callable[..., None]:
         show_default=True,
         help="Which data set is in --data.",
     )
-    @_split_option
     @wraps(function)
-    def command(*, data: Path, name: str, split: Path | None, **values: Any) -> None:
+    def command(*, data: Path, name: str, **values: Any) -> None:
         from bm25v.research import datasets
 
-        function(load_dataset=partial(datasets.load, name, data, split=split), **values)
+        function(dataset=datasets.load(name, data), **values)
 
     return command
 
@@ -77,9 +71,9 @@ def _settings_options(function: Callable[..., None]) -> Callable[..., None]:
     )
     @wraps(function)
     def command(*, preset: str, changes: tuple[str, ...], **values: Any) -> None:
-        from bm25v.research.settings import PRESETS
+        from bm25v.research.settings import RankingSettings
 
-        settings = PRESETS[preset]
+        settings = RankingSettings.paper() if preset == "paper" else RankingSettings()
         for change in changes:
             name, equals, value = change.partition("=")
             if not equals:
@@ -125,7 +119,6 @@ class _Evaluate(click.Command):
 @click.command("evaluate", cls=_Evaluate)
 @click.argument("name", metavar="[DATASET]", default="folder")
 @_data_option
-@_split_option
 @click.option("--systems", help="Some of them, separated by commas  [default: all]")
 @vocabulary_option
 @dense_option
@@ -139,7 +132,6 @@ class _Evaluate(click.Command):
 def evaluate(
     name: str,
     data: Path,
-    split: Path | None,
     systems: str | None,
     vocabulary: str,
     dense: str | None,
@@ -155,7 +147,8 @@ def evaluate(
 
     DATASET is cub200, cars196, aircraft, pets, flowers102, dtd, food101, roxford5k or rparis6k, in
     the layout of its authors, or "folder": any folder of class folders, where each image is a query
-    for the others of its class. Features are kept, so only the first run takes long.
+    for the others of its class, or those in test/ for those in train/. Features are kept, so only
+    the first run takes long.
     """
     from bm25v.cli.progress import progress_bar
     from bm25v.research import datasets, tables, trec
@@ -165,7 +158,7 @@ def evaluate(
 
     names = default_systems(settings) if systems is None else split_list(systems)
     chosen = resolve_systems(names, settings)
-    dataset = datasets.load(name, data, split=split)
+    dataset = datasets.load(name, data)
     with progress_bar() as progress:
         result = evaluate(
             dataset,
@@ -216,7 +209,7 @@ def evaluate(
 @json_option
 def ablate(
     axes: tuple[str, ...],
-    load_dataset: "LoadDataset",
+    dataset: "Dataset",
     values: tuple[str, ...],
     vocabulary: str,
     vocabularies: tuple[str, ...],
@@ -233,7 +226,7 @@ def ablate(
     --vocabularies. Finished measurements are kept and not repeated.
     """
     from bm25v.cli.progress import progress_bar
-    from bm25v.research import plots, tables
+    from bm25v.research import plots
     from bm25v.research.ablate import ablate, plan_trials
     from bm25v.vocabulary import Vocabulary
 
@@ -253,7 +246,7 @@ def ablate(
         plots.check_path(output)  # before hours of work
         plots.ablation_values([trial.values for trial in trials])
     with progress_bar() as progress:
-        result = ablate(load_dataset(), trials, cache=cache, progress=progress)
+        result = ablate(dataset, trials, cache=cache, progress=progress)
     print_notes(result.dataset.problems)
     known = sum(not trial.is_new for trial in result.trials)
     if known:
@@ -262,7 +255,7 @@ def ablate(
         plots.draw_ablation(result, output)
 
     def print_result() -> None:
-        header, rows = tables.ablation_table(result)
+        header, rows = result.table()
         # A wide table is split, and each part repeats its first column only.
         n = len(result.axes)
         columns, *lines = ([", ".join(filter(None, row[:n])), *row[n:]] for row in (header, *rows))
@@ -286,7 +279,7 @@ def ablate(
 @cache_option
 @json_option
 def report(
-    load_dataset: "LoadDataset",
+    dataset: "Dataset",
     output: Path,
     vocabulary: str,
     settings: "RankingSettings",
@@ -302,7 +295,7 @@ def report(
     plots.check_path(output / "zipf.png")  # before hours of work
     with progress_bar() as progress:
         result = report.measure_report(
-            load_dataset(),
+            dataset,
             Vocabulary.load(vocabulary),
             settings=settings,
             cache=cache,

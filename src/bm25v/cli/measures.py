@@ -1,7 +1,6 @@
 """`bm25v evaluate zipf`, `cost`, `regions`, `text`, `no-match` and `faithfulness`."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +29,9 @@ from bm25v.cli.printing import (
 from bm25v.display import count, display_path
 
 if TYPE_CHECKING:
-    from bm25v.cli.evaluate import LoadDataset
+    from bm25v.research.datasets import Dataset
     from bm25v.research.significance import Interval
     from bm25v.search import Mode
-    from bm25v.store.local.store import GalleryInfo
 
 _PAPER_ZIPF = (
     "the paper's seven sets: α 1.20 to 2.32, R² .917 to .973, head 0.25 to 1.83%, "
@@ -67,11 +65,13 @@ def zipf(paths: tuple[Path, ...], output: Path | None, as_json: bool) -> None:
     shares of the active words: those in at least one image.
     """
     from bm25v.research import plots
-    from bm25v.research.zipf import read_frequencies, short_names
+    from bm25v.research.zipf import read_frequencies
 
     paths = tuple(dict.fromkeys(paths))
     galleries = [read_frequencies(path) for path in paths]
-    fits = dict(zip(short_names(paths), (g.fit_zipf() for g in galleries), strict=True))
+    is_distinct = len({path.stem for path in paths}) == len(paths)
+    names = [path.stem if is_distinct else str(path) for path in paths]
+    fits = dict(zip(names, (gallery.fit_zipf() for gallery in galleries), strict=True))
     if output and len(fits) == 1:
         ((name, fit),) = fits.items()
         plots.draw_zipf(fit, f"Images per word: {name}", output)
@@ -117,17 +117,32 @@ def cost(gallery_path: Path, sizes: tuple[int, ...], output: Path | None, as_jso
     paper's formula, in which all active words are equally frequent; "counted" is what the queries
     really read.
     """
-    from bm25v.research import cost, plots, tables, zipf
+    from bm25v.research import cost, plots, zipf
 
     gallery = zipf.read_frequencies(gallery_path)
-    usage = cost.count_usage(gallery.df_v, gallery.info.n_images)
-    full_bags = cost.count_full_usage(gallery.full_rows, gallery.df_v)
-    usage = replace(usage, full_bags=full_bags)
+    info, df_v = gallery.info, gallery.df_v
+    full_usage = cost.count_full_usage(gallery.full_rows, df_v)
+    usage = cost.count_usage(df_v, info.n_images, full_bags=full_usage)
     usages = [usage, *(usage.project(size) for size in sizes)]
-    growth = cost.measure_growth(gallery.df_v, gallery.info.n_images)
+    growth = cost.measure_growth(df_v, info.n_images)
     if output:
-        name = zipf.short_names([gallery_path])[0]
-        plots.draw_growth(growth, f"Words in use as the gallery grows: {name}", output)
+        title = f"Words in use as the gallery grows: {gallery_path.stem}"
+        plots.draw_growth(growth, title, output)
+
+    def to_dict() -> dict[str, Any]:
+        return {
+            "gallery": info.path,
+            "words": info.words,
+            "dim": gallery.dim,
+            "bytes_on_disk": {
+                "bags": info.bag_bytes_per_image,
+                "full_bags": info.full_bag_bytes_per_image,
+                "dense": info.dense_bytes_per_image,
+                "catalogue": info.catalog_bytes_per_image,
+            },
+            "sizes": [usage.to_dict(gallery.dim) for usage in usages],
+            "growth": growth._asdict(),
+        }
 
     def print_costs() -> None:
         for each in usages:
@@ -137,35 +152,25 @@ def cost(gallery_path: Path, sizes: tuple[int, ...], output: Path | None, as_jso
             is_own = each is usage
             title = f"{size} active" if is_own else f"projected: {size} expected to be active"
             echo_wrapped(title, style="bold")
-            print_grid(*tables.cost_rows(each, gallery.dim))
+            print_grid(*each.table(gallery.dim))
             echo()
         rows = [[f"{n:,.0f}" for n in row] for row in zip(*growth[1:], strict=True)]
         print_table(make_columns(("images", "words in use", "if equally frequent"), rows))
         echo()
-        _print_disk(gallery.info)
+        bag, full_bag = info.bag_bytes_per_image, info.full_bag_bytes_per_image
+        dense = info.dense_bytes_per_image
+        echo_wrapped(
+            f"bm25v stores {bag + full_bag + dense:,.0f} bytes per image on disk: {bag:,.0f} for "
+            f"the bag, {full_bag:,.0f} for the full bag and {dense:,.0f} for the dense vector"
+        )
+        if info.removed_rows:
+            removed = count(info.removed_rows, "removed image")
+            echo_wrapped(f"this includes {removed}: run bm25v compact")
+        echo_wrapped(_COST_NOTE, style="dim")
         if output:
             echo(f"{display_path(str(output))}: words in use as the gallery grows")
 
-    costs = cost.describe_costs(gallery.info, usages, gallery.dim, growth)
-    emit(costs, as_json, print_costs)
-
-
-def _print_disk(info: "GalleryInfo") -> None:
-    parts = {
-        "for the bag": info.bag_bytes_per_image,
-        "for the full bag": info.full_bag_bytes_per_image,
-        "for the dense vector": info.dense_bytes_per_image,
-    }
-    listed = [f"{size:,.0f} {purpose}" for purpose, size in parts.items() if size]
-    echo_wrapped(
-        f"bm25v stores {sum(parts.values()):,.0f} bytes per image on disk: "
-        f"{', '.join(listed[:-1])} and {listed[-1]}"
-    )
-    if info.removed_rows:
-        echo_wrapped(
-            f"this includes {count(info.removed_rows, 'removed image')}: run bm25v compact"
-        )
-    echo_wrapped(_COST_NOTE, style="dim")
+    emit(to_dict, as_json, print_costs)
 
 
 @click.command("regions")
@@ -175,7 +180,7 @@ def _print_disk(info: "GalleryInfo") -> None:
 @vocabulary_option
 @json_option
 def regions(
-    load_dataset: "LoadDataset", pairs: int, mode: "Mode | None", vocabulary: str, as_json: bool
+    dataset: "Dataset", pairs: int, mode: "Mode | None", vocabulary: str, as_json: bool
 ) -> None:
     """Measure whether a box finds what is in it.
 
@@ -186,7 +191,6 @@ def regions(
     from bm25v.cli.progress import progress_bar
     from bm25v.research.tasks import measure_region_recall
 
-    dataset = load_dataset()
     print_notes(dataset.problems)
     with progress_bar() as progress:
         result = measure_region_recall(
@@ -298,7 +302,7 @@ def text(data: Path, vocabulary: str, as_json: bool) -> None:
 @json_option
 @cache_option
 def faithfulness(
-    load_dataset: "LoadDataset",
+    dataset: "Dataset",
     pairs: int,
     masks: tuple[str, ...],
     vocabulary: str,
@@ -323,7 +327,7 @@ def faithfulness(
         plots.check_path(output)  # before minutes of work
     with progress_bar() as progress:
         result = measure_faithfulness(
-            load_dataset(),
+            dataset,
             Vocabulary.load(vocabulary),
             pairs=pairs,
             masks=tuple(mask for mask in faithfulness_results.MASKS if mask in masks),

@@ -7,7 +7,6 @@ continues where it stopped.
 import hashlib
 import itertools
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,18 +15,20 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from bm25v import __version__
-from bm25v.errors import EvaluationError, InvalidOption
-from bm25v.files import make_folder
+from bm25v.errors import InvalidOption
 from bm25v.progress import Progress, no_progress
 from bm25v.research import settings as choices
 from bm25v.research.datasets import Dataset
-from bm25v.research.evaluate import ranking_depth, score_queries
 from bm25v.research.features import DatasetFeatures, extract_features
+from bm25v.research.metrics import ranking_depth, score_queries
 from bm25v.research.settings import RankingSettings
 from bm25v.research.systems import FULL_BAG_SYSTEMS, SystemRunner, resolve_systems
+from bm25v.research.tables import Cells, format_share
+from bm25v.training.feature_store import Arrays, load_or_compute
 from bm25v.vocabulary import Vocabulary
 
-_FORMAT = 3
+_METRICS = ("R@1", "R@100", "mAP")  # of a table
+_METRICS_OF_BM25V = ("R@1", "R@10", "R@100", "R@200", "mAP")
 _BY_INDEX = ("bm25v", "two-stage")  # by the words of the index
 _ALL_SYSTEMS = _BY_INDEX + FULL_BAG_SYSTEMS
 
@@ -93,6 +94,24 @@ class AblationResult:
             "dense": self.dense,
             "trials": [trial.to_dict() for trial in self.trials],
         }
+
+    def table(self) -> Cells:
+        """Return the trials below a row for dense vectors."""
+        columns = [
+            (system, metric)
+            for system, metrics in self.trials[0].metrics.items()
+            for metric in metrics
+            if "R@1" not in metrics
+            or metric in (_METRICS_OF_BM25V if system == "bm25v" else _METRICS)
+        ]
+        names = [f"{system} {metric}" for system, metric in columns]
+        dense = [format_share(self.dense[metric]) for _, metric in columns]
+        rows = [["dense", *[""] * (len(self.axes) + 1), *dense]]
+        for trial in self.trials:
+            metrics = [format_share(trial.metrics[system][metric]) for system, metric in columns]
+            sizes = [f"{trial.words:.1f}", f"{trial.postings:,.0f}"]
+            rows.append([*trial.values.values(), *sizes, *metrics])
+        return [*self.axes, "words per image", "postings", *names], rows
 
 
 def plan_trials(
@@ -197,47 +216,43 @@ def ablate(
                 dataset, trial.vocabulary, cache=cache, progress=progress
             )
     first = next(iter(features_by_backbone.values()))
-    trial_cache = TrialCache(first.cache / "cells.jsonl")
-    dense_trial = Trial({}, trials[0].vocabulary, RankingSettings())
-    dense = _measure(trial_cache, first, dense_trial, ["dense"], progress)
+    dense = _measure(first, Trial({}, trials[0].vocabulary, RankingSettings()), ["dense"], progress)
     results = []
     for done, trial in enumerate(trials):
         progress(" ".join(trial.values.values()), done, len(trials))
         features = features_by_backbone[trial.vocabulary.features_fingerprint]
-        results.append(_measure(trial_cache, features, trial, systems, progress))
+        results.append(_measure(features, trial, systems, progress))
     return AblationResult(first.dataset, axes, dense.metrics["dense"], results)
 
 
 def _measure(
-    cache: "TrialCache",
-    features: DatasetFeatures,
-    trial: Trial,
-    systems: Sequence[str],
-    progress: Progress,
+    features: DatasetFeatures, trial: Trial, systems: Sequence[str], progress: Progress
 ) -> TrialResult:
-    key = _trial_key(features, trial, systems)
-    record = cache.get(key)
-    is_new = record is None
-    if record is None:
+    def compute() -> Arrays:
         depth = ranking_depth(features.dataset)
         runner = SystemRunner(
             features, trial.vocabulary, trial.settings, depth=depth, progress=progress
         )
-        figures = {}
-        for system in systems:
-            (name,) = resolve_systems([system], trial.settings)
-            scores = score_queries(features, runner.run(name).rankings)
-            figures[system] = {
-                metric: float(np.nanmean(values_q)) for metric, values_q in scores.metrics.items()
-            }
-        is_dense = systems == ["dense"]
-        record = {
-            "figures": figures,
-            "words": 0.0 if is_dense else runner.words.words_per_image,
-            "postings": 0.0 if is_dense else runner.words.postings_per_query,
-        }
-        cache.add(key, record)
-    return TrialResult(trial.values, record["figures"], record["words"], record["postings"], is_new)
+        means_sm = []
+        for name in systems:
+            (system,) = resolve_systems([name], trial.settings)
+            metrics = score_queries(features.dataset, runner.run(system).rankings)
+            means_sm.append([np.nanmean(values_q) for values_q in metrics.values()])
+        sizes = [0.0, 0.0]
+        if systems != ["dense"]:
+            sizes = [runner.words.words_per_image, runner.words.postings_per_query]
+        names = np.array(list(metrics))
+        return {"names": names, "means": np.array(means_sm), "sizes": np.array(sizes)}
+
+    path = features.cache / "trials" / f"{_trial_key(features, trial, systems)}.npz"
+    is_new = not path.exists()
+    arrays = load_or_compute(path, ("names", "means", "sizes"), compute)
+    names, (words, postings) = arrays["names"].tolist(), arrays["sizes"].tolist()
+    metrics = {
+        system: dict(zip(names, means_m, strict=True))
+        for system, means_m in zip(systems, arrays["means"].tolist(), strict=True)
+    }
+    return TrialResult(trial.values, metrics, words, postings, is_new)
 
 
 def _trial_key(features: DatasetFeatures, trial: Trial, systems: Sequence[str]) -> str:
@@ -248,61 +263,13 @@ def _trial_key(features: DatasetFeatures, trial: Trial, systems: Sequence[str]) 
         for index, row, query in zip(indices, own_rows, dataset.queries, strict=True)
     ]
     facts = {
-        "format": _FORMAT,
         "version": __version__,
         "features": features.key,
         "gallery": features.gallery_index_n.tolist(),
         "labels": [item.label for item in dataset.gallery],
         "queries": queries,
         "vocabulary": trial.vocabulary.fingerprint,
-        "settings": {
-            **vars(trial.settings),
-            "k_post": trial.settings.k_post or trial.vocabulary.k_post,
-            "k_full": trial.settings.k_full or trial.vocabulary.full_bag_words,
-        },
+        "settings": {**vars(trial.settings), **trial.settings.bag_sizes(trial.vocabulary)},
         "systems": list(systems),
     }
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
-
-
-class TrialCache:
-    """Measured trials by key, one JSON line each; incomplete lines, as after a crash, are ignored.
-
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "cells.jsonl"
-    >>> TrialCache(path).add("k1", {"R@1": 0.5})
-    >>> TrialCache(path).get("k1"), TrialCache(path).get("k2")
-    ({'R@1': 0.5}, None)
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._records: dict[str, dict[str, Any]] = {}
-        content = path.read_bytes() if path.is_file() else b""
-        self._ends_incomplete = bool(content) and not content.endswith(b"\n")
-        for line in content.split(b"\n"):
-            try:
-                entry = json.loads(line)
-                self._records[entry["key"]] = entry["record"]
-            except (ValueError, TypeError, KeyError):
-                continue
-
-    def get(self, key: str) -> dict[str, Any] | None:
-        return self._records.get(key)
-
-    def add(self, key: str, record: dict[str, Any]) -> None:
-        """Append a record: one synced write at the end of the file."""
-        line = json.dumps({"key": key, "record": record}).encode() + b"\n"
-        try:
-            make_folder(self._path.parent)
-            with self._path.open("ab") as file:
-                file.write(b"\n" + line if self._ends_incomplete else line)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise EvaluationError(
-                f"{self._path} cannot be written ({error.strerror}): "
-                "choose another folder with --cache"
-            ) from error
-        self._ends_incomplete = False
-        self._records[key] = record

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from bm25v.errors import EvaluationError
 from bm25v.index.bm25 import WeightedWords
+from bm25v.research.tables import Cells
 from bm25v.search.encode import FIRST_WORDS
 from bm25v.search.scoring import MODES
 from bm25v.store.local.rows import RowArray
-from bm25v.store.local.store import GalleryInfo
 from bm25v.vocabulary.bag import Bag
 
 # The paper's settings of the systems that it compares with.
@@ -49,15 +49,11 @@ class WordUsage:
     postings: float  # postings that one query reads
     full_bags: FullBagUsage | None = None  # None if the gallery has none
 
-    @property
-    def expected_postings(self) -> float:
-        """How many postings a query reads if all active words are equally frequent.
+    def expect_postings(self, query_words: float) -> float:
+        """Return how many postings a query reads if all active words are equally frequent.
 
         Real queries read more, because frequent words occur in more queries than rare ones.
         """
-        return self.expect_postings(self.query_words)
-
-    def expect_postings(self, query_words: float) -> float:
         return query_words * self.image_words * self.n_images / self.active
 
     def project(self, images: int) -> "WordUsage":
@@ -77,10 +73,24 @@ class WordUsage:
         """Return the numbers, and the costs of all systems with dense vectors of a width."""
         return {
             **vars(self),
-            "expected_postings": self.expected_postings,
+            "expected_postings": self.expect_postings(self.query_words),
             "full_bags": None if self.full_bags is None else self.full_bags._asdict(),
             "systems": [system._asdict() for system in cost_table(self, dim=dim)],
         }
+
+    def table(self, dim: int) -> Cells:
+        header = ["system", "bytes per vector", "compression", "operations, expected", "counted"]
+        rows = [
+            [
+                system.system,
+                f"{system.bytes_per_image:,.0f}",
+                f"{system.compression:.1f}×",
+                f"{system.operations:,.0f}",
+                "" if system.counted is None else f"{system.counted:,.0f}",
+            ]
+            for system in cost_table(self, dim=dim)
+        ]
+        return header, rows
 
 
 class SystemCost(NamedTuple):
@@ -99,7 +109,10 @@ class Growth(NamedTuple):
 
 
 def count_usage(
-    df_v: NDArray[np.integer], images: int, queries: Sequence[Bag | WeightedWords] | None = None
+    df_v: NDArray[np.integer],
+    images: int,
+    queries: Sequence[Bag | WeightedWords] | None = None,
+    full_bags: FullBagUsage | None = None,
 ) -> WordUsage:
     """Count how a gallery and its queries use words; by default each image is a query.
 
@@ -117,7 +130,7 @@ def count_usage(
     else:
         query_words = float(np.mean([len(query.words) for query in queries]))
         postings = float(np.mean([df_v[query.words].sum() for query in queries]))
-    return WordUsage(images, len(df_v), active, image_words, query_words, postings)
+    return WordUsage(images, len(df_v), active, image_words, query_words, postings, full_bags)
 
 
 def count_full_usage(
@@ -146,7 +159,7 @@ def count_full_usage(
     )
 
 
-def cost_table(usage: WordUsage, *, dim: int, entry_bytes: int = ENTRY_BYTES) -> list[SystemCost]:
+def cost_table(usage: WordUsage, *, dim: int) -> list[SystemCost]:
     """Return the paper's table, with dense vectors in float32; bm25v's own entries take 4 bytes.
 
     With full bags, two rows follow: searches by words and hybrid ones. Full bags have the bytes
@@ -154,8 +167,8 @@ def cost_table(usage: WordUsage, *, dim: int, entry_bytes: int = ENTRY_BYTES) ->
     the query had them too.
     """
     dense = 4.0 * dim
-    sparse = entry_bytes * usage.image_words
-    expected = POSTING_OPERATIONS * usage.expected_postings
+    sparse = ENTRY_BYTES * usage.image_words
+    expected = POSTING_OPERATIONS * usage.expect_postings(usage.query_words)
     counted = POSTING_OPERATIONS * usage.postings
     rerank = CANDIDATES * dim
     probed = IVF_PROBES / IVF_LISTS * PQ_PARTS * usage.n_images
@@ -182,24 +195,6 @@ def cost_table(usage: WordUsage, *, dim: int, entry_bytes: int = ENTRY_BYTES) ->
         rows.append(row("Words", size, expected + by_words, counted + by_words))
         rows.append(row("Hybrid", dense + size, expected + by_both, counted + by_both))
     return rows
-
-
-def describe_costs(
-    info: GalleryInfo, usages: Sequence[WordUsage], dim: int, growth: Growth
-) -> dict[str, Any]:
-    return {
-        "gallery": info.path,
-        "words": info.words,
-        "dim": dim,
-        "bytes_on_disk": {
-            "bags": info.bag_bytes_per_image,
-            "full_bags": info.full_bag_bytes_per_image,
-            "dense": info.dense_bytes_per_image,
-            "catalogue": info.catalog_bytes_per_image,
-        },
-        "sizes": [usage.to_dict(dim) for usage in usages],
-        "growth": growth._asdict(),
-    }
 
 
 def expected_active_words(

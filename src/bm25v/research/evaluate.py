@@ -5,10 +5,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bm25v.errors import EvaluationError
 from bm25v.files import replace_file
@@ -18,29 +17,14 @@ from bm25v.research import tables
 from bm25v.research.datasets import Dataset
 from bm25v.research.datasets import load as load_dataset
 from bm25v.research.features import DatasetFeatures, extract_features
-from bm25v.research.metrics import (
-    RECALL_KS,
-    REVISITED_KS,
-    Judgements,
-    average_precision,
-    judge_rankings,
-    judge_revisited,
-    recall_at,
-)
+from bm25v.research.metrics import RECALL_KS, QueryMetrics, ranking_depth, score_queries
 from bm25v.research.settings import RankingSettings
 from bm25v.research.significance import Comparison, Interval, compare, confidence_intervals
 from bm25v.research.systems import SystemRunner, default_systems, resolve_systems
 from bm25v.research.systems.vectors import MIN_PQ_VECTORS
 from bm25v.vocabulary import DEFAULT, Vocabulary
 
-DEPTH = max(RECALL_KS)
-
-
-class QueryScores(NamedTuple):
-    """The metrics of each query; NaN where a query does not count."""
-
-    metrics: dict[str, NDArray[np.float64]]
-    unanswerable: int
+_UNDEFINED = Interval(math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True)
@@ -69,12 +53,16 @@ class EvaluationResult:
     problems: list[str]
     vocabulary: dict[str, Any]
     settings: RankingSettings
-    unanswerable: int  # queries without a relevant image in the gallery; they count as missed
     systems: dict[str, SystemResult]
 
     @property
     def name(self) -> str:
         return self.dataset.title
+
+    @property
+    def unanswerable(self) -> int:
+        """How many queries have no relevant image in the gallery; they count as missed."""
+        return len(self.dataset.unanswerable)
 
     @property
     def metrics(self) -> list[str]:
@@ -141,18 +129,17 @@ def evaluate(
         problems.append(f"{reason}, and is left out")
     depth = ranking_depth(features.dataset)
     runner = SystemRunner(features, vocabulary, settings, depth=depth, progress=progress)
-    outputs = {}
+    outputs, scores = {}, {}
     for done, name in enumerate(names):
         progress(name, done, len(names))
         outputs[name] = runner.run(name)
-    scores = {name: score_queries(features, output.rankings) for name, output in outputs.items()}
+        scores[name] = score_queries(features.dataset, outputs[name].rankings)
     intervals = _intervals(scores)
     return EvaluationResult(
         dataset=features.dataset,
         problems=problems,
         vocabulary=describe_vocabulary(vocabulary, settings),
         settings=settings,
-        unanswerable=next(iter(scores.values())).unanswerable,
         systems={
             name: SystemResult(
                 description=output.description,
@@ -166,82 +153,43 @@ def evaluate(
     )
 
 
-def ranking_depth(dataset: Dataset) -> int:
-    """Return how many images per query are judged: all of them in the revisited protocol."""
-    return len(dataset.gallery) if dataset.is_revisited else DEPTH
-
-
-def score_queries(features: DatasetFeatures, rankings: Sequence[Ranked]) -> QueryScores:
-    dataset = features.dataset
-    rows = [ranked.rows for ranked in rankings]
-    if dataset.is_revisited:
-        return _score_revisited(dataset, rows)
-    judgements = judge_rankings(
-        rows,
-        [item.label for item in dataset.gallery],
-        [item.label for item in dataset.queries],
-        dataset.own_rows,
-    )
-    judgements = Judgements(judgements.is_relevant_qk[:, :DEPTH], judgements.n_relevant_q)
-    metrics = {f"R@{k}": recall_at(k, judgements).astype(np.float64) for k in RECALL_KS}
-    metrics["mAP"] = average_precision(judgements)
-    return QueryScores(metrics, int((judgements.n_relevant_q == 0).sum()))
-
-
-def _score_revisited(dataset: Dataset, rows: Sequence[NDArray[np.int64]]) -> QueryScores:
-    setups = judge_revisited(rows, dataset.gallery, dataset.queries)
-    metrics = {f"mAP {setup}": scores.ap_q for setup, scores in setups.items()}
-    for column, k in enumerate(REVISITED_KS):
-        for setup, scores in setups.items():
-            metrics[f"mP@{k} {setup}"] = scores.precision_qk[:, column]
-    counts_q = np.any([~np.isnan(scores.ap_q) for scores in setups.values()], axis=0)
-    return QueryScores(metrics, int((~counts_q).sum()))
-
-
-def _intervals(scores: Mapping[str, QueryScores]) -> dict[str, dict[str, Interval]]:
+def _intervals(scores: Mapping[str, QueryMetrics]) -> dict[str, dict[str, Interval]]:
     """Return means and intervals by system and metric, from the same resampled queries."""
-    values = {
-        (system, metric): values_q
-        for system, system_scores in scores.items()
-        for metric, values_q in system_scores.metrics.items()
-    }
     # Metrics that leave out the same queries are resampled together.
     groups: dict[bytes, list[tuple[str, str]]] = {}
-    for column, values_q in values.items():
-        groups.setdefault(np.isnan(values_q).tobytes(), []).append(column)
-    intervals: dict[tuple[str, str], Interval] = {}
+    for system, metrics in scores.items():
+        for metric, values_q in metrics.items():
+            groups.setdefault(np.isnan(values_q).tobytes(), []).append((system, metric))
+    intervals = {system: dict.fromkeys(metrics, _UNDEFINED) for system, metrics in scores.items()}
     for columns in groups.values():
-        values_qm = np.stack([values[column] for column in columns], axis=1)
+        values_qm = np.stack([scores[system][metric] for system, metric in columns], axis=1)
         values_qm = values_qm[~np.isnan(values_qm[:, 0])]
-        undefined = [Interval(math.nan, math.nan, math.nan)] * len(columns)
-        group = confidence_intervals(values_qm) if len(values_qm) else undefined
-        intervals.update(zip(columns, group, strict=True))
-    return {
-        system: {metric: intervals[system, metric] for metric in system_scores.metrics}
-        for system, system_scores in scores.items()
-    }
+        if len(values_qm):
+            group = confidence_intervals(values_qm)
+            for (system, metric), interval in zip(columns, group, strict=True):
+                intervals[system][metric] = interval
+    return intervals
 
 
-def _compare_with_dense(scores: Mapping[str, QueryScores], system: str) -> dict[str, Comparison]:
+def _compare_with_dense(scores: Mapping[str, QueryMetrics], system: str) -> dict[str, Comparison]:
     if system == "dense" or "dense" not in scores:
         return {}
     comparisons = {}
-    for metric, values_q in scores[system].metrics.items():
+    for metric, values_q in scores[system].items():
         counts_q = ~np.isnan(values_q)
         if counts_q.any():
-            dense_q = scores["dense"].metrics[metric]
-            comparisons[metric] = compare(values_q[counts_q], dense_q[counts_q])
+            comparisons[metric] = compare(values_q[counts_q], scores["dense"][metric][counts_q])
     return comparisons
 
 
-def _classes(dataset: Dataset, scores: QueryScores) -> dict[str, dict[str, float]]:
+def _classes(dataset: Dataset, metrics: QueryMetrics) -> dict[str, dict[str, float]]:
     if dataset.is_revisited:
         return {}
     labels = np.array([query.label for query in dataset.queries])
     classes = {}
     for label in sorted(set(labels.tolist())):
         mask_q = labels == label
-        means = {name: float(values_q[mask_q].mean()) for name, values_q in scores.metrics.items()}
+        means = {name: float(values_q[mask_q].mean()) for name, values_q in metrics.items()}
         classes[label] = {"queries": int(mask_q.sum()), **means}
     return classes
 
@@ -262,7 +210,6 @@ def describe_vocabulary(vocabulary: Vocabulary, settings: RankingSettings) -> di
         "backbone": vocabulary.backbone.name,
         "words": vocabulary.n_words,
         "k": vocabulary.sae.k,
-        "k_post": settings.k_post or vocabulary.k_post,
-        "k_full": settings.k_full or vocabulary.full_bag_words,
+        **settings.bag_sizes(vocabulary),
         "learnt_from": str(vocabulary.report_section("data").get("about") or "not stated"),
     }

@@ -7,10 +7,10 @@ Array letters: o orders of patches, x deletion and insertion, s steps of a curve
 of a query and a hit, u distinct images; the others as in ARCHITECTURE.md.
 """
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,6 @@ from bm25v.research.faithfulness_results import (
     EXPLANATION,
     MASKS,
     MIDDLE,
-    ORDERS,
-    CurvePair,
     Curves,
     Faithfulness,
     Floats,
@@ -74,12 +72,14 @@ def measure_faithfulness(
     results = {}
     for mask in masks:
         score = partial(_score_pair, mask=mask, vocabulary=vocabulary, statistics=statistics)
-        scored: list[_PairScores] = []
+        scored: list[tuple[Floats, Floats, Floats]] = []
         with one_blas_thread(), worker_pool() as pool:
             for scores in pool.map(score, drawn, ([seed, i] for i in range(pairs))):
                 scored.append(scores)
                 progress(f"masking ({mask})", len(scored), pairs)
-        results[mask] = _join_pairs(scored, shares_s)
+        bm25_qoxs, cosine_qoxs, word_q3 = map(np.stack, zip(*scored, strict=True))
+        word = WordDeletion(*word_q3.T)
+        results[mask] = MaskResult(Curves(shares_s, bm25_qoxs), Curves(shares_s, cosine_qoxs), word)
     return Faithfulness(
         title=extracted.dataset.title,
         images=len(extracted.dataset.gallery),
@@ -87,6 +87,7 @@ def measure_faithfulness(
         seed=seed,
         vocabulary=describe_vocabulary(vocabulary, RankingSettings()),
         problems=extracted.dataset.problems,
+        shares=shares_s.tolist(),
         masks=results,
     )
 
@@ -233,25 +234,13 @@ class MaskableImage:
 # Scores of masked hits
 
 
-class _MaskedScore(NamedTuple):
-    bm25: float
-    cosine: float
-    by_word: dict[int, float]  # the contribution of each word
-
-
-class _PairScores(NamedTuple):
-    """All scores of one pair: by order, deletion or insertion, and step."""
-
-    bm25_oxs: Floats  # relative to the complete hit
-    cosine_oxs: Floats
-    word_patches: int  # how many patches have the tested word
-    word_left: float  # the share of its contribution that is left without them
-    word_left_random: float  # … without as many random patches
-
-
 def _score_pair(
     pair: Pair, seed: list[int], mask: Mask, vocabulary: Vocabulary, statistics: Statistics
-) -> _PairScores:
+) -> tuple[Floats, Floats, Floats]:
+    """Return bm25_oxs, relative to the complete hit, cosine_oxs, and how one word depends on its
+    patches: their number, and which share of its contribution is left without them, and without as
+    many random patches.
+    """
     backbone, rng = vocabulary.backbone, np.random.default_rng(seed)
     n_patches = backbone.grid[0] * backbone.grid[1]
     sizes_s = mask_sizes(n_patches)
@@ -272,16 +261,15 @@ def _score_pair(
     random_masks = [rng.permuted(has_word_p) for _ in range(RANDOM_DRAWS)]
     masks_mp = np.concatenate([masks_oxsp.reshape(-1, n_patches), [has_word_p], random_masks])
     image = MaskableImage.prepare(vocabulary.decode(pair.hit), backbone, mask)
-    scores = _score_masks(masks_mp, image, pair, vocabulary, statistics)
-    curves, word_scores = scores[: -1 - RANDOM_DRAWS], scores[-1 - RANDOM_DRAWS :]
-    left = [score.by_word.get(word, 0.0) / value for score in word_scores]
+    by_word, cosines = _score_masks(masks_mp, image, pair, vocabulary, statistics)
+    left = [shared.get(word, 0.0) / value for shared in by_word[-1 - RANDOM_DRAWS :]]
     complete, shape = sum(pair.contributions.values()), masks_oxsp.shape[:3]
-    return _PairScores(
-        _average_random(np.reshape([score.bm25 / complete for score in curves], shape)),
-        _average_random(np.reshape([score.cosine for score in curves], shape)),
-        int(has_word_p.sum()),
-        left[0],
-        float(np.mean(left[1:])),
+    n_curves = math.prod(shape)
+    bm25 = [sum(shared.values()) / complete for shared in by_word[:n_curves]]
+    return (
+        _average_random(np.reshape(bm25, shape)),
+        _average_random(np.reshape(cosines[:n_curves], shape)),
+        np.array([has_word_p.sum(), left[0], np.mean(left[1:])]),
     )
 
 
@@ -297,20 +285,19 @@ def _score_masks(
     pair: Pair,
     vocabulary: Vocabulary,
     statistics: Statistics,
-) -> list[_MaskedScore]:
+) -> tuple[list[dict[int, float]], list[float]]:
+    """Return the contributions of words, and the cosine, under each mask."""
     backbone = vocabulary.backbone
     distinct, inverse = np.unique(masks_mp, axis=0, return_inverse=True)
-    scores = []
+    by_word, cosines = [], []
     for start in range(0, len(distinct), backbone.batch_size):
-        masked = [
-            image.mask_patches(mask_p) for mask_p in distinct[start : start + backbone.batch_size]
-        ]
+        masked = map(image.mask_patches, distinct[start : start + backbone.batch_size])
         features = backbone.forward_batch([backbone.prepare_image(pixels) for pixels in masked])
         for encoding in vocabulary.encode_features(features):
-            by_word = _contributions(pair.query, encoding.bag, statistics)
-            cosine = float(encoding.dense_e @ pair.query_dense_e)
-            scores.append(_MaskedScore(sum(by_word.values()), cosine, by_word))
-    return [scores[i] for i in inverse.ravel().tolist()]
+            by_word.append(_contributions(pair.query, encoding.bag, statistics))
+            cosines.append(float(encoding.dense_e @ pair.query_dense_e))
+    numbers = inverse.ravel().tolist()
+    return [by_word[i] for i in numbers], [cosines[i] for i in numbers]
 
 
 def _contributions(query: WeightedWords, bag: Bag, statistics: Statistics) -> dict[int, float]:
@@ -325,22 +312,3 @@ def _average_random(values_oxs: Floats) -> Floats:
     """Replace the random orders, which are the last ones, by their mean."""
     random_xs = values_oxs[-RANDOM_DRAWS:].mean(axis=0)
     return np.concatenate([values_oxs[:-RANDOM_DRAWS], random_xs[None]])
-
-
-def _join_pairs(scored: list[_PairScores], shares_s: Floats) -> MaskResult:
-    def curves(values_qoxs: Floats) -> CurvePair:
-        deletion, insertion = (
-            Curves(shares_s, {order: values_qoxs[:, o, d] for o, order in enumerate(ORDERS)})
-            for d in range(2)
-        )
-        return CurvePair(deletion, insertion)
-
-    return MaskResult(
-        curves(np.stack([scores.bm25_oxs for scores in scored])),
-        curves(np.stack([scores.cosine_oxs for scores in scored])),
-        WordDeletion(
-            np.array([scores.word_patches for scores in scored], dtype=np.float64),
-            np.array([scores.word_left for scores in scored]),
-            np.array([scores.word_left_random for scores in scored]),
-        ),
-    )

@@ -1,10 +1,10 @@
 """Deletion and insertion curves of explanations, the areas under them, and tables of both.
 
-Array letters: o orders of patches, q pairs of a query and a hit, s steps of a curve.
+Array letters: o orders of patches, q pairs of a query and a hit, s steps of a curve, x deletion and
+insertion.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -27,6 +27,7 @@ MASKS: tuple[Mask, ...] = get_args(Mask)
 EXPLANATION, DENSE, MIDDLE, RANDOM = "explanation", "dense", "middle", "random"
 ORDERS = (EXPLANATION, DENSE, MIDDLE, RANDOM)
 BASELINES = (RANDOM, MIDDLE, DENSE)
+KINDS = ("deletion", "insertion")
 
 _NOTE = (
     "deletion: the score while the most important patches are masked first, lower is better; "
@@ -39,37 +40,32 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Curves:
-    """A score over the share of patches that are masked, or revealed, by order."""
+    """A score over the share of patches that are masked, or revealed."""
 
     shares_s: Floats
-    values_oqs: dict[str, Floats]  # per order, a row per pair
+    values_qoxs: Floats  # by ORDERS and KINDS
 
-    @property
-    def orders(self) -> list[str]:
-        return list(self.values_oqs)
+    def values(self, order: str, kind: str) -> Floats:
+        return self.values_qoxs[:, ORDERS.index(order), KINDS.index(kind)]
 
-    @cached_property
-    def aucs_oq(self) -> dict[str, Floats]:
-        """The area under the curve of each pair: 1 if the score is 1 throughout."""
-        return {
-            order: np.asarray(np.trapezoid(values_qs, self.shares_s, axis=1))
-            for order, values_qs in self.values_oqs.items()
-        }
+    def aucs(self, order: str, kind: str) -> Floats:
+        """Return the area under the curve of each pair: 1 if the score is 1 throughout."""
+        return np.asarray(np.trapezoid(self.values(order, kind), self.shares_s, axis=1))
 
-    def auc(self, order: str) -> Interval:
-        return confidence_interval(self.aucs_oq[order])
+    def auc(self, order: str, kind: str) -> Interval:
+        return confidence_interval(self.aucs(order, kind))
 
-    def means(self, order: str) -> list[Interval]:
-        return confidence_intervals(self.values_oqs[order])
+    def means(self, order: str, kind: str) -> list[Interval]:
+        return confidence_intervals(self.values(order, kind))
 
-    def compare(self, order: str) -> Comparison:
+    def compare(self, baseline: str, kind: str) -> Comparison:
         """Compare the areas of the explanation's order with those of another order."""
-        return compare(self.aucs_oq[EXPLANATION], self.aucs_oq[order])
+        return compare(self.aucs(EXPLANATION, kind), self.aucs(baseline, kind))
 
-
-class CurvePair(NamedTuple):
-    deletion: Curves
-    insertion: Curves
+    def ratio(self, baseline: str, kind: str) -> Interval:
+        """Return how many times better the explanation's area is than a baseline's."""
+        ours, theirs = self.aucs(EXPLANATION, kind), self.aucs(baseline, kind)
+        return ratio_interval(theirs, ours) if kind == "deletion" else ratio_interval(ours, theirs)
 
 
 class WordDeletion(NamedTuple):
@@ -80,51 +76,40 @@ class WordDeletion(NamedTuple):
     left_random_q: Floats  # after masking as many random patches
 
 
-@dataclass(frozen=True)
-class MaskResult:
-    bm25: CurvePair  # relative to the score of the complete hit
-    cosine: CurvePair
+class MaskResult(NamedTuple):
+    bm25: Curves  # relative to the score of the complete hit
+    cosine: Curves
     word: WordDeletion
 
-    def deletion_ratio(self, baseline: str) -> Interval:
-        """Return a baseline's deletion AUC, divided by the explanation's; above 1 is better."""
-        aucs = self.bm25.deletion.aucs_oq
-        return ratio_interval(aucs[baseline], aucs[EXPLANATION])
-
-    def insertion_ratio(self, baseline: str) -> Interval:
-        """Return the explanation's insertion AUC, divided by a baseline's; above 1 is better."""
-        aucs = self.bm25.insertion.aucs_oq
-        return ratio_interval(aucs[EXPLANATION], aucs[baseline])
-
     def to_dict(self) -> dict[str, Any]:
-        word, scores = self.word, {"bm25": self.bm25, "cosine": self.cosine}
+        def describe_order(curves: Curves, order: str) -> dict[str, Any]:
+            areas = {kind: curves.auc(order, kind)._asdict() for kind in KINDS}
+            means = {
+                f"{kind}_curve": [point.mean for point in curves.means(order, kind)]
+                for kind in KINDS
+            }
+            return {**areas, **means}
+
+        def compare_with(baseline: str) -> dict[str, Any]:
+            compared: dict[str, Any] = {}
+            for kind in KINDS:
+                compared[f"{kind}_ratio"] = self.bm25.ratio(baseline, kind)._asdict()
+                compared[f"{kind}_p"] = self.bm25.compare(baseline, kind).p
+            return compared
+
+        scores = {"bm25": self.bm25, "cosine": self.cosine}
+        patches, left, left_random = map(confidence_interval, self.word)
         return {
             "orders": {
-                order: {
-                    score: {
-                        "deletion": deletion.auc(order)._asdict(),
-                        "insertion": insertion.auc(order)._asdict(),
-                        "deletion_curve": [point.mean for point in deletion.means(order)],
-                        "insertion_curve": [point.mean for point in insertion.means(order)],
-                    }
-                    for score, (deletion, insertion) in scores.items()
-                }
+                order: {score: describe_order(curves, order) for score, curves in scores.items()}
                 for order in ORDERS
             },
-            "against": {
-                baseline: {
-                    "deletion_ratio": self.deletion_ratio(baseline)._asdict(),
-                    "deletion_p": self.bm25.deletion.compare(baseline).p,
-                    "insertion_ratio": self.insertion_ratio(baseline)._asdict(),
-                    "insertion_p": self.bm25.insertion.compare(baseline).p,
-                }
-                for baseline in BASELINES
-            },
+            "against": {baseline: compare_with(baseline) for baseline in BASELINES},
             "one_word": {
-                "patches": confidence_interval(word.patches_q)._asdict(),
-                "left": confidence_interval(word.left_q)._asdict(),
-                "left_random": confidence_interval(word.left_random_q)._asdict(),
-                "p": compare(word.left_q, word.left_random_q).p,
+                "patches": patches._asdict(),
+                "left": left._asdict(),
+                "left_random": left_random._asdict(),
+                "p": compare(self.word.left_q, self.word.left_random_q).p,
             },
         }
 
@@ -137,12 +122,8 @@ class Faithfulness:
     seed: int
     vocabulary: dict[str, Any]
     problems: list[str]
+    shares: list[float]
     masks: dict[Mask, MaskResult]
-
-    @property
-    def shares(self) -> list[float]:
-        shares: list[float] = next(iter(self.masks.values())).bm25.deletion.shares_s.tolist()
-        return shares
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -171,35 +152,27 @@ def describe(result: Faithfulness) -> list[str]:
 
 def mask_tables(mask: Mask, measured: MaskResult) -> tuple[Cells, Cells]:
     """Return the areas of all orders, and how they compare with the explanation's."""
-    (deletion, insertion), cosine = measured.bm25, measured.cosine
     area_columns = ["deletion", "95 %", "insertion", "95 %", "cosine deletion", "cosine insertion"]
-    areas = [
-        [
-            order,
-            *format_interval(deletion.auc(order)),
-            *format_interval(insertion.auc(order)),
-            format_share(cosine.deletion.auc(order).mean),
-            format_share(cosine.insertion.auc(order).mean),
-        ]
-        for order in ORDERS
-    ]
-    ratios = [
-        [
-            baseline,
-            _times(measured.deletion_ratio(baseline)),
-            format_p(deletion.compare(baseline).p),
-            _times(measured.insertion_ratio(baseline)),
-            format_p(insertion.compare(baseline).p),
-        ]
-        for baseline in BASELINES
-    ]
+    areas = []
+    for order in ORDERS:
+        bm25 = [cell for kind in KINDS for cell in format_interval(measured.bm25.auc(order, kind))]
+        cosine = [format_share(measured.cosine.auc(order, kind).mean) for kind in KINDS]
+        areas.append([order, *bm25, *cosine])
+    ratios = []
+    for baseline in BASELINES:
+        cells = [baseline]
+        for kind in KINDS:
+            mean, low, high = measured.bm25.ratio(baseline, kind)
+            p = format_p(measured.bm25.compare(baseline, kind).p)
+            cells += [f"{mean:.2f}× ({low:.2f}–{high:.2f})", p]
+        ratios.append(cells)
     ratio_columns = ["explanation, times better than", "deletion", "p", "insertion", "p"]
     return ([f"order of patches, mask: {mask}", *area_columns], areas), (ratio_columns, ratios)
 
 
 def describe_word(measured: MaskResult) -> str:
     """Return what is left of a word's contribution without its patches, in one sentence."""
-    patches, *shares = (confidence_interval(values_q) for values_q in measured.word)
+    patches, *shares = map(confidence_interval, measured.word)
     left, left_random = ("{} ({})".format(*format_interval(share)) for share in shares)
     p = format_p(compare(measured.word.left_q, measured.word.left_random_q).p)
     return (
@@ -207,7 +180,3 @@ def describe_word(measured: MaskResult) -> str:
         f"{left} of its contribution is left; after masking as many random patches, "
         f"{left_random} ({p})"
     )
-
-
-def _times(ratio: Interval) -> str:
-    return f"{ratio.mean:.2f}× ({ratio.low:.2f}–{ratio.high:.2f})"

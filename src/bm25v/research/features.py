@@ -46,11 +46,6 @@ class ImagePart(NamedTuple):
         return cls(item.path, item.truth.box if item.truth else None)
 
 
-class ImageHashes(NamedTuple):
-    file: bytes
-    part: bytes  # of the file and the box; features are stored under it
-
-
 @dataclass(frozen=True)
 class DatasetFeatures:
     """A data set and the features of its U distinct images; copies share their features."""
@@ -113,15 +108,21 @@ def extract_features(
         )
     cache = cache or cache_folder() / "evaluation"
     parts = list(dict.fromkeys(map(ImagePart.of_item, dataset.gallery + dataset.queries)))
-    hashes: dict[ImagePart, ImageHashes | str] = {}
+    paths = list(dict.fromkeys(part.path for part in parts))
+    hashes: dict[Path, bytes | str] = {}  # of each file, or why it cannot be used
     with worker_pool() as pool:
-        for part, outcome in zip(parts, pool.map(hash_image, parts), strict=True):
-            hashes[part] = outcome
-            progress("reading files", len(hashes), len(parts))
-    keys = {part: h.part for part, h in hashes.items() if isinstance(h, ImageHashes)}
+        for path, outcome in zip(paths, pool.map(hash_file, paths), strict=True):
+            hashes[path] = outcome
+            progress("reading files", len(hashes), len(paths))
+    keys = {
+        part: _part_key(file_hash, part)
+        for part in parts
+        if isinstance(file_hash := hashes[part.path], bytes)
+    }
     store = ImageFeatureStore(cache / "features" / vocabulary.features_fingerprint, keys.values())
     errors = _fill_store(store, keys, vocabulary, progress)
-    readable = drop_unreadable(dataset, _file_hashes(hashes, errors))
+    hashes |= {part.path: errors[key] for part, key in keys.items() if key in errors}
+    readable = drop_unreadable(dataset, hashes)
     gallery_keys = [keys[ImagePart.of_item(item)] for item in readable.gallery]
     query_keys = [keys[ImagePart.of_item(item)] for item in readable.queries]
     index = {key: u for u, key in enumerate(dict.fromkeys(gallery_keys + query_keys))}
@@ -143,7 +144,7 @@ def extract_features(
         dataset=readable,
         cache=cache,
         backbone=vocabulary.features_fingerprint,
-        key=_combine_hashes(vocabulary.features_fingerprint.encode(), *index).hex(),
+        key=_hash(vocabulary.features_fingerprint.encode(), *index).hex(),
         gallery_index_n=np.array([index[key] for key in gallery_keys], dtype=np.int64),
         query_index_q=np.array([index[key] for key in query_keys], dtype=np.int64),
         dense_ue=np.stack([store.dense[key] for key in index]),
@@ -151,37 +152,21 @@ def extract_features(
     )
 
 
-def hash_image(part: ImagePart) -> ImageHashes | str:
-    """Return the hashes of an image, or why it cannot be read."""
+def hash_file(path: Path) -> bytes | str:
+    """Return the hash of an image's content, or why it cannot be read."""
     try:
-        with images.open_stream(part.path) as stream:
-            file_hash = hashlib.blake2b(stream.read(), digest_size=16).digest()
+        with images.open_stream(path) as stream:
+            return _hash(stream.read())
     except (ImageError, OSError) as error:
         return str(error)
-    return ImageHashes(file_hash, _part_hash(file_hash, part))
 
 
-def _part_hash(file_hash: bytes, part: ImagePart) -> bytes:
-    if part.box is None:
-        return file_hash
-    return _combine_hashes(file_hash, repr(tuple(part.box)).encode())
+def _part_key(file_hash: bytes, part: ImagePart) -> bytes:
+    return _hash(file_hash, repr(tuple(part.box)).encode()) if part.box else file_hash
 
 
-def _combine_hashes(*parts: bytes) -> bytes:
+def _hash(*parts: bytes) -> bytes:
     return hashlib.blake2b(b"\0".join(parts), digest_size=16).digest()
-
-
-def _file_hashes(
-    hashes: Mapping[ImagePart, ImageHashes | str], errors: Mapping[bytes, str]
-) -> dict[Path, bytes | str]:
-    """Return the hash of each file, or why it, or a part of it, cannot be used."""
-    outcomes: dict[Path, bytes | str] = {}
-    for part, hashed in hashes.items():
-        if not isinstance(outcomes.get(part.path), str):
-            outcomes[part.path] = (
-                hashed if isinstance(hashed, str) else errors.get(hashed.part, hashed.file)
-            )
-    return outcomes
 
 
 def _fill_store(
@@ -246,8 +231,7 @@ def _prepare(key: bytes, part: ImagePart, backbone: Backbone) -> Floats | str:
             pixels = _crop(images.decode_image(data), part.box)
     except (ImageError, OSError) as error:
         return str(error)
-    file_hash = hashlib.blake2b(data, digest_size=16).digest()
-    if key != _part_hash(file_hash, part):
+    if key != _part_key(_hash(data), part):
         return "changed while it was read: run the command again"
     return backbone.prepare_image(pixels)
 

@@ -12,14 +12,36 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.errors import InvalidOption
-from bm25v.research.datasets import Item
+from bm25v.index.searcher import Ranked
+from bm25v.research.datasets import Dataset, Item
 
 RECALL_KS = (1, 5, 10, 20, 50, 100, 200)
 REVISITED_KS = (1, 5, 10)
 SETUPS = ("easy", "medium", "hard")  # of the revisited protocol
 
 Rankings = Sequence[NDArray[np.integer] | Sequence[int]]
+QueryMetrics = dict[str, NDArray[np.float64]]  # by name, a value per query
+
+
+def ranking_depth(dataset: Dataset) -> int:
+    """Return how many images per query are judged: all of them in the revisited protocol."""
+    return len(dataset.gallery) if dataset.is_revisited else max(RECALL_KS)
+
+
+def score_queries(dataset: Dataset, rankings: Sequence[Ranked]) -> QueryMetrics:
+    """Return the metrics of each query; NaN where a query does not count."""
+    rows = [ranked.rows for ranked in rankings]
+    if dataset.is_revisited:
+        return judge_revisited(rows, dataset.gallery, dataset.queries)
+    is_relevant_qk, n_relevant_q = judge_rankings(
+        rows,
+        [item.label for item in dataset.gallery],
+        [item.label for item in dataset.queries],
+        dataset.own_rows,
+    )
+    judgements = Judgements(is_relevant_qk[:, : ranking_depth(dataset)], n_relevant_q)
+    metrics = {f"R@{k}": recall_at(k, judgements).astype(np.float64) for k in RECALL_KS}
+    return {**metrics, "mAP": average_precision(judgements)}
 
 
 class Judgements(NamedTuple):
@@ -42,8 +64,6 @@ def judge_rankings(
     >>> judgements.is_relevant_qk.tolist(), judgements.n_relevant_q.tolist()
     ([[False, True, False]], [1])
     """
-    if len(rankings) != len(query_labels):
-        raise InvalidOption(f"{len(rankings)} rankings for {len(query_labels)} queries")
     own_q = np.full(len(rankings), -1) if own_rows is None else own_rows
     numbers = {label: number for number, label in enumerate(dict.fromkeys(gallery_labels))}
     class_n = np.array([numbers[label] for label in gallery_labels], dtype=np.int64)
@@ -70,8 +90,6 @@ def _align_rankings(rankings: Rankings, own_q: NDArray[np.integer]) -> NDArray[n
 
 def recall_at(k: int, judgements: Judgements) -> NDArray[np.bool_]:
     """Return for each query whether one of the first k images is relevant (the paper's R@K)."""
-    if k < 1:
-        raise InvalidOption(f"k = {k}: it must be at least 1")
     return np.asarray(judgements.is_relevant_qk[:, :k].any(axis=1))
 
 
@@ -91,45 +109,37 @@ def average_precision(judgements: Judgements) -> NDArray[np.float64]:
     return np.asarray(total_q / np.maximum(n_relevant_q, 1), dtype=np.float64)
 
 
-class RevisitedScores(NamedTuple):
-    ap_q: NDArray[np.float64]  # NaN: the query has no relevant image in this setup
-    precision_qk: NDArray[np.float64]  # at each of REVISITED_KS
-
-
 def judge_revisited(
     rankings: Rankings, gallery: Sequence[Item], queries: Sequence[Item]
-) -> dict[str, RevisitedScores]:
-    """Judge rankings of gallery rows in the setups easy, medium and hard.
+) -> QueryMetrics:
+    """Judge rankings of gallery rows in the setups easy, medium and hard: "mAP easy", "mP@5 hard".
 
     Each setup has its own relevant images and its own junk, which is removed from a ranking before
-    it is judged. Queries without relevant images in a setup do not count there. Rankings should
-    cover the whole gallery; a relevant image that is not in a ranking counts as never found.
+    it is judged. Queries without relevant images in a setup do not count there: NaN. Rankings
+    should cover the whole gallery; a relevant image that is not in a ranking counts as never found.
     """
     row_of_path = {item.path: row for row, item in enumerate(gallery)}
 
     def rows(paths: Iterable[Path]) -> list[int]:
         return [row_of_path[path] for path in paths if path in row_of_path]
 
-    scores = {}
-    for setup in SETUPS:
-        ap_q = np.full(len(queries), np.nan)
-        precision_qk = np.full((len(queries), len(REVISITED_KS)), np.nan)
-        for number, (ranking, query) in enumerate(zip(rankings, queries, strict=True)):
-            assert query.truth is not None
-            _, easy, hard, junk = query.truth
-            relevant, ignored = {
-                "easy": (easy, hard | junk),
-                "medium": (easy | hard, junk),
-                "hard": (hard, easy | junk),
-            }[setup]
+    kinds = ["mAP", *(f"mP@{k}" for k in REVISITED_KS)]
+    names = [f"{kind} {setup}" for kind in kinds for setup in SETUPS]
+    metrics = {name: np.full(len(queries), np.nan) for name in names}
+    for number, (ranking, query) in enumerate(zip(rankings, queries, strict=True)):
+        assert query.truth is not None
+        _, easy, hard, junk = query.truth
+        relevant_and_ignored = (easy, hard | junk), (easy | hard, junk), (hard, easy | junk)
+        for setup, (relevant, ignored) in zip(SETUPS, relevant_and_ignored, strict=True):
             if not relevant:
                 continue
             kept = np.asarray(ranking)[~np.isin(ranking, rows(ignored))]
             positions = np.flatnonzero(np.isin(kept, rows(relevant)))
-            ap_q[number] = trapezoid_ap(positions, len(relevant))
-            precision_qk[number] = [precision_at(k, positions, len(relevant)) for k in REVISITED_KS]
-        scores[setup] = RevisitedScores(ap_q, precision_qk)
-    return scores
+            metrics[f"mAP {setup}"][number] = trapezoid_ap(positions, len(relevant))
+            for k in REVISITED_KS:
+                precision = precision_at(k, positions, len(relevant))
+                metrics[f"mP@{k} {setup}"][number] = precision
+    return metrics
 
 
 def trapezoid_ap(positions: NDArray[np.integer], n_relevant: int) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 from bm25v.errors import InvalidOption, MissingExtra
 from bm25v.files import replacing_file
 from bm25v.privacy import prepare_matplotlib
+from bm25v.research.faithfulness_results import ORDERS
 from bm25v.research.tables import format_share
 
 if TYPE_CHECKING:
@@ -150,14 +151,14 @@ def draw_faithfulness(result: "Faithfulness", path: Path) -> None:
     figure = _new_figure(path, 10, 0.9 + 3.5 * len(result.masks))
     panels = figure.subplots(len(result.masks), 2, sharex=True, sharey=True, squeeze=False)
     for (mask, measured), row in zip(result.masks.items(), panels, strict=True):
-        labels = ("masked", "revealed, all others masked")
-        for axes, curves, label in zip(row, measured.bm25, labels, strict=True):
-            for order, colour in zip(curves.orders, (*COLOURS[:3], "grey"), strict=True):
-                auc = format_share(curves.auc(order).mean)
-                means, lows, highs = zip(*curves.means(order), strict=True)
-                axes.fill_between(curves.shares_s, lows, highs, color=colour, alpha=0.15, lw=0)
+        kinds = {"deletion": "masked", "insertion": "revealed, all others masked"}
+        for axes, (kind, label) in zip(row, kinds.items(), strict=True):
+            for order, colour in zip(ORDERS, (*COLOURS[:3], "grey"), strict=True):
+                auc = format_share(measured.bm25.auc(order, kind).mean)
+                means, lows, highs = zip(*measured.bm25.means(order, kind), strict=True)
+                axes.fill_between(result.shares, lows, highs, color=colour, alpha=0.15, lw=0)
                 axes.plot(
-                    curves.shares_s,
+                    result.shares,
                     means,
                     ".-",
                     color=colour,

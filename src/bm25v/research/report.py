@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +80,10 @@ def measure_report(
     result = evaluate(features, vocabulary, settings=settings, per_class=True, progress=progress)
     runner = SystemRunner(features, vocabulary, settings, depth=1, progress=progress)
     df_v, (n, dim) = runner.words.df_v, runner.vectors[0].shape
-    usage = cost.count_usage(df_v, n, runner.words.queries())
+    full_usage = None
     if settings.full_bags:
         full_usage = cost.count_full_usage(runner.full_bags.rows, df_v, runner.full_bags.query_rows)
-        usage = replace(usage, full_bags=full_usage)
+    usage = cost.count_usage(df_v, n, runner.words.queries(), full_usage)
     return Report(
         result=result,
         ablations=tuple(ablate(features, trials, progress=progress) for trials in planned),
@@ -131,7 +131,7 @@ def _write_parts(report: Report) -> Iterator[str]:
             value = result.vocabulary["k_full" if axis == "k_full" else "k_post"]
         yield f"### {axis}"
         yield f"{_VARIED[axis]}. Here it is {format_setting(value)}."
-        yield markdown_table(*tables.ablation_table(ablation))
+        yield markdown_table(*ablation.table())
         if _is_numeric(ablation):
             yield f"![Metrics by {axis}]({axis}.png)"
     yield "## How often words occur"
@@ -152,7 +152,7 @@ def _write_parts(report: Report) -> Iterator[str]:
     yield "## What a search costs"
     for usage in report.usages:
         yield f"{usage.n_images:,} images, {usage.active:,.0f} words in use:"
-        yield markdown_table(*tables.cost_rows(usage, report.dim))
+        yield markdown_table(*usage.table(report.dim))
     if result.problems:
         yield "## Problems of the data"
         yield "\n".join(f"- {problem}" for problem in result.problems)
@@ -169,8 +169,6 @@ def _list_commands(
     dataset: Dataset, vocabulary: Vocabulary, settings: RankingSettings, varied: Sequence[str]
 ) -> Iterator[str]:
     options = f" --data {shlex.quote(str(dataset.folder))}"
-    if dataset.split:
-        options += f" --split {shlex.quote(str(dataset.split))}"
     if vocabulary.source != DEFAULT:
         options += f" --vocabulary {shlex.quote(str(vocabulary.source))}"
     changed = settings.non_default

@@ -1,12 +1,12 @@
 """The settings between patch features and a ranking, with their defaults and the paper's values."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from bm25v.errors import InvalidOption
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, Bm25Parameters
 from bm25v.search.scoring import HYBRID_WEIGHT, MODES, Mode
+from bm25v.vocabulary import Vocabulary
 
 Pooling = Literal["sum", "max", "top3"]
 """How a word's activations over the patches become its term frequency: the sum of all of them, the
@@ -26,6 +26,7 @@ words, or their number."""
 ALL = 10**9
 """More words, or candidates, than there can be."""
 
+_CHOICES = {"pooling": Pooling, "tf": Transform, "scoring": Scoring, "query": Weighting}
 _COUNTS = ("k_post", "k_full", "k_query", "candidates")
 _SWITCHES = ("quantised", "stop_words", "full_bags")
 
@@ -58,8 +59,7 @@ class RankingSettings:
     weight: float = HYBRID_WEIGHT  # of the words in the system "hybrid"
 
     def __post_init__(self) -> None:
-        choices = {"pooling": Pooling, "tf": Transform, "scoring": Scoring, "query": Weighting}
-        for name, choice in choices.items():
+        for name, choice in _CHOICES.items():
             value = getattr(self, name)
             if value not in get_args(choice) and not (name == "query" and value is None):
                 raise InvalidOption(
@@ -97,17 +97,31 @@ class RankingSettings:
         names = [field.name for field in fields(self)]
         if name not in names:
             raise InvalidOption(f"there is no setting {name!r}; choose one of {', '.join(names)}")
+        value: Any = text
+        expected = "a number"
         try:
-            value = _READERS.get(name, str)(text)
+            if name in _COUNTS:
+                expected = "a whole number or all"
+                value = ALL if text == "all" else int(text)
+            elif name in _SWITCHES:
+                expected = "on or off"
+                value = {"on": True, "off": False}[text]
+            elif name not in _CHOICES:
+                value = float(text)
         except (ValueError, KeyError) as error:
-            expected = _EXPECTED.get(name, "a number")
             raise InvalidOption(f"{name} = {text!r}: it must be {expected}") from error
         return replace(self, **{name: value})
 
     @property
     def non_default(self) -> dict[str, object]:
+        defaults = {field.name: field.default for field in fields(self)}
+        return {name: value for name, value in vars(self).items() if value != defaults[name]}
+
+    def bag_sizes(self, vocabulary: Vocabulary) -> dict[str, int]:
+        """Return `k_post` and `k_full`, which the vocabulary decides unless they are set."""
         return {
-            name: value for name, value in vars(self).items() if value != getattr(_DEFAULTS, name)
+            "k_post": self.k_post or vocabulary.k_post,
+            "k_full": self.k_full or vocabulary.full_bag_words,
         }
 
     def candidates_for(self, mode: Mode) -> int:
@@ -147,18 +161,3 @@ def format_setting(value: object) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return "all" if value == ALL else str(value)
-
-
-_READERS: dict[str, Callable[[str], Any]] = {
-    **dict.fromkeys(_COUNTS, lambda text: ALL if text == "all" else int(text)),
-    **dict.fromkeys(_SWITCHES, {"on": True, "off": False}.__getitem__),
-    **dict.fromkeys(("k1", "b", "stop", "weight"), float),
-}
-_EXPECTED = {
-    **dict.fromkeys(_COUNTS, "a whole number or all"),
-    **dict.fromkeys(_SWITCHES, "on or off"),
-}
-
-_DEFAULTS = RankingSettings()
-
-PRESETS = {"default": _DEFAULTS, "paper": RankingSettings.paper()}

@@ -11,9 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.errors import EvaluationError, InvalidOption
+from bm25v.errors import EvaluationError
 
 CHUNK = 2_000_000  # random numbers per step, to limit memory
+_BOOTSTRAP_SAMPLES = 2_000
+_SIGN_FLIPS = 10_000
 
 Values = NDArray[np.floating] | NDArray[np.bool_]
 
@@ -35,24 +37,21 @@ class Comparison(NamedTuple):
     p: float  # probability of a difference as large if the systems are equally good
 
 
-def confidence_interval(values_q: Values, *, samples: int = 2_000, seed: int = 0) -> Interval:
+def confidence_interval(values_q: Values) -> Interval:
     """Return the mean over queries with its bootstrap interval.
 
     >>> confidence_interval(np.array([True] * 80 + [False] * 20))
     Interval(mean=0.8, low=0.72, high=0.88)
     """
-    values_qm = np.asarray(values_q, dtype=np.float64)[:, None]
-    return confidence_intervals(values_qm, samples=samples, seed=seed)[0]
+    return confidence_intervals(np.asarray(values_q, dtype=np.float64)[:, None])[0]
 
 
-def confidence_intervals(
-    values_qm: Values, *, samples: int = 2_000, seed: int = 0
-) -> list[Interval]:
+def confidence_intervals(values_qm: Values) -> list[Interval]:
     """Return the intervals of several metrics of the same queries, from the same samples."""
     values = np.asarray(values_qm, dtype=np.float64)
     if not len(values):
         raise EvaluationError("there are no queries, so there is no mean")
-    lows, highs = np.quantile(_resampled_means(values, samples, seed), [0.025, 0.975], axis=0)
+    lows, highs = np.quantile(_resampled_means(values), [0.025, 0.975], axis=0)
     columns = zip(values.mean(axis=0).tolist(), lows.tolist(), highs.tolist(), strict=True)
     return [Interval(*column) for column in columns]
 
@@ -63,12 +62,9 @@ def ratio_interval(a_q: Values, b_q: Values) -> Interval:
     >>> ratio_interval(np.array([2.0, 4.0, 6.0]), np.array([1.0, 2.0, 3.0]))
     Interval(mean=2.0, low=2.0, high=2.0)
     """
-    a, b = _check_pairs(a_q, b_q)
-    if b.min() <= 0:
-        raise EvaluationError(f"a ratio needs values above 0, and one of them is {b.min():g}")
-    means = _resampled_means(np.stack([a, b], axis=1), samples=2_000, seed=0)
+    means = _resampled_means(np.stack([a_q, b_q], axis=1).astype(np.float64))
     low, high = np.quantile(means[:, 0] / means[:, 1], [0.025, 0.975]).tolist()
-    return Interval(float(a.mean() / b.mean()), low, high)
+    return Interval(float(a_q.mean() / b_q.mean()), low, high)
 
 
 def compare(a_q: Values, b_q: Values) -> Comparison:
@@ -77,32 +73,20 @@ def compare(a_q: Values, b_q: Values) -> Comparison:
     >>> compare(np.array([1, 1, 1, 1, 1, 0.0]), np.zeros(6))
     Comparison(difference=0.8333333333333334, wins=5, losses=0, p=0.0625)
     """
-    a, b = _check_pairs(a_q, b_q)
-    differences = a - b
-    wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
-    differences = differences[differences != 0]
-    if len(np.unique(np.abs(differences))) <= 1:
-        p = _mcnemar_p(wins, losses)
-    else:
-        p = _sign_flip_p(differences, samples=10_000)
-    return Comparison(float((a - b).mean()), wins, losses, p)
+    differences_q = np.asarray(a_q, dtype=np.float64) - np.asarray(b_q, dtype=np.float64)
+    wins, losses = int((differences_q > 0).sum()), int((differences_q < 0).sum())
+    others = differences_q[differences_q != 0]
+    is_hit_or_miss = len(np.unique(np.abs(others))) <= 1
+    p = _mcnemar_p(wins, losses) if is_hit_or_miss else _sign_flip_p(others)
+    return Comparison(float(differences_q.mean()), wins, losses, p)
 
 
-def _check_pairs(a_q: Values, b_q: Values) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    a, b = np.asarray(a_q, dtype=np.float64), np.asarray(b_q, dtype=np.float64)
-    if a.shape != b.shape or not len(a):
-        raise InvalidOption(f"{len(a)} and {len(b)} queries cannot be paired")
-    return a, b
-
-
-def _resampled_means(
-    values_qm: NDArray[np.float64], samples: int, seed: int
-) -> NDArray[np.float64]:
+def _resampled_means(values_qm: NDArray[np.float64]) -> NDArray[np.float64]:
     """Draw queries with replacement; return the means of each sample."""
     n = len(values_qm)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     means = []
-    for rows in _chunks(samples, n):
+    for rows in _chunks(_BOOTSTRAP_SAMPLES, n):
         drawn = rng.integers(n, size=(rows, n)) + n * np.arange(rows)[:, None]
         counts = np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n)
         means.append(counts @ values_qm / n)
@@ -118,14 +102,14 @@ def _mcnemar_p(wins: int, losses: int) -> float:
     return min(1.0, 2 * total / (1 << tosses))
 
 
-def _sign_flip_p(differences: NDArray[np.float64], samples: int) -> float:
+def _sign_flip_p(differences: NDArray[np.float64]) -> float:
     rng = np.random.default_rng(0)
     observed = abs(differences.sum()) * (1 - 1e-9)  # the order of summation changes last digits
     extreme = 0
-    for rows in _chunks(samples, len(differences)):
+    for rows in _chunks(_SIGN_FLIPS, len(differences)):
         heads = rng.integers(2, size=(rows, len(differences)), dtype=np.int8)
         extreme += int((np.abs((2 * heads - 1) @ differences) >= observed).sum())
-    return (extreme + 1) / (samples + 1)  # the observed outcome is one of the possible ones
+    return (extreme + 1) / (_SIGN_FLIPS + 1)  # the observed outcome is one of the possible ones
 
 
 def _chunks(samples: int, width: int) -> Iterator[int]:

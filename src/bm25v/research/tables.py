@@ -1,4 +1,4 @@
-"""Results as tables: for the terminal, Markdown, CSV and LaTeX, and as JSON.
+"""Cells as tables, and evaluations in all formats: text, Markdown, CSV, LaTeX and JSON.
 
 The columns of an evaluation are the same in all formats: all metrics, the 95 % confidence interval
 of the first one, and how it compares with dense vectors.
@@ -10,16 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from bm25v.display import format_json
-from bm25v.research.cost import WordUsage, cost_table
 from bm25v.research.settings import format_setting
 from bm25v.research.significance import Interval
 
 if TYPE_CHECKING:
-    from bm25v.research.ablate import AblationResult
     from bm25v.research.evaluate import EvaluationResult
-
-_ABLATION_METRICS = ("R@1", "R@100", "mAP")
-_ABLATION_METRICS_OF_BM25V = ("R@1", "R@10", "R@100", "R@200", "mAP")
 
 Cells = tuple[list[str], list[list[str]]]  # column names and rows
 
@@ -149,41 +144,6 @@ def class_table(result: "EvaluationResult") -> Cells:
         for label in sorted(classes, key=lambda label: sum(values[label]))
     ]
     return [f"{metric} by class", "queries", *systems], rows
-
-
-def ablation_table(ablation: "AblationResult") -> Cells:
-    """Return the trials below a row for dense vectors."""
-    columns = [
-        (system, metric)
-        for system, metrics in ablation.trials[0].metrics.items()
-        for metric in metrics
-        if "R@1" not in metrics
-        or metric in (_ABLATION_METRICS_OF_BM25V if system == "bm25v" else _ABLATION_METRICS)
-    ]
-    names = [f"{system} {metric}" for system, metric in columns]
-    header = [*ablation.axes, "words per image", "postings", *names]
-    dense = [format_share(ablation.dense[metric]) for _, metric in columns]
-    rows = [["dense", *[""] * (len(ablation.axes) + 1), *dense]]
-    for trial in ablation.trials:
-        metrics = [format_share(trial.metrics[system][metric]) for system, metric in columns]
-        sizes = [f"{trial.words:.1f}", f"{trial.postings:,.0f}"]
-        rows.append([*(trial.values[axis] for axis in ablation.axes), *sizes, *metrics])
-    return header, rows
-
-
-def cost_rows(usage: WordUsage, dim: int) -> Cells:
-    header = ["system", "bytes per vector", "compression", "operations, expected", "counted"]
-    rows = [
-        [
-            system.system,
-            f"{system.bytes_per_image:,.0f}",
-            f"{system.compression:.1f}×",
-            f"{system.operations:,.0f}",
-            "" if system.counted is None else f"{system.counted:,.0f}",
-        ]
-        for system in cost_table(usage, dim=dim)
-    ]
-    return header, rows
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

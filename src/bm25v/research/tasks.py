@@ -4,7 +4,7 @@ import os
 import random
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,8 +78,32 @@ def measure_region_recall(
     query_paths = {item.path for pair in drawn for item in pair}
     labels = {os.path.abspath(item.path): item.label for item in dataset.gallery}
     others = [item.path for item in dataset.gallery if item.path not in query_paths]
+
+    def has_class(results: Results, item: Item) -> bool:
+        return any(labels[hit.path] == item.label for hit in results)
+
+    whole: list[bool] = []
+    box: list[bool] = []
+    modes: set[str] = set()
     with _index(others, vocabulary, progress) as gallery:
-        return search_pairs(gallery, drawn, labels.__getitem__, k=k, mode=mode, progress=progress)
+        for done, pair in enumerate(drawn):
+            progress("searching", done, pairs)
+            joined, regions = join_side_by_side([_decode(item) for item in pair])
+            encoding = gallery.vocabulary.encode(joined)
+            whole_results = gallery.search(encoding, k=k, mode=mode)
+            for item, region in zip(pair, regions, strict=True):
+                box_results = gallery.search(encoding, region=region, k=k, mode=mode)
+                modes.add(box_results.mode)
+                whole.append(has_class(whole_results, item))
+                box.append(has_class(box_results, item))
+    return RegionRecall(
+        pairs,
+        k,
+        " and ".join(sorted(modes)),
+        confidence_interval(np.array(whole)),
+        confidence_interval(np.array(box)),
+        _ratio(np.reshape(box, (-1, 2)), np.reshape(whole, (-1, 2))),
+    )
 
 
 def draw_class_pairs(items: Sequence[Item], n: int) -> list[tuple[Item, Item]]:
@@ -104,41 +128,6 @@ def draw_class_pairs(items: Sequence[Item], n: int) -> list[tuple[Item, Item]]:
             )
         pairs.append((first, remaining.pop(partner)))
     return pairs
-
-
-def search_pairs(
-    gallery: Gallery,
-    pairs: Sequence[tuple[Item, Item]],
-    label_of: Callable[[str], str],
-    *,
-    k: int = 5,
-    mode: Mode | None = None,
-    progress: Progress = no_progress,
-) -> RegionRecall:
-    def has_class(results: Results, item: Item) -> bool:
-        return any(label_of(hit.path) == item.label for hit in results)
-
-    whole: list[bool] = []
-    box: list[bool] = []
-    modes: set[str] = set()
-    for done, pair in enumerate(pairs):
-        progress("searching", done, len(pairs))
-        joined, regions = join_side_by_side([_decode(item) for item in pair])
-        encoding = gallery.vocabulary.encode(joined)
-        whole_results = gallery.search(encoding, k=k, mode=mode)
-        for item, region in zip(pair, regions, strict=True):
-            box_results = gallery.search(encoding, region=region, k=k, mode=mode)
-            modes.add(box_results.mode)
-            whole.append(has_class(whole_results, item))
-            box.append(has_class(box_results, item))
-    return RegionRecall(
-        len(pairs),
-        k,
-        " and ".join(sorted(modes)),
-        confidence_interval(np.array(whole)),
-        confidence_interval(np.array(box)),
-        _ratio(np.reshape(box, (-1, 2)), np.reshape(whole, (-1, 2))),
-    )
 
 
 def join_side_by_side(

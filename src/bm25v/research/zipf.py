@@ -1,6 +1,5 @@
 """How word frequencies are distributed: the paper's analysis in section 5."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,15 +104,3 @@ def read_frequencies(path: Path) -> GalleryFrequencies:
     rows = snapshot.rows
     full_rows = snapshot.full_bags.rows[rows[:: -(-len(rows) // _FULL_ROWS)]]
     return GalleryFrequencies(info, df_v, snapshot.dense_ne.shape[1], full_rows)
-
-
-def short_names(paths: Sequence[Path]) -> list[str]:
-    """Return names of galleries: without folder and extension if that keeps them distinct.
-
-    >>> short_names([Path("/data/pets.bm25v"), Path("dtd.bm25v")])
-    ['pets', 'dtd']
-    >>> short_names([Path("a/pets.bm25v"), Path("b/pets.bm25v")])
-    ['a/pets.bm25v', 'b/pets.bm25v']
-    """
-    stems = [path.stem for path in paths]
-    return stems if len(set(stems)) == len(stems) else [str(path) for path in paths]

@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 from bm25v.errors import InvalidOption
-from bm25v.research.datasets.class_folders import CLASS_FOLDERS, read_split
 from bm25v.research.datasets.dataset import (
     Dataset,
     Item,
@@ -17,58 +16,37 @@ from bm25v.research.datasets.dataset import (
     summarize_problem,
 )
 from bm25v.research.datasets.landmarks import LANDMARKS
-from bm25v.research.datasets.layout import DatasetFolder
+from bm25v.research.datasets.layout import CLASS_FOLDERS, DatasetFolder
 from bm25v.research.datasets.published import PUBLISHED
 
-__all__ = [
-    "DATASETS",
-    "Dataset",
-    "Item",
-    "PixelBox",
-    "RevisitedTruth",
-    "drop_unreadable",
-    "load",
-]
+__all__ = ["DATASETS", "Dataset", "Item", "PixelBox", "RevisitedTruth", "drop_unreadable", "load"]
 
-DATASETS = {**PUBLISHED, **LANDMARKS, **CLASS_FOLDERS}
+DATASETS = {**PUBLISHED, **LANDMARKS, "folder": CLASS_FOLDERS}
 
 
-def load(
-    name: str, data: str | os.PathLike[str], *, split: str | os.PathLike[str] | None = None
-) -> Dataset:
+def load(name: str, data: str | os.PathLike[str]) -> Dataset:
     """Read a data set from its folder, or from a folder that holds it under its usual name.
 
-    `split` is for "folder": a file of lines "path<TAB>gallery|query". Without it, the folders
-    `train` and `test` are the gallery and the queries; if there are none, each image is a query for
-    the others of its class.
+    For "folder", the folders `train` and `test` are the gallery and the queries; if there are none,
+    each image is a query for the others of its class.
     """
     if name not in DATASETS:
         raise InvalidOption(
             f"there is no data set {name!r}; choose from {', '.join(DATASETS)}, where 'folder' is "
             "any folder of class folders"
         )
-    if split is not None and name != "folder":
-        raise InvalidOption(f"{name} has its own split: leave out --split, or use 'folder'")
     layout = DATASETS[name]
     folder = DatasetFolder(Path(data), layout)
-    parts = layout.read(folder) if split is None else read_split(folder, Path(split))
-    listed = dict.fromkeys(item.path for item in parts.gallery + (parts.queries or []))
+    parts = layout.read(folder)
+    listed = dict.fromkeys(item.path for item in parts.gallery + parts.queries)
     missing = dict.fromkeys(path for path in listed if not path.is_file())
     gallery = [item for item in parts.gallery if item.path not in missing]
-    queries = [item for item in parts.queries or [] if item.path not in missing]
-    if not gallery or (parts.queries is not None and not queries):
+    queries = [item for item in parts.queries if item.path not in missing]
+    if not gallery or not queries:
         folder.fail(
             f"the gallery has {len(gallery):,} images, there are {len(queries):,} queries, and "
             f"{len(missing):,} more images are listed but missing"
         )
     missing_names = (path.relative_to(folder.root).as_posix() for path in missing)
-    return Dataset(
-        name=name,
-        folder=folder.root,
-        protocol=parts.protocol,
-        gallery=gallery,
-        queries=gallery if parts.leave_one_out else queries,
-        leave_one_out=parts.leave_one_out,
-        split=None if split is None else Path(split),
-        notes=[*parts.notes, *summarize_problem("missing and left out", missing_names)],
-    )
+    notes = [*parts.notes, *summarize_problem("missing and left out", missing_names)]
+    return Dataset(name, folder.root, parts.protocol, gallery, queries, notes)

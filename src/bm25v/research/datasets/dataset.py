@@ -35,15 +35,13 @@ class Item:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A gallery and queries; with `leave_one_out` each image of the gallery is a query."""
+    """A gallery and queries; an image can be both, and is then no answer to itself."""
 
     name: str
     folder: Path
     protocol: str  # which published parts the gallery and the queries are
     gallery: list[Item]
     queries: list[Item]
-    leave_one_out: bool = False
-    split: Path | None = None  # the user's split file, if there is one
     notes: list[str] = field(default_factory=list)  # problems that were found while reading
 
     @property
@@ -52,18 +50,28 @@ class Dataset:
         return self.folder.resolve().name if self.name == "folder" else self.name
 
     @property
-    def problems(self) -> list[str]:
-        """Everything that makes the metrics doubtful, counted, one line each."""
+    def unanswerable(self) -> list[Item]:
+        """The queries without a relevant image."""
         images = {(item.path, item.label) for item in self.gallery}
         class_sizes = Counter(label for _, label in images)
-        unanswerable = [
-            self.id_of(query.path)
+        return [
+            query
             for query in self.queries
-            if query.truth is None
-            and class_sizes[query.label] == ((query.path, query.label) in images)
+            if (
+                class_sizes[query.label] == ((query.path, query.label) in images)
+                if query.truth is None
+                else not (query.truth.easy or query.truth.hard)
+            )
         ]
+
+    @property
+    def problems(self) -> list[str]:
+        """Everything that makes the metrics doubtful, counted, one line each."""
+        if self.is_revisited:
+            return self.notes
         problem = "queries without another image of their class in the gallery"
-        return self.notes + summarize_problem(problem, unanswerable)
+        names = [self.id_of(query.path) for query in self.unanswerable]
+        return self.notes + summarize_problem(problem, names)
 
     @property
     def own_rows(self) -> NDArray[np.int64]:

@@ -1,7 +1,7 @@
 """ROxford5k and RParis6k: buildings, with the revisited ground truth.
 
-It is published as a pickle, of which only plain values and numpy arrays are read; the same content
-as JSON is read as well. Of a query's image, only the boxed part is searched for.
+It is published as a pickle, of which only plain values and numpy arrays are read. Of a query's
+image, only the boxed part is searched for.
 """
 
 import io
@@ -14,7 +14,7 @@ import numpy as np
 
 from bm25v.research.datasets.dataset import Item, PixelBox, RevisitedTruth
 from bm25v.research.datasets.layout import DatasetFolder, DatasetLayout, DatasetParts
-from bm25v.schema import SchemaError, parse_object, show_value
+from bm25v.schema import show_value
 
 _ALLOWED = {
     ("numpy", "dtype"),
@@ -59,14 +59,9 @@ def load_plain(content: bytes) -> Any:
 
 
 def _read(folder: DatasetFolder, name: str) -> DatasetParts:
-    file = f"gnd_{name}.json"
-    if not (folder.root / file).is_file():
-        file = f"gnd_{name}.pkl"
+    file = f"gnd_{name}.pkl"
     try:
-        read = parse_object if file.endswith(".json") else load_plain
-        content: Any = read(folder.read_bytes(file))
-    except SchemaError as error:
-        folder.fail(f"{file} cannot be used: {error}")
+        content = load_plain(folder.read_bytes(file))
     except PickleRefused as error:
         folder.fail(f"{file} {error}")
     try:
@@ -107,7 +102,7 @@ def _layout(title: str, name: str) -> DatasetLayout:
     return DatasetLayout(
         title=title,
         folder=name,
-        files=f"gnd_{name}.pkl (or gnd_{name}.json) and all images directly in jpg/",
+        files=f"gnd_{name}.pkl and all images directly in jpg/",
         homepage="the page of Revisiting Oxford and Paris (cmp.felk.cvut.cz/revisitop), the images "
         "on the Oxford VGG pages of the Oxford and Paris buildings",
         read=lambda folder: _read(folder, name),

@@ -1,4 +1,4 @@
-"""How a published data set is laid out on disk, and how its files are read."""
+"""How a data set is laid out on disk, how its files are read, and folders of class folders."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,9 +7,10 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
+from bm25v import images
 from bm25v.errors import EvaluationError, MissingExtra
 from bm25v.files import read_limited
-from bm25v.research.datasets.dataset import Item
+from bm25v.research.datasets.dataset import Item, summarize_problem
 
 _MAX_BYTES = 256_000_000  # of a list or table; that of a million images has less
 
@@ -20,10 +21,9 @@ _Value = TypeVar("_Value")
 class DatasetParts(NamedTuple):
     """The images that a data set's lists name, whether the files exist or not."""
 
-    protocol: str
+    protocol: str  # which published parts the gallery and the queries are
     gallery: list[Item]
-    queries: list[Item] | None  # None: the data set is only for training
-    leave_one_out: bool = False
+    queries: list[Item]
     notes: Sequence[str] = ()  # problems for people to know
 
 
@@ -102,3 +102,44 @@ class DatasetFolder:
         if variable not in variables:
             self.fail(f"{name} has no variable {variable}")
         return np.atleast_1d(variables[variable])
+
+
+def _read_class_folders(folder: DatasetFolder) -> DatasetParts:
+    train, test = folder.root / "train", folder.root / "test"
+    if not all(part.is_dir() and any(map(Path.is_dir, part.iterdir())) for part in (train, test)):
+        items, notes = _find_items(folder.root)
+        return DatasetParts("leave-one-out", items, items, notes)
+    gallery, gallery_notes = _find_items(train)
+    queries, query_notes = _find_items(test)
+    others = sorted(
+        path.name for path in folder.root.iterdir() if path.is_dir() and path not in (train, test)
+    )
+    unused = summarize_problem("folders besides train and test, not used", others)
+    notes = gallery_notes + query_notes + unused
+    return DatasetParts("gallery: train, queries: test", gallery, queries, notes)
+
+
+def _find_items(folder: Path) -> tuple[list[Item], list[str]]:
+    """Return the images in class folders, and notes about the rest."""
+    items: list[Item] = []
+    outside: list[str] = []
+    unreadable: list[str] = []
+    for path in images.find_images(
+        folder, on_error=lambda path, error: unreadable.append(f"{path}: {error}")
+    ):
+        relative = path.relative_to(folder)
+        if len(relative.parts) < 2:
+            outside.append(str(relative))
+        else:
+            items.append(Item(path, relative.parts[0]))
+    notes = summarize_problem("cannot be opened", unreadable)
+    return items, notes + summarize_problem("in no class folder", outside)
+
+
+CLASS_FOLDERS = DatasetLayout(
+    title="the data set",
+    folder="",
+    files="class folders with images, or such folders in train/ and test/",
+    homepage="",
+    read=_read_class_folders,
+)

@@ -101,6 +101,7 @@ class SystemRunner:
         self._features = features
         self._vocabulary = vocabulary
         self._settings = settings
+        self._bag_sizes = settings.bag_sizes(vocabulary)
         self._depth = depth
         self._progress = progress
         self._own_row_q = features.dataset.own_rows
@@ -118,7 +119,7 @@ class SystemRunner:
 
     @cached_property
     def words(self) -> WordRanker:
-        k_post = self._settings.k_post or self._vocabulary.k_post
+        k_post = self._bag_sizes["k_post"]
         k_query = self._settings.k_query or k_post
         bags = {k: pool_bags(self._codes, self._settings, k_post=k) for k in {k_post, k_query}}
         return WordRanker(
@@ -130,8 +131,7 @@ class SystemRunner:
 
     @cached_property
     def full_bags(self) -> FullBagRanker:
-        k_full = self._settings.k_full or self._vocabulary.full_bag_words
-        n_words = self._vocabulary.n_words
+        k_full, n_words = self._bag_sizes["k_full"], self._vocabulary.n_words
         rows = pool_full_bags(self._codes, self._settings, k_full=k_full, n_words=n_words)
         queries_q = self._features.query_index_q
         codes_q = Codes(self._codes.words_pk[queries_q], self._codes.activations_pk[queries_q])
@@ -149,30 +149,70 @@ class SystemRunner:
 
     def run(self, name: str) -> SystemOutput:
         staged = _STAGED.fullmatch(name)
-        if staged:
-            mode, number = cast(Mode, staged[1]), staged[2]
-            candidates = self._settings.candidates_for(mode)
-            if number:
-                candidates = ALL if number == "all" else int(number)
-            return self._rank_candidates(mode, candidates)
-        k = self._depth + 1  # with the query itself
-        if name == "dense":
-            return SystemOutput(vectors.rank_dense(self.vectors, k), "cosine with all images")
-        if name == "dot":
-            rankings = self.words.with_scoring("dot").search(k)
-            return SystemOutput(rankings, "dot product of the same words")
-        if name == "bovw":
-            rankings, n_words = classical.rank_bovw(self._features, k, self._progress)
-            description = f"TF-IDF of {n_words:,} k-means words, trained on the gallery itself"
-            return SystemOutput(rankings, description)
-        others = {"bm25v": self._bm25v, "hnsw": self._hnsw, "ivfpq": self._ivfpq}
-        return others[name](k)
+        if staged is None:
+            k = self._depth + 1  # with the query itself
+            return {
+                "dense": self._dense,
+                "bm25v": self._bm25v,
+                "dot": self._dot,
+                "bovw": self._bovw,
+                "hnsw": self._hnsw,
+                "ivfpq": self._ivfpq,
+            }[name](k)
+        mode, number = cast(Mode, staged[1]), staged[2]
+        candidates = self._settings.candidates_for(mode)
+        if number:
+            candidates = ALL if number == "all" else int(number)
+        return self._two_stage(candidates) if mode == "two-stage" else self._full(mode, candidates)
 
-    def _rank_candidates(self, mode: Mode, candidates: int) -> SystemOutput:
-        if mode == "two-stage":
-            rankings = vectors.rerank_dense(self.vectors, self._candidates(candidates))
-            candidates_text = f"the best {format_setting(candidates)} by words"
-            return SystemOutput(rankings, f"{candidates_text}, ordered by cosine")
+    def _dense(self, k: int) -> SystemOutput:
+        return SystemOutput(vectors.rank_dense(self.vectors, k), "cosine with all images")
+
+    def _bm25v(self, k: int) -> SystemOutput:
+        settings = self._settings
+        k_query = f", {format_setting(settings.k_query)} per query" if settings.k_query else ""
+        description = (
+            f"{settings.scoring} of the {format_setting(self._bag_sizes['k_post'])} strongest words"
+            f"{k_query}, {self.words.postings_per_query:,.0f} postings per query"
+        )
+        return SystemOutput(self._rank_by_words(k), description)
+
+    def _dot(self, k: int) -> SystemOutput:
+        rankings = self.words.with_scoring("dot").search(k)
+        return SystemOutput(rankings, "dot product of the same words")
+
+    def _bovw(self, k: int) -> SystemOutput:
+        rankings, n_words = classical.rank_bovw(self._features, k, self._progress)
+        description = f"TF-IDF of {n_words:,} k-means words, trained on the gallery itself"
+        return SystemOutput(rankings, description)
+
+    def _hnsw(self, k: int) -> SystemOutput:
+        index = vectors.build_hnsw(vectors.to_unit_float32(self.vectors[0]))
+        rankings = vectors.search_faiss(index, self.vectors[1], k)
+        ef, degree = index.hnsw.efSearch, index.hnsw.nb_neighbors(1)
+        raised = f", raised to {k} to return {k} images" if k > ef else ""
+        return SystemOutput(rankings, f"faiss HNSW, M {degree}, ef {ef}{raised}")
+
+    def _ivfpq(self, k: int) -> SystemOutput:
+        index = vectors.build_ivfpq(vectors.to_unit_float32(self.vectors[0]))
+        rankings = vectors.search_faiss(index, self.vectors[1], k)
+        pq, dim = index.pq, self.vectors[1].shape[1]
+        padded = f", {dim} values padded to {index.d}" if index.d != dim else ""
+        description = (
+            f"faiss IVF-PQ, m {pq.M}, {pq.nbits} bits, {index.nlist} lists, {index.nprobe} probed"
+        )
+        return SystemOutput(rankings, description + padded)
+
+    def _two_stage(self, n: int) -> SystemOutput:
+        candidates = []
+        for own_row, ranked in zip(self._own_row_q, self._rank_by_words(n + 1), strict=True):
+            others = ranked.rows != own_row
+            candidates.append(Ranked(ranked.rows[others][:n], ranked.scores[others][:n]))
+        rankings = vectors.rerank_dense(self.vectors, candidates)
+        return SystemOutput(rankings, f"the best {format_setting(n)} by words, ordered by cosine")
+
+    def _full(self, mode: Mode, candidates: int) -> SystemOutput:
+        """Rank by full bags: mode "words" or "hybrid"."""
         full_bags, settings = self.full_bags, self._settings
         k = min(self._depth, candidates)
         rankings = full_bags.search(mode, k, candidates, self._own_row_q)
@@ -191,39 +231,3 @@ class SystemRunner:
             self._first_stage_k = max(k, self._depth + 1)
             self._first_stage = self.words.search(self._first_stage_k)
         return [Ranked(ranked.rows[:k], ranked.scores[:k]) for ranked in self._first_stage]
-
-    def _candidates(self, k: int) -> list[Ranked]:
-        candidates = []
-        for own_row, (rows, scores) in zip(
-            self._own_row_q, self._rank_by_words(k + 1), strict=True
-        ):
-            others = rows != own_row
-            candidates.append(Ranked(rows[others][:k], scores[others][:k]))
-        return candidates
-
-    def _bm25v(self, k: int) -> SystemOutput:
-        words, settings = self.words, self._settings
-        k_query = f", {format_setting(settings.k_query)} per query" if settings.k_query else ""
-        description = (
-            f"{settings.scoring} of the "
-            f"{format_setting(settings.k_post or self._vocabulary.k_post)} strongest words"
-            f"{k_query}, {words.postings_per_query:,.0f} postings per query"
-        )
-        return SystemOutput(self._rank_by_words(k), description)
-
-    def _hnsw(self, k: int) -> SystemOutput:
-        index = vectors.build_hnsw(vectors.to_unit_float32(self.vectors[0]))
-        rankings = vectors.search_faiss(index, self.vectors[1], k)
-        ef, degree = index.hnsw.efSearch, index.hnsw.nb_neighbors(1)
-        raised = f", raised to {k} to return {k} images" if k > ef else ""
-        return SystemOutput(rankings, f"faiss HNSW, M {degree}, ef {ef}{raised}")
-
-    def _ivfpq(self, k: int) -> SystemOutput:
-        index = vectors.build_ivfpq(vectors.to_unit_float32(self.vectors[0]))
-        rankings = vectors.search_faiss(index, self.vectors[1], k)
-        pq, dim = index.pq, self.vectors[1].shape[1]
-        padded = f", {dim} values padded to {index.d}" if index.d != dim else ""
-        description = (
-            f"faiss IVF-PQ, m {pq.M}, {pq.nbits} bits, {index.nlist} lists, {index.nprobe} probed"
-        )
-        return SystemOutput(rankings, description + padded)
