@@ -153,18 +153,14 @@ def evaluate(
     from bm25v.cli.progress import progress_bar
     from bm25v.research import datasets, tables, trec
     from bm25v.research.evaluate import evaluate
-    from bm25v.research.systems import default_systems, resolve_systems
     from bm25v.vocabulary import Vocabulary
 
-    names = default_systems(settings) if systems is None else split_list(systems)
-    chosen = resolve_systems(names, settings)
-    dataset = datasets.load(name, data)
     with progress_bar() as progress:
         result = evaluate(
-            dataset,
+            datasets.load(name, data),
             Vocabulary.load(vocabulary).with_dense(dense),
             settings=settings,
-            systems=chosen,
+            systems=None if systems is None else split_list(systems),
             cache=cache,
             per_class=per_class,
             progress=progress,
@@ -183,7 +179,7 @@ def evaluate(
         for line in tables.describe(result):
             echo_wrapped(line, style="dim")
         print_grid(*tables.result_table(result))
-        if per_class and any(system.classes for system in result.systems.values()):
+        if any(system.classes for system in result.systems.values()):
             echo()
             print_grid(*tables.class_table(result))
 
@@ -253,15 +249,7 @@ def ablate(
         echo(f"{known} of {len(result.trials)} were measured before", err=True)
     if output:
         plots.draw_ablation(result, output)
-
-    def print_result() -> None:
-        header, rows = result.table()
-        # A wide table is split, and each part repeats its first column only.
-        n = len(result.axes)
-        columns, *lines = ([", ".join(filter(None, row[:n])), *row[n:]] for row in (header, *rows))
-        print_grid(columns, lines)
-
-    emit(result.to_dict, as_json, print_result)
+    emit(result.to_dict, as_json, lambda: print_grid(*result.table()))
 
 
 @click.command("report")

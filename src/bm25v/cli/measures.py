@@ -30,7 +30,6 @@ from bm25v.display import count, display_path
 
 if TYPE_CHECKING:
     from bm25v.research.datasets import Dataset
-    from bm25v.research.significance import Interval
     from bm25v.search import Mode
 
 _PAPER_ZIPF = (
@@ -197,16 +196,12 @@ def regions(
             dataset, vocabulary=vocabulary, pairs=pairs, mode=mode, progress=progress
         )
 
-    def format_interval(interval: "Interval", form: str) -> str:
-        return f"{interval.mean:{form}} ({interval.low:{form}} to {interval.high:{form}})"
-
     def print_result() -> None:
-        echo(
-            f"{result.pairs} pairs, {result.mode}; the right class among the first {result.k} hits:"
-        )
-        echo(f"whole pair      {format_interval(result.whole, '.1%')}")
-        echo(f"box around one  {format_interval(result.box, '.1%')}")
-        echo(f"a box is right {format_interval(result.gain, '.2f')} times as often")
+        pairs = f"{result.pairs} pairs, {result.mode}"
+        echo(f"{pairs}; the right class among the first {result.k} hits:")
+        echo("whole pair      {:.1%} ({:.1%} to {:.1%})".format(*result.whole))
+        echo("box around one  {:.1%} ({:.1%} to {:.1%})".format(*result.box))
+        echo("a box is right {:.2f} ({:.2f} to {:.2f}) times as often".format(*result.gain))
 
     emit(result.to_dict, as_json, print_result)
 
@@ -241,7 +236,7 @@ def no_match(data: Path, others: tuple[Path, ...], vocabulary: str, as_json: boo
             (name, f"{counts.total():,}", *(f"{counts[s] / counts.total():.1%}" for s in STRENGTHS))
             for name, counts in result.counts.items()
         ]
-        print_table(make_columns(("queries", "n", *STRENGTHS), rows, texts=("queries",)))
+        print_grid(("queries", "n", *STRENGTHS), rows)
 
     emit(result.to_dict, as_json, print_result)
 
@@ -257,7 +252,7 @@ def text(data: Path, vocabulary: str, as_json: bool) -> None:
     has images. Classes whose name is not fully understood are counted apart.
     """
     from bm25v.cli.progress import progress_bar
-    from bm25v.research.tasks import PRECISIONS, measure_text, summarize
+    from bm25v.research.tasks import PRECISIONS, measure_text
 
     with progress_bar() as progress:
         result = measure_text(data, vocabulary=vocabulary, progress=progress)
@@ -278,7 +273,7 @@ def text(data: Path, vocabulary: str, as_json: bool) -> None:
         header = ("class", "n", *figures[:-1], "AP", "best hit", "understood as")
         print_table(make_columns(header, rows, texts=("class", "best hit", "understood as")))
         for title, is_known in (("names understood", True), ("names not fully understood", False)):
-            means = summarize(result.select(is_known=is_known))
+            means = result.summarize(is_known=is_known)
             shown = ", ".join(f"{key} {means[key]:.3f}" for key in figures)
             echo(f"{title}: {means['classes']:.0f} classes" + (f", {shown}" if is_known else ""))
 

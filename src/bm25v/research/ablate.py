@@ -96,7 +96,7 @@ class AblationResult:
         }
 
     def table(self) -> Cells:
-        """Return the trials below a row for dense vectors."""
+        """Return the trials, named by their values, below a row for dense vectors."""
         columns = [
             (system, metric)
             for system, metrics in self.trials[0].metrics.items()
@@ -106,12 +106,12 @@ class AblationResult:
         ]
         names = [f"{system} {metric}" for system, metric in columns]
         dense = [format_share(self.dense[metric]) for _, metric in columns]
-        rows = [["dense", *[""] * (len(self.axes) + 1), *dense]]
+        rows = [["dense", "", "", *dense]]
         for trial in self.trials:
             metrics = [format_share(trial.metrics[system][metric]) for system, metric in columns]
             sizes = [f"{trial.words:.1f}", f"{trial.postings:,.0f}"]
-            rows.append([*trial.values.values(), *sizes, *metrics])
-        return [*self.axes, "words per image", "postings", *names], rows
+            rows.append([", ".join(trial.values.values()), *sizes, *metrics])
+        return [", ".join(self.axes), "words per image", "postings", *names], rows
 
 
 def plan_trials(

@@ -102,10 +102,6 @@ def extract_features(
                 f"{vocabulary.backbone_name}: pass the data set itself"
             )
         return dataset
-    if not dataset.queries:
-        raise EvaluationError(
-            f"{dataset.name} has no queries, only training images: use it with bm25v train"
-        )
     cache = cache or cache_folder() / "evaluation"
     parts = list(dict.fromkeys(map(ImagePart.of_item, dataset.gallery + dataset.queries)))
     paths = list(dict.fromkeys(part.path for part in parts))

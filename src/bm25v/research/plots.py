@@ -1,6 +1,7 @@
 """Every plot of the research commands, drawn with matplotlib as .png, .svg or .pdf."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,71 +44,67 @@ def check_path(path: Path) -> None:
 
 
 def draw_zipf(fit: "ZipfFit", title: str, path: Path) -> None:
-    figure, axes = _new_plot(path, title, "rank of the word", "images with the word")
-    ranks = np.arange(1, fit.active_words + 1)
-    label = f"power law: α = {fit.alpha:.2f}, R² = {fit.r2:.3f}"
-    axes.loglog(ranks, fit.df_r, ".", color=COLOURS[0], markersize=5, label="words")
-    axes.loglog(ranks, fit.fitted_df_r, "--", color=COLOURS[1], linewidth=2, label=label)
-    axes.set_ylim(0.7, fit.n_images * 1.5)
-    axes.axhline(fit.n_images, color="grey", linewidth=1, label=f"all {fit.n_images:,} images")
-    axes.legend(frameon=False, loc="lower left")
-    _plain_numbers(axes)
-    _save(figure, path)
+    with _plot(path, title, "rank of the word", "images with the word") as axes:
+        ranks = np.arange(1, fit.active_words + 1)
+        label = f"power law: α = {fit.alpha:.2f}, R² = {fit.r2:.3f}"
+        axes.loglog(ranks, fit.df_r, ".", color=COLOURS[0], markersize=5, label="words")
+        axes.loglog(ranks, fit.fitted_df_r, "--", color=COLOURS[1], linewidth=2, label=label)
+        axes.set_ylim(0.7, fit.n_images * 1.5)
+        axes.axhline(fit.n_images, color="grey", linewidth=1, label=f"all {fit.n_images:,} images")
+        axes.legend(frameon=False, loc="lower left")
+        _plain_numbers(axes)
 
 
 def draw_zipf_comparison(fits: "Mapping[str, ZipfFit]", path: Path) -> None:
     """Draw several collections in one plot, each relative to its most frequent word."""
     title = "Document frequency, relative to the most frequent word"
     y_label = "document frequency, most frequent word = 1"
-    figure, axes = _new_plot(path, title, "rank of the word", y_label)
-    for number, (name, fit) in enumerate(fits.items()):
-        axes.loglog(
-            np.arange(1, fit.active_words + 1),
-            fit.df_r / fit.df_r[0],
-            **_line(number),
-            linewidth=1.8,
-            label=f"{name} (α = {fit.alpha:.2f})",
-        )
-    ranks = np.arange(1, max(fit.active_words for fit in fits.values()) + 1)
-    axes.loglog(ranks, 1 / ranks, color="silver", linewidth=1, label="α = 1, as text")
-    axes.set_ylim(min(1 / fit.df_r[0] for fit in fits.values()) * 0.7, 1.5)
-    axes.legend(frameon=False, loc="lower left", fontsize="small")
-    _plain_numbers(axes)
-    _save(figure, path)
+    with _plot(path, title, "rank of the word", y_label) as axes:
+        for number, (name, fit) in enumerate(fits.items()):
+            axes.loglog(
+                np.arange(1, fit.active_words + 1),
+                fit.df_r / fit.df_r[0],
+                **_line(number),
+                linewidth=1.8,
+                label=f"{name} (α = {fit.alpha:.2f})",
+            )
+        ranks = np.arange(1, max(fit.active_words for fit in fits.values()) + 1)
+        axes.loglog(ranks, 1 / ranks, color="silver", linewidth=1, label="α = 1, as text")
+        axes.set_ylim(min(1 / fit.df_r[0] for fit in fits.values()) * 0.7, 1.5)
+        axes.legend(frameon=False, loc="lower left", fontsize="small")
+        _plain_numbers(axes)
 
 
 def draw_recall(result: "EvaluationResult", path: Path) -> None:
     metrics = [metric for metric in result.metrics if metric.startswith("R@")]
     y_label = "share of queries with their class among the first K"
-    figure, axes = _new_plot(path, f"Recall at K: {result.name}", "K", y_label)
-    ks = [int(metric.removeprefix("R@")) for metric in metrics]
-    for number, (name, system) in enumerate(result.systems.items()):
-        axes.plot(
-            ks,
-            [system.metrics[metric].mean for metric in metrics],
-            **_line(number),
-            marker="o",
-            markersize=4,
-            label=name,
-        )
-    axes.set_xscale("log")
-    axes.set_xticks(ks, map(str, ks))
-    axes.minorticks_off()
-    axes.legend(frameon=False, fontsize="small")
-    _save(figure, path)
+    with _plot(path, f"Recall at K: {result.name}", "K", y_label) as axes:
+        ks = [int(metric.removeprefix("R@")) for metric in metrics]
+        for number, (name, system) in enumerate(result.systems.items()):
+            axes.plot(
+                ks,
+                [system.metrics[metric].mean for metric in metrics],
+                **_line(number),
+                marker="o",
+                markersize=4,
+                label=name,
+            )
+        axes.set_xscale("log")
+        axes.set_xticks(ks, map(str, ks))
+        axes.minorticks_off()
+        axes.legend(frameon=False, fontsize="small")
 
 
 def draw_growth(growth: "Growth", title: str, path: Path) -> None:
-    figure, axes = _new_plot(path, title, "images", "words in at least one image")
-    sizes = growth.sizes
-    axes.loglog(sizes, growth.measured, "o-", color=COLOURS[0], markersize=4, label="measured")
-    label = "expected if images drew words uniformly"
-    axes.loglog(sizes, growth.expected, "--", color=COLOURS[1], linewidth=2, label=label)
-    label = f"all {growth.vocabulary:,} words"
-    axes.axhline(growth.vocabulary, color="grey", linewidth=1, label=label)
-    axes.legend(frameon=False, loc="lower right")
-    _plain_numbers(axes)
-    _save(figure, path)
+    with _plot(path, title, "images", "words in at least one image") as axes:
+        sizes = growth.sizes
+        axes.loglog(sizes, growth.measured, "o-", color=COLOURS[0], markersize=4, label="measured")
+        label = "expected if images drew words uniformly"
+        axes.loglog(sizes, growth.expected, "--", color=COLOURS[1], linewidth=2, label=label)
+        label = f"all {growth.vocabulary:,} words"
+        axes.axhline(growth.vocabulary, color="grey", linewidth=1, label=label)
+        axes.legend(frameon=False, loc="lower right")
+        _plain_numbers(axes)
 
 
 def ablation_values(settings: Sequence[Mapping[str, str]]) -> list[float]:
@@ -130,20 +127,19 @@ def draw_ablation(ablation: "AblationResult", path: Path) -> None:
     x = ablation_values([trial.values for trial in ablation.trials])
     (setting,) = ablation.axes
     first = next(iter(ablation.dense))
-    figure, axes = _new_plot(path, ablation.dataset.title, setting, "share of queries")
-    for system, colour in zip(("bm25v", "two-stage", "hybrid", "words"), COLOURS, strict=False):
-        trials = [trial.metrics.get(system, {}) for trial in ablation.trials]
-        for metric, style in ((first, "o-"), ("R@100", "o:")):
-            if metric in trials[0] and (metric == first or system == "bm25v"):
-                y = [metrics[metric] for metrics in trials]
-                axes.plot(x, y, style, color=colour, markersize=4, label=f"{system} {metric}")
-    axes.axhline(ablation.dense[first], color="grey", linewidth=1, label=f"dense {first}")
-    if min(x) > 0 and max(x) / min(x) >= 8:
-        axes.set_xscale("log", base=2)
-    axes.set_xticks(x, [trial.values[setting] for trial in ablation.trials])
-    axes.minorticks_off()
-    axes.legend(frameon=False)
-    _save(figure, path)
+    with _plot(path, ablation.dataset.title, setting, "share of queries") as axes:
+        for system, colour in zip(("bm25v", "two-stage", "hybrid", "words"), COLOURS, strict=False):
+            trials = [trial.metrics.get(system, {}) for trial in ablation.trials]
+            for metric, style in ((first, "o-"), ("R@100", "o:")):
+                if metric in trials[0] and (metric == first or system == "bm25v"):
+                    y = [metrics[metric] for metrics in trials]
+                    axes.plot(x, y, style, color=colour, markersize=4, label=f"{system} {metric}")
+        axes.axhline(ablation.dense[first], color="grey", linewidth=1, label=f"dense {first}")
+        if min(x) > 0 and max(x) / min(x) >= 8:
+            axes.set_xscale("log", base=2)
+        axes.set_xticks(x, [trial.values[setting] for trial in ablation.trials])
+        axes.minorticks_off()
+        axes.legend(frameon=False)
 
 
 def draw_faithfulness(result: "Faithfulness", path: Path) -> None:
@@ -175,20 +171,22 @@ def draw_faithfulness(result: "Faithfulness", path: Path) -> None:
     _save(figure, path, dpi=110)
 
 
-def _new_figure(path: Path, width: float, height: float) -> "Figure":
-    check_path(path)
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def _new_plot(path: Path, title: str, x_label: str, y_label: str) -> "tuple[Figure, Axes]":
+@contextmanager
+def _plot(path: Path, title: str, x_label: str, y_label: str) -> "Iterator[Axes]":
     figure = _new_figure(path, 7, 4.8)
     axes = figure.subplots()
     axes.set_title(title)
     axes.set_ylabel(y_label)
     _style(axes, x_label)
-    return figure, axes
+    yield axes
+    _save(figure, path)
+
+
+def _new_figure(path: Path, width: float, height: float) -> "Figure":
+    check_path(path)
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def _style(axes: "Axes", x_label: str) -> None:

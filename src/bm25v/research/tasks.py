@@ -18,6 +18,7 @@ from bm25v.errors import EvaluationError, ImageError, InvalidOption
 from bm25v.gallery import Gallery
 from bm25v.progress import Progress, no_progress
 from bm25v.research.datasets.dataset import Dataset, Item
+from bm25v.research.metrics import Judgements, average_precision
 from bm25v.research.significance import Interval, confidence_interval
 from bm25v.search import Mode, Results
 from bm25v.search.calibration import MIN_IMAGES
@@ -198,14 +199,21 @@ class TextResult:
     n_images: int
     classes: tuple[ClassResult, ...]
 
-    def select(self, *, is_known: bool) -> list[ClassResult]:
-        return [result for result in self.classes if result.is_known is is_known]
+    def summarize(self, *, is_known: bool) -> dict[str, float]:
+        """Return the means over the classes whose names are fully understood, or are not."""
+        results = [result for result in self.classes if result.is_known is is_known]
+        n = max(len(results), 1)
+        return {
+            "classes": len(results),
+            **{f"P@{k}": sum(r.precision[k] for r in results) / n for k in PRECISIONS},
+            "mAP": sum(result.average_precision for result in results) / n,
+        }
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "n_images": self.n_images,
-            "known": summarize(self.select(is_known=True)),
-            "unknown": summarize(self.select(is_known=False)),
+            "known": self.summarize(is_known=True),
+            "unknown": self.summarize(is_known=False),
             "classes": [
                 {
                     **result._asdict(),
@@ -214,15 +222,6 @@ class TextResult:
                 for result in self.classes
             ],
         }
-
-
-def summarize(results: Sequence[ClassResult]) -> dict[str, float]:
-    n = max(len(results), 1)
-    return {
-        "classes": len(results),
-        **{f"P@{k}": sum(r.precision[k] for r in results) / n for k in PRECISIONS},
-        "mAP": sum(result.average_precision for result in results) / n,
-    }
 
 
 def measure_text(
@@ -251,15 +250,14 @@ def _measure_class(
     except InvalidOption:  # nothing of the name is understood
         return ClassResult(name, n_images, False, (), dict.fromkeys(PRECISIONS, 0.0), 0.0, None)
     is_right = np.array([labels[hit.path] == name for hit in results], dtype=bool)
-    positions = np.flatnonzero(is_right)
-    precisions = np.arange(1, len(positions) + 1) / (positions + 1)
+    (precision,) = average_precision(Judgements(is_right[None], np.array([n_images])))
     return ClassResult(
         name,
         n_images,
         not results.not_understood,
         results.understood,
         {k: float(is_right[: min(k, n_images)].sum() / min(k, n_images)) for k in PRECISIONS},
-        float(precisions.sum() / n_images),
+        float(precision),
         results.hits[0].strength if results else None,
     )
 
