@@ -23,6 +23,9 @@ class MarkdownDocstrings(griffe.Extension):
         for function in [*cls.functions.values()]:
             if any("cached_property" in str(decorator.value) for decorator in function.decorators):
                 cls.set_member(function.name, to_property(function))
+        for field in cls.attributes.values():  # an option of `Query`: show its default alone
+            if isinstance(field.value, griffe.ExprCall) and str(field.value.function) == "_option":
+                field.value = field.value.arguments[0]
         if cls.docstring is None:
             return
         described = {name for f in _FIELD.findall(cls.docstring.value) for name in f[0].split(", ")}

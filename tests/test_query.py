@@ -1,6 +1,6 @@
 """Queries: their options are checked, and they become the documented words, weights and patches."""
 
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bm25v import Gallery, StoredImage, Vocabulary
+from bm25v.cli.search import search
 from bm25v.errors import InvalidOption
 from bm25v.index.bm25 import WeightedWords
+from bm25v.render.commands import list_options
 from bm25v.sae.model import Codes
-from bm25v.search import Query, regions
+from bm25v.search import Query, QueryOptions, regions
 from bm25v.search.combine import apply_word_options, combine_bags, combine_vectors
+from bm25v.search.query import OPTIONS
 from bm25v.vocabulary.bag import Bag, pool_codes
 from tests.conftest import make_image
 from tests.histories import make_encoding
@@ -49,6 +52,41 @@ def test_invalid_options_raise_wrong_use_however_a_query_is_made(
         Query.of(**{"images": "cat.jpg", **options})
     with pytest.raises(InvalidOption, match=message):
         replace(Query(images=("cat.jpg",)), **options)
+
+
+def test_every_field_of_a_query_is_a_described_option_and_a_keyword_argument() -> None:
+    public = [f.name for f in fields(Query) if not f.name.startswith("_")]
+    assert public == [*OPTIONS] == ["images", *QueryOptions.__annotations__]
+    assert all(option.help for option in OPTIONS.values())
+
+
+def test_the_command_line_reads_what_is_written_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {
+        "text": "a cat",
+        "folder": ("photos", "2023/**/*.jpg"),
+        "date": ("2021", None),
+        "must": ("ear",),
+        "without": ("7", "-x"),
+        "region": (0.1, 0.2, 1 / 3, 0.5),
+        "boost": {"striped ear": 2.5, "a=b": -1e-3},
+        "like": ("1.png", "2.png"),
+        "unlike": ("3.png",),
+        "negative": ("dog.jpg",),
+        "min_size": 80,
+        "max_size": (4000, 3000),
+        "min_coverage": 0.25,
+        "include_query": True,
+        "mode": "two-stage",
+        "candidates": 20,
+        "query_words": 9,
+    }
+    assert options.keys() | {"k", "offset"} == QueryOptions.__annotations__.keys()
+    read: list[dict[str, Any]] = []
+    monkeypatch.setattr(search, "callback", lambda **values: read.append(values["options"]))
+    search.main(["cat.jpg", *list_options(Query.of("cat.jpg", **options))], standalone_mode=False)
+    expected = {**options, "date": "2021..", "k": 10, "offset": 0}
+    expected["region"] = pytest.approx(options["region"], abs=1e-8)
+    assert read == [expected]
 
 
 def test_each_kind_of_content_is_enough_for_a_query() -> None:

@@ -9,7 +9,6 @@ import sys
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -34,7 +33,16 @@ from bm25v.explain.word_statistics import WordInGallery, WordList, WordOrder, Wo
 from bm25v.files import read_limited
 from bm25v.images import ImageInput, open_stream, read_input
 from bm25v.schema import list_fields
-from bm25v.search.query import Query, QueryImage, QueryOptions, ReadImage, StoredImage, list_paths
+from bm25v.search.query import (
+    OPTIONS,
+    Query,
+    QueryImage,
+    QueryOptions,
+    ReadImage,
+    StoredImage,
+    format_values,
+    list_paths,
+)
 from bm25v.search.regions import as_box
 from bm25v.search.results import Match, Results
 from bm25v.searchable import NamedImages, PathInput, as_queries, as_query
@@ -181,9 +189,9 @@ class Client:
         """Return the images with their dates and sizes; the filters are those of `Query`."""
         filters: dict[str, Any] = {
             "folder": list_paths(folder),
-            "date": _format_period(date),
-            "min_size": _format_size(min_size),
-            "max_size": _format_size(max_size),
+            "date": format_values("date", date),
+            "min_size": format_values("size", min_size),
+            "max_size": format_values("size", max_size),
         }
         for image in self._list("images", **filters):
             yield _make(GalleryImage, image)
@@ -325,25 +333,31 @@ def to_id(path: PathInput) -> str:
 
 def _to_body(query: Query) -> tuple[dict[str, Any], Files]:
     """Return the JSON of a query, and the images that are sent with it."""
-    own = {f.name: getattr(query, f.name) for f in fields(query) if not f.name.startswith("_")}
-    files: Files = []
-    for name, part in (("images", "image"), ("negative", "negative")):
-        given = own[name]
-        own[name] = [to_id(image) for image in given if isinstance(image, _STORED)]
-        files += [
-            (part, ("image", _read(image))) for image in given if not isinstance(image, _STORED)
-        ]
-    for name in ("like", "unlike"):
-        own[name] = [to_id(path) for path in own[name]]
-    own["folder"] = list_paths(query.folder)
-    own["boost"] = {str(word): factor for word, factor in query.boost.items()}
-    own["date"] = _format_period(query.date)
-    own["region"] = as_box(query.region)
-    if query.region is not None and own["region"] is None:
+    if query.region is not None and as_box(query.region) is None:
         raise InvalidQuery(
             "a mask as region cannot be sent to a server: give a box (x, y, width, height)"
         )
-    return {name: value for name, value in own.items() if value is not None}, files
+    body: dict[str, Any] = {}
+    files: Files = []
+    for name, option in OPTIONS.items():
+        value = getattr(query, name)
+        match option.kind:
+            case "image":
+                part = "image" if name == "images" else name
+                sent = [image for image in value if not isinstance(image, _STORED)]
+                files += [(part, ("image", _read(image))) for image in sent]
+                value = [to_id(image) for image in value if isinstance(image, _STORED)]
+            case "hit":
+                value = [to_id(path) for path in value]
+            case "factor":
+                value = {str(word): factor for word, factor in value.items()}
+            case "date":
+                value = next(iter(format_values("date", value)), None)
+            case "box":
+                value = as_box(value)
+        if value is not None:
+            body[name] = value
+    return body, files
 
 
 def _read(image: ReadImage | ImageInput) -> bytes:
@@ -387,15 +401,3 @@ def _converter(type_: Any) -> Callable[[Any], Any]:
         converters = {name: _converter(type_) for name, type_ in types.items()}
         return lambda facts: type_(**{name: converters[name](facts[name]) for name in converters})
     return lambda value: value
-
-
-def _format_period(period: Period | None) -> str | None:
-    if isinstance(period, tuple):
-        return "..".join("" if moment is None else str(moment) for moment in period)
-    return None if period is None else str(period)
-
-
-def _format_size(size: Size | None) -> str | None:
-    if size is None:
-        return None
-    return str(size) if isinstance(size, int) else "x".join(map(str, size))

@@ -10,7 +10,6 @@ from bm25v.cli.evaluate import cache_option, data_option, dataset_options
 from bm25v.cli.options import (
     ANY_PATH,
     COUNT,
-    MODES,
     find_gallery,
     gallery_option,
     json_option,
@@ -27,6 +26,7 @@ from bm25v.cli.printing import (
     print_table,
 )
 from bm25v.display import count, display_path
+from bm25v.search.scoring import MODES
 
 if TYPE_CHECKING:
     from bm25v.research.datasets import Dataset

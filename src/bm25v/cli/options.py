@@ -1,10 +1,9 @@
 """Options that several commands have."""
 
-import inspect
 import os
 import re
 from collections.abc import Callable
-from functools import wraps
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +15,10 @@ from bm25v.errors import InvalidOption
 if TYPE_CHECKING:
     from bm25v.engine_gallery import EngineGallery
     from bm25v.gallery import Gallery
+    from bm25v.search.query import Kind, Option
 
 
 DEFAULT_GALLERY = "gallery.bm25v"
-_MODES = {  # what orders the hits
-    "hybrid": "similarity of the whole images, plus words",
-    "words": "all words of an image",
-    "two-stage": "the best candidates by words, ordered by similarity, as in the paper",
-    "sparse": "the words of the index alone",
-    "dense": "similarity alone",
-    "concepts": "what a text names",
-}
-MODES = tuple(_MODES)
 
 
 class PathType(click.Path):  # noqa: TID251 - the one place
@@ -85,114 +76,6 @@ dense_option = click.option(
     "--dense", metavar="BACKBONE", help="A second backbone for dense vectors: dinov2-s."
 )
 
-# The options of a query, in the order of the help text.
-_QUERY_OPTIONS = (
-    click.option(
-        "--text",
-        metavar="TEXT",
-        help="What to search for, in words: 'a cat on a chair without a dog'.",
-    ),
-    click.option(
-        "--folder",
-        multiple=True,
-        metavar="FOLDER",
-        help="Only images in this folder, or with a path like '2023/**/*.jpg' or '*.png'.",
-    ),
-    click.option(
-        "--date",
-        metavar="DATE",
-        help="Only images taken then: 2023, 2023-06, 2023-06-01 or a range such as "
-        "2021..2023-06. By the EXIF date, else by the time of the file.",
-    ),
-    click.option("--must", multiple=True, metavar="WORD", help="Only images that have the word."),
-    click.option(
-        "--without", multiple=True, metavar="WORD", help="Only images that do not have the word."
-    ),
-    click.option(
-        "--region",
-        metavar="X,Y,W,H",
-        help="Use only this box of the image: in pixels, or in fractions if none is above 1.",
-    ),
-    click.option(
-        "--boost",
-        multiple=True,
-        metavar="WORD=FACTOR",
-        help="Multiply the word's weight; 0 mutes it, below 0 it counts against an image.",
-    ),
-    click.option(
-        "--like",
-        multiple=True,
-        type=PathType(),
-        metavar="HIT",
-        help="More like this image of the gallery.",
-    ),
-    click.option(
-        "--unlike",
-        multiple=True,
-        type=PathType(),
-        metavar="HIT",
-        help="Less like this image of the gallery.",
-    ),
-    click.option(
-        "--not",
-        "negative",
-        multiple=True,
-        type=PathType(),
-        metavar="IMAGE",
-        help="A counter-example: its words count against an image.",
-    ),
-    click.option(
-        "--min-size",
-        metavar="SIZE",
-        help="Only images of at least this size in pixels: 1000 (both sides) or 1920x1080.",
-    ),
-    click.option("--max-size", metavar="SIZE", help="Only images of at most this size."),
-    click.option(
-        "--min-coverage",
-        default=0.0,
-        type=click.FloatRange(0, 1),
-        metavar="SHARE",
-        help="Only images that match this share of the query, rare words counting more (0 to 1).",
-    ),
-    click.option(
-        "--include-query",
-        is_flag=True,
-        help="Also list the images of the query, and their copies, if the gallery has them.",
-    ),
-    click.option(
-        "--mode",
-        type=click.Choice(MODES),
-        help="What orders the hits. "
-        + " ".join(f"{mode}: {order}." for mode, order in _MODES.items())
-        + "  [default: hybrid; for a text, dense or concepts]",
-    ),
-    click.option(
-        "--candidates",
-        type=COUNT,
-        metavar="N",
-        help="Images that the first stage passes to the second  [default: 1000; 200 in mode "
-        "two-stage]",
-    ),
-    click.option(
-        "--query-words",
-        type=COUNT,
-        metavar="N",
-        help="Search with the N strongest words of each image  [default: all words in the modes "
-        "hybrid and words; those of the index, with equal weights, in the others]",
-    ),
-)
-_PAGING_OPTIONS = (
-    click.option(
-        "-k", default=10, show_default=True, type=COUNT, metavar="N", help="Hits to show."
-    ),
-    click.option(
-        "--offset",
-        default=0,
-        type=click.IntRange(0),
-        metavar="N",
-        help="Skip the best N hits, to show the next page.",
-    ),
-)
 # What a help text shows before all other options, by the names of parameters.
 _COMMON = (
     *("text", "k", "folder", "date", "must", "without", "region"),
@@ -201,7 +84,36 @@ _COMMON = (
 
 
 class QueryCommand(click.Command):
-    """A command with the options of a query; its help shows the common ones first."""
+    """A command with the options of a query, which its function gets together, as `options`.
+
+    Without pages it has no options for the next one. Its help shows the common options first.
+    """
+
+    def __init__(self, *args: Any, has_pages: bool = True, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._has_pages = has_pages
+
+    @cached_property
+    def _query_params(self) -> dict[str, click.Option]:
+        """The options of `Query`, which is imported when the command is called."""
+        from bm25v.search.query import OPTIONS
+
+        left_out = {"images"} if self._has_pages else {"images", "k", "offset"}
+        return {name: _make_option(name, OPTIONS[name]) for name in OPTIONS if name not in left_out}
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*self._query_params.values(), *super().get_params(ctx)]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from bm25v.search.query import OPTIONS
+
+        options = {name: ctx.params.pop(name) for name in self._query_params}
+        for name, value in options.items():
+            parse = _PARSERS.get(OPTIONS[name].kind)
+            if parse is not None and value is not None:
+                options[name] = parse(OPTIONS[name].flag, value)
+        ctx.params["options"] = options
+        return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Options": [], "More": []}
@@ -215,28 +127,27 @@ class QueryCommand(click.Command):
                 formatter.write_dl(records)
 
 
-def query_options(*, has_pages: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of a query; it gets them together, as `options`."""
+def _make_option(name: str, option: "Option") -> click.Option:
+    from bm25v.search.scoring import MODES
 
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(function).parameters
-
-        @wraps(function)
-        def command(**values: Any) -> None:
-            options = {name: value for name, value in values.items() if name not in own}
-            if options["region"] is not None:
-                options["region"] = _parse_region(options["region"])
-            options["boost"] = _parse_boosts(options["boost"])
-            for name in ("min_size", "max_size"):
-                options[name] = _parse_size(name, options[name])
-            function(options=options, **{name: values[name] for name in own if name in values})
-
-        decorated: Callable[..., None] = command
-        for option in reversed(_QUERY_OPTIONS + (_PAGING_OPTIONS if has_pages else ())):
-            decorated = option(decorated)
-        return decorated
-
-    return decorate
+    types: dict[Kind, click.ParamType[Any]] = {
+        "count": click.IntRange(option.least),
+        "share": click.FloatRange(0, 1),
+        "mode": click.Choice(tuple(MODES)),
+        "hit": PathType(),
+        "image": PathType(),
+    }
+    metavars = {"count": "N", "box": "X,Y,W,H", "factor": "WORD=FACTOR", "mode": None}
+    return click.Option(
+        [option.flag, name],
+        type=types.get(option.kind),
+        is_flag=option.kind == "flag",
+        multiple=option.is_list,
+        default=None if option.is_list else option.default,
+        show_default=bool(option.default),
+        metavar=metavars.get(option.kind, option.kind.upper()),
+        help=option.help,
+    )
 
 
 def open_collection(gallery_path: Path, engine: str | None) -> "Gallery | EngineGallery":
@@ -279,9 +190,9 @@ def split_list(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
-def _parse_region(region: str) -> tuple[float, ...]:
+def _parse_region(flag: str, region: str) -> tuple[float, ...]:
     """
-    >>> _parse_region("120,40, 200,180")
+    >>> _parse_region("--region", "120,40, 200,180")
     (120.0, 40.0, 200.0, 180.0)
     """
     try:
@@ -290,41 +201,43 @@ def _parse_region(region: str) -> tuple[float, ...]:
         numbers = ()
     if len(numbers) != 4:
         raise InvalidOption(
-            f"--region {region}: give x,y,width,height, such as 120,40,200,180 or 0.1,0.2,0.5,0.5"
+            f"{flag} {region}: give x,y,width,height, such as 120,40,200,180 or 0.1,0.2,0.5,0.5"
         )
     return numbers
 
 
-def _parse_size(name: str, size: str | None) -> int | tuple[int, ...] | None:
+def _parse_size(flag: str, size: str) -> int | tuple[int, ...]:
     """Return a width and height, or one number for both.
 
-    >>> _parse_size("min_size", "1920x1080"), _parse_size("min_size", "800")
+    >>> _parse_size("--min-size", "1920x1080"), _parse_size("--min-size", "800")
     ((1920, 1080), 800)
     """
-    if size is None:
-        return None
     match = re.fullmatch(r"(\d+)(?:\s*[x×]\s*(\d+))?", size.strip().lower())
     if match is None:
-        option = name.replace("_", "-")
-        raise InvalidOption(f"--{option} {size}: give pixels, such as 1000 or 1920x1080")
+        raise InvalidOption(f"{flag} {size}: give pixels, such as 1000 or 1920x1080")
     width, height = match.groups()
     return int(width) if height is None else (int(width), int(height))
 
 
-def _parse_boosts(boosts: tuple[str, ...]) -> dict[str, float]:
+def _parse_boosts(flag: str, boosts: tuple[str, ...]) -> dict[str, float]:
     """
-    >>> _parse_boosts(("19=2", "striped ear=0"))
+    >>> _parse_boosts("--boost", ("19=2", "striped ear=0"))
     {'19': 2.0, 'striped ear': 0.0}
     """
     factors: dict[str, float] = {}
     for boost in boosts:
         word, _, factor = boost.rpartition("=")
         if not word or word in factors:
-            raise InvalidOption(
-                f"--boost {boost}: give each word once, with a factor, such as 19=2"
-            )
+            raise InvalidOption(f"{flag} {boost}: give each word once, with a factor, such as 19=2")
         try:
             factors[word] = float(factor)
         except ValueError:
-            raise InvalidOption(f"--boost {boost}: {factor!r} is not a number") from None
+            raise InvalidOption(f"{flag} {boost}: {factor!r} is not a number") from None
     return factors
+
+
+_PARSERS: dict["Kind", Callable[[str, Any], Any]] = {
+    "box": _parse_region,
+    "size": _parse_size,
+    "factor": _parse_boosts,
+}

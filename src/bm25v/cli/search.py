@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from bm25v.cli.options import (
     COUNT,
@@ -20,7 +19,6 @@ from bm25v.cli.options import (
     open_collection,
     open_option,
     output_option,
-    query_options,
 )
 from bm25v.cli.printing import (
     Column,
@@ -41,7 +39,7 @@ from bm25v.errors import ImageError, InvalidOption
 
 if TYPE_CHECKING:
     from bm25v.explain import Explanation
-    from bm25v.search import Hit, QueryOptions, Results
+    from bm25v.search import Hit, Query, QueryOptions, Results
     from bm25v.search.engine import Ranking
 
 _NARROW, _WIDE = 80, 100  # columns: below, fewer numbers are shown; from there on, more
@@ -55,7 +53,6 @@ _THUMBNAIL_SIDE = 180  # pixels
 
 @click.command("search", cls=QueryCommand)
 @click.argument("images", nargs=-1, type=PathType(), metavar="[IMAGE]...")
-@query_options(has_pages=True)
 @click.option(
     "--format",
     "output_format",
@@ -147,12 +144,13 @@ def search(
                 from bm25v.render.results_page import write_results
                 from bm25v.search import Query
 
+                query = Query.of(images, **options)
                 with progress_bar() as progress:
                     write_results(
                         results,
                         output,
-                        partial(explain_hits, gallery.engine, Query.of(images, **options)),
-                        command=_explain_command(images, gallery_path, engine, options),
+                        partial(explain_hits, gallery.engine, query),
+                        command=_explain_command(images, query, gallery_path, engine),
                         words=n_words,
                         progress=progress,
                     )
@@ -191,21 +189,14 @@ def _check_images(images: tuple[str, ...]) -> None:
 
 
 def _explain_command(
-    images: tuple[str, ...], gallery_path: Path, engine: str | None, query_options: "QueryOptions"
+    images: tuple[str, ...], query: "Query", gallery_path: Path, engine: str | None
 ) -> Callable[[str], str]:
     """Return what makes the command that explains a hit of this search."""
-    from bm25v.render.commands import join_command
+    from bm25v.render.commands import join_command, list_options
 
-    context = click.get_current_context()
-    paths = [os.path.abspath(image) for image in images]
-    options = [f"--engine={engine}" if engine else f"--gallery={os.path.abspath(gallery_path)}"]
-    for name in sorted(query_options.keys() - {"k", "offset", "include_query"}):
-        if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
-            (option,) = (option for option in context.command.params if option.name == name)
-            value = context.params[name]
-            values = value if isinstance(value, tuple) else (value,)
-            options += [f"{option.opts[0]}={value}" for value in values]
-    return lambda hit: join_command("explain", *paths, hit, *options, "--open")
+    gallery = f"--engine={engine}" if engine else f"--gallery={os.path.abspath(gallery_path)}"
+    options = (gallery, *list_options(query), "--open")
+    return lambda hit: join_command("explain", *map(os.path.abspath, images), hit, *options)
 
 
 def _print_hits(results: "Results", *, show: bool, has_files: bool) -> None:
@@ -303,10 +294,9 @@ def _is_steered(results: "Results") -> bool:
     return any(weight != 1 for weight in weights)
 
 
-@click.command("explain", cls=QueryCommand)
+@click.command("explain", cls=QueryCommand, has_pages=False)
 @click.argument("images", nargs=-1, type=PathType(), metavar="[IMAGE]...")
 @click.argument("hit", type=PathType())
-@query_options(has_pages=False)
 @json_option
 @output_option(
     "Write both images with a heat map of each word: a page (.html), or an image of the first "

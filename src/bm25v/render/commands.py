@@ -7,17 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from bm25v.explain.explanation import Explanation
-from bm25v.search.query import Query, list_paths
-
-_LISTS = {"must": "--must", "without": "--without", "like": "--like", "unlike": "--unlike"}
-_VALUES = {
-    "text": "--text",
-    "query_words": "--query-words",
-    "min_coverage": "--min-coverage",
-    "date": "--date",
-    "mode": "--mode",
-    "candidates": "--candidates",
-}
+from bm25v.search.query import OPTIONS, Query, format_values
 
 
 def search_command(explanation: Explanation, *more: str) -> str | None:
@@ -34,8 +24,26 @@ def search_command(explanation: Explanation, *more: str) -> str | None:
     if is_mask or not are_files:
         return None
     images = [os.path.abspath(path) for path in explanation.query_paths]
-    options = _list_options(explanation, query)
-    return join_command("search", *more, *images, *options, *_gallery_option(explanation.gallery))
+    options = (*list_options(query), *_gallery_option(explanation.gallery))
+    return join_command("search", *more, *images, *options)
+
+
+def list_options(query: Query) -> Iterator[str]:
+    """Yield the options of a query for a command line, without its images and the page of hits.
+
+    >>> list(list_options(Query.of("cat.jpg", must=12, min_size=(800, 600), include_query=True)))
+    ['--must', '12', '--min-size', '800x600', '--include-query']
+    """
+    for name, option in OPTIONS.items():
+        value = getattr(query, name)
+        is_default = isinstance(value, int | float) and value == option.default
+        if name in ("images", "k", "offset") or is_default:
+            continue
+        if option.kind == "flag":
+            yield option.flag
+        else:
+            for text in format_values(option.kind, value):
+                yield from (option.flag, text)
 
 
 def word_page_command(gallery: str, word: int) -> str | None:
@@ -72,25 +80,3 @@ def _gallery_option(gallery: str) -> tuple[str, str]:
 
 def _is_address(gallery: str) -> bool:
     return "://" in gallery
-
-
-def _list_options(explanation: Explanation, query: Query) -> Iterator[str]:
-    for name, option in _VALUES.items():
-        if value := getattr(query, name):
-            yield from (option, str(value))
-    if explanation.region is not None:
-        yield from ("--region", ",".join(f"{share:.4g}" for share in explanation.region))
-    for name, option in _LISTS.items():
-        for value in getattr(query, name):
-            yield from (option, str(value))
-    for word, factor in query.boost.items():
-        yield from ("--boost", f"{word}={factor:g}")
-    for image in query.negative:
-        yield from ("--not", str(image))
-    for folder in list_paths(query.folder):
-        yield from ("--folder", folder)
-    for name, size in (("--min-size", query.min_size), ("--max-size", query.max_size)):
-        if size is not None:
-            yield from (name, str(size) if isinstance(size, int) else "x".join(map(str, size)))
-    if query.include_query:
-        yield "--include-query"

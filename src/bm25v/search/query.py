@@ -3,8 +3,8 @@
 import numbers
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypedDict, Unpack
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,24 +47,51 @@ class QueryOptions(TypedDict, total=False):
     """The options of a search as keyword arguments; `Query` describes each."""
 
     text: str | None
-    region: Region | None
-    must: Word | Iterable[Word]
-    without: Word | Iterable[Word]
-    boost: Mapping[Word, float] | None
-    negative: QueryImage | Iterable[QueryImage] | None
-    like: Path | Iterable[Path]
-    unlike: Path | Iterable[Path]
-    query_words: int | None
-    min_coverage: float
     folder: Path | Iterable[Path] | None
     date: Period | None
+    must: Word | Iterable[Word]
+    without: Word | Iterable[Word]
+    region: Region | None
+    boost: Mapping[Word, float] | None
+    like: Path | Iterable[Path]
+    unlike: Path | Iterable[Path]
+    negative: QueryImage | Iterable[QueryImage] | None
     min_size: Size | None
     max_size: Size | None
+    min_coverage: float
     include_query: bool
-    k: int
-    offset: int
     mode: Mode | None
     candidates: int | None
+    query_words: int | None
+    k: int
+    offset: int
+
+
+_SingleKind = Literal["text", "date", "flag", "mode", "count", "share", "size", "box"]
+_ListKind = Literal["word", "factor", "folder", "hit", "image"]
+Kind = _SingleKind | _ListKind
+
+
+@dataclass(frozen=True)
+class Option:
+    """What the command line and the HTTP API say about an option of a search, and its limits."""
+
+    default: Any
+    kind: Kind  # of its value, or of each in a list
+    help: str
+    description: str = ""  # in place of the help, for JSON
+    flag: str = ""  # by default --name
+    least: int = 1  # of a count
+    most: int | None = None  # of a count, over HTTP
+
+    @property
+    def is_list(self) -> bool:
+        return self.kind in get_args(_ListKind)
+
+
+def _option(default: Any, kind: Kind, help: str, description: str = "", **more: Any) -> Any:
+    option = Option(default, kind, help, description, **more)
+    return field(default=default, metadata={"option": option})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,26 +142,86 @@ class Query:
     (12,)
     """
 
-    images: tuple[ReadImage, ...] = ()
-    text: str | None = None
-    region: Region | None = None
-    must: tuple[Word, ...] = ()
-    without: tuple[Word, ...] = ()
-    boost: Mapping[Word, float] = field(default_factory=dict)
-    negative: tuple[ReadImage, ...] = ()
-    like: tuple[str, ...] = ()
-    unlike: tuple[str, ...] = ()
-    query_words: int | None = None
-    min_coverage: float = 0.0
-    folder: tuple[str, ...] | None = None
-    date: Period | None = None
-    min_size: Size | None = None
-    max_size: Size | None = None
-    include_query: bool = False
-    k: int = 10
-    offset: int = 0
-    mode: Mode | None = None
-    candidates: int | None = None
+    images: tuple[ReadImage, ...] = _option((), "image", "Images of the gallery to search with.")
+    text: str | None = _option(
+        None, "text", "What to search for, in words: 'a cat on a chair without a dog'."
+    )
+    folder: tuple[str, ...] | None = _option(
+        None,
+        "folder",
+        "Only images in this folder, or with a path like '2023/**/*.jpg' or '*.png'.",
+        "Only images in one of these folders, or of these patterns.",
+    )
+    date: Period | None = _option(
+        None,
+        "date",
+        "Only images taken then: 2023, 2023-06, 2023-06-01 or a range such as 2021..2023-06. By "
+        "the EXIF date, else by the time of the file.",
+    )
+    must: tuple[Word, ...] = _option((), "word", "Only images that have the word.")
+    without: tuple[Word, ...] = _option((), "word", "Only images that do not have the word.")
+    region: Region | None = _option(
+        None,
+        "box",
+        "Use only this box of the image: in pixels, or in fractions if none is above 1.",
+        "Only this box of the image counts: x, y, width, height, in pixels or, if no number is "
+        "above 1, in fractions of the image.",
+    )
+    boost: Mapping[Word, float] = _option(
+        None,
+        "factor",
+        "Multiply the word's weight; 0 mutes it, below 0 it counts against an image.",
+        "Factors for the weights of words, by number or name.",
+    )
+    like: tuple[str, ...] = _option((), "hit", "More like this image of the gallery.")
+    unlike: tuple[str, ...] = _option((), "hit", "Less like this image of the gallery.")
+    negative: tuple[ReadImage, ...] = _option(
+        (), "image", "A counter-example: its words count against an image.", flag="--not"
+    )
+    min_size: Size | None = _option(
+        None,
+        "size",
+        "Only images of at least this size in pixels: 1000 (both sides) or 1920x1080.",
+        "Only images of at least this size: pixels, or width and height.",
+    )
+    max_size: Size | None = _option(None, "size", "Only images of at most this size.")
+    min_coverage: float = _option(
+        0.0,
+        "share",
+        "Only images that match this share of the query, rare words counting more (0 to 1).",
+    )
+    include_query: bool = _option(
+        False,
+        "flag",
+        "Also list the images of the query, and their copies, if the gallery has them.",
+    )
+    mode: Mode | None = _option(
+        None,
+        "mode",
+        "What orders the hits. hybrid: similarity of the whole images, plus words. words: all "
+        "words of an image. two-stage: the best candidates by words, ordered by similarity, as in "
+        "the paper. sparse: the words of the index alone. dense: similarity alone. concepts: what "
+        "a text names.  [default: hybrid; for a text, dense or concepts]",
+        "What orders the hits; by default hybrid, or what the query allows.",
+    )
+    candidates: int | None = _option(
+        None,
+        "count",
+        "Images that the first stage passes to the second  [default: 1000; 200 in mode two-stage]",
+        most=1_000_000,
+    )
+    query_words: int | None = _option(
+        None,
+        "count",
+        "Search with the N strongest words of each image  [default: all words in the modes hybrid "
+        "and words; those of the index, with equal weights, in the others]",
+        "Search with this many words of each image.",
+        most=100_000,
+    )
+    k: int = _option(10, "count", "Hits to show.", "The number of hits.", flag="-k", most=1000)
+    offset: int = _option(
+        0, "count", "Skip the best N hits, to show the next page.", least=0, most=1_000_000_000
+    )
     _opened_from: tuple[str, ...] = field(init=False, repr=False)  # files of Pillow images
 
     @classmethod
@@ -149,8 +236,10 @@ class Query:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_opened_from", _file_names(self.images))
-        for name, normalise in _NORMALISE.items():
-            object.__setattr__(self, name, normalise(getattr(self, name)))
+        for name, option in OPTIONS.items():
+            if option.kind in _NORMALISE:
+                value = _NORMALISE[option.kind](getattr(self, name))
+                object.__setattr__(self, name, value)
         make_filter(self)  # raises an error for wrong values
         if not (self.images or self.like or self.must or self.boost or self.text is not None):
             raise InvalidQuery("an empty query: give an image, a text, or words by must or boost")
@@ -162,21 +251,47 @@ class Query:
             raise InvalidQuery(f"a region with {len(self.images)} images: it needs exactly one")
         if self.mode is not None and self.mode not in MODES:
             raise InvalidQuery(f"mode {self.mode!r}: choose one of {', '.join(MODES)}")
-        for name, least in (("k", 1), ("offset", 0), ("candidates", 1), ("query_words", 1)):
-            value = getattr(self, name)
-            if value is not None or name in ("k", "offset"):
-                _check_count(name, value, least)
-        is_number = isinstance(self.min_coverage, numbers.Real)
-        if not is_number or not 0 <= self.min_coverage <= 1:
-            raise InvalidQuery(
-                f"min_coverage = {self.min_coverage!r}: give a share between 0 and 1"
-            )
+        for name, option in OPTIONS.items():
+            _check_number(name, option, getattr(self, name))
 
 
-def _check_count(name: str, value: Any, least: int) -> None:
-    is_count = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not is_count or value < least:
-        raise InvalidQuery(f"{name} = {value!r}: give a whole number, {least} or more")
+OPTIONS: Mapping[str, Option] = {
+    f.name: replace(option, flag=option.flag or f"--{f.name.replace('_', '-')}")
+    for f in fields(Query)
+    if (option := f.metadata.get("option"))
+}
+
+
+def _check_number(name: str, option: Option, value: Any) -> None:
+    if option.kind == "count" and value is not option.default:
+        is_count = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not is_count or value < option.least:
+            raise InvalidQuery(f"{name} = {value!r}: give a whole number, {option.least} or more")
+    is_number = isinstance(value, numbers.Real)
+    if option.kind == "share" and not (is_number and 0 <= value <= 1):
+        raise InvalidQuery(f"{name} = {value!r}: give a share between 0 and 1")
+
+
+def format_values(kind: Kind, value: Any) -> list[str]:
+    """Return the value of an option as it is written on a command line, each part of a list.
+
+    >>> format_values("size", (1920, 1080)), format_values("factor", {12: 2.0})
+    (['1920x1080'], ['12=2'])
+    """
+    if value is None:
+        return []
+    match kind:
+        case "factor":
+            return [f"{word}={factor:.9g}" for word, factor in value.items()]
+        case "word" | "folder" | "hit" | "image":
+            return [str(part) for part in value]
+        case "box":
+            return [",".join(f"{number:.9g}" for number in value)]
+        case "size" if not isinstance(value, int):
+            return ["x".join(map(str, value))]
+        case "date" if isinstance(value, tuple):
+            return ["..".join("" if moment is None else str(moment) for moment in value)]
+    return [str(value)]
 
 
 def make_filter(query: Query) -> ImageFilter:
@@ -236,13 +351,10 @@ def _as_boosts(boost: Any) -> dict[Word, float]:
     return dict(boost or {})
 
 
-_NORMALISE: dict[str, Callable[[Any], Any]] = {  # a single value stands for a list of one
-    "images": _as_images,
-    "negative": _as_images,
-    "must": _as_words,
-    "without": _as_words,
-    "boost": _as_boosts,
+_NORMALISE: dict[Kind, Callable[[Any], Any]] = {  # a single value stands for a list of one
+    "image": _as_images,
+    "word": _as_words,
+    "factor": _as_boosts,
     "folder": lambda folder: None if folder is None else list_paths(folder),
-    "like": list_paths,
-    "unlike": list_paths,
+    "hit": list_paths,
 }

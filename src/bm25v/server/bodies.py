@@ -4,9 +4,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from starlette.requests import Request
 
+from bm25v.search.query import OPTIONS, Kind, Option
 from bm25v.search.scoring import Mode
 from bm25v.server.guard import MAX_JSON
 from bm25v.server.problems import Problem
@@ -23,17 +24,50 @@ ImageId = Annotated[
         examples=["L3Bob3Rvcy9jYXQuanBn"],
     ),
 ]
-Ids = Annotated[list[ImageId], Field(max_length=MAX_IMAGES)]
-_Word = Annotated[int | Annotated[str, Field(max_length=200)], Field(examples=[4711])]
-Words = Annotated[list[_Word], Field(max_length=256)]
-Pixels = Annotated[int, Field(ge=1, le=1_000_000)]
-Hits = Annotated[int, Field(ge=1, le=1000)]
-Offset = Annotated[int, Field(ge=0, le=1_000_000_000)]
-MODE = "What orders the hits; by default hybrid, or what the query allows."
+Hits = Annotated[int, Field(ge=1, le=OPTIONS["k"].most)]
+Offset = Annotated[int, Field(ge=0, le=OPTIONS["offset"].most)]
+MODE = OPTIONS["mode"].description
 WORDS = "List at most this many words of the query and of each hit; a hit has up to 256."
 
+_Ids = Annotated[list[ImageId], Field(max_length=MAX_IMAGES)]
+_Name = Annotated[str, Field(max_length=200)]
+_Word = Annotated[int | _Name, Field(description="A number or name.", examples=[4711])]
+_Pattern = Annotated[str, Field(max_length=4096)]
+_Pixels = Annotated[int, Field(ge=1, le=1_000_000)]
+_TYPES: dict[Kind, Any] = {
+    "text": Annotated[str, Field(max_length=1000)],
+    "date": Annotated[str, Field(max_length=100, examples=["2021..2023-06"])],
+    "flag": bool,
+    "mode": Mode,
+    "count": int,
+    "share": Annotated[float, Field(ge=0, le=1)],
+    "size": _Pixels | tuple[_Pixels, _Pixels],
+    "box": tuple[float, float, float, float],
+    "word": Annotated[list[_Word], Field(max_length=256)],
+    "factor": Annotated[dict[_Name, float], Field(max_length=256)],
+    "folder": Annotated[list[_Pattern], Field(max_length=64)],
+    "hit": _Ids,
+    "image": _Ids,
+}
 
-class SearchBody(BaseModel):
+
+def _describe_option(option: Option) -> Any:
+    """Return the type of an option in JSON, and what is known about its value."""
+    default, type_ = option.default, _TYPES[option.kind]
+    if option.is_list:
+        default = {} if option.kind == "factor" else []
+    elif default is None:
+        type_ = type_ | None
+    limits: Any = {"ge": option.least, "le": option.most} if option.kind == "count" else {}
+    return type_, Field(default, description=option.description or option.help, **limits)
+
+
+_Options: Any = create_model(
+    "_Options", **{name: _describe_option(option) for name, option in OPTIONS.items()}
+)
+
+
+class SearchBody(_Options):  # type: ignore[misc]  # it has the fields of `Query`
     """What to search for: the options of `bm25v.Query`, with images by their ids."""
 
     model_config = ConfigDict(
@@ -48,48 +82,6 @@ class SearchBody(BaseModel):
         },
     )
 
-    images: Ids = Field([], description="Images of the gallery to search with.")
-    text: str | None = Field(None, max_length=1000, description="What to look for, in words.")
-    region: tuple[float, float, float, float] | None = Field(
-        None,
-        description="Only this box of the image counts: x, y, width, height, in pixels or, if no "
-        "number is above 1, in fractions of the image.",
-    )
-    must: Words = Field([], description="Words, by number or name, that hits must have.")
-    without: Words = Field([], description="Words that hits must not have.")
-    boost: dict[Annotated[str, Field(max_length=200)], float] = Field(
-        {}, max_length=256, description="Factors for the weights of words, by number or name."
-    )
-    negative: Ids = Field([], description="Counter-examples.")
-    like: Ids = Field([], description="Hits: find more like these.")
-    unlike: Ids = Field([], description="Hits: find fewer like these.")
-    query_words: int | None = Field(
-        None, ge=1, le=100_000, description="Search with this many words of each image."
-    )
-    min_coverage: float = Field(
-        0.0, ge=0, le=1, description="The smallest share of the query that a hit must match."
-    )
-    folder: list[Annotated[str, Field(max_length=4096)]] = Field(
-        [], max_length=64, description="Only images in one of these folders, or of these patterns."
-    )
-    date: str | None = Field(
-        None, max_length=100, description="Only images taken then.", examples=["2021..2023-06"]
-    )
-    min_size: Pixels | tuple[Pixels, Pixels] | None = Field(
-        None, description="Only images of at least this size: pixels, or width and height."
-    )
-    max_size: Pixels | tuple[Pixels, Pixels] | None = Field(
-        None, description="Only images of at most this size."
-    )
-    include_query: bool = Field(
-        False, description="Also list the images of the query and their copies."
-    )
-    k: Hits = Field(10, description="The number of hits.")
-    offset: Offset = Field(0, description="Skip this many hits, for the next page.")
-    mode: Mode | None = Field(None, description=MODE)
-    candidates: int | None = Field(
-        None, ge=1, le=1_000_000, description="Images that the second stage orders."
-    )
     words: int = Field(8, ge=0, le=256, description=WORDS)
 
     @property
@@ -149,7 +141,7 @@ def read_query(model: type[Body], slots: Threads) -> Callable[[Request], Awaitab
         if media_type != "multipart/form-data":
             raise Problem(415, "wrong-type", "send application/json; images as multipart/form-data")
         slots.check()
-        limits = {"max_files": MAX_IMAGES, "max_fields": 1, "max_part_size": MAX_JSON}
+        limits: Any = {"max_files": MAX_IMAGES, "max_fields": 1, "max_part_size": MAX_JSON}
         parts: dict[str, Any] = {}
         async with request.form(**limits) as form:
             for name, part in form.multi_items():

@@ -21,7 +21,7 @@ from bm25v.explain.explanation import Explanation
 from bm25v.explain.heatmaps import make_mask
 from bm25v.explain.sums import sum_up
 from bm25v.sae.model import Codes
-from bm25v.search.query import Query, QueryImage, QueryOptions, StoredImage
+from bm25v.search.query import OPTIONS, Query, QueryImage, StoredImage
 from bm25v.search.results import Results
 from bm25v.search.scoring import Mode
 from bm25v.searchable import Searchable
@@ -225,19 +225,16 @@ def _make_query(
             return files.read(record)
         return StoredImage(record.path, files.read(record) if with_pixels else None)
 
-    def find_path(image_id: str) -> str:
-        return files.find(image_id).path
+    def find_paths(image_ids: list[str]) -> list[str]:
+        return [files.find(image_id).path for image_id in image_ids]
 
-    options: Any = {name: getattr(body, name) for name in QueryOptions.__annotations__}
-    return Query.of(
-        [*upload.images, *map(find, body.images)],
-        **options
-        | {
-            "negative": [*upload.negative, *(StoredImage(find_path(i)) for i in body.negative)],
-            "like": list(map(find_path, body.like)),
-            "unlike": list(map(find_path, body.unlike)),
-        },
-    )
+    options: dict[str, Any] = {name: getattr(body, name) for name in OPTIONS}
+    options["images"] = [*upload.images, *map(find, body.images)]
+    options["negative"] = [*upload.negative, *map(StoredImage, find_paths(body.negative))]
+    for name, option in OPTIONS.items():
+        if option.kind == "hit":
+            options[name] = find_paths(options[name])
+    return Query(**options)
 
 
 def _explanation_to_dict(explanation: Explanation, n_words: int) -> dict[str, Any]:
