@@ -206,7 +206,7 @@ def test_every_option_named_in_a_sentence_exists(document: Path) -> None:
 
 def all_options() -> set[str]:
     def options(command: click.Command) -> Iterator[str]:
-        for parameter in command.params:
+        for parameter in command.get_params(click.Context(command, help_option_names=[])):
             yield from parameter.opts if isinstance(parameter, click.Option) else ()
         for subcommand in subcommands(command).values():
             yield from options(subcommand)
