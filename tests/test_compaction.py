@@ -106,9 +106,9 @@ def test_compaction_forgets_removed_images(
     encoded = []
     decode = Vocabulary.decode_with_metadata
 
-    def decode_and_record(self: Vocabulary, path: str) -> object:
-        encoded.append(Path(path).name)
-        return decode(self, path)
+    def decode_and_record(self: Vocabulary, content: bytes) -> object:
+        encoded.append(content)
+        return decode(self, content)
 
     monkeypatch.setattr(Vocabulary, "decode_with_metadata", decode_and_record)
     gallery.remove(photos / "3.png")
@@ -117,7 +117,7 @@ def test_compaction_forgets_removed_images(
     gallery.remove(photos / "3.png")
     assert gallery.compact() == ROW_BYTES
     assert gallery.add(photos).added == 1
-    assert encoded == ["3.png"]
+    assert encoded == [(photos / "3.png").read_bytes()]
     assert len(gallery) == 12
 
 

@@ -93,6 +93,19 @@ def test_two_ids_may_have_the_same_image_and_files_do_not_take_an_id_over(
     assert "array" not in {hit.path for hit in empty.search(array, k=20, mode="dense")}
 
 
+def test_a_copy_from_memory_does_not_take_the_record_of_a_file_whose_disk_is_away(
+    gallery: Gallery, photos: Path
+) -> None:
+    content = (photos / "3.png").read_bytes()
+    photos.rename(photos.with_name("away"))
+    report = gallery.add({"copy": content})
+    assert (report.added, report.moved, len(gallery)) == (1, 0, 13)
+    assert photos / "3.png" in gallery
+    photos.with_name("away").rename(photos)
+    assert gallery.add(photos, remove_missing=True).unchanged == 12
+    assert gallery.problems() == []
+
+
 def test_a_stream_of_images_is_not_held_in_memory(empty: Gallery) -> None:
     made: list[int] = []
     progress: list[tuple[int, int]] = []
@@ -125,6 +138,7 @@ def test_an_unreadable_image_is_reported_by_its_id(empty: Gallery) -> None:
         ({"": make_pixels(1)}, "'' is not an id"),
         ({7: make_pixels(1)}, "7 is not an id: give each image a text"),
         ({"/photos/a.png": make_pixels(1)}, "is an absolute path: add files by their paths"),
+        ({"a/": make_pixels(1)}, "the id 'a/' ends in a slash"),
         ({"a": 7}, "image 'a': a int is not an image"),
         ({"a": np.full((2, 2), 2.0)}, "image 'a': an array of float64"),
         ([("a", make_pixels(1)), ("a", make_pixels(2))], "the id 'a' occurs twice"),

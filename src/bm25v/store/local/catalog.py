@@ -7,7 +7,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import chain
 from operator import attrgetter
@@ -262,14 +262,26 @@ class Catalog:
 
     def with_content(self, content: bytes) -> ImageRecord | None:
         """Return an image whose file has this hash; a removed one if there is no other."""
-        return self._find_record("content = ? ORDER BY live DESC", content)
+        return self._find_record("content = ? ORDER BY live DESC, row", content)
+
+    def at_paths(self, paths: Sequence[str]) -> dict[str, ImageRecord]:
+        """Return the images at some paths, by path."""
+        records = self._find_records("live AND path", list(map(os.fsencode, paths)))
+        return {record.path: record for record in records}
+
+    def with_contents(self, contents: Sequence[bytes]) -> dict[bytes, ImageRecord]:
+        """Return what `with_content` returns for each hash, if it is an image."""
+        return {record.content: record for record in self._find_records("content", contents)}
 
     def below(self, path: str) -> Iterator[ImageRecord]:
-        """Return the image at a path, or all images below it if it is a folder."""
+        """Yield the image at a path, or all images below it if it is a folder, page by page."""
+        name, low, high = path_bounds(path)
         select = f"SELECT {COLUMNS} FROM images WHERE live AND"
-        # With OR instead of UNION, SQLite would scan the whole table.
-        query = f"{select} path = ? UNION ALL {select} path > ? AND path < ? ORDER BY path"
-        return map(to_record, self.execute(query, *path_bounds(path)))
+        yield from map(to_record, self.execute(f"{select} path = ?", name))
+        query = f"{select} path > ? AND path < ? ORDER BY path LIMIT {_ROWS_AT_ONCE}"
+        while page := list(map(to_record, self.execute(query, low, high))):
+            yield from page
+            low = os.fsencode(page[-1].path)
 
     def rows_where(self, condition: str, *values: object) -> Rows:
         query = f"SELECT row FROM images WHERE live AND {condition}"
@@ -410,6 +422,12 @@ class Catalog:
     def _find_record(self, condition: str, value: bytes) -> ImageRecord | None:
         columns = self.execute(f"SELECT {COLUMNS} FROM images WHERE {condition} LIMIT 1", value)
         return to_record(columns[0]) if columns else None
+
+    def _find_records(self, condition: str, values: Sequence[bytes]) -> Iterator[ImageRecord]:
+        """Return the images with any of some values; of two with the same one, the best is last."""
+        marks = ", ".join("?" * len(values))
+        query = f"SELECT {COLUMNS} FROM images WHERE {condition} IN ({marks})"
+        return map(to_record, self.execute(f"{query} ORDER BY live, row DESC", *values))
 
 
 def require_gallery(folder: Path) -> None:

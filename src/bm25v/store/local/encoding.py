@@ -18,7 +18,7 @@ from bm25v.backbones.protocol import Floats
 from bm25v.errors import ImageError
 from bm25v.images import Source
 from bm25v.progress import Progress, no_progress, show_downloads
-from bm25v.store.local.file_state import FileState, has_size_and_time, hash_image, read_file_state
+from bm25v.store.local.file_state import FileState, check_unchanged, hash_image, read_file
 from bm25v.store.local.records import ImageRecord
 from bm25v.vocabulary import Encoding, Vocabulary
 
@@ -57,17 +57,32 @@ def encode_images(
 ) -> Generator[tuple[str, Outcome]]:
     """Read and encode images in parallel; yield each path with its outcome, in order.
 
-    What `find_known` returns an image for is not encoded again.
+    What `find_known` returns an image for is not encoded again. After a `KeyboardInterrupt`, here
+    or thrown into the generator, it yields what is encoded already, then raises it.
     """
-    pending: deque[tuple[list[NamedImage], Future[list[Outcome]]]] = deque()
+    pending: deque[Future[list[tuple[str, Outcome]]]] = deque()
+    ready: deque[tuple[str, Outcome]] = deque()
     pool = ThreadPoolExecutor(workers)
+
+    def wait_for_next() -> Iterator[tuple[str, Outcome]]:
+        ready.extend(pending[0].result())
+        pending.popleft()
+        while ready:
+            yield ready.popleft()
+
     try:
         for chunk in _split_in_batches(named, vocabulary, progress):
-            pending.append((chunk, pool.submit(_encode_chunk, chunk, vocabulary, find_known)))
+            pending.append(pool.submit(_encode_chunk, chunk, vocabulary, find_known))
             if len(pending) > 2 * workers:
-                yield from _wait_for(*pending.popleft())
+                yield from wait_for_next()
         while pending:
-            yield from _wait_for(*pending.popleft())
+            yield from wait_for_next()
+    except KeyboardInterrupt:
+        finished = [future for future in pending if future.done() and not future.exception()]
+        yield from ready
+        for future in finished:
+            yield from future.result()
+        raise
     finally:
         # After Ctrl-C nobody waits for images that are being decoded: one can take seconds.
         pool.shutdown(wait=False, cancel_futures=True)
@@ -86,22 +101,17 @@ def _split_in_batches(
         yield batch
 
 
-def _wait_for(
-    chunk: list[NamedImage], future: Future[list[Outcome]]
-) -> Iterator[tuple[str, Outcome]]:
-    return zip((named.path for named in chunk), future.result(), strict=True)
-
-
 def _encode_chunk(
     chunk: list[NamedImage], vocabulary: Vocabulary, find_known: FindKnown
-) -> list[Outcome]:
+) -> list[tuple[str, Outcome]]:
     prepared = [_prepare_image(named, vocabulary, find_known) for named in chunk]
     pixels = [image.pixels for image in prepared if isinstance(image, _PreparedImage)]
     encodings = iter(vocabulary.encode_features(vocabulary.backbone.forward_batch(pixels)))
-    return [
+    outcomes = (
         EncodedImage(image.file, next(encodings)) if isinstance(image, _PreparedImage) else image
         for image in prepared
-    ]
+    )
+    return list(zip((named.path for named in chunk), outcomes, strict=True))
 
 
 def _prepare_image(
@@ -113,16 +123,15 @@ def _prepare_image(
             n_bytes = image.nbytes if isinstance(image, np.ndarray) else len(image)
             file = FileState(named.path, hash_image(image), n_bytes, time.time_ns())
         else:
-            file = read_file_state(os.fspath(image))._replace(path=named.path)
+            file, image = read_file(os.fspath(image))
         known = find_known(file.content)
         if known is not None:
-            return EncodedImage(file._replace(metadata=known.metadata), None)
+            state = file._replace(path=named.path, metadata=known.metadata)
+            return EncodedImage(state, None)
         pixels_hwc, metadata = vocabulary.decode_with_metadata(image)
         pixels = vocabulary.backbone.prepare_image(pixels_hwc)
-        if isinstance(image, str | os.PathLike) and not has_size_and_time(
-            os.fspath(image), file.size, file.mtime_ns
-        ):
-            raise ImageError("the file changed while it was read: run the command again")
-        return _PreparedImage(file._replace(metadata=metadata), pixels)
+        if isinstance(image, str):
+            check_unchanged(file)
+        return _PreparedImage(file._replace(path=named.path, metadata=metadata), pixels)
     except ImageError as error:
         return error

@@ -9,9 +9,12 @@ from numpy.typing import NDArray
 
 from bm25v import images
 from bm25v.errors import ImageError, InvalidOption
-from bm25v.images import Metadata
-from bm25v.images.streams import Stream
+from bm25v.images import Metadata, Source
+from bm25v.images.streams import Stream, system_reason
 from bm25v.store.local.records import ImageRecord, to_seconds
+
+_MAX_BYTES = 40_000_000  # of a file that is read at once
+_CHANGED = "the file changed while it was read: run the command again"
 
 
 class FileState(NamedTuple):
@@ -42,14 +45,38 @@ def check_path(path: Any) -> str:
     return text
 
 
+def read_file(path: str) -> tuple[FileState, Source]:
+    """Return the state of a file and what to decode: the bytes that were hashed.
+
+    A file of more than `_MAX_BYTES` is not held in memory: what to decode is its path, and
+    `check_unchanged` tells afterwards whether it is still the same.
+    """
+    try:
+        with images.open_stream(path) as stream:
+            status = os.fstat(stream.fileno())
+            head = stream.read(images.HEAD_SIZE)
+            images.detect_format(head)  # raises before a large file that is not an image is read
+            source: Source = path
+            if status.st_size > _MAX_BYTES:
+                stream.seek(0)
+                content = hash_file(stream)
+            else:
+                source = head + stream.read()
+                content = hash_image(source)
+            if _size_and_time(os.fstat(stream.fileno())) != _size_and_time(status):
+                raise ImageError(_CHANGED)
+    except OSError as error:  # of a disk that fails
+        raise ImageError(system_reason(error)) from error
+    return FileState(path, content, *_size_and_time(status)), source
+
+
+def check_unchanged(file: FileState) -> None:
+    if not has_size_and_time(file.path, file.size, file.mtime_ns):
+        raise ImageError(_CHANGED)
+
+
 def read_file_state(path: str) -> FileState:
-    with images.open_stream(path) as file:
-        head = file.read(images.HEAD_SIZE)
-        images.detect_format(head)  # raises before a large file that is not an image is read
-        file.seek(0)
-        content = hash_file(file)
-        status = os.fstat(file.fileno())
-    return FileState(path, content, status.st_size, _modification_time(status))
+    return read_file(path)[0]
 
 
 def has_changed(path: str, record: ImageRecord | None) -> bool:
@@ -82,14 +109,13 @@ def _new_hash(content: bytes = b"") -> "hashlib.blake2b":
     return hashlib.blake2b(content, digest_size=16)
 
 
-def _modification_time(status: os.stat_result) -> int:
-    """Return a file's time in nanoseconds, as the catalogue can store it: up to the year 2262."""
-    return max(-(2**63), min(status.st_mtime_ns, 2**63 - 1))
-
-
 def has_size_and_time(path: str, size: int, mtime_ns: int) -> bool:
     try:
-        status = os.stat(path)
+        return _size_and_time(os.stat(path)) == (size, mtime_ns)
     except OSError:
         return False
-    return status.st_size == size and _modification_time(status) == mtime_ns
+
+
+def _size_and_time(status: os.stat_result) -> tuple[int, int]:
+    """Return a file's size, and its time as the catalogue can store it: up to the year 2262."""
+    return status.st_size, max(-(2**63), min(status.st_mtime_ns, 2**63 - 1))

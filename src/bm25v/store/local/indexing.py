@@ -7,13 +7,16 @@ it is a moved file if its old path no longer exists, else a copy.
 
 import logging
 import os
+import signal
 import stat
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from itertools import chain
+from itertools import chain, filterfalse, islice
 from pathlib import Path, PurePath
+from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +26,7 @@ from bm25v.display import duration
 from bm25v.errors import ImageError, InvalidOption
 from bm25v.images import ImageInput
 from bm25v.progress import Progress
-from bm25v.store.local.encoding import NamedImage, encode_images
+from bm25v.store.local.encoding import NamedImage, Outcome, encode_images
 from bm25v.store.local.file_state import FileState, check_path, has_size_and_time
 from bm25v.store.local.records import ImageRecord
 from bm25v.store.local.writer import Encoded, Writer
@@ -31,6 +34,7 @@ from bm25v.threads import available_cpus, one_blas_thread
 from bm25v.vocabulary import Vocabulary
 
 BATCH = 256  # images per commit
+_LOOKUPS = 1_000  # paths that are looked up at once
 _BATCH_SECONDS = 10.0
 
 _log = logging.getLogger(__name__)
@@ -82,18 +86,17 @@ def index_files(
     require_images(paths, exclude)
     report = IndexReport()
     changed = []
-    for path in walk_files(paths, exclude, report):
-        record = writer.catalog.at_path(path)
-        if record is not None and _is_unchanged(record):
-            report.unchanged += 1
-        else:
-            changed.append(path)
+    walk = walk_files(paths, exclude, report)
+    while chunk := list(islice(walk, _LOOKUPS)):
+        known = writer.catalog.at_paths(chunk)
+        changed += [path for path in chunk if path not in known or not _is_unchanged(known[path])]
+        report.unchanged += len(chunk)
+    report.unchanged -= len(changed)
     if remove_missing:
         changed += _find_overwritten(writer, paths, exclude, changed)
     progress("indexing", report.unchanged, report.unchanged + len(changed))
-    _add_images(
-        writer, vocabulary, map(NamedImage, changed), len(changed), report, workers, progress
-    )
+    new = map(NamedImage, changed)
+    _add_images(writer, vocabulary, new, len(changed), report, workers, progress, follow_moves=True)
     if remove_missing:
         _remove_missing(writer, paths, exclude, report)
     _note_failures(writer, paths, report)
@@ -113,7 +116,8 @@ def index_images(
     start = time.perf_counter()
     check_workers(workers)
     report = IndexReport()
-    _add_images(writer, vocabulary, check_named_images(named), total, report, workers, progress)
+    new = check_named_images(named)
+    _add_images(writer, vocabulary, new, total, report, workers, progress, follow_moves=False)
     return _finish(writer, report, start)
 
 
@@ -172,6 +176,8 @@ def check_named_images(named: Iterable[tuple[Any, Any]]) -> Iterator[NamedImage]
             raise InvalidOption(
                 f"the id {name!r} is an absolute path: add files by their paths alone"
             )
+        if name.endswith(("/", os.sep)):
+            raise InvalidOption(f"the id {name!r} ends in a slash, as a folder does: leave it out")
         if name in known:
             raise InvalidOption(f"the id {name!r} occurs twice: give each image its own")
         known.add(name)
@@ -238,18 +244,22 @@ def _find_overwritten(
 
     Walking through folders does not find them; reading them will tell what is wrong.
     """
-    known = set(changed)
+    known = set(filterfalse(_has_suffix, changed))
     return [
         record.path
         for path in paths
         for record in writer.catalog.below(path)
         if os.path.isabs(record.path)
-        and os.path.splitext(record.path)[1].lower() not in images.SUFFIXES
+        and not _has_suffix(record.path)
         and record.path not in known
         and not _is_unchanged(record)
         and not _is_missing(record.path)
         and not _is_excluded(record.path, paths, exclude)
     ]
+
+
+def _has_suffix(path: str) -> bool:
+    return os.path.splitext(path)[1].lower() in images.SUFFIXES
 
 
 def _is_unchanged(record: ImageRecord) -> bool:
@@ -275,68 +285,122 @@ def _add_images(
     report: IndexReport,
     workers: int | None,
     progress: Progress,
+    *,
+    follow_moves: bool,
 ) -> None:
     done = report.unchanged
     total = done + n_images
     last_commit = time.monotonic()
-    encoded = encode_images(
-        named, vocabulary, writer.catalog.with_content, workers or available_cpus(), progress
-    )
+    batch: list[tuple[FileState, Sequence[np.void] | None]] = []
+
+    def collect(path: str, outcome: Outcome) -> None:
+        if isinstance(outcome, ImageError):
+            report.failed.append(Failure(path, str(outcome)))
+        else:
+            file, encoding = outcome
+            batch.append((file, None if encoding is None else writer.to_rows(encoding)))
+
+    def commit() -> None:
+        nonlocal last_commit
+        last_commit = time.monotonic()
+        with _uninterrupted():
+            _add_batch(writer, batch, report, follow_moves=follow_moves)
+            batch.clear()
+            writer.commit()
+
+    find_known = writer.catalog.with_content
+    encoded = encode_images(named, vocabulary, find_known, workers or available_cpus(), progress)
     # The limit is set here and not in the generator: an abandoned generator would leave it set.
-    is_complete = True  # every image that was begun
     with one_blas_thread(), closing(encoded):
         try:
             for path, outcome in encoded:
-                is_complete = False
-                if isinstance(outcome, ImageError):
-                    report.failed.append(Failure(path, str(outcome)))
-                else:
-                    add_image(writer, *outcome, report)
-                if writer.n_pending >= BATCH or time.monotonic() - last_commit > _BATCH_SECONDS:
-                    writer.commit()
-                    last_commit = time.monotonic()
-                is_complete = True
+                collect(path, outcome)
+                if len(batch) >= BATCH or time.monotonic() - last_commit > _BATCH_SECONDS:
+                    commit()
                 done += 1
                 progress("indexing", done, max(done, total))
-        except KeyboardInterrupt:
-            if is_complete:
-                writer.commit()
+        except KeyboardInterrupt as interrupt:
+            with suppress(KeyboardInterrupt):
+                collect(*encoded.throw(interrupt))
+                for path, outcome in encoded:
+                    collect(path, outcome)
+            commit()
             raise
+        commit()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C take effect at the end of the block, so that no image is added by half."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    received: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda *arguments: received.append(arguments))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if received:
+        handler(*received[0])
 
 
 def add_image(
     writer: Writer,
     file: FileState,
-    encoding: Encoded | None,
+    encoding: Encoded,
     report: IndexReport,
     *,
     follow_moves: bool = True,
 ) -> None:
-    """Add an image, or replace the one at its path; known content needs no encoding.
+    """Add an image, or replace the one at its path.
 
     With `follow_moves`, known content whose own file is missing has moved here; else it is a copy.
     """
-    at_path = writer.catalog.at_path(file.path)
-    same = writer.catalog.with_content(file.content)
-    if at_path is not None and at_path.content == file.content:
-        writer.move(at_path.row, file)
-        report.unchanged += 1
-        return
-    if at_path is not None:
-        writer.remove(at_path.row)
-        report.updated += 1
-    elif follow_moves and same is not None and same.live and _is_missing(same.path):
-        writer.move(same.row, file)
-        report.moved += 1
-        return
-    else:
-        report.added += 1
-    if same is not None and not same.live:
-        writer.move(same.row, file)
-    elif same is not None:
-        writer.put_copy(file, same.row)
-    elif encoding is not None:
-        writer.put(file, encoding)
+    _add_batch(writer, [(file, writer.to_rows(encoding))], report, follow_moves=follow_moves)
+
+
+def _add_batch(
+    writer: Writer,
+    batch: Sequence[tuple[FileState, Sequence[np.void] | None]],
+    report: IndexReport,
+    *,
+    follow_moves: bool,
+) -> None:
+    """Add images with their rows, or None for known content; see `add_image`."""
+    catalog = writer.catalog
+    by_path = catalog.at_paths([file.path for file, _ in batch])
+    by_content = catalog.with_contents([file.content for file, _ in batch])
+    changed: set[str | bytes] = set()  # paths and contents that are to be looked up again
+    for file, rows in batch:
+        path, content = file.path, file.content
+        at_path = catalog.at_path(path) if path in changed else by_path.get(path)
+        same = catalog.with_content(content) if content in changed else by_content.get(content)
+        changed |= {path, content}
+        if at_path is not None:
+            changed.add(at_path.content)
+        if same is not None:
+            changed.add(same.path)
+        if at_path is not None and at_path.content == content:
+            writer.move(at_path.row, file)
+            report.unchanged += 1
+            continue
+        if at_path is not None:
+            writer.remove(at_path.row)
+            report.updated += 1
+        elif follow_moves and same is not None and same.live and _is_missing(same.path):
+            writer.move(same.row, file)
+            report.moved += 1
+            continue
+        else:
+            report.added += 1
+        if same is not None and not same.live:
+            writer.move(same.row, file)
+        elif same is not None:
+            writer.put_copy(file, same.row)
+        elif rows is not None:
+            writer.put_rows(file, rows)
 
 
 def _remove_missing(

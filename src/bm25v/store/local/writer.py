@@ -89,16 +89,20 @@ class Writer:
 
     def put(self, file: FileState, encoding: Encoded) -> None:
         """Add an image at a path that has none."""
-        bag_row, dense_row, full_row = (np.zeros(1, dtype=file.dtype) for file in self.files)
-        write_bag(bag_row[0], encoding.bag)
-        dense_row["dense"] = encoding.dense_e
-        write_full_bag(full_row[0], encoding.full_bag)
-        self._put(file, (bag_row[0], dense_row[0], full_row[0]))
+        self.put_rows(file, self.to_rows(encoding))
 
     def put_copy(self, file: FileState, row: int) -> None:
-        self._put(file, [rows.view(row + 1)[row] for rows in self.files])
+        self.put_rows(file, [rows.view(row + 1)[row] for rows in self.files])
 
-    def _put(self, file: FileState, rows: Sequence[np.void]) -> None:
+    def to_rows(self, encoding: Encoded) -> list[np.void]:
+        """Return what is stored of an image: its rows, in the order of `RowFiles`."""
+        bag_row, dense_row, full_row = (np.zeros(1, dtype=file.dtype)[0] for file in self.files)
+        write_bag(bag_row, encoding.bag)
+        dense_row["dense"] = encoding.dense_e
+        write_full_bag(full_row, encoding.full_bag)
+        return [bag_row, dense_row, full_row]
+
+    def put_rows(self, file: FileState, rows: Sequence[np.void]) -> None:
         with disk_errors(self._folder):
             for writer, row in zip(self._rows, rows, strict=True):
                 writer.write(self._n_rows, row.tobytes())
