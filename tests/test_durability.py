@@ -22,6 +22,7 @@ from bm25v.store.local.catalog_schema import FILE_NAME
 from bm25v.store.local.rows import HEADER_BYTES
 from bm25v.store.local.writer import Writer
 from tests.children import REFUSED, Report, die_at_step, finish, needs_fork, start
+from tests.conftest import make_pixels
 from tests.histories import (
     Contents,
     change_randomly,
@@ -379,6 +380,70 @@ def test_verification_names_the_row_of_a_changed_full_bag(tmp_path: Path) -> Non
             path.write_bytes(content)
             problem = f"row {record.row} ({record.path}): its bytes have changed"
             assert problem in gallery.problems()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("k1", 1.75),
+        ("b", 0.7),
+        ("backbone_fingerprint", "abc"),
+        ("checksum", 1),
+        ("checksum", None),
+    ],
+)
+def test_verification_reports_a_changed_constant(tmp_path: Path, key: str, value: object) -> None:
+    contents = fill_gallery(tmp_path / "g")
+    change_fact(tmp_path / "g", key, value)
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert gallery.problems() == [
+            "catalogue: k1, b or another fact that never changes has changed"
+        ]
+        assert gallery.remove(next(iter(contents))) == 1
+        assert len(gallery.problems()) == 1, "a commit does not make it right"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hit_weak", 0.123),
+        ("hit_strong", 9.0),
+        ("hit_strong", None),
+        ("hit_images", 10**6),
+        ("hit_checksum", None),
+    ],
+)
+def test_verification_reports_a_changed_calibration(
+    gallery: Gallery, key: str, value: object
+) -> None:
+    gallery.add({str(seed): make_pixels(seed) for seed in range(100, 150)})
+    assert gallery.store.snapshot().state.calibration is not None
+    assert gallery.problems() == []
+    change_fact(gallery.path, key, value)
+    assert gallery.problems() == ["catalogue: what a weak and a strong hit is has changed"]
+
+
+@pytest.mark.parametrize("name", ["names.tsv", "automatic.tsv"])
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"\xff\xfe\n", "is not UTF-8 text"),
+        (b"7\tgrass\n7\tsky\n", "line 2: word 7 already has the name"),
+        (b"999999\tgrass\n", "line 1: no word 999999"),
+        (b"# bm25v word names, format 1, vocabulary abc\n", "names for another vocabulary"),
+    ],
+)
+def test_verification_reports_damaged_names(
+    gallery: Gallery, name: str, content: bytes, problem: str
+) -> None:
+    gallery.name_words({7: "grass"})
+    assert gallery.problems() == []
+    (gallery.path / name).write_bytes(content)
+    (reported,) = gallery.problems()
+    assert reported.startswith(str(gallery.path / name))
+    assert problem in reported
+    (gallery.path / name).unlink()
+    assert gallery.problems() == []
 
 
 @pytest.mark.parametrize("change", [-1, 1])

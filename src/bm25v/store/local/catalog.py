@@ -3,10 +3,12 @@
 Its transaction is the commit of the whole gallery: a row that no live record names does not exist.
 """
 
+import json
 import os
 import sqlite3
 import threading
 import weakref
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import chain
@@ -28,6 +30,7 @@ from bm25v.images import Metadata
 from bm25v.index.bm25 import Statistics
 from bm25v.store.local.catalog_schema import (
     CALIBRATION_KEYS,
+    CHECKSUM_KEYS,
     COLUMNS,
     CREATE,
     FILE_NAME,
@@ -48,7 +51,7 @@ from bm25v.store.local.storage_errors import database_errors
 
 Rows = NDArray[np.int64]
 
-_STATE_KEYS = ("generation", *CALIBRATION_KEYS)
+_STATE_KEYS = ("generation", *CALIBRATION_KEYS, *CHECKSUM_KEYS)
 _BELOW = "path = ? OR path > ? AND path < ?"  # with `path_bounds`
 
 _IMMUTABLE = "ro&immutable=1"  # read without a log, for read-only media
@@ -115,7 +118,11 @@ class Catalog:
 
     @staticmethod
     def create(path: Path, meta: Meta) -> None:
-        entries = [*vars(meta).items(), *_to_entries(Statistics.empty(meta.n_words))]
+        entries = [
+            *vars(meta).items(),
+            *_to_entries(Statistics.empty(meta.n_words)),
+            (CHECKSUM_KEYS[0], _checksum_of_constants({"format": FORMAT, **vars(meta)})),
+        ]
         with database_errors(path), closing(sqlite3.connect(path)) as db, db:
             db.execute("PRAGMA journal_mode = WAL")
             for statement in CREATE:
@@ -208,7 +215,8 @@ class Catalog:
         return bool(self._one("SELECT live FROM images WHERE row = ?", row)[0])
 
     def set_calibration(self, calibration: Calibration) -> None:
-        self._set_facts(zip(CALIBRATION_KEYS, calibration, strict=True))
+        values = (*calibration, _checksum(calibration))
+        self._set_facts(zip((*CALIBRATION_KEYS, CHECKSUM_KEYS[1]), values, strict=True))
 
     def _set_facts(self, entries: Iterable[tuple[str, Any]]) -> None:
         for entry in entries:
@@ -322,7 +330,16 @@ class Catalog:
         return map(to_record, self.execute(f"SELECT {COLUMNS} FROM images ORDER BY row"))
 
     def problems(self) -> list[str]:
-        return [text for (text,) in self.execute("PRAGMA integrity_check") if text != "ok"]
+        """Return what is wrong with the database, and with what `meta` says about the gallery."""
+        problems = [text for (text,) in self.execute("PRAGMA integrity_check") if text != "ok"]
+        facts = dict(self.execute("SELECT key, value FROM meta"))
+        if _checksum_of_constants(facts) != facts.get(CHECKSUM_KEYS[0]):
+            problems.append("k1, b or another fact that never changes has changed")
+        calibration = [facts.get(key) for key in CALIBRATION_KEYS]
+        has_calibration = facts.keys() & {*CALIBRATION_KEYS, CHECKSUM_KEYS[1]}
+        if has_calibration and _checksum(calibration) != facts.get(CHECKSUM_KEYS[1]):
+            problems.append("what a weak and a strong hit is has changed")
+        return problems
 
     def begin(self) -> None:
         """Start a transaction; other connections see its changes after `commit`."""
@@ -447,6 +464,16 @@ def _to_entries(statistics: Statistics) -> list[tuple[str, Any]]:
     df = statistics.df_v.astype("<i4").tobytes()
     values = (statistics.n, statistics.total_length, df)
     return list(zip(STATISTICS_KEYS, values, strict=True))
+
+
+def _checksum_of_constants(facts: Mapping[str, Any]) -> int:
+    """Return the checksum of what never changes; where the vocabulary is may change."""
+    names = sorted({"format", *get_type_hints(Meta)} - {"vocabulary"})
+    return _checksum([facts.get(name) for name in names])
+
+
+def _checksum(values: Sequence[Any]) -> int:
+    return zlib.crc32(json.dumps(values, default=repr).encode())
 
 
 def _calibration(facts: Mapping[str, Any]) -> Calibration | None:

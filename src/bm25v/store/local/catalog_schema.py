@@ -5,6 +5,7 @@ FORMAT = 1
 
 STATISTICS_KEYS = ("full_images", "full_length", "full_df")  # in `meta`, of full bags
 CALIBRATION_KEYS = ("hit_weak", "hit_strong", "hit_images", "hit_change")  # in `meta`
+CHECKSUM_KEYS = ("checksum", "hit_checksum")  # in `meta`: of what is constant, of the calibration
 COLUMNS = "row, path, content, size, mtime_ns, checksum, live, width, height, taken"
 
 _CREATE_IMAGES = """CREATE TABLE images (
