@@ -4,6 +4,7 @@ import os
 import pickle
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone
@@ -19,7 +20,10 @@ from PIL import Image
 from bm25v import Gallery, Query
 from bm25v.errors import GalleryError, InvalidOption
 from bm25v.images import matches_pattern
-from bm25v.store.local.selection import ImageFilter, parse_period
+from bm25v.store.local import selection
+from bm25v.store.local.catalog import Catalog
+from bm25v.store.local.catalog_schema import FILE_NAME
+from bm25v.store.local.selection import ImageFilter, parse_period, select_rows
 from tests.conftest import make_image, make_pixels
 
 
@@ -87,6 +91,46 @@ def test_a_pattern_selects_by_path(
     assert select(albums, folder="rome/**") == "abc"
     monkeypatch.chdir(tmp_path / "oslo")
     assert select(albums, folder="rome/**") == ""
+
+
+def test_several_patterns_select_what_each_of_them_selects(
+    albums: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selection, "_PATHS_AT_ONCE", 2)
+    patterns = {
+        "*.png": "ce",
+        "rome*": "abcd",
+        f"{tmp_path}/r*/?.jpg": "abd",
+        f"{tmp_path}/rome/**": "abc",
+        f"{tmp_path}/rome/raw/*": "c",
+        f"{tmp_path}/oslo/f*": "f",
+        f"{tmp_path}/oslo/": "ef",
+        "**/paris/*": "",
+    }
+    for one, of_one in patterns.items():
+        assert select(albums, folder=one) == of_one
+        for other, of_other in patterns.items():
+            assert select(albums, folder=[one, other]) == "".join(sorted({*of_one, *of_other}))
+    assert select(albums, folder=list(patterns)) == "abcdef"
+    many = [f"*{number}.png" for number in range(300)]
+    assert select(albums, folder=many) == ""
+    assert select(albums, folder=[*many, "c*"]) == "c"
+    assert select(albums, folder=["x" * 60_000 + "*", "d*"]) == "d"
+
+
+def test_rows_are_selected_on_a_connection_of_their_own(albums: Gallery) -> None:
+    """Whoever searches meanwhile does not wait."""
+    rows: list[int] = []
+    with albums.store.catalog.transaction():
+        catalog = Catalog(albums.path / FILE_NAME)
+        thread = threading.Thread(
+            target=lambda: rows.extend(select_rows(catalog, ImageFilter.of(folder="*.png")))
+        )
+        thread.start()
+        thread.join(timeout=30)
+        assert not thread.is_alive()
+    catalog.close()
+    assert len(rows) == 2
 
 
 @pytest.mark.parametrize(

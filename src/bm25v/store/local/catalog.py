@@ -295,10 +295,6 @@ class Catalog:
         query = f"SELECT row FROM images WHERE live AND {condition}"
         return np.fromiter(chain.from_iterable(self.execute(query, *values)), dtype=np.int64)
 
-    def paths_where(self, condition: str, *values: object) -> list[tuple[int, str]]:
-        query = f"SELECT row, path FROM images WHERE live AND {condition}"
-        return [(row, os.fsdecode(path)) for row, path in self.execute(query, *values)]
-
     def with_rows(self, rows: list[int]) -> list[ImageRecord]:
         """Return the images of some rows, ascending; call it within the transaction of the rows."""
         columns = self._select_rows(f"SELECT {COLUMNS} FROM images WHERE live AND", rows)

@@ -7,9 +7,10 @@ import operator
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from itertools import filterfalse
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,8 @@ _MOMENT = re.compile(
 _UNITS = ("year", "month", "day", "hour", "minute", "second")
 _FIRST_YEAR, _LAST_YEAR = 1900, 2200  # of file times, which are 64-bit numbers of nanoseconds
 _UNLIMITED = 2**63 - 1
+_PATHS_AT_ONCE = 10_000
+_MAX_GLOBS, _MAX_GLOB = 200, 10_000  # SQLite limits how many and how long they are
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,9 @@ class ImageFilter:
 def select_rows(catalog: Catalog, image_filter: ImageFilter) -> NDArray[np.int64]:
     selections = []
     if image_filter.folders:
-        selections.append([_rows_in(catalog, folder) for folder in image_filter.folders])
+        patterns = tuple(filter(is_pattern, image_filter.folders))
+        folders = filterfalse(is_pattern, image_filter.folders)
+        selections.append([_rows_like(catalog, patterns), *(_rows_in(catalog, f) for f in folders)])
     if image_filter.dates or image_filter.min_size or image_filter.max_size:
         selections.append(_rows_by_metadata(catalog, image_filter))
     if not selections:
@@ -251,8 +256,9 @@ def folder_of_pattern(pattern: str) -> str:
     return literal.rpartition(os.sep)[0] if os.path.isabs(literal) else ""
 
 
-def has_pattern(path: str, pattern: str) -> bool:
-    return matches_pattern(path.replace(os.sep, "/").lstrip("/"), (pattern.replace(os.sep, "/"),))
+def has_pattern(path: str, *patterns: str) -> bool:
+    names = tuple(pattern.replace(os.sep, "/") for pattern in patterns)
+    return matches_pattern(path.replace(os.sep, "/").lstrip("/"), names)
 
 
 def _check_size(option: str, size: Size | None) -> tuple[int, int] | None:
@@ -268,27 +274,46 @@ def _check_size(option: str, size: Size | None) -> tuple[int, int] | None:
 
 
 def _rows_in(catalog: Catalog, folder: str) -> NDArray[np.int64]:
-    if is_pattern(folder):
-        return _rows_like(catalog, folder)
     name, low, high = path_bounds(folder)
     at_path = catalog.rows_where("path = ?", name)
     return np.concatenate([at_path, catalog.rows_where("path > ? AND path < ?", low, high)])
 
 
-def _rows_like(catalog: Catalog, pattern: str) -> NDArray[np.int64]:
-    """Return the rows whose paths match a pattern.
-
-    SQLite leaves out most of the others: by the folder that the pattern starts with, and by the
-    plain characters that a path must have.
-    """
-    folder = folder_of_pattern(pattern)
-    _, low, high = path_bounds(folder) if folder else (b"", b"", b"\xff" * 8)
-    parts = re.findall(r"[^*?/\\\[\x00-\x1f\x7f-\U0010ffff\udc80-\udcff]+", pattern)
-    glob = f"*{'*'.join(parts)}*"
-    condition = "path >= ? AND path < ? AND CAST(path AS TEXT) GLOB ?"
-    candidates = catalog.paths_where(condition, low, high, glob)
-    rows = [row for row, path in candidates if has_pattern(path, pattern)]
+def _rows_like(catalog: Catalog, patterns: tuple[str, ...]) -> NDArray[np.int64]:
+    """Return the rows whose paths match a pattern; each path is compared once, with all of them."""
+    rows = []
+    end = b""
+    for low, high in sorted(map(_bounds_of_pattern, patterns)):
+        if low >= end:  # else it is in a folder that was read already
+            paths = _read_paths(catalog, low, high, {_to_glob(pattern) for pattern in patterns})
+            rows += [row for row, path in paths if has_pattern(os.fsdecode(path), *patterns)]
+            end = high
     return np.array(rows, dtype=np.int64)
+
+
+def _bounds_of_pattern(pattern: str) -> tuple[bytes, bytes]:
+    folder = folder_of_pattern(pattern)
+    return path_bounds(folder)[1:] if folder else (b"", b"\xff" * 8)
+
+
+def _to_glob(pattern: str) -> str:
+    """Return the plain characters that a path must have, as SQLite looks for them."""
+    plain = r"[^*?/\\\[\x00-\x1f\x7f-\U0010ffff\udc80-\udcff]+"
+    return f"*{'*'.join(re.findall(plain, pattern.removeprefix('./')))}*"
+
+
+def _read_paths(
+    catalog: Catalog, low: bytes, high: bytes, globs: set[str]
+) -> Iterator[tuple[int, bytes]]:
+    """Yield rows and paths within bounds, page by page; SQLite leaves out most of the others."""
+    if len(globs) > _MAX_GLOBS or max(map(len, globs)) > _MAX_GLOB:
+        globs = {"*"}
+    matches = " OR ".join(["CAST(path AS TEXT) GLOB ?"] * len(globs))
+    query = f"SELECT row, path FROM images WHERE live AND path >= ? AND path < ? AND ({matches})"
+    query += f" ORDER BY path LIMIT {_PATHS_AT_ONCE}"
+    while page := catalog.execute(query, low, high, *globs):
+        yield from page
+        low = page[-1][1] + b"\0"  # the first that is greater
 
 
 def _rows_by_metadata(catalog: Catalog, image_filter: ImageFilter) -> list[NDArray[np.int64]]:
