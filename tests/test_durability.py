@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bm25v.errors import Bm25vError, GalleryDamaged, GalleryError, StorageFull
+from bm25v.errors import Bm25vError, GalleryDamaged, GalleryError, GalleryLocked, StorageFull
 from bm25v.gallery import Gallery
 from bm25v.search.scoring import IMAGE_MODES
 from bm25v.store.local.catalog import Catalog
@@ -262,6 +262,50 @@ def test_the_catalogue_is_synced_at_every_commit(folder: Path) -> None:
     with Writer(folder) as writer:
         assert writer.catalog.execute("PRAGMA synchronous") == [(2,)]
         assert writer.catalog.execute("PRAGMA journal_mode") == [("wal",)]
+
+
+def test_a_writer_deletes_what_killed_processes_left(folder: Path) -> None:
+    hour_ago = time.time() - 3_700
+    old = [folder / ".names.tsv.0123.part", folder.parent / ".g.abcdefgh"]
+    kept = [
+        folder / ".names.tsv.4567.part",
+        folder.parent / ".g.ijklmnop",
+        folder.parent / ".g.settings",
+        folder.parent / ".other.abcdefgh",
+    ]
+    for path in (*old, *kept):
+        if path.suffix == ".part":
+            path.write_text("a part of a table")
+        else:
+            path.mkdir()
+            (path / ("mine" if path.suffix == ".settings" else "folder")).mkdir()
+    for path in (*old, *kept[2:]):
+        os.utime(path, (hour_ago, hour_ago))
+    with Writer(folder):
+        pass
+    assert [path for path in old if path.exists()] == []
+    assert all(path.exists() for path in kept)
+
+
+@pytest.mark.filterwarnings("ignore:flock not supported")
+def test_a_file_system_without_locks_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fcntl = pytest.importorskip("fcntl")  # not on Windows
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    with Writer(folder):
+        pass  # leaves a lock file, as on the disk that the gallery was copied from
+    monkeypatch.setattr(fcntl, "flock", fail)
+    with Gallery.open(folder) as gallery:
+        with pytest.raises(
+            GalleryLocked, match=r"has no file locks \(flock\).*delete .*writer\.lock"
+        ):
+            gallery.remove("/photos")
+        (folder / "writer.lock").unlink()
+        assert gallery.remove("/photos") == 0
 
 
 @needs_proc

@@ -272,15 +272,6 @@ class Catalog:
         """Return an image whose file has this hash; a removed one if there is no other."""
         return self._find_record("content = ? ORDER BY live DESC, row", content)
 
-    def at_paths(self, paths: Sequence[str]) -> dict[str, ImageRecord]:
-        """Return the images at some paths, by path."""
-        records = self._find_records("live AND path", list(map(os.fsencode, paths)))
-        return {record.path: record for record in records}
-
-    def with_contents(self, contents: Sequence[bytes]) -> dict[bytes, ImageRecord]:
-        """Return what `with_content` returns for each hash, if it is an image."""
-        return {record.content: record for record in self._find_records("content", contents)}
-
     def below(self, path: str) -> Iterator[ImageRecord]:
         """Yield the image at a path, or all images below it if it is a folder, page by page."""
         name, low, high = path_bounds(path)
@@ -340,6 +331,21 @@ class Catalog:
     def begin(self) -> None:
         """Start a transaction; other connections see its changes after `commit`."""
         self.execute("BEGIN IMMEDIATE")
+
+    def records_at(self, paths: Sequence[str]) -> dict[str, ImageRecord]:
+        """Return the images at some paths, by path."""
+        records = self._find_records("live AND path", list(map(os.fsencode, paths)))
+        return {record.path: record for record in records}
+
+    def records_with(self, contents: Sequence[bytes]) -> dict[bytes, ImageRecord]:
+        """Return what `with_content` returns for each hash, if it is an image."""
+        return {record.content: record for record in self._find_records("content", contents)}
+
+    def _find_records(self, condition: str, values: Sequence[bytes]) -> Iterator[ImageRecord]:
+        """Return the images with any of some values; of two with the same one, the best is last."""
+        marks = ", ".join("?" * len(values))
+        query = f"SELECT {COLUMNS} FROM images WHERE {condition} IN ({marks})"
+        return map(to_record, self.execute(f"{query} ORDER BY live, row DESC", *values))
 
     def insert(self, record: ImageRecord) -> None:
         values = (record.row, os.fsencode(record.path), *record[2:])
@@ -435,12 +441,6 @@ class Catalog:
     def _find_record(self, condition: str, value: bytes) -> ImageRecord | None:
         columns = self.execute(f"SELECT {COLUMNS} FROM images WHERE {condition} LIMIT 1", value)
         return to_record(columns[0]) if columns else None
-
-    def _find_records(self, condition: str, values: Sequence[bytes]) -> Iterator[ImageRecord]:
-        """Return the images with any of some values; of two with the same one, the best is last."""
-        marks = ", ".join("?" * len(values))
-        query = f"SELECT {COLUMNS} FROM images WHERE {condition} IN ({marks})"
-        return map(to_record, self.execute(f"{query} ORDER BY live, row DESC", *values))
 
 
 def require_gallery(folder: Path) -> None:

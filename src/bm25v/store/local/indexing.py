@@ -88,7 +88,7 @@ def index_files(
     changed = []
     walk = walk_files(paths, exclude, report)
     while chunk := list(islice(walk, _LOOKUPS)):
-        known = writer.catalog.at_paths(chunk)
+        known = writer.catalog.records_at(chunk)
         changed += [path for path in chunk if path not in known or not _is_unchanged(known[path])]
         report.unchanged += len(chunk)
     report.unchanged -= len(changed)
@@ -370,8 +370,8 @@ def _add_batch(
 ) -> None:
     """Add images with their rows, or None for known content; see `add_image`."""
     catalog = writer.catalog
-    by_path = catalog.at_paths([file.path for file, _ in batch])
-    by_content = catalog.with_contents([file.content for file, _ in batch])
+    by_path = catalog.records_at([file.path for file, _ in batch])
+    by_content = catalog.records_with([file.content for file, _ in batch])
     changed: set[str | bytes] = set()  # paths and contents that are to be looked up again
     for file, rows in batch:
         path, content = file.path, file.content

@@ -4,7 +4,11 @@ A process that is killed loses at most the batch that it has not committed; the 
 what it left.
 """
 
+import glob
 import logging
+import os
+import shutil
+import time
 import zlib
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
@@ -12,11 +16,11 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import FileLock, SoftFileLock, Timeout
 from numpy.typing import NDArray
 
 from bm25v.errors import GalleryLocked
-from bm25v.files import sync_folder
+from bm25v.files import SCRATCH_SUFFIX, sync_folder
 from bm25v.progress import Progress, no_progress
 from bm25v.store.local.catalog import Catalog, require_gallery
 from bm25v.store.local.catalog_schema import FILE_NAME
@@ -30,6 +34,7 @@ LOCK_NAME = "writer.lock"
 
 _log = logging.getLogger(__name__)
 
+_LEFTOVER_SECONDS = 3_600  # what is being written is younger
 _COPY_ROWS = 16_384  # rows copied at once
 _STAGES = ("bags", "dense vectors", "full bags")  # of a compaction, in the order of `RowFiles`
 
@@ -61,13 +66,19 @@ class Writer:
             try:
                 self._lock.acquire(timeout=self._timeout)
             except Timeout:
-                raise GalleryLocked(
-                    f"another process is writing to {self._folder}: try again when it has finished"
-                ) from None
+                raise GalleryLocked(self._explain_lock()) from None
             cleanup.callback(self._lock.release)
             self._open(cleanup)
             self._cleanup = cleanup.pop_all()
         return self
+
+    def _explain_lock(self) -> str:
+        if isinstance(self._lock, SoftFileLock):  # what filelock makes of itself without flock
+            return (
+                f"the file system of {self._folder} has no file locks (flock): if no other process "
+                f"writes to it, delete {self._folder / LOCK_NAME}, or keep it on another disk"
+            )
+        return f"another process is writing to {self._folder}: try again when it has finished"
 
     def _open(self, cleanup: ExitStack) -> None:
         self.catalog = Catalog(self._folder / FILE_NAME, write=True)
@@ -80,6 +91,7 @@ class Writer:
         ]
         self._counter = FullBagCounter(self.catalog.full_statistics())
         self._delete_old_row_files()
+        self._delete_leftovers()
         self.catalog.begin()
         self.n_pending = 0
 
@@ -187,6 +199,19 @@ class Writer:
         for path in set(self._folder.glob("*.rows")) - {file.path for file in current}:
             with suppress(OSError):  # Windows: keeps files that a reader has open
                 path.unlink(missing_ok=True)
+
+    def _delete_leftovers(self) -> None:
+        """Delete what killed processes left: incomplete files, and a gallery that got no name."""
+        folder = self._folder
+        galleries = folder.parent.glob(f".{glob.escape(folder.name)}.????????")
+        with suppress(OSError):  # it is only untidy
+            for path in [*folder.glob(f".*{SCRATCH_SUFFIX}"), *galleries]:
+                if time.time() - path.stat().st_mtime < _LEFTOVER_SECONDS:
+                    continue  # of a process that is writing
+                if path.is_file():
+                    path.unlink()
+                elif os.listdir(path) in ([], ["folder"]):  # as `replacing_folder` makes it
+                    shutil.rmtree(path)
 
 
 def row_checksum(*rows: np.void) -> int:
