@@ -137,6 +137,27 @@ def test_moved_copied_and_restored_files_are_not_encoded_again(
     assert gallery.problems() == []
 
 
+def test_copies_are_not_encoded_although_their_batch_is_not_committed(
+    tmp_path: Path, make_gallery: Callable[[str], Gallery], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos, encode = tmp_path / "copies", Vocabulary.encode_features
+    photos.mkdir()
+    for number in range(60):
+        make_image(1).save(photos / f"{number}.png")
+    sizes: list[int] = []
+
+    def encode_and_count(self: Vocabulary, features: list[Features]) -> list[Encoding]:
+        sizes.append(len(features))
+        return encode(self, features)
+
+    monkeypatch.setattr(Vocabulary, "encode_features", encode_and_count)
+    gallery = make_gallery("g")
+    assert gallery.add(photos, workers=1).added == 60
+    assert 1 <= sum(sizes) <= 20, "those that were begun before the first one was collected"
+    assert {(image.width, image.height) for image in gallery} == {(64, 64)}
+    assert gallery.problems() == []
+
+
 def test_of_two_copies_of_a_missing_file_one_is_the_moved_one(
     gallery: Gallery, photos: Path
 ) -> None:

@@ -292,6 +292,10 @@ def _add_images(
     total = done + n_images
     last_commit = time.monotonic()
     batch: list[tuple[FileState, Sequence[np.void] | None]] = []
+    in_batch: dict[bytes, ImageRecord] = {}  # by content
+
+    def find_known(content: bytes) -> ImageRecord | None:
+        return in_batch.get(content) or writer.catalog.with_content(content)
 
     def collect(path: str, outcome: Outcome) -> None:
         if isinstance(outcome, ImageError):
@@ -299,6 +303,7 @@ def _add_images(
         else:
             file, encoding = outcome
             batch.append((file, None if encoding is None else writer.to_rows(encoding)))
+            in_batch[file.content] = file.to_record(row=-1, checksum=0)
 
     def commit() -> None:
         nonlocal last_commit
@@ -306,9 +311,9 @@ def _add_images(
         with _uninterrupted():
             _add_batch(writer, batch, report, follow_moves=follow_moves)
             batch.clear()
+            in_batch.clear()
             writer.commit()
 
-    find_known = writer.catalog.with_content
     encoded = encode_images(named, vocabulary, find_known, workers or available_cpus(), progress)
     # The limit is set here and not in the generator: an abandoned generator would leave it set.
     with one_blas_thread(), closing(encoded):
