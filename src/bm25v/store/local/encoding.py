@@ -46,6 +46,7 @@ class _PreparedImage(NamedTuple):
 
 Outcome = EncodedImage | ImageError
 FindKnown = Callable[[bytes], ImageRecord | None]  # an image with this content hash
+Pending = deque[Future[list[tuple[str, Outcome]]]]
 
 
 def encode_images(
@@ -54,38 +55,34 @@ def encode_images(
     find_known: FindKnown,
     workers: int,
     progress: Progress = no_progress,
+    pending: Pending | None = None,
 ) -> Generator[tuple[str, Outcome]]:
     """Read and encode images in parallel; yield each path with its outcome, in order.
 
-    What `find_known` returns an image for is not encoded again. After a `KeyboardInterrupt`, here
-    or thrown into the generator, it yields what is encoded already, then raises it.
+    What `find_known` returns an image for is not encoded again. `pending` gets what was begun and
+    not yet yielded, for `list_finished`.
     """
-    pending: deque[Future[list[tuple[str, Outcome]]]] = deque()
-    ready: deque[tuple[str, Outcome]] = deque()
+    pending = deque() if pending is None else pending
     pool = ThreadPoolExecutor(workers)
-
-    def wait_for_next() -> Iterator[tuple[str, Outcome]]:
-        ready.extend(pending[0].result())
-        pending.popleft()
-        while ready:
-            yield ready.popleft()
-
     try:
         for chunk in _split_in_batches(named, vocabulary, progress):
             pending.append(pool.submit(_encode_chunk, chunk, vocabulary, find_known))
             if len(pending) > 2 * workers:
-                yield from wait_for_next()
+                yield from pending[0].result()
+                pending.popleft()
         while pending:
-            yield from wait_for_next()
-    except KeyboardInterrupt:
-        finished = [future for future in pending if future.done() and not future.exception()]
-        yield from ready
-        for future in finished:
-            yield from future.result()
-        raise
+            yield from pending[0].result()
+            pending.popleft()
     finally:
         # After Ctrl-C nobody waits for images that are being decoded: one can take seconds.
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def list_finished(pending: Pending) -> Iterator[tuple[str, Outcome]]:
+    """Yield what is encoded although `encode_images` was interrupted; some may be known already."""
+    for future in pending:
+        if future.done() and not future.cancelled() and future.exception() is None:
+            yield from future.result()
 
 
 def _split_in_batches(

@@ -61,7 +61,7 @@ def read_file(path: str) -> tuple[FileState, Source]:
                 stream.seek(0)
                 content = hash_file(stream)
             else:
-                source = head + stream.read()
+                source = head + stream.read(status.st_size)
                 content = hash_image(source)
             if _size_and_time(os.fstat(stream.fileno())) != _size_and_time(status):
                 raise ImageError(_CHANGED)

@@ -11,8 +11,9 @@ import signal
 import stat
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import chain, filterfalse, islice
 from pathlib import Path, PurePath
@@ -26,7 +27,13 @@ from bm25v.display import duration
 from bm25v.errors import ImageError, InvalidOption
 from bm25v.images import ImageInput
 from bm25v.progress import Progress
-from bm25v.store.local.encoding import NamedImage, Outcome, encode_images
+from bm25v.store.local.encoding import (
+    NamedImage,
+    Outcome,
+    Pending,
+    encode_images,
+    list_finished,
+)
 from bm25v.store.local.file_state import FileState, check_path, has_size_and_time
 from bm25v.store.local.records import ImageRecord
 from bm25v.store.local.writer import Encoded, Writer
@@ -223,14 +230,9 @@ def require_images(paths: Sequence[str], exclude: tuple[str, ...]) -> None:
 def walk_files(
     paths: Sequence[str], exclude: tuple[str, ...], report: IndexReport
 ) -> Iterator[str]:
-    """Yield the image files at these paths, each once, in the order in which they are indexed."""
-    known: set[str] = set()
-    for path in _walk(paths, exclude, report):
-        if len(paths) > 1:  # they may overlap
-            if path in known:
-                continue
-            known.add(path)
-        yield path
+    """Return the image files at these paths, each once, in the order in which they are indexed."""
+    files = _walk(paths, exclude, report)
+    return iter(dict.fromkeys(files)) if len(paths) > 1 else files  # several may overlap
 
 
 def list_images(paths: Sequence[str], exclude: tuple[str, ...]) -> list[str]:
@@ -314,7 +316,9 @@ def _add_images(
             in_batch.clear()
             writer.commit()
 
-    encoded = encode_images(named, vocabulary, find_known, workers or available_cpus(), progress)
+    pending: Pending = deque()
+    n_threads = workers or available_cpus()
+    encoded = encode_images(named, vocabulary, find_known, n_threads, progress, pending)
     # The limit is set here and not in the generator: an abandoned generator would leave it set.
     with one_blas_thread(), closing(encoded):
         try:
@@ -324,12 +328,11 @@ def _add_images(
                     commit()
                 done += 1
                 progress("indexing", done, max(done, total))
-        except KeyboardInterrupt as interrupt:
-            with suppress(KeyboardInterrupt):
-                collect(*encoded.throw(interrupt))
-                for path, outcome in encoded:
+        except KeyboardInterrupt:
+            with _uninterrupted():
+                for path, outcome in list_finished(pending):
                     collect(path, outcome)
-            commit()
+                commit()
             raise
         commit()
 
