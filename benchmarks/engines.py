@@ -20,17 +20,16 @@ from workload import N_PATCHES, EncodedImages, SyntheticImages, print_table, syn
 from bm25v.exchange.bags import ImageBags
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, Statistics
 from bm25v.research.systems.full_bags import encode_bag
-from bm25v.search.contract import View
 from bm25v.search.encode import EncodedQuery
-from bm25v.search.engine import rank_rows
+from bm25v.search.rank import rank
 from bm25v.search.scoring import Mode
+from bm25v.store.base import View
 from bm25v.store.local.records import Meta
-from bm25v.store.qdrant.address import Address
 from bm25v.store.qdrant.calls import Calls
-from bm25v.store.qdrant.loading import BATCH_IMAGES, LoadSource, load_images
+from bm25v.store.qdrant.loading import BATCH_IMAGES, load_images
 from bm25v.store.qdrant.points import fill_rows, make_points
 from bm25v.store.qdrant.state import read_state
-from bm25v.store.qdrant.store import QdrantEngine
+from bm25v.store.qdrant.store import QdrantStore
 from bm25v.vocabulary import Encoding
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -39,7 +38,7 @@ from tests.edge_client import EdgeClient
 MODES: tuple[Mode, ...] = ("sparse", "two-stage", "words", "hybrid", "dense")
 
 _PART_IMAGES = 10_240  # read before they are loaded: reading is not timed
-_ADDRESS = Address("localhost", 6334, "images")
+_COLLECTION = "images"
 
 
 class SearchTimes(NamedTuple):
@@ -67,10 +66,10 @@ def main() -> None:
         load_seconds = time_loading(client, images)
         client.optimize()
         timed = TimedClient(client)
-        engine = QdrantEngine(_ADDRESS, client=timed)
-        engine.prepare_for(1_000)  # compiled loops, as in a service
+        store = QdrantStore(open_calls(timed))
+        store.read(lambda view: None, searches=1_000)  # compiled loops, as in a service
         encodings = [queries.encoding(row) for row in range(len(queries))]
-        searches = [time_searches(engine, timed, encodings, mode) for mode in MODES]
+        searches = [time_searches(store, timed, encodings, mode) for mode in MODES]
     finally:
         client.close()
     load_ratio = upsert_seconds / load_seconds
@@ -110,40 +109,43 @@ class TimedClient:
         return call
 
 
+def open_calls(client: Any) -> Calls:
+    return Calls(client, _COLLECTION, _COLLECTION)
+
+
 def time_loading(client: EdgeClient, images: EncodedImages) -> float:
-    calls = Calls(client, _ADDRESS.collection, str(_ADDRESS))
-    source = describe(images)
-    load_images(calls, source, [])  # makes the collection
+    load = partial(load_images, open_calls(client), *describe(images), n_images=len(images))
+    load(images=[])  # makes the collection
     seconds, left = 0.0, collect(images)
     while part := list(islice(left, _PART_IMAGES)):
         start = time.perf_counter()
-        load_images(calls, source, part)
+        load(images=part)
         seconds += time.perf_counter() - start
     return seconds
 
 
 def time_upserts(images: EncodedImages, shards: int) -> float:
     client = EdgeClient(shards=shards)
-    calls = Calls(client, _ADDRESS.collection, str(_ADDRESS))
-    load_images(calls, describe(images), [])
+    calls = open_calls(client)
+    load_images(calls, *describe(images), images=[], n_images=0)
     state, left, seconds = read_state(calls), collect(images), 0.0
     while batch := list(islice(left, BATCH_IMAGES)):
         points = make_points(batch, fill_rows(batch, state.layout), state)
         start = time.perf_counter()
-        client.upsert(collection_name=_ADDRESS.collection, points=points, wait=True)
+        client.upsert(collection_name=_COLLECTION, points=points, wait=True)
         seconds += time.perf_counter() - start
     client.close()
     return seconds
 
 
 def time_searches(
-    engine: QdrantEngine, client: TimedClient, encodings: Sequence[Encoding], mode: Mode
+    store: QdrantStore, client: TimedClient, encodings: Sequence[Encoding], mode: Mode
 ) -> SearchTimes:
     columns = []
     for encoding in encodings:
         bag = encoding.full_bag.bag if mode in ("words", "hybrid") else encoding.bag
         encoded = encode_bag(bag, encoding.dense_e, mode)
-        columns.append(engine.read(partial(time_search, client, encoded)))
+        columns.append(store.read(partial(time_search, client, encoded)))
     engine_ms, candidates_ms, second_ms = (
         median(column) * 1e3 for column in zip(*columns, strict=True)
     )
@@ -156,17 +158,16 @@ def time_search(
     """Return the seconds within calls, of finding candidates, and of the second stage."""
     client.seconds = 0.0
     start = time.perf_counter()
-    ranked = rank_rows(encoded, view)
-    total, in_calls = time.perf_counter() - start, client.seconds
-    client.seconds = 0.0
-    start = time.perf_counter()
-    view.find_candidates(encoded)
+    images = view.candidates(encoded)
     finding = time.perf_counter() - start - client.seconds
+    ranked = rank(encoded, images, view)
     assert len(ranked.rows)
-    return in_calls, finding, total - in_calls - finding
+    total = time.perf_counter() - start
+    return client.seconds, finding, total - client.seconds - finding
 
 
-def describe(images: EncodedImages) -> LoadSource:
+def describe(images: EncodedImages) -> tuple[Meta, float]:
+    """Return the facts of a collection, and the average length of bags."""
     statistics = Statistics.count(images.bags["words"], images.bags["tf"], images.n_words)
     k_post, k_full = (rows.dtype["words"].shape[0] for rows in (images.bags, images.full_bags))
     meta = Meta(
@@ -182,7 +183,7 @@ def describe(images: EncodedImages) -> LoadSource:
         k1=DEFAULT_PARAMETERS.k1,
         b=DEFAULT_PARAMETERS.b,
     )
-    return LoadSource(meta, statistics.average_or_one, len(images))
+    return meta, statistics.average_or_one
 
 
 def collect(images: EncodedImages) -> Iterator[ImageBags]:

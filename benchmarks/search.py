@@ -263,7 +263,7 @@ def time_updates(n: int, k: int) -> UpdateTimes:
             paths = [image.path for image in itertools.islice(gallery.images(), _SINGLE_CHANGES)]
 
             def search() -> None:
-                gallery.store.snapshot().searcher.search(query, k)
+                gallery.local.snapshot().searcher.search(query, k)
 
             def add() -> None:
                 number = next(numbers)
@@ -272,7 +272,7 @@ def time_updates(n: int, k: int) -> UpdateTimes:
             def remove() -> None:
                 gallery.remove(paths[next(removed)])
 
-            gallery.store.snapshot().searcher.build_index()
+            gallery.local.snapshot().searcher.build_index()
             search()
             n_changes = min(_SINGLE_CHANGES, n)
             search_ms = median(time_ms(search) for _ in range(n_changes))
@@ -282,7 +282,7 @@ def time_updates(n: int, k: int) -> UpdateTimes:
             for batch in range(1, _BATCHES + 1):
                 start = n + batch * _BATCH_IMAGES
                 add_images(path, new_images, range(start, start + _BATCH_IMAGES))
-                refresh_ms.append(time_ms(gallery.store.snapshot))
+                refresh_ms.append(time_ms(gallery.local.snapshot))
     return UpdateTimes(n, add_ms - search_ms, remove_ms - search_ms, median(refresh_ms))
 
 

@@ -139,7 +139,7 @@ def time_server(path: Path, options: argparse.Namespace) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     with Gallery.open(path) as gallery:
         paths = [image.path for image in gallery.images()]
-        gallery.store.snapshot().searcher.build_index()
+        gallery.local.snapshot().searcher.build_index()
         words = [word.word for word in gallery.words(best=1)]
         rows = rng.choice(len(paths), options.requests + _WARM_UP).tolist()
         with run_server(path, options.workers) as (address, process):

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from workload import BenchQuery, EncodedImages
 
+from bm25v.index import second_stage
 from bm25v.index.bm25 import Statistics, saturation
 from bm25v.index.searcher import Ranked, Searcher, top_positions
 from bm25v.research.systems import vectors
-from bm25v.research.systems.full_bags import MemoryGallery, encode_bag
-from bm25v.search import ranking
+from bm25v.research.systems.full_bags import MemoryView, encode_bag
 from bm25v.search.scoring import MODES, Mode
 from bm25v.vocabulary.bag import dequantise
 
@@ -68,7 +68,7 @@ def two_stage(first: System, images: EncodedImages, k: int) -> System:
 
     def search(query: BenchQuery) -> Ranked:
         rows = first.search(query).rows
-        cosines = ranking.cosines(dense_ne, query.dense_e, rows, compiled=True)
+        cosines = second_stage.cosines(dense_ne, query.dense_e, rows, compiled=True)
         top = top_positions(rows, cosines, k)
         return Ranked(rows[top], cosines[top].astype(np.float64))
 
@@ -80,7 +80,7 @@ def by_full_bags(
 ) -> System:
     """Candidates by the index, the top k of them by full bags; queries are encoded in advance."""
     gallery, build_s = time_build(
-        lambda: MemoryGallery(searcher, images.full_bags, images.dense_ne)
+        lambda: MemoryView.of(searcher, images.full_bags, images.dense_ne)
     )
     encoded = {id(query): encode_bag(query.full_bag, query.dense_e, mode) for query in queries}
     candidates = MODES[mode].candidates

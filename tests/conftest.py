@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bm25v.gallery import Gallery
-from bm25v.search.encode import EncodedQuery, encode_query
+from bm25v.search.encode import EncodedQuery
+from bm25v.search.encode import encode as encode_query
 from bm25v.search.query import Query
+from bm25v.store.local.snapshot import Snapshot
 from bm25v.vocabulary.bag import Bag, FullBag, to_levels
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts background jobs so
@@ -95,4 +97,20 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def encode(gallery: Gallery, image: Any = None, **options: Any) -> EncodedQuery:
     """Return the encoded query of a search in a gallery."""
     query = Query.of(image, **options)
-    return gallery.engine.read(lambda view: encode_query(query, gallery.engine, view))
+    return gallery.store.read(lambda view: encode_query(query, view, gallery._named_vocabulary))
+
+
+def find_row(gallery: Gallery, path: str | Path) -> int:
+    """Return the row of an image in the files of a gallery."""
+    snapshot = gallery.local.snapshot()
+    return snapshot.find([str(path)])[str(path)].row
+
+
+def stored_bag(snapshot: Snapshot, row: int) -> Bag:
+    """Return the bag that the index has of a row."""
+    return snapshot.images(snapshot.rows).read_bag(row, full=False)
+
+
+def stored_full_bag(snapshot: Snapshot, row: int) -> FullBag:
+    """Return the full bag of a row."""
+    return snapshot.images(snapshot.rows).read_full_bag(row)

@@ -146,6 +146,23 @@ class EdgeClient:
         ]
         return SimpleNamespace(points=points)
 
+    def query_batch_points(
+        self, collection_name: str, requests: Sequence[models.QueryRequest]
+    ) -> list[Any]:
+        return [
+            self.query_points(
+                collection_name,
+                limit=request.limit or 10,
+                query_filter=request.filter,
+                with_payload=bool(request.with_payload),
+                query=request.query,
+                using=request.using,
+                offset=request.offset or 0,
+                search_params=request.params,
+            )
+            for request in requests
+        ]
+
     def facet(
         self,
         collection_name: str,

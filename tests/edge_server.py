@@ -125,7 +125,14 @@ class _Points(_Service, points.PointsServicer):
         return q.GetResponse(result=[_to_message(record) for record in records])
 
     def Query(self, request: Any, context: Any) -> Any:  # noqa: N802
-        found = self._call(
+        return q.QueryResponse(result=self._answer(request))
+
+    def QueryBatch(self, request: Any, context: Any) -> Any:  # noqa: N802
+        results = [q.BatchResult(result=self._answer(one)) for one in request.query_points]
+        return q.QueryBatchResponse(result=results)
+
+    def _answer(self, request: Any) -> list[Any]:
+        response = self._call(
             self._client.query_points,
             request,
             query=_nearest(request),
@@ -137,12 +144,12 @@ class _Points(_Service, points.PointsServicer):
             with_payload=GrpcToRest.convert_with_payload_interface(request.with_payload),
         )
         scored = []
-        for point in found.points:
+        for point in response.points:
             key = RestToGrpc.convert_extended_point_id(point.id)
             message = q.ScoredPoint(id=key, score=point.score)
             _fill_payload(message, point.payload)
             scored.append(message)
-        return q.QueryResponse(result=scored)
+        return scored
 
     def Facet(self, request: Any, context: Any) -> Any:  # noqa: N802
         counted = self._call(

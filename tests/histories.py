@@ -19,6 +19,7 @@ from bm25v.store.local.file_state import FileState
 from bm25v.store.local.rows import RowFiles
 from bm25v.store.local.writer import Writer
 from bm25v.vocabulary.bag import Bag
+from tests.conftest import stored_bag, stored_full_bag
 from tests.soak.history import get_full_bag
 from tests.soak.history import make_encoding as make_encoding  # exported
 
@@ -128,12 +129,13 @@ def expected_rows(contents: Contents) -> Rows:
 
 def stored_rows(gallery: Gallery) -> Rows:
     """Return the bytes of all rows of a gallery that is not written to meanwhile."""
-    snapshot = gallery.store.snapshot()
+    snapshot = gallery.local.snapshot()
     rows = snapshot.rows.tolist()
-    paths = gallery.store.catalog.paths_of(rows, snapshot.state.generation)
+    paths = gallery.local.catalog.paths_of(rows, snapshot.state.generation)
     stored = {}
     for row, path in zip(rows, paths, strict=True):
-        arrays = (*snapshot.bag(row), snapshot.dense_ne[row], *snapshot.full_bags.full_bag(row))
+        bag, full_bag = stored_bag(snapshot, row), stored_full_bag(snapshot, row)
+        arrays = (*bag, snapshot.dense_ne[row], *full_bag)
         stored[path] = tuple(array.tobytes() for array in arrays)
     return stored
 
@@ -169,6 +171,6 @@ def check_scores(gallery: Gallery, contents: Contents) -> None:
 def check_row_files(folder: Path) -> None:
     """Assert that a gallery has no row files but the current ones."""
     with Gallery.open(folder) as gallery:
-        generation = gallery.store.snapshot().state.generation
-        files = RowFiles.of(folder, gallery.store.catalog.meta, generation)
+        generation = gallery.local.snapshot().state.generation
+        files = RowFiles.of(folder, gallery.local.catalog.meta, generation)
     assert set(folder.glob("*.rows")) == {file.path for file in files}

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import uvicorn
 
-from bm25v.searchable import Searchable
-from bm25v.server.access import Access
-from bm25v.server.run import bind, make_server
+from bm25v.gallery import Gallery
+from bm25v.server.guard import Access
+from bm25v.server.run import bind, make_server, make_url
 
 TOKEN = "a-token-of-the-tests"
 
@@ -36,22 +36,21 @@ class Client(httpx.Client):
 
 @contextmanager
 def serving(
-    gallery: Searchable, cache: Path, *, access: dict[str, Any] | None = None, **options: Any
+    gallery: Gallery, cache: Path, *, access: dict[str, Any] | None = None, **options: Any
 ) -> Iterator[Client]:
-    """Serve a gallery within the block; `options` are those of `create_app`."""
-    bound = bind("127.0.0.1", 0)
-    rules = Access.of(bound.address, bound.port, **(access or {}))
-    server = make_server(gallery, rules, cache=cache, **options)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound.socket]})
-    thread.start()
-    try:
-        wait_until(lambda: server.started)
-        with Client(bound.url, server) as client:
-            yield client
-    finally:
-        server.should_exit = True
-        thread.join(30)
-        bound.socket.close()
+    """Serve a gallery within the block; `options` are those of `make_server`."""
+    with bind("127.0.0.1", 0) as listener:
+        rules = Access(*listener.getsockname(), **(access or {}))
+        server = make_server(gallery, rules, cache=cache, **options)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            wait_until(lambda: server.started)
+            with Client(make_url(listener), server) as client:
+                yield client
+        finally:
+            server.should_exit = True
+            thread.join(30)
     assert not thread.is_alive()
 
 

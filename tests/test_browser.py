@@ -10,7 +10,7 @@ from PIL import Image
 
 from bm25v.explain import Explanation
 from bm25v.explain.heatmaps import combine_maps, highlight
-from bm25v.explain.word_portrait import make_portraits
+from bm25v.explain.portraits import make_portraits
 from bm25v.gallery import Gallery
 from bm25v.render.explanation_page import render_explanation
 from bm25v.render.word_page import render_word, render_words_overview
@@ -245,7 +245,7 @@ def test_every_text_of_the_explanation_page_has_enough_contrast(
 def test_pages_fit_narrow_and_wide_screens_and_load_nothing(
     tab: Browser, why: Path, gallery: Gallery, photos: Path, tmp_path: Path, width: int
 ) -> None:
-    (portrait,) = make_portraits(gallery.store, [gallery.words()[0].word])
+    (portrait,) = make_portraits(gallery, [gallery.words()[0].word])
     pages = {
         "word.html": render_word(portrait),
         "index.html": render_words_overview(

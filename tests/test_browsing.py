@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from bm25v import Gallery
-from bm25v.search.contract import ImagePage
-from bm25v.search.filters import RowFilter
-from bm25v.searchable import Searchable
+from bm25v.store.base import Filter
+from bm25v.store.local.records import ImageRecord
 from bm25v.store.local.selection import ImageFilter
-from bm25v.store.qdrant.store import QdrantEngine
 from tests import test_engines
 from tests.test_engines import (
     FILES,
@@ -31,37 +29,34 @@ source, opened, qdrant = test_engines.source, test_engines.opened, test_engines.
 OF_IMAGES = ("folder", "folders", "file", "pattern", "long pattern", "size", "date", "range")
 
 
-def page_of(
-    collection: Searchable, image_filter: ImageFilter, offset: int, limit: int
-) -> ImagePage:
-    return collection.engine.read(lambda view: view.page_images(image_filter, offset, limit))
+def page_of(collection: Gallery, images: ImageFilter, offset: int, limit: int) -> list[ImageRecord]:
+    return collection.store.read(lambda view: view.page(images, offset, limit))
 
 
 @pytest.mark.parametrize("name", [None, *OF_IMAGES])
 def test_pages_have_every_selected_image_once(opened: Opened, name: str | None) -> None:
     options, allows = FILTERS[name] if name else ({}, lambda path: True)
-    image_filter = ImageFilter.of(**options)
+    images = ImageFilter.of(**options)
     expected = sorted(filter(allows, PATHS))
-    pages = [
-        page_of(opened.collection, image_filter, offset, 64) for offset in range(0, N_IMAGES, 64)
-    ]
-    assert {page.total for page in pages} == {len(expected)}
-    records = [record for page in pages for record in page.records]
+    pages = [page_of(opened.collection, images, offset, 64) for offset in range(0, N_IMAGES, 64)]
+    records = [record for page in pages for record in page]
     assert sorted(record.path for record in records) == expected
-    again = page_of(opened.collection, image_filter, 0, N_IMAGES)
-    assert [record.path for record in again.records] == [record.path for record in records]
+    assert opened.collection.store.read(lambda view: view.count(Filter(images))) == len(expected)
+    again = page_of(opened.collection, images, 0, N_IMAGES)
+    assert [record.path for record in again] == [record.path for record in records]
     for record in records:
         file = FILES[record.path]
         assert record[1:5] == file[:4]
         assert record.metadata == file.metadata
-    assert page_of(opened.collection, image_filter, 10**9, 5) == ([], len(expected))
+    assert page_of(opened.collection, images, 10**9, 5) == []
+    assert page_of(opened.collection, images, 0, 0) == []
 
 
 @pytest.mark.parametrize("word", [None, 3, 150])
 def test_folders_have_the_images_in_them_and_below(opened: Opened, word: int | None) -> None:
     paths = [path for path in PATHS if word is None or word in FULL_BAGS[path]]
-    row_filter = RowFilter(() if word is None else (word,))
-    counts = opened.collection.engine.read(lambda view: view.count_folders(row_filter))
+    condition = Filter(must=() if word is None else (word,))
+    counts = opened.collection.store.read(lambda view: view.count_folders(condition))
     years = Counter(os.path.dirname(path) for path in paths)
     assert counts == {"": len(paths), "/photos": len(paths), **years}
 
@@ -69,11 +64,9 @@ def test_folders_have_the_images_in_them_and_below(opened: Opened, word: int | N
 def test_images_of_words_are_those_of_the_gallery(opened: Opened, source: Gallery) -> None:
     words = list(range(0, 192, 5))
 
-    def find(collection: Searchable) -> dict[int, list[str]]:
-        images, rows_by_word = collection.engine.read(
-            lambda view: view.find_with_words(words, 40, 40)
-        )
-        return {word: images.paths_of(rows) for word, rows in rows_by_word.items()}
+    def find(collection: Gallery) -> dict[int, list[str]]:
+        images, rows_by_word = collection.store.read(lambda view: view.find_examples(words, 40, 40))
+        return {word: images.paths(rows) for word, rows in rows_by_word.items()}
 
     own, expected = find(opened.collection), find(source)
     n_rare = 0
@@ -113,8 +106,7 @@ def test_a_word_is_described_as_in_the_gallery(opened: Opened, source: Gallery) 
 
 def test_facts_are_those_of_the_gallery_but_for_bytes(qdrant: Opened, source: Gallery) -> None:
     own, expected = qdrant.collection.info().to_dict(), source.info().to_dict()
-    assert isinstance(qdrant.collection.engine, QdrantEngine)
-    assert own.pop("path") == str(qdrant.collection.engine.address)
+    assert own.pop("path") == qdrant.collection.location
     del expected["path"]
     for key in [key for key in expected if key.endswith("bytes_per_image")]:
         del expected[key]

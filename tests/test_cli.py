@@ -461,7 +461,7 @@ def test_explain_shows_images_where_there_are_colours(
 def test_a_removed_hit_is_not_explained(indexed: Run, photos: Path) -> None:
     indexed("remove", photos / "4.png")
     said = indexed("explain", photos / "3.png", photos / "4.png")
-    failed(said, 1, "4.png is not in", "it was removed; index it again")
+    failed(said, 1, "4.png is not in the gallery", "index it first")
 
 
 def test_a_hit_from_elsewhere_is_not_explained(indexed: Run, photos: Path) -> None:
@@ -881,9 +881,10 @@ def test_ctrl_c_keeps_what_is_finished(
     gallery = make_gallery("gallery.bm25v")
     with pytest.raises(KeyboardInterrupt):
         gallery.add(photos, progress=interrupt)
-    assert len(gallery) == 5
+    n_done = len(gallery)
+    assert n_done >= 5, "with those that were encoded and not yet counted"
     assert gallery.problems() == []
-    assert gallery.add(photos).added == 7
+    assert gallery.add(photos).added == 12 - n_done
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows ends processes in another way")

@@ -26,7 +26,7 @@ from bm25v import (
     StoredImage,
 )
 from bm25v.cli import main
-from bm25v.server.run import bind
+from bm25v.server.run import bind, make_url
 from tests.conftest import make_image, make_pixels
 from tests.http_server import TOKEN, serving
 from tests.test_images_from_memory import png
@@ -187,9 +187,9 @@ def test_errors_are_those_of_the_library(client: Client, tmp_path: Path) -> None
     for url in ("file:///etc/passwd", "127.0.0.1:8025", "http://", "http://["):
         with pytest.raises(InvalidOption, match="is not an address"):
             Client(url)
-    bound = bind("127.0.0.1", 0)
-    bound.socket.close()
-    with pytest.raises(ServerError, match="does not answer"), Client(bound.url) as nobody:
+    with bind("127.0.0.1", 0) as listener:
+        url = make_url(listener)
+    with pytest.raises(ServerError, match="does not answer"), Client(url) as nobody:
         nobody.info()
 
 

@@ -48,7 +48,7 @@ def _is_ours(module: str) -> bool:
 def test_the_files_with_compiled_code_are_known() -> None:
     """If this list is empty or lacks a file, the test below checks too little."""
     names = {path.relative_to(_SOURCES).as_posix() for path in _COMPILED}
-    assert {"index/kernels.py", "search/ranking_kernels.py"} <= names
+    assert {"index/kernels.py", "index/second_stage_kernels.py"} <= names
 
 
 @pytest.mark.parametrize("path", _COMPILED, ids=lambda path: path.name)
@@ -58,7 +58,7 @@ def test_compiled_functions_use_nothing_of_other_files(path: Path) -> None:
     assert {name: names for name, names in by_function.items() if names} == {}
 
 
-@pytest.mark.parametrize("name", ["kernels.py", "ranking_kernels.py"])
+@pytest.mark.parametrize("name", ["kernels.py", "second_stage_kernels.py"])
 def test_modules_of_kernels_import_only_the_decorator_from_us(name: str) -> None:
     (path,) = (path for path in _COMPILED if path.name == name)
     imports = [

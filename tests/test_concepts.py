@@ -18,6 +18,7 @@ from bm25v.errors import InvalidOption, VocabularyError
 from bm25v.gallery import Gallery
 from bm25v.search.text import index_names
 from bm25v.search.text_terms import Lexicon, ParsedText, describe_terms, parse_text
+from bm25v.store.base import Filter
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.concepts import (
     TABLE,
@@ -30,6 +31,7 @@ from bm25v.vocabulary.concepts import (
 )
 from bm25v.vocabulary.phrases import PhraseIndex, split_text
 from tests import test_cli
+from tests.conftest import find_row
 
 run = test_cli.run
 TOY = Vocabulary.load("toy")
@@ -352,8 +354,8 @@ def expected_log_probability(
     gallery: Gallery, path: str, concepts: list[int], *, is_excluded: bool = False
 ) -> float:
     """Return the plain formula for one image."""
-    directions, snapshot = make_concepts(), gallery.store.snapshot()
-    dense_e = snapshot.dense_ne[gallery.store.find_image(path, snapshot).row].astype(np.float64)
+    directions, snapshot = make_concepts(), gallery.local.snapshot()
+    dense_e = snapshot.dense_ne[find_row(gallery, path)].astype(np.float64)
     dense_e /= np.linalg.norm(dense_e)
     absent = 0.0
     for concept in concepts:
@@ -403,8 +405,8 @@ def test_words_beside_a_hit_are_those_that_the_best_images_share(gallery: Galler
 
 
 def test_named_words_and_options_add_to_the_score(gallery: Gallery, photos: Path) -> None:
-    snapshot = gallery.store.snapshot()
-    word = int(np.abs(snapshot.full_bags.statistics.df_v - 6).argmin())  # in half of the full bags
+    snapshot = gallery.local.snapshot()
+    word = int(np.abs(snapshot.full_statistics.df_v - 6).argmin())  # in half of the full bags
     gallery.name_words({word: "stripes"})
     for options in (
         {"text": "a cat with stripes"},
@@ -420,9 +422,9 @@ def test_named_words_and_options_add_to_the_score(gallery: Gallery, photos: Path
         assert any(len(hit.parts) > 1 for hit in results)
         assert [hit.score for hit in results] == sorted((h.score for h in results), reverse=True)
     excluded = gallery.search(text="cat without stripes", k=12)
-    rows = {hit.path: gallery.store.find_image(hit.path, snapshot).row for hit in excluded}
+    rows = {hit.path: find_row(gallery, hit.path) for hit in excluded}
     assert rows
-    assert not snapshot.full_bags.have_word(word, np.array(list(rows.values()))).any()
+    assert not snapshot.flag_rows(Filter(must=(word,)))[list(rows.values())].any()
     only_words = gallery.search(text="stripes", k=12)
     assert only_words.mode == "words"
 

@@ -150,7 +150,7 @@ def test_a_reader_without_write_permission_follows_a_running_writer(shared: Path
                 report()
             os.read(read_end, 1)
             with pytest.raises(GalleryNotFound, match="no longer exists"):
-                gallery.store.snapshot()
+                gallery.local.snapshot()
 
     child, pipe = start(read)
     os.read(pipe, 1)
@@ -187,7 +187,7 @@ def test_a_deleted_gallery_raises_not_found_and_its_snapshot_still_works(
     folder = tmp_path / "g"
     contents = fill_gallery(folder)
     gallery = Gallery.open(folder)
-    snapshot = gallery.store.snapshot()
+    snapshot = gallery.local.snapshot()
     query = WeightedWords.from_bag(make_encoding(1).bag)
     before = snapshot.searcher.search(query, 10)
     shutil.rmtree(folder)
@@ -196,7 +196,7 @@ def test_a_deleted_gallery_raises_not_found_and_its_snapshot_still_works(
     assert after.scores.tolist() == before.scores.tolist()
     assert len(snapshot.rows) == len(contents)
     for use in (
-        gallery.store.snapshot,
+        gallery.local.snapshot,
         gallery.info,
         gallery.compact,
         lambda: gallery.search(make_encoding(1)),
@@ -214,7 +214,7 @@ def test_a_gallery_replaced_by_another_one_raises_an_error(tmp_path: Path) -> No
     folder = tmp_path / "g"
     fill_gallery(folder)
     gallery = Gallery.open(folder)
-    gallery.store.snapshot()
+    gallery.local.snapshot()
     folder.rename(folder.with_name("old"))
     Gallery.create(folder, vocabulary="toy").close()
     with pytest.raises(GalleryError, match="was replaced by another gallery: open it again"):
@@ -267,7 +267,7 @@ def test_a_reader_gives_up_after_ten_compactions_in_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill_gallery(tmp_path / "g")
-    store = Gallery.open(tmp_path / "g").store
+    store = Gallery.open(tmp_path / "g").local
     calls: list[object] = []
 
     def meet_compaction(*arguments: object) -> int:
@@ -295,7 +295,7 @@ def test_a_reader_gives_up_after_ten_compactions_in_a_row(
 
 def test_a_reader_that_meets_a_few_compactions_returns_a_result(tmp_path: Path) -> None:
     fill_gallery(tmp_path / "g")
-    store = Gallery.open(tmp_path / "g").store
+    store = Gallery.open(tmp_path / "g").local
     snapshots: list[Snapshot] = []
 
     def meet_compactions(snapshot: Snapshot) -> str:
@@ -315,7 +315,7 @@ def test_a_catalogue_is_closed_while_other_threads_read_it(tmp_path: Path) -> No
         gallery = Gallery.open(tmp_path / "g")
         started = threading.Barrier(3, timeout=30)
 
-        def read(catalog: Catalog = gallery.store.catalog, all_started: Any = started) -> None:
+        def read(catalog: Catalog = gallery.local.catalog, all_started: Any = started) -> None:
             all_started.wait()
             while True:
                 catalog.with_content(bytes(16))

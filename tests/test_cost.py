@@ -19,7 +19,7 @@ from bm25v.gallery import Gallery
 from bm25v.research import cost
 from bm25v.research.zipf import fit_zipf
 from bm25v.vocabulary import Vocabulary
-from tests.conftest import make_image
+from tests.conftest import make_image, stored_bag, stored_full_bag
 
 
 def run(command: click.Command, *arguments: object) -> str:
@@ -33,8 +33,8 @@ def run_json(command: click.Command, *arguments: object) -> Any:
 
 
 def words_of_images(gallery: Gallery) -> list[set[int]]:
-    snapshot = gallery.store.snapshot()
-    return [set(snapshot.bag(row).words.tolist()) for row in snapshot.rows]
+    snapshot = gallery.local.snapshot()
+    return [set(stored_bag(snapshot, row).words.tolist()) for row in snapshot.rows]
 
 
 def frequencies(gallery: Gallery) -> NDArray[np.int64]:
@@ -138,15 +138,15 @@ def test_cost_counts_the_postings_that_queries_read(gallery: Gallery, photos: Pa
 
 def test_cost_counts_full_bags_and_the_words_of_candidates(gallery: Gallery) -> None:
     printed = run_json(cost_command, "-g", gallery.path, "--project", 1_000_000)
-    df_v, snapshot = frequencies(gallery), gallery.store.snapshot()
+    df_v, snapshot = frequencies(gallery), gallery.local.snapshot()
     assert snapshot.full_bags is not None
-    full_bags = [snapshot.full_bags.full_bag(row) for row in snapshot.rows.tolist()]
+    full_bags = [stored_full_bag(snapshot, row) for row in snapshot.rows.tolist()]
     strongest = [bag.words[np.argsort(-bag.levels.astype(int), kind="stable")] for bag in full_bags]
     read = np.mean([df_v[words[:32]].sum() for words in strongest])
     words, length = np.mean([len(bag.words) for bag in full_bags]), df_v.sum() / 12
     assert words > 32
     here, projected = printed["sizes"]
-    row_bytes = snapshot.full_bags.rows.dtype.itemsize
+    row_bytes = snapshot.full_bags.dtype.itemsize
     assert here["full_bags"] == pytest.approx(
         {"bytes_per_image": row_bytes, "image_words": words, "query_words": 32, "postings": read}
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bm25v.errors import MissingExtra
-from bm25v.explain.word_statistics import WordList
+from bm25v.explain.words import WordList
 from bm25v.gallery import Gallery
 
 

@@ -118,8 +118,8 @@ def test_images_with_the_same_words_in_another_layout_are_no_duplicates(
     Image.fromarray(pixels[::-1]).save(folder / "upside-down.png")  # the same colours, elsewhere
     gallery = make_gallery("g")
     gallery.add(folder)
-    snapshot = gallery.store.snapshot()
-    paths = gallery.store.catalog.all_paths(snapshot.state.generation)
+    snapshot = gallery.local.snapshot()
+    paths = gallery.local.catalog.all_paths(snapshot.state.generation)
     candidates = find_candidate_pairs(snapshot, sorted(paths), no_progress)
     pairs = {frozenset(Path(paths[row]).name for row in pair) for pair in candidates}
     assert frozenset({"2.png", "upside-down.png"}) in pairs

@@ -333,13 +333,13 @@ def facts(folder: Path) -> tuple[list[str], Facts]:
         hits = []
         for is_indexed in (False, True):
             if is_indexed:
-                gallery.store.snapshot().searcher.build_index()
+                gallery.local.snapshot().searcher.build_index()
             for mode in IMAGE_MODES:
                 results = gallery.search(make_encoding(3), k=100, mode=mode)
                 hits += [(hit.path, hit.sparse) for hit in results]
         records = [
             (record.row, record.live, record.content, record.checksum, record.live and record.path)
-            for record in gallery.store.catalog.records()
+            for record in gallery.local.catalog.records()
         ]
         return gallery.problems(), (records, sorted(hits))
 
@@ -417,7 +417,7 @@ def change_fact(folder: Path, key: str, value: object) -> None:
 def test_verification_names_the_row_of_a_changed_full_bag(tmp_path: Path) -> None:
     fill_gallery(tmp_path / "g")
     with Gallery.open(tmp_path / "g") as gallery:
-        for record in list(gallery.store.catalog.images())[:5]:
+        for record in list(gallery.local.catalog.images())[:5]:
             path = gallery.path / "full.rows"
             content = bytearray(path.read_bytes())
             content[HEADER_BYTES + 1024 * record.row] ^= 1
@@ -461,7 +461,8 @@ def test_verification_reports_a_changed_calibration(
     gallery: Gallery, key: str, value: object
 ) -> None:
     gallery.add({str(seed): make_pixels(seed) for seed in range(100, 150)})
-    assert gallery.store.snapshot().state.calibration is not None
+    gallery.refresh()
+    assert gallery.local.snapshot().state.calibration is not None
     assert gallery.problems() == []
     change_fact(gallery.path, key, value)
     assert gallery.problems() == ["catalogue: what a weak and a strong hit is has changed"]
@@ -495,7 +496,7 @@ def test_verification_reports_damaged_names(
 def test_verification_reports_wrong_statistics(tmp_path: Path, key: str, change: int) -> None:
     fill_gallery(tmp_path / "g")
     with Gallery.open(tmp_path / "g") as gallery:
-        statistics = gallery.store.snapshot().full_bags.statistics
+        statistics = gallery.local.snapshot().full_statistics
         df_v = statistics.df_v.astype("<i4")
         df_v[(df_v > 0).argmax()] += change
         values: dict[str, Any] = {
@@ -578,5 +579,5 @@ def test_a_damaged_full_bag_raises_gallery_damaged(tmp_path: Path) -> None:
                 use()
         assert gallery.search(query, mode="words").no_match is not None
         assert gallery.search(query, mode="sparse").hits
-        assert len(gallery.problems()) == len(list(gallery.store.catalog.records()))
+        assert len(gallery.problems()) == len(list(gallery.local.catalog.records()))
     assert (tmp_path / "g" / "full.rows").stat().st_size == len(content)

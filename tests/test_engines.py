@@ -24,7 +24,6 @@ import pytest
 from qdrant_client import QdrantClient, models
 
 from bm25v.dense import normalise
-from bm25v.engine_gallery import EngineGallery
 from bm25v.errors import (
     EngineError,
     GalleryLocked,
@@ -41,20 +40,20 @@ from bm25v.images import Metadata
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, WeightedWords
 from bm25v.sae.model import Codes
 from bm25v.search import Query, Results
-from bm25v.search.encode import EncodedQuery, encode_query
+from bm25v.search.encode import EncodedQuery
+from bm25v.search.encode import encode as encode_query
 from bm25v.search.scoring import MODES as SCORINGS
 from bm25v.search.scoring import Mode
-from bm25v.searchable import Searchable
+from bm25v.store.base import View, WordImages
 from bm25v.store.local.file_state import FileState
 from bm25v.store.local.writer import Writer
+from bm25v.store.qdrant import API_KEY, Address, loading, open_calls, parse_address
 from bm25v.store.qdrant import calls as calls_module
-from bm25v.store.qdrant import loading
-from bm25v.store.qdrant.address import API_KEY, Address, parse_address, read_api_key
-from bm25v.store.qdrant.calls import Calls, connect
+from bm25v.store.qdrant.calls import Calls, connect, read_api_key
 from bm25v.store.qdrant.loading import load_folder, load_gallery
 from bm25v.store.qdrant.points import point_id
 from bm25v.store.qdrant.state import FORMAT, LARGEST_DRIFT, SUFFIX, read_state
-from bm25v.store.qdrant.store import QdrantEngine
+from bm25v.store.qdrant.store import QdrantStore
 from bm25v.store.qdrant.writer import QdrantWriter, reconcile
 from bm25v.vocabulary import Encoding
 from bm25v.vocabulary.bag import LEVELS, Bag, FullBag, to_levels
@@ -142,24 +141,23 @@ DENSE_NE = np.array([ENCODINGS[path].dense_e for path in PATHS], dtype=np.float6
 class Opened:
     """A collection in one of the engines."""
 
-    collection: Searchable
+    collection: Gallery
     client: Any = None
 
     @property
     def calls(self) -> Calls:
         """The calls to Qdrant."""
-        engine = self.collection.engine
-        assert isinstance(engine, QdrantEngine)
-        return engine.calls
+        store = self.collection.store
+        assert isinstance(store, QdrantStore)
+        return store.calls
 
     @property
     def average_length(self) -> float:
         """The average length of the first stage."""
-        return self.collection.engine.read(lambda view: view.statistics.average_length)
+        return self.collection.store.read(lambda view: view.statistics.average_length)
 
     def remove(self, paths: list[str]) -> int:
         """Remove images."""
-        assert isinstance(self.collection, Gallery | EngineGallery)
         return self.collection.remove(paths)
 
 
@@ -234,8 +232,8 @@ def open_engine(kind: str, source: Gallery, folders: pytest.TempPathFactory) -> 
 def open_qdrant(address: Address, source: Gallery, client: Any = None) -> Iterator[Opened]:
     client = client or connect(address)
     calls = Calls(client, address.collection, str(address))
-    assert load_gallery(calls, source.store) == (N_IMAGES, 0, 0)
-    with EngineGallery(QdrantEngine(address, client=client)) as collection:
+    assert load_gallery(calls, source.local) == (N_IMAGES, 0, 0)
+    with Gallery(QdrantStore(calls)) as collection:
         yield Opened(collection, client)
 
 
@@ -345,9 +343,9 @@ def check(results: Results, expected: list[tuple[str, float]]) -> None:
         assert abs(hit.score - sum(part.value for part in hit.parts)) < 1e-5
 
 
-def encode(collection: Searchable, query: Query) -> EncodedQuery:
-    engine = collection.engine
-    return engine.read(lambda view: encode_query(query, engine, view))
+def encode(collection: Gallery, query: Query) -> EncodedQuery:
+    named = collection._named_vocabulary
+    return collection.store.read(lambda view: encode_query(query, view, named))
 
 
 # Searching
@@ -568,12 +566,79 @@ def test_many_equal_scores_go_to_the_lower_paths(tmp_path: Path) -> None:
         for n, name in enumerate(reversed(names)):
             rows.put(make_file(n, name), make_encoding(1))
         rows.commit()
-    client = make_edge()
-    load_gallery(Calls(client, "images", str(IMAGES)), gallery.store)
-    with EngineGallery(QdrantEngine(IMAGES, client=client)) as collection:
+    calls = Calls(make_edge(), "images", str(IMAGES))
+    load_gallery(calls, gallery.local)
+    with Gallery(QdrantStore(calls)) as collection:
         for mode in MODES:
             results = collection.search(make_encoding(2), mode=mode, k=12, candidates=20)
             assert [hit.path for hit in results] == names[:12]
+
+
+class CountingClient:
+    """A client that counts its calls."""
+
+    def __init__(self, client: Any) -> None:
+        self._client, self.n_calls = client, 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.n_calls += 1
+        return getattr(self._client, name)
+
+
+def test_a_page_of_words_takes_a_handful_of_calls(source: Gallery) -> None:
+    client = CountingClient(make_edge())
+    calls = Calls(client, "images", str(IMAGES))
+    load_gallery(calls, source.local)
+    store, words = QdrantStore(calls), list(range(100))
+
+    def find(view: View) -> list[WordImages]:
+        client.n_calls = 0
+        examples = view.find_examples(words, 40, 40)
+        assert client.n_calls <= 3
+        strongest = view.find_strongest(words, 3)
+        assert client.n_calls <= 6
+        return [examples, strongest]
+
+    for images, rows in store.read(find):
+        assert list(rows) == words
+        assert all(len(images.paths(rows[word])) >= 3 for word in words)
+    store.close()
+
+
+def test_a_collection_in_this_process_is_shared_by_those_who_name_it(source: Gallery) -> None:
+    url = f"qdrant://:memory:/test-{uuid.uuid4().hex}"
+    with pytest.raises(EngineError, match="does not exist"):
+        Gallery.open(url)
+    with closing(open_calls(parse_address(url))) as calls:
+        load_gallery(calls, source.local)
+    with Gallery.open(url) as first, Gallery.open(url) as second:
+        assert first.location == url
+        query = Query.of(make_encoding(79))
+        check_same(first.search(query), source.search(query))
+        second.add({"new": make_image(5)})
+        assert len(first) == N_IMAGES + 1
+        assert second.remove("new") == 1
+    with Gallery.open(url) as again:
+        assert len(again) == N_IMAGES
+
+
+def test_images_are_looked_up_by_path_or_id(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    names = [PATHS[3].removeprefix("/"), PATHS[3], PATHS[7], "elsewhere"]
+    records = opened.collection.store.read(lambda view: view.find(names))
+    assert {name: record.path for name, record in records.items()} == {
+        names[0]: PATHS[3],
+        PATHS[3]: PATHS[3],
+        PATHS[7]: PATHS[7],
+    }
+
+    def fetch(view: View) -> list[str]:
+        images = view.fetch([records[PATHS[7]], records[PATHS[3]], records[names[0]]])
+        return images.paths(images.rows)
+
+    assert opened.collection.store.read(fetch) == [PATHS[7], PATHS[3], PATHS[3]]
 
 
 # Writing
@@ -581,7 +646,7 @@ def test_many_equal_scores_go_to_the_lower_paths(tmp_path: Path) -> None:
 
 def test_loading_again_changes_nothing(qdrant: Opened, source: Gallery) -> None:
     before = read_state(qdrant.calls)
-    assert load_gallery(qdrant.calls, source.store) == (0, 0, N_IMAGES)
+    assert load_gallery(qdrant.calls, source.local) == (0, 0, N_IMAGES)
     after = read_state(qdrant.calls)
     assert after.statistics.n == before.statistics.n == N_IMAGES
     np.testing.assert_array_equal(after.statistics.df_v, before.statistics.df_v)
@@ -638,11 +703,11 @@ def test_a_writer_killed_before_the_statistics_is_noticed_and_mended(
     assert len(results) == 10
     assert any("reconcile" in note for note in results.notes)
     with pytest.raises(GalleryLocked, match="reconcile"):
-        load_gallery(qdrant.calls, source.store)
+        load_gallery(qdrant.calls, source.local)
     report = reconcile(qdrant.calls)
     assert (report.n_before, report.n_images, report.was_marked) == (300, 305, True)
     assert not qdrant.collection.search(make_encoding(3)).notes
-    load_gallery(qdrant.calls, source.store)
+    load_gallery(qdrant.calls, source.local)
 
 
 def test_an_interrupted_writer_leaves_exact_statistics(qdrant: Opened) -> None:
@@ -697,7 +762,7 @@ def test_a_folder_of_bags_is_loaded_like_its_gallery(source: Gallery, tmp_path: 
     client = make_edge()
     calls = Calls(client, "images", str(IMAGES))
     assert load_folder(calls, BagFolder(tmp_path / "bags")) == (N_IMAGES, 0, 0)
-    assert load_gallery(calls, source.store) == (0, 0, N_IMAGES)
+    assert load_gallery(calls, source.local) == (0, 0, N_IMAGES)
     live = average_of(INDEX_BAGS)
     assert read_state(calls).average_length == pytest.approx(live, rel=1e-12)
     client.close()
@@ -709,9 +774,9 @@ def test_paths_that_are_no_text_are_kept(tmp_path: Path) -> None:
     with Writer(gallery.path) as rows:
         rows.put(make_file(1, path), make_encoding(1))
         rows.commit()
-    client = make_edge()
-    load_gallery(Calls(client, "images", str(IMAGES)), gallery.store)
-    with EngineGallery(QdrantEngine(IMAGES, client=client)) as collection:
+    calls = Calls(make_edge(), "images", str(IMAGES))
+    load_gallery(calls, gallery.local)
+    with Gallery(QdrantStore(calls)) as collection:
         (hit,) = collection.search(make_encoding(2))
         assert hit.path == path
         assert collection.match(make_encoding(2), path).path == path
@@ -756,8 +821,8 @@ def test_calls_that_fail_are_repeated_without_harm(
     calls = Calls(client, "images", str(IMAGES))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "BATCH_IMAGES", 50)
-        load_gallery(calls, source.store)
-    with EngineGallery(QdrantEngine(IMAGES, client=client)) as collection:
+        load_gallery(calls, source.local)
+    with Gallery(QdrantStore(calls)) as collection:
         assert collection.remove(PATHS[:3]) == 3
         results = collection.search(make_encoding(3), mode="words")
         assert len(results) == 10
@@ -770,7 +835,7 @@ def test_calls_that_fail_are_repeated_without_harm(
 def test_without_the_extra_its_name_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "qdrant_client", None)
     with pytest.raises(MissingExtra, match=r"qdrant://host:6334/images needs .*\[qdrant\]"):
-        EngineGallery.open("qdrant://host/images")
+        Gallery.open("qdrant://host/images")
 
 
 def test_a_server_that_does_not_answer_is_one_line(
@@ -778,7 +843,7 @@ def test_a_server_that_does_not_answer_is_one_line(
 ) -> None:
     monkeypatch.setattr(calls_module, "ATTEMPTS", 2)
     with pytest.raises(EngineError, match=r"qdrant://127\.0\.0\.1:1/images failed 2 times: .*port"):
-        EngineGallery.open("qdrant://127.0.0.1:1/images")
+        Gallery.open("qdrant://127.0.0.1:1/images")
 
 
 def test_a_shard_that_is_down_is_an_error_and_not_a_part_of_the_hits(
@@ -796,10 +861,10 @@ def test_somebody_elses_collection_is_refused(source: Gallery) -> None:
     client = QdrantClient(":memory:")
     calls = Calls(client, "images", str(IMAGES))
     with pytest.raises(EngineError, match="does not exist: `bm25v bags load"):
-        EngineGallery(QdrantEngine(IMAGES, client=client))
+        QdrantStore(calls)
     config = models.VectorParams(size=3, distance=models.Distance.DOT)
     client.create_collection("images", vectors_config={"v": config})
-    for use in (lambda: load_gallery(calls, source.store), lambda: reconcile(calls)):
+    for use in (lambda: load_gallery(calls, source.local), lambda: reconcile(calls)):
         with pytest.raises(EngineError, match="was not made by bm25v"):
             use()
 
@@ -807,9 +872,8 @@ def test_somebody_elses_collection_is_refused(source: Gallery) -> None:
 def test_another_vocabulary_is_refused_by_name(qdrant: Opened, tmp_path: Path) -> None:
     other = Gallery.create(tmp_path / "g", vocabulary="default")
     with pytest.raises(VocabularyMismatch, match=r"has bags of vocabulary .* those of default"):
-        load_gallery(qdrant.calls, other.store)
-    address = IMAGES._replace(vocabulary="default")
-    collection = EngineGallery(QdrantEngine(address, client=qdrant.client))
+        load_gallery(qdrant.calls, other.local)
+    collection = Gallery(QdrantStore(qdrant.calls), "default")
     with pytest.raises(VocabularyMismatch, match=r"not with default .*vocabulary=PATH"):
         collection.search(make_image(1))
 
@@ -817,9 +881,9 @@ def test_another_vocabulary_is_refused_by_name(qdrant: Opened, tmp_path: Path) -
 def test_other_parameters_and_formats_are_refused(qdrant: Opened, tmp_path: Path) -> None:
     other = Gallery.create(tmp_path / "g", vocabulary="toy", k1=2)
     with pytest.raises(InvalidOption, match=f"has k1 = {DEFAULT_PARAMETERS.k1}"):
-        load_gallery(qdrant.calls, other.store)
+        load_gallery(qdrant.calls, other.local)
     with pytest.raises(InvalidOption, match="shards and replicas are chosen"):
-        load_gallery(qdrant.calls, other.store, shards=2)
+        load_gallery(qdrant.calls, other.local, shards=2)
     beside = qdrant.calls.of("images" + SUFFIX)
     payload = beside.retrieve([point_id("state")], True)[0].payload
     changed = payload | {"format": FORMAT + 1}
@@ -925,8 +989,7 @@ def at_edge(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             pass
 
     client = Shared(folder=MEMORY)
-    for module in ("loading", "qdrant"):
-        monkeypatch.setattr(f"bm25v.store.qdrant.{module}.connect", lambda address: client)
+    monkeypatch.setattr(calls_module, "connect", lambda address: client)
     yield "qdrant://localhost/images"
     EdgeClient.close(client)
 
@@ -944,7 +1007,8 @@ def test_the_commands(run: Any, photos: Path, at_edge: str) -> None:
     assert "rank 1" in run("explain", image, hit, "--engine", at_edge).out
     page = run("search", image, "--engine", at_edge, "-o", "hits.html")
     assert page.code == 0
-    assert f"--engine={at_edge}" in Path("hits.html").read_text(encoding="utf-8")
+    command = "--engine qdrant://localhost:6334/images --open"
+    assert command in Path("hits.html").read_text(encoding="utf-8")
     assert run("remove", hit, "--engine", at_edge).out == "1 removed\n"
     missing = run("remove", hit, "--engine", at_edge)
     assert (missing.code, "has no image" in missing.err) == (1, True)
@@ -955,7 +1019,7 @@ def test_the_commands(run: Any, photos: Path, at_edge: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def paired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gallery, EngineGallery]]:
+def paired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gallery, Gallery]]:
     """A gallery with dense vectors of two backbones, and the collection it was loaded into."""
     folder = tmp_path_factory.mktemp("paired")
     vocabulary = make_vocabulary(folder / "mine.vocab")
@@ -966,9 +1030,9 @@ def paired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gallery, 
                 halves = normalise(rng.normal(size=(2, DIM)).astype(np.float32))
                 rows.put(FILES[path], ENCODINGS[path]._replace(dense_e=halves.ravel()))
             rows.commit()
-        client = make_edge()
-        load_gallery(Calls(client, "images", str(IMAGES)), gallery.store)
-        with EngineGallery(QdrantEngine(IMAGES, client=client)) as collection:
+        calls = Calls(make_edge(), "images", str(IMAGES))
+        load_gallery(calls, gallery.local)
+        with Gallery(QdrantStore(calls)) as collection:
             yield gallery, collection
 
 
@@ -987,10 +1051,10 @@ def paired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gallery, 
     ids=str,
 )
 def test_a_region_or_text_is_compared_with_the_first_of_two_backbones(
-    paired: tuple[Gallery, EngineGallery], options: dict[str, Any]
+    paired: tuple[Gallery, Gallery], options: dict[str, Any]
 ) -> None:
     gallery, collection = paired
-    assert gallery.store.catalog.meta.dense_dim == 2 * DIM
+    assert gallery.store.meta.dense_dim == 2 * DIM
     region = {"images": make_image(4), "region": (0, 0, 0.5, 1)}
     options = {"k": 20, **({} if "images" in options else region), **options}
     query = Query.of(options.pop("images"), **options)

@@ -262,7 +262,7 @@ def test_a_second_backbone_is_part_of_the_bags(run: Run, photos: Path, tmp_path:
     assert run("bags", "load", "bags", "-g", "g").code == 0
     with Gallery.open("g") as gallery:
         assert gallery.info().backbone == "toy+toy"
-        assert gallery.store.snapshot().dense_ne.shape == (12, 24)
+        assert gallery.local.snapshot().dense_ne.shape == (12, 24)
 
 
 def test_what_is_in_the_way_is_one_line(run: Run, photos: Path, tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_several_patterns_select_what_each_of_them_selects(
 def test_rows_are_selected_on_a_connection_of_their_own(albums: Gallery) -> None:
     """Whoever searches meanwhile does not wait."""
     rows: list[int] = []
-    with albums.store.catalog.transaction():
+    with albums.local.catalog.transaction():
         catalog = Catalog(albums.path / FILE_NAME)
         thread = threading.Thread(
             target=lambda: rows.extend(select_rows(catalog, ImageFilter.of(folder="*.png")))
@@ -221,10 +221,10 @@ def test_filters_combine_with_each_other_and_with_words(albums: Gallery, tmp_pat
 def test_filters_read_nothing_but_an_index_of_the_catalogue(albums: Gallery) -> None:
     """So one image out of a million costs no more than that."""
     statements: list[str] = []
-    catalog = albums.store.catalog
+    catalog = albums.local.catalog
     catalog.db.set_trace_callback(statements.append)
     for filters in ({"folder": "/rome"}, {"date": "2023"}, {"min_size": 9}, {"date": "..2023"}):
-        albums.store.select_rows(ImageFilter.of(**filters), albums.store.snapshot())
+        select_rows(catalog, ImageFilter.of(**filters))
     catalog.db.set_trace_callback(None)
     selects = [s for s in statements if "WHERE live" in s and "path =" not in s]
     assert len(selects) >= 5

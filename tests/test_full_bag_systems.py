@@ -88,7 +88,7 @@ def test_full_bags_are_those_of_indexing(extracted: DatasetFeatures, toy: Vocabu
     table = pool_full_bags(codes_upk, RankingSettings(), k_full=toy.full_bag_words, n_words=192)
     for row, words_pk, activations_pk in zip(table, *codes_upk, strict=True):
         codes = Codes(words_pk, activations_pk)
-        _, expected = pool_bags(codes, k_post=16, k_full=toy.full_bag_words)
+        _, expected, _ = pool_bags(codes, k_post=16, k_full=toy.full_bag_words)
         full_bag = read_full_bag(row)
         assert full_bag.words.tolist() == expected.words.tolist()
         assert full_bag.levels.tolist() == expected.levels.tolist()

@@ -55,18 +55,15 @@ def test_an_image_is_looked_up_without_a_list_of_all_rows(
     gallery: Gallery, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gallery.remove(photos / "3.png")
-    snapshot = gallery.store.snapshot()
-    n_rows = snapshot.state.n_rows
-    rows = [row for row in range(-1, n_rows + 2) if snapshot.has_row(row)]
-    assert rows == snapshot.rows.tolist()
-    assert len(rows) == n_rows - 1 > 0
+    snapshot = gallery.local.snapshot()
+    assert len(snapshot.rows) == snapshot.state.n_rows - 1 > 0
 
     def list_rows(snapshot: Snapshot) -> None:
         raise AssertionError("all rows were listed")
 
     monkeypatch.setattr(Snapshot, "rows", property(list_rows))
-    record = gallery.store.find_image(photos / "5.png", snapshot)
-    assert (record.path, snapshot.has_row(record.row)) == (str(photos / "5.png"), True)
+    found = snapshot.find([str(photos / f"{n}.png") for n in (3, 5)])
+    assert list(found) == [str(photos / "5.png")]
 
 
 def test_two_stage_mode_orders_the_best_images_by_words_by_cosine(
@@ -159,23 +156,23 @@ def test_results_are_the_same_with_and_without_an_index(
 ) -> None:
     """The index was built before the last changes."""
     scanning = Gallery.open(gallery.path)
-    gallery.store.snapshot().searcher.build_index()
+    gallery.local.snapshot().searcher.build_index()
     gallery.remove(photos / "3.png")
     make_image(77).save(photos / "new.png")
     gallery.add(photos / "new.png")
     for seed in range(20):
         indexed, scanned = (g.search(make_pixels(seed), mode=mode) for g in (gallery, scanning))
-        assert gallery.store.snapshot().searcher.has_index
-        assert not scanning.store.snapshot().searcher.has_index
+        assert gallery.local.snapshot().searcher.has_index
+        assert not scanning.local.snapshot().searcher.has_index
         assert indexed.hits == scanned.hits
         assert gallery.match(make_pixels(seed), indexed[0].path).dense == indexed[0].dense
 
 
 def test_a_reader_keeps_its_snapshot_while_a_writer_writes(gallery: Gallery, photos: Path) -> None:
-    before = gallery.store.snapshot()
+    before = gallery.local.snapshot()
     gallery.remove(photos / "0.png")
     assert len(before.rows) == 12
-    assert len(gallery.store.snapshot().rows) == 11
+    assert len(gallery.local.snapshot().rows) == 11
 
 
 def test_rows_that_were_not_committed_do_not_exist(gallery: Gallery, photos: Path) -> None:
@@ -266,7 +263,7 @@ def test_a_file_of_another_kind_raises_gallery_damaged(gallery: Gallery, name: s
     gallery.close()
     (gallery.path / name).write_bytes(b"something else entirely" * 300)
     with pytest.raises(GalleryDamaged, match=name.replace(".", r"\.")):
-        Gallery.open(gallery.path).store.snapshot()
+        Gallery.open(gallery.path).local.snapshot()
 
 
 def test_a_newer_format_raises_gallery_too_new(gallery: Gallery) -> None:
@@ -348,9 +345,9 @@ def _count_rows_as_nobody(path: Path, read_end: int, write_end: int) -> None:
         os.setgid(65534)
         os.setuid(65534)
         reader = Gallery.open(path)
-        os.write(write_end, str(len(reader.store.snapshot().rows)).encode())
+        os.write(write_end, str(len(reader.local.snapshot().rows)).encode())
         os.read(read_end, 9)
-        os.write(write_end, str(len(reader.store.snapshot().rows)).encode())
+        os.write(write_end, str(len(reader.local.snapshot().rows)).encode())
     finally:
         os._exit(0)
 

@@ -14,9 +14,10 @@ from bm25v.backbones.protocol import Features, Floats
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import ImageNotFound, InvalidOption
 from bm25v.search import Mode
-from bm25v.search.contract import ImagePage
+from bm25v.store.base import Filter
+from bm25v.store.local.records import ImageRecord
 from bm25v.store.local.selection import ImageFilter
-from tests.conftest import make_image, make_pixels
+from tests.conftest import find_row, make_image, make_pixels, stored_bag
 
 
 @pytest.fixture
@@ -44,11 +45,12 @@ def test_every_form_of_image_is_added_as_its_file_would_be(
             }
         )
     assert (report.added, report.failed) == (5, [])
-    snapshot, expected = empty.store.snapshot(), gallery.store.snapshot()
+    snapshot, expected = empty.local.snapshot(), gallery.local.snapshot()
     for seed, name in enumerate(("bytes", "pillow", "array", "path", "file")):
-        row = empty.store.find_image(name, snapshot).row
-        file_row = gallery.store.find_image(photos / f"{seed}.png", expected).row
-        assert snapshot.bag(row).words.tolist() == expected.bag(file_row).words.tolist()
+        row = find_row(empty, name)
+        file_row = find_row(gallery, photos / f"{seed}.png")
+        bag, file_bag = stored_bag(snapshot, row), stored_bag(expected, file_row)
+        assert bag.words.tolist() == file_bag.words.tolist()
         np.testing.assert_array_equal(snapshot.dense_ne[row], expected.dense_ne[file_row])
     assert {(image.width, image.height) for image in empty} == {(64, 64)}
     assert empty.problems() == []
@@ -174,7 +176,7 @@ def test_a_hit_from_memory_can_be_searched_with_and_explained(
     again = empty.search(hit, k=5, mode="dense")
     by_pixels = empty.search(images[hit.path], k=5, mode="dense")
     assert [h.path for h in again] == [h.path for h in by_pixels]
-    with pytest.raises(InvalidOption, match="a region of image 3: there is no file"):
+    with pytest.raises(InvalidOption, match="cannot cut a region from the stored words of image 3"):
         empty.search(hit, region=(0, 0, 0.5, 0.5))
     with pytest.raises(ImageError, match="image 3: there is no file to show: give the image"):
         empty.explain(hit, again[0])
@@ -282,12 +284,19 @@ def test_a_stored_image_must_be_in_the_gallery(gallery: Gallery, tmp_path: Path)
     make_image(99).save(tmp_path / "99.png")
     with pytest.raises(ImageNotFound, match=r"99\.png is not in"):
         gallery.search(StoredImage(str(tmp_path / "99.png")))
-    with pytest.raises(InvalidOption, match="a region of"):
+    with pytest.raises(InvalidOption, match="cannot cut a region from the stored words of"):
         gallery.search(StoredImage(next(gallery.images()).path), region=(0, 0, 0.5, 0.5))
 
 
-def page_of(gallery: Gallery, image_filter: ImageFilter, offset: int, limit: int) -> ImagePage:
-    return gallery.engine.read(lambda view: view.page_images(image_filter, offset, limit))
+def page_of(
+    gallery: Gallery, image_filter: ImageFilter, offset: int, limit: int
+) -> tuple[list[ImageRecord], int]:
+    return gallery.store.read(
+        lambda view: (
+            view.page(image_filter, offset, limit),
+            view.count(Filter(image_filter)),
+        )
+    )
 
 
 def test_a_page_of_images_is_a_part_of_all(gallery: Gallery, photos: Path) -> None:

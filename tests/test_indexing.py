@@ -42,7 +42,7 @@ def forbid_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def file_names(gallery: Gallery) -> set[str]:
-    return {Path(record.path).name for record in gallery.store.catalog.images()}
+    return {Path(record.path).name for record in gallery.local.catalog.images()}
 
 
 def test_indexing_unchanged_files_does_not_load_the_backbone(
@@ -367,7 +367,7 @@ def test_workers_is_the_number_of_threads_and_does_not_change_rows(
     assert len(threads) == workers
     for name in ("bags.rows", "dense.rows"):
         assert (other.path / name).read_bytes() == (gallery.path / name).read_bytes()
-    records, other_records = (list(g.store.catalog.records()) for g in (gallery, other))
+    records, other_records = (list(g.local.catalog.records()) for g in (gallery, other))
     assert other_records == records
 
 
@@ -627,7 +627,7 @@ def test_a_file_that_is_replaced_after_it_was_read_is_stored_as_it_was_read(
     with monkeypatch.context() as patch:
         patch.setattr(Vocabulary, "decode_with_metadata", replace_and_decode)
         assert gallery.add(photos).added == 12
-    record = gallery.store.catalog.at_path(str(photos / "3.png"))
+    record = gallery.local.catalog.at_path(str(photos / "3.png"))
     assert record is not None
     assert record.content == file_state.hash_image(old)
     assert gallery.match(old, photos / "3.png").dense == pytest.approx(1, abs=1e-3)

@@ -24,7 +24,8 @@ from bm25v.errors import Bm25vError, InvalidOption, VocabularyError
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.schema import SchemaError, check_values, parse_object, show_value, whole
 from bm25v.vocabulary import Vocabulary
-from bm25v.vocabulary.folder import MAX_K_POST, NAMES, SETTINGS, WEIGHTS
+from bm25v.vocabulary.bag import MAX_K_POST
+from bm25v.vocabulary.folder import NAMES, SETTINGS, WEIGHTS
 from tests.children import REFUSED, Report, finish, needs_fork, start
 from tests.conftest import make_pixels
 

@@ -203,7 +203,7 @@ def test_naming_words_waits_for_a_lock_and_then_raises_gallery_locked(
 
 def open_names(folder: Path) -> word_names.WordNames:
     with Gallery.open(folder) as gallery:
-        return gallery.store.names
+        return gallery.local.names
 
 
 @needs_fork
@@ -221,7 +221,7 @@ def test_concurrent_writers_lose_no_name(tmp_path: Path) -> None:
         for first in range(0, 40, 10)
     ]
     assert [finish(*child) for child in children] == [(0, 0)] * 4
-    assert table.current() == {word: f"name {word}" for word in range(40)}
+    assert table.own == {word: f"name {word}" for word in range(40)}
 
 
 @needs_fork
@@ -239,7 +239,7 @@ def test_a_killed_writer_leaves_all_old_names_or_all_new_ones(tmp_path: Path) ->
     read_names = set()
     for step in count():
         code, _ = finish(*start(lambda report, step=step: rename(step, report)))  # type: ignore[misc]
-        current = open_names(tmp_path / "g").current()
+        current = open_names(tmp_path / "g").own
         assert set(current) == set(before)
         (name,) = set(current.values())
         read_names.add(name)
@@ -372,16 +372,16 @@ def make_tiny_gallery(folder: Path, photos: Path) -> Gallery:
 
 def test_suggested_names_are_the_most_similar_prompts(two_towers: TwoTowers, photos: Path) -> None:
     from bm25v.explain import crops, suggest
-    from bm25v.explain.word_portrait import find_strongest
+    from bm25v.explain.portraits import find_strongest
 
     gallery = make_tiny_gallery(two_towers.folder, photos)
     words = [word.word for word in gallery.words()][:6]
-    suggestions = suggest.suggest_names(gallery.store, words, PROMPTS)
+    suggestions = suggest.suggest_names(gallery, words, PROMPTS)
     assert [suggestion.word for suggestion in suggestions] == words
-    snapshot, backbone = gallery.store.snapshot(), gallery.vocabulary.backbone
+    snapshot, backbone = gallery.local.snapshot(), gallery.vocabulary.backbone
     mean_e = snapshot.dense_ne.astype(np.float64).mean(axis=0)
     prompts_te = np.array([two_towers.text_vector(prompt) for prompt in PROMPTS])
-    strongest = find_strongest(gallery.store, words, suggest.EXAMPLES)
+    strongest = find_strongest(gallery, words, suggest.EXAMPLES)
     for suggestion, (_, images) in zip(suggestions, strongest, strict=True):
         vectors = []
         for image in images:

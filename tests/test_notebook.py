@@ -11,7 +11,7 @@ from PIL import Image, ImageFilter
 
 from bm25v import render
 from bm25v.explain import Explanation, Part
-from bm25v.explain.word_statistics import WordList
+from bm25v.explain.words import WordList
 from bm25v.gallery import Gallery
 from bm25v.render.html import fixed
 from bm25v.render.notebook import MAX_HITS, MAX_WORDS

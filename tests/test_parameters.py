@@ -69,10 +69,10 @@ def test_scores_are_those_of_the_reference_with_the_parameters_after_any_history
                 for number in (3, 17):
                     expected = expected_scores(contents, number, parameters)
                     assert scores_by_path(gallery, number) == expected
-            reopened.store.snapshot().searcher.build_index()
+            reopened.local.snapshot().searcher.build_index()
             assert scores_by_path(reopened, 3) == expected_scores(contents, 3, parameters)
     assert n_compactions > 0
-    assert reader.store.snapshot().state.generation > 0
+    assert reader.local.snapshot().state.generation > 0
     assert scores_by_path(reader, 3) != expected_scores(contents, 3, Bm25Parameters())
     reader.close()
 
@@ -135,7 +135,7 @@ def test_hybrid_mode_weighs_words_by_the_highest_score_that_k1_allows(
     results = gallery.search(pixels, mode="hybrid", k=12)
     bag = pool_codes(gallery.vocabulary.encode(pixels).codes, k_post=192)
     words = combine_bags([bag], by_strength=True)
-    masses = gallery.store.snapshot().full_bags.statistics.idf_masses(words)
+    masses = gallery.local.snapshot().full_statistics.idf_masses(words)
     factor = MODES["hybrid"].words / (1.9 * float(masses.sum()))
     assert results.sparse_factor == pytest.approx(factor)
     for hit in results:

@@ -193,7 +193,7 @@ def test_after_a_fork_both_processes_read_and_write(gallery: Gallery, photos: Pa
 def test_a_forked_process_neither_uses_nor_closes_the_connection_of_its_parent(
     gallery: Gallery,
 ) -> None:
-    catalog = gallery.store.catalog
+    catalog = gallery.local.catalog
     inherited = catalog.db
 
     def read(report: Report) -> None:

@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
+from bm25v.index import second_stage
 from bm25v.index.bm25 import Bm25Parameters, Statistics, WeightedWords, reference_scores
 from bm25v.index.searcher import QueryTerms, top_positions
-from bm25v.search import ranking
-from bm25v.store.local.full_bags import FullBags
-from bm25v.store.local.rows import write_full_bag
+from bm25v.store.local.rows import RowArray, write_full_bag
 from bm25v.vocabulary.bag import LEVELS, Bag, word_bytes
 from tests.conftest import expand_bag
 
@@ -37,7 +36,7 @@ def test_cosines_equal_the_plain_formula(compiled: bool, dense: list[list[float]
     if not 1e-3 < np.linalg.norm(query) < 1e6:
         return
     stored = np.array(dense[1:], dtype=np.float16)
-    cosines = ranking.cosines(stored, np.array(query, np.float32), rows, compiled=compiled)
+    cosines = second_stage.cosines(stored, np.array(query, np.float32), rows, compiled=compiled)
     long_enough = np.linalg.norm(stored.astype(np.float64), axis=1) > 1e-6
     expected = np.array(exact_cosines(dense[1:], query))
     np.testing.assert_allclose(cosines[long_enough], expected[long_enough], atol=1e-5)
@@ -74,15 +73,15 @@ def test_a_shorter_query_is_compared_with_the_first_values_of_rows(compiled: boo
     dense_ne = rng.standard_normal((300, 704)).astype(np.float16)
     query_e, rows = rng.standard_normal(320).astype(np.float32), np.arange(300)
     first_ne = np.ascontiguousarray(dense_ne[:, :320])
-    expected = ranking.cosines(first_ne, query_e, rows)
-    cosines = ranking.cosines(dense_ne, query_e, rows, compiled=compiled)
+    expected = second_stage.cosines(first_ne, query_e, rows)
+    cosines = second_stage.cosines(dense_ne, query_e, rows, compiled=compiled)
     assert cosines.tobytes() == expected.tobytes()
 
 
 def assert_same_bits(dense_ne: NDArray[np.float16], query_e: NDArray[np.float32]) -> None:
     rows = np.arange(len(dense_ne))[::-1]
-    plain = ranking.cosines(dense_ne, query_e, rows)
-    compiled = ranking.cosines(dense_ne, query_e, rows, compiled=True)
+    plain = second_stage.cosines(dense_ne, query_e, rows)
+    compiled = second_stage.cosines(dense_ne, query_e, rows, compiled=True)
     is_number = np.isfinite(dense_ne[rows]).all(axis=1)
     assert plain[is_number].tobytes() == compiled[is_number].tobytes()
     assert np.isnan(plain[~is_number]).all() and np.isnan(compiled[~is_number]).all()
@@ -96,7 +95,7 @@ def test_cosines_are_never_above_1(compiled: bool) -> None:
     dense_ne[150:] = -dense_ne[:150]
     for row in range(150):
         rows = np.array([row, 150 + row])
-        same, opposite = ranking.cosines(
+        same, opposite = second_stage.cosines(
             dense_ne, dense_ne[row].astype(np.float32), rows, compiled=compiled
         ).tolist()
         assert 1 - 1e-6 < same <= 1
@@ -109,7 +108,9 @@ def test_equal_vectors_get_equal_scores_in_any_row(compiled: bool) -> None:
     dense_ne = rng.standard_normal((300, 1152)).astype(np.float16)
     dense_ne[[7, 130, 299]] = dense_ne[50]
     rows = rng.permutation(300)
-    cosines = ranking.cosines(dense_ne, dense_ne[3].astype(np.float32), rows, compiled=compiled)
+    cosines = second_stage.cosines(
+        dense_ne, dense_ne[3].astype(np.float32), rows, compiled=compiled
+    )
     assert len(set(cosines[np.isin(rows, [7, 50, 130, 299])].tolist())) == 1
 
 
@@ -150,15 +151,15 @@ def test_many_scores_are_ordered_as_few_are(k: int, planted: list[float], dtype:
     assert top_positions(rows, scores, k).tolist() == expected[:k]
 
 
-def make_full_bags(bags: list[Bag], n_words: int) -> FullBags:
-    """Return stored full bags; levels stand for the tf of the bags."""
+def make_full_bags(bags: list[Bag], n_words: int) -> tuple[RowArray, Statistics]:
+    """Return stored full bags, whose levels stand for the tf of the bags, and their statistics."""
     word = f"<u{word_bytes(n_words)}"
     layout = [("words", word, (8,)), ("levels", "u1", (8,)), ("patches", "u1", (8,))]
     rows = np.zeros(len(bags), dtype=layout)
     for row, bag in zip(rows, bags, strict=True):
         write_full_bag(row, expand_bag(bag))
     words_nk, tf_nk = rows["words"], LEVELS[rows["levels"]]
-    return FullBags(rows, Statistics.count(words_nk, tf_nk, n_words))
+    return rows, Statistics.count(words_nk, tf_nk, n_words)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -179,11 +180,12 @@ def test_scores_of_full_bags_are_those_of_the_reference(
     words = np.sort(rng.choice(known, 6, replace=False)).astype(np.int32)
     query = WeightedWords(words, rng.normal(size=6), np.ones(6))
     parameters = Bm25Parameters(k1=float(rng.choice([0.0, 1.5])), b=0.4)
-    full_bags, rows = make_full_bags(bags, n_words), rng.permutation(200)[:150]
-    scores = ranking.score_full_bags(full_bags, query, rows, parameters, compiled=compiled)
+    (full_bags, statistics), rows = make_full_bags(bags, n_words), rng.permutation(200)[:150]
+    formula = (query, statistics, parameters)
+    scores = second_stage.score_full_bags(full_bags, rows, *formula, compiled=compiled)
     expected = [score or 0.0 for score in reference_scores(bags, query, parameters)]
     assert scores.bm25.tolist() == [expected[row] for row in rows.tolist()]
-    masses = np.maximum(full_bags.statistics.idf_masses(query), 0)
+    masses = np.maximum(statistics.idf_masses(query), 0)
     shared = [float(masses[np.isin(words, bags[row].words)].sum()) for row in rows.tolist()]
     np.testing.assert_allclose(scores.shared_mass, shared, rtol=1e-12)
 
@@ -203,7 +205,7 @@ def test_scores_of_index_bags_are_those_of_the_reference(compiled: bool, seed: i
     statistics, parameters = Statistics.count(words_nk, tf_nk, 12), Bm25Parameters()
     terms = QueryTerms.prepare(query, statistics)
     formula = (terms, statistics, parameters)
-    scores = ranking.score_bags(words_nk, tf_nk, *formula, compiled=compiled)
+    scores = second_stage.score_bags(words_nk, tf_nk, *formula, compiled=compiled)
     assert scores.bm25.tolist() == [score or 0.0 for score in reference_scores(bags, query)]
 
 
@@ -215,12 +217,15 @@ def test_compiled_scores_of_damaged_full_bags_are_the_same_bits(
     content: NDArray[np.uint8], seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    intact = make_full_bags([Bag(np.array([3, 9], np.int32), np.array([5, 900], np.uint16))], 300)
-    damaged = FullBags(content.view(intact.rows.dtype)[:, 0], intact.statistics)
+    bag = Bag(np.array([3, 9], np.int32), np.array([5, 900], np.uint16))
+    intact, statistics = make_full_bags([bag], 300)
+    damaged = content.view(intact.dtype)[:, 0]
     query = WeightedWords(np.arange(300, dtype=np.int32), rng.normal(size=300), np.ones(300))
     rows = np.arange(len(content))
     plain, compiled = (
-        ranking.score_full_bags(damaged, query, rows, Bm25Parameters(), compiled=is_compiled)
+        second_stage.score_full_bags(
+            damaged, rows, query, statistics, Bm25Parameters(), compiled=is_compiled
+        )
         for is_compiled in (False, True)
     )
     assert plain.bm25.tobytes() == compiled.bm25.tobytes()

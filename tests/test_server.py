@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,12 @@ from PIL import Image
 from bm25v import Gallery, StoredImage
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.client import to_id
-from bm25v.explain.word_examples import find_examples
+from bm25v.explain.words import find_examples
 from bm25v.server.images import from_id
-from bm25v.server.problems import Busy
-from bm25v.server.workers import Threads
+from bm25v.server.workers import Busy, Slots
+from bm25v.store.local.records import ImageRecord
+from bm25v.store.local.snapshot import Snapshot
+from bm25v.threads import available_cpus
 from tests.conftest import make_image, make_pixels
 from tests.http_server import Client, serving, wait_until
 from tests.test_hostile_images import SIDE, png
@@ -464,11 +466,11 @@ def test_searches_by_id_do_not_wait_for_encodes_and_a_full_pool_says_when_to_com
 
 
 def test_a_few_requests_wait_for_their_turn_and_not_for_ever() -> None:
-    slots, go_on = Threads(1, waiting=1, seconds=0.1), threading.Event()
+    slots, go_on = Slots(1, waiting=1, seconds=0.1), threading.Event()
 
-    def work() -> str:
+    def work() -> int:
         assert go_on.wait(30)
-        return threading.current_thread().name
+        return threading.get_ident()
 
     async def send() -> None:
         first = asyncio.create_task(slots.run(work))
@@ -486,6 +488,36 @@ def test_a_few_requests_wait_for_their_turn_and_not_for_ever() -> None:
         assert await first == await slots.run(work), "there is one thread"
 
     asyncio.run(send())
+
+
+def test_requests_that_fail_give_their_slots_back(gallery: Gallery, tmp_path: Path) -> None:
+    with serving(gallery, tmp_path / "cache", encoders=1, waiting=0, writable=True) as client:
+        image = client.ids()[0]
+        for _ in range(available_cpus() + 1):
+            failed(client.get("/v1/words/192"), 404, "unknown-word")
+            failed(client.get("/v1/words/1?images=many"), 422, "wrong-value")
+            failed(client.get(f"/v1/heatmap?image={image}&word=192"), 400, "invalid-option")
+            failed(client.get("/v1/words/192/crop"), 404, "unknown-word")
+            failed(client.put("/v1/words/192/name", json={"name": "ear"}), 404, "unknown-word")
+        for url in ("words/1", f"heatmap?image={image}&word=1", "words/1/crop"):
+            assert client.get(f"/v1/{url}").status_code == 200
+        assert client.put("/v1/words/1/name", json={"name": "ear"}).status_code == 200
+
+
+def test_all_ids_of_a_search_are_looked_up_together(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other, good, bad = client.ids()[:4]
+    find, lookups = Snapshot.find, []
+
+    def count(view: Snapshot, paths: Sequence[str]) -> dict[str, ImageRecord]:
+        lookups.append(len(paths))
+        return find(view, paths)
+
+    monkeypatch.setattr(Snapshot, "find", count)
+    body = {"images": [one, other], "negative": [bad], "like": [good], "unlike": [bad]}
+    assert client.post("/v1/search", json=body).json()["hits"]
+    assert lookups == [4, 4], "by the server, for ids as they are written, and by the search"
 
 
 def test_a_stopped_server_finishes_what_it_has_begun(
@@ -540,7 +572,11 @@ def test_a_word_is_cut_out_of_an_image_and_of_its_best_example(
         assert response.headers["cache-control"].startswith("private, max-age=")
         with Image.open(io.BytesIO(response.content)) as crop:
             assert crop.size == (128, 128)
-    best = to_id(find_examples(gallery.engine, [word], n=1)[word][0].path)
+    best = to_id(
+        gallery.store.read(
+            lambda view: find_examples(view, gallery.vocabulary, [word], n=1)[word][0].path
+        )
+    )
     assert client.get(f"/v1/images/{best}/crop?word={word}").content == response.content
     n_words = gallery.info().words
     failed(client.get(f"/v1/words/{n_words}/crop"), 404, "unknown-word")

@@ -21,7 +21,7 @@ from bm25v import Gallery, InvalidOption
 from bm25v.client import read_token, to_id
 from bm25v.extras import install_command
 from bm25v.server import guard, run
-from bm25v.server.access import Access
+from bm25v.server.guard import Access
 from bm25v.server.problems import Problem
 from tests.conftest import make_image
 from tests.http_server import TOKEN, Client, serving, wait_until
@@ -158,15 +158,15 @@ def test_a_token_is_needed_if_there_is_one(gallery: Gallery, tmp_path: Path) -> 
 def test_an_address_that_others_reach_needs_a_token() -> None:
     for address in ("0.0.0.0", "192.168.0.7", "::", "2001:db8::7"):
         with pytest.raises(InvalidOption, match="--token-file, or --insecure"):
-            Access.of(address, 8025)
-        assert Access.of(address, 8025, token=TOKEN).token == TOKEN
-        assert Access.of(address, 8025, insecure=True).token is None
+            Access(address, 8025)
+        assert Access(address, 8025, token=TOKEN).token == TOKEN
+        assert Access(address, 8025, insecure=True).token is None
     for address in ("127.0.0.1", "127.9.9.9", "::1"):
-        assert Access.of(address, 8025).token is None
+        assert Access(address, 8025).token is None
 
 
 def test_a_server_at_all_addresses_is_reached_by_number_but_not_by_foreign_names() -> None:
-    access = Access.of("0.0.0.0", 8025, insecure=True)
+    access = Access("0.0.0.0", 8025, insecure=True)
     for host in ("192.168.0.7:8025", "[2001:db8::7]:8025", "localhost:8025"):
         access.check("/v1/stats", {"host": host})
     with pytest.raises(Exception, match=r"evil\.example"):
@@ -332,7 +332,7 @@ def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -
         return one == other
 
     monkeypatch.setattr(hmac, "compare_digest", compare)
-    access = Access.of("127.0.0.1", 8025, token=TOKEN)
+    access = Access("127.0.0.1", 8025, token=TOKEN)
     for given in (TOKEN, TOKEN[:-1], "", "t\xf6ken"):
         headers = {"host": "127.0.0.1:8025", "authorization": f"Bearer {given}"}
         with nullcontext() if given == TOKEN else pytest.raises(Problem, match="401"):

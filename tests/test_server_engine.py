@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from bm25v import EngineGallery, Gallery, InvalidOption
+from bm25v import Gallery, InvalidOption
 from bm25v.client import to_id
 from bm25v.server import changes
 from bm25v.store.qdrant import calls as calls_module
-from bm25v.store.qdrant import parse_address
-from bm25v.store.qdrant.loading import load_gallery, open_calls
+from bm25v.store.qdrant import open_calls, parse_address
+from bm25v.store.qdrant.loading import load_gallery
 from bm25v.store.qdrant.state import SUFFIX, read_state, write_state
-from bm25v.store.qdrant.store import QdrantEngine
+from bm25v.store.qdrant.store import QdrantStore
 from bm25v.store.qdrant.writer import QdrantWriter, reconcile
 from tests import test_cli
 from tests.browser import CHROMIUM, browser
@@ -49,7 +49,7 @@ class Served(NamedTuple):
     here: Client  # of the gallery
     there: Client  # of the collection
     gallery: Gallery
-    engine: EngineGallery
+    engine: Gallery
     photos: Path
     shards: EdgeClient
     qdrant: ExitStack  # the server of Qdrant ends when it is closed
@@ -72,9 +72,9 @@ def serve_both(folder: Path, **options: Any) -> Iterator[Served]:
     with gallery, closing(make_edge()) as shards, ExitStack() as qdrant:
         address = f"qdrant://127.0.0.1:{qdrant.enter_context(serve_edge(shards))}/images"
         with closing(open_calls(parse_address(address))) as calls:
-            load_gallery(calls, gallery.store)
+            load_gallery(calls, gallery.local)
         with (
-            EngineGallery.open(address) as engine,
+            Gallery.open(address) as engine,
             serving(gallery, folder / "here", **options) as here,
             serving(engine, folder / "there", **options) as there,
         ):
@@ -181,7 +181,7 @@ def test_words_folders_and_facts_are_the_same(served: Served) -> None:
     sizes = [f"{kind}_bytes_per_image" for kind in ("bag", "full_bag", "dense", "catalog")]
     check_same(served, "/v1/stats", "path", *sizes)
     stats = served.there.get("/v1/stats").json()
-    assert stats["path"] == served.engine.engine.location
+    assert stats["path"] == served.engine.location
     assert [stats[size] for size in sizes] == [None] * 4
     assert "bm25v_images 19.0\n" in served.there.get("/metrics").text
     assert served.there.get("/readyz").json() == {"status": "ready"}
@@ -253,8 +253,8 @@ def test_words_are_named_in_the_collection(changeable: Served) -> None:
     assert there.put("/v1/words/5/name", json={"name": None}).json()["name"] is None
     failed(there.put("/v1/words/6/name", json={"name": "12"}), 400, "invalid-option", "number")
     failed(there.put("/v1/words/192/name", json={"name": "ear"}), 404, "unknown-word")
-    with closing(open_calls(parse_address(changeable.engine.engine.location))) as calls:
-        load_gallery(calls, changeable.gallery.store)
+    with closing(open_calls(parse_address(changeable.engine.location))) as calls:
+        load_gallery(calls, changeable.gallery.local)
     names = there.get("/v1/words?limit=1000").json()["words"]
     assert {w["word"]: w["name"] for w in names if w["name"]} == {5: "red corner", 6: "stripe"}
 
@@ -263,7 +263,7 @@ def test_a_request_waits_for_another_writer_and_not_for_ever(
     changeable: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "LOCK_SECONDS", 0.1)
-    with closing(open_calls(parse_address(changeable.engine.engine.location))) as calls:
+    with closing(open_calls(parse_address(changeable.engine.location))) as calls:
         with QdrantWriter(calls):
             locked = add(changeable.there, "dog", png(9))
             failed(locked, 409, "gallery-locked", "is written to by process")
@@ -292,7 +292,7 @@ def test_an_engine_that_does_not_answer_is_a_problem(
     there = changeable.there
     for url in (*ROUTES, f"/v1/images/{image}", f"/v1/images/{image}/similar"):
         response = there.get(url)
-        failed(response, 503, "engine-unavailable", changeable.engine.engine.location, "running")
+        failed(response, 503, "engine-unavailable", changeable.engine.location, "running")
     failed(add(there, "dog", png(9)), 503, "engine-unavailable")
     failed(there.get("/readyz"), 503, "not-ready")
     assert there.get("/healthz").status_code == 200
@@ -300,7 +300,7 @@ def test_an_engine_that_does_not_answer_is_a_problem(
     assert metrics.status_code == 200
     assert "bm25v_images" not in metrics.text
     assert 'status="503"' in metrics.text
-    port = parse_address(changeable.engine.engine.location).port
+    port = parse_address(changeable.engine.location).port
     with serve_edge(changeable.shards, port):
         wait_until(lambda: there.get("/readyz").status_code == 200)
         assert there.get(f"/v1/images/{image}/similar").json()["hits"]
@@ -308,13 +308,13 @@ def test_an_engine_that_does_not_answer_is_a_problem(
 
 def test_a_collection_that_disappears_or_is_replaced_is_a_problem(changeable: Served) -> None:
     there, shards = changeable.there, changeable.shards
-    location = changeable.engine.engine.location
+    location = changeable.engine.location
 
     def load_again(gallery: Gallery) -> None:
         for name in ("images", "images" + SUFFIX):
             shards.delete_collection(name)
         with closing(open_calls(parse_address(location))) as calls:
-            load_gallery(calls, gallery.store)
+            load_gallery(calls, gallery.local)
 
     changeable.gallery.remove(changeable.photos / "cats")
     load_again(changeable.gallery)
@@ -331,7 +331,7 @@ def test_a_collection_that_disappears_or_is_replaced_is_a_problem(changeable: Se
 
 @pytest.mark.skipif(os.name == "nt", reason="Ctrl-C is a signal")
 def test_the_command_prints_both_addresses_and_stops_on_ctrl_c(served: Served) -> None:
-    address = served.engine.engine.location
+    address = served.engine.location
     command = [sys.executable, "-m", "bm25v", "serve", "--engine", address, "--port", "0"]
     command += ["--workers", "2"]
     pipe = subprocess.PIPE
@@ -359,7 +359,7 @@ def test_what_cannot_be_served_is_refused_in_one_line(
     run: Any, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls_module, "ATTEMPTS", 1)
-    address = served.engine.engine.location
+    address = served.engine.location
     for engine, options, code, part in (
         (address, ("--watch", "photos"), 2, "a gallery on this machine follows folders"),
         (address, ("-g", "gallery.bm25v"), 2, "--gallery and --engine: give one of them"),
@@ -373,7 +373,7 @@ def test_what_cannot_be_served_is_refused_in_one_line(
 
 
 def test_commands_show_facts_and_name_words(run: Any, changeable: Served) -> None:
-    engine = ("--engine", changeable.engine.engine.location)
+    engine = ("--engine", changeable.engine.location)
     facts = run("info", *engine).out
     assert f"gallery         {engine[1]}" in facts
     assert "bytes" not in facts
@@ -390,7 +390,7 @@ def test_requests_at_the_same_time_lose_no_name(changeable: Served) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(name, range(8))) == {200}
-    names = changeable.engine.engine.own_names
+    names = changeable.engine.store.names.own
     assert {word: names[word] for word in range(8)} == {w: f"name {w}" for w in range(8)}
 
 
@@ -404,14 +404,14 @@ def test_one_image_is_removed_and_none_that_is_called_like_it(
         n_images = len(collection)
         assert collection.remove(path.name, recursive=False) == 1
         assert len(collection) == n_images - 1
-        assert collection.engine.find_record(str(path)) is not None
+        assert path in collection
 
 
 def test_words_are_described_while_somebody_writes(changeable: Served) -> None:
     engine = changeable.engine
     engine.add({f"new {n}": make_pixels(70 + n) for n in range(6)})  # in no folder
-    assert isinstance(engine.engine, QdrantEngine)
-    calls = engine.engine.calls
+    assert isinstance(engine.store, QdrantStore)
+    calls = engine.store.calls
     state = read_state(calls)
     statistics = replace(state.full_statistics, n=state.full_statistics.n - 6)
     fewer = replace(state.statistics, n=state.statistics.n - 6)  # as before these were counted
@@ -426,11 +426,12 @@ def test_images_are_added_from_python(changeable: Served) -> None:
     report = engine.add(images, workers=2)
     assert (report.added, report.updated, report.unchanged) == (2, 0, 0)
     assert [failure.path for failure in report.failed] == ["c"]
-    report = engine.add([("a", make_pixels(50)), ("b", png(52))])
+    pairs: list[tuple[str, Any]] = [("a", make_pixels(50)), ("b", png(52))]
+    report = engine.add(pairs)
     assert (report.added, report.updated, report.unchanged) == (0, 1, 1)
     assert [hit.path for hit in engine.search(png(52), include_query=True, k=1)] == ["b"]
     with pytest.raises(InvalidOption, match="index files into a gallery"):
-        engine.add(changeable.photos)  # type: ignore[arg-type]
+        engine.add(changeable.photos)
     with pytest.raises(InvalidOption, match="no word 192"):
         engine.name_words({5: "ear", 192: "eye"})
     assert engine.word_names[5] == "red corner"
@@ -456,4 +457,4 @@ def test_the_page_of_a_collection(
         changeable.qdrant.close()
         tab.open(str(client.base_url))
         problem = tab.wait_for(text_of("#problem"))
-        assert problem.startswith(f"{changeable.engine.engine.location} failed 5 times")
+        assert problem.startswith(f"{changeable.engine.location} failed 5 times")

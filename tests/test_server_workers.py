@@ -14,7 +14,6 @@ import pytest
 
 from bm25v import Gallery
 from bm25v.errors import GalleryError, InvalidOption
-from bm25v.searchable import Searchable
 from bm25v.server import workers as workers_module
 from bm25v.server.problems import Problem
 from bm25v.server.workers import Workers
@@ -41,12 +40,12 @@ def client(gallery: Gallery, workers: Workers, tmp_path: Path) -> Iterator[Clien
         yield client
 
 
-def get_pid(collection: Searchable) -> int:
+def get_pid(collection: Gallery) -> int:
     """Return the process that this runs in."""
     return os.getpid()
 
 
-def kill_itself(collection: Searchable) -> None:
+def kill_itself(collection: Gallery) -> None:
     """End the process that this runs in."""
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -95,7 +94,7 @@ def test_processes_follow_changes(client: Client) -> None:
         assert search(client, image_id)["hits"] == []
 
 
-def do(workers: Workers, task: Callable[[Searchable], T], n: int = 1) -> list[T]:
+def do(workers: Workers, task: Callable[[Gallery], T], n: int = 1) -> list[T]:
     """Return the results of a task that is done several times."""
 
     async def run() -> list[T]:

@@ -10,8 +10,9 @@ from PIL import Image
 from bm25v.errors import EvaluationError, InvalidOption
 from bm25v.gallery import Gallery
 from bm25v.research.tasks import measure_no_match, split_classes
-from bm25v.search import Mode, calibration
-from bm25v.search.calibration import MIN_IMAGES, calibrate, needs_calibration
+from bm25v.search import Mode
+from bm25v.search import calibrate as calibration
+from bm25v.search.calibrate import MIN_IMAGES, calibrate, needs_calibration
 from bm25v.store.local.records import Calibration
 from tests import test_cli
 from tests.test_cli import Run
@@ -51,7 +52,7 @@ def gallery(tmp_path: Path, reds: Path) -> Gallery:
 
 
 def known_calibration(gallery: Gallery) -> Calibration | None:
-    return gallery.store.snapshot().state.calibration
+    return gallery.local.snapshot().state.calibration
 
 
 def test_images_of_a_kind_are_not_weak_and_others_are(gallery: Gallery, tmp_path: Path) -> None:
@@ -89,24 +90,28 @@ def test_strength_is_known_for_one_whole_image_by_full_bags(gallery: Gallery, re
 
 
 def test_it_is_renewed_after_many_changes_not_after_each(gallery: Gallery, reds: Path) -> None:
+    assert known_calibration(gallery) is None  # adding images computes nothing else
+    gallery.refresh()
     first = known_calibration(gallery)
     assert first is not None
     assert first.n_images == 80
     gallery.remove([reds / "0" / f"{n}.png" for n in range(7)])
+    gallery.refresh()
     assert known_calibration(gallery) == first
     gallery.remove(reds / "0" / "7.png")
+    gallery.refresh()
     renewed = known_calibration(gallery)
     assert renewed is not None
     assert (renewed.n_images, renewed.last_change) == (72, 8)
-    assert renewed == calibrate(gallery.store, gallery.store.snapshot())
+    assert renewed == calibrate(gallery.local.snapshot())
 
 
 def test_copies_of_an_image_do_not_count(gallery: Gallery, reds: Path) -> None:
-    before = calibrate(gallery.store, gallery.store.snapshot())
+    before = calibrate(gallery.local.snapshot())
     for path in sorted(reds.glob("*/*.png")):
         (path.with_suffix(".copy.png")).write_bytes(path.read_bytes())
     gallery.add(reds)
-    after = calibrate(gallery.store, gallery.store.snapshot())
+    after = calibrate(gallery.local.snapshot())
     assert after.n_images == 160
     assert after[:2] == pytest.approx(before[:2], abs=0.05)
 
@@ -115,7 +120,7 @@ def test_few_images_say_nothing(tmp_path: Path) -> None:
     photos = save_classes(tmp_path / "few", hues=(0,), n=MIN_IMAGES - 1)
     with Gallery.create(tmp_path / "g", vocabulary="toy") as gallery:
         gallery.add(photos)
-        assert not needs_calibration(gallery.store.snapshot())
+        assert not needs_calibration(gallery.local.snapshot())
         assert gallery.search(photos / "0" / "1.png")[0].strength is None
         stripes(99, 0).save(photos / "0" / "99.png")
         gallery.add(photos)
@@ -125,9 +130,9 @@ def test_few_images_say_nothing(tmp_path: Path) -> None:
 def test_the_candidates_of_the_calibration_have_the_best_hit(
     gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = calibrate(gallery.store, gallery.store.snapshot())
+    few = calibrate(gallery.local.snapshot())
     monkeypatch.setattr(calibration, "CANDIDATES", 1000)
-    assert few == calibrate(gallery.store, gallery.store.snapshot())
+    assert few == calibrate(gallery.local.snapshot())
 
 
 def test_the_table_begins_with_the_warning_and_json_has_the_strength(

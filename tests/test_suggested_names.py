@@ -19,11 +19,11 @@ COLOURS = ("red", "blue")
 
 def test_people_come_before_the_vocabulary_and_that_before_indexing(tmp_path: Path) -> None:
     gallery = Gallery.create(tmp_path / "g", vocabulary="toy")
-    names = gallery.store.names
+    names = gallery.local.names
     gallery.name_words({4: "mine"})
     names.replace_automatic({4: "dog", 6: "bird", 7: "fish"}, {4: "why", 6: "why", 7: "why"})
     assert names.merge({6: "shipped"}) == {4: "mine", 6: "shipped", 7: "fish"}
-    assert dict(names.current()) == {4: "mine"}
+    assert dict(names.own) == {4: "mine"}
 
 
 # Names by concepts: what an image's dense vector shows, without looking at it
@@ -53,6 +53,7 @@ def test_indexing_names_words_that_images_confirm_and_no_others(vocabulary: Path
     gallery = Gallery.create(vocabulary.parent / "g", vocabulary=vocabulary)
     gallery.add({f"red {i}": paint("red", i) for i in range(8)})
     gallery.add({f"blue {i}": paint("blue", i) for i in range(50)})
+    gallery.refresh()
     names = dict(gallery.word_names)
     assert names, "no suggestion is needed where many images show a concept"
     n_right = 0
@@ -63,6 +64,7 @@ def test_indexing_names_words_that_images_confirm_and_no_others(vocabulary: Path
     by_hand = dict.fromkeys(list(names)[:1], "mine")
     gallery.name_words(by_hand)
     gallery.add({f"red {i}": paint("red", i) for i in range(12, 30)})
+    gallery.refresh()
     assert by_hand.items() <= gallery.word_names.items(), "people's names stay"
 
 
@@ -77,11 +79,13 @@ def test_a_suggested_name_needs_one_image_that_shows_it(vocabulary: Path) -> Non
     (vocabulary / "suggested.tsv").write_text(table, encoding="utf-8")
     gallery = Gallery.create(vocabulary.parent / "g", vocabulary=vocabulary)
     gallery.add({colour: paint(colour) for colour in COLOURS})
+    gallery.refresh()
     assert gallery.word_names == {only["red"]: "red"}
     notes = (gallery.path / "automatic.tsv").read_text(encoding="utf-8")
     assert "mean probability 1.00" in notes or "mean probability 0.9" in notes
     gallery.remove("red")
     gallery.add({"blue again": paint("blue", 1)})
+    gallery.refresh()
     assert gallery.word_names == {}
 
 

@@ -13,10 +13,11 @@ from bm25v.errors import InvalidOption
 from bm25v.gallery import Gallery
 from bm25v.render.explanation_page import render_explanation
 from bm25v.search import Results
-from bm25v.search.text import NEAREST
+from bm25v.search.rank import NEAREST
+from bm25v.store.base import Filter
 from bm25v.vocabulary import names
 from tests import test_cli, test_names
-from tests.conftest import encode
+from tests.conftest import encode, find_row, stored_bag
 from tests.html_page import HtmlPage
 from tests.test_names import TwoTowers, make_tiny_gallery
 
@@ -73,12 +74,12 @@ def test_a_text_is_explained_by_the_words_that_its_nearest_images_share(
 ) -> None:
     gallery = make_tiny_gallery(two_towers.folder, photos)
     results = gallery.search(text="dog", k=12)
-    snapshot, statistics = gallery.store.snapshot(), gallery.store.snapshot().searcher.statistics
-    rows = {path: gallery.store.find_image(path, snapshot).row for path in paths_of(results)}
+    snapshot, statistics = gallery.local.snapshot(), gallery.local.snapshot().searcher.statistics
+    rows = {path: find_row(gallery, path) for path in paths_of(results)}
     nearest = Counter(
         word
         for path in paths_of(results)[:6]  # half of twelve
-        for word in snapshot.bag(rows[path]).words.tolist()
+        for word in stored_bag(snapshot, rows[path]).words.tolist()
     )
     shared = {w for w, n in nearest.items() if n >= 2 and n / 6 > statistics.df_v[w] / 12}
     assert {word.word for word in results.query} == shared
@@ -89,7 +90,7 @@ def test_a_text_is_explained_by_the_words_that_its_nearest_images_share(
     assert results[0].words
     for hit in results:
         assert {word.word for word in hit.words} == shared & set(
-            snapshot.bag(rows[hit.path]).words.tolist()
+            stored_bag(snapshot, rows[hit.path]).words.tolist()
         )
         assert sum(word.contribution for word in hit.words) == pytest.approx(hit.sparse, abs=1e-5)
         explanation = gallery.explain(None, hit.path, text="dog")
@@ -103,9 +104,9 @@ def test_a_text_is_explained_by_the_words_that_its_nearest_images_share(
 
 def paths_with_word(gallery: Gallery, word: int) -> set[str]:
     """Return the paths of all images that have a word in their full bag."""
-    snapshot = gallery.store.snapshot()
-    rows = snapshot.rows[snapshot.full_bags.have_word(word, snapshot.rows)]
-    return set(gallery.store.catalog.paths_of(rows.tolist(), snapshot.state.generation))
+    snapshot = gallery.local.snapshot()
+    rows = np.flatnonzero(snapshot.flag_rows(Filter(must=(word,))))
+    return set(gallery.local.catalog.paths_of(rows.tolist(), snapshot.state.generation))
 
 
 def test_filters_apply_to_a_text_and_to_the_words_that_explain_it(

@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import pytest
 from PIL import Image
 
 from bm25v.explain import crops
-from bm25v.explain.word_examples import PatchBox, WordExample, find_examples
+from bm25v.explain.words import PatchBox, WordExample, find_examples
 from bm25v.gallery import Gallery
 from bm25v.render.commands import search_command
 from bm25v.render.explanation_page import render_explanation
-from bm25v.search import word_rows
+from bm25v.store.local import snapshot
 from bm25v.vocabulary import bag as bags
 from tests import test_cli
 from tests.conftest import make_image
@@ -25,7 +26,9 @@ run, indexed = test_cli.run, test_cli.indexed
 
 
 def examples_of(gallery: Gallery, words: list[int], **options: Any) -> dict[int, list[WordExample]]:
-    by_word = find_examples(gallery.engine, words, **options)
+    by_word = gallery.store.read(
+        lambda view: find_examples(view, gallery.vocabulary, words, **options)
+    )
     return {word: list(examples) for word, examples in by_word.items()}
 
 
@@ -54,12 +57,22 @@ def test_examples_have_the_word_in_their_patch_and_nothing_is_encoded(
 def test_a_word_that_the_index_has_in_few_images_is_looked_up_in_full_bags(
     gallery: Gallery,
 ) -> None:
-    snapshot = gallery.store.snapshot()
-    in_index = snapshot.searcher.statistics.df_v
-    in_full_bags = snapshot.full_bags.statistics.df_v
+    view = gallery.local.snapshot()
+    in_index, in_full_bags = view.statistics.df_v, view.full_statistics.df_v
     words = np.flatnonzero((in_index < 2) & (in_full_bags >= 4)).tolist()
     assert words
     assert {len(examples) for examples in examples_of(gallery, words).values()} == {4}
+
+
+def test_a_word_that_no_image_has_has_no_examples(
+    make_gallery: Callable[[str], Gallery], photos: Path
+) -> None:
+    gallery = make_gallery("one.bm25v")
+    gallery.add(photos / "3.png")
+    words = [word.word for word in gallery.words()]
+    unused = next(word for word in range(192) if word not in words)
+    assert examples_of(gallery, [unused]) == {unused: []}
+    assert [len(own) for own in examples_of(gallery, [unused, words[0]]).values()] == [0, 1]
 
 
 def test_copies_of_one_image_are_one_example(gallery: Gallery, photos: Path) -> None:
@@ -93,9 +106,12 @@ def test_paths_to_avoid_come_last_and_unusable_files_not_at_all(
 
 def test_many_rows_are_sampled(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [word.word for word in gallery.words()]
-    monkeypatch.setattr(word_rows, "_SCANNED", 3)
-    rows = word_rows.scan_full_bags(gallery.store.snapshot(), words, 24)
-    assert {row for own in rows.values() for row in own.tolist()} == {0, 4, 8}
+    monkeypatch.setattr(snapshot, "_SCANNED", 3)
+    view = gallery.local.snapshot()
+    in_index = view.find_examples(words, 24, at_least=0).rows
+    sampled = view.find_examples(words, 24, at_least=25).rows
+    added = {row for word in words for row in set(sampled[word]) - set(in_index[word])}
+    assert added == {0, 4, 8}
 
 
 def test_a_crop_shows_the_patch_and_what_is_around_it(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_scores_are_finite_and_equal_by_scan_and_index_for_any_boost(
     results = []
     for with_index in (False, True):
         if with_index:
-            gallery.store.snapshot().searcher.build_index()
+            gallery.local.snapshot().searcher.build_index()
         hits = gallery.search(
             photos / "1.png", boost=dict.fromkeys(words[::2], factor), mode="sparse", k=12
         )
@@ -238,7 +238,7 @@ def test_a_damaged_vector_comes_last_and_prints_no_nan(
     indexed: Run, tmp_path: Path, mode: str
 ) -> None:
     with Gallery.open(tmp_path / "gallery.bm25v") as gallery:
-        width = gallery.store.snapshot().dense_ne.shape[1]
+        width = gallery.local.snapshot().dense_ne.shape[1]
     path = tmp_path / "gallery.bm25v" / "dense.rows"
     content = bytearray(path.read_bytes())
     content[-2 * width :] = np.full(width, np.nan, np.float16).tobytes()

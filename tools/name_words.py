@@ -30,7 +30,6 @@ from bm25v.index.bm25 import Bm25Parameters, Statistics
 from bm25v.progress import Progress, no_progress, show_downloads
 from bm25v.store.local.rows import RowArray
 from bm25v.store.local.snapshot import Snapshot
-from bm25v.store.local.store import GalleryStore
 from bm25v.threads import available_cpus
 from bm25v.vocabulary.bag import LEVELS, dequantise
 from bm25v.vocabulary.concepts import ConceptTable
@@ -130,18 +129,18 @@ class NameCheck:
 
 
 def suggest_from_gallery(
-    store: GalleryStore, table: ConceptTable, *, progress: Progress = no_progress
+    gallery: Gallery, table: ConceptTable, *, progress: Progress = no_progress
 ) -> list[WordName]:
     """Return names for words by what the gallery's images show, by word.
 
     Names that the vocabulary suggests are kept where these images confirm them.
     """
-    snapshot, full_bags = _read_full_bags(store)
-    n_words = store.vocabulary.n_words
+    snapshot, full_bags = _read_full_bags(gallery)
+    n_words = gallery.vocabulary.n_words
     occurrences = find_occurrences(full_bags, snapshot.rows, n_words=n_words)
     labels = FolderLabels(table)
-    teacher = _ObservedImages(store, snapshot, occurrences.rows_o, progress)
-    known = store.vocabulary.suggested_names
+    teacher = _ObservedImages(gallery, snapshot, occurrences.rows_o, progress)
+    known = gallery.vocabulary.suggested_names
     return name_words(*teacher.observe(occurrences, labels), labels, known)
 
 
@@ -188,18 +187,18 @@ def check_names(
 
 
 def check_gallery(
-    store: GalleryStore, table: ConceptTable, *, progress: Progress = no_progress
+    gallery: Gallery, table: ConceptTable, *, progress: Progress = no_progress
 ) -> NameCheck:
     """Return how well the names of words fit the images of a gallery."""
-    snapshot, full_bags = _read_full_bags(store)
-    n_words = store.vocabulary.n_words
+    snapshot, full_bags = _read_full_bags(gallery)
+    n_words = gallery.vocabulary.n_words
     strongest = find_occurrences(full_bags, snapshot.rows, n_words=n_words, n=CHECKED)
     shown = find_shown(full_bags, snapshot.rows, strongest.df_v)
     labels = FolderLabels(table)
     rows = np.concatenate([strongest.rows_o, shown.rows_o])
-    teacher = _ObservedImages(store, snapshot, rows, progress)
+    teacher = _ObservedImages(gallery, snapshot, rows, progress)
     df_v = snapshot.searcher.statistics.df_v
-    names = {word: name for word, name in store.word_names.items() if df_v[word]}
+    names = {word: name for word, name in gallery.word_names.items() if df_v[word]}
     return measure_names(
         teacher.observe(strongest, labels),
         teacher.observe(shown, labels),
@@ -269,22 +268,22 @@ def choose_classes(logits_pc: Floats) -> Classes:
     return np.where(is_kept_pk, top_pk, _NO_CLASS).astype(np.int16)
 
 
-def _read_full_bags(store: GalleryStore) -> tuple[Snapshot, RowArray]:
-    snapshot = store.snapshot()
+def _read_full_bags(gallery: Gallery) -> tuple[Snapshot, RowArray]:
+    snapshot = gallery.local.snapshot()
     if not len(snapshot.rows):
-        raise InvalidOption(f"{store.path} has no images: index some first")
-    return snapshot, snapshot.full_bags.rows
+        raise InvalidOption(f"{gallery.path} has no images: index some first")
+    return snapshot, snapshot.full_bags
 
 
 class _ObservedImages:
     """What the teacher sees in some images of a gallery; it looks at each once."""
 
     def __init__(
-        self, store: GalleryStore, snapshot: Snapshot, rows: Counts, progress: Progress
+        self, gallery: Gallery, snapshot: Snapshot, rows: Counts, progress: Progress
     ) -> None:
         self._rows = np.unique(rows)
-        self._grid = store.vocabulary.backbone.grid
-        all_paths = store.catalog.all_paths(snapshot.state.generation)
+        self._grid = gallery.vocabulary.backbone.grid
+        all_paths = snapshot.catalog.all_paths(snapshot.state.generation)
         self._paths = [all_paths[row] for row in self._rows.tolist()]
         teacher = Teacher()
         with show_downloads(progress):
@@ -357,7 +356,7 @@ def main() -> None:
 def suggest(gallery: str, output: Path) -> None:
     """Write names for words as a table, such as a vocabulary's suggested.tsv."""
     with Gallery.open(gallery) as opened, progress_bar() as progress:
-        suggested = suggest_from_gallery(opened.store, find_table(), progress=progress)
+        suggested = suggest_from_gallery(opened, find_table(), progress=progress)
         fingerprint = opened.vocabulary.fingerprint
     names = {name.word: name.name for name in suggested}
     notes = {
@@ -373,7 +372,7 @@ def suggest(gallery: str, output: Path) -> None:
 def check(gallery: str) -> None:
     """Measure how well the names of words fit the images of a gallery."""
     with Gallery.open(gallery) as opened, progress_bar() as progress:
-        result = check_gallery(opened.store, find_table(), progress=progress)
+        result = check_gallery(opened, find_table(), progress=progress)
     print(f"{result.named:,} of {result.words:,} words named, {result.checked:,} of them checked")
     print(
         f"right in {result.right:.1%} of the {CHECKED} images with most of a word, "

@@ -31,7 +31,6 @@ from bm25v.errors import (
 if TYPE_CHECKING:
     from bm25v.backbones.protocol import Backbone, Features
     from bm25v.client import Client
-    from bm25v.engine_gallery import EngineGallery
     from bm25v.explain.explanation import Explanation
     from bm25v.gallery import Gallery
     from bm25v.research.evaluate import evaluate
@@ -54,7 +53,6 @@ __all__ = [
     "Bm25vError",
     "Client",
     "Encoding",
-    "EngineGallery",
     "Explanation",
     "Features",
     "Gallery",
@@ -85,7 +83,6 @@ _MODULES = {
     "Bag": "bm25v.vocabulary.bag",
     "Client": "bm25v.client",
     "Encoding": "bm25v.vocabulary.vocabulary",
-    "EngineGallery": "bm25v.engine_gallery",
     "Explanation": "bm25v.explain.explanation",
     "Features": "bm25v.backbones.protocol",
     "Gallery": "bm25v.gallery",

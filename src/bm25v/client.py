@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Any, Self, TypeVar, Unpack, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, get_args, get_origin
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -29,9 +29,9 @@ from bm25v.errors import (
     MissingExtra,
     ServerError,
 )
-from bm25v.explain.word_statistics import WordInGallery, WordList, WordOrder, WordUse
+from bm25v.explain.words import WordInGallery, WordList, WordOrder, WordUse
 from bm25v.files import read_limited
-from bm25v.images import ImageInput, open_stream, read_input
+from bm25v.images import ImageInput, NamedImages, open_stream, read_input
 from bm25v.schema import list_fields
 from bm25v.search.query import (
     OPTIONS,
@@ -40,16 +40,19 @@ from bm25v.search.query import (
     QueryOptions,
     ReadImage,
     StoredImage,
+    as_query,
     format_values,
     list_paths,
 )
 from bm25v.search.regions import as_box
 from bm25v.search.results import Match, Results
-from bm25v.searchable import NamedImages, PathInput, as_queries, as_query
+from bm25v.store.base import GalleryInfo
 from bm25v.store.local.indexing import Failure, IndexReport
-from bm25v.store.local.selection import GalleryImage, Period, Size
-from bm25v.store.local.store import GalleryInfo
+from bm25v.store.local.selection import GalleryImage, PathInput, Period, Size
 from bm25v.vocabulary import Encoding
+
+if TYPE_CHECKING:
+    import httpx
 
 MIN_TOKEN = 16  # characters
 
@@ -157,7 +160,8 @@ class Client:
     ) -> list[Results]:
         """Search with many images or queries, a few at a time; each result is that of `search`."""
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
-            return list(pool.map(self.search, as_queries(queries, options)))
+            checked = [q if isinstance(q, Query) else Query.of(q, **options) for q in queries]
+            return list(pool.map(self.search, checked))
 
     def match(
         self,
@@ -175,8 +179,7 @@ class Client:
         **options: Unpack[QueryOptions],
     ) -> dict[str, Any]:
         """Return why an image matches a query, as plain values: those of `Explanation.to_dict`."""
-        checked = as_query(query, options)
-        return dict(self._post_query("explain", checked, hit=to_id(hit)))
+        return self._post_query("explain", as_query(query, options), hit=to_id(hit))
 
     def images(
         self,
@@ -187,22 +190,22 @@ class Client:
         max_size: Size | None = None,
     ) -> Iterator[GalleryImage]:
         """Return the images with their dates and sizes; the filters are those of `Query`."""
-        filters: dict[str, Any] = {
-            "folder": list_paths(folder),
-            "date": format_values("date", date),
-            "min_size": format_values("size", min_size),
-            "max_size": format_values("size", max_size),
-        }
-        for image in self._list("images", **filters):
-            yield _make(GalleryImage, image)
+        images = self._list(
+            "images",
+            folder=list_paths(folder),
+            date=format_values("date", date),
+            min_size=format_values("size", min_size),
+            max_size=format_values("size", max_size),
+        )
+        return (_make(GalleryImage, image) for image in images)
 
     def thumbnail(self, image: PathInput, *, size: int = 256) -> bytes:
         """Return a small JPEG of an image; the longest side is 64, 128, 256, 512 or 1024."""
-        return self._get(f"images/{to_id(image)}/thumbnail", size=size)
+        return self._get(f"images/{to_id(image)}/thumbnail", size=size).content
 
     def file(self, image: PathInput) -> bytes:
         """Return the file of an image."""
-        return self._get(f"images/{to_id(image)}/file")
+        return self._get(f"images/{to_id(image)}/file").content
 
     def words(
         self, *, best: int = 3, sort: WordOrder = "word", offset: int = 0, limit: int | None = None
@@ -213,12 +216,12 @@ class Client:
 
     def word(self, word: int) -> WordUse:
         """Return what is known about one word; of the images that have it, the first 1,000."""
-        use = json.loads(self._get(f"words/{word}", images=_PAGE))
+        use = self._get(f"words/{word}", images=_PAGE).json()
         return _make(WordUse, {**use, "facts": use, "n": use["n_images"], "images": use["top"]})
 
     def info(self) -> GalleryInfo:
         """Return facts about the gallery."""
-        return _make(GalleryInfo, json.loads(self._get("stats")))
+        return _make(GalleryInfo, self._get("stats").json())
 
     def add(self, images: NamedImages) -> IndexReport:
         """Add images with ids, or replace those that have these ids, if the server is writable."""
@@ -226,7 +229,7 @@ class Client:
         for name, image in images.items() if isinstance(images, Mapping) else images:
             try:
                 parts = {"image": ("image", _read(image))}
-                answer = json.loads(self._send("POST", "images", data={"id": name}, files=parts))
+                answer = self._send("POST", "images", data={"id": name}, files=parts).json()
             except ImageError as error:
                 report.failed.append(Failure(name, str(error)))
             else:
@@ -240,7 +243,7 @@ class Client:
         n = 0
         for path in list_paths(paths):
             try:
-                n += json.loads(self._send("DELETE", f"images/{to_id(path)}"))["removed"]
+                n += self._send("DELETE", f"images/{to_id(path)}").json()["removed"]
             except ImageNotFound:
                 continue
         return n
@@ -253,11 +256,8 @@ class Client:
     def _post_query(self, route: str, query: Query, **more: str) -> dict[str, Any]:
         body, files = _to_body(query)
         body |= {"words": 256, **more}
-        if files:
-            content = self._send("POST", route, data={"query": json.dumps(body)}, files=files)
-        else:
-            content = self._send("POST", route, json=body)
-        answer: dict[str, Any] = json.loads(content)
+        content = {"data": {"query": json.dumps(body)}, "files": files} if files else {"json": body}
+        answer: dict[str, Any] = self._send("POST", route, **content).json()
         return answer
 
     def _list(
@@ -267,15 +267,14 @@ class Client:
         end = sys.maxsize if limit is None else offset + limit
         while offset < end:
             size = min(_PAGE, end - offset)
-            page = json.loads(self._get(route, offset=offset, limit=size, **parameters))
+            page = self._get(route, offset=offset, limit=size, **parameters).json()
             yield from page[route]
             offset, end = offset + size, min(end, page["total"])
 
-    def _get(self, route: str, **parameters: Any) -> bytes:
-        given = {name: value for name, value in parameters.items() if value is not None}
-        return self._send("GET", route, params=given)
+    def _get(self, route: str, **parameters: Any) -> "httpx.Response":
+        return self._send("GET", route, params=parameters)
 
-    def _send(self, method: str, route: str, **content: Any) -> bytes:
+    def _send(self, method: str, route: str, **content: Any) -> "httpx.Response":
         import httpx
 
         try:
@@ -283,7 +282,7 @@ class Client:
         except httpx.HTTPError as error:
             raise ServerError(f"{self._url} does not answer ({error}): is it running?") from error
         if response.is_success:
-            return response.content
+            return response
         try:
             problem = response.json()
             kind, detail = str(problem["type"]).rpartition(":")[2], str(problem["detail"])

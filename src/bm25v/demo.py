@@ -159,6 +159,7 @@ def run(
             remove_missing=True,
             progress=lambda stage, done, _: progress(stage, done, total),
         )
+        gallery.refresh()
         say(f"{indexed.added} added, {indexed.unchanged} unchanged in {gallery.path}")
 
         def search(query: Path, mode: Mode | None = None) -> DemoSearch:

@@ -16,6 +16,9 @@ import numpy as np
 from bm25v.errors import InvalidOption, MissingExtra
 from bm25v.index.bm25 import saturation
 from bm25v.index.searcher import QueryTerms, Ranked, Searcher, SearchRequest, top_positions
+from bm25v.search.encode import EncodedQuery
+from bm25v.store.base import Candidates
+from bm25v.store.local.snapshot import Snapshot
 from bm25v.vocabulary.bag import dequantise
 
 _log = logging.getLogger(__name__)
@@ -54,6 +57,16 @@ class DeviceSearcher:
         matrix = self._matrix_nv
         parts = (matrix.crow_indices(), matrix.col_indices(), matrix.values(), self._removed_n)
         return sum(int(part.nbytes) for part in parts)
+
+    def find_candidates(self, view: Snapshot, encoded: Sequence[EncodedQuery]) -> list[Candidates]:
+        """Return the candidates of each query, as the view itself finds them."""
+        plans = list(map(view.plan, encoded))
+        requests = [plan for plan in plans if isinstance(plan, SearchRequest)]
+        ranked = iter(self.search_many(requests))
+        return [
+            view.accept(next(ranked)) if isinstance(plan, SearchRequest) else view.images(plan)
+            for plan in plans
+        ]
 
     def search_many(self, requests: Sequence[SearchRequest]) -> list[Ranked]:
         """Return the k best rows of each query; batches are smaller if memory is short."""

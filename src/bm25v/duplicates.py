@@ -24,13 +24,13 @@ from bm25v.display import count
 from bm25v.errors import ImageError
 from bm25v.images import Source
 from bm25v.index.bm25 import WeightedWords
+from bm25v.index.second_stage import cosines
 from bm25v.progress import Progress, no_progress
-from bm25v.search.ranking import cosines
 from bm25v.store.local.file_state import has_size_and_time
 from bm25v.store.local.records import ImageRecord
 from bm25v.store.local.selection import to_gallery_image
 from bm25v.store.local.snapshot import Snapshot
-from bm25v.store.local.store import GalleryStore
+from bm25v.store.local.store import FolderStore
 from bm25v.threads import available_cpus
 from bm25v.vocabulary.bag import Bag
 
@@ -123,7 +123,7 @@ class DuplicateGroup:
 
 
 def find_duplicates(
-    store: GalleryStore, *, near: bool = True, progress: Progress = no_progress
+    store: FolderStore, *, near: bool = True, progress: Progress = no_progress
 ) -> list[DuplicateGroup]:
     """Return groups of the same and, with `near`, nearly the same images.
 
@@ -134,7 +134,7 @@ def find_duplicates(
 
 
 def _find_groups(
-    store: GalleryStore, snapshot: Snapshot, near: bool, progress: Progress
+    store: FolderStore, snapshot: Snapshot, near: bool, progress: Progress
 ) -> list[DuplicateGroup]:
     with store.catalog.transaction(snapshot.state.generation):
         live = set(snapshot.rows.tolist())
@@ -265,6 +265,7 @@ def find_candidate_pairs(
 ) -> dict[Pair, Similarity]:
     """Return the pairs with similar words and vectors that a search with each row finds."""
     bags, searcher = snapshot.bags, snapshot.searcher
+    images = snapshot.images(snapshot.rows)
     left_out = np.setdiff1d(snapshot.rows, rows)
     if len(left_out):
         searcher = searcher.updated(bags["words"], bags["tf"], removed=left_out)
@@ -272,7 +273,7 @@ def find_candidate_pairs(
     pairs: dict[Pair, Similarity] = {}
     for start in range(0, len(rows), _QUERIES_AT_ONCE):
         block = rows[start : start + _QUERIES_AT_ONCE]
-        queries = [WeightedWords.from_bag(snapshot.bag(row)) for row in block]
+        queries = [WeightedWords.from_bag(images.read_bag(row, full=False)) for row in block]
         ranked = searcher.search_many(queries, CANDIDATES + 1)
         for row, (others, _) in zip(block, ranked, strict=True):
             dense_ne, dense_e = snapshot.dense_ne, snapshot.dense_ne[row].astype(np.float32)
@@ -280,8 +281,8 @@ def find_candidate_pairs(
             for other, cosine in zip(others.tolist(), similarities.tolist(), strict=True):
                 pair = (min(row, other), max(row, other))
                 if cosine >= MIN_COSINE and other != row and pair not in pairs:
-                    words = compare_words(snapshot.bag(row), snapshot.bag(other))
-                    pairs[pair] = Similarity(cosine, words)
+                    own, others_bag = (images.read_bag(r, full=False) for r in (row, other))
+                    pairs[pair] = Similarity(cosine, compare_words(own, others_bag))
         progress("searching for similar images", start + len(block), len(rows))
     return {pair: s for pair, s in pairs.items() if s.words >= MIN_WORDS}
 

@@ -1,41 +1,57 @@
-"""`Gallery`, the class that people use; it composes storage, search, words and duplicates."""
+"""`Gallery`, the class that people use: a collection in a folder, or in Qdrant."""
 
 import operator
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar, Unpack
 
-from bm25v.duplicates import DuplicateGroup, find_duplicates
 from bm25v.errors import InvalidOption
-from bm25v.exchange.galleries import create_gallery, export_bags, load_bags
-from bm25v.exchange.parquet import BagFolder
-from bm25v.explain.word_statistics import WordList, WordOrder, WordStatistics, WordUse
+from bm25v.images import ImageInput, NamedImages
 from bm25v.index.bm25 import Bm25Parameters
-from bm25v.index.searcher import Ranked, Searcher, SearchRequest
 from bm25v.progress import Progress, no_progress
-from bm25v.search import embedded
-from bm25v.search.calibration import calibrate, has_changed, needs_calibration
-from bm25v.search.embedded import EmbeddedEngine, search_together
-from bm25v.search.query import Query, QueryImage, QueryOptions, list_paths
-from bm25v.search.results import Results
-from bm25v.search.word_naming import name_by_concepts
-from bm25v.searchable import NamedImages, PathInput, Searchable, as_queries
+from bm25v.search.calibrate import calibrate, is_outdated, needs_calibration
+from bm25v.search.encode import (
+    EncodedQuery,
+    encode,
+    encode_batch,
+    load_models,
+    require_records,
+)
+from bm25v.search.matching import Matcher
+from bm25v.search.no_match import explain_no_match
+from bm25v.search.query import Query, QueryImage, QueryOptions, as_query, list_paths
+from bm25v.search.rank import describe_text, rank
+from bm25v.search.results import Match, Results
+from bm25v.search.text import NamedVocabulary
+from bm25v.store.base import Candidates, GalleryInfo, Store, View
 from bm25v.store.local.catalog_schema import FILE_NAME
 from bm25v.store.local.file_state import check_path
-from bm25v.store.local.indexing import IndexReport, index_files, index_images, parse_images
+from bm25v.store.local.indexing import IndexReport, parse_images
+from bm25v.store.local.records import Calibration
 from bm25v.store.local.selection import GalleryImage, ImageFilter, Period, Size, to_gallery_image
-from bm25v.store.local.store import GalleryStore
-from bm25v.store.local.verify import find_problems
-from bm25v.store.local.writer import Writer
-from bm25v.vocabulary import DEFAULT, Vocabulary
+from bm25v.store.local.snapshot import Snapshot
+from bm25v.store.local.store import FolderStore, load_vocabulary
+from bm25v.threads import available_cpus, locked_cached_property, one_blas_thread
+from bm25v.vocabulary import DEFAULT, Encoding, Vocabulary
 
 if TYPE_CHECKING:
     from bm25v.device import DeviceSearcher
+    from bm25v.duplicates import DuplicateGroup
+    from bm25v.explain.explanation import ExplainedHits, Explanation
+    from bm25v.explain.words import WordList, WordOrder, WordUse
+
+PathInput = str | os.PathLike[str]
+T = TypeVar("T")
+R = TypeVar("R")
 
 
-class Gallery(Searchable):
-    """An indexed collection in a folder.
+class Gallery:
+    """An indexed collection: a folder, or a collection in Qdrant (`qdrant://host:6334/images`).
 
     Any number of threads and processes may search it while one process writes to it.
 
@@ -52,10 +68,11 @@ class Gallery(Searchable):
     ('red.png', True)
     """
 
-    def __init__(self, store: GalleryStore) -> None:
-        super().__init__(EmbeddedEngine(store))
+    def __init__(self, store: Store, vocabulary: PathInput | None = None) -> None:
         self.store = store
-        self._word_statistics = WordStatistics(store)
+        self._vocabulary_source = vocabulary  # None: where the store says
+        self._calibration: Calibration | None = None  # of a folder that has none, or an old one
+        self._calibrating = threading.Lock()
         self._devices: dict[str, DeviceSearcher] = {}
 
     @classmethod
@@ -79,13 +96,29 @@ class Gallery(Searchable):
         """
         folder = Path(os.path.realpath(check_path(path)))
         parameters = Bm25Parameters(k1=k1, b=b)
-        GalleryStore.create(folder, Vocabulary.load(vocabulary).with_dense(dense), parameters)
-        return cls(GalleryStore(folder))
+        FolderStore.create(folder, Vocabulary.load(vocabulary).with_dense(dense), parameters)
+        return cls(FolderStore(folder))
 
     @classmethod
     def open(cls, path: PathInput, *, vocabulary: PathInput | None = None) -> "Gallery":
-        """Open a gallery. Give its vocabulary only if that has moved to another path."""
-        return cls(GalleryStore(path, vocabulary))
+        """Open a gallery by its folder, or a collection in Qdrant by its address.
+
+        Give its vocabulary only if that has moved to another path. A collection in Qdrant needs the
+        extra `[qdrant]`; `qdrant://:memory:/name` is one in this process, for trying.
+        """
+        if is_address(path):
+            from bm25v.store.qdrant import open_store
+
+            store, moved_to = open_store(os.fspath(path))
+            return cls(store, vocabulary or moved_to)
+        gallery = cls(FolderStore(path), vocabulary)
+        if vocabulary is not None:
+            try:
+                gallery.vocabulary  # noqa: B018 - raises an error for a wrong one
+            except BaseException:
+                gallery.close()
+                raise
+        return gallery
 
     @classmethod
     def open_or_create(
@@ -97,35 +130,78 @@ class Gallery(Searchable):
         **parameters: float,
     ) -> "Gallery":
         """Open a gallery, or create it if there is none; `parameters` are those of `create`."""
-        if Path(check_path(path), FILE_NAME).is_file():
-            return cls(GalleryStore(path, vocabulary, dense))
-        return cls.create(
-            path,
-            vocabulary=DEFAULT if vocabulary is None else vocabulary,
-            dense=dense,
-            **parameters,
-        )
+        if not Path(check_path(path), FILE_NAME).is_file():
+            chosen = DEFAULT if vocabulary is None else vocabulary
+            return cls.create(path, vocabulary=chosen, dense=dense, **parameters)
+        gallery = cls.open(path, vocabulary=vocabulary)
+        backbone = gallery.store.meta.backbone
+        if dense is not None and not backbone.endswith(f"+{dense}"):
+            gallery.close()
+            raise InvalidOption(
+                f"{gallery.location} has dense vectors of {backbone}, not of {dense}: a second "
+                "backbone is chosen when a gallery is created; index the images into a new one"
+            )
+        return gallery
 
     def close(self) -> None:
-        """Release the files; the gallery cannot be used afterwards."""
+        """Release what is open; the gallery cannot be used afterwards."""
         self.store.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def __len__(self) -> int:
-        return self.store.catalog.n_live()
+        return self.store.read(lambda view: int(view.statistics.n))
 
     def __contains__(self, image: PathInput) -> bool:
-        return self.store.catalog.at_path(self.store.resolve_path(image)) is not None
+        path = check_path(image)
+        return self.store.read(lambda view: bool(view.find([path])))
 
     def __iter__(self) -> Iterator[GalleryImage]:
         return self.images()
 
     def __repr__(self) -> str:
-        return f"<Gallery {self.path}>"
+        return f"<Gallery {self.location}>"
+
+    @property
+    def location(self) -> str:
+        """The path of its folder, or its address."""
+        return self.store.location
+
+    @property
+    def local(self) -> FolderStore:
+        """The store of a gallery in a folder; a collection in Qdrant has none."""
+        if not isinstance(self.store, FolderStore):
+            raise InvalidOption(f"{self.location} is not a folder: this needs a gallery in one")
+        return self.store
 
     @property
     def path(self) -> Path:
         """The gallery's folder."""
-        return self.store.path
+        return self.local.path
+
+    @locked_cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary that its bags were made with, loaded on first use."""
+        remedy = "?vocabulary=PATH in the address" if is_address(self.location) else None
+        return load_vocabulary(
+            self.store.meta,
+            self._vocabulary_source,
+            location=self.location,
+            remedy=remedy or "--vocabulary PATH",
+        )
+
+    @property
+    def word_names(self) -> Mapping[int, str]:
+        """The names of words: those given in this collection, else those of the vocabulary."""
+        return self.store.names.merge(self.vocabulary.word_names)
+
+    def info(self) -> GalleryInfo:
+        """Return facts about the collection."""
+        return self.store.info()
 
     def images(
         self,
@@ -145,7 +221,8 @@ class Gallery(Searchable):
         [('red', 60, 40)]
         """
         images = ImageFilter.of(folder=folder, date=date, min_size=min_size, max_size=max_size)
-        return map(to_gallery_image, self.store.list_images(images))
+        records = self.store.read(lambda view: view.page(images, 0, view.statistics.n))
+        return map(to_gallery_image, records)
 
     def add(
         self,
@@ -161,6 +238,8 @@ class Gallery(Searchable):
 
         Images from memory come with ids, as a mapping or as pairs: `add({"cat-7": image})`. An id
         is any text that is not an absolute path; it stands in place of the path in all results.
+        A collection in Qdrant takes images from memory only: index files into a folder, and load
+        that with `bm25v bags load --engine`.
 
         What matches a pattern of `exclude` is left out: a name (`"raw"`, `"*.png"`), or a path from
         the folder on (`"2023/raw"`). With `remove_missing`, images under these paths whose files no
@@ -168,38 +247,16 @@ class Gallery(Searchable):
         `workers` is the number of threads. `timeout` is how many seconds to wait for another
         process that writes to this gallery.
         """
-        exclude = (exclude,) if isinstance(exclude, str) else tuple(exclude)
-        parsed = parse_images(images)
-        if not isinstance(parsed, list) and (exclude or remove_missing):
-            raise InvalidOption(
-                "exclude and remove_missing are for files, not for images from memory"
-            )
-        with Writer(self.path, timeout=timeout) as writer:
-            if self.vocabulary.source != writer.catalog.meta.vocabulary:
-                writer.catalog.set_vocabulary(self.vocabulary.source)
-                writer.n_pending += 1
-            if isinstance(parsed, list):
-                report = index_files(
-                    writer,
-                    self.vocabulary,
-                    parsed,
-                    exclude=exclude,
-                    remove_missing=remove_missing,
-                    workers=workers,
-                    progress=progress,
-                )
-            else:
-                report = index_images(
-                    writer,
-                    self.vocabulary,
-                    parsed,
-                    total=operator.length_hint(images),
-                    workers=workers,
-                    progress=progress,
-                )
-            self._renew_names()
-            self._calibrate(writer)
-        return report
+        return self.store.add(
+            parse_images(images),
+            self.vocabulary,
+            total=operator.length_hint(images),
+            exclude=(exclude,) if isinstance(exclude, str) else tuple(exclude),
+            remove_missing=remove_missing,
+            workers=workers,
+            timeout=timeout,
+            progress=progress,
+        )
 
     def remove(
         self,
@@ -212,39 +269,253 @@ class Gallery(Searchable):
 
         If not `recursive`, a path stands for one image and never for a folder.
         """
-        known_paths = [self.store.resolve_path(path) for path in list_paths(paths)]
-        with Writer(self.path, timeout=timeout) as writer:
-            records = [
-                record
-                for path in known_paths
-                for record in writer.catalog.below(path)
-                if recursive or record.path == path
-            ]
-            rows = {record.row for record in records}
-            for row in rows:
-                writer.remove(row)
-            writer.commit()
-            self._calibrate(writer)
-        return len(rows)
+        return self.store.remove(list_paths(paths), recursive=recursive, timeout=timeout)
 
-    def _renew_names(self) -> None:
-        """If the gallery has changed much since `_calibrate`, renew what its images confirm."""
-        snapshot, names = self.store.snapshot(), self.store.names
-        if has_changed(snapshot) or not names.has_automatic:
+    def refresh(self, *, timeout: float = 0.0) -> None:
+        """Renew what depends on all images, if many have changed: names, and what is a strong hit.
+
+        `bm25v index` does so after `add`. Otherwise words have the names of the vocabulary, and the
+        first search finds out what is a strong hit, for this process.
+        """
+        snapshot, names = self.local.snapshot(), self.local.names
+        if is_outdated(snapshot.calibration, snapshot) or not names.has_automatic:
+            from bm25v.search.word_naming import name_by_concepts
+
             names.replace_automatic(*name_by_concepts(self.vocabulary, snapshot))
-
-    def _calibrate(self, writer: Writer) -> None:
-        """If the gallery has changed much, renew what a weak and a strong hit is."""
-        snapshot = self.store.snapshot()
         if needs_calibration(snapshot):
-            writer.catalog.set_calibration(calibrate(self.store, snapshot))
-            writer.n_pending += 1
-            writer.commit()
+            self.local.set_calibration(self.local.read(calibrate), timeout=timeout)
+
+    def search(
+        self,
+        query: Query | QueryImage | Iterable[QueryImage] | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> Results:
+        """Return the images most similar to an image, or to several; `Query` has all options.
+
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for colour in ("red", "blue"):
+        ...     Image.new("RGB", (64, 64), colour).save(folder / f"{colour}.png")
+        >>> gallery = Gallery.create(folder / "g", vocabulary="toy")
+        >>> gallery.add(folder).added
+        2
+        >>> red = gallery.search(folder / "red.png", region=(0, 0, 0.5, 1), include_query=True)
+        >>> word = red[0].words[0].word
+        >>> [Path(hit.path).name for hit in gallery.search(must=word)]
+        ['red.png']
+        >>> gallery.search(folder / "red.png", without=word, mode="words").no_match
+        '0 of 7 words shared with any image that does not have word 163'
+        """
+        return self._search(as_query(query, options))
+
+    def _search(self, query: Query, encodings: Sequence[Encoding] | None = None) -> Results:
+        start = time.perf_counter()
+        load_models(query, self.vocabulary)
+
+        def search_view(view: View) -> Results:
+            load_ms, named = _ms_since(start), self._named_vocabulary
+            start_encoding = time.perf_counter()
+            encoded = encode(query, view, named, encodings)
+            ms = {"load": load_ms, "encode": _ms_since(start_encoding)}
+            start_finding = time.perf_counter()
+            images = view.candidates(encoded)
+            ms["sparse"] = _ms_since(start_finding)
+            return self._rank(query, encoded, images, view, named, ms)
+
+        return self.store.read(search_view)
+
+    def _rank(
+        self,
+        query: Query,
+        encoded: EncodedQuery,
+        images: Candidates,
+        view: View,
+        named: NamedVocabulary,
+        ms: dict[str, float],
+    ) -> Results:
+        """Return the results of a query whose candidates are known."""
+        encoded = describe_text(encoded, view, images)
+        ranked = rank(encoded, images, view)
+        calibration = self._find_calibration(encoded, view) if len(ranked.rows) else None
+        matcher = Matcher(encoded, view, named.names, calibration)
+        search = _Search(self, query, encoded)
+        hits = matcher.make_hits(ranked, search)
+        return Results(
+            mode=encoded.mode,
+            hits=hits,
+            ms=ms | {"rerank": ranked.ms},
+            query=matcher.query_words(),
+            no_match=None if hits else explain_no_match(encoded, view, named.names),
+            notes=matcher.notes(),
+            sparse_factor=matcher.sparse_factor if encoded.scoring.is_sum else None,
+            candidates=ranked.n_candidates,
+            understood=encoded.understood,
+            not_understood=encoded.not_understood,
+            _search=search,
+        )
+
+    @property
+    def _named_vocabulary(self) -> NamedVocabulary:
+        """The vocabulary with the names of its words in this collection."""
+        return NamedVocabulary(self.vocabulary, self.word_names, self.store.names.own)
+
+    def _find_calibration(self, encoded: EncodedQuery, view: View) -> Calibration | None:
+        """Return what a strong hit is; it is computed if a folder has none, or an old one."""
+        if not encoded.is_plain or not isinstance(view, Snapshot):
+            return view.calibration
+        with self._calibrating:
+            if not needs_calibration(view):
+                return view.calibration
+            if is_outdated(self._calibration, view):
+                self._calibration = calibrate(view)
+            return self._calibration
+
+    def search_many(
+        self,
+        queries: Iterable[Query | QueryImage],
+        *,
+        device: str | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> list[Results]:
+        """Search with many images or queries on all CPUs; each result is that of `search`.
+
+        The options are those of the images; a `Query` has its own. With a `device` of torch, such
+        as "cuda", candidates are found there, for many queries at once; the hits are the same.
+        """
+        checked = [q if isinstance(q, Query) else Query.of(q, **options) for q in queries]
+        if not checked:
+            return []
+        size = self.vocabulary.backbone.batch_size
+
+        def encode_chunk(chunk: Sequence[Query]) -> list[Sequence[Encoding] | None]:
+            return self.store.read(lambda view: encode_batch(chunk, self.vocabulary, view))
+
+        def search_chunk(chunk: Sequence[Query]) -> list[Results]:
+            return [self._search(*pair) for pair in zip(chunk, encode_chunk(chunk), strict=True)]
+
+        if device is None:
+            self.store.read(lambda view: None, searches=len(checked))
+            return _in_threads(search_chunk, checked, size)
+        start = time.perf_counter()
+        encodings = _in_threads(encode_chunk, checked, size)
+        return self.local.read(
+            lambda view: self._search_on(device, view, checked, encodings, start)
+        )
+
+    def _search_on(
+        self,
+        device: str,
+        view: Snapshot,
+        queries: Sequence[Query],
+        encodings: Sequence[Sequence[Encoding] | None],
+        start: float,
+    ) -> list[Results]:
+        """Search with many queries, whose candidates a device finds together."""
+        from bm25v.device import DeviceSearcher
+
+        named = self._named_vocabulary
+        encoded = _in_threads(
+            lambda pairs: [encode(query, view, named, given) for query, given in pairs],
+            list(zip(queries, encodings, strict=True)),
+        )
+        encode_ms, start_finding = _ms_since(start), time.perf_counter()
+        searcher = self._devices.get(device)
+        if searcher is None or searcher.searcher is not view.searcher:
+            self._devices.pop(device, None)  # free the memory of the device first
+            searcher = self._devices[device] = DeviceSearcher(view.searcher, device)
+        images = searcher.find_candidates(view, encoded)
+        ms = {"encode": encode_ms, "sparse": _ms_since(start_finding)}
+        ms = {stage: value / len(queries) for stage, value in ms.items()}
+        return _in_threads(
+            lambda parts: [self._rank(*part, view, named, ms) for part in parts],
+            list(zip(queries, encoded, images, strict=True)),
+        )
+
+    def match(
+        self,
+        query: Query | QueryImage | Iterable[QueryImage] | None,
+        path: PathInput,
+        **options: Unpack[QueryOptions],
+    ) -> Match:
+        """Return how one image compares with a query."""
+        checked, known_path = as_query(query, options), check_path(path)
+
+        def match_view(view: View) -> Match:
+            encoded = describe_text(encode(checked, view, self._named_vocabulary), view)
+            calibration = self._find_calibration(encoded, view)
+            matcher = Matcher(encoded, view, self.word_names, calibration)
+            images = view.fetch(require_records(view.find([known_path]), [known_path]))
+            (match,) = matcher.match(images, images.rows)
+            return match
+
+        return self.store.read(match_view)
+
+    def explain(
+        self,
+        query: Query | QueryImage | Iterable[QueryImage] | None,
+        hit: PathInput,
+        *,
+        encoding: Encoding | None = None,
+        image: ImageInput | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> "Explanation":
+        """Return why an image matches a query: which words, and where.
+
+        `encoding` saves encoding the query's image again. `image` is that of the hit, if it was
+        added from memory, or if its file is not here any more.
+        """
+        from bm25v.explain.explanation import explain_hit
+
+        checked = as_query(query, options)
+        return explain_hit(self, checked, check_path(hit), encoding=encoding, image=image)
+
+    def words(
+        self,
+        *,
+        best: int = 3,
+        sort: "WordOrder" = "word",
+        offset: int = 0,
+        limit: int | None = None,
+    ) -> "WordList":
+        """Return the words in use, or some of them, each with the images where it is strongest.
+
+        They are in the order of their numbers, or of how many images have them: `sort` is "df" for
+        most images first, "idf" for fewest.
+        """
+        from bm25v.explain.words import list_words
+
+        def read(view: View) -> "WordList":
+            names = self.word_names
+            return list_words(view, names, best=best, sort=sort, offset=offset, limit=limit)
+
+        return self.store.read(read)
+
+    def word(self, word: int) -> "WordUse":
+        """Return everything that is known about one word."""
+        from bm25v.explain.words import describe_word
+
+        return self.store.read(lambda view: describe_word(view, self.word_names, word))
+
+    def name_words(self, names: Mapping[int, str | None]) -> None:
+        """Name words, or clear their names with None; if one change is wrong, none is made."""
+        self.store.names.update(names)
+
+    def duplicates(
+        self, *, near: bool = True, progress: Progress = no_progress
+    ) -> "list[DuplicateGroup]":
+        """Return groups of the same and, with `near`, nearly the same images."""
+        from bm25v.duplicates import find_duplicates
+
+        return find_duplicates(self.local, near=near, progress=progress)
 
     def compact(self, *, timeout: float = 0.0, progress: Progress = no_progress) -> int:
         """Free the disk space of removed images; return how many bytes that was."""
-        with Writer(self.path, timeout=timeout) as writer:
-            return writer.compact(progress)
+        return self.local.compact(timeout=timeout, progress=progress)
+
+    def problems(self) -> list[str]:
+        """Check every row and return what is wrong, one line per problem."""
+        return self.local.find_problems()
 
     @classmethod
     def create_for_bags(
@@ -254,9 +525,12 @@ class Gallery(Searchable):
 
         Give the vocabulary if it is not where the folder says.
         """
+        from bm25v.exchange.galleries import create_gallery
+        from bm25v.exchange.parquet import BagFolder
+
         gallery_path = Path(os.path.realpath(check_path(path)))
         create_gallery(gallery_path, BagFolder(folder), vocabulary)
-        return cls(GalleryStore(gallery_path))
+        return cls(FolderStore(gallery_path))
 
     def load_bags(
         self, folder: PathInput, *, timeout: float = 0.0, progress: Progress = no_progress
@@ -274,77 +548,49 @@ class Gallery(Searchable):
         >>> other.load_bags(folder / "bags").added, other.load_bags(folder / "bags").unchanged
         (1, 1)
         """
-        bags = BagFolder(folder)
-        with Writer(self.path, timeout=timeout) as writer:
-            report = load_bags(writer, self.path, bags, progress)
-            self._renew_names()
-            self._calibrate(writer)
-        return report
+        from bm25v.exchange.galleries import load_bags
+        from bm25v.exchange.parquet import BagFolder
+
+        return load_bags(self.local, BagFolder(folder), timeout=timeout, progress=progress)
 
     def export_bags(self, folder: PathInput, *, progress: Progress = no_progress) -> int:
         """Write all images with their bags and dense vectors to a new folder; return how many."""
-        return export_bags(self.store, Path(check_path(folder)), progress)
+        from bm25v.exchange.galleries import export_bags
 
-    def search_many(
-        self,
-        queries: Iterable[Query | QueryImage],
-        *,
-        device: str | None = None,
-        **options: Unpack[QueryOptions],
-    ) -> list[Results]:
-        """Search with many images or queries on all CPUs; each result is that of `search`.
+        return export_bags(self.local, Path(check_path(folder)), progress)
 
-        The options are those of the images; a `Query` has its own. With a `device` of torch, such
-        as "cuda", candidates are found there, for many queries at once; the hits are the same.
-        """
-        if device is None:
-            return super().search_many(queries, **options)
-        checked = as_queries(queries, options)
-        results = search_together(EmbeddedEngine(self.store), checked, self._find_on(device))
-        return self._let_explain_all(checked, results)
 
-    def _find_on(self, device: str) -> embedded.FindMany:
-        from bm25v.device import DeviceSearcher
+class _Search(NamedTuple):
+    """A search of an open gallery; see `results.OpenSearch`."""
 
-        def find(searcher: Searcher, requests: Sequence[SearchRequest]) -> list[Ranked]:
-            on_device = self._devices.get(device)
-            if on_device is None or on_device.searcher is not searcher:
-                self._devices.pop(device, None)  # free the memory of the device first
-                on_device = self._devices[device] = DeviceSearcher(searcher, device)
-            return on_device.search_many(requests)
+    gallery: Gallery
+    query: Query
+    encoded: EncodedQuery
 
-        return find
+    def explain(self, hit: str, *, image: ImageInput | None = None) -> "Explanation":
+        from bm25v.explain.explanation import explain_hit
 
-    def words(
-        self,
-        *,
-        best: int = 3,
-        sort: WordOrder = "word",
-        offset: int = 0,
-        limit: int | None = None,
-    ) -> WordList:
-        """Return the words in use, or some of them, each with the images where it is strongest.
+        return explain_hit(self.gallery, self.query, hit, encoded=self.encoded, image=image)
 
-        They are in the order of their numbers, or of how many images have them: `sort` is "df" for
-        most images first, "idf" for fewest.
-        """
-        words = self._word_statistics.all_words(best=best, sort=sort)
-        return words[offset : None if limit is None else offset + limit]
+    def explain_hits(self, hits: Sequence[str], *, progress: Progress) -> "ExplainedHits":
+        from bm25v.explain.explanation import explain_hits
 
-    def word(self, word: int) -> WordUse:
-        """Return everything that the gallery knows about one word."""
-        return self._word_statistics.word(word)
+        return explain_hits(self.gallery, self.query, hits, encoded=self.encoded, progress=progress)
 
-    def name_words(self, names: Mapping[int, str | None]) -> None:
-        """Name words, or clear their names with None; if one change is wrong, none is made."""
-        self.store.names.update(names)
 
-    def duplicates(
-        self, *, near: bool = True, progress: Progress = no_progress
-    ) -> list[DuplicateGroup]:
-        """Return groups of the same and, with `near`, nearly the same images."""
-        return find_duplicates(self.store, near=near, progress=progress)
+def is_address(path: PathInput) -> bool:
+    """Return whether a gallery is named by an address, such as that of a collection in Qdrant."""
+    return isinstance(path, str) and "://" in path
 
-    def problems(self) -> list[str]:
-        """Check every row and return what is wrong, one line per problem."""
-        return self.store.retry(lambda: find_problems(self.path, self.store.catalog))
+
+def _in_threads(
+    function: Callable[[Sequence[T]], Sequence[R]], values: Sequence[T], size: int = 1
+) -> list[R]:
+    """Apply a function to parts of some values on all CPUs; return its results in their order."""
+    parts = [values[start : start + size] for start in range(0, len(values), size)]
+    with one_blas_thread(), ThreadPoolExecutor(available_cpus()) as pool:
+        return list(chain.from_iterable(pool.map(function, parts)))
+
+
+def _ms_since(start: float) -> float:
+    return (time.perf_counter() - start) * 1e3

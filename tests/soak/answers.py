@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, WeightedWords
+from bm25v.index.second_stage import cosines
 from bm25v.search import Query
 from bm25v.search.combine import apply_word_options
 from bm25v.search.encode import FIRST_WORDS
 from bm25v.search.query import QueryOptions
-from bm25v.search.ranking import cosines
 from bm25v.search.results import Results
 from bm25v.search.scoring import IMAGE_MODES, MODES
 from bm25v.vocabulary import Encoding
@@ -227,7 +227,7 @@ def _check_cosines(
     dense_ce, query_e = dense_ce.astype(np.float64), query_e.astype(np.float64)
     lengths = np.linalg.norm(dense_ce, axis=1) * np.linalg.norm(query_e)
     if not np.allclose(cosines_c, dense_ce @ query_e / lengths, rtol=0, atol=_COSINE_TOLERANCE):
-        raise ArithmeticError("search.ranking.cosines returns wrong cosines")
+        raise ArithmeticError("second_stage.cosines returns wrong cosines")
 
 
 def _hit_values(results: Results) -> list[tuple[float, ...]]:

@@ -151,4 +151,4 @@ class Reader:
 
 
 def _build_index(gallery: Gallery) -> None:
-    gallery.store.snapshot().searcher.build_index()
+    gallery.local.snapshot().searcher.build_index()

@@ -321,18 +321,18 @@ def match_contents(folder: Path, images: Images, versions: Sequence[Version]) ->
 def find_stray_files(folder: Path) -> list[str]:
     """Return the names of row files that do not belong to the gallery any more."""
     with Gallery.open(folder) as gallery:
-        store = gallery.store
+        store = gallery.local
         generation = store.snapshot().state.generation
         current = {file.path for file in RowFiles.of(folder, store.catalog.meta, generation)}
     return sorted(path.name for path in set(folder.glob("*.rows")) - current)
 
 
 def _has_version(gallery: Gallery, images: Images, version: Version) -> bool:
-    snapshot, numbers = gallery.store.snapshot(), version.numbers
-    full_rows = snapshot.full_bags.rows
+    snapshot, numbers = gallery.local.snapshot(), version.numbers
+    full_rows = snapshot.full_bags
     records = [
         (record.path, record.content, record.size, record.mtime_ns, record.live)
-        for record in gallery.store.catalog.records()
+        for record in gallery.local.catalog.records()
     ]
     expected = [
         (file.path, file.content, file.size, file.mtime_ns, row.is_live)

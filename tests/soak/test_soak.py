@@ -20,15 +20,14 @@ import pytest
 
 from bm25v.errors import GalleryDamaged, GalleryError
 from bm25v.gallery import Gallery
-from bm25v.index import searcher
+from bm25v.index import searcher, second_stage
 from bm25v.index.bm25 import Contributions, reference_search
-from bm25v.search import Query, engine, ranking
-from bm25v.search.embedded import GalleryView
-from bm25v.search.encode import encode_query
+from bm25v.search import Query, rank
+from bm25v.search.encode import encode as encode_query
 from bm25v.search.scoring import IMAGE_MODES
 from bm25v.store.local.catalog import Catalog
 from bm25v.store.local.file_state import FileState
-from bm25v.store.local.snapshot import Snapshot
+from bm25v.store.local.snapshot import FolderImages, Snapshot
 from bm25v.store.local.writer import Writer
 from tests.children import needs_fork
 from tests.soak import run
@@ -134,7 +133,7 @@ def compiled_loops(tmp_path_factory: pytest.TempPathFactory) -> None:
     rng, folder = random.Random(0), tmp_path_factory.mktemp("compiled")
     with Gallery.create(folder, vocabulary="toy") as gallery:
         write_rows(folder, History(seed=0, n_images=N_IMAGES).at(5).rows)
-        gallery.store.snapshot().searcher.build_index()
+        gallery.local.snapshot().searcher.build_index()
         for _ in range(100):
             gallery.search(random_query(rng, N_IMAGES))
 
@@ -226,11 +225,11 @@ def test_wrong_files_are_noticed_after_a_kill(
 def lose_full_bag_words(patch: Patch) -> None:
     """Some words of full bags do not count."""
 
-    def score_few(full_bags: Any, query: Any, *values: Any, **options: Any) -> Any:
-        kept = np.arange(len(query.words) * 3 // 4)
-        return ranking.score_full_bags(full_bags, query.select(kept), *values, **options)
+    def score_few(full_bags: Any, rows: Any, query: Any, *values: Any, **options: Any) -> Any:
+        kept = query.select(np.arange(len(query.words) * 3 // 4))
+        return second_stage.score_full_bags(full_bags, rows, kept, *values, **options)
 
-    patch.setattr(engine, "score_full_bags", score_few)
+    patch.setattr(rank, "score_full_bags", score_few)
 
 
 def follow_no_restorations(patch: Patch) -> None:
@@ -249,7 +248,7 @@ def break_ties_otherwise(patch: Patch) -> None:
     def top_positions(rows: Any, scores: Any, k: int) -> Any:
         return np.lexsort((-rows, -scores))[:k]
 
-    patch.setattr(engine, "top_positions", top_positions)
+    patch.setattr(rank, "top_positions", top_positions)
     patch.setattr(searcher, "top_positions", top_positions)
 
 
@@ -266,14 +265,14 @@ def change_the_last_bit_of_scores(patch: Patch) -> None:
 
 def fail_now_and_then(patch: Patch) -> None:
     """Some searches end with an error."""
-    check_bags, calls = Snapshot.check_bags, count()
+    read_bags, calls = FolderImages.read_bags, count()
 
-    def check_or_fail(self: Snapshot, rows: Any) -> None:
+    def read_or_fail(self: FolderImages, rows: Any, *, full: bool) -> Any:
         if next(calls) % 100 == 99:
             raise GalleryDamaged("row 7 is not a valid bag")
-        check_bags(self, rows)
+        return read_bags(self, rows, full=full)
 
-    patch.setattr(Snapshot, "check_bags", check_or_fail)
+    patch.setattr(FolderImages, "read_bags", read_or_fail)
 
 
 @pytest.mark.parametrize(
@@ -356,8 +355,8 @@ def test_expected_answers_are_those_of_the_formula_and_of_a_fresh_gallery(tmp_pa
                     query.must or query.without or answer.n_images > (query.candidates or 0)
                 )
                 if query.mode in bags and not is_filtered:
-                    view = GalleryView(gallery.store.snapshot(), gallery.store)
-                    words = encode_query(query, gallery.engine, view).words
+                    named = gallery._named_vocabulary
+                    words = encode_query(query, gallery.local.snapshot(), named).words
                     hits = reference_search(bags[query.mode], words, N_IMAGES)
                     scores = [score for _, score in hits if score > 0][: query.k]
                     assert query.min_coverage or [hit.score for hit in results] == scores

@@ -206,6 +206,7 @@ def load(
         gallery = Gallery.create_for_bags(gallery_path, folder, vocabulary=vocabulary)
     with gallery, progress_bar() as progress:
         report = gallery.load_bags(folder, progress=progress)
+        gallery.refresh()
     if not as_json:
         print_failures(report.failed)
     emit(
@@ -234,7 +235,7 @@ def _load_into_engine(
         if folder is not None:
             return load_folder(calls, BagFolder(folder), progress=progress, **new)
         with Gallery.open(gallery_path, vocabulary=vocabulary) as gallery:
-            return load_gallery(calls, gallery.store, progress=progress, **new)
+            return load_gallery(calls, gallery.local, progress=progress, **new)
 
 
 @bags.command("reconcile")
@@ -259,9 +260,6 @@ def reconcile(engine: str, as_json: bool) -> None:
 
 
 def _connect(url: str) -> "closing[Calls]":
-    from bm25v.store.qdrant import require_engine
+    from bm25v.store.qdrant import open_calls, parse_address
 
-    address = require_engine(url)
-    from bm25v.store.qdrant.loading import open_calls
-
-    return closing(open_calls(address))
+    return closing(open_calls(parse_address(url)))

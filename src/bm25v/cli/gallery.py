@@ -1,7 +1,7 @@
 """`bm25v index`, `info`, `remove`, `compact`, `verify` and `duplicates`."""
 
-import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,13 +27,13 @@ from bm25v.cli.printing import (
     report_written,
 )
 from bm25v.display import count, display_path, duration, file_size
-from bm25v.errors import GalleryError, InvalidOption
+from bm25v.errors import GalleryError, GalleryLocked, InvalidOption
 
 if TYPE_CHECKING:
     from bm25v.duplicates import DuplicateGroup
     from bm25v.gallery import Gallery
+    from bm25v.store.base import GalleryInfo
     from bm25v.store.local.indexing import IndexReport
-    from bm25v.store.local.store import GalleryInfo
 
 
 @click.command("index")
@@ -111,6 +111,8 @@ def index(
     gallery = Gallery.open_or_create(gallery_path, vocabulary=vocabulary, dense=dense, **parameters)
     with gallery:
         report = _add_images(gallery, paths, exclude=exclude, workers=workers)
+        with suppress(GalleryLocked):  # who writes now does it afterwards
+            gallery.refresh()
     emit(report.to_dict, as_json, lambda: _print_report(report, verbose))
     if report.failed and not report.n_indexed:
         sys.exit(1)
@@ -121,7 +123,7 @@ def _check_backbone(gallery_path: Path, backbone: str) -> None:
     from bm25v import backbones
 
     with open_gallery(gallery_path) as gallery:
-        own = gallery.store.catalog.meta.backbone
+        own = gallery.store.meta.backbone
     given = backbones.load_backbone(backbone).name
     if given != own:
         raise InvalidOption(
@@ -193,9 +195,8 @@ def _add_images(
     except KeyboardInterrupt:
         if not n_images:
             raise
-        below = gallery.store.catalog.below
-        rows = {image.row for path in paths for image in below(os.path.abspath(path))}
-        saved = f"{min(len(rows), n_images):,} of {count(n_images, 'image')} were saved"
+        n_saved = len(list(gallery.images(folder=paths)))
+        saved = f"{min(n_saved, n_images):,} of {count(n_images, 'image')} were saved"
         raise KeyboardInterrupt(f"{saved}; run the same command again to continue") from None
 
 

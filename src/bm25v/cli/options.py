@@ -13,7 +13,6 @@ from click.core import ParameterSource
 from bm25v.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from bm25v.engine_gallery import EngineGallery
     from bm25v.gallery import Gallery
     from bm25v.search.query import Kind, Option
 
@@ -150,16 +149,16 @@ def _make_option(name: str, option: "Option") -> click.Option:
     )
 
 
-def open_collection(gallery_path: Path, engine: str | None) -> "Gallery | EngineGallery":
-    """Open the collection of an engine if one is given, else the gallery."""
-    from bm25v.engine_gallery import EngineGallery
+def open_collection(gallery_path: Path, engine: str | None) -> "Gallery":
+    """Open the collection in Qdrant if one is given, else the gallery."""
+    from bm25v.gallery import Gallery
 
     if engine is None:
         return open_gallery(gallery_path)
     source = click.get_current_context().get_parameter_source("gallery_path")
     if source == ParameterSource.COMMANDLINE:
         raise InvalidOption("--gallery and --engine: give one of them")
-    return EngineGallery.open(engine)
+    return Gallery.open(engine)
 
 
 def open_gallery(gallery_path: Path) -> "Gallery":

@@ -1,7 +1,6 @@
 """`bm25v search` and `bm25v explain`."""
 
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,8 +38,8 @@ from bm25v.errors import ImageError, InvalidOption
 
 if TYPE_CHECKING:
     from bm25v.explain import Explanation
-    from bm25v.search import Hit, Query, QueryOptions, Results
-    from bm25v.search.engine import Ranking
+    from bm25v.search import Hit, QueryOptions, Results
+    from bm25v.search.rank import Ranking
 
 _NARROW, _WIDE = 80, 100  # columns: below, fewer numbers are shown; from there on, more
 _TERMS = 4  # of a text, at most
@@ -140,20 +139,9 @@ def search(
             no_match = f"{engine or gallery_path} has no images" if is_empty else results.no_match
             if output is not None:
                 from bm25v.cli.progress import progress_bar
-                from bm25v.explain.explanation import explain_hits
-                from bm25v.render.results_page import write_results
-                from bm25v.search import Query
 
-                query = Query.of(images, **options)
                 with progress_bar() as progress:
-                    write_results(
-                        results,
-                        output,
-                        partial(explain_hits, gallery.engine, query),
-                        command=_explain_command(images, query, gallery_path, engine),
-                        words=n_words,
-                        progress=progress,
-                    )
+                    results.save(output, words=n_words, progress=progress)
 
     def print_results() -> None:
         print_notes(results.notes)
@@ -186,17 +174,6 @@ def _check_images(images: tuple[str, ...]) -> None:
     text = " ".join(image for image in images if is_text[image] and not os.path.lexists(image))
     if text.strip():
         raise InvalidOption(f'no image {text!r}; to search by text: --text "{text}"')
-
-
-def _explain_command(
-    images: tuple[str, ...], query: "Query", gallery_path: Path, engine: str | None
-) -> Callable[[str], str]:
-    """Return what makes the command that explains a hit of this search."""
-    from bm25v.render.commands import join_command, list_options
-
-    gallery = f"--engine={engine}" if engine else f"--gallery={os.path.abspath(gallery_path)}"
-    options = (gallery, *list_options(query), "--open")
-    return lambda hit: join_command("explain", *map(os.path.abspath, images), hit, *options)
 
 
 def _print_hits(results: "Results", *, show: bool, has_files: bool) -> None:

@@ -5,16 +5,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from bm25v.cli.options import FILE, FOLDER, engine_option, gallery_option, open_collection
 from bm25v.cli.printing import echo
 from bm25v.errors import InvalidOption, MissingExtra
-
-if TYPE_CHECKING:
-    from bm25v.searchable import Searchable
 
 
 @click.command("serve")
@@ -88,7 +85,6 @@ def serve(
     Only programs on this machine can connect, unless --host says otherwise; then a token is needed.
     """
     from bm25v.client import read_token
-    from bm25v.engine_gallery import EngineGallery
     from bm25v.gallery import Gallery
 
     if exclude and not watch:
@@ -111,19 +107,16 @@ def serve(
         if open_page:
             webbrowser.open(url)
 
-    watcher = None
     if watch:
-        followed = Gallery.open_or_create(gallery_path)
-        watcher = Watcher(followed, watch, exclude=exclude)
-    opened = followed if watch else open_collection(gallery_path, engine)
-    reopen: Callable[[], Searchable] = partial(Gallery.open, gallery_path)
-    if engine is not None:
-        reopen = partial(EngineGallery.open, engine)
+        opened = Gallery.open_or_create(gallery_path)
+    else:
+        opened = open_collection(gallery_path, engine)
+    reopen: Callable[[], Gallery] = partial(Gallery.open, engine or gallery_path)
     with opened as gallery, suppress(KeyboardInterrupt):
         run(
             gallery,
             token=token,
-            watcher=watcher,
+            watcher=Watcher(gallery, watch, exclude=exclude) if watch else None,
             start_workers=partial(Workers, reopen, workers) if workers > 1 else None,
             announce=announce,
             **options,

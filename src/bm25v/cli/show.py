@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.color import Color
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
@@ -79,9 +80,5 @@ def draw_half_blocks(image_hwc: Pixels, *, columns: int, max_lines: int) -> Text
     for y in range(lines):
         text.append("\n" if y else "")
         for upper, lower in zip(small[2 * y].tolist(), small[2 * y + 1].tolist(), strict=True):
-            text.append("▀", Style(color=_rgb(upper), bgcolor=_rgb(lower)))
+            text.append("▀", Style(color=Color.from_rgb(*upper), bgcolor=Color.from_rgb(*lower)))
     return text
-
-
-def _rgb(pixel: list[int]) -> str:
-    return "#{:02x}{:02x}{:02x}".format(*pixel)

@@ -100,7 +100,7 @@ def _precompile() -> str:
     from bm25v.index import kernels
     from bm25v.index.bm25 import WeightedWords
     from bm25v.index.searcher import Searcher
-    from bm25v.search.ranking import cosines
+    from bm25v.index.second_stage import cosines
 
     start = time.perf_counter()
     bags = np.ones((1, 1), dtype=np.uint16)

@@ -32,9 +32,9 @@ from bm25v.display import count, display_path
 from bm25v.files import make_folder, replace_file
 
 if TYPE_CHECKING:
-    from bm25v.explain.word_portrait import WordPortrait
-    from bm25v.explain.word_statistics import WordInGallery
-    from bm25v.searchable import Searchable
+    from bm25v.explain.portraits import WordPortrait
+    from bm25v.explain.words import WordInGallery
+    from bm25v.gallery import Gallery
 
 _LIMIT = 20
 
@@ -57,33 +57,31 @@ def words() -> None:
     "--limit", type=COUNT, help=f"Words to list.  [default: {_LIMIT}, or all with --json]"
 )
 @json_option
-def list_words(gallery_path: Path, sort: str, limit: int | None, as_json: bool) -> None:
+def list_words(gallery_path: Path, sort: Any, limit: int | None, as_json: bool) -> None:
     """List the words of a gallery, with the images that have most of them."""
+    n_listed = limit if as_json else limit or _LIMIT
     with open_gallery(gallery_path) as gallery:
-        words = _sort_words(gallery.words(), sort)
-        n_images = len(gallery)
+        if sort == "name":
+            words = sorted(gallery.words(), key=_sort_by_name)[:n_listed]
+        else:
+            words = gallery.words(sort=sort, limit=n_listed)
+        info = gallery.info()
 
     def to_dict() -> dict[str, Any]:
-        listed = [
-            {name: getattr(word, name) for name in ("word", "name", "df", "idf")}
-            | {"best": [image._asdict() for image in word.best]}
-            for word in words[:limit]
-        ]
-        return {"n_images": n_images, "words": listed}
+        listed = [{**vars(w), "best": [image._asdict() for image in w.best]} for w in words]
+        return {"n_images": info.n_images, "words": listed}
 
     def print_words() -> None:
         if words:
-            _print_words(words[: limit or _LIMIT], len(words), n_images)
+            _print_words(words, info.words_in_use, info.n_images)
         else:
             echo(f"no words: {gallery_path} has no images")
 
     emit(to_dict, as_json, print_words)
 
 
-def _sort_words(words: "list[WordInGallery]", sort: str) -> "list[WordInGallery]":
-    if sort == "name":
-        return sorted(words, key=lambda word: (word.name is None, (word.name or "").casefold()))
-    return sorted(words, key=lambda word: word.df if sort == "idf" else -word.df)
+def _sort_by_name(word: "WordInGallery") -> tuple[bool, str]:
+    return word.name is None, (word.name or "").casefold()
 
 
 def _print_words(words: "list[WordInGallery]", total: int, n_images: int) -> None:
@@ -114,7 +112,7 @@ def show(
     WORD is the number or the name of a word.
     """
     from bm25v.cli.progress import progress_bar
-    from bm25v.explain.word_portrait import make_portraits
+    from bm25v.explain.portraits import make_portraits
     from bm25v.render.html import PAGE_SUFFIXES
 
     if output is None and open_page:
@@ -127,7 +125,7 @@ def show(
     with open_gallery(gallery_path) as gallery:
         numbers = [_find_word(gallery, word) for word in dict.fromkeys(words)]
         with progress_bar() as progress:
-            portraits = list(make_portraits(gallery.store, numbers, progress=progress))
+            portraits = list(make_portraits(gallery, numbers, progress=progress))
         title = gallery.path.name
     written = [] if output is None else _write_pages(portraits, output, into_folder, title)
 
@@ -180,7 +178,7 @@ def _print_portraits(portraits: "list[WordPortrait]") -> None:
         print_facts({title: items for title, items in lists.items() if items}, indent="  ")
 
 
-def _find_word(gallery: "Searchable", word: str) -> int:
+def _find_word(gallery: "Gallery", word: str) -> int:
     """Return the number of a word that was given by number or by name."""
     from bm25v.vocabulary.names import find_word
 
@@ -222,7 +220,7 @@ def export_names(gallery_path: Path, output: Path | None) -> None:
     from bm25v.vocabulary.names import format_names
 
     with open_gallery(gallery_path) as gallery:
-        names = gallery.store.names.current()
+        names = gallery.store.names.own
         table = format_names(names, vocabulary=gallery.vocabulary.fingerprint)
     if output is None:
         echo_text(table)
@@ -245,7 +243,7 @@ def import_names(table: Path, gallery_path: Path, as_json: bool) -> None:
     with open_gallery(gallery_path) as gallery:
         vocabulary = gallery.vocabulary
         names = read_names(table, n_words=vocabulary.n_words, vocabulary=vocabulary.fingerprint)
-        before = gallery.store.names.current()
+        before = gallery.store.names.own
         replaced = sum(before.get(word, name) != name for word, name in names.items())
         gallery.name_words(names)
     emit(
@@ -283,9 +281,9 @@ def suggest(
     with open_gallery(gallery_path) as gallery, progress_bar() as progress:
         numbers = [_find_word(gallery, word) for word in dict.fromkeys(words)]
         if not numbers:
-            numbers = [word.word for word in _sort_words(gallery.words(best=1), "df")]
+            numbers = [word.word for word in gallery.words(best=1, sort="df", limit=limit)]
         suggestions = suggest_names(
-            gallery.store, numbers[:limit], read_prompts(prompts), progress=progress
+            gallery, numbers[:limit], read_prompts(prompts), progress=progress
         )
         fingerprint = gallery.vocabulary.fingerprint
     names = {s.word: s.name for s in suggestions}

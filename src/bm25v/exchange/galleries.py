@@ -16,14 +16,14 @@ from bm25v.store.local.file_state import FileState
 from bm25v.store.local.indexing import Failure, IndexReport, add_image
 from bm25v.store.local.records import ImageRecord
 from bm25v.store.local.snapshot import Snapshot
-from bm25v.store.local.store import GalleryStore, describe_vocabulary, load_vocabulary
+from bm25v.store.local.store import FolderStore, describe_vocabulary, load_vocabulary
 from bm25v.store.local.writer import Writer
 
 PART_ROWS = 16_384  # images of an exported file
 _COMMIT_IMAGES = 16_384  # of a load: nothing has to be computed again after a kill
 
 
-def export_bags(store: GalleryStore, folder: Path, progress: Progress) -> int:
+def export_bags(store: FolderStore, folder: Path, progress: Progress) -> int:
     """Write all images of a gallery to a new folder, complete or not at all; return how many."""
     require_pyarrow()
     if not is_unused(folder):
@@ -43,7 +43,7 @@ def export_bags(store: GalleryStore, folder: Path, progress: Progress) -> int:
 
 
 @contextmanager
-def read_unchanged(store: GalleryStore, snapshot: Snapshot) -> Iterator[None]:
+def read_unchanged(store: FolderStore, snapshot: Snapshot) -> Iterator[None]:
     """Make the catalogue that of a snapshot; raise `RowsRenumbered` if it has changed since."""
     with store.catalog.transaction():
         if store.catalog.state() != snapshot.state:
@@ -51,7 +51,7 @@ def read_unchanged(store: GalleryStore, snapshot: Snapshot) -> Iterator[None]:
         yield
 
 
-def read_images(store: GalleryStore, snapshot: Snapshot) -> Iterator[list[ImageBags]]:
+def read_images(store: FolderStore, snapshot: Snapshot) -> Iterator[list[ImageBags]]:
     """Yield the images of a snapshot by row; an empty gallery is one empty list."""
     for first in range(0, max(snapshot.state.n_rows, 1), PART_ROWS):
         records = store.catalog.images_between(first, first + PART_ROWS)
@@ -60,10 +60,11 @@ def read_images(store: GalleryStore, snapshot: Snapshot) -> Iterator[list[ImageB
 
 def _read_image(record: ImageRecord, snapshot: Snapshot) -> ImageBags:
     _, path, content, size, mtime_ns, *_ = record
+    images = snapshot.fetch([record])
     return ImageBags(
         FileState(path, content, size, mtime_ns, record.metadata),
-        snapshot.bag(record.row),
-        snapshot.full_bags.full_bag(record.row),
+        images.read_bag(record.row, full=False),
+        images.read_full_bag(record.row),
         snapshot.dense_ne[record.row],
     )
 
@@ -79,29 +80,30 @@ def create_gallery(
     loaded = load_vocabulary(meta, vocabulary, location=str(folder.folder))
     own = describe_vocabulary(loaded, meta.parameters)
     check_same_bags(meta, own, str(folder.folder), f"vocabulary {loaded.source}")
-    GalleryStore.create(path, loaded, meta.parameters)
+    FolderStore.create(path, loaded, meta.parameters)
 
 
 def load_bags(
-    writer: Writer, gallery_path: Path, folder: BagFolder, progress: Progress
+    store: FolderStore, folder: BagFolder, *, timeout: float, progress: Progress
 ) -> IndexReport:
     """Add the images of a folder to a gallery; those that it has already stay as they are."""
     start = time.perf_counter()
-    check_same_bags(folder.meta, writer.catalog.meta, str(folder.folder), str(gallery_path))
+    check_same_bags(folder.meta, store.meta, str(folder.folder), store.location)
     report = IndexReport()
     done = 0
-    for batch in folder.batches():
-        for image in batch.images:
-            file, known = image.file, writer.catalog.at_path(image.file.path)
-            if known is not None and file.to_record(known.row, known.checksum) == known:
-                report.unchanged += 1
-            else:
-                add_image(writer, file, image, report, follow_moves=False)
-            if writer.n_pending >= _COMMIT_IMAGES:
-                writer.commit()
-        report.failed += [Failure(failed.path, failed.error) for failed in batch.failed]
-        done += len(batch.images) + len(batch.failed)
-        progress("loading", done, folder.n_rows)
-    writer.commit()
+    with Writer(store.path, timeout=timeout) as writer:
+        for batch in folder.batches():
+            for image in batch.images:
+                file, known = image.file, writer.catalog.at_path(image.file.path)
+                if known is not None and file.to_record(known.row, known.checksum) == known:
+                    report.unchanged += 1
+                else:
+                    add_image(writer, file, image, report, follow_moves=False)
+                if writer.n_pending >= _COMMIT_IMAGES:
+                    writer.commit()
+            report.failed += [Failure(failed.path, failed.error) for failed in batch.failed]
+            done += len(batch.images) + len(batch.failed)
+            progress("loading", done, folder.n_rows)
+        writer.commit()
     report.seconds = time.perf_counter() - start
     return report

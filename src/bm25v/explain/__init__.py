@@ -1,5 +1,5 @@
 """Why an image matches a query (`Explanation`) and what a word looks like (`WordPortrait`)."""
 
-from bm25v.explain.explanation import Explanation, Part, explain_hit
+from bm25v.explain.explanation import ExplainedHits, Explanation, Part, explain_hit
 
-__all__ = ["Explanation", "Part", "explain_hit"]
+__all__ = ["ExplainedHits", "Explanation", "Part", "explain_hit"]

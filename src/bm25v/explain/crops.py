@@ -11,7 +11,7 @@ from PIL import Image
 from bm25v import images
 from bm25v.errors import ImageError
 from bm25v.explain.heatmaps import highlight
-from bm25v.explain.word_examples import PatchBox, WordExample
+from bm25v.explain.words import PatchBox, WordExample
 from bm25v.threads import available_cpus
 
 Pixels = NDArray[np.uint8]

@@ -1,10 +1,10 @@
 """Why an image matches a query: what each word adds to the score, and where the word is."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,24 +13,35 @@ from bm25v.dataframes import make_frame
 from bm25v.display import count, identify_word
 from bm25v.errors import ImageError, InvalidOption
 from bm25v.explain.sums import round_to_sum
-from bm25v.explain.word_examples import WordExample, find_examples
+from bm25v.explain.words import WordExample, find_examples
 from bm25v.images import ImageInput
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, Bm25Parameters
 from bm25v.progress import Progress, no_progress
 from bm25v.sae.model import Codes
-from bm25v.search.contract import SearchEngine, View
-from bm25v.search.encode import EncodedQuery, encode_query
-from bm25v.search.engine import Ranking, find_rankings, match_image
+from bm25v.search.encode import (
+    EncodedQuery,
+    encode,
+    error_prefix,
+    find_without_file,
+    path_of,
+    require_records,
+    resolve_region,
+)
 from bm25v.search.matching import Matcher
 from bm25v.search.query import Query, QueryImage, StoredImage
-from bm25v.search.query_images import find_without_file, naming_image, resolve_region
+from bm25v.search.rank import Ranking, describe_text, find_rankings
 from bm25v.search.regions import Box, as_box
 from bm25v.search.results import Match, QueryWord, WordContribution
-from bm25v.vocabulary import Encoding
+from bm25v.store.base import View
+from bm25v.store.local.file_state import has_changed
+from bm25v.store.local.records import ImageRecord
+from bm25v.vocabulary import Encoding, Vocabulary
 from bm25v.vocabulary import bag as bags
 
 if TYPE_CHECKING:
     import pandas
+
+    from bm25v.gallery import Gallery
 
 Grid = NDArray[np.float32]  # (rows, columns): how active a word is in each patch
 Pixels = NDArray[np.uint8]
@@ -207,69 +218,90 @@ class ExplainedHits:
 
 
 def explain_hit(
-    engine: SearchEngine,
+    gallery: "Gallery",
     query: Query,
     hit: str,
     *,
+    encoded: EncodedQuery | None = None,
     encoding: Encoding | None = None,
     image: ImageInput | None = None,
 ) -> Explanation:
     """Explain why an image of the gallery matches a query.
 
-    `encoding` saves encoding the query's image again; `image` is the hit's, if it has no file. The
-    query's mode decides which score is explained. The first words have examples: other images.
+    `encoded` is the query as a search has encoded it, `encoding` that of the query's image: either
+    saves encoding it again. `image` is the hit's, if it has no file. The query's mode decides which
+    score is explained. The first words have examples: other images.
     """
     if encoding is not None and len(query.images) != 1:
         raise InvalidOption(
             f"encoding= needs a query with exactly one image, got {len(query.images)}"
         )
-    encodings = None if encoding is None else [encoding]
-    explained = explain_hits(engine, query, [hit], encodings=encodings, image=image)
+    given = None if encoding is None else [encoding]
+    explained = explain_hits(gallery, query, [hit], encoded=encoded, encodings=given, image=image)
     (explanation,) = explained.explanations
     words = [part.word.word for part in explanation.parts[:_WORDS_WITH_EXAMPLES]]
-    own = map(engine.find_record, {explanation.hit_path, *filter(None, explanation.query_paths)})
-    avoid = {record.path for record in own if record is not None}
-    examples = find_examples(engine, words, avoid=avoid)
+    own = [explanation.hit_path, *filter(None, explanation.query_paths)]
+
+    def find(view: View) -> dict[int, tuple[WordExample, ...]]:
+        avoid = {record.path for record in view.find(own).values()}
+        return find_examples(view, gallery.vocabulary, words, avoid=avoid)
+
+    examples = gallery.store.read(find)
     parts = (replace(p, examples=examples.get(p.word.word, ())) for p in explanation.parts)
     return replace(explanation, parts=tuple(parts))
 
 
 def explain_hits(
-    engine: SearchEngine,
+    gallery: "Gallery",
     query: Query,
     hits: Sequence[str],
     *,
+    encoded: EncodedQuery | None = None,
     encodings: Sequence[Encoding] | None = None,
     image: ImageInput | None = None,
     progress: Progress = no_progress,
 ) -> ExplainedHits:
-    """Explain several hits of one query, whose images are encoded once; `image` is that of all."""
-    query = resolve_region(query)
-    query_images = tuple(_decode_query(engine, query_image) for query_image in query.images)
-    encodings = encodings or [engine.vocabulary.encode(pixels) for pixels in query_images]
+    """Explain several hits of one query, whose images are encoded at most once.
 
-    def match_hits(
-        view: View,
-    ) -> tuple[EncodedQuery, tuple[QueryWord, ...], list[tuple[Match, Ranking | None]]]:
-        encoded = encode_query(query, engine, view, encodings)
-        matcher = Matcher(encoded, view, engine.word_names)
-        images = [view.find_image(hit) for hit in hits]
-        matches = [match_image(encoded, matcher, hit_image) for hit_image in images]
-        rankings = find_rankings(encoded, view, images)
-        return encoded, matcher.query_words(), list(zip(matches, rankings, strict=True))
+    `image` is that of all hits.
+    """
+    query, vocabulary = resolve_region(query), gallery.vocabulary
+    paths = [path for query_image in query.images if (path := path_of(query_image)) is not None]
+    known = gallery.store.read(lambda view: view.find(paths)) if paths else {}
+    query_images = tuple(_decode_query(i, known, vocabulary) for i in query.images)
+    has_codes = encoded is not None and len(encoded.codes) == len(query_images)
+    if not has_codes and encodings is None:
+        encodings = [vocabulary.encode(pixels) for pixels in query_images]
 
-    def locate(codes: Codes, word: int) -> Grid:
-        return bags.word_activations(codes, word).reshape(engine.vocabulary.backbone.grid)
+    def match_hits(view: View) -> _MatchedHits:
+        named, used = gallery._named_vocabulary, encoded
+        if used is None:
+            used = describe_text(encode(query, view, named, encodings), view)
+        calibration = gallery._find_calibration(used, view)
+        matcher = Matcher(used, view, named.names, calibration)
+        records = require_records(view.find(hits), hits)
+        images = view.fetch(records)
+        matches = matcher.match(images, images.rows)
+        rankings = find_rankings(used, view, images)
+        return _MatchedHits(used, matcher.query_words(), records, matches, rankings)
 
-    encoded, query_words, matches = engine.read(match_hits)
+    matched = gallery.store.read(match_hits)
+    codes = matched.encoded.codes
+    if not has_codes and len(codes) != len(query_images) and encodings is not None:
+        codes = tuple(encoding.codes for encoding in encodings)  # of images that are stored
+    grid = vocabulary.backbone.grid
     explanations = []
-    for match, ranking in matches:
-        notes, hit_image, hit_codes = _read_hit(engine, match, image)
+    for match, ranking, record in zip(
+        matched.matches, matched.rankings, matched.records, strict=True
+    ):
+        notes, hit_image, hit_codes = _read_hit(vocabulary, record, image)
         parts = (
             Part(
                 word,
-                tuple(locate(codes, word.word) for codes in encoded.codes),
-                None if hit_codes is None else locate(hit_codes, word.word),
+                tuple(bags.word_activations(c, word.word).reshape(grid) for c in codes),
+                None
+                if hit_codes is None
+                else bags.word_activations(hit_codes, word.word).reshape(grid),
             )
             for word in match.words
         )
@@ -279,17 +311,14 @@ def explain_hits(
                 hit_image,
                 match,
                 tuple(parts),
-                query_words=query_words,
+                query_words=matched.query_words,
                 region=as_box(query.region),
                 text=query.text,
-                notes=(*encoded.notes, *notes),
-                parameters=engine.meta.parameters,
-                query_paths=tuple(
-                    os.fspath(source) if isinstance(source, str | os.PathLike) else ""
-                    for source in query.images
-                ),
+                notes=(*matched.encoded.notes, *notes),
+                parameters=gallery.store.meta.parameters,
+                query_paths=tuple(path_of(source) or "" for source in query.images),
                 ranking=ranking,
-                gallery=engine.location,
+                gallery=gallery.location,
                 query=query,
             )
         )
@@ -297,35 +326,48 @@ def explain_hits(
     return ExplainedHits(query, query_images, tuple(explanations))
 
 
+class _MatchedHits(NamedTuple):
+    """Some hits, as one view of the gallery has them."""
+
+    encoded: EncodedQuery
+    query_words: tuple[QueryWord, ...]
+    records: list[ImageRecord]
+    matches: list[Match]
+    rankings: list[Ranking | None]
+
+
 def _read_hit(
-    engine: SearchEngine, match: Match, image: ImageInput | None
+    vocabulary: Vocabulary, record: ImageRecord, image: ImageInput | None
 ) -> tuple[list[str], Pixels | None, Codes | None]:
+    path = record.path
     notes, hit_image, hit_codes = [], None, None
     try:
-        if image is None and engine.has_changed(match.path):
-            notes.append(f"{match.path} has changed since it was indexed: index it again")
-        hit_image = engine.vocabulary.decode(match.path if image is None else image)
-        hit_codes = engine.vocabulary.encode(hit_image).codes
+        if image is None and has_changed(path, record):
+            notes.append(f"{path} has changed since it was indexed: index it again")
+        hit_image = vocabulary.decode(path if image is None else image)
+        hit_codes = vocabulary.encode(hit_image).codes
     except ImageError as error:
-        notes.append(f"{match.path}: {error}; its words are known, but not where they are in it")
+        notes.append(f"{path}: {error}; its words are known, but not where they are in it")
     return notes, hit_image, hit_codes
 
 
-def _decode_query(engine: SearchEngine, image: QueryImage) -> Pixels:
+def _decode_query(
+    image: QueryImage, known: Mapping[str, ImageRecord], vocabulary: Vocabulary
+) -> Pixels:
     no_file = "there is no file to show: give the image itself as the query"
     if isinstance(image, Encoding):
         raise InvalidOption("an encoding has no pixels to show: give the image, and encoding=")
     if isinstance(image, StoredImage) and image.image is not None:
         image = image.image
     elif isinstance(image, StoredImage):
-        record = engine.find_record(image.path)
+        record = known.get(image.path)
         if record is None or not os.path.isabs(record.path) or not os.path.exists(record.path):
             raise ImageError(f"{image.path}: {no_file}")
-        if engine.has_changed(record.path):
+        if has_changed(record.path, record):
             raise ImageError(f"{image.path} has changed since it was indexed: index it again")
         image = record.path
-    stored = find_without_file(image, engine)
+    stored = find_without_file(image, known)
     if stored is not None:
         raise ImageError(f"{stored}: {no_file}")
-    with naming_image(image):
-        return engine.vocabulary.decode(image)
+    with error_prefix(image):
+        return vocabulary.decode(image)

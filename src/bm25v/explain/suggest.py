@@ -7,7 +7,7 @@ of what all images have in common.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,15 @@ from bm25v.dense import normalise
 from bm25v.display import count
 from bm25v.errors import ImageError, InvalidOption
 from bm25v.explain.crops import crop_word
-from bm25v.explain.word_portrait import WordInImage, find_strongest
+from bm25v.explain.portraits import WordInImage, find_strongest
 from bm25v.progress import Progress, no_progress
-from bm25v.store.local.store import GalleryStore
+from bm25v.store.base import View
+from bm25v.store.local.selection import ImageFilter
+from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.names import check_name
+
+if TYPE_CHECKING:
+    from bm25v.gallery import Gallery
 
 EXAMPLES = 8  # images per word
 
@@ -63,21 +68,20 @@ def read_prompts(path: Path) -> list[str]:
 
 
 def suggest_names(
-    store: GalleryStore,
+    gallery: "Gallery",
     words: Sequence[int],
     prompts: Sequence[str],
     *,
     progress: Progress = no_progress,
 ) -> list[Suggestion]:
     """Return the prompt that fits each word best; words without a readable image are left out."""
-    tower = text.load_text_tower(store.vocabulary.backbone_name)
+    tower = text.load_text_tower(gallery.vocabulary.backbone_name)
     prompts_te = tower.embed(prompts)
-    snapshot = store.snapshot()
     width = prompts_te.shape[1]  # a second backbone, whose values follow, has no text tower
-    mean_e = snapshot.dense_ne[snapshot.rows, :width].astype(np.float32).mean(axis=0)
+    mean_e = gallery.store.read(_average_vectors)[:width]
     suggestions = []
-    for done, (word, examples) in enumerate(find_strongest(store, words, EXAMPLES), start=1):
-        vectors = [_encode_example(store, example) for example in examples]
+    for done, (word, examples) in enumerate(find_strongest(gallery, words, EXAMPLES), start=1):
+        vectors = [_encode_example(gallery.vocabulary, example) for example in examples]
         readable = [vector for vector in vectors if vector is not None]
         if readable:
             vector_e = normalise(np.mean(readable, axis=0)[:width] - mean_e)
@@ -89,8 +93,13 @@ def suggest_names(
     return suggestions
 
 
-def _encode_example(store: GalleryStore, example: WordInImage) -> Floats | None:
-    backbone = store.vocabulary.backbone
+def _average_vectors(view: View) -> Floats:
+    images = view.fetch(view.page(ImageFilter(), 0, view.statistics.n))
+    return np.asarray(images.dense_vectors(images.rows).mean(axis=0))
+
+
+def _encode_example(vocabulary: Vocabulary, example: WordInImage) -> Floats | None:
+    backbone = vocabulary.backbone
     if example.grid is None:
         return None
     try:

@@ -2,6 +2,7 @@
 
 from bm25v.images.decode import (
     ImageInput,
+    NamedImages,
     decode_image,
     decode_with_metadata,
     make_thumbnail,
@@ -19,6 +20,7 @@ __all__ = [
     "SUFFIXES",
     "ImageInput",
     "Metadata",
+    "NamedImages",
     "Source",
     "decode_image",
     "decode_with_metadata",

@@ -7,7 +7,7 @@ import ctypes
 import io
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
@@ -48,6 +48,7 @@ ImageInput = Source | IO[bytes] | Image.Image | NDArray[Any] | Tensor
 Arrays and tensors are grey, RGB or RGBA, of uint8 or of floats from 0 to 1; the colours are the
 last axis or the first.
 """
+NamedImages = Mapping[str, ImageInput] | Iterable[tuple[str, ImageInput]]  # by their ids
 
 _MAX_MISSING = 0.02  # the share of pixels that may be missing at the end of a JPEG
 _END_OF_JPEG = b"\xff\xd9"

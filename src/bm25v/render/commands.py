@@ -16,6 +16,17 @@ def search_command(explanation: Explanation, *more: str) -> str | None:
     None if no command can express it: an image that is not from a file, a mask, a date that is no
     text.
     """
+    arguments = _list_arguments(explanation)
+    return None if arguments is None else join_command("search", *more, *arguments)
+
+
+def explain_command(explanation: Explanation) -> str | None:
+    """Return the command that opens the page of an explanation; None as above."""
+    arguments = _list_arguments(explanation, explanation.hit_path)
+    return None if arguments is None else join_command("explain", *arguments, "--open")
+
+
+def _list_arguments(explanation: Explanation, *hit: str) -> list[str] | None:
     query = explanation.query
     if query is None or not isinstance(query.date, str | None):
         return None
@@ -23,9 +34,8 @@ def search_command(explanation: Explanation, *more: str) -> str | None:
     are_files = all(explanation.query_paths) and all(isinstance(i, str) for i in query.negative)
     if is_mask or not are_files:
         return None
-    images = [os.path.abspath(path) for path in explanation.query_paths]
-    options = (*list_options(query), *_gallery_option(explanation.gallery))
-    return join_command("search", *more, *images, *options)
+    images = map(os.path.abspath, explanation.query_paths)
+    return [*images, *hit, *list_options(query), *_gallery_option(explanation.gallery)]
 
 
 def list_options(query: Query) -> Iterator[str]:

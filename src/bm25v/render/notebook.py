@@ -10,7 +10,7 @@ from typing import Any
 from bm25v.display import count
 from bm25v.explain.explanation import Explanation
 from bm25v.explain.sums import round_to_sum, sum_up
-from bm25v.explain.word_statistics import ImageWithWord, WordInGallery, WordUse
+from bm25v.explain.words import ImageWithWord, WordInGallery, WordUse
 from bm25v.render.explained import (
     HighlightedPhoto,
     embed_crops,

@@ -7,16 +7,16 @@ where they are in both images.
 import csv
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bm25v.display import count, format_json
-from bm25v.errors import InvalidOption
 from bm25v.explain.crops import encode_jpeg, shrink
 from bm25v.explain.explanation import ExplainedHits, Explanation
 from bm25v.explain.sums import round_to_sum
 from bm25v.progress import Progress, no_progress
+from bm25v.render.commands import explain_command
 from bm25v.render.explained import embed_crops, highlight_photos, list_rows
 from bm25v.render.html import (
     PAGE_SUFFIXES,
@@ -36,22 +36,17 @@ EXPLAINED_HITS = 24  # whose panels have images: each is encoded again, and make
 _CARD_WORDS, _PANEL_WORDS, _QUERY_WORDS = 3, 6, 12  # that are shown
 _HIT_SIDE, _QUERY_SIDE, _MAP_SIDE, _CROP_SIDE = 320, 480, 320, 96  # pixels
 
-Command = Callable[[str], str]  # the path of a hit → the command that explains it
-
 
 def write_results(
     results: Results,
     path: Path,
-    explain_hits: Callable[..., ExplainedHits] | None,
     *,
-    command: Command | None = None,
     words: int | None = None,
     progress: Progress = no_progress,
 ) -> None:
     """Write results in the format of the suffix: a page, a table of hits (CSV), or JSON.
 
-    `words` limits those of each hit in a table and JSON. A page needs `explain_hits`: the paths of
-    hits → why these match.
+    `words` limits those of each hit in a table and JSON. A page needs the open gallery.
     """
     check_output(path, SUFFIXES)
     suffix = path.suffix.lower()
@@ -60,13 +55,8 @@ def write_results(
     elif suffix == ".csv":
         write_output(path, format_csv(results, words=words))
     else:
-        if explain_hits is None:
-            raise InvalidOption(
-                f"{results!r} has no open gallery: save the results of a new search"
-            )
-        hits = [hit.path for hit in results.hits[:EXPLAINED_HITS]]
-        explained = explain_hits(hits, progress=progress)
-        write_output(path, render_results(results, explained, command))
+        explained = results[:EXPLAINED_HITS].explain(progress=progress)
+        write_output(path, render_results(results, explained))
 
 
 def format_csv(results: Results, *, words: int | None = None) -> bytes:
@@ -81,9 +71,7 @@ def format_csv(results: Results, *, words: int | None = None) -> bytes:
     return file.getvalue().encode(errors="surrogateescape")
 
 
-def render_results(
-    results: Results, explained: ExplainedHits, command: Command | None = None
-) -> str:
+def render_results(results: Results, explained: ExplainedHits) -> str:
     """Return the page; hits that are not among those explained have a panel without images."""
     explanations = {explanation.hit_path: explanation for explanation in explained.explanations}
     figures = list(_query_figures(explained))
@@ -97,7 +85,7 @@ def render_results(
         is_weak=results.is_weak,
         order=results.order,
         notes=results.notes,
-        hits=[_describe_hit(hit, explanations.get(hit.path), command) for hit in results],
+        hits=[_describe_hit(hit, explanations.get(hit.path)) for hit in results],
     )
 
 
@@ -144,9 +132,7 @@ def _summarise(results: Results) -> str:
     return count(len(results), "hit") + (f": {strengths}" if strengths else "")
 
 
-def _describe_hit(
-    hit: Hit, explanation: Explanation | None, command: Command | None
-) -> dict[str, Any]:
+def _describe_hit(hit: Hit, explanation: Explanation | None) -> dict[str, Any]:
     path = Path(hit.path)
     words = [word.label for word in hit.words if word.contribution > 0]
     shown = hit.words[:_PANEL_WORDS]
@@ -176,5 +162,5 @@ def _describe_hit(
         "rest": sum(contributions[_PANEL_WORDS:]),
         "positive_sum": sum(max(0.0, word.contribution) for word in hit.words),
         "notes": () if explanation is None else explanation.notes,
-        "command": None if command is None else command(hit.path),
+        "command": None if explanation is None else explain_command(explanation),
     }

@@ -21,7 +21,7 @@ from bm25v.research.datasets.dataset import Dataset, Item
 from bm25v.research.metrics import Judgements, average_precision
 from bm25v.research.significance import Interval, confidence_interval
 from bm25v.search import Mode, Results
-from bm25v.search.calibration import MIN_IMAGES
+from bm25v.search.calibrate import MIN_IMAGES
 from bm25v.search.results import Strength
 
 STRENGTHS: tuple[Strength, ...] = ("strong", "fair", "weak")

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from bm25v.errors import EvaluationError, InvalidOption
 from bm25v.gallery import Gallery
 from bm25v.index.bm25 import Statistics
+from bm25v.store.base import GalleryInfo
 from bm25v.store.local.rows import RowArray
-from bm25v.store.local.store import GalleryInfo
 
 _FULL_ROWS = 10_000  # at most: more would not change a mean
 
@@ -95,12 +95,12 @@ class GalleryFrequencies:
 
 def read_frequencies(path: Path) -> GalleryFrequencies:
     with Gallery.open(path) as gallery:
-        info, snapshot = gallery.info(), gallery.store.snapshot()
+        info, snapshot = gallery.info(), gallery.local.snapshot()
     if not info.n_images:
         raise InvalidOption(f"the gallery {path} has no images: index some first")
     df_v = snapshot.searcher.statistics.df_v
     if not df_v.any():
         raise EvaluationError(f"no image of the gallery {path} has a word to count")
     rows = snapshot.rows
-    full_rows = snapshot.full_bags.rows[rows[:: -(-len(rows) // _FULL_ROWS)]]
+    full_rows = snapshot.full_bags[rows[:: -(-len(rows) // _FULL_ROWS)]]
     return GalleryFrequencies(info, df_v, snapshot.dense_ne.shape[1], full_rows)

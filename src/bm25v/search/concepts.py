@@ -8,16 +8,24 @@ the logarithm of the probability of everything that the text names.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.search.contract import Vectors
 from bm25v.search.text_terms import Term
 from bm25v.vocabulary.concepts import Concepts
 
 STRONG_FROM = 0.5  # probability of the least probable term of a hit
 WEAK_BELOW = 0.05
+
+
+class Vectors(Protocol):
+    """Dense vectors in rows, to compare with."""
+
+    def cosines(
+        self, query_e: NDArray[np.float32], rows: NDArray[np.int64]
+    ) -> NDArray[np.float32]: ...
 
 
 @dataclass(frozen=True, eq=False)

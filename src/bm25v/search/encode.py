@@ -1,72 +1,73 @@
-"""Turns a query into what ranking needs: weighted words, filters and a dense vector.
+"""Turns a query into what a search reads: weighted words, a dense vector, a filter, a scoring.
 
-The images are encoded (`query_images`), names become words, a text is looked up (`text`), feedback
-is read from the collection; then all of them are combined (`combine`).
+Each image is resolved once: it is encoded, or read from the collection if it is stored there and
+has no file, or is not to be read. Names become words, a text is looked up (`text`), feedback is
+read; then all of them are combined (`combine`).
 """
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
-from typing import Any
+from itertools import compress
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v import images
+from bm25v.backbones.protocol import Floats
 from bm25v.backbones.text import has_text_tower
-from bm25v.errors import InvalidQuery
+from bm25v.errors import ImageError, ImageNotFound, InvalidQuery
+from bm25v.images import ImageInput
 from bm25v.index.bm25 import WeightedWords
 from bm25v.sae.model import Codes
+from bm25v.search import regions
 from bm25v.search.combine import apply_word_options, combine_bags, combine_vectors
 from bm25v.search.concepts import ConceptTerm
-from bm25v.search.contract import SearchEngine, View
-from bm25v.search.filters import RowFilter
-from bm25v.search.query import Query, Word, make_filter
-from bm25v.search.query_images import (
-    QueryPart,
-    encode_image,
-    encode_images,
-    find_without_file,
-    read_stored_image,
-    resolve_region,
-    to_part,
-)
+from bm25v.search.query import Query, QueryImage, StoredImage, Word, list_images, make_filter
 from bm25v.search.scoring import MODES, Mode, Scoring
-from bm25v.search.text import NO_TEXT, interpret_text, n_nearest, share_words
+from bm25v.search.text import NO_TEXT, NamedVocabulary, interpret_text
+from bm25v.store.base import Candidates, Filter, View
+from bm25v.store.local.file_state import has_size_and_time, hash_image, read_file_state
+from bm25v.store.local.records import ImageRecord
 from bm25v.vocabulary import Encoding, Vocabulary
-from bm25v.vocabulary.bag import FULL_WORDS, Bag
-from bm25v.vocabulary.names import check_word, find_word
+from bm25v.vocabulary.bag import FULL_WORDS, MAX_K_POST, Bag, pool_codes
 
 FIRST_WORDS = 32  # of a query that is scored in full bags: its strongest find the candidates
 
 
 @dataclass(frozen=True)
 class EncodedQuery:
-    """A query as the index and the second stage read it."""
+    """A query as stores and ranking read it."""
 
     words: WeightedWords
     mode: Mode
-    row_filter: RowFilter = field(default_factory=RowFilter)
+    filter: Filter = field(default_factory=Filter)
     boosted: tuple[int, ...] = ()
     dense_e: NDArray[np.float32] | None = None
     no_dense: str = ""  # the reason, if there is no dense vector
     codes: tuple[Codes, ...] = ()  # of each query image, within the region
-    text: str | None = None
     notes: tuple[str, ...] = ()  # for the user: what a text was taken to mean
     is_plain: bool = False  # one whole image, ordered by full bags: its scores can be judged
     terms: tuple[ConceptTerm, ...] = ()  # of a text, by the vocabulary's concepts
     understood: tuple[str, ...] = ()  # of a text
     not_understood: tuple[str, ...] = ()
-    words_order: bool = True  # False: the words only describe the images nearest to a text
+    words_rank: bool = True  # False: they only describe the images that a text is nearest to
+    needs_words: bool = False  # those that describe a text are not known yet
     k_full: int = FULL_WORDS  # how many words an image of the gallery has at most
     k: int = 10
     offset: int = 0
     candidates: int | None = None
     min_coverage: float = 0.0
-    selected_by: str = ""  # folder, date and size that hits must have, for people
 
     @property
     def scoring(self) -> Scoring:
         return MODES[self.mode]
+
+    @property
+    def ranks_by_words(self) -> bool:
+        return self.scoring.words > 0 and self.words_rank
 
     @property
     def uses_full_bags(self) -> bool:
@@ -95,96 +96,88 @@ class EncodedQuery:
         return words.strongest(self.k_full) if self.uses_full_bags else words
 
 
-def encode_query(
+class QueryPart(NamedTuple):
+    """The words and the dense vector of one image or text of a query."""
+
+    bag: Bag
+    dense_e: NDArray[np.floating] | None
+    no_dense: str = ""  # the reason, if there is no dense vector
+
+
+def encode(
     query: Query,
-    engine: SearchEngine,
     view: View,
+    named: NamedVocabulary,
     encodings: Sequence[Encoding] | None = None,
 ) -> EncodedQuery:
-    """Return the weighted words, the filters and the dense vector of a query.
+    """Return the weighted words, the filter and the dense vector of a query.
 
     `encodings` are those of the query's images, if they are encoded already.
     """
-    vocabulary, names = engine.vocabulary, engine.word_names
-    mode = plan_mode(query, engine, view)
-    must = _find_words(query.must, names, vocabulary)
-    without = _find_words(query.without, names, vocabulary)
-    boost = _find_boosts(query.boost, names, vocabulary)
-    row_filter, notes = view.plan_filter(query, must, without), [*view.notes]
-    full = MODES[mode].bags == "full"
-
-    def read(path: str) -> QueryPart:
-        return read_stored_image(path, view, full, query.query_words)
-
-    liked, negative = list(map(read, query.like)), list(map(read, query.unlike))
-    query = resolve_region(query)
-    parts, codes = encode_images(query, engine, view, encodings, full)
-    text = NO_TEXT
+    mode = choose_mode(query, named.vocabulary)
+    must, without = (named.find_words(words) for words in (query.must, query.without))
+    boost = _find_boosts(query.boost, named)
+    reader = _ImageReader(resolve_region(query), view, named.vocabulary, mode)
+    condition = Filter(make_filter(query), must, without, *reader.list_own())
+    liked, negative = reader.read_stored(query.like), reader.read_stored(query.unlike)
+    parts, codes = reader.encode_images(encodings)
+    negative += map(reader.encode_negative, query.negative)
+    text, notes = NO_TEXT, [*view.notes]
     if query.text is not None:
-        text = interpret_text(query.text, mode, engine, view, row_filter)
-        row_filter = replace(row_filter, without=(*without, *text.excluded_words))
+        text = interpret_text(query.text, mode, named, view)
+        condition = replace(condition, without=(*without, *text.excluded_words))
         if text.terms:
             boost = dict.fromkeys(text.words, 1.0) | boost
         else:
-            parts.append(QueryPart(_text_bag(text.words), text.dense_e, text.no_dense))
+            parts.append(QueryPart(text_bag(text.words), text.dense_e, text.no_dense))
         notes += text.notes
-    for image in query.negative:
-        stored = find_without_file(image, engine)
-        if stored is not None:
-            negative.append(read(stored))
-        else:
-            encoding = encode_image(vocabulary, image)
-            negative.append(to_part(encoding, query.query_words, full))
     words = combine_bags(
         [part.bag for part in parts],
         liked=[part.bag for part in liked],
         negative=[part.bag for part in negative],
-        by_strength=full or query.query_words is not None,
+        by_strength=MODES[mode].bags == "full" or query.query_words is not None,
     )
-    words = apply_word_options(words, must=must, without=row_filter.without, boost=boost)
-    filter_by = make_filter(query)
-    options: dict[str, Any] = {
-        "row_filter": row_filter,
-        "boosted": tuple(boost),
-        "text": query.text,
-        "notes": tuple(notes),
-        "terms": text.terms,
-        "understood": text.understood,
-        "not_understood": text.not_understood,
-        "k_full": view.k_full,
-        "k": query.k,
-        "offset": query.offset,
-        "candidates": query.candidates,
-        "min_coverage": query.min_coverage,
-        "selected_by": filter_by.describe() if filter_by else "",
-    }
+    words = apply_word_options(words, must=must, without=condition.without, boost=boost)
     if mode == "concepts" and text.terms:
-        # Without words, those that the best images share are shown beside the hits.
-        words_order = bool(len(words.words))
-        if not words_order:
-            nearest = view.find_nearest(n_nearest(view), row_filter, terms=text.terms)
-            words = combine_bags([_text_bag(share_words(view, nearest))])
-        return EncodedQuery(words, mode, no_dense=text.no_dense, words_order=words_order, **options)
-    dense_e, no_dense = _combine_dense(parts, liked, negative)
-    if query.mode is None and dense_e is None:
-        mode = "words" if full else "sparse"
-    elif MODES[mode].cosine and dense_e is None:
-        without_vector = "'concepts'" if text.terms else "'words' or 'sparse'"
-        raise InvalidQuery(f"mode {mode!r}: {text.no_dense or no_dense}; use mode {without_vector}")
+        dense_e, no_dense = None, text.no_dense
+        needs_words = not len(words.words)
+    else:
+        dense_e, no_dense = _combine_dense(parts, liked, negative)
+        needs_words = text.dense_e is not None and mode == "dense"
+        if query.mode is None and dense_e is None:
+            mode = "words" if MODES[mode].bags == "full" else "sparse"
+        elif MODES[mode].cosine and dense_e is None:
+            without_vector = "'concepts'" if text.terms else "'words' or 'sparse'"
+            raise InvalidQuery(
+                f"mode {mode!r}: {text.no_dense or no_dense}; use mode {without_vector}"
+            )
+    is_plain = MODES[mode].bags == "full" and dense_e is not None and _is_plain(query)
     return EncodedQuery(
         words,
         mode,
+        condition,
+        boosted=tuple(boost),
         dense_e=dense_e,
         no_dense=no_dense,
         codes=tuple(codes),
-        is_plain=full and dense_e is not None and _is_plain(query),
-        **options,
+        notes=tuple(notes),
+        is_plain=is_plain,
+        terms=text.terms,
+        understood=text.understood,
+        not_understood=text.not_understood,
+        words_rank=not needs_words,
+        needs_words=needs_words,
+        k_full=view.meta.k_full,
+        k=query.k,
+        offset=query.offset,
+        candidates=query.candidates,
+        min_coverage=query.min_coverage,
     )
 
 
-def plan_mode(query: Query, engine: SearchEngine, view: View) -> Mode:
+def choose_mode(query: Query, vocabulary: Vocabulary) -> Mode:
     """Return the mode of a query: the given one, or the default if there is a dense vector."""
-    vocabulary, is_text_only = engine.vocabulary, not (query.images or query.like)
+    is_text_only = not (query.images or query.like)
     if query.mode == "concepts":
         if query.text is None or not is_text_only:
             raise InvalidQuery("mode 'concepts' orders by a text alone: give one, without images")
@@ -195,11 +188,225 @@ def plan_mode(query: Query, engine: SearchEngine, view: View) -> Mode:
             )
     if query.mode is not None:
         return query.mode
-    if query.text is not None and has_text_tower(engine.vocabulary.backbone_name):
+    if query.text is not None and has_text_tower(vocabulary.backbone_name):
         return "words" if query.boost else "dense"
     if query.text is not None and is_text_only and vocabulary.concepts is not None:
         return "concepts"
     return "hybrid"
+
+
+def load_models(query: Query, vocabulary: Vocabulary) -> None:
+    """Load what a query needs, so that the time of encoding does not include it."""
+    sources = (*query.images, *query.negative)
+    if not all(isinstance(image, Encoding | StoredImage) for image in sources):
+        vocabulary.backbone.load_weights()
+    if query.text is not None and (query.mode is None or MODES[query.mode].cosine):
+        vocabulary.text_tower  # noqa: B018 - loads it
+
+
+class _ImageReader:
+    """The images that a query names, each looked up once."""
+
+    def __init__(self, query: Query, view: View, vocabulary: Vocabulary, mode: Mode) -> None:
+        self._query, self._view, self._vocabulary = query, view, vocabulary
+        self._full = MODES[mode].bags == "full"
+        paths = [path for image in list_images(query) if (path := path_of(image)) is not None]
+        self._records = view.find(list(dict.fromkeys(paths))) if paths else {}
+
+    def list_own(self) -> tuple[tuple[str, ...], tuple[bytes, ...]]:
+        """Return the paths and contents that hits must not have: those of the query itself."""
+        if self._query.include_query:
+            return (), ()
+        own = list_images(self._query)
+        contents = {content for image in own if (content := self._find_content(image)) is not None}
+        paths = {record.path for record in self._records.values()}
+        return tuple(sorted(paths)), tuple(sorted(contents))
+
+    def _find_content(self, image: ImageInput | Encoding) -> bytes | None:
+        """Return the hash of an image's file; it is not read if the collection knows it."""
+        if isinstance(image, bytes | np.ndarray):
+            return hash_image(image)
+        path = path_of(image)
+        if path is None:
+            return None
+        record = self._records.get(path)
+        if record is not None and (
+            isinstance(image, StoredImage)
+            or has_size_and_time(record.path, record.size, record.mtime_ns)
+        ):
+            return record.content
+        with suppress(ImageError):  # whoever needs the pixels reports it
+            return read_file_state(path).content
+        return None if record is None else record.content
+
+    def read_stored(self, paths: Iterable[str]) -> list[QueryPart]:
+        """Return what the collection has stored for some images; their files are not needed."""
+        records = require_records(self._records, paths)
+        if not records:
+            return []
+        stored = self._view.fetch(records)
+        return [self._read_row(stored, row) for row in stored.rows.tolist()]
+
+    def _read_row(self, stored: Candidates, row: int) -> QueryPart:
+        n_words = self._query.query_words
+        bag = stored.read_bag(row, full=self._full or n_words is not None)
+        return QueryPart(bag.strongest(n_words), stored.dense_vectors(np.array([row]))[0])
+
+    def _find_without_file(self, image: ImageInput | Encoding) -> str | None:
+        return find_without_file(image, self._records)
+
+    def encode_images(
+        self, encodings: Sequence[Encoding] | None
+    ) -> tuple[list[QueryPart], list[Codes]]:
+        """Return the parts of the query's images, and where their words are.
+
+        A `StoredImage`, and an image whose file no longer exists or that was added from memory, is
+        searched with what is stored; where its words are is known by its encoding alone.
+        """
+        parts, codes = [], []
+        for number, image in enumerate(self._query.images):
+            given = None if encodings is None else encodings[number]
+            stored = None
+            if given is None or isinstance(image, StoredImage):
+                stored = self._find_without_file(image)
+            if stored is not None:
+                if self._query.region is not None:
+                    raise InvalidQuery(
+                        f"cannot cut a region from the stored words of {stored}: give the image "
+                        "itself"
+                    )
+                parts += self.read_stored([stored])
+                codes += [] if given is None else [given.codes]
+            else:
+                encoding = given or encode_image(self._vocabulary, image)
+                part, part_codes = self._to_part(encoding)
+                parts.append(part)
+                codes.append(part_codes)
+        return parts, codes
+
+    def encode_negative(self, image: ImageInput | Encoding) -> QueryPart:
+        stored = self._find_without_file(image)
+        if stored is not None:
+            return self.read_stored([stored])[0]
+        encoding = encode_image(self._vocabulary, image)
+        return QueryPart(self._choose_words(encoding), encoding.dense_e)
+
+    def _to_part(self, encoding: Encoding) -> tuple[QueryPart, Codes]:
+        """Return the words and the vector of an image or of its region, from the image's codes."""
+        if self._query.region is None:
+            return QueryPart(self._choose_words(encoding), encoding.dense_e), encoding.codes
+        backbone = self._vocabulary.backbone
+        weights_p = regions.patch_weights(self._query.region, backbone.grid)
+        codes = regions.weigh_codes(encoding.codes, weights_p)
+        n_words = MAX_K_POST if self._full else self._vocabulary.k_post
+        bag = pool_codes(codes, k_post=self._query.query_words or n_words)
+        dense_e = None
+        if encoding.patches_pd is not None:
+            mean_d = np.average(encoding.patches_pd, axis=0, weights=weights_p)
+            dense_e = backbone.pool_dense(mean_d.astype(np.float32))
+        reason = f"{backbone.name} has dense vectors of whole images, not of regions"
+        return QueryPart(bag, dense_e, reason), codes
+
+    def _choose_words(self, encoding: Encoding) -> Bag:
+        """Return as many words as a search by full bags, or by the index, takes."""
+        if self._query.query_words is not None:
+            return pool_codes(encoding.codes, k_post=self._query.query_words)
+        return (encoding.all_words or encoding.full_bag.bag) if self._full else encoding.bag
+
+
+def encode_batch(
+    queries: Sequence[Query], vocabulary: Vocabulary, view: View
+) -> list[Sequence[Encoding] | None]:
+    """Encode the images of several queries at once.
+
+    A query gets None if its images must be encoded alone: a region needs all features of an image,
+    and an image without a file has none.
+    """
+    paths = {path for query in queries for i in query.images if (path := path_of(i)) is not None}
+    missing = [path for path in paths if not os.path.exists(path)]
+    records = view.find(missing) if missing else {}
+    pixels: list[Floats] = []
+    is_together = [
+        query.region is None and not any(find_without_file(i, records) for i in query.images)
+        for query in queries
+    ]
+    for query in compress(queries, is_together):
+        for image in query.images:
+            if not isinstance(image, Encoding):
+                with error_prefix(image):
+                    pixels.append(vocabulary.prepare(image))
+    encodings = iter(vocabulary.encode_features(vocabulary.backbone.forward_batch(pixels)))
+    return [
+        [image if isinstance(image, Encoding) else next(encodings) for image in query.images]
+        if together
+        else None
+        for query, together in zip(queries, is_together, strict=True)
+    ]
+
+
+def require_records(records: Mapping[str, ImageRecord], paths: Iterable[str]) -> list[ImageRecord]:
+    """Return what is known about some images; raise `ImageNotFound` if one does not exist."""
+    listed = []
+    for path in paths:
+        if path not in records:
+            raise ImageNotFound(f"{path} is not in the gallery: index it first")
+        listed.append(records[path])
+    return listed
+
+
+def path_of(image: object) -> str | None:
+    """Return the path or id of an image; None if it is given by its content."""
+    return os.fspath(image) if isinstance(image, str | os.PathLike) else None
+
+
+def find_without_file(image: object, records: Mapping[str, ImageRecord]) -> str | None:
+    """Return the path of an image that is searched with what is stored: its file is missing, or
+    not to be read.
+    """
+    path = path_of(image)
+    if path is None or isinstance(image, StoredImage):
+        return path
+    return path if path in records and not os.path.exists(path) else None
+
+
+def resolve_region(query: Query) -> Query:
+    """Return the query with its region in fractions of its image."""
+    if query.region is None or not regions.is_in_pixels(query.region):
+        return query
+    (image,) = query.images
+    if isinstance(image, Encoding):
+        raise InvalidQuery("a region in pixels of an encoded image: give fractions between 0 and 1")
+    if isinstance(image, np.ndarray):
+        size = (image.shape[1], image.shape[0])
+    else:
+        with error_prefix(image):
+            size = images.read_metadata(image)[:2]
+    return replace(query, region=regions.to_fractions(query.region, size))
+
+
+def encode_image(vocabulary: Vocabulary, image: QueryImage) -> Encoding:
+    if isinstance(image, Encoding):
+        return image
+    with error_prefix(image):
+        return vocabulary.encode(image)
+
+
+@contextmanager
+def error_prefix(image: ImageInput) -> Iterator[None]:
+    """Make an `ImageError` within the block start with the path of the image, if it has one."""
+    try:
+        yield
+    except ImageError as error:
+        path = path_of(image)
+        if path is not None:
+            raise ImageError(f"{path}: {error}") from error
+        raise
+
+
+def text_bag(words: Iterable[int]) -> Bag:
+    """Return the words of a text, which have no tf."""
+    listed = sorted(words)
+    return Bag(np.array(listed, dtype=np.int32), np.zeros(len(listed), dtype=np.uint16))
 
 
 def _is_plain(query: Query) -> bool:
@@ -209,26 +416,10 @@ def _is_plain(query: Query) -> bool:
     return len(query.images) == 1 and is_whole and not any(others)
 
 
-def _find_words(
-    words: Sequence[Word], names: Mapping[int, str], vocabulary: Vocabulary
-) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(_find_word(word, names, vocabulary) for word in words))
-
-
-def _find_word(word: Word, names: Mapping[int, str], vocabulary: Vocabulary) -> int:
-    if isinstance(word, str):
-        return find_word(word, names, vocabulary.n_words)
-    if isinstance(word, bool) or not isinstance(word, int | np.integer):
-        raise InvalidQuery(f"{word!r} is not a word: give its number or its name")
-    return check_word(int(word), vocabulary.n_words)
-
-
-def _find_boosts(
-    boost: Mapping[Word, float], names: Mapping[int, str], vocabulary: Vocabulary
-) -> dict[int, float]:
+def _find_boosts(boost: Mapping[Word, float], named: NamedVocabulary) -> dict[int, float]:
     factors: dict[int, float] = {}
     for given, factor in boost.items():
-        word = _find_word(given, names, vocabulary)
+        (word,) = named.find_words([given])
         if word in factors:
             raise InvalidQuery(f"word {word} is boosted twice: give one factor")
         factors[word] = factor
@@ -244,18 +435,17 @@ def _combine_dense(
     """
     if not parts and not liked:
         return None, "words have no dense vector"
-    groups = (parts, liked, negative)
-    width = min((len(p.dense_e) for p in chain(*groups) if p.dense_e is not None), default=0)
+    missing = [part.no_dense for part in parts if part.dense_e is None]
+    if missing:
+        return None, missing[0]
+    groups: list[list[Any]] = [
+        [part.dense_e for part in group if part.dense_e is not None]
+        for group in (parts, liked, negative)
+    ]
+    width = min((len(vector_e) for group in groups for vector_e in group), default=0)
     vectors, liked_vectors, negative_vectors = (
-        [part.dense_e[:width] for part in group if part.dense_e is not None] for group in groups
+        [vector_e[:width] for vector_e in group] for group in groups
     )
-    if len(vectors) < len(parts):
-        return None, next(part.no_dense for part in parts if part.dense_e is None)
     if len(vectors) == 1 and not liked_vectors and not negative_vectors:
         return vectors[0].astype(np.float32), ""
     return combine_vectors(vectors, liked=liked_vectors, negative=negative_vectors), ""
-
-
-def _text_bag(words: list[int]) -> Bag:
-    """Return the words of a text, which have no tf."""
-    return Bag(np.array(sorted(words), dtype=np.int32), np.zeros(len(words), dtype=np.uint16))

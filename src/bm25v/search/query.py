@@ -262,6 +262,16 @@ OPTIONS: Mapping[str, Option] = {
 }
 
 
+def as_query(
+    query: Query | QueryImage | Iterable[QueryImage] | None, options: QueryOptions
+) -> Query:
+    if not isinstance(query, Query):
+        return Query.of(query, **options)
+    if options:
+        raise InvalidQuery(f"{', '.join(options)} beside a Query: set them in the Query")
+    return query
+
+
 def _check_number(name: str, option: Option, value: Any) -> None:
     if option.kind == "count" and value is not option.default:
         is_count = isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -1,20 +1,17 @@
-"""What a search returns: hits, each with the contributions of its words.
-
-Plain values for people and programs. Not this module's job: computing them (`matching`).
-"""
+"""What a search returns: hits, each with the contributions of its words."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.dataframes import make_frame
 from bm25v.display import count, identify_word, word_label
-from bm25v.errors import InvalidQuery
+from bm25v.errors import InvalidOption, InvalidQuery
 from bm25v.images import ImageInput
 from bm25v.index.bm25 import Contributions
 from bm25v.progress import Progress, no_progress
@@ -23,7 +20,7 @@ from bm25v.search.scoring import MODES, Mode
 if TYPE_CHECKING:
     import pandas
 
-    from bm25v.explain import Explanation
+    from bm25v.explain import ExplainedHits, Explanation
 
 
 _ORDERS = {  # by what a mode sorts
@@ -140,6 +137,14 @@ class MatchWords(Sequence[WordContribution]):
 Strength = Literal["strong", "fair", "weak"]
 
 
+class OpenSearch(Protocol):
+    """A search with the query as it was encoded, whose hits an open gallery can explain."""
+
+    def explain(self, hit: str, *, image: ImageInput | None = None) -> "Explanation": ...
+
+    def explain_hits(self, hits: Sequence[str], *, progress: Progress) -> "ExplainedHits": ...
+
+
 class ConceptPart(NamedTuple):
     """What a term of a text adds to a score: value = factor · ln(probability)."""
 
@@ -248,26 +253,26 @@ class Hit(Match):
 
     rank: int
     first_rank: int | None  # None if all images were ordered, without a first stage
-    _explain: Callable[..., "Explanation"] | None = field(default=None, compare=False)
+    _search: OpenSearch | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         return f"<Hit {self.rank}: {self.path}, score {self.score:.3f}>"
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the open gallery when a hit is pickled or copied."""
-        return vars(self) | {"_explain": None}
+        return vars(self) | {"_search": None}
 
     def explain(self, *, image: ImageInput | None = None) -> "Explanation":
         """Return why this hit matches the query of its search: which words, and where.
 
         Give its image if it was added from memory, or if its file is not here any more.
         """
-        if self._explain is None:
+        if self._search is None:
             raise InvalidQuery(
                 f"{self!r} has no open gallery: use gallery.explain(query, hit), or "
                 "client.explain(query, hit) if it is from a server"
             )
-        return self._explain(self, image=image)
+        return self._search.explain(self.path, image=image)
 
     def to_dict(self, *, words: int | None = None) -> dict[str, Any]:
         """Return the hit as plain values, with all words or the first ones."""
@@ -296,7 +301,7 @@ class Results:
     candidates: int | None = None  # None if all images were ordered
     understood: tuple[str, ...] = ()  # the terms of a text, if concepts order the hits
     not_understood: tuple[str, ...] = ()  # its other words
-    _explain_hits: Callable[..., Any] | None = field(default=None, compare=False)
+    _search: OpenSearch | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         best = f", best {self.hits[0]!r}" if self.hits else f": {self.no_match}"
@@ -320,7 +325,13 @@ class Results:
     def __len__(self) -> int:
         return len(self.hits)
 
-    def __getitem__(self, position: int) -> Hit:
+    @overload
+    def __getitem__(self, position: int) -> Hit: ...
+    @overload
+    def __getitem__(self, position: slice) -> "Results": ...
+    def __getitem__(self, position: int | slice) -> "Hit | Results":
+        if isinstance(position, slice):
+            return replace(self, hits=self.hits[position])
         return self.hits[position]
 
     def _repr_html_(self) -> str:
@@ -330,13 +341,28 @@ class Results:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the open gallery when results are pickled or copied."""
-        return vars(self) | {"_explain_hits": None}
+        return vars(self) | {"_search": None}
 
-    def save(self, path: str | os.PathLike[str], *, progress: Progress = no_progress) -> None:
-        """Write a page (.html), a table (.csv) or JSON (.json), as the suffix says."""
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        words: int | None = None,
+        progress: Progress = no_progress,
+    ) -> None:
+        """Write a page (.html), a table (.csv) or JSON (.json), as the suffix says.
+
+        `words` limits those of each hit in a table and in JSON.
+        """
         from bm25v.render.results_page import write_results
 
-        write_results(self, Path(path), self._explain_hits, progress=progress)
+        write_results(self, Path(path), words=words, progress=progress)
+
+    def explain(self, *, progress: Progress = no_progress) -> "ExplainedHits":
+        """Return why each hit matches; the query is not encoded again."""
+        if self._search is None:
+            raise InvalidOption(f"{self!r} has no open gallery: search again")
+        return self._search.explain_hits([hit.path for hit in self.hits], progress=progress)
 
     def to_dict(self, *, words: int | None = None) -> dict[str, Any]:
         """Return the results as plain values; `words` is how many of the query and of each hit."""
@@ -357,16 +383,6 @@ class Results:
         """Return one row per hit; `words` holds what each word adds to `sparse`, by its label."""
         rows = ({**vars(hit), "words": _sum_by_label(hit.words)} for hit in self.hits)
         return make_frame(rows, _COLUMNS)
-
-
-def let_explain(
-    results: Results,
-    explain: Callable[..., "Explanation"],
-    explain_hits: Callable[..., Any],
-) -> Results:
-    """Return the same results, which call these functions to explain one hit, or several."""
-    hits = tuple(replace(hit, _explain=explain) for hit in results.hits)
-    return replace(results, hits=hits, _explain_hits=explain_hits)
 
 
 def _sum_by_label(words: Iterable[WordContribution]) -> dict[str, float]:

@@ -1,12 +1,12 @@
 """A text in, terms, words and a dense vector out.
 
-With a text tower and dense order, the text's vector ranks, and the words that the nearest images
-share explain the hits. Without a tower, the concepts of the vocabulary that the text names rank,
+With a text tower and dense order, the text's vector ranks, and the words that the best hits share
+describe them. Without a tower, the concepts of the vocabulary that the text names rank,
 beside named words. In modes that order by words alone, the words whose names are in the text are
 searched for; if there is none and there is a tower, those with the most similar name.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
@@ -20,17 +20,35 @@ from bm25v.errors import InvalidQuery
 from bm25v.index.bm25 import Statistics
 from bm25v.schema import show_value
 from bm25v.search.concepts import ConceptTerm
-from bm25v.search.contract import Found, SearchEngine, View
-from bm25v.search.filters import RowFilter
+from bm25v.search.query import Word
 from bm25v.search.scoring import MODES, Mode
 from bm25v.search.text_terms import Lexicon, describe_terms, describe_unknown, parse_text
+from bm25v.store.base import View
+from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.concepts import Concepts
-from bm25v.vocabulary.names import find_named_words
+from bm25v.vocabulary.names import check_word, find_named_words, find_word
 from bm25v.vocabulary.phrases import PhraseIndex
 
-NEAREST = 10  # images whose words explain a text
-
 _LISTED = 8  # names in a note
+
+
+class NamedVocabulary(NamedTuple):
+    """A vocabulary, and the names of its words in one collection."""
+
+    vocabulary: Vocabulary
+    names: Mapping[int, str]
+    own_names: Mapping[int, str]  # those of them that people gave in the collection
+
+    def find_words(self, words: Iterable[Word]) -> tuple[int, ...]:
+        """Return words by their numbers or names, each once."""
+        return tuple(dict.fromkeys(map(self._find_word, words)))
+
+    def _find_word(self, word: Word) -> int:
+        if isinstance(word, str):
+            return find_word(word, self.names, self.vocabulary.n_words)
+        if isinstance(word, bool) or not isinstance(word, int | np.integer):
+            raise InvalidQuery(f"{word!r} is not a word: give its number or its name")
+        return check_word(int(word), self.vocabulary.n_words)
 
 
 class TextMeaning(NamedTuple):
@@ -57,50 +75,37 @@ class SharedWord(NamedTuple):
     lift: float  # how many times as often as all images
 
 
-def interpret_text(
-    text: str,
-    mode: Mode,
-    engine: SearchEngine,
-    view: View,
-    row_filter: RowFilter,
-) -> TextMeaning:
+def interpret_text(text: str, mode: Mode, named: NamedVocabulary, view: View) -> TextMeaning:
     """Return the words and the vector of a text, for a mode of search."""
+    concepts = named.vocabulary.concepts
     if MODES[mode].by_words_alone:
-        return _find_by_name(text, None, engine, view)
-    tower = None if mode == "concepts" else engine.text_tower
+        return _find_by_name(text, None, named, view)
+    tower = None if mode == "concepts" else named.vocabulary.text_tower
     if tower is None:
-        if engine.vocabulary.concepts is None:
-            return _find_by_name(text, None, engine, view)
-        return _find_concepts(text, engine.vocabulary.concepts, engine)
+        if concepts is None:
+            return _find_by_name(text, None, named, view)
+        return _find_concepts(text, concepts, named)
     (dense_e,) = tower.embed([text])
     if mode != "dense":
-        return _find_by_name(text, dense_e, engine, view)
-    nearest = view.find_nearest(n_nearest(view), row_filter, dense_e=dense_e)
-    words = share_words(view, nearest)
-    note = (
-        f"a text has no visual words of its own: those shown are shared by the "
-        f"{len(nearest.rows)} images nearest to it"
-    )
-    return TextMeaning(words, dense_e, "", (note, *_describe_by_table(text, engine)))
+        return _find_by_name(text, dense_e, named, view)
+    notes = () if concepts is None else tuple(_describe_by_table(text, concepts, named))
+    return TextMeaning([], dense_e, "", notes)
 
 
-def _describe_by_table(text: str, engine: SearchEngine) -> Iterator[str]:
+def _describe_by_table(text: str, concepts: Concepts, named: NamedVocabulary) -> Iterator[str]:
     """Yield what the concepts of the vocabulary say about a text that a tower reads."""
-    concepts = engine.vocabulary.concepts
-    if concepts is not None:
-        with suppress(InvalidQuery):  # a contradiction is for the tower to read
-            parsed = parse_text(text, make_lexicon(concepts, engine))
-            if parsed.terms:
-                by_name = describe_terms(parsed, concepts.table)
-                yield f"the text tower orders the hits; by name, {by_name}"
-            if parsed.unknown:
-                yield f"no concept or word is named: {', '.join(parsed.unknown[:_LISTED])}"
+    with suppress(InvalidQuery):  # a contradiction is for the tower to read
+        parsed = parse_text(text, make_lexicon(concepts, named))
+        if parsed.terms:
+            by_name = describe_terms(parsed, concepts.table)
+            yield f"the text tower orders the hits; by name, {by_name}"
+        if parsed.unknown:
+            yield f"no concept or word is named: {', '.join(parsed.unknown[:_LISTED])}"
 
 
-def make_lexicon(concepts: Concepts, engine: SearchEngine) -> Lexicon:
-    own_names = engine.own_names
-    own = PhraseIndex((name, word) for word, name in own_names.items())
-    return Lexicon(concepts.table, index_names(concepts), own, engine.vocabulary_names)
+def make_lexicon(concepts: Concepts, named: NamedVocabulary) -> Lexicon:
+    own = PhraseIndex((name, word) for word, name in named.own_names.items())
+    return Lexicon(concepts.table, index_names(concepts), own, named.vocabulary._name_phrases)
 
 
 @lru_cache(maxsize=4)
@@ -109,8 +114,8 @@ def index_names(concepts: Concepts) -> PhraseIndex:
     return PhraseIndex((name, i) for i, concept in named for name in concept.names)
 
 
-def _find_concepts(text: str, concepts: Concepts, engine: SearchEngine) -> TextMeaning:
-    parsed = parse_text(text, make_lexicon(concepts, engine))
+def _find_concepts(text: str, concepts: Concepts, named: NamedVocabulary) -> TextMeaning:
+    parsed = parse_text(text, make_lexicon(concepts, named))
     if not parsed.terms:
         reason = describe_unknown(parsed) if parsed.unknown else "it names nothing"
         raise InvalidQuery(
@@ -141,13 +146,6 @@ def _find_concepts(text: str, concepts: Concepts, engine: SearchEngine) -> TextM
     )
 
 
-def share_words(view: View, nearest: Found) -> list[int]:
-    """Return the words that the nearest images share; see `find_shared_words`."""
-    words_nk, tf_nk = nearest.images.index_bags(nearest.rows)
-    shared = find_shared_words(words_nk, tf_nk, view.statistics)[: words_nk.shape[1]]
-    return [word.word for word in shared]
-
-
 def find_shared_words(
     words_nk: NDArray[np.integer], tf_nk: NDArray[np.uint16], statistics: Statistics
 ) -> list[SharedWord]:
@@ -168,37 +166,29 @@ def find_shared_words(
     ]
 
 
-def n_nearest(view: View) -> int:
-    """Return how many images explain a text: at most half of the gallery, or they would be all."""
-    return min(NEAREST, max(1, view.statistics.n // 2))
-
-
 def _find_by_name(
-    text: str, dense_e: Floats | None, engine: SearchEngine, view: View
+    text: str, dense_e: Floats | None, named: NamedVocabulary, view: View
 ) -> TextMeaning:
-    word_names = engine.word_names
-    words = find_named_words(text, word_names)
-    names = list(dict.fromkeys(word_names[word] for word in words))
+    words = find_named_words(text, named.names)
+    names = list(dict.fromkeys(named.names[word] for word in words))
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     note = f"searching for the named words: {', '.join(names[:_LISTED])}{more}"
     if not words:
-        words, note = _find_similar_name(text, engine, view)
+        words, note = _find_similar_name(text, named, view)
     return TextMeaning(words, dense_e, "named words have no dense vector", (note,))
 
 
-def _find_similar_name(text: str, engine: SearchEngine, view: View) -> tuple[list[int], str]:
+def _find_similar_name(text: str, named: NamedVocabulary, view: View) -> tuple[list[int], str]:
     """Return the words whose name is most similar to a text by the text tower, and a note."""
-    df_v, word_names = view.statistics.df_v, engine.word_names
-    names = list(dict.fromkeys(name for word, name in word_names.items() if df_v[word]))
-    tower = engine.text_tower if names else None
+    df_v, vocabulary = view.statistics.df_v, named.vocabulary
+    names = list(dict.fromkeys(name for word, name in named.names.items() if df_v[word]))
+    tower = vocabulary.text_tower if names else None
     if tower is None:
-        raise InvalidQuery(
-            f"no word name matches {text!r}{_remedy(engine.vocabulary.backbone_name)}"
-        )
+        raise InvalidQuery(f"no word name matches {text!r}{_remedy(vocabulary.backbone_name)}")
     (text_e,), names_te = tower.embed([text]), tower.embed(names)
     cosines_t = names_te @ text_e
     best = int(cosines_t.argmax())
-    words = [word for word, name in word_names.items() if name == names[best]]
+    words = [word for word, name in named.names.items() if name == names[best]]
     note = f"no word is named {text!r}; the most similar name is {names[best]!r}"
     return words, f"{note} (cosine {cosines_t[best]:.2f})"
 

@@ -53,7 +53,7 @@ def name_by_concepts(vocabulary: Vocabulary, snapshot: Snapshot) -> NamesWithNot
     rows = snapshot.rows
     if len(rows) > _SAMPLE:
         rows = np.sort(np.random.default_rng(0).choice(rows, _SAMPLE, replace=False))
-    bags = snapshot.full_bags.rows[rows]
+    bags = snapshot.full_bags[rows]
     at_n = np.arange(len(rows))
     n_words = vocabulary.n_words
     strong = find_occurrences(

@@ -1,24 +1,34 @@
 """What every request passes: who may send it, how large its body may be, headers of the response.
 
-It is plain ASGI, so that bodies are counted while they are read.
+A browser can be made to send requests to this machine by any page that it shows, so names and
+origins matter even where nobody else can connect. The guard is plain ASGI, so that bodies are
+counted while they are read.
 """
 
 import asyncio
+import hmac
+import ipaddress
 import re
+import socket
 import time
 import uuid
+from collections.abc import Iterable, Mapping
 
 from python_multipart.multipart import parse_options_header  # as starlette reads the header
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bm25v.server.access import Access
+from bm25v.errors import InvalidOption
 from bm25v.server.metrics import Metrics
 from bm25v.server.problems import RETRY, Problem, make_response
 
 MAX_JSON = 1_000_000  # bytes of a body that is no form
 BODY_SECONDS = 60.0  # to receive a body
 
+_OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # for programs that watch the server: no token
+_PAGE = re.compile(r"/(static/[^/]*)?")  # the files of the web page, which are the same for all
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/@\[\]]+))(?::([0-9]{1,5}))?")
 _BODIES_AT_A_TIME = 10  # of the largest size, in memory and in temporary files
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HEADERS = {
@@ -33,6 +43,99 @@ _HEADERS = {
 _CLOSE = {"Connection": "close"}
 
 
+class Access:
+    """What a request must have to reach a server that is bound to an address.
+
+    >>> Access("127.0.0.1", 8025).token is None
+    True
+    >>> Access("192.168.0.7", 8025)
+    Traceback (most recent call last):
+    bm25v.errors.InvalidOption: 192.168.0.7 can be reached by others: give --token-file, or ...
+    """
+
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        *,
+        host: str = "",
+        token: str | None = None,
+        insecure: bool = False,
+        allow_hosts: Iterable[str] = (),
+    ) -> None:
+        bound = ipaddress.ip_address(address)
+        if token is None and not insecure and not bound.is_loopback:
+            raise InvalidOption(
+                f"{host or address} can be reached by others: give --token-file, or --insecure if "
+                "all of them may see the images"
+            )
+        self.token = token
+        self._port = port
+        self._names = {address, host.lower() or address}  # at its own port
+        if bound.is_loopback or bound.is_unspecified:
+            self._names |= _LOOPBACK_NAMES
+        if bound.is_unspecified:
+            self._names.add(socket.gethostname().lower())
+        self._is_any_address = bound.is_unspecified
+        self._proxy_names = {name.lower() for name in allow_hosts}  # at any port
+
+    def check(self, path: str, headers: Mapping[str, str]) -> None:
+        """Raise a `Problem` if a request must be refused; the names of headers are lower case."""
+        host = headers.get("host", "")
+        if not self._is_own(host):
+            raise Problem(
+                421,
+                "wrong-host",
+                f"requests to {host!r} are refused: use the address that the server printed, or "
+                "start it with --allow-host",
+            )
+        is_page = _PAGE.fullmatch(path) is not None
+        self._check_origin(headers, may_be_link=is_page)
+        if self.token is not None and path not in _OPEN_PATHS and not is_page:
+            scheme, _, given = headers.get("authorization", "").partition(" ")
+            is_bearer = scheme.lower() == "bearer"
+            is_right = hmac.compare_digest(given.strip().encode(), self.token.encode())
+            if not (is_bearer and is_right):
+                raise Problem(
+                    401,
+                    "no-token",
+                    "send the token of the server: Authorization: Bearer TOKEN",
+                    headers={"WWW-Authenticate": "Bearer"},
+                )
+
+    def _check_origin(self, headers: Mapping[str, str], *, may_be_link: bool) -> None:
+        """Refuse requests by pages of other sites, except that their links may lead to the page."""
+        if may_be_link and headers.get("sec-fetch-mode") == "navigate" and "origin" not in headers:
+            return
+        origin, host = headers.get("origin"), headers.get("host", "").lower()
+        is_foreign = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+        if origin is not None:
+            netloc = origin.partition("://")[2].lower()
+            parsed = _HOST.fullmatch(netloc)
+            name = (parsed[1] or parsed[2]) if parsed else ""
+            is_foreign = parsed is None or (netloc != host and name not in self._proxy_names)
+        if is_foreign:
+            detail = f"requests by pages of other sites are refused: {origin or 'unknown site'}"
+            raise Problem(403, "wrong-origin", detail)
+
+    def _is_own(self, host: str) -> bool:
+        parsed = _HOST.fullmatch(host)
+        if parsed is None:
+            return False
+        name, port = (parsed[1] or parsed[2]).lower(), int(parsed[3] or 80)
+        if name in self._proxy_names:
+            return True
+        if port != self._port:
+            return False
+        if name in self._names:
+            return True
+        try:  # a page of another site has a name of letters, not a number
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return self._is_any_address
+
+
 class Guard:
     """An ASGI app around another one."""
 
@@ -44,9 +147,6 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
-            return
-        if scope["type"] != "http":  # a web socket, of which there are none
-            await send({"type": "websocket.close", "code": 1008})
             return
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
@@ -118,8 +218,7 @@ class Guard:
             raise Problem(415, "wrong-type", detail, headers=_CLOSE)
         is_form = media_type == b"multipart/form-data"
         max_bytes = self._max_body if is_form else min(MAX_JSON, self._max_body)
-        length = headers.get("content-length", "0")
-        if not length.isascii() or not length.isdigit() or int(length) > max_bytes:
+        if int(headers.get("content-length", "0")) > max_bytes:
             raise _too_large(max_bytes)
         return max_bytes
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from bm25v.errors import Bm25vError
-from bm25v.searchable import Searchable
+from bm25v.gallery import Gallery
 from bm25v.server.watch import WatchedFolder
 
 _BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
@@ -23,7 +23,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
 class Metrics(Collector):
     """Counts the requests of one server, and measures its gallery when it is read."""
 
-    def __init__(self, gallery: Searchable, watched: Sequence[WatchedFolder] = ()) -> None:
+    def __init__(self, gallery: Gallery, watched: Sequence[WatchedFolder] = ()) -> None:
         self._gallery, self._watched = gallery, watched
         self._registry = CollectorRegistry()
         self._registry.register(self)

@@ -23,12 +23,12 @@ _TYPES = {
 }
 
 
-def page_routes() -> APIRouter:
-    """Return the routes of the page's files; they need no token, as they are the same for all."""
-    router = APIRouter(include_in_schema=False)
+def _read_files() -> dict[str, tuple[bytes, dict[str, str]]]:
+    """Return contents and headers by name."""
     own = files("bm25v.server").joinpath("static").iterdir()
-    known: dict[str, tuple[bytes, dict[str, str]]] = {}  # contents and headers by name
-    for entry in (*own, files("bm25v.render").joinpath("static", "style.css")):  # that of all pages
+    shared = files("bm25v.render").joinpath("static", "style.css")  # that of all pages
+    known = {}
+    for entry in (*own, shared):
         media_type = _TYPES.get(f".{entry.name.rpartition('.')[2]}")
         if media_type is not None:
             content = entry.read_bytes()
@@ -39,18 +39,23 @@ def page_routes() -> APIRouter:
                 "ETag": f'"{hashlib.sha256(content).hexdigest()[:16]}"',
             }
             known[entry.name] = content, headers
+    return known
 
-    @router.get("/static/{name}")
-    async def show_file(name: str, if_none_match: Annotated[str, Header()] = "") -> Response:
-        if name not in known:
-            raise Problem(404, "unknown-file", f"the page has no file {name!r}")
-        content, headers = known[name]
-        if if_none_match == headers["ETag"]:
-            return Response(status_code=304, headers=headers)
-        return Response(content, headers=headers)
 
-    @router.get("/")
-    async def show_page(if_none_match: Annotated[str, Header()] = "") -> Response:
-        return await show_file("index.html", if_none_match)
+_FILES = _read_files()
+router = APIRouter(include_in_schema=False)  # no token is needed: they are the same for all
 
-    return router
+
+@router.get("/static/{name}")
+async def show_file(name: str, if_none_match: Annotated[str, Header()] = "") -> Response:
+    if name not in _FILES:
+        raise Problem(404, "unknown-file", f"the page has no file {name!r}")
+    content, headers = _FILES[name]
+    if if_none_match == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    return Response(content, headers=headers)
+
+
+@router.get("/")
+async def show_page(if_none_match: Annotated[str, Header()] = "") -> Response:
+    return await show_file("index.html", if_none_match)

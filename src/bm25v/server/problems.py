@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
@@ -42,14 +41,6 @@ class Problem(HTTPException):
         self.kind = kind
 
 
-class Busy(Problem):
-    """All threads for a kind of request are in use, and enough requests wait for one."""
-
-    def __init__(self) -> None:
-        detail = "too many requests of this kind wait already: send it again a little later"
-        super().__init__(503, "busy", detail, headers=RETRY)
-
-
 class ProblemModel(BaseModel):
     type: str = Field(examples=["urn:bm25v:unknown-image"])
     title: str = Field(examples=["Not Found"])
@@ -80,13 +71,6 @@ def make_response(problem: Problem, request_id: str) -> Response:
     return Response(format_json(content, indent=None), status, headers, media_type=MEDIA_TYPE)
 
 
-def handle_errors(app: FastAPI) -> None:
-    """Make an app answer every error with a problem."""
-    handled = (HTTPException, RequestValidationError, ValidationError, ClientDisconnect)
-    for kind in (*handled, errors.Bm25vError, Exception):
-        app.add_exception_handler(kind, _answer)
-
-
 async def _answer(request: Request, error: Exception) -> Response:
     problem = to_problem(error)
     if problem.status_code == 405:  # the framework names the methods of one route only
@@ -100,10 +84,8 @@ async def _answer(request: Request, error: Exception) -> Response:
     return make_response(problem, request.scope["state"]["request_id"])
 
 
-def refuse_change() -> None:
-    """Answer a request that would change the gallery of a server that only reads."""
-    detail = "requests cannot change this gallery: start the server with --writable"
-    raise Problem(405, "read-only", detail)
+_HANDLED = (HTTPException, RequestValidationError, ValidationError, ClientDisconnect)
+HANDLERS: dict[Any, Any] = dict.fromkeys((*_HANDLED, errors.Bm25vError, Exception), _answer)
 
 
 def to_problem(error: Exception) -> Problem:

@@ -15,14 +15,14 @@ from starlette.responses import Response
 
 from bm25v.display import format_json
 from bm25v.explain.sums import SumLine
-from bm25v.explain.word_statistics import FolderWithWord, ImageWithWord, WordInGallery
+from bm25v.explain.words import FolderWithWord, ImageWithWord, WordInGallery
 from bm25v.schema import list_fields
-from bm25v.search.engine import Ranking
+from bm25v.search.rank import Ranking
 from bm25v.search.results import Hit, Match, QueryWord, Results, ScorePart, WordContribution
 from bm25v.search.text import SharedWord
 from bm25v.server.watch import WatchedFolder
+from bm25v.store.base import GalleryInfo
 from bm25v.store.local.selection import GalleryImage
-from bm25v.store.local.store import GalleryInfo
 
 PREFIX = "/v1"  # of all routes but those about the server itself
 

@@ -5,19 +5,19 @@ import signal
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing, nullcontext, suppress
-from dataclasses import dataclass
+from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from bm25v.errors import Bm25vError, InvalidOption
-from bm25v.searchable import Searchable
-from bm25v.server.access import Access
-from bm25v.server.app import create_app
+from bm25v.gallery import Gallery
+from bm25v.server.app import MAX_BODY, create_app
+from bm25v.server.guard import Access
+from bm25v.server.service import Service
 from bm25v.server.watch import Watcher
 from bm25v.server.workers import SEARCHES, Workers
 
-HOST, PORT = "127.0.0.1", 8025
 STOP_SECONDS = 10  # for requests that have begun
 HEAD_SECONDS = 20.0  # from the start of a connection, or from a response, to the next request
 MAX_CONNECTIONS = 500  # more get 503; a process may often have 1,024 open files
@@ -49,23 +49,7 @@ class _Connection(H11Protocol):
             self.transport.close()
 
 
-@dataclass(frozen=True)
-class Bound:
-    """A socket that listens, and where."""
-
-    socket: socket.socket
-    address: str
-    port: int
-
-    @property
-    def url(self) -> str:
-        """The address to give to a browser."""
-        host = "127.0.0.1" if self.address == "0.0.0.0" else self.address
-        host = "::1" if host == "::" else host
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
-
-
-def bind(host: str = HOST, port: int = PORT) -> Bound:
+def bind(host: str, port: int) -> socket.socket:
     """Listen at an address of this machine; port 0 takes a free one."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -77,15 +61,21 @@ def bind(host: str = HOST, port: int = PORT) -> Bound:
         ) from None
     # Connections inherit it; else the body of a response waits 40 ms for the client's next packet.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    actual, actual_port, *_ = listener.getsockname()
-    return Bound(listener, actual, actual_port)
+    return listener
+
+
+def make_url(listener: socket.socket) -> str:
+    """Return the address to give to a browser."""
+    address, port, *_ = listener.getsockname()
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
 def serve(
-    gallery: Searchable,
+    gallery: Gallery,
     *,
-    host: str = HOST,
-    port: int = PORT,
+    host: str,
+    port: int,
     token: str | None = None,
     insecure: bool = False,
     writable: bool = False,
@@ -102,17 +92,15 @@ def serve(
     """
     # SIGTERM ends the process as Ctrl-C does, so that a scan is not cut off.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    bound = bind(host, port)
-    with bound.socket:
-        access = Access.of(
-            bound.address,
-            bound.port,
+    with bind(host, port) as listener:
+        access = Access(
+            *listener.getsockname()[:2],
             host=host,
             token=token,
             insecure=insecure,
             allow_hosts=allow_hosts,
         )
-        gallery.engine.prepare_for(SEARCHES)
+        gallery.store.read(lambda view: None, searches=SEARCHES)
         with suppress(Bm25vError):  # searches by id need no model
             gallery.vocabulary.backbone.load_weights()
         with ExitStack() as stack:
@@ -124,15 +112,17 @@ def serve(
                 watcher=watcher,
                 workers=start_workers and stack.enter_context(closing(start_workers())),
             )
-            announce(bound.url)
+            announce(make_url(listener))
             stack.enter_context(watcher or nullcontext())
-            server.run(sockets=[bound.socket])
+            server.run(sockets=[listener])
 
 
-def make_server(gallery: Searchable, access: Access, **options: object) -> uvicorn.Server:
-    """Return a server that is not started yet; `options` are those of `create_app`."""
+def make_server(
+    gallery: Gallery, access: Access, *, max_body: int = MAX_BODY, **options: Any
+) -> uvicorn.Server:
+    """Return a server that is not started yet; `options` are those of `Service`."""
     config = uvicorn.Config(
-        create_app(gallery, access, **options),  # type: ignore[arg-type]
+        create_app(Service(gallery, **options), access, max_body=max_body),
         http=_Connection,
         limit_concurrency=MAX_CONNECTIONS,
         ws="none",

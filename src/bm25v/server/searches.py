@@ -1,46 +1,31 @@
-"""Searches, explanations and heat maps.
+"""Searches, explanations and heat maps; their bodies are JSON, or a form with images and JSON.
 
 A search by ids uses what the gallery has stored, and may be done by another process. What needs a
 model has its own threads, so it does not delay such searches.
 """
 
 import io
-from collections import OrderedDict
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import numpy as np
 from fastapi import APIRouter, Depends
 from fastapi import Query as Parameter
 from PIL import Image
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from starlette.requests import Request
 from starlette.responses import Response
 
 from bm25v.client import to_id
-from bm25v.explain.explanation import Explanation
 from bm25v.explain.heatmaps import make_mask
 from bm25v.explain.sums import sum_up
-from bm25v.sae.model import Codes
-from bm25v.search.query import OPTIONS, Query, QueryImage, StoredImage
-from bm25v.search.results import Results
+from bm25v.gallery import Gallery
+from bm25v.search.query import OPTIONS, Kind, Option, Query, QueryImage, StoredImage
 from bm25v.search.scoring import Mode
-from bm25v.searchable import Searchable
 from bm25v.server import problems
-from bm25v.server.bodies import (
-    MAX_IMAGES,
-    MODE,
-    WORDS,
-    ExplainBody,
-    HeatmapBody,
-    Hits,
-    ImageId,
-    Offset,
-    SearchBody,
-    Upload,
-    describe_body,
-    read_query,
-)
-from bm25v.server.images import ImageFiles
+from bm25v.server.guard import MAX_JSON
+from bm25v.server.images import ImageId, Offset, find_image, find_images, read_file
 from bm25v.server.problems import Problem
 from bm25v.server.responses import (
     EXPLANATION,
@@ -51,165 +36,302 @@ from bm25v.server.responses import (
     json_response,
     write_json,
 )
-from bm25v.server.workers import Threads, Workers
+from bm25v.server.service import ENCODING, Served
 from bm25v.vocabulary.bag import word_activations
 from bm25v.vocabulary.names import check_word
 
-ModeParameter = Annotated[Mode | None, Parameter(description=MODE)]
-WordsParameter = Annotated[int, Parameter(ge=0, le=256, description=WORDS)]
+_MAX_IMAGES = 16  # of one query, uploaded or by id
+_N_WORDS = "List at most this many words of the query and of each hit; a hit has up to 256."
 
-_KEPT_CODES = 256  # images whose codes are kept for other words
+Hits = Annotated[int, Field(ge=1, le=OPTIONS["k"].most)]
+ModeParameter = Annotated[Mode | None, Parameter(description=OPTIONS["mode"].description)]
+WordsParameter = Annotated[int, Parameter(ge=0, le=256, description=_N_WORDS)]
+
+_Ids = Annotated[list[ImageId], Field(max_length=_MAX_IMAGES)]
+_Name = Annotated[str, Field(max_length=200)]
+_Word = Annotated[int | _Name, Field(description="A number or name.", examples=[4711])]
+_Pattern = Annotated[str, Field(max_length=4096)]
+_Pixels = Annotated[int, Field(ge=1, le=1_000_000)]
+_TYPES: dict[Kind, Any] = {
+    "text": Annotated[str, Field(max_length=1000)],
+    "date": Annotated[str, Field(max_length=100, examples=["2021..2023-06"])],
+    "flag": bool,
+    "mode": Mode,
+    "count": int,
+    "share": Annotated[float, Field(ge=0, le=1)],
+    "size": _Pixels | tuple[_Pixels, _Pixels],
+    "box": tuple[float, float, float, float],
+    "word": Annotated[list[_Word], Field(max_length=256)],
+    "factor": Annotated[dict[_Name, float], Field(max_length=256)],
+    "folder": Annotated[list[_Pattern], Field(max_length=64)],
+    "hit": _Ids,
+    "image": _Ids,
+}
 
 
-def search_routes(
-    gallery: Searchable,
-    files: ImageFiles,
-    workers: Workers | None,
-    searching: Threads,
-    encoding: Threads,
-) -> APIRouter:
-    router = APIRouter(
-        prefix=PREFIX,
-        tags=["search"],
-        responses=problems.describe(400, 401, 403, 404, 408, 413, 415, 422, 503),
+def _describe_option(option: Option) -> Any:
+    """Return the type of an option in JSON, and what is known about its value."""
+    default, type_ = option.default, _TYPES[option.kind]
+    if option.is_list:
+        default = {} if option.kind == "factor" else []
+    elif default is None:
+        type_ = type_ | None
+    limits: Any = {"ge": option.least, "le": option.most} if option.kind == "count" else {}
+    return type_, Field(default, description=option.description or option.help, **limits)
+
+
+_Options: Any = create_model(
+    "_Options", **{name: _describe_option(option) for name, option in OPTIONS.items()}
+)
+
+
+class SearchBody(_Options):  # type: ignore[misc]  # it has the fields of `Query`
+    """What to search for: the options of `bm25v.Query`, with images by their ids."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        json_schema_extra={
+            "examples": [
+                {"images": ["L3Bob3Rvcy9jYXQuanBn"], "k": 5},
+                {"must": [4711], "boost": {"12": 2.0}, "folder": ["*.png"], "mode": "words"},
+            ]
+        },
     )
 
-    async def run_search(upload: Upload[SearchBody]) -> Response:
-        body = upload.body
-        if upload.images or upload.negative or body.needs_pixels or body.text is not None:
-            content = await encoding.run(lambda: search_as_json(upload, gallery))
-        elif workers is None:
-            content = await searching.run(lambda: search_as_json(upload, gallery))
-        else:
-            content = await workers.run(partial(search_as_json, upload))
-        return Response(content, media_type="application/json")
+    words: int = Field(8, ge=0, le=256, description=_N_WORDS)
 
-    @router.post("/search", response_model=RESULTS, openapi_extra=describe_body(SearchBody))
-    async def search(
-        upload: Annotated[Upload[SearchBody], Depends(read_query(SearchBody, encoding))],
-    ) -> Response:
-        """Search with images of the gallery, uploaded images, text or words.
+    @property
+    def needs_pixels(self) -> bool:
+        """Whether the stored words of its images are not enough."""
+        return self.region is not None or self.query_words is not None
 
-        Send the query as JSON; or a form with the images as parts `image`, counter-examples as
-        parts `negative`, and the JSON as the part `query`.
-        """
-        return await run_search(upload)
 
-    @router.get("/images/{id}/similar", response_model=RESULTS)
-    async def find_similar(
-        id: ImageId,
-        k: Hits = 10,
-        offset: Offset = 0,
-        mode: ModeParameter = None,
-        words: WordsParameter = 8,
-    ) -> Response:
-        """Search with an image of the gallery."""
-        body = {"images": [id], "k": k, "offset": offset, "mode": mode, "words": words}
-        return await run_search(Upload(SearchBody.model_validate(body)))
+class ExplainBody(SearchBody):
+    """A search, and the image of the gallery whose match is to be explained."""
 
-    async def run_explain(upload: Upload[ExplainBody]) -> Response:
-        def work() -> Response:
-            hit = files.find(upload.body.hit)
-            query = _make_query(upload, files, with_pixels=True)
-            try:
-                image = files.read(hit)
-            except Problem as problem:
-                if problem.kind != "no-file":
-                    raise
-                image = None  # which the explanation notes
-            explanation = gallery.explain(query, hit.path, image=image)
-            return json_response(_explanation_to_dict(explanation, upload.body.words))
+    hit: ImageId = Field(description="The image to explain.")
 
-        return await encoding.run(work)
 
-    @router.get("/explain", response_model=EXPLANATION)
-    async def explain_ids(
-        query: Annotated[list[ImageId], Parameter(min_length=1, max_length=MAX_IMAGES)],
-        hit: ImageId,
-        mode: ModeParameter = None,
-        words: WordsParameter = 8,
-    ) -> Response:
-        """Say why an image of the gallery matches others: which words, and where they are."""
-        body = {"images": query, "hit": hit, "mode": mode, "words": words}
-        return await run_explain(Upload(ExplainBody.model_validate(body)))
+class HeatmapBody(BaseModel):
+    """The words to be shown in an uploaded image."""
 
-    @router.post("/explain", response_model=EXPLANATION, openapi_extra=describe_body(ExplainBody))
-    async def explain_query(
-        upload: Annotated[Upload[ExplainBody], Depends(read_query(ExplainBody, encoding))],
-    ) -> Response:
-        """Say why an image of the gallery is a hit of a search: a search body, and `hit`."""
-        return await run_explain(upload)
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-    kept_codes: OrderedDict[bytes, Codes] = OrderedDict()
-
-    @router.get(
-        "/heatmap",
-        response_class=Response,
-        responses={200: {"model": HEATMAP, "content": {"image/png": {}}}},
+    words: list[Annotated[int, Field(ge=0, le=2**31)]] = Field(
+        max_length=64, description="The numbers of the words.", examples=[[557]]
     )
-    async def show_word(
-        image: ImageId,
-        word: Annotated[int, Parameter(ge=0, le=2**31)],
-        format: Literal["png", "json"] = "png",
-    ) -> Response:
-        """Show where a word is in an image: a small PNG, opaque where it is, or JSON."""
 
-        def work() -> Response:
-            record, vocabulary = files.find(image), gallery.vocabulary
+
+class QueryForm(BaseModel):
+    """A body with images."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    image: list[bytes] = Field([], description="Images to search with.")
+    negative: list[bytes] = Field([], description="Counter-examples.")
+    query: str = Field("{}", description="What is sent as JSON if there are no images.")
+
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Upload(Generic[Body]):
+    """A body, and the images that were sent with it."""
+
+    body: Body
+    images: list[bytes] = field(default_factory=list)
+    negative: list[bytes] = field(default_factory=list)
+
+
+def read_query(model: type[Body]) -> Any:
+    """Return a dependency that reads a body: JSON, or a form with images and a part `query`.
+
+    Images are refused before they are read if too many others wait.
+    """
+
+    async def read(request: Request, service: Served) -> Upload[Body]:
+        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type == "application/json":
+            return Upload(model.model_validate_json(await request.body()))
+        if media_type != "multipart/form-data":
+            raise Problem(415, "wrong-type", "send application/json; images as multipart/form-data")
+        service.encoding.check()
+        limits: Any = {"max_files": _MAX_IMAGES, "max_fields": 1, "max_part_size": MAX_JSON}
+        parts: dict[str, Any] = {}
+        async with request.form(**limits) as form:
+            for name, part in form.multi_items():
+                if isinstance(part, str) != (name == "query"):  # only the size of texts is limited
+                    kind = "text" if name == "query" else "file"
+                    raise Problem(422, "wrong-value", f"the part {name[:200]!r} must be a {kind}")
+                if isinstance(part, str):
+                    parts[name] = part
+                else:
+                    parts.setdefault(name, []).append(await part.read())
+        sent = QueryForm.model_validate(parts)
+        return Upload(model.model_validate_json(sent.query), sent.image, sent.negative)
+
+    return Depends(read)
+
+
+def describe_body(model: type[BaseModel]) -> dict[str, Any]:
+    """Return what OpenAPI says about a body that `read_query` reads."""
+    content = {
+        "application/json": {"schema": model.model_json_schema()},
+        "multipart/form-data": {"schema": QueryForm.model_json_schema()},
+    }
+    return {"requestBody": {"required": True, "content": content}}
+
+
+router = APIRouter(
+    prefix=PREFIX,
+    tags=["search"],
+    responses=problems.describe(400, 401, 403, 404, 408, 413, 415, 422, 503),
+)
+
+
+@router.post("/search", response_model=RESULTS, openapi_extra=describe_body(SearchBody))
+async def search(
+    service: Served, upload: Annotated[Upload[SearchBody], read_query(SearchBody)]
+) -> Response:
+    """Search with images of the gallery, uploaded images, text or words.
+
+    Send the query as JSON; or a form with the images as parts `image`, counter-examples as
+    parts `negative`, and the JSON as the part `query`.
+    """
+    body = upload.body
+    if upload.images or upload.negative or body.needs_pixels or body.text is not None:
+        content = await service.encoding.run(lambda: _search(upload, service.gallery))
+    elif service.workers is None:
+        content = await service.searching.run(lambda: _search(upload, service.gallery))
+    else:
+        content = await service.workers.run(partial(_search, upload))
+    return Response(content, media_type="application/json")
+
+
+@router.get("/images/{id}/similar", response_model=RESULTS)
+async def find_similar(
+    service: Served,
+    id: ImageId,
+    k: Hits = 10,
+    offset: Offset = 0,
+    mode: ModeParameter = None,
+    words: WordsParameter = 8,
+) -> Response:
+    """Search with an image of the gallery."""
+    body = {"images": [id], "k": k, "offset": offset, "mode": mode, "words": words}
+    return await search(service, Upload(SearchBody.model_validate(body)))
+
+
+@router.get("/explain", response_model=EXPLANATION)
+async def explain_ids(
+    service: Served,
+    query: Annotated[list[ImageId], Parameter(min_length=1, max_length=_MAX_IMAGES)],
+    hit: ImageId,
+    mode: ModeParameter = None,
+    words: WordsParameter = 8,
+) -> Response:
+    """Say why an image of the gallery matches others: which words, and where they are."""
+    body = {"images": query, "hit": hit, "mode": mode, "words": words}
+    return await explain_query(service, Upload(ExplainBody.model_validate(body)))
+
+
+@router.post("/explain", response_model=EXPLANATION, openapi_extra=describe_body(ExplainBody))
+async def explain_query(
+    service: Served, upload: Annotated[Upload[ExplainBody], read_query(ExplainBody)]
+) -> Response:
+    """Say why an image of the gallery is a hit of a search: a search body, and `hit`."""
+    return await service.encoding.run(lambda: _explain(upload, service.gallery))
+
+
+@router.get(
+    "/heatmap",
+    response_class=Response,
+    responses={200: {"model": HEATMAP, "content": {"image/png": {}}}},
+    dependencies=[ENCODING],
+)
+def show_word(
+    service: Served,
+    image: ImageId,
+    word: Annotated[int, Parameter(ge=0, le=2**31)],
+    format: Literal["png", "json"] = "png",
+) -> Response:
+    """Show where a word is in an image: a small PNG, opaque where it is, or JSON."""
+    record, vocabulary = find_image(service.gallery, image), service.gallery.vocabulary
+    check_word(word, vocabulary.n_words)
+    codes = service.codes.get(record.content, lambda: vocabulary.encode(read_file(record)).codes)
+    rows, columns = vocabulary.backbone.grid
+    grid = word_activations(codes, word).reshape(rows, columns)
+    if format == "json":
+        facts = {"id": image, "word": word, "rows": rows, "columns": columns}
+        return json_response({**facts, "grid": grid.tolist()})
+    mask_hw = make_mask(grid)
+    file = io.BytesIO()
+    Image.fromarray(np.dstack([np.full_like(mask_hw, 255), mask_hw])).save(file, "PNG")
+    return Response(file.getvalue(), media_type="image/png")
+
+
+@router.post("/heatmap", response_model=HEATMAPS, openapi_extra=describe_body(HeatmapBody))
+async def show_words(
+    service: Served, upload: Annotated[Upload[HeatmapBody], read_query(HeatmapBody)]
+) -> Response:
+    """Say where words are in an uploaded image: a form with one part `image`."""
+    if len(upload.images) != 1 or upload.negative:
+        raise Problem(422, "wrong-value", "send a form with exactly one part image")
+
+    def work() -> Response:
+        words, vocabulary = upload.body.words, service.gallery.vocabulary
+        for word in words:
             check_word(word, vocabulary.n_words)
-            codes = kept_codes.get(record.content)
-            if codes is None:
-                codes = vocabulary.encode(files.read(record)).codes
-                kept_codes[record.content] = codes
-                if len(kept_codes) > _KEPT_CODES:
-                    kept_codes.popitem(last=False)
-            rows, columns = vocabulary.backbone.grid
-            grid = word_activations(codes, word).reshape(rows, columns)
-            if format == "json":
-                facts = {"id": image, "word": word, "rows": rows, "columns": columns}
-                return json_response({**facts, "grid": grid.tolist()})
-            mask_hw = make_mask(grid)
-            file = io.BytesIO()
-            Image.fromarray(np.dstack([np.full_like(mask_hw, 255), mask_hw])).save(file, "PNG")
-            return Response(file.getvalue(), media_type="image/png")
+        codes = vocabulary.encode(upload.images[0]).codes
+        grid = vocabulary.backbone.grid
+        grids = [word_activations(codes, word).reshape(grid).tolist() for word in words]
+        pairs = zip(words, grids, strict=True)
+        return json_response({"words": [{"word": word, "grid": grid} for word, grid in pairs]})
 
-        return await encoding.run(work)
-
-    @router.post("/heatmap", response_model=HEATMAPS, openapi_extra=describe_body(HeatmapBody))
-    async def show_words(
-        upload: Annotated[Upload[HeatmapBody], Depends(read_query(HeatmapBody, encoding))],
-    ) -> Response:
-        """Say where words are in an uploaded image: a form with one part `image`."""
-        if len(upload.images) != 1 or upload.negative:
-            raise Problem(422, "wrong-value", "send a form with exactly one part image")
-
-        def work() -> Response:
-            words, vocabulary = upload.body.words, gallery.vocabulary
-            for word in words:
-                check_word(word, vocabulary.n_words)
-            codes = vocabulary.encode(upload.images[0]).codes
-            grid = vocabulary.backbone.grid
-            grids = [word_activations(codes, word).reshape(grid).tolist() for word in words]
-            pairs = zip(words, grids, strict=True)
-            return json_response({"words": [{"word": word, "grid": grid} for word, grid in pairs]})
-
-        return await encoding.run(work)
-
-    return router
+    return await service.encoding.run(work)
 
 
-def search_as_json(upload: Upload[SearchBody], gallery: Searchable) -> bytes:
-    """Search with the query of a request; return the results as JSON."""
-    results: Results = gallery.search(_make_query(upload, ImageFiles(gallery)))
+def _search(upload: Upload[SearchBody], gallery: Gallery) -> bytes:
+    """Return the results of a search as JSON; this may run in another process."""
+    results = gallery.search(_make_query(upload, gallery))
     values = results.to_dict(words=upload.body.words)
     for hit, facts in zip(results, values["hits"], strict=True):
         facts |= {"id": to_id(hit.path), "n_words": len(hit.words)}
     return write_json(values)
 
 
+def _explain(upload: Upload[ExplainBody], gallery: Gallery) -> Response:
+    hit = find_image(gallery, upload.body.hit)
+    query = _make_query(upload, gallery, with_pixels=True)
+    try:
+        image = read_file(hit)
+    except Problem as problem:
+        if problem.kind != "no-file":
+            raise
+        image = None  # which the explanation notes
+    explanation = gallery.explain(query, hit.path, image=image)
+    n_words = upload.body.words
+    values = replace(explanation, parts=explanation.parts[:n_words]).to_dict()
+    points = explanation.rounded_contributions()
+    for word, value in zip(values["words"], points, strict=False):
+        word |= {"points": value, "example_ids": list(map(to_id, word["examples"]))}
+    return json_response(
+        {
+            "id": to_id(hit.path),
+            **values,
+            "missing": [word._asdict() for word in explanation.missing[:n_words]],
+            "n_words": len(explanation.parts),
+            "sum": [line._asdict() for line in sum_up(explanation.match)],
+        }
+    )
+
+
 def _make_query(
     upload: Upload[SearchBody] | Upload[ExplainBody],
-    files: ImageFiles,
+    gallery: Gallery,
     *,
     with_pixels: bool = False,
 ) -> Query:
@@ -218,35 +340,18 @@ def _make_query(
     If `with_pixels`, images of the gallery also have the pixels that an explanation shows.
     """
     body = upload.body
-
-    def find(image_id: str) -> QueryImage:
-        record = files.find(image_id)
-        if body.needs_pixels:
-            return files.read(record)
-        return StoredImage(record.path, files.read(record) if with_pixels else None)
-
-    def find_paths(image_ids: list[str]) -> list[str]:
-        return [files.find(image_id).path for image_id in image_ids]
-
     options: dict[str, Any] = {name: getattr(body, name) for name in OPTIONS}
-    options["images"] = [*upload.images, *map(find, body.images)]
-    options["negative"] = [*upload.negative, *map(StoredImage, find_paths(body.negative))]
-    for name, option in OPTIONS.items():
-        if option.kind == "hit":
-            options[name] = find_paths(options[name])
+    by_id = [name for name, option in OPTIONS.items() if option.kind in ("image", "hit")]
+    records = find_images(gallery, [image_id for name in by_id for image_id in options[name]])
+
+    def read(image_id: str) -> QueryImage:
+        record = records[image_id]
+        if body.needs_pixels:
+            return read_file(record)
+        return StoredImage(record.path, read_file(record) if with_pixels else None)
+
+    for name in by_id:
+        options[name] = [records[image_id].path for image_id in options[name]]
+    options["images"] = [*upload.images, *map(read, body.images)]
+    options["negative"] = [*upload.negative, *map(StoredImage, options["negative"])]
     return Query(**options)
-
-
-def _explanation_to_dict(explanation: Explanation, n_words: int) -> dict[str, Any]:
-    """Return an explanation as plain values, with ids and at most `n_words` words."""
-    values = replace(explanation, parts=explanation.parts[:n_words]).to_dict()
-    points = explanation.rounded_contributions()
-    for word, value in zip(values["words"], points, strict=False):
-        word |= {"points": value, "example_ids": list(map(to_id, word["examples"]))}
-    return {
-        "id": to_id(explanation.hit_path),
-        **values,
-        "missing": [word._asdict() for word in explanation.missing[:n_words]],
-        "n_words": len(explanation.parts),
-        "sum": [line._asdict() for line in sum_up(explanation.match)],
-    }

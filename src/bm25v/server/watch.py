@@ -175,6 +175,7 @@ class Watcher:
                 workers=self._workers,
                 progress=follow,
             )
+            self._gallery.refresh()
         except _Stopped:
             return
         except Exception as error:

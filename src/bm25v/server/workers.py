@@ -1,7 +1,8 @@
 """Where the work of requests is done: in a few threads, or in processes (`--workers N`).
 
-There are few threads: Python runs one at a time, so more would only make every request slower, and
-each keeps the memory of the largest work that it did. Requests that wait need no thread.
+Few requests work at once: Python runs one thread at a time, so more would only make every request
+slower, and each thread keeps the memory of the largest work that it did. Requests that wait need no
+thread.
 """
 
 import asyncio
@@ -11,18 +12,20 @@ import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+from starlette.concurrency import run_in_threadpool
+
 from bm25v.errors import GalleryError
+from bm25v.gallery import Gallery
 from bm25v.privacy import own_process
-from bm25v.searchable import Searchable
-from bm25v.server.problems import RETRY, Busy, Problem, to_problem
+from bm25v.server.problems import RETRY, Problem, to_problem
 
 T = TypeVar("T")
-Task = Callable[[Searchable], T]  # one for processes can be pickled
+Task = Callable[[Gallery], T]  # it can be pickled
 
 SEARCHES = 10**9  # that a server expects: enough to justify an index
 WAITING_SEARCHES = 256
@@ -33,8 +36,21 @@ _AT_A_TIME = 2  # tasks per process, so that the next is there when one is done
 _log = logging.getLogger(__name__)
 
 
-class Limiter:
-    """Lets some requests work at a time and some wait, and refuses the others."""
+class Busy(Problem):
+    """All slots for a kind of request are in use, and enough requests wait for one."""
+
+    def __init__(self) -> None:
+        detail = "too many requests of this kind wait already: send it again a little later"
+        super().__init__(503, "busy", detail, headers=RETRY)
+
+
+class Slots:
+    """Lets some requests work at a time and some wait, and refuses the others.
+
+    >>> slots = Slots(1, waiting=8)
+    >>> asyncio.run(slots.run(lambda: "done"))
+    'done'
+    """
 
     def __init__(self, working: int, *, waiting: int, seconds: float = 30.0) -> None:
         self._working = asyncio.Semaphore(working)
@@ -42,12 +58,12 @@ class Limiter:
         self._max_waiting, self._seconds = waiting, seconds
 
     def check(self) -> None:
-        """Raise `Busy` if `limit` would, before more work is done for a request."""
+        """Raise `Busy` if `take` would, before more work is done for a request."""
         if self._working.locked() and self._n_waiting >= self._max_waiting:
             raise Busy
 
     @asynccontextmanager
-    async def limit(self) -> AsyncIterator[None]:
+    async def take(self) -> AsyncIterator[None]:
         """Work within the block; raise `Busy` if too many wait already, or if it takes too long."""
         self.check()
         self._n_waiting += 1
@@ -63,33 +79,21 @@ class Limiter:
         finally:
             self._working.release()
 
-
-class Threads(Limiter):
-    """Runs work in some threads, lets some requests wait, and refuses the others.
-
-    >>> threads = Threads(1, waiting=8)
-    >>> asyncio.run(threads.run(lambda: "done"))
-    'done'
-    """
-
-    def __init__(self, working: int, *, waiting: int, seconds: float = 30.0) -> None:
-        super().__init__(working, waiting=waiting, seconds=seconds)
-        self._pool = ThreadPoolExecutor(working, thread_name_prefix="bm25v-server")
-
     async def run(self, work: Callable[[], T]) -> T:
-        async with self.limit():
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        """Return what a function returns in a thread."""
+        async with self.take():
+            return await run_in_threadpool(work)
 
 
 class Workers:
-    """Processes that have the same collection open and do tasks.
+    """Processes that have the same gallery open and do tasks.
 
     If one of them is killed or hangs, all are replaced, and their tasks end with a problem.
     """
 
-    def __init__(self, open_collection: Callable[[], Searchable], n: int) -> None:
-        self._open_collection, self._n = open_collection, n
-        self._limiter = Limiter(_AT_A_TIME * n, waiting=WAITING_SEARCHES)
+    def __init__(self, open_gallery: Callable[[], Gallery], n: int) -> None:
+        self._open_gallery, self._n = open_gallery, n
+        self._slots = Slots(_AT_A_TIME * n, waiting=WAITING_SEARCHES)
         self._start()
         try:
             for future in self._opened:
@@ -101,7 +105,7 @@ class Workers:
 
     async def run(self, task: Task[T]) -> T:
         """Return the result of a task; raise its problem, or `Busy` if too many wait already."""
-        async with self._limiter.limit():
+        async with self._slots.take():
             pool = self._pool
             try:
                 if not all(future.done() for future in self._opened):
@@ -127,10 +131,10 @@ class Workers:
         # Linux: the default is to fork, which copies a process without its threads.
         context = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(
-            self._n, context, initializer=_prepare, initargs=(self._open_collection,)
+            self._n, context, initializer=_prepare, initargs=(self._open_gallery,)
         )
         # One task for each, as a process is started only when there is a task for it.
-        self._opened = [self._pool.submit(_run, _check) for _ in range(self._n)]
+        self._opened = [self._pool.submit(_run, len) for _ in range(self._n)]
 
 
 def _end(pool: ProcessPoolExecutor, *, seconds: float) -> None:
@@ -144,13 +148,13 @@ def _end(pool: ProcessPoolExecutor, *, seconds: float) -> None:
 
 # What follows runs in the processes.
 
-_open_collection: Callable[[], Searchable]
-_collection: Searchable | None = None
+_open_gallery: Callable[[], Gallery]
+_gallery: Gallery | None = None
 
 
-def _prepare(open_collection: Callable[[], Searchable]) -> None:
-    global _open_collection
-    _open_collection = open_collection
+def _prepare(open_gallery: Callable[[], Gallery]) -> None:
+    global _open_gallery
+    _open_gallery = open_gallery
     own_process()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this
     threading.Thread(target=_end_with_the_server, daemon=True).start()
@@ -165,18 +169,14 @@ def _end_with_the_server() -> None:
 
 def _run(task: Task[T]) -> T:
     """Do a task; raise a problem in place of an error, as the server has no traceback of it."""
-    global _collection
+    global _gallery
     try:
-        if _collection is None:
-            _collection = _open_collection()
-            _collection.engine.prepare_for(SEARCHES)
-        return task(_collection)
+        if _gallery is None:
+            _gallery = _open_gallery()
+            _gallery.store.read(lambda view: None, searches=SEARCHES)
+        return task(_gallery)
     except Exception as error:
         problem = to_problem(error)
         if problem.status_code == 500:
             _log.error("a search failed", exc_info=error)
         raise problem from None
-
-
-def _check(collection: Searchable) -> None:
-    """Do nothing: the collection is open."""

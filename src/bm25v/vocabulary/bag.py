@@ -15,6 +15,7 @@ from bm25v.sae.model import Codes
 
 SCALE = 100  # stored tf = round(100 · tf)
 FULL_WORDS = 256  # of a full bag, at most
+MAX_K_POST = (1 << 16) - 1  # the index numbers the words of a query in two bytes
 FULL_BYTES = 1024  # of a stored full bag, at most
 _LARGEST = np.iinfo(np.uint16).max
 
@@ -125,11 +126,11 @@ def pool_codes(codes: Codes, *, k_post: int) -> Bag:
     return _keep_largest(*_sum_activations(codes), k_post)
 
 
-def pool_bags(codes: Codes, *, k_post: int, k_full: int) -> tuple[Bag, FullBag]:
-    """Return the bag of the index, as `pool_codes` does, and the full bag with k_full words.
+def pool_bags(codes: Codes, *, k_post: int, k_full: int) -> tuple[Bag, FullBag, Bag]:
+    """Return the bag of the index, as `pool_codes` does, the full bag with k_full words, and all.
 
     >>> codes = Codes(np.array([[7, 2], [7, 5]]), np.array([[1.0, 0.5], [2.0, 0.25]]))
-    >>> bag, full_bag = pool_bags(codes, k_post=1, k_full=3)
+    >>> bag, full_bag, _ = pool_bags(codes, k_post=1, k_full=3)
     >>> bag.words.tolist(), full_bag.words.tolist(), full_bag.patches.tolist()
     ([7], [2, 5, 7], [0, 1, 1])
     """
@@ -142,7 +143,8 @@ def pool_bags(codes: Codes, *, k_post: int, k_full: int) -> tuple[Bag, FullBag]:
     last_is_strongest = np.lexsort((-patches, activations[kept]))
     strongest_v[flat_words[kept[last_is_strongest]]] = patches[last_is_strongest]
     full_bag = FullBag(words, to_levels(tf), strongest_v[words])
-    return _keep_largest(active, sums, k_post), full_bag
+    all_words = _keep_largest(active, sums, MAX_K_POST)
+    return _keep_largest(active, sums, k_post), full_bag, all_words
 
 
 def _sum_activations(codes: Codes) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -38,10 +38,9 @@ from bm25v.schema import (
     whole,
 )
 from bm25v.vocabulary import names
-from bm25v.vocabulary.bag import FULL_WORDS, SCALE
+from bm25v.vocabulary.bag import FULL_WORDS, MAX_K_POST, SCALE
 
 FORMAT = 1
-MAX_K_POST = (1 << 16) - 1  # the index numbers the words of a query in two bytes
 MAX_WORDS = (1 << 31) - 1  # codes number words in four bytes
 SETTINGS = "vocabulary.json"
 WEIGHTS = "sae.safetensors"

@@ -14,6 +14,7 @@ from bm25v import backbones, images
 from bm25v.backbones import Backbone, Features
 from bm25v.backbones.paired import PairedBackbone, pair_fingerprints
 from bm25v.backbones.protocol import Floats
+from bm25v.backbones.text import TextTower, has_text_tower, load_text_tower
 from bm25v.dense import normalise
 from bm25v.display import count, first_line
 from bm25v.errors import (
@@ -44,6 +45,7 @@ from bm25v.vocabulary.folder import (
     read_folder,
     write_folder,
 )
+from bm25v.vocabulary.phrases import PhraseIndex
 
 DEFAULT = "default"
 HUB_FILES = [  # downloaded from the hub
@@ -69,6 +71,7 @@ class Encoding(NamedTuple):
     codes: Codes
     full_bag: FullBag
     patches_pd: NDArray[np.float32] | None = None  # only if the image was encoded alone
+    all_words: Bag | None = None  # that a query has; None if only the stored bags are known
 
     def __repr__(self) -> str:
         words, n_patches = count(len(self.bag.words), "word"), len(self.codes.words_pk)
@@ -260,6 +263,18 @@ class Vocabulary:
             return {}
         return _read_table(self.folder / SUGGESTED, self.n_words, self.fingerprint)
 
+    @locked_cached_property
+    def _name_phrases(self) -> PhraseIndex:
+        """The names of words, to be looked up in texts."""
+        return PhraseIndex((name, word) for word, name in self.word_names.items())
+
+    @locked_cached_property
+    def text_tower(self) -> TextTower | None:
+        """The model that turns texts into vectors, loaded on first use; None if there is none."""
+        if not has_text_tower(self.backbone_name):
+            return None
+        return load_text_tower(self.backbone_name)
+
     def report_section(self, name: str) -> Mapping[str, Any]:
         """Return a section of the report; empty if there is none, as other programs write others.
 
@@ -294,8 +309,11 @@ class Vocabulary:
         for image, codes in zip(
             features, map(Codes, np.split(words, n), np.split(activations, n)), strict=True
         ):
-            bag, full_bag = bags.pool_bags(codes, k_post=self.k_post, k_full=self.full_bag_words)
-            encodings.append(Encoding(bag, normalise(image.dense_e), codes, full_bag))
+            bag, full_bag, all_words = bags.pool_bags(
+                codes, k_post=self.k_post, k_full=self.full_bag_words
+            )
+            dense_e = normalise(image.dense_e)
+            encodings.append(Encoding(bag, dense_e, codes, full_bag, all_words=all_words))
         return encodings
 
     def decode(self, image: ImageInput) -> NDArray[np.uint8]:

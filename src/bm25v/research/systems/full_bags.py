@@ -14,14 +14,11 @@ from bm25v.research.bags import count_full_bags
 from bm25v.research.settings import RankingSettings
 from bm25v.research.systems.vectors import Vectors
 from bm25v.search.combine import combine_bags
-from bm25v.search.embedded import GalleryView
 from bm25v.search.encode import EncodedQuery
-from bm25v.search.engine import rank_rows
-from bm25v.search.filters import RowFilter
-from bm25v.search.matching import words_factor
+from bm25v.search.rank import rank, words_factor
 from bm25v.search.scoring import Mode
-from bm25v.store.local.full_bags import FullBags
-from bm25v.store.local.records import State
+from bm25v.store.base import Filter, Rows
+from bm25v.store.local.records import Meta, State
 from bm25v.store.local.rows import RowArray
 from bm25v.store.local.snapshot import Snapshot
 from bm25v.threads import available_cpus
@@ -44,31 +41,36 @@ def encode_bag(
 ) -> EncodedQuery:
     """Return the query of an image, as a search encodes it; `own_rows` are left out of the hits."""
     words = combine_bags([bag], by_strength=True)
-    return EncodedQuery(words, mode, RowFilter(own=tuple(own_rows)), dense_e=dense_e)
+    return EncodedQuery(words, mode, Filter(own_paths=tuple(map(str, own_rows))), dense_e=dense_e)
 
 
-class MemoryGallery:
-    """Encoded images to search in modes "words" and "hybrid"."""
+class MemoryView(Snapshot):
+    """Encoded images to search in modes "words" and "hybrid"; the path of one is its row."""
 
-    def __init__(
-        self, searcher: Searcher, full_rows: RowArray, dense_ne: NDArray[np.float16]
-    ) -> None:
-        statistics = count_full_bags(full_rows, searcher.statistics.n_words)
-        self.full_bags = FullBags(full_rows, statistics)
+    @classmethod
+    def of(
+        cls, searcher: Searcher, full_rows: RowArray, dense_ne: NDArray[np.float16]
+    ) -> "MemoryView":
+        n_words, parameters = searcher.statistics.n_words, searcher.parameters
+        k_full = full_rows.dtype["words"].shape[0]
+        meta = Meta("", "", "", "", n_words, 0, k_full, 0, 0, parameters.k1, parameters.b)
         state = State(generation=0, n_rows=len(full_rows), last_change=0)
-        snapshot = Snapshot((), state, np.empty(0), dense_ne, searcher, full_bags=self.full_bags)
-        self._view = GalleryView(snapshot)
+        files = (np.empty(0), full_rows, dense_ne)
+        statistics = count_full_bags(full_rows, n_words)
+        no_catalog: Any = None
+        return cls(no_catalog, meta, (), state, *files, searcher, statistics)
+
+    def find_own_rows(self, condition: Filter) -> Rows:
+        return np.array(list(map(int, condition.own_paths)), dtype=np.int64)
 
     def search(
         self, encoded: EncodedQuery, *, k: int, candidates: int, weight: float | None = None
     ) -> Ranked:
         """Return the best k of the candidates; `weight` is that of the words in mode "hybrid"."""
-        formula = (self.full_bags.statistics, self._view.parameters)
-        ranked = rank_rows(
-            replace(encoded, k=k, candidates=candidates),
-            self._view,
-            sparse_factor=words_factor(encoded, *formula, weight=weight),
-        )
+        encoded = replace(encoded, k=k, candidates=candidates)
+        formula = (self.full_statistics, self.meta.parameters)
+        factor = words_factor(encoded, *formula, weight=weight)
+        ranked = rank(encoded, self.candidates(encoded), self, factor=factor)
         return Ranked(ranked.rows, ranked.scores.astype(np.float64, copy=False))
 
 
@@ -83,14 +85,14 @@ class FullBagRanker:
         settings: RankingSettings,
     ) -> None:
         dense_ne, self._dense_qe = vectors
-        self._gallery = MemoryGallery(searcher, full_rows, dense_ne)
+        self._gallery = MemoryView.of(searcher, full_rows, dense_ne)
         self.queries, self._settings = queries, settings
         self._parameters = searcher.parameters
         self.rows, self.query_rows = full_rows, query_rows  # as galleries store them
 
     @property
     def words_per_image(self) -> float:
-        statistics = self._gallery.full_bags.statistics
+        statistics = self._gallery.full_statistics
         return float(statistics.df_v.sum() / max(statistics.n, 1))
 
     def search(
@@ -124,6 +126,6 @@ class FullBagRanker:
         if self._settings.full_weighting == "tf":
             return words._replace(weights=frequencies)
         k1, b = self._parameters.k1, self._parameters.b
-        average = self._gallery.full_bags.statistics.average_or_one
+        average = self._gallery.full_statistics.average_or_one
         norms = np.full(len(frequencies), k1 * (1 - b + b * frequencies.sum() / average))
         return words._replace(weights=saturation(frequencies, norms, self._parameters))

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from bm25v.dense import normalise
 from bm25v.errors import MissingExtra
+from bm25v.index import second_stage
 from bm25v.index.searcher import Ranked, top_positions
 from bm25v.research.cost import HNSW_DEGREE, HNSW_EF, PQ_PARTS
-from bm25v.search import ranking
 from bm25v.threads import available_cpus
 
 _FEWEST_BITS, _MOST_BITS = 4, 8  # of the code of a part
@@ -36,7 +36,7 @@ def rank_dense(vectors: Vectors, k: int) -> list[Ranked]:
     compiled = len(rows) * len(dense_qe) > COMPILE_FROM
 
     def rank(query_e: NDArray[np.float32]) -> Ranked:
-        cosines = ranking.cosines(dense_ne, query_e, rows, compiled=compiled)
+        cosines = second_stage.cosines(dense_ne, query_e, rows, compiled=compiled)
         best = top_positions(rows, cosines, k)
         return Ranked(rows[best], cosines[best].astype(np.float64))
 
@@ -49,7 +49,7 @@ def rerank_dense(vectors: Vectors, candidates: Sequence[Ranked]) -> list[Ranked]
     dense_ne, dense_qe = vectors
     rankings = []
     for query_e, (rows, _) in zip(dense_qe, candidates, strict=True):
-        cosines = ranking.cosines(dense_ne, query_e, rows)
+        cosines = second_stage.cosines(dense_ne, query_e, rows)
         order = top_positions(rows, cosines, max(1, len(cosines)))
         rankings.append(Ranked(rows[order], cosines[order].astype(np.float64)))
     return rankings

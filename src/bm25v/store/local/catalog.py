@@ -136,6 +136,10 @@ class Catalog:
         with self._mutex:  # SQLite crashes if another thread is in the middle of a query
             self._close()
 
+    def connect_again(self) -> "Catalog":
+        """Return another connection for reading, which does not wait for those who use this one."""
+        return Catalog(self._path)
+
     def version(self) -> tuple[int, ...]:
         """Return a value that changes when another connection commits."""
         with self._mutex:
@@ -240,23 +244,54 @@ class Catalog:
 
     def paths_of(self, rows: list[int], generation: int) -> list[str]:
         """Return the paths of rows, also of removed ones; raise `RowsRenumbered` for old rows."""
-        with self.transaction(generation):
-            paths = dict(self._select_rows("SELECT row, path FROM images WHERE", rows))
+        paths = dict(self._select_in("row, path", "row", rows, generation))
         if not all(isinstance(paths.get(row), bytes) for row in rows):
             raise GalleryDamaged(f"{self._path} lacks paths of images: run bm25v verify")
         return [os.fsdecode(paths[row]) for row in rows]
 
     def all_paths(self, generation: int) -> dict[int, str]:
         """Return the path of each row, also of removed ones; raise `RowsRenumbered` as above."""
-        with self.transaction(generation):
-            columns = self.execute("SELECT row, path FROM images ORDER BY row")
+        columns = self._select("row, path", "1", (), generation)
         return {row: os.fsdecode(path) for row, path in columns}
 
-    def copies_of(self, row: int, generation: int) -> list[int]:
-        """Return the rows of all images with the content of a row, with itself."""
-        with self.transaction(generation):
-            same = "content = (SELECT content FROM images WHERE row = ?)"
-            return list(map(int, self.rows_where(same, row)))
+    def at_paths(self, paths: Iterable[str], generation: int) -> dict[str, ImageRecord]:
+        """Return the images at some paths, as far as there are any."""
+        keys = list(dict.fromkeys(map(os.fsencode, paths)))
+        columns = self._select_in(COLUMNS, "live AND path", keys, generation)
+        return {record.path: record for record in map(to_record, columns)}
+
+    def rows_of(self, paths: Sequence[str], contents: Sequence[bytes], generation: int) -> Rows:
+        """Return the rows of images at some paths, and of those with some contents."""
+        keys = (*map(os.fsencode, paths), *contents)
+        at_path, has_content = (", ".join("?" * len(values)) for values in (paths, contents))
+        condition = f"live AND (path IN ({at_path}) OR content IN ({has_content}))"
+        return _rows([row for (row,) in self._select("row", condition, keys, generation)])
+
+    def with_rows(self, rows: list[int], generation: int) -> list[ImageRecord]:
+        """Return the images of some rows, ascending; raise `RowsRenumbered` for old rows."""
+        columns = self._select_in(COLUMNS, "live AND row", rows, generation)
+        return sorted(map(to_record, columns))
+
+    def _select_in(
+        self, columns: str, key: str, values: Sequence[object], generation: int
+    ) -> Iterator[tuple[Any, ...]]:
+        for start in range(0, len(values), _ROWS_AT_ONCE):
+            chunk = values[start : start + _ROWS_AT_ONCE]
+            marks = ", ".join("?" * len(chunk))
+            yield from self._select(columns, f"{key} IN ({marks})", chunk, generation)
+
+    def _select(
+        self, columns: str, condition: str, values: Sequence[object], generation: int
+    ) -> Iterator[tuple[Any, ...]]:
+        """Return columns of some images; raise `RowsRenumbered` if their rows have new numbers.
+
+        One statement sees one version of the catalogue, so it needs no transaction.
+        """
+        images = f"meta LEFT JOIN images ON {condition} WHERE key = 'generation'"
+        found = self.execute(f"SELECT value, row, {columns} FROM {images}", *values)
+        if not found or found[0][0] != generation:
+            raise RowsRenumbered
+        return (row[2:] for row in found if row[1] is not None)
 
     def check_generation(self, generation: int) -> None:
         if self._one("SELECT value FROM meta WHERE key = 'generation'") != (generation,):
@@ -285,17 +320,6 @@ class Catalog:
     def rows_where(self, condition: str, *values: object) -> Rows:
         query = f"SELECT row FROM images WHERE live AND {condition}"
         return np.fromiter(chain.from_iterable(self.execute(query, *values)), dtype=np.int64)
-
-    def with_rows(self, rows: list[int]) -> list[ImageRecord]:
-        """Return the images of some rows, ascending; call it within the transaction of the rows."""
-        columns = self._select_rows(f"SELECT {COLUMNS} FROM images WHERE live AND", rows)
-        return [to_record(values) for values in columns]
-
-    def _select_rows(self, query: str, rows: list[int]) -> Iterator[tuple[Any, ...]]:
-        for start in range(0, len(rows), _ROWS_AT_ONCE):
-            chunk = rows[start : start + _ROWS_AT_ONCE]
-            marks = ", ".join("?" * len(chunk))
-            yield from self.execute(f"{query} row IN ({marks}) ORDER BY row", *chunk)
 
     def failures(self, *, below: Iterable[str]) -> dict[str, str]:
         """Return the files below some paths that could not be indexed the last time, and why."""

@@ -1,34 +1,58 @@
-"""The gallery as one reader sees it: the committed rows of one version, and a searcher over them.
+"""A gallery as one reader sees it: the committed rows of one version, and a searcher over them.
 
-A `Snapshot` stays valid while others write.
+A `Snapshot` stays valid while others write. Its candidates are rows of the gallery's files; filters
+are flags, one for each row. What is looked up in the catalogue raises `RowsRenumbered` once the
+gallery was compacted: the store then calls the reader again.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import GalleryDamaged, GalleryError
-from bm25v.index.searcher import Searcher
+from bm25v.index.bm25 import Statistics, WeightedWords
+from bm25v.index.searcher import Ranked, Searcher, SearchRequest
+from bm25v.index.second_stage import cosines, score_full_bags
+from bm25v.store.base import Candidates, Coverage, Filter, Rows, WordImages
 from bm25v.store.local.catalog import Catalog, RowsRenumbered
-from bm25v.store.local.full_bags import FullBags
-from bm25v.store.local.records import State
-from bm25v.store.local.rows import RowArray, RowFiles, is_bag, read_bag
-from bm25v.vocabulary.bag import Bag
+from bm25v.store.local.records import Calibration, ImageRecord, Meta, State
+from bm25v.store.local.rows import RowArray, RowFiles
+from bm25v.store.local.selection import ImageFilter, count_in_folders, select_rows
+
+if TYPE_CHECKING:
+    from bm25v.search.encode import EncodedQuery
+
+Flags = NDArray[np.bool_]  # one for each row
+
+_SELECTIONS_KEPT = 16  # filters whose rows are remembered, as pages of one search share them
+_CHUNK_ROWS = 4_096  # full bags that are looked at together
+_SCANNED = 20_000  # full bags in which the examples of rare words are looked for
+_ENTRY = np.dtype([("word", np.int32), ("row", np.int64), ("level", np.int32)])
+_ROUNDING = 1e-9  # of a sum of shares
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The rows of one version and a searcher over their bags."""
+    """The rows of one version and a searcher over their bags: a `View`."""
 
+    catalog: Catalog
+    meta: Meta
     version: tuple[int, ...]
     state: State
     bags: RowArray
+    full_bags: RowArray
     dense_ne: NDArray[np.float16]
     searcher: Searcher
-    full_bags: FullBags
+    full_statistics: Statistics
+    notes: tuple[str, ...] = ()
+    _selections: dict[ImageFilter, Rows] = field(default_factory=dict)
 
     @classmethod
     def load(cls, folder: Path, catalog: Catalog, previous: "Snapshot | None" = None) -> "Snapshot":
@@ -45,8 +69,8 @@ class Snapshot:
                 removed, restored = catalog.removed_rows(), np.empty(0, np.int64)
             else:
                 removed, restored = catalog.changes_since(previous.state.last_change)
-            statistics = catalog.full_statistics()
-        bags, dense, full_rows = view_rows(folder, catalog, state)
+            full_statistics = catalog.full_statistics()
+        bags, dense, full_bags = view_rows(folder, catalog, state)
         n_words = catalog.meta.n_words
         n_known = 0 if previous is None else previous.state.n_rows
         if np.any(bags["words"][n_known:] >= n_words):
@@ -61,26 +85,241 @@ class Snapshot:
             )
         else:
             searcher = previous.searcher.updated(*arrays, removed=removed, restored=restored)
-        full_bags = FullBags(full_rows, statistics)
-        return cls(version, state, bags, dense["dense"], searcher, full_bags)
+        files = (bags, full_bags, dense["dense"])
+        return cls(catalog, catalog.meta, version, state, *files, searcher, full_statistics)
 
     @property
-    def rows(self) -> NDArray[np.int64]:
+    def statistics(self) -> Statistics:
+        return self.searcher.statistics
+
+    @property
+    def calibration(self) -> Calibration | None:
+        return self.state.calibration
+
+    @property
+    def rows(self) -> Rows:
+        """The rows of all images."""
         return self.searcher.rows
 
-    def has_row(self, row: int) -> bool:
-        """Return whether a row is that of an image, in constant time."""
+    def find(self, paths: Sequence[str]) -> dict[str, ImageRecord]:
+        """Return images by path or id; paths of files are absolute, so a relative one is an id."""
+        absolute = [os.path.abspath(path) for path in paths]
+        known = self.catalog.at_paths([*paths, *absolute], self.state.generation)
+        pairs = zip(paths, absolute, strict=True)
+        records = {path: known.get(path) or known.get(other) for path, other in pairs}
+        return {p: record for p, record in records.items() if record and self._has_row(record.row)}
+
+    def _has_row(self, row: int) -> bool:
         return 0 <= row < self.state.n_rows and bool(self.searcher.live_n[row])
 
-    def bag(self, row: int) -> Bag:
-        self.check_bags([row])
-        return read_bag(self.bags[row])
+    def images(self, rows: Rows, first_scores: NDArray[np.float64] | None = None) -> "FolderImages":
+        return FolderImages(self, rows, first_scores)
 
-    def check_bags(self, rows: Iterable[int]) -> None:
-        for row in rows:
-            stored = self.bags[row]
-            if not is_bag(stored["words"], stored["tf"], self.searcher.statistics.n_words):
-                raise GalleryDamaged(f"row {row} is not a valid bag: run bm25v verify")
+    def fetch(self, records: Sequence[ImageRecord]) -> "FolderImages":
+        return self.images(np.array([record.row for record in records], dtype=np.int64))
+
+    def candidates(self, encoded: "EncodedQuery") -> "FolderImages":
+        plan = self.plan(encoded)
+        if not isinstance(plan, SearchRequest):
+            return self.images(plan)
+        return self.accept(self.searcher.search(plan.words, plan.k, among=plan.allowed_n))
+
+    def plan(self, encoded: "EncodedQuery") -> SearchRequest | Rows:
+        """Return the first stage of a search, or all allowed rows if it needs none."""
+        flags = self._flag_candidates(encoded)
+        n_allowed = self.statistics.n if flags is None else int(np.count_nonzero(flags))
+        is_all = encoded.uses_full_bags and n_allowed <= encoded.n_candidates
+        if is_all or encoded.scoring.source == "all":
+            return self.rows if flags is None else np.flatnonzero(flags)
+        return SearchRequest(encoded.first_words, encoded.n_candidates, flags)
+
+    def accept(self, ranked: Ranked) -> "FolderImages":
+        """Return the candidates that a first stage has chosen."""
+        is_hit = ranked.scores > 0
+        return self.images(ranked.rows[is_hit], ranked.scores[is_hit])
+
+    def _flag_candidates(self, encoded: "EncodedQuery") -> Flags | None:
+        """Return which rows a query allows; None for all.
+
+        The second stage compares the coverage of full bags with the minimum, not this function.
+        """
+        min_coverage = 0 if encoded.uses_full_bags else encoded.min_coverage
+        if not encoded.filter and min_coverage <= 0:
+            return None
+        flags = self.flag_rows(encoded.filter)
+        if min_coverage > 0:
+            flags &= self._coverages(encoded.positive_words) >= min_coverage - _ROUNDING
+        return flags
+
+    def flag_rows(self, condition: Filter) -> Flags:
+        """Return which rows a filter allows."""
+        flags = self.searcher.live_n.copy()
+        if condition.images:
+            is_selected = np.zeros_like(flags)
+            is_selected[self.select(condition.images)] = True
+            flags &= is_selected
+        if condition.own_paths or condition.own_contents:
+            flags[self.find_own_rows(condition)] = False
+        for word in (*condition.must, *condition.without):
+            rows = np.flatnonzero(flags)
+            flags[rows] = self._have_word(word, rows) == (word in condition.must)
+        return flags
+
+    def find_own_rows(self, condition: Filter) -> Rows:
+        """Return the rows of a query's own images, and of their copies."""
+        keys = (condition.own_paths, condition.own_contents)
+        rows = self.catalog.rows_of(*keys, self.state.generation)
+        return rows[rows < self.state.n_rows]
+
+    def select(self, images: ImageFilter) -> Rows:
+        """Return the rows that a filter selects; those of the last filters are remembered.
+
+        It takes long in a large gallery, so it has a connection of its own: others search on.
+        """
+        rows = self._selections.get(images)
+        if rows is None:
+            generation = self.state.generation
+            with (
+                closing(self.catalog.connect_again()) as catalog,
+                catalog.transaction(generation),
+            ):
+                rows = select_rows(catalog, images)
+            rows = rows[rows < self.state.n_rows]
+            while len(self._selections) >= _SELECTIONS_KEPT:
+                self._selections.pop(next(iter(self._selections)), None)  # the oldest
+            self._selections[images] = rows
+        return rows
+
+    def _coverages(self, words: WeightedWords) -> NDArray[np.float64]:
+        """Return the share of a query's IDF mass that each row matches; below 0 if removed."""
+        masses = self.statistics.idf_masses(words)
+        return self.searcher.sum_values(words.words, masses) / (float(masses.sum()) or 1.0)
+
+    def best_coverage(self, encoded: "EncodedQuery") -> Coverage:
+        rows, words = np.flatnonzero(self.flag_rows(encoded.filter)), encoded.covered_words
+        if encoded.uses_full_bags:
+            statistics = self.full_statistics
+            mass = float(statistics.idf_masses(words).sum()) or 1.0
+            formula = (words, statistics, self.meta.parameters)
+            compiled = self.searcher.has_index
+            scores = score_full_bags(self.full_bags, rows, *formula, compiled=compiled)
+            coverage_r = scores.shared_mass / mass
+        else:
+            coverage_r = self._coverages(words)[rows]
+        best = int(np.argmax(coverage_r))
+        (path,) = self.images(rows).paths(rows[[best]])
+        return Coverage(float(coverage_r[best]), path)
+
+    def count(self, condition: Filter) -> int:
+        return int(np.count_nonzero(self.flag_rows(condition)))
+
+    def page(self, images: ImageFilter, offset: int, limit: int) -> list[ImageRecord]:
+        """Return a part of the images that a filter selects, in the order they were added in."""
+        rows = np.flatnonzero(self.flag_rows(Filter(images)))[offset : offset + limit]
+        return list(self.images(rows).records(rows).values())
+
+    def count_folders(self, condition: Filter) -> Mapping[str, int]:
+        if not condition:
+            return self._folders
+        rows = np.flatnonzero(self.flag_rows(condition))
+        return count_in_folders(self.images(rows).paths(rows))
+
+    @cached_property
+    def _folders(self) -> Mapping[str, int]:
+        paths = self.catalog.all_paths(self.state.generation)
+        return count_in_folders(paths[row] for row in self.rows.tolist())
+
+    def find_examples(self, words: Sequence[int], n: int, at_least: int) -> WordImages:
+        """Return images by BM25 over the index; rare words are looked up in full bags too.
+
+        Of many full bags, evenly chosen ones are looked through.
+        """
+        ranked = {word: self._rank_in_index(word, n) for word in words}
+        few = [word for word, rows in ranked.items() if len(rows) < at_least]
+        sample = self.rows[:: -(-len(self.rows) // _SCANNED) or 1] if few else self.rows[:0]
+        for word, rows in self._scan(sample, few, n).items():
+            both = dict.fromkeys([*ranked[word].tolist(), *rows.tolist()])
+            ranked[word] = np.array(list(both), dtype=np.int64)
+        return WordImages(self.images(self.rows), ranked)
+
+    def _rank_in_index(self, word: int, n: int) -> Rows:
+        query = WeightedWords(np.array([word], np.int32), np.ones(1), np.ones(1))
+        rows, scores = self.searcher.search(query, n)
+        return rows[scores > 0]
+
+    def find_strongest(self, words: Sequence[int], n: int | None) -> WordImages:
+        """Return for each word the rows with the highest tf in full bags, ties to the lower row."""
+        return WordImages(self.images(self.rows), self._scan(self.rows, words, n))
+
+    def _scan(self, rows: Rows, words: Sequence[int], n: int | None) -> dict[int, Rows]:
+        """Return for each word the n of some rows with most of it."""
+        strongest = np.empty(0, dtype=_ENTRY)
+        needed_v = np.full(self.meta.n_words + 1, 256, dtype=np.uint16)  # level, to be among them
+        needed_v[list(words)] = 1
+        for start in range(0, len(rows) if words else 0, _CHUNK_ROWS):
+            chunk = rows[start : start + _CHUNK_ROWS]
+            stored = self.full_bags[chunk]
+            words_nk, levels_nk = stored["words"], stored["levels"]
+            is_strong_nk = levels_nk >= needed_v[np.minimum(words_nk, self.meta.n_words)]
+            at, slots = np.divmod(np.flatnonzero(is_strong_nk), is_strong_nk.shape[1])
+            new = np.empty(len(at), dtype=_ENTRY)
+            new["word"], new["level"] = words_nk[at, slots], levels_nk[at, slots]
+            new["row"] = chunk[at]
+            strongest = np.concatenate([strongest, new])
+            strongest = strongest[np.lexsort((-strongest["level"], strongest["word"]))]  # stable
+            if n is not None:
+                ranks = _rank_within(strongest["word"])
+                last = strongest[ranks == n - 1]
+                needed_v[last["word"]] = last["level"] + 1
+                strongest = strongest[ranks < n]
+        starts = np.searchsorted(strongest["word"], np.asarray(words, dtype=np.int32))
+        ends = np.searchsorted(strongest["word"], np.asarray(words, dtype=np.int32), "right")
+        bounds = zip(words, starts.tolist(), ends.tolist(), strict=True)
+        return {word: strongest["row"][start:end].copy() for word, start, end in bounds}
+
+    def _have_word(self, word: int, rows: Rows) -> Flags:
+        flags = np.zeros(len(rows), dtype=bool)
+        for start in range(0, len(rows), _CHUNK_ROWS):
+            chunk = rows[start : start + _CHUNK_ROWS]
+            first, end = int(chunk[0]), int(chunk[-1]) + 1
+            which = slice(first, end) if end - first == len(chunk) else chunk
+            has_word_ck = self.full_bags["words"][which] == word
+            if word == 0:  # empty slots are 0 too
+                has_word_ck &= self.full_bags["levels"][which] > 0
+            flags[start : start + len(chunk)] = has_word_ck.any(axis=1)
+        return flags
+
+
+class FolderImages(Candidates):
+    """Rows of a gallery's files."""
+
+    def __init__(
+        self, snapshot: Snapshot, rows: Rows, first_scores: NDArray[np.float64] | None = None
+    ) -> None:
+        self.rows, self.first_scores = rows, first_scores
+        self.bags, self.full_bags = snapshot.bags, snapshot.full_bags
+        self.n_words, self.is_compiled = snapshot.meta.n_words, snapshot.searcher.has_index
+        self._snapshot = snapshot
+
+    def cosines(self, query_e: NDArray[np.float32], rows: Rows) -> NDArray[np.float32]:
+        cosines_c = cosines(self._snapshot.dense_ne, query_e, rows, compiled=self.is_compiled)
+        return np.nan_to_num(cosines_c, copy=False, nan=-1.0)
+
+    def dense_vectors(self, rows: Rows) -> NDArray[np.float32]:
+        return np.asarray(self._snapshot.dense_ne[rows], np.float32)
+
+    def paths(self, rows: Rows) -> list[str]:
+        snapshot = self._snapshot
+        return snapshot.catalog.paths_of(rows.tolist(), snapshot.state.generation)
+
+    def keys(self, rows: Rows) -> list[int]:
+        keys: list[int] = rows.tolist()
+        return keys
+
+    def records(self, rows: Rows) -> dict[int, ImageRecord]:
+        snapshot = self._snapshot
+        records = snapshot.catalog.with_rows(rows.tolist(), snapshot.state.generation)
+        return {record.row: record for record in records}
 
 
 def view_rows(folder: Path, catalog: Catalog, state: State) -> tuple[RowArray, RowArray, RowArray]:
@@ -102,3 +341,10 @@ def _can_follow(previous: State, state: State) -> bool:
     is_later = previous.n_rows <= state.n_rows and previous.last_change <= state.last_change
     is_listed = previous.generation == state.generation and previous.last_change >= state.forgotten
     return is_later and is_listed
+
+
+def _rank_within(words: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return the position of each entry among those of the same word, which are neighbours."""
+    starts = np.flatnonzero(np.diff(words, prepend=-1))
+    sizes = np.diff(np.append(starts, len(words)))
+    return np.arange(len(words)) - np.repeat(starts, sizes)

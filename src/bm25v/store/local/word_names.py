@@ -35,8 +35,9 @@ class WordNames:
         self._read: dict[str, tuple[tuple[int, ...], Mapping[int, str]]] = {}
         self._merged: tuple[tuple[Mapping[int, str], ...], Mapping[int, str]] | None = None
 
-    def current(self) -> Mapping[int, str]:
-        """Return the names that people gave."""
+    @property
+    def own(self) -> Mapping[int, str]:
+        """The names that people gave."""
         return self._read_table(FILE_NAME)
 
     @property
@@ -44,7 +45,7 @@ class WordNames:
         return (self._folder / AUTOMATIC).is_file()
 
     def merge(self, vocabulary_names: Mapping[int, str]) -> Mapping[int, str]:
-        parts = (self._read_table(AUTOMATIC), vocabulary_names, self.current())
+        parts = (self._read_table(AUTOMATIC), vocabulary_names, self.own)
         merged = self._merged
         if merged is None or any(map(operator.is_not, merged[0], parts)):
             automatic, others, own = parts
@@ -69,7 +70,7 @@ class WordNames:
         with disk_errors(self._folder):
             try:
                 with FileLock(self._folder / LOCK_NAME).acquire(timeout=_LOCK_SECONDS):
-                    names = {**self.current(), **valid}
+                    names = {**self.own, **valid}
                     kept = {word: name for word, name in names.items() if name is not None}
                     self._write_table(FILE_NAME, kept)
             except Timeout:

@@ -4,24 +4,30 @@ All calls can be repeated without harm: points are written under ids that depend
 """
 
 import logging
+import os
+import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count
+from itertools import chain, count
 from typing import Any, NamedTuple
 
 import grpc
 from qdrant_client import QdrantClient, models
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
-from bm25v.errors import EngineError
-from bm25v.store.qdrant.address import Address, read_api_key
+from bm25v.errors import EngineError, InvalidOption
+from bm25v.store.qdrant import API_KEY, MEMORY, Address
 
 ATTEMPTS = 5
-SCROLL_POINTS = 1_000  # of one call
-
-_VALUES = 100_000  # that are counted at most
 FIRST_PAUSE = 0.2  # seconds before the second attempt, doubled each time
+
+_POINTS_TOGETHER = 2_000  # that one call returns by their ids
+_SCROLLED_TOGETHER = 1_000
+_QUERIES_TOGETHER = 500
+_VALUES = 100_000  # that are counted at most
 _SECONDS = 60  # until a call is given up
+_LOCAL = ("localhost", "127.0.0.1", "::1")
 _PASSING = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -40,8 +46,10 @@ class Scored(NamedTuple):
     scores: list[float]
 
 
-def connect(address: Address) -> QdrantClient:
+def connect(address: Address) -> Any:
     """Return a client that connects at the first call, by gRPC, to this server alone."""
+    if address.host == MEMORY:
+        return _memory
     return QdrantClient(
         host=address.host,
         grpc_port=address.port,
@@ -51,6 +59,58 @@ def connect(address: Address) -> QdrantClient:
         timeout=_SECONDS,
         check_compatibility=False,  # it would ask another port, and print
     )
+
+
+def read_api_key(address: Address) -> str | None:
+    """Return the key of the server; it is not sent unencrypted to another machine."""
+    key = os.environ.get(API_KEY) or None
+    if key is not None and not address.tls and address.host not in _LOCAL:
+        raise InvalidOption(f"{API_KEY} is set, and {address} is not encrypted: give qdrants://")
+    return key
+
+
+class _MemoryClient:
+    """The client's own engine, which stores of this process share: it answers one at a time."""
+
+    def __init__(self) -> None:
+        self._client: QdrantClient | None = None
+        self._lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(**values: Any) -> Any:
+            with self._lock:
+                if self._client is None:
+                    no_effect = "Payload indexes have no effect|Local mode performs exact"
+                    warnings.filterwarnings("ignore", no_effect)
+                    self._client = QdrantClient(MEMORY)
+                return getattr(self._client, name)(**values)
+
+        return call
+
+    def close(self) -> None:
+        """Keep the collections: others may use them."""
+
+
+_memory = _MemoryClient()
+
+
+def make_request(
+    limit: int, conditions: models.Filter | None, vector: Any = None, using: str | None = None
+) -> models.QueryRequest:
+    """Return a query of a batch: for the best points, or without a vector for the first by id."""
+    return models.QueryRequest.model_construct(
+        query=vector,
+        using=using,
+        limit=limit,
+        filter=conditions,
+        params=_EXACT,
+        with_payload=False,
+    )
+
+
+def with_ids(ids: Sequence[str]) -> models.Filter:
+    condition = models.HasIdCondition.model_construct(has_id=list(ids))  # they are many: unchecked
+    return models.Filter.model_construct(must=[condition])
 
 
 class Calls:
@@ -99,42 +159,49 @@ class Calls:
         self, ids: Sequence[str], fields: list[str] | bool, *, vectors: list[str] | bool = False
     ) -> list[Any]:
         """Return those of some points that exist, in any order, with some fields of the payload."""
-        if not ids:
-            return []
-        records: list[Any] = self._call(
-            self._client.retrieve, ids=list(ids), with_payload=fields, with_vectors=vectors
+        options = {"with_payload": fields, "with_vectors": vectors}
+        parts = (
+            self._call(self._client.retrieve, ids=list(ids[n : n + _POINTS_TOGETHER]), **options)
+            for n in range(0, len(ids), _POINTS_TOGETHER)
         )
-        return records
+        return list(chain.from_iterable(parts))
 
     def query(
         self, vector: Any, using: str, limit: int, conditions: models.Filter | None
     ) -> Scored:
         """Return the best points, exactly."""
-        points = self.query_records(vector, using, limit, conditions, False)
-        return Scored([point.id for point in points], [point.score for point in points])
+        points = self._query(query=vector, using=using, limit=limit, query_filter=conditions)
+        return _to_scored(points)
 
-    def query_records(
-        self,
-        vector: Any,
-        using: str,
-        limit: int,
-        conditions: models.Filter | None,
-        fields: list[str] | bool,
+    def query_batch(self, requests: Sequence[models.QueryRequest]) -> list[Scored]:
+        """Return the best points of each of several queries, exactly, by few calls."""
+        scored: list[Scored] = []
+        for start in range(0, len(requests), _QUERIES_TOGETHER):
+            part = list(requests[start : start + _QUERIES_TOGETHER])
+            responses = self._call(self._client.query_batch_points, requests=part)
+            scored += [_to_scored(response.points) for response in responses]
+        return scored
+
+    def compare(
+        self, vector: Any, using: str, ids: Sequence[str], fields: list[str] | bool
     ) -> list[Any]:
-        """Return the best points, exactly, with their scores and some fields of the payload."""
-        return self._query_points(
-            query=vector, using=using, limit=limit, query_filter=conditions, with_payload=fields
+        """Return those of some points that exist, with scores and some fields of the payload."""
+        options = {"query": vector, "using": using, "with_payload": fields}
+        parts = (ids[n : n + _POINTS_TOGETHER] for n in range(0, len(ids), _POINTS_TOGETHER))
+        points = (
+            self._query(limit=len(part), query_filter=with_ids(part), **options) for part in parts
         )
+        return list(chain.from_iterable(points))
 
     def page(self, conditions: models.Filter | None, offset: int, limit: int) -> list[str]:
         """Return the ids of a part of the points that meet some conditions, by id."""
-        points = self._query_points(
-            limit=limit, offset=offset, query_filter=conditions, with_payload=False
-        )
+        points = self._query(limit=limit, offset=offset, query_filter=conditions)
         return [str(point.id) for point in points]
 
-    def _query_points(self, **options: Any) -> list[Any]:
-        response = self._call(self._client.query_points, search_params=_EXACT, **options)
+    def _query(self, *, with_payload: list[str] | bool = False, **options: Any) -> list[Any]:
+        response = self._call(
+            self._client.query_points, search_params=_EXACT, with_payload=with_payload, **options
+        )
         points: list[Any] = response.points
         return points
 
@@ -157,7 +224,7 @@ class Calls:
             records, offset = self._call(
                 self._client.scroll,
                 scroll_filter=conditions,
-                limit=SCROLL_POINTS,
+                limit=_SCROLLED_TOGETHER,
                 offset=offset,
                 with_payload=fields,
                 with_vectors=False,
@@ -186,6 +253,10 @@ class Calls:
                     ) from error
                 _log.info("%s: %s; trying again", self.where, reason)
                 time.sleep(FIRST_PAUSE * 2 ** (attempt - 1))
+
+
+def _to_scored(points: Sequence[Any]) -> Scored:
+    return Scored([str(point.id) for point in points], [point.score for point in points])
 
 
 def _read_error(error: Exception) -> tuple[str | None, bool]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from qdrant_client import models
 
-from bm25v.search.filters import RowFilter
+from bm25v.store.base import Filter
 from bm25v.store.local.records import to_seconds
 from bm25v.store.local.selection import (
     ImageFilter,
@@ -23,21 +23,21 @@ from bm25v.store.qdrant.calls import Calls
 from bm25v.store.qdrant.points import FOLDERS, WORDS, point_id, read_path, to_text
 
 
-def select(image_filter: ImageFilter, calls: Calls) -> models.Filter | None:
+def select(images: ImageFilter, calls: Calls) -> models.Filter | None:
     """Return the conditions of a filter by folder, date and size; None if there are none."""
-    if not image_filter:
+    if not images:
         return None
     must: list[Any] = []
-    if image_filter.folders:
-        must.append(models.Filter(should=_in_folders(image_filter.folders, calls)))
-    for size, side in ((image_filter.min_size, "gte"), (image_filter.max_size, "lte")):
+    if images.folders:
+        must.append(models.Filter(should=_in_folders(images.folders, calls)))
+    for size, side in ((images.min_size, "gte"), (images.max_size, "lte")):
         if size is not None:
             must += [
                 _range(key, **{side: n}) for key, n in zip(("width", "height"), size, strict=True)
             ]
-    if image_filter.dates is not None:
-        taken = (to_seconds(image_filter.dates.start), to_seconds(image_filter.dates.end))
-        by_file = [bound // 10**9 for bound in time_bounds(image_filter.dates)]
+    if images.dates is not None:
+        taken = (to_seconds(images.dates.start), to_seconds(images.dates.end))
+        by_file = [bound // 10**9 for bound in time_bounds(images.dates)]
         has_no_date = models.IsEmptyCondition(is_empty=models.PayloadField(key="taken"))
         by_time: list[Any] = [has_no_date, _range("seconds", gte=by_file[0], lt=by_file[1])]
         by_camera = _range("taken", gte=taken[0], lt=taken[1])
@@ -45,22 +45,21 @@ def select(image_filter: ImageFilter, calls: Calls) -> models.Filter | None:
     return models.Filter(must=must)
 
 
-def to_conditions(row_filter: RowFilter) -> models.Filter | None:
-    """Return everything that a query rules out as conditions; None if that is nothing."""
-    if not row_filter:
-        return None
-    must: list[Any] = [_has(WORDS, [word]) for word in row_filter.must]
-    must_not: list[Any] = [_has(WORDS, [word]) for word in row_filter.without]
-    if row_filter.selected is not None:
-        must.append(row_filter.selected)
-    return models.Filter(must=must or None, must_not=[*must_not, *row_filter.own] or None)
+def allow(condition: Filter, selected: models.Filter | None) -> models.Filter | None:
+    """Return everything that a query rules out as conditions; None if that is nothing.
 
-
-def own_images(ids: Sequence[str], contents: Sequence[bytes]) -> tuple[Any, ...]:
-    conditions: list[Any] = [models.HasIdCondition(has_id=list(ids))] if ids else []
-    if contents:
-        conditions.append(_has("content", sorted(content.hex() for content in contents)))
-    return tuple(conditions)
+    `selected` are the conditions of its folders, dates and sizes.
+    """
+    must: list[Any] = [_has(WORDS, [word]) for word in condition.must]
+    must_not: list[Any] = [_has(WORDS, [word]) for word in condition.without]
+    if selected is not None:
+        must.append(selected)
+    if condition.own_paths:
+        must_not.append(models.HasIdCondition(has_id=list(map(point_id, condition.own_paths))))
+    if condition.own_contents:
+        contents = sorted(content.hex() for content in condition.own_contents)
+        must_not.append(_has("content", contents))
+    return models.Filter(must=must or None, must_not=must_not or None) if condition else None
 
 
 def at_or_below(paths: Sequence[str]) -> list[Any]:
@@ -68,14 +67,9 @@ def at_or_below(paths: Sequence[str]) -> list[Any]:
     return [_has(FOLDERS, list(map(to_text, paths))), models.HasIdCondition(has_id=ids)]
 
 
-def with_ids(ids: Sequence[str]) -> models.Filter:
-    condition = models.HasIdCondition.model_construct(has_id=list(ids))  # they are many: unchecked
-    return models.Filter.model_construct(must=[condition])
-
-
-def with_any_word(words: Sequence[int], conditions: models.Filter | None) -> models.Filter:
-    others = [] if conditions is None else [conditions]
-    return models.Filter(must=[_has(WORDS, list(words)), *others])
+def with_any_word(words: Sequence[int], others: models.Filter | None = None) -> models.Filter:
+    more = [] if others is None else [others]
+    return models.Filter(must=[_has(WORDS, list(words)), *more])
 
 
 def _in_folders(folders: Sequence[str], calls: Calls) -> list[Any]:

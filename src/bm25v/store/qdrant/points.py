@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,25 +51,6 @@ class FrozenStatistics(Statistics):
         return self.frozen_average
 
 
-class StoredBags(NamedTuple):
-    """Bags of some images, as rows that have the rows of a gallery's files as fields."""
-
-    rows: RowArray
-
-    @property
-    def bags(self) -> RowArray:
-        return self.rows["bag"]
-
-    @property
-    def full(self) -> RowArray:
-        return self.rows["full"]
-
-    def count_words(self, n_words: int) -> tuple[Statistics, Statistics]:
-        own = Statistics.count(self.bags["words"], self.bags["tf"], n_words)
-        tf_nk = LEVELS[self.full["levels"]]
-        return own, Statistics.count(self.full["words"], tf_nk, n_words)
-
-
 def point_id(key: str) -> str:
     """Return the id of an image's point: that of its path, so that writing twice changes nothing.
 
@@ -80,25 +61,33 @@ def point_id(key: str) -> str:
 
 
 def plan_rows(meta: Meta) -> np.dtype[np.void]:
+    """Return the layout of both bags of an image, which are rows of a gallery's files."""
     bag = bag_layout(meta.k_post, meta.n_words)
     full = full_bag_layout(meta.k_full, meta.n_words, meta.n_patches)
     unused = -(bag.itemsize + full.itemsize) % 3  # so that base64 has no padding
     return np.dtype([("bag", bag), ("full", full), ("unused", np.dtype((np.void, unused)))])
 
 
-def fill_rows(images: Sequence[ImageBags], layout: np.dtype[np.void]) -> StoredBags:
-    stored = StoredBags(np.zeros(len(images), dtype=layout))
+def fill_rows(images: Sequence[ImageBags], layout: np.dtype[np.void]) -> RowArray:
+    rows = np.zeros(len(images), dtype=layout)
     for i, image in enumerate(images):
-        write_bag(stored.bags[i], image.bag)
-        write_full_bag(stored.full[i], image.full_bag)
-    return stored
+        write_bag(rows["bag"][i], image.bag)
+        write_full_bag(rows["full"][i], image.full_bag)
+    return rows
+
+
+def count_words(rows: RowArray, n_words: int) -> tuple[Statistics, Statistics]:
+    """Return the statistics of the bags of the index, and of full bags."""
+    bags, full = rows["bag"], rows["full"]
+    own = Statistics.count(bags["words"], bags["tf"], n_words)
+    return own, Statistics.count(full["words"], LEVELS[full["levels"]], n_words)
 
 
 def make_points(
-    images: Sequence[ImageBags], stored: StoredBags, state: "CollectionState"
+    images: Sequence[ImageBags], rows: RowArray, state: "CollectionState"
 ) -> list[models.PointStruct]:
-    sparse = sparse_vectors(stored.bags, state, state.average_length)
-    words_nk, used_nk = stored.full["words"], stored.full["levels"] > 0
+    sparse = sparse_vectors(rows["bag"], state, state.average_length)
+    words_nk, used_nk = rows["full"]["words"], rows["full"]["levels"] > 0
     points = []
     for i, image in enumerate(images):
         dense_e = np.asarray(image.dense_e, dtype=np.float32)
@@ -109,7 +98,7 @@ def make_points(
             vectors[SPARSE] = sparse[i]
         payload = _describe_file(image.file) | {
             WORDS: words_nk[i][used_nk[i]].tolist(),
-            BAGS: b64encode_as_string(stored.rows[i]),
+            BAGS: b64encode_as_string(rows[i]),
         }
         payload["checksum"] = _checksum(payload, dense_e)
         point = models.PointStruct.model_construct(
@@ -161,13 +150,13 @@ def reading_points(where: str) -> Iterator[None]:
 
 def read_bags(
     payloads: Sequence[Mapping[str, Any]], layout: np.dtype[np.void], where: str
-) -> StoredBags:
+) -> RowArray:
     with reading_points(where):
         texts = "".join([payload[BAGS] for payload in payloads])
         rows = np.frombuffer(b64decode(texts, validate=True), dtype=layout)
     if len(rows) != len(payloads):
         raise EngineError(f"{where} has bags of another size: it was not loaded as a whole")
-    return StoredBags(rows)
+    return rows
 
 
 def read_path(payload: Mapping[str, Any]) -> str:

@@ -41,7 +41,7 @@ class CollectionState:
     rewriting_to: float | None = None  # the average length to which stored values are changed
     calibration: Calibration | None = None
     names: Mapping[int, str] = field(default_factory=dict)  # that people gave to words
-    other_names: Mapping[int, str] | None = None  # of other words; None: those of the vocabulary
+    other_names: Mapping[int, str] | None = None  # that indexing gave
     revision: int = 0  # changes with everything else
 
     @cached_property

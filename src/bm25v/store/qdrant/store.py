@@ -1,129 +1,165 @@
-"""A collection in Qdrant, opened for searching; its state is read again when it has changed."""
+"""A collection in Qdrant, opened; its state is read again when it has changed."""
 
-import math
-import os
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from itertools import islice
+from typing import TypeVar
 
-import numpy as np
-
-from bm25v.backbones.text import TextTower, has_text_tower, load_text_tower
-from bm25v.errors import EngineError
-from bm25v.search.contract import T, View
-from bm25v.store.local.file_state import check_path, has_changed
-from bm25v.store.local.records import ImageRecord, Meta
-from bm25v.store.local.store import GalleryInfo, load_vocabulary
-from bm25v.store.qdrant.address import Address
-from bm25v.store.qdrant.calls import Calls, connect
+from bm25v.errors import EngineError, ImageError, InvalidOption
+from bm25v.exchange.bags import ImageBags
+from bm25v.images import ImageInput
+from bm25v.progress import Progress
+from bm25v.store.base import GalleryInfo
+from bm25v.store.local.encoding import EncodedImage, encode_images
+from bm25v.store.local.indexing import Failure, IndexReport, check_named_images, check_workers
+from bm25v.store.local.records import Meta
+from bm25v.store.qdrant.calls import Calls
 from bm25v.store.qdrant.fetched import read_records
 from bm25v.store.qdrant.points import point_id
 from bm25v.store.qdrant.state import CollectionState, read_revision, read_state
 from bm25v.store.qdrant.view import QdrantView
-from bm25v.threads import locked_cached_property
+from bm25v.store.qdrant.writer import QdrantWriter
+from bm25v.threads import available_cpus, one_blas_thread
 from bm25v.vocabulary import Vocabulary
-from bm25v.vocabulary.phrases import PhraseIndex
+from bm25v.vocabulary.names import check_names
 
 _SEARCHES_BEFORE_NUMBA = 50  # importing numba takes as long as these save
+_NEW_IMAGES = 256  # that are encoded, then written together
+_NAMING_SECONDS = 5.0  # to wait for another writer
+
+T = TypeVar("T")
 
 
-class QdrantEngine:
-    """A collection in Qdrant to search; `client` is for tests and for servers in the process."""
+class QdrantStore:
+    """A collection, opened for reading; methods that write wait until no other process does."""
 
-    def __init__(self, address: Address, *, client: Any = None) -> None:
-        self.address = address
-        self.calls = Calls(client or connect(address), address.collection, str(address))
-        self._state = read_state(self.calls)
+    def __init__(self, calls: Calls) -> None:
+        self.calls = calls
+        self.names = QdrantNames(self)
+        self._state = read_state(calls)
         self._mutex = threading.Lock()
         self._n_searches = 0
 
-    def close(self) -> None:
-        self.calls.close()
-
     @property
     def location(self) -> str:
-        return str(self.address)
-
-    def refresh(self) -> CollectionState:
-        """Return what is known about the collection, read again if it has changed."""
-        if read_revision(self.calls) != self._state.revision:
-            state = read_state(self.calls)
-            if state.meta != self._state.meta:
-                raise EngineError(
-                    f"{self.address} was replaced by another collection: open it again"
-                )
-            self._state = state
-        return self._state
+        return self.calls.where
 
     @property
     def meta(self) -> Meta:
         return self._state.meta
 
-    @locked_cached_property
-    def vocabulary(self) -> Vocabulary:
-        return load_vocabulary(
-            self.meta,
-            self.address.vocabulary,
-            location=self.location,
-            remedy="?vocabulary=PATH in the address",
-        )
+    def close(self) -> None:
+        self.calls.close()
 
-    @property
-    def own_names(self) -> Mapping[int, str]:
-        return self._state.names
+    def _refresh(self) -> CollectionState:
+        """Return what is known about the collection, read again if it has changed."""
+        if read_revision(self.calls) != self._state.revision:
+            state = read_state(self.calls)
+            if state.meta != self._state.meta:
+                raise EngineError(
+                    f"{self.location} was replaced by another collection: open it again"
+                )
+            self._state = state
+        return self._state
 
-    @property
-    def word_names(self) -> Mapping[int, str]:
-        """The names that people gave; for other words those of the gallery or the vocabulary."""
-        others, own = self._state.other_names, self._state.names
-        return {**(self.vocabulary.word_names if others is None else others), **own}
+    def read(self, function: Callable[[QdrantView], T], *, searches: int = 1) -> T:
+        """Return a function's value for the newest state; many searches use compiled loops."""
+        with self._mutex:
+            self._n_searches += searches
+        is_compiled = self._n_searches > _SEARCHES_BEFORE_NUMBA
+        return function(QdrantView(self.calls, self._refresh(), is_compiled=is_compiled))
 
-    @locked_cached_property
-    def vocabulary_names(self) -> PhraseIndex:
-        return PhraseIndex((name, word) for word, name in self.vocabulary.word_names.items())
+    def add(
+        self,
+        images: list[str] | Iterator[tuple[str, ImageInput]],
+        vocabulary: Vocabulary,
+        *,
+        total: int,
+        exclude: tuple[str, ...] = (),
+        remove_missing: bool = False,
+        workers: int | None = None,
+        timeout: float = 0.0,
+        progress: Progress,
+    ) -> IndexReport:
+        """Add images from memory, or replace those that have their ids.
 
-    @locked_cached_property
-    def text_tower(self) -> TextTower | None:
-        if not has_text_tower(self.vocabulary.backbone_name):
-            return None
-        return load_text_tower(self.vocabulary.backbone_name)
+        They are encoded before the collection is marked as written to, so that others wait only
+        while points are written.
+        """
+        if isinstance(images, list):
+            raise InvalidOption(
+                "paths in place of images with ids: index files into a gallery, and load it with "
+                "`bm25v bags load --engine`"
+            )
+        if exclude or remove_missing:
+            raise InvalidOption(
+                "exclude and remove_missing are for files, not for images from memory"
+            )
+        start, report, n_done = time.perf_counter(), IndexReport(), 0
+        check_workers(workers)
+        named, n_threads = check_named_images(images), workers or available_cpus()
+        encoded = encode_images(named, vocabulary, lambda _: None, n_threads, progress)
+        with one_blas_thread(), closing(encoded):
+            while batch := list(islice(encoded, _NEW_IMAGES)):
+                readable = []
+                for path, outcome in batch:
+                    if isinstance(outcome, ImageError):
+                        report.failed.append(Failure(path, str(outcome)))
+                    else:
+                        readable.append(outcome)
+                self._write_changed(readable, report, timeout)
+                n_done += len(batch)
+                progress("indexing", n_done, max(n_done, total))
+        report.seconds = time.perf_counter() - start
+        return report
 
-    def find_record(self, path: str) -> ImageRecord | None:
-        given = check_path(path)
-        keys = [point_id(given), point_id(os.path.abspath(given))]
-        return next(iter(read_records(self.calls, keys).values()), None)
+    def _write_changed(
+        self, images: Sequence[EncodedImage], report: IndexReport, timeout: float
+    ) -> None:
+        known = read_records(self.calls, [point_id(image.file.path) for image in images])
+        contents = {record.path: record.content for record in known.values()}
+        changed = [
+            ImageBags(file, encoding.bag, encoding.full_bag, encoding.dense_e.astype("float16"))
+            for file, encoding in images
+            if encoding is not None and contents.get(file.path) != file.content
+        ]
+        report.unchanged += len(images) - len(changed)
+        if changed:
+            with QdrantWriter(self.calls, timeout=timeout) as writer:
+                added, updated, _ = writer.add(changed)
+            report.added += added
+            report.updated += updated
 
-    def has_changed(self, path: str) -> bool:
-        return has_changed(path, self.find_record(path))
+    def remove(self, paths: Iterable[str], *, recursive: bool, timeout: float) -> int:
+        with QdrantWriter(self.calls, timeout=timeout) as writer:
+            return writer.remove(list(paths), recursive=recursive)
 
     def info(self) -> GalleryInfo:
         """Return facts about the collection; how many bytes it has is known to Qdrant alone."""
-        state = self.refresh()
-        meta = state.meta
-        return GalleryInfo(
-            path=self.location,
-            n_images=state.statistics.n,
-            removed_rows=0,
-            vocabulary=meta.vocabulary,
-            vocabulary_fingerprint=meta.vocabulary_fingerprint,
-            backbone=meta.backbone,
-            words=meta.n_words,
-            words_in_use=int(np.count_nonzero(state.full_statistics.df_v)),
-            average_length=state.statistics.average_length,
-            k1=meta.k1,
-            b=meta.b,
-            bag_bytes_per_image=math.nan,
-            full_bag_bytes_per_image=math.nan,
-            dense_bytes_per_image=math.nan,
-            catalog_bytes_per_image=math.nan,
-        )
+        live = self._refresh().statistics
+        info = self.read(lambda view: GalleryInfo.of(self.location, view))
+        return replace(info, average_length=live.average_length)
 
-    def prepare_for(self, n_searches: int) -> None:
-        """Use compiled loops from now on if this many searches justify it."""
-        self._n_searches += n_searches
 
-    def read(self, function: Callable[[View], T]) -> T:
-        with self._mutex:
-            self._n_searches += 1
-        is_compiled = self._n_searches > _SEARCHES_BEFORE_NUMBA
-        return function(QdrantView(self, self.calls, self.refresh(), is_compiled=is_compiled))
+class QdrantNames:
+    """The names of words, which the state of a collection has."""
+
+    def __init__(self, store: QdrantStore) -> None:
+        self._store = store
+
+    @property
+    def own(self) -> Mapping[int, str]:
+        return self._store._state.names
+
+    def merge(self, vocabulary: Mapping[int, str]) -> Mapping[int, str]:
+        return {**(self._store._state.other_names or {}), **vocabulary, **self.own}
+
+    def update(self, changes: Mapping[int, str | None]) -> None:
+        valid = check_names(changes, self._store.meta.n_words)
+        with QdrantWriter(self._store.calls, timeout=_NAMING_SECONDS) as writer:
+            names = {**writer.state.names, **valid}
+            writer.describe(names={word: name for word, name in names.items() if name is not None})
+        self._store._refresh()

@@ -9,7 +9,7 @@ import random
 import socket
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,15 +21,16 @@ from bm25v.errors import EngineError, GalleryLocked, InvalidOption
 from bm25v.exchange.bags import ImageBags
 from bm25v.index.bm25 import Statistics
 from bm25v.progress import Progress, no_progress
-from bm25v.store.qdrant.calls import Calls
-from bm25v.store.qdrant.conditions import at_or_below, with_ids
+from bm25v.store.local.rows import RowArray
+from bm25v.store.qdrant.calls import Calls, with_ids
+from bm25v.store.qdrant.conditions import at_or_below
 from bm25v.store.qdrant.points import (
     BAGS,
     DENSE,
     FOLDERS,
     SPARSE,
     WORDS,
-    StoredBags,
+    count_words,
     fill_rows,
     make_points,
     point_id,
@@ -45,7 +46,6 @@ from bm25v.store.qdrant.state import (
     read_state,
     write_state,
 )
-from bm25v.vocabulary.names import check_names
 
 _KEYWORDS = ("content", FOLDERS)  # fields of the payload that have an index
 _INTEGERS = ("width", "height", "taken", "seconds")
@@ -58,9 +58,6 @@ class Added(NamedTuple):
     added: int = 0
     updated: int = 0
     unchanged: int = 0
-
-    def plus(self, other: "Added") -> "Added":
-        return Added(*(own + more for own, more in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -142,8 +139,8 @@ class QdrantWriter:
     def add(self, images: Sequence[ImageBags]) -> Added:
         """Add images, or replace those at the same paths; what is there already is not written."""
         images = list({image.file.path: image for image in images}.values())
-        stored = fill_rows(images, self._layout)
-        points = make_points(images, stored, self.state)
+        rows = fill_rows(images, self._layout)
+        points = make_points(images, rows, self.state)
         records = self._calls.retrieve([str(point.id) for point in points], ["checksum", BAGS])
         known = {record.id: record.payload for record in records}
         changed = [
@@ -155,20 +152,18 @@ class QdrantWriter:
         self._is_certain = False
         if changed:
             self._calls.upsert([points[i] for i in changed])
-        self._count(StoredBags(stored.rows[changed]), replaced)
+        self._count(rows[changed], replaced)
         self._is_certain = True
         n_replaced = len(replaced)
         return Added(len(changed) - n_replaced, n_replaced, len(images) - len(changed))
 
     def remove(self, paths: Sequence[str], *, recursive: bool = True) -> int:
         """Remove images by path or id, or all images in a folder; return how many there were."""
-        # A path or id that the collection does not have is a path from the current folder.
-        names = [
-            path if self._calls.retrieve([point_id(path)], False) else os.path.abspath(path)
-            for path in paths
-        ]
-        if not names:
+        if not paths:
             raise InvalidOption("no images to remove: give paths or ids")
+        # A path or id that the collection does not have is a path from the current folder.
+        known = {point.id for point in self._calls.retrieve(list(map(point_id, paths)), False)}
+        names = [path if point_id(path) in known else os.path.abspath(path) for path in paths]
         named = with_ids([point_id(name) for name in names])
         if recursive:
             named = models.Filter(should=at_or_below(names))
@@ -182,22 +177,18 @@ class QdrantWriter:
             n_removed += len(records)
         return n_removed
 
-    def name_words(self, names: Mapping[int, str | None]) -> None:
-        """Name words, or clear their names with None; if one change is wrong, none is made."""
-        changed = {**self.state.names, **check_names(names, self.state.meta.n_words)}
-        self.describe(names={word: name for word, name in changed.items() if name is not None})
-
     def describe(self, **facts: Any) -> None:
         self.state = replace(self.state, **facts)
 
-    def _count(self, new: StoredBags | None, old: Sequence[dict[str, Any]]) -> None:
+    def _count(self, new: RowArray | None, old: Sequence[dict[str, Any]]) -> None:
         n_words = self.state.meta.n_words
         own, full = self.state.statistics, self.state.full_statistics
         if new is not None:
-            more = new.count_words(n_words)
+            more = count_words(new, n_words)
             own, full = own + more[0], full + more[1]
         if old:
-            less = read_bags(old, self._layout, self._calls.where).count_words(n_words)
+            removed = read_bags(old, self._layout, self._calls.where)
+            less = count_words(removed, n_words)
             own, full = own - less[0], full - less[1]
         self.state = replace(self.state, statistics=own, full_statistics=full)
 
@@ -211,7 +202,7 @@ def reconcile(calls: Calls, progress: Progress = no_progress) -> Reconciled:
     own = full = Statistics.empty(n_words)
     for records in calls.scroll(None, [BAGS]):
         stored = read_bags([record.payload for record in records], layout, calls.where)
-        more = stored.count_words(n_words)
+        more = count_words(stored, n_words)
         own, full = own + more[0], full + more[1]
         progress("counting", own.n, max(own.n, state.statistics.n))
     n_before, was_marked = state.statistics.n, state.writer is not None
@@ -233,7 +224,7 @@ def rewrite_values(
     n_done = 0
     for records in calls.scroll(None, [BAGS]):
         stored = read_bags([record.payload for record in records], state.layout, calls.where)
-        vectors = sparse_vectors(stored.bags, state, average)
+        vectors = sparse_vectors(stored["bag"], state, average)
         calls.replace_vectors(
             [
                 models.PointVectors(id=record.id, vector={SPARSE: vector})

@@ -1,7 +1,7 @@
 """The compiled loops of the second stage.
 
 Dense vectors are read straight from the bits of float16, and added in the order that
-`ranking._sum_rows` describes: loops that add stretches of arrays to each other are vectorised
+`second_stage._sum_rows` describes: loops that add stretches of arrays to each other are vectorised
 without a change of that order. The words of full bags are added one after the other.
 """
 
@@ -16,9 +16,9 @@ _EXPONENT = np.float32(2.0**112)
 _MOVED_BITS = np.int32(-0x70002000)  # 0x8FFFE000: sign, exponent and mantissa after the move
 _NOT_FINITE = np.int16(0x7C00)  # the exponent of infinity and NaN
 _LARGEST = np.float32(2.0**32)  # their squares would be larger
-_SHORTEST = np.float32(1e-12)  # as in `ranking`
+_SHORTEST = np.float32(1e-12)  # as in `second_stage`
 _TOGETHER = 16  # rows that are read ahead
-_TAIL = 16  # as in `ranking`; passed as an argument, it would make the kernel slower
+_TAIL = 16  # as in `second_stage`; passed as an argument, it would make the kernel slower
 
 
 @jit

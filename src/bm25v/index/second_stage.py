@@ -1,12 +1,11 @@
-"""Candidates in, the scores of the second stage out: cosines, and BM25 over full bags.
+"""The scores of the second stage: cosines, and BM25 over full bags.
 
-Dense vectors are float16 and cosines float32; BM25 is in float64, as in `bm25v.index`. There are
-two implementations of each, in numpy and compiled (`ranking_kernels`, for which numba must be
-imported). Both add in the same order, so that they return the same bits, whatever the machine and
-wherever a row is stored.
+Dense vectors are float16 and cosines float32; BM25 is in float64. There are two implementations of
+each, in numpy and compiled (`second_stage_kernels`, for which numba must be imported). Both add in
+the same order, so that they return the same bits, whatever the machine and wherever a row is.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 from bm25v.dense import normalise
 from bm25v.index.bm25 import Bm25Parameters, Statistics, WeightedWords, saturation
 from bm25v.index.searcher import QueryTerms
-from bm25v.store.local.full_bags import FullBags
 from bm25v.vocabulary.bag import LEVELS, SCALE, dequantise
 
 _CHUNK_ROWS = 128  # converted to float32 at once: they fit into the cache
@@ -44,9 +42,9 @@ def cosines(
     query_e = normalise(query_e)
     dense_ne = dense_ne[:, : len(query_e)]
     if compiled:
-        from bm25v.search import ranking_kernels
+        from bm25v.index import second_stage_kernels
 
-        cosines_c: NDArray[np.float32] = ranking_kernels.cosines(
+        cosines_c: NDArray[np.float32] = second_stage_kernels.cosines(
             dense_ne.view(np.int16), query_e, rows
         )
         return cosines_c
@@ -62,7 +60,7 @@ def cosines(
 
 
 def _sum_rows(values_ne: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the sum of each row, added in the order of `ranking_kernels.cosines`; overwrites them.
+    """Return the sum of each row, added in the order of the compiled `cosines`; overwrites them.
 
     The four quarters of a row are added to each other, then halves until `_TAIL` sums are left,
     then those from left to right. numpy's own sums have an order that depends on the machine.
@@ -93,20 +91,21 @@ class BagScores(NamedTuple):
 
 
 def score_full_bags(
-    full_bags: FullBags,
-    query: WeightedWords,
+    full_bags: NDArray[Any],
     rows: NDArray[np.int64],
+    query: WeightedWords,
+    statistics: Statistics,
     parameters: Bm25Parameters,
     *,
     compiled: bool = False,
 ) -> BagScores:
     """Return the score of each of the given rows, that of `bm25.reference_scores` or 0.
 
-    `compiled` chooses the implementation, as in `cosines`.
+    `full_bags` has the fields words and levels. `compiled` chooses the implementation, as in
+    `cosines`.
     """
-    statistics = full_bags.statistics
     terms = QueryTerms.prepare(query, statistics)
-    words_nk, levels_nk = full_bags.rows["words"], full_bags.rows["levels"]
+    words_nk, levels_nk = full_bags["words"], full_bags["levels"]
     if compiled:
         formula = (terms, statistics, parameters)
         return _score_compiled(words_nk, levels_nk, rows, LEVELS, *formula)
@@ -155,11 +154,11 @@ def _score_compiled(
     statistics: Statistics,
     parameters: Bm25Parameters,
 ) -> BagScores:
-    from bm25v.search import ranking_kernels
+    from bm25v.index import second_stage_kernels
 
     formula = (parameters.k1, parameters.b, statistics.average_or_one, SCALE)
     is_term_v = np.zeros(statistics.n_words + 1, dtype=np.uint8)
     is_term_v[terms.words] = 1
     tables = (stored_tf, formula, is_term_v, *terms[1:])
-    scores = ranking_kernels.score_bags(words_nk, levels_nk, rows, *tables)
+    scores = second_stage_kernels.score_bags(words_nk, levels_nk, rows, *tables)
     return BagScores(*scores[:2])

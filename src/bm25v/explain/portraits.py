@@ -6,23 +6,32 @@ To find where a word is in an image, the image's file is encoded again.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.dense import normalise
 from bm25v.errors import ImageError, InvalidOption
-from bm25v.explain.word_examples import DistinctImages
-from bm25v.explain.word_statistics import ImageWithWord, WordInGallery, WordStatistics, WordUse
+from bm25v.explain.words import (
+    DistinctImages,
+    ImageWithWord,
+    WordInGallery,
+    WordUse,
+    describe_words,
+)
 from bm25v.progress import Progress, no_progress
 from bm25v.sae.model import Codes
+from bm25v.store.base import View
 from bm25v.store.local.encoding import EncodedImage, NamedImage, encode_images
-from bm25v.store.local.snapshot import Snapshot
-from bm25v.store.local.store import GalleryStore
+from bm25v.store.local.file_state import has_changed
 from bm25v.threads import available_cpus
-from bm25v.vocabulary import Vocabulary, names
+from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary import bag as bags
+from bm25v.vocabulary.names import check_word
+
+if TYPE_CHECKING:
+    from bm25v.gallery import Gallery
 
 TOP = 12  # images with most of a word
 MAX_BINS = 12  # of term frequencies
@@ -67,7 +76,7 @@ class WordPortrait:
     """Everything that a word's page shows."""
 
     uses: WordUse
-    gallery: str  # its folder
+    gallery: str  # its folder or address
     top: tuple[WordInImage, ...]  # the images with most of it
     middle: tuple[WordInImage, ...]  # those around the median
     random: tuple[WordInImage, ...]
@@ -85,6 +94,10 @@ class WordPortrait:
         facts, uses = self.uses.facts, self.uses
         groups = {"top": self.top, "middle": self.middle, "random": self.random}
         together = {companion.word: companion.together for companion in uses.companions}
+
+        def identify(related: RelatedWord) -> dict[str, Any]:
+            return {name: getattr(related.facts, name) for name in ("word", "name", "df")}
+
         return {
             "word": facts.word,
             "name": facts.name,
@@ -97,10 +110,10 @@ class WordPortrait:
                 for kind, images in groups.items()
             },
             "companions": [
-                {**_identify(word), "together": together[word.facts.word], "lift": word.value}
+                {**identify(word), "together": together[word.facts.word], "lift": word.value}
                 for word in self.companions
             ],
-            "neighbours": [{**_identify(word), "cosine": word.value} for word in self.neighbours],
+            "neighbours": [{**identify(word), "cosine": word.value} for word in self.neighbours],
             "mean_grid": self.mean_grid.tolist(),
             "purity": uses.purity,
             "folders": [folder._asdict() for folder in uses.folders],
@@ -108,61 +121,85 @@ class WordPortrait:
 
 
 def make_portraits(
-    store: GalleryStore,
+    gallery: "Gallery",
     words: Sequence[int],
     *,
     progress: Progress = no_progress,
 ) -> Iterator[WordPortrait]:
     """Yield the portrait of each word; raise an error first for a word that no image has."""
-    finder = _WordFinder(store, words, best=1)
+    in_use = _find_words_in_use(gallery, words)
+    finder = _WordFinder(gallery)
     for done, word in enumerate(words):
         progress("encoding images", done, len(words))
-        yield _make_portrait(store, finder, word)
+        yield _make_portrait(gallery, finder, word, in_use)
     progress("encoding images", len(words), len(words))
 
 
 def find_strongest(
-    store: GalleryStore, words: Sequence[int], best: int
+    gallery: "Gallery", words: Sequence[int], best: int
 ) -> Iterator[tuple[int, list[WordInImage]]]:
-    finder = _WordFinder(store, words, best=best)
+    """Yield for each word the images with most of it, and where it is in them."""
+    _find_words_in_use(gallery, words)
+    finder = _WordFinder(gallery)
+    for facts in _describe_words(gallery, words, best):
+        finder.encode(use.path for use in facts.best)
+        yield facts.word, [finder.find(use, facts.word) for use in facts.best]
+
+
+def _find_words_in_use(gallery: "Gallery", words: Sequence[int]) -> list[int]:
+    """Return all words that images have; raise an error if one of those given is not among them."""
+    df_v = gallery.store.read(lambda view: view.full_statistics.df_v)
     for word in words:
-        uses = finder.facts[word].best
-        finder.encode(use.path for use in uses)
-        yield word, [finder.find(use, word) for use in uses]
+        if not df_v[check_word(word, len(df_v))]:
+            raise InvalidOption(
+                f"word {word} is in no image of {gallery.location}: "
+                "`bm25v words list` lists the words in use"
+            )
+    in_use: list[int] = np.flatnonzero(df_v).tolist()
+    return in_use
 
 
-def _make_portrait(store: GalleryStore, finder: "_WordFinder", word: int) -> WordPortrait:
-    uses = finder.statistics.word(word)
-    chosen = _choose_images(_leave_out_copies(store, uses.images), seed=word)
-    top, middle, random, averaged = chosen
-    companions = [
-        (finder.facts[companion.word], companion.lift)
-        for companion in uses.companions
-        if companion.lift >= _MIN_LIFT
-    ]
-    nearest = nearest_words(store.vocabulary, word, among=finder.facts)
-    neighbours = [(finder.facts[other], cosine) for other, cosine in nearest]
-    related = [facts.best[0] for facts, _ in (*companions, *neighbours)]
-    finder.encode(use.path for use in chain(*chosen, related))
+def _describe_words(gallery: "Gallery", words: Sequence[int], best: int) -> list[WordInGallery]:
+    names = gallery.word_names
+    return gallery.store.read(lambda view: describe_words(view, names, words, best))
+
+
+def _make_portrait(
+    gallery: "Gallery", finder: "_WordFinder", word: int, in_use: Sequence[int]
+) -> WordPortrait:
+    uses, vocabulary = gallery.word(word), gallery.vocabulary
+    distinct = gallery.store.read(lambda view: _leave_out_copies(view, uses.images))
+    top, middle, random, averaged = chosen = _choose_images(distinct, seed=word)
+    companions = [(c.word, c.lift) for c in uses.companions if c.lift >= _MIN_LIFT]
+    neighbours = nearest_words(vocabulary, word, among=in_use)
+    related = {other for other, _ in (*companions, *neighbours)}
+    described = _describe_words(gallery, sorted(related), best=1)
+    facts = {other.word: other for other in described if other.best}
+    strongest = [other.best[0] for other in facts.values()]
+    finder.encode(use.path for use in chain(*chosen, strongest))
     grids = [grid for use in averaged if (grid := finder.find(use, word).grid) is not None]
-    mean_grid = np.zeros(store.vocabulary.backbone.grid, dtype=np.float32)
+    mean_grid = np.zeros(vocabulary.backbone.grid, dtype=np.float32)
     if grids:
         mean_grid = np.mean([grid / grid.sum() for grid in grids], axis=0, dtype=np.float32)
 
     def find(uses: Sequence[ImageWithWord]) -> tuple[WordInImage, ...]:
         return tuple(finder.find(use, word) for use in uses)
 
-    def relate(facts: WordInGallery, value: float) -> RelatedWord:
-        return RelatedWord(facts, value, finder.find(facts.best[0], facts.word))
+    def relate(others: Sequence[tuple[int, float]]) -> tuple[RelatedWord, ...]:
+        return tuple(
+            RelatedWord(facts[other], value, finder.find(facts[other].best[0], other))
+            for other, value in others
+            if other in facts
+        )
 
     return WordPortrait(
         uses,
-        str(store.path),
+        gallery.location,
         find(top),
         find(middle),
         find(random),
-        tuple(relate(*companion) for companion in companions),
-        tuple(relate(*neighbour) for neighbour in neighbours),
+        relate(companions),
+        relate(neighbours),
         mean_grid,
         len(grids),
     )
@@ -171,65 +208,54 @@ def _make_portrait(store: GalleryStore, finder: "_WordFinder", word: int) -> Wor
 class _WordFinder:
     """Finds words in a gallery's images; a file that several portraits show is encoded once."""
 
-    def __init__(self, store: GalleryStore, words: Sequence[int], *, best: int) -> None:
-        self._store = store
+    def __init__(self, gallery: "Gallery") -> None:
+        self._gallery = gallery
         self._codes: dict[str, Codes | str] = {}  # of each path, or why there are none
-        self.statistics = WordStatistics(store)
-        self.facts = {facts.word: facts for facts in self.statistics.all_words(best=best)}
-        for word in words:
-            if names.check_word(word, store.vocabulary.n_words) not in self.facts:
-                raise InvalidOption(
-                    f"word {word} is in no image of {store.path}: "
-                    "`bm25v words list` lists the words in use"
-                )
 
     def encode(self, paths: Iterable[str]) -> None:
         """Encode files, in parallel, for the calls of `find` that follow."""
-        paths = set(paths)
         if len(self._codes) > _MAX_CACHED:
             self._codes.clear()
-        new = map(NamedImage, sorted(paths - self._codes.keys()))
+        new = sorted(set(paths) - self._codes.keys())
+        records = self._gallery.store.read(lambda view: view.find(new))
+        vocabulary, workers = self._gallery.vocabulary, available_cpus()
         for path, outcome in encode_images(
-            new, self._store.vocabulary, lambda content: None, available_cpus()
+            map(NamedImage, new), vocabulary, lambda content: None, workers
         ):
             if not isinstance(outcome, EncodedImage) or outcome.encoding is None:
                 self._codes[path] = str(outcome)
                 continue
             try:
-                has_changed = self._store.has_changed(path)
+                is_changed = has_changed(path, records.get(path))
             except ImageError as error:
                 self._codes[path] = str(error)
                 continue
             changed = "has changed since it was indexed: index it again"
-            self._codes[path] = changed if has_changed else outcome.encoding.codes
+            self._codes[path] = changed if is_changed else outcome.encoding.codes
 
     def find(self, use: ImageWithWord, word: int) -> WordInImage:
         """Return where a word is in an image whose file was encoded."""
         codes = self._codes[use.path]
         if isinstance(codes, str):
             return WordInImage(*use, None, codes)
-        grid = bags.word_activations(codes, word).reshape(self._store.vocabulary.backbone.grid)
+        grid = bags.word_activations(codes, word).reshape(self._gallery.vocabulary.backbone.grid)
         if not grid.any():  # rounding, or another processor than the one that indexed it
             return WordInImage(*use, None, "the word is too weak in it to be located")
         return WordInImage(*use, grid)
 
 
-def _leave_out_copies(store: GalleryStore, uses: Sequence[ImageWithWord]) -> list[ImageWithWord]:
+def _leave_out_copies(view: View, uses: Sequence[ImageWithWord]) -> list[ImageWithWord]:
     """Return the images without copies of those before them, as far as a portrait looks at them.
 
     Further down the list there are too many to be compared.
     """
-
-    def choose(snapshot: Snapshot) -> list[ImageWithWord]:
-        distinct = DistinctImages()
-        return [
-            use
-            for n, use in enumerate(uses)
-            if n >= _COMPARED
-            or distinct.accept(snapshot.dense_ne[store.find_image(use.path, snapshot).row])
-        ]
-
-    return store.read(choose)
+    records = view.find([use.path for use in uses[:_COMPARED]])
+    compared = [use for use in uses[:_COMPARED] if use.path in records]
+    images = view.fetch([records[use.path] for use in compared])
+    vectors = images.dense_vectors(images.rows)
+    distinct = DistinctImages()
+    kept = [use for use, dense_e in zip(compared, vectors, strict=True) if distinct.accept(dense_e)]
+    return [*kept, *uses[_COMPARED:]]
 
 
 def _choose_images(uses: Sequence[ImageWithWord], seed: int) -> tuple[Sequence[ImageWithWord], ...]:
@@ -267,8 +293,3 @@ def tf_bins(frequencies: Sequence[float]) -> list[TfBin]:
         TfBin(round(n * width, 9), round((n + 1) * width, 9), count)
         for n, count in enumerate(counts)
     ]
-
-
-def _identify(related: RelatedWord) -> dict[str, Any]:
-    facts = related.facts
-    return {"word": facts.word, "name": facts.name, "df": facts.df}

@@ -1,0 +1,203 @@
+"""Orders candidates: the one function where scores are made, as sums of weighted parts.
+
+By words alone, an image is a hit if its score is above 0.
+"""
+
+import time
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bm25v.index.bm25 import Bm25Parameters, Statistics, WeightedWords
+from bm25v.index.searcher import top_positions
+from bm25v.index.second_stage import score_full_bags
+from bm25v.search.combine import combine_bags
+from bm25v.search.concepts import sum_log_probabilities
+from bm25v.search.encode import EncodedQuery, text_bag
+from bm25v.search.text import find_shared_words
+from bm25v.store.base import Candidates, Rows, View
+
+NEAREST = 10  # images whose words describe a text
+RANKED = 1_000  # images that are ordered at least, to find the rank of one
+
+_ROUNDING = 1e-9  # of a sum of shares
+
+
+class RankedImages(NamedTuple):
+    """Rows of images, best first."""
+
+    images: Candidates
+    rows: Rows
+    scores: NDArray[np.floating]
+    cosines: NDArray[np.float32] | None  # None if they did not order the rows
+    first_ranks: list[int | None]  # by the first stage
+    n_candidates: int | None  # None if all images were ordered, without a first stage
+    ms: float
+
+
+class Ranking(NamedTuple):
+    """The rank of an image in a search, and what it is compared with."""
+
+    rank: int
+    n_ordered: int  # images that the search ordered
+    score_above: float | None  # of the hit before it
+    score_below: float | None  # of the hit after it
+    rank_by_similarity: int | None  # what its rank would be by the cosine alone
+    rank_by_words: int | None  # by words alone; both are None if the score is not the sum of both
+
+
+def rank(
+    encoded: EncodedQuery,
+    images: Candidates,
+    view: View,
+    *,
+    factor: float | None = None,
+    n: int | None = None,
+) -> RankedImages:
+    """Return the best of some candidates: those of the query's page, or the n best.
+
+    score = cosine · similarity + factor · BM25 + terms · ln(probability of a text's terms).
+    `factor` is that of BM25, if it is known.
+    """
+    start = time.perf_counter()
+    scoring, rows = encoded.scoring, images.rows
+    kept = np.arange(len(rows))
+    scores: NDArray[np.floating] = np.zeros(len(rows))
+    cosines = None
+    if images.first_scores is not None and scoring.by_words_alone and scoring.bags == "index":
+        scores = images.first_scores
+    if scoring.cosine:
+        scores = cosines = compare(images, encoded, rows)
+    if scoring.bags == "full" and encoded.ranks_by_words:
+        statistics, parameters = view.full_statistics, view.meta.parameters
+        if factor is None:
+            factor = words_factor(encoded, statistics, parameters)
+        bm25, kept = _score_by_words(encoded, images, statistics, parameters)
+        scores = scores + factor * bm25
+    if encoded.terms:
+        scores = scores + scoring.terms * sum_log_probabilities(encoded.terms, images, rows)
+    first, end = (0, n) if n is not None else (encoded.offset, encoded.offset + encoded.k)
+    best = kept[top_positions(rows[kept], scores[kept], end)[first:]]
+    has_stages = images.first_scores is not None
+    return RankedImages(
+        images,
+        rows[best],
+        scores[best],
+        None if cosines is None else cosines[best],
+        (best + 1).tolist() if has_stages else [None] * len(best),
+        len(rows) if has_stages else None,
+        (time.perf_counter() - start) * 1e3,
+    )
+
+
+def words_factor(
+    encoded: EncodedQuery,
+    statistics: Statistics,
+    parameters: Bm25Parameters,
+    *,
+    weight: float | None = None,
+) -> float:
+    """Return the factor of BM25 in the scores of a query; `weight` is that of its mode.
+
+    Beside another part, BM25 counts as a share of the highest score that the query can reach.
+    """
+    scoring, words = encoded.scoring, encoded.words
+    if not encoded.ranks_by_words:
+        return 0.0
+    if scoring.by_words_alone:
+        return scoring.words
+    if scoring.cosine:
+        highest = sum(statistics.idf_masses(encoded.positive_words).tolist())
+    else:
+        highest = float((np.abs(words.weights) * statistics.idf(words.words)).sum())
+    weight = scoring.words if weight is None else weight
+    return weight / (parameters.largest_saturation * highest or 1.0)
+
+
+def compare(images: Candidates, encoded: EncodedQuery, rows: Rows) -> NDArray[np.float32]:
+    """Return the cosines of some rows; NaN if the query has no dense vector."""
+    if encoded.dense_e is None:
+        return np.full(len(rows), np.nan, dtype=np.float32)
+    return images.cosines(encoded.dense_e, rows)
+
+
+def covers_enough(coverage: NDArray[np.float64], min_coverage: float) -> NDArray[np.bool_]:
+    """Return which coverages reach a minimum, whatever rounding did to their sums."""
+    return coverage >= min_coverage - _ROUNDING
+
+
+def _score_by_words(
+    encoded: EncodedQuery, images: Candidates, statistics: Statistics, parameters: Bm25Parameters
+) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    """Return the BM25 scores of full bags, and the positions of those that may be hits."""
+    bags = (images.full_bags, images.rows)
+    formula = (statistics, parameters)
+    scored = score_full_bags(*bags, encoded.words, *formula, compiled=images.is_compiled)
+    is_hit = scored.bm25 > 0 if encoded.scoring.by_words_alone else np.ones(len(images.rows), bool)
+    if encoded.min_coverage > 0:
+        words = encoded.covered_words
+        mass = float(statistics.idf_masses(words).sum()) or 1.0
+        covered = score_full_bags(*bags, words, *formula, compiled=images.is_compiled)
+        is_hit &= covers_enough(covered.shared_mass / mass, encoded.min_coverage)
+    return scored.bm25, np.flatnonzero(is_hit)
+
+
+def describe_text(
+    encoded: EncodedQuery, view: View, images: Candidates | None = None
+) -> EncodedQuery:
+    """Return the query of a text with the words that the best images share, if it needs them.
+
+    `images` are its candidates, if they are known.
+    """
+    if not encoded.needs_words:
+        return encoded
+    images = view.candidates(encoded) if images is None else images
+    n = min(NEAREST, max(1, view.statistics.n // 2))  # more would be all of the gallery
+    nearest = rank(encoded, images, view, n=n).rows
+    words_nk, tf_nk = images.read_bags(nearest, full=False)
+    shared = find_shared_words(words_nk, tf_nk, view.statistics)[: words_nk.shape[1]]
+    own = encoded.words
+    added = combine_bags([text_bag({word.word for word in shared} - set(own.words.tolist()))])
+    words = WeightedWords(
+        np.concatenate([own.words, added.words]),
+        np.concatenate([own.weights, added.weights]),
+        np.concatenate([own.frequencies, added.frequencies]),
+    )
+    words = words.select(np.argsort(words.words))
+    note = (
+        "a text has no visual words of its own: those shown are shared by the "
+        f"{len(nearest)} images nearest to it"
+    )
+    notes = encoded.notes if encoded.terms else (*encoded.notes, note)
+    return replace(encoded, words=words, notes=notes, needs_words=False)
+
+
+def find_rankings(encoded: EncodedQuery, view: View, images: Candidates) -> list[Ranking | None]:
+    """Return the rank of each image in a search; None if it is not among what the search orders."""
+    n_ordered = max(encoded.k, encoded.candidates or encoded.scoring.candidates or RANKED)
+    whole = replace(encoded, k=n_ordered, offset=0)
+    ranked = rank(whole, view.candidates(whole), view)
+    keys = ranked.images.keys(ranked.rows)
+    positions = {key: position for position, key in enumerate(keys)}
+    found = map(positions.get, images.keys(images.rows))
+    is_sum = encoded.scoring.is_sum
+    return [None if at is None else _compare_scores(ranked, at, is_sum) for at in found]
+
+
+def _compare_scores(ranked: RankedImages, position: int, is_sum: bool) -> Ranking:
+    scores, cosines = ranked.scores, ranked.cosines
+    by_similarity = by_words = None
+    if is_sum and cosines is not None:
+        words = scores - cosines
+        by_similarity = 1 + int(np.count_nonzero(cosines > cosines[position]))
+        by_words = 1 + int(np.count_nonzero(words > words[position]))
+    return Ranking(
+        position + 1,
+        len(scores),
+        float(scores[position - 1]) if position else None,
+        float(scores[position + 1]) if position + 1 < len(scores) else None,
+        by_similarity,
+        by_words,
+    )

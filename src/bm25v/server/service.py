@@ -1,0 +1,118 @@
+"""What the routes work with, and the dependencies by which they get it.
+
+A route that depends on `SEARCHING`, `ENCODING`, `DRAWING` or `WRITING` works in one of these slots.
+"""
+
+import threading
+from collections.abc import AsyncIterator, Callable, Hashable
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeVar
+
+from fastapi import Depends
+from starlette.requests import Request
+
+from bm25v.gallery import Gallery
+from bm25v.privacy import cache_folder
+from bm25v.sae.model import Codes
+from bm25v.server.metrics import Metrics
+from bm25v.server.watch import Watcher
+from bm25v.server.workers import WAITING_SEARCHES, Slots, Workers
+from bm25v.threads import available_cpus
+
+T = TypeVar("T")
+
+_WAITING_ENCODES = 8
+_WAITING_DRAWINGS = 64  # a page asks for many at once
+_WAITING_CHANGES = 16
+_KEPT_CODES = 256  # images whose codes are kept for other words
+_KEPT_BYTES = 50_000_000  # of crops
+
+
+class Kept(Generic[T]):
+    """The values that were made last, up to a total size."""
+
+    def __init__(self, max_size: int, measure: Callable[[T], int]) -> None:
+        self._max_size, self._measure = max_size, measure
+        self._values: dict[Hashable, T] = {}
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        value = self._values.get(key)
+        if value is None:
+            value = make()
+            with self._lock:
+                if key not in self._values:
+                    self._values[key] = value
+                    self._size += self._measure(value)
+                while self._size > self._max_size:
+                    oldest = self._values.pop(next(iter(self._values)))
+                    self._size -= self._measure(oldest)
+        return value
+
+
+class Service:
+    """A gallery that is served, what may be done with it, and how much at a time.
+
+    Only if it is `writable`, requests may add and remove images and name words. With
+    `strip_metadata`, files are sent without it. `encoders` images are encoded at a time, by default
+    as many as there are CPUs, while `waiting` requests wait. Thumbnails are kept in `cache`, by
+    default in the cache folder. `watcher` is what `/stats` and `/metrics` tell about; it is started
+    elsewhere. `workers` search, if there are any.
+    """
+
+    def __init__(
+        self,
+        gallery: Gallery,
+        *,
+        writable: bool = False,
+        strip_metadata: bool = False,
+        cache: Path | None = None,
+        encoders: int | None = None,
+        waiting: int = _WAITING_ENCODES,
+        watcher: Watcher | None = None,
+        workers: Workers | None = None,
+    ) -> None:
+        self.gallery, self.writable, self.strip_metadata = gallery, writable, strip_metadata
+        self.watched = [] if watcher is None else watcher.folders
+        self.metrics = Metrics(gallery, self.watched)
+        self.workers = workers
+        n_searches = available_cpus()
+        n_encoders = encoders or n_searches
+        self.searching = Slots(n_searches, waiting=WAITING_SEARCHES)
+        self.encoding = Slots(n_encoders, waiting=waiting)  # apart, so that searches do not wait
+        self.drawing = Slots(n_encoders, waiting=_WAITING_DRAWINGS)
+        self.writing = Slots(1, waiting=_WAITING_CHANGES)
+        self.n_slots = n_searches + 2 * n_encoders + 1
+        self.thumbnails = (cache or cache_folder()) / "thumbnails"
+        self.codes = Kept[Codes](_KEPT_CODES, lambda codes: 1)
+        self.crops = Kept[bytes](_KEPT_BYTES, len)
+
+
+async def _get_service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+Served = Annotated[Service, Depends(_get_service)]
+
+
+async def _get_gallery(service: Served) -> Gallery:
+    return service.gallery
+
+
+OpenGallery = Annotated[Gallery, Depends(_get_gallery)]
+
+
+def _take(choose: Callable[[Service], Slots]) -> Any:
+    async def take(service: Served) -> AsyncIterator[None]:
+        async with choose(service).take():
+            yield
+
+    return Depends(take, scope="function")  # not while the response is sent
+
+
+SEARCHING = _take(lambda service: service.searching)
+ENCODING = _take(lambda service: service.encoding)
+DRAWING = _take(lambda service: service.drawing)
+WRITING = _take(lambda service: service.writing)
