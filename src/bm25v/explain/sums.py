@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from bm25v.display import count
 from bm25v.search import Match
+from bm25v.search.scoring import MODES
 
 
 class SumLine(NamedTuple):
@@ -26,41 +27,26 @@ def sum_up(match: Match) -> Iterator[SumLine]:
     0 shared words 0.200 20.00 points × 0.01
     score 0.800
     """
-    words = count(len(match.words), "shared word")
-    whole = "cosine of both whole images"
-    if match.concepts:
-        yield from _sum_up_text(match, words, whole)
-    elif match.mode == "hybrid" and match.dense is not None:
-        terms = [match.dense, match.sparse_factor * match.sparse]
-        similarity, by_words = round_to_sum(terms, match.score, digits=3)
-        yield SumLine("overall similarity", f"{similarity:.3f}", whole)
-        factors = f"{match.sparse:.2f} points × {match.sparse_factor:.3g}"
-        yield SumLine(words, f"{by_words:.3f}", factors)
-    elif match.sparse_factor:
-        yield SumLine(words, f"{match.sparse:.2f}", "points by BM25")
-    else:
-        yield SumLine("overall similarity", f"{match.score:.3f}", whole)
-        yield SumLine(words, "", f"{match.sparse:.2f} points, which did not order the hits")
-    by_words_alone = match.mode in ("words", "sparse") and not match.concepts
-    yield SumLine("score", f"{match.score:.{2 if by_words_alone else 3}f}")
-
-
-def _sum_up_text(match: Match, words: str, whole: str) -> Iterator[SumLine]:
-    """Yield the terms of a text, then what else its score has."""
-    lines = [
+    words, points = count(len(match.words), "shared word"), f"{match.sparse:.2f} points"
+    factor = match.sparse_factor
+    terms = [
         (term.label, term.value, f"{term.probability:.0%} probable, as a logarithm")
         for term in match.concepts
     ]
-    if match.dense is not None and match.mode not in ("words", "sparse"):
-        lines.append(("overall similarity", match.dense, whole))
+    if match.dense is not None and MODES[match.mode].cosine:
+        terms.append(("overall similarity", match.dense, "cosine of both whole images"))
     if match.sparse_factor:
-        points = f"{match.sparse:.2f} points × {match.sparse_factor:.3g}"
-        lines.append((words, match.sparse_factor * match.sparse, points))
-    rounded = round_to_sum([value for _, value, _ in lines], match.score, digits=3)
-    for (label, _, about), value in zip(lines, rounded, strict=True):
-        yield SumLine(label, f"{value:.3f}", about)
-    if not match.sparse_factor:
-        yield SumLine(words, "", "shared with the best images, which did not order the hits")
+        about = (
+            "points by BM25" if match.by_words_alone else f"{points} × {match.sparse_factor:.3g}"
+        )
+        terms.append((words, match.sparse_factor * match.sparse, about))
+    rounded = round_to_sum([value for _, value, _ in terms], match.score, match.digits)
+    for (label, _, about), value in zip(terms, rounded, strict=True):
+        yield SumLine(label, f"{value:.{match.digits}f}", about)
+    if not factor:
+        shared = "shared with the best images" if match.concepts else points
+        yield SumLine(words, "", f"{shared}, which did not order the hits")
+    yield SumLine("score", f"{match.score:.{match.digits}f}")
 
 
 def round_to_sum(values: Sequence[float], total: float, digits: int = 2) -> list[float]:

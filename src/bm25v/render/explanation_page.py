@@ -17,6 +17,7 @@ from bm25v.explain.sums import percent_of, sum_up
 from bm25v.render import commands
 from bm25v.render.explained import embed_examples, list_rows
 from bm25v.render.html import PAGE_SUFFIXES, check_output, render, write_output
+from bm25v.search.scoring import MODES
 
 FORMATS = {  # by suffix
     **dict.fromkeys(PAGE_SUFFIXES, "HTML"),
@@ -53,8 +54,8 @@ def render_explanation(
     contributions = explanation.rounded_contributions()
     n_shown = len(contributions[: top or _PAGE_WORDS])
     n_positive = sum(part.word.weight > 0 for part in explanation.parts)
-    match = explanation.match
-    strengths = _TEXT_STRENGTHS if match.mode == "concepts" else _STRENGTHS
+    match, scoring = explanation.match, MODES[explanation.match.mode]
+    strengths = _TEXT_STRENGTHS if match.concepts else _STRENGTHS
     return render(
         "explanation.html",
         title=explanation.title,
@@ -62,6 +63,7 @@ def render_explanation(
         match=match,
         ranking=explanation.ranking,
         about_strength=strengths.get(match.strength or "", ""),
+        by_strength=scoring.bags == "full" and scoring.source == "index",
         n_positive=n_positive,
         n_negative=len(explanation.parts) - n_positive,
         n_query=sum(word.weight > 0 for word in explanation.query_words) or n_positive,
@@ -71,7 +73,6 @@ def render_explanation(
         is_hit_readable=explanation.hit_image is not None,
         has_region=explanation.region is not None,
         sum_lines=list(sum_up(match)),
-        digits=2 if match.mode in ("words", "sparse") else 3,
         rows=list(_make_rows(explanation, n_shown, folder)),
         positive_sum=explanation.positive_sum,
         n_more=len(contributions) - n_shown,

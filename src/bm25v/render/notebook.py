@@ -112,8 +112,8 @@ def _figures(match: Match) -> Iterator[tuple[str, str, str]]:
     """Yield a label, a value and what it means."""
     if match.strength is not None:
         yield "match", match.strength, "compared with the best hits of the gallery's own images"
-    if match.mode not in ("words", "sparse"):
-        yield "score", fixed(match.score, 3), match.formula
+    if not match.by_words_alone:
+        yield "score", fixed(match.score, match.digits), match.formula
     by_words = "the sum of what the words add"
     if isinstance(match, Hit) and match.first_rank is not None:
         by_words += f"; rank {match.first_rank} in the first stage"

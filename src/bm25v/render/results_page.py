@@ -151,7 +151,7 @@ def _describe_hit(hit: Hit, explanation: Explanation | None) -> dict[str, Any]:
         "folder": path.parent.name,
         "image": embed_thumbnail(hit.path, side=_HIT_SIDE, alt=f"Hit {hit.rank}, {path.name}"),
         "strength": hit.strength,
-        "score": fixed(hit.score, 2 if hit.mode in ("words", "sparse") else 3),
+        "score": fixed(hit.score, hit.digits),
         "formula": hit.formula,
         "sparse": hit.sparse,
         "coverage": hit.coverage,

@@ -23,14 +23,6 @@ if TYPE_CHECKING:
     from bm25v.explain import ExplainedHits, Explanation
 
 
-_ORDERS = {  # by what a mode sorts
-    "hybrid": "similarity + {factor:.3g} × BM25",
-    "words": "words (BM25)",
-    "two-stage": "similarity",
-    "sparse": "words of the index (BM25)",
-    "dense": "similarity",
-    "concepts": "the probability of what the text names",
-}
 _COLUMNS = {  # of Results.to_pandas()
     "rank": "int",
     "path": "object",
@@ -207,16 +199,23 @@ class Match:
         return tuple(parts)
 
     @property
+    def by_words_alone(self) -> bool:
+        """Whether BM25 is the whole score."""
+        return MODES[self.mode].by_words_alone and not self.concepts
+
+    @property
+    def digits(self) -> int:
+        """How many decimals of the score are shown."""
+        return 2 if self.by_words_alone else 3
+
+    @property
     def formula(self) -> str:
         """How the score is made of its parts."""
-        if self.concepts:
-            return f"{self.score:.3f} = {' + '.join(self._describe_parts())}"
-        if MODES[self.mode].by_words_alone:
-            return f"{self.sparse:.2f} by {_ORDERS[self.mode]}"
-        if self.mode == "hybrid" and self.dense is not None:
-            words = f"{self.sparse_factor:.3g} × {self.sparse:.2f} by words (BM25)"
-            return f"{self.score:.3f} = similarity {self.dense:.3f} + {words}"
-        return f"{self.score:.3f} by {_ORDERS[self.mode]}: words did not order the hits"
+        scoring, score = MODES[self.mode], f"{self.score:.{self.digits}f}"
+        if self.concepts or scoring.is_sum:
+            return f"{score} = {' + '.join(self._describe_parts())}"
+        did_nothing = "" if self.by_words_alone else ": words did not order the hits"
+        return f"{score} by {scoring.order}{did_nothing}"
 
     def _describe_parts(self) -> Iterator[str]:
         for part in self.concepts:
@@ -315,7 +314,7 @@ class Results:
         """Which images were ordered, and by what."""
         n = self.candidates
         which = "all images" if n is None else f"the best {count(n, 'candidate')} of the index"
-        return f"{which}, sorted by {_ORDERS[self.mode]}".format(factor=self.sparse_factor or 0)
+        return f"{which}, sorted by {MODES[self.mode].order}".format(factor=self.sparse_factor or 0)
 
     @property
     def is_weak(self) -> bool:
