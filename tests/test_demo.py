@@ -121,7 +121,7 @@ def test_a_gallery_with_another_vocabulary_is_an_error(tmp_path: Path) -> None:
 def test_the_command_prints_the_table_and_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bm25v.cli.start import demo as command
+    from bm25v.cli.gallery import demo as command
 
     report = demo.run(tmp_path, vocabulary="toy", archive=flowers())
     monkeypatch.setattr(demo, "run", lambda folder, **options: report)

@@ -30,14 +30,14 @@ SECTIONS = {
         "duplicates": "gallery:duplicates",
         "serve": "serve:serve",
         "words": "words:words",
-        "demo": "start:demo",
+        "demo": "gallery:demo",
     },
     "Look after a gallery": {
         "info": "gallery:info",
         "remove": "gallery:remove",
         "compact": "gallery:compact",
         "verify": "gallery:verify",
-        "doctor": "start:doctor",
+        "doctor": "vocabulary:doctor",
     },
     "Other engines and files": {"bags": "bags:bags"},
     "Research": {

@@ -19,13 +19,13 @@ from bm25v.cli.options import (
     output_option,
     vocabulary_option,
 )
-from bm25v.cli.printing import emit, print_failures
+from bm25v.cli.printing import emit, print_report
+from bm25v.cli.progress import progress_bar
 from bm25v.display import count, display_path, duration
 from bm25v.errors import InvalidOption
 
 if TYPE_CHECKING:
     from bm25v.store.qdrant.calls import Calls
-    from bm25v.store.qdrant.writer import Added
 
 
 @click.group("bags")
@@ -83,7 +83,6 @@ def encode(
     are not encoded again, unless they have changed. Unreadable images are rows with the reason, and
     listed at the end. The exit code is 1 if no image could be read. Needs the extra parquet.
     """
-    from bm25v.cli.progress import progress_bar
     from bm25v.exchange.encode import encode_folder, encode_here
     from bm25v.exchange.on_ray import encode_on
     from bm25v.exchange.parquet import require_pyarrow
@@ -109,14 +108,11 @@ def encode(
             report = encode_folder(paths, output, meta, encode_parts, progress=progress, **options)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("run the same command again to continue") from None
-    if not as_json:
-        print_failures(report.failed)
-    emit(
-        report.to_dict,
-        as_json,
+    summary = (
         f"{report.encoded:,} encoded, {report.unchanged:,} unchanged, "
-        f"{len(report.failed):,} unreadable in {duration(report.seconds)}",
+        f"{len(report.failed):,} unreadable in {duration(report.seconds)}"
     )
+    emit(report.to_dict, as_json, lambda: print_report(report.failed, summary))
     if report.failed and not report.encoded + report.unchanged:
         sys.exit(1)
 
@@ -132,8 +128,6 @@ def export(gallery_path: Path, output: Path, as_json: bool) -> None:
     their frequencies, dense vector. `bm25v bags load` makes a gallery of it. Needs the extra
     parquet.
     """
-    from bm25v.cli.progress import progress_bar
-
     with open_gallery(gallery_path) as gallery, progress_bar() as progress:
         n_images = gallery.export_bags(output, progress=progress)
     emit(
@@ -167,10 +161,9 @@ def load(
     folder: Path | None,
     gallery_path: Path,
     engine: str | None,
-    shards: int | None,
-    replicas: int | None,
     vocabulary: str | None,
     as_json: bool,
+    **new: int | None,
 ) -> None:
     """Add a folder of bags to a gallery, or make a gallery of it.
 
@@ -181,61 +174,42 @@ def load(
     With --engine, the bags or the gallery go into a collection of Qdrant, which is created if there
     is none. Loading again writes only what has changed. Needs the extra qdrant.
     """
-    if engine is not None:
-        start = time.perf_counter()
-        new = {"shards": shards, "replicas": replicas}
-        loaded = _load_into_engine(folder, gallery_path, engine, vocabulary, new)
-        emit(
-            loaded._asdict(),
-            as_json,
-            f"{loaded.added:,} added, {loaded.updated:,} updated, {loaded.unchanged:,} unchanged "
-            f"in {duration(time.perf_counter() - start)}",
-        )
-        return
-    if folder is None:
-        raise InvalidOption("nothing to load: give a folder of bags, or --engine for a gallery")
-    if shards is not None or replicas is not None:
-        raise InvalidOption("--shards and --replicas are for a collection of --engine")
-    from bm25v.cli.progress import progress_bar
+    from bm25v.exchange.parquet import BagFolder
     from bm25v.gallery import Gallery
     from bm25v.store.local.catalog_schema import FILE_NAME
 
+    if engine is not None:
+        start = time.perf_counter()
+        with _connect(engine) as calls, progress_bar() as progress:
+            from bm25v.store.qdrant import loading
+
+            if folder is not None:
+                loaded = loading.load_folder(calls, BagFolder(folder), progress=progress, **new)
+            else:
+                with Gallery.open(gallery_path, vocabulary=vocabulary) as gallery:
+                    loaded = loading.load_gallery(calls, gallery.local, progress=progress, **new)
+        summary = (
+            f"{loaded.added:,} added, {loaded.updated:,} updated, {loaded.unchanged:,} unchanged "
+            f"in {duration(time.perf_counter() - start)}"
+        )
+        emit(loaded._asdict(), as_json, summary)
+        return
+    if folder is None:
+        raise InvalidOption("nothing to load: give a folder of bags, or --engine for a gallery")
+    if any(value is not None for value in new.values()):
+        raise InvalidOption("--shards and --replicas are for a collection of --engine")
     if (gallery_path / FILE_NAME).exists():
-        gallery = Gallery.open(gallery_path, vocabulary=vocabulary)
+        opened = Gallery.open(gallery_path, vocabulary=vocabulary)
     else:
-        gallery = Gallery.create_for_bags(gallery_path, folder, vocabulary=vocabulary)
-    with gallery, progress_bar() as progress:
+        opened = Gallery.create_for_bags(gallery_path, folder, vocabulary=vocabulary)
+    with opened as gallery, progress_bar() as progress:
         report = gallery.load_bags(folder, progress=progress)
         gallery.refresh()
-    if not as_json:
-        print_failures(report.failed)
-    emit(
-        report.to_dict,
-        as_json,
+    summary = (
         f"{report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged, "
-        f"{len(report.failed):,} unreadable in {duration(report.seconds)}",
+        f"{len(report.failed):,} unreadable in {duration(report.seconds)}"
     )
-
-
-def _load_into_engine(
-    folder: Path | None,
-    gallery_path: Path,
-    engine: str,
-    vocabulary: str | None,
-    new: dict[str, int | None],
-) -> "Added":
-    """Load a folder of bags, or else a gallery; `new` has options of a new collection."""
-    from bm25v.cli.progress import progress_bar
-    from bm25v.exchange.parquet import BagFolder
-    from bm25v.gallery import Gallery
-
-    with _connect(engine) as calls, progress_bar() as progress:
-        from bm25v.store.qdrant.loading import load_folder, load_gallery
-
-        if folder is not None:
-            return load_folder(calls, BagFolder(folder), progress=progress, **new)
-        with Gallery.open(gallery_path, vocabulary=vocabulary) as gallery:
-            return load_gallery(calls, gallery.local, progress=progress, **new)
+    emit(report.to_dict, as_json, lambda: print_report(report.failed, summary))
 
 
 @bags.command("reconcile")
@@ -248,8 +222,6 @@ def reconcile(engine: str, as_json: bool) -> None:
 
     Run it while nothing writes to the collection.
     """
-    from bm25v.cli.progress import progress_bar
-
     with _connect(engine) as calls, progress_bar() as progress:
         from bm25v.store.qdrant.writer import reconcile as count_again
 

@@ -17,6 +17,7 @@ from bm25v.cli.options import (
     vocabulary_option,
 )
 from bm25v.cli.printing import echo, echo_text, echo_wrapped, emit, print_grid, print_notes
+from bm25v.cli.progress import progress_bar
 from bm25v.display import display_path
 from bm25v.errors import InvalidOption
 from bm25v.files import make_folder
@@ -135,13 +136,11 @@ def evaluate(
     systems: str | None,
     vocabulary: str,
     dense: str | None,
-    settings: "RankingSettings",
-    per_class: bool,
     format_name: str | None,
     output: Path | None,
     as_json: bool,
     run_folder: Path | None,
-    cache: Path | None,
+    **options: Any,
 ) -> None:
     """Measure bm25v and other systems on a DATASET.
 
@@ -150,7 +149,6 @@ def evaluate(
     for the others of its class, or those in test/ for those in train/. Features are kept, so only
     the first run takes long.
     """
-    from bm25v.cli.progress import progress_bar
     from bm25v.research import datasets, tables, trec
     from bm25v.research.evaluate import evaluate
     from bm25v.vocabulary import Vocabulary
@@ -159,11 +157,9 @@ def evaluate(
         result = evaluate(
             datasets.load(name, data),
             Vocabulary.load(vocabulary).with_dense(dense),
-            settings=settings,
             systems=None if systems is None else split_list(systems),
-            cache=cache,
-            per_class=per_class,
             progress=progress,
+            **options,
         )
     print_notes(result.problems)
     if run_folder:
@@ -221,7 +217,6 @@ def ablate(
     with the same SAE; to compare SAEs trained with another k, expansion or layer, give
     --vocabularies. Finished measurements are kept and not repeated.
     """
-    from bm25v.cli.progress import progress_bar
     from bm25v.research import plots
     from bm25v.research.ablate import ablate, plan_trials
     from bm25v.vocabulary import Vocabulary
@@ -267,15 +262,9 @@ def ablate(
 @cache_option
 @json_option
 def report(
-    dataset: "Dataset",
-    output: Path,
-    vocabulary: str,
-    settings: "RankingSettings",
-    cache: Path | None,
-    as_json: bool,
+    dataset: "Dataset", output: Path, vocabulary: str, as_json: bool, **options: Any
 ) -> None:
     """Measure everything on a data set, and write Markdown with plots."""
-    from bm25v.cli.progress import progress_bar
     from bm25v.research import plots, report, tables
     from bm25v.vocabulary import Vocabulary
 
@@ -283,11 +272,7 @@ def report(
     plots.check_path(output / "zipf.png")  # before hours of work
     with progress_bar() as progress:
         result = report.measure_report(
-            dataset,
-            Vocabulary.load(vocabulary),
-            settings=settings,
-            cache=cache,
-            progress=progress,
+            dataset, Vocabulary.load(vocabulary), progress=progress, **options
         )
     report.write_report(result, output)
     print_notes(result.result.problems)

@@ -1,4 +1,4 @@
-"""`bm25v index`, `info`, `remove`, `compact`, `verify` and `duplicates`."""
+"""`bm25v demo`, `index`, `info`, `remove`, `compact`, `verify` and `duplicates`."""
 
 import sys
 from contextlib import suppress
@@ -9,6 +9,7 @@ import click
 
 from bm25v.cli.options import (
     COUNT,
+    FOLDER,
     PathType,
     engine_option,
     gallery_option,
@@ -19,21 +20,67 @@ from bm25v.cli.options import (
     output_option,
 )
 from bm25v.cli.printing import (
+    Column,
     choose_output,
     echo,
     emit,
     print_facts,
-    print_failures,
+    print_report,
+    print_table,
     report_written,
 )
+from bm25v.cli.progress import progress_bar, training_display
 from bm25v.display import count, display_path, duration, file_size
 from bm25v.errors import GalleryError, GalleryLocked, InvalidOption
 
 if TYPE_CHECKING:
-    from bm25v.duplicates import DuplicateGroup
     from bm25v.gallery import Gallery
-    from bm25v.store.base import GalleryInfo
     from bm25v.store.local.indexing import IndexReport
+
+
+@click.command("demo")
+@click.option(
+    "--folder",
+    default="demo",
+    show_default=True,
+    type=FOLDER,
+    help="The folder for the photos, the gallery and the report.",
+)
+@json_option
+def demo(folder: Path, as_json: bool) -> None:
+    """Index photos of flowers, search, and write a report page."""
+    from bm25v import demo
+
+    with progress_bar() as progress:
+        report = demo.run(folder, progress=progress, say=lambda line: echo(line, err=True))
+
+    def print_demo() -> None:
+        rows = []
+        for search in report.searches:
+            best = search.results[0]
+            cosine, bm25 = f"{best.dense:.3f}", f"{best.sparse:.2f}"
+            agree = f"{search.n_agree} of {len(search.results)}"
+            names = (Path(search.query).name, search.species, Path(best.path).name)
+            rows.append((*names, search.hit_species[0], cosine, bm25, agree))
+        texts = [
+            Column(title, "text") for title in ("query", "species", "first hit", "its species")
+        ]
+        print_table((*texts, "cosine", "BM25", "agree"), rows)
+        hits, by_words = report.agreement, report.agreement_by_words
+        echo()
+        echo(
+            f"species agrees in {hits.first} of {hits.queries} first hits, "
+            f"{hits.all} of {hits.hits} hits in all"
+        )
+        echo(f"by words alone, without dense vectors: {by_words.first} and {by_words.all}")
+        echo(f"report: {display_path(str(report.page))}")
+        echo(f"one explanation: {display_path(str(report.drawing))}")
+        echo()
+        echo("try it yourself:")
+        for command in report.commands:
+            echo(f"  {command}")
+
+    emit(report.to_dict, as_json, print_demo)
 
 
 @click.command("index")
@@ -137,7 +184,6 @@ def _learn_vocabulary(
 ) -> Path:
     """Return the folder of a new gallery's own vocabulary, after it was learned."""
     from bm25v import backbones
-    from bm25v.cli.progress import training_display
     from bm25v.store.local.indexing import list_images
     from bm25v.training import first_vocabulary
 
@@ -164,22 +210,19 @@ def _learn_vocabulary(
 
 def _print_report(report: "IndexReport", verbose: bool) -> None:
     listed = [failure for failure in report.failed if verbose or not failure.known]
-    print_failures(listed)
     n_known = len(report.failed) - len(listed)
     as_before = f" ({n_known:,} as before: list with -v)" if n_known else ""
     counts = [f"{report.added:,} added", f"{len(report.failed):,} unreadable{as_before}"]
     changes = {"updated": report.updated, "moved": report.moved, "removed": report.removed}
     counts += [f"{n:,} {change}" for change, n in changes.items() if n]
     counts.append(f"{report.unchanged:,} unchanged")
-    echo(f"{', '.join(counts)} in {duration(report.seconds)}")
+    print_report(listed, f"{', '.join(counts)} in {duration(report.seconds)}")
 
 
 def _add_images(
     gallery: "Gallery", paths: tuple[str, ...], *, exclude: tuple[str, ...], workers: int | None
 ) -> "IndexReport":
     """Add images with a progress bar; if that is interrupted, say how many were saved."""
-    from bm25v.cli.progress import progress_bar
-
     n_images = 0
 
     def progress(stage: str, done: int, total: int) -> None:
@@ -208,10 +251,6 @@ def info(gallery_path: Path, engine: str | None, as_json: bool) -> None:
     """Show facts about a gallery."""
     with open_collection(gallery_path, engine) as gallery:
         facts = gallery.info()
-    emit(facts.to_dict, as_json, lambda: _print_info(facts, has_files=engine is None))
-
-
-def _print_info(facts: "GalleryInfo", *, has_files: bool) -> None:
     removed = f" ({facts.removed_rows:,} removed)" if facts.removed_rows else ""
     lines = {
         "gallery": facts.path,
@@ -222,13 +261,13 @@ def _print_info(facts: "GalleryInfo", *, has_files: bool) -> None:
         "average length": f"{facts.average_length:.1f}",
         "BM25": f"k1 {facts.k1:g}, b {facts.b:g}",
     }
-    if has_files:
+    if engine is None:
         lines["bytes per image"] = (
             f"{facts.bag_bytes_per_image:,.0f} bag, {facts.full_bag_bytes_per_image:,.0f} full "
             f"bag, {facts.dense_bytes_per_image:,.0f} dense vector, "
             f"{facts.catalog_bytes_per_image:,.0f} catalogue"
         )
-    print_facts(lines)
+    emit(facts.to_dict, as_json, lambda: print_facts(lines))
 
 
 @click.command("remove")
@@ -257,8 +296,6 @@ def compact(gallery_path: Path, as_json: bool) -> None:
 
     Searches may run meanwhile.
     """
-    from bm25v.cli.progress import progress_bar
-
     with open_gallery(gallery_path) as gallery:
         with progress_bar() as progress:
             freed = gallery.compact(progress=progress)
@@ -304,7 +341,6 @@ def duplicates(
     Nearly the same are images that were made from one another: resized, recompressed, a little
     cropped, rotated or brightened. Each is compared with the first of its group.
     """
-    from bm25v.cli.progress import progress_bar
     from bm25v.render.duplicates_page import write_duplicates
     from bm25v.render.html import PAGE_SUFFIXES
 
@@ -315,26 +351,21 @@ def duplicates(
     groups = [group for group in groups if only != "near" or group.kind == "near"]
     if output is not None:
         write_duplicates(groups, output, n_images=n_images)
-    emit(
-        {"n_images": n_images, "groups": [group.to_dict() for group in groups]},
-        as_json,
-        lambda: _print_duplicates(groups, n_images),
-    )
+
+    def print_groups() -> None:
+        for group in groups:
+            for number, image in enumerate(group.images):
+                near = f"near, cosine {image.similarity.cosine:.2f}"
+                relation = "" if number == 0 else "same" if image.is_copy else near
+                echo(f"{file_size(image.size):>9}  {relation:<17}  {display_path(image.path)}")
+            echo()
+        n_spare = sum(len(group.images) - 1 for group in groups)
+        alike = f"{n_spare:,} of {count(n_images, 'image')} look like another one"
+        if groups:
+            echo(f"{count(len(groups), 'group')}; {alike}: check before deleting")
+        else:
+            echo(f"no duplicates among {count(n_images, 'image')}")
+
+    listed = [group.to_dict() for group in groups]
+    emit({"n_images": n_images, "groups": listed}, as_json, print_groups)
     report_written(output, is_opened=open_page, is_silent=as_json)
-
-
-def _print_duplicates(groups: "list[DuplicateGroup]", n_images: int) -> None:
-    for group in groups:
-        for number, image in enumerate(group.images):
-            near = f"near, cosine {image.similarity.cosine:.2f}"
-            relation = "" if number == 0 else "same" if image.is_copy else near
-            echo(f"{file_size(image.size):>9}  {relation:<17}  {display_path(image.path)}")
-        echo()
-    if groups:
-        spare = sum(len(group.images) - 1 for group in groups)
-        echo(
-            f"{count(len(groups), 'group')}; {spare:,} of {count(n_images, 'image')} look like "
-            "another one: check before deleting"
-        )
-    else:
-        echo(f"no duplicates among {count(n_images, 'image')}")

@@ -17,20 +17,20 @@ from bm25v.cli.options import (
     vocabulary_option,
 )
 from bm25v.cli.printing import (
+    Column,
     echo,
     echo_wrapped,
     emit,
-    make_columns,
     print_grid,
     print_notes,
     print_table,
 )
+from bm25v.cli.progress import progress_bar
 from bm25v.display import count, display_path
 from bm25v.search.scoring import MODES
 
 if TYPE_CHECKING:
     from bm25v.research.datasets import Dataset
-    from bm25v.search import Mode
 
 _PAPER_ZIPF = (
     "the paper's seven sets: α 1.20 to 2.32, R² .917 to .973, head 0.25 to 1.83%, "
@@ -145,16 +145,15 @@ def cost(gallery_path: Path, sizes: tuple[int, ...], output: Path | None, as_jso
 
     def print_costs() -> None:
         for each in usages:
-            size = (
-                f"{count(each.n_images, 'image')}, {each.active:,.0f} of {each.vocabulary:,} words"
-            )
+            n_images, words = count(each.n_images, "image"), f"{each.vocabulary:,} words"
+            size = f"{n_images}, {each.active:,.0f} of {words}"
             is_own = each is usage
             title = f"{size} active" if is_own else f"projected: {size} expected to be active"
             echo_wrapped(title, style="bold")
             print_grid(*each.table(gallery.dim))
             echo()
         rows = [[f"{n:,.0f}" for n in row] for row in zip(*growth[1:], strict=True)]
-        print_table(make_columns(("images", "words in use", "if equally frequent"), rows))
+        print_table(("images", "words in use", "if equally frequent"), rows)
         echo()
         bag, full_bag = info.bag_bytes_per_image, info.full_bag_bytes_per_image
         dense = info.dense_bytes_per_image
@@ -178,23 +177,18 @@ def cost(gallery_path: Path, sizes: tuple[int, ...], output: Path | None, as_jso
 @click.option("--mode", type=click.Choice(MODES))
 @vocabulary_option
 @json_option
-def regions(
-    dataset: "Dataset", pairs: int, mode: "Mode | None", vocabulary: str, as_json: bool
-) -> None:
+def regions(dataset: "Dataset", as_json: bool, **options: Any) -> None:
     """Measure whether a box finds what is in it.
 
     Images of different classes are put side by side in pairs. All other images are searched with
     the whole pair and with a box around either image. A search is right if one of its first 5 hits
     has the class of that image.
     """
-    from bm25v.cli.progress import progress_bar
     from bm25v.research.tasks import measure_region_recall
 
     print_notes(dataset.problems)
     with progress_bar() as progress:
-        result = measure_region_recall(
-            dataset, vocabulary=vocabulary, pairs=pairs, mode=mode, progress=progress
-        )
+        result = measure_region_recall(dataset, progress=progress, **options)
 
     def print_result() -> None:
         pairs = f"{result.pairs} pairs, {result.mode}"
@@ -224,7 +218,6 @@ def no_match(data: Path, others: tuple[Path, ...], vocabulary: str, as_json: boo
     Half of the images of each class in --data are indexed. The others are searched for: a good
     match exists. Those in --other are searched for, too: there is none.
     """
-    from bm25v.cli.progress import progress_bar
     from bm25v.research.tasks import STRENGTHS, measure_no_match
 
     with progress_bar() as progress:
@@ -251,7 +244,6 @@ def text(data: Path, vocabulary: str, as_json: bool) -> None:
     P@10 and P@100 are the right ones among the first 10 and 100 hits, or among as many as the class
     has images. Classes whose name is not fully understood are counted apart.
     """
-    from bm25v.cli.progress import progress_bar
     from bm25v.research.tasks import PRECISIONS, measure_text
 
     with progress_bar() as progress:
@@ -270,8 +262,8 @@ def text(data: Path, vocabulary: str, as_json: bool) -> None:
             )
             for entry in result.classes
         ]
-        header = ("class", "n", *figures[:-1], "AP", "best hit", "understood as")
-        print_table(make_columns(header, rows, texts=("class", "best hit", "understood as")))
+        texts = (Column("best hit", "text"), Column("understood as", "text"))
+        print_table((Column("class", "text"), "n", *figures[:-1], "AP", *texts), rows)
         for title, is_known in (("names understood", True), ("names not fully understood", False)):
             means = result.summarize(is_known=is_known)
             shown = ", ".join(f"{key} {means[key]:.3f}" for key in figures)
@@ -298,12 +290,11 @@ def text(data: Path, vocabulary: str, as_json: bool) -> None:
 @cache_option
 def faithfulness(
     dataset: "Dataset",
-    pairs: int,
     masks: tuple[str, ...],
     vocabulary: str,
     output: Path | None,
     as_json: bool,
-    cache: Path | None,
+    **options: Any,
 ) -> None:
     """Measure whether scores depend on the patches that explanations show.
 
@@ -313,7 +304,6 @@ def faithfulness(
     ("middle"), or random. Insertion is the reverse: everything is masked, and patches are revealed
     in that order.
     """
-    from bm25v.cli.progress import progress_bar
     from bm25v.research import faithfulness_results, plots
     from bm25v.research.faithfulness import measure_faithfulness
     from bm25v.vocabulary import Vocabulary
@@ -324,10 +314,9 @@ def faithfulness(
         result = measure_faithfulness(
             dataset,
             Vocabulary.load(vocabulary),
-            pairs=pairs,
             masks=tuple(mask for mask in faithfulness_results.MASKS if mask in masks),
-            cache=cache,
             progress=progress,
+            **options,
         )
     print_notes(result.problems)
     if output:

@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 import webbrowser
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -89,10 +89,11 @@ def emit(value: Any, as_json: bool, text: str | Callable[[], None]) -> None:
         text()
 
 
-def print_failures(failures: Iterable[Any]) -> None:
-    """Print which files could not be read to standard error."""
+def print_report(failures: Iterable[Any], summary: str) -> None:
+    """Print which files could not be read, to standard error, and then a line."""
     for failure in failures:
         echo(f"unreadable: {display_path(failure.path)}: {failure.error}", err=True)
+    echo(summary)
 
 
 def print_notes(notes: Iterable[str]) -> None:
@@ -137,21 +138,10 @@ def shorten_list(items: str, width: int) -> str:
 
 
 class Column(NamedTuple):
-    """A column of a table: numbers are aligned to the right, and never shortened."""
+    """The head of a column: numbers are aligned to the right, and never shortened."""
 
     title: str
-    cells: Sequence[str]
-    kind: Literal["text", "number", "path", "list"] = "text"
-
-
-def make_columns(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, texts: Container[str] = ()
-) -> list[Column]:
-    """Return the columns of a table: `texts` are the titles of those that hold no numbers."""
-    return [
-        Column(title, cells, "text" if title in texts else "number")
-        for title, *cells in zip(header, *rows, strict=True)
-    ]
+    kind: Literal["number", "text", "path", "list"] = "number"
 
 
 class _Cell:
@@ -172,8 +162,11 @@ class _Cell:
         yield Text(text, no_wrap=True, overflow="ellipsis")
 
 
-def print_table(columns: Sequence[Column]) -> None:
-    """Print a table, one line per row; if it is too wide, the widest texts are shortened."""
+def print_table(header: Iterable[str | Column], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table, one line per row; if it is too wide, the widest texts are shortened.
+
+    A title alone stands for a column of numbers.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -181,20 +174,20 @@ def print_table(columns: Sequence[Column]) -> None:
         return Text(one_line(text), style=style, no_wrap=True, overflow="ellipsis")
 
     shorten = {"path": shorten_path, "list": shorten_list}
+    columns = [Column(head) if isinstance(head, str) else head for head in header]
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
     least_width = _GAP * (len(columns) - 1)
-    for column in columns:
-        is_number = column.kind == "number"
+    for (title, kind), *cells in zip(columns, *rows, strict=True):
+        is_number = kind == "number"
         table.add_column(
-            fit(column.title, "bold"), justify="right" if is_number else "left", no_wrap=is_number
+            fit(title, "bold"), justify="right" if is_number else "left", no_wrap=is_number
         )
-        least_width += _column_width(column) if is_number else _LEAST_TEXT
-    for row in zip(*(column.cells for column in columns), strict=True):
-        cells = zip(row, columns, strict=True)
+        least_width += _measure(title, *cells) if is_number else _LEAST_TEXT
+    for row in rows:
         table.add_row(
             *(
                 _Cell(text, shorten[column.kind]) if column.kind in shorten else fit(text)
-                for text, column in cells
+                for text, column in zip(row, columns, strict=True)
             )
         )
     out = console(least_width=least_width)
@@ -204,8 +197,8 @@ def print_table(columns: Sequence[Column]) -> None:
         click.echo(line.rstrip())  # noqa: TID251 - each cell is one line
 
 
-def _column_width(column: Column) -> int:
-    return max(map(cell_len, (column.title, *column.cells)))
+def _measure(*cells: str) -> int:
+    return max(map(cell_len, cells))
 
 
 def print_grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -213,20 +206,21 @@ def print_grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     If it is too wide, it is divided into tables below each other, each with the names.
     """
-    names, *columns = make_columns(header, rows, texts=header[:1])
-    blocks: list[list[Column]] = []
+    names, *columns = zip(header, *rows, strict=True)
+    blocks: list[list[tuple[str, ...]]] = []
     used = 0
     for column in columns:
-        width = _GAP + _column_width(column)
+        width = _GAP + _measure(*column)
         used += width
         if not blocks or used > output_width():
             blocks.append([names])
-            used = _column_width(names) + width
+            used = _measure(*names) + width
         blocks[-1].append(column)
     for number, block in enumerate(blocks):
         if number:
             echo()
-        print_table(block)
+        (name, *titles), *cells = zip(*block, strict=True)
+        print_table([Column(name, "text"), *titles], cells)
 
 
 def print_facts(facts: Mapping[str, str | Sequence[str]], *, indent: str = "") -> None:

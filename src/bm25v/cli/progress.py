@@ -8,15 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.table import Column
-from rich.text import Text
-
 from bm25v import progress
 from bm25v.display import display_path, file_size, one_line
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from bm25v.errors import ImageError
     from bm25v.training import Listener
     from bm25v.training.trainer import StepFigures
@@ -34,6 +31,9 @@ def progress_bar() -> Iterator[progress.Progress]:
 @contextmanager
 def open_bar() -> Iterator[progress.Progress]:
     """Yield a progress callback that shows a bar; silent if standard error is not a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}", markup=False),
@@ -62,14 +62,17 @@ def _format_amount(stage: str, done: int, total: int) -> str:
 
 
 @contextmanager
-def live_line(console: Console) -> Iterator[Callable[[str, int, int, str], None]]:
+def live_line(console: "Console") -> Iterator[Callable[[str, int, int, str], None]]:
     """Yield a function (label, done, total, unit) that shows progress and speed.
 
     On a terminal one line is updated; into a file, a line is written every few seconds.
     """
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+
     with Progress(
         TextColumn("{task.description}", markup=False),
-        _SpeedColumn(Column(no_wrap=True)),
+        TextColumn("{task.fields[speed]}", table_column=Column(no_wrap=True)),
         BarColumn(bar_width=None),
         TimeRemainingColumn(compact=True),
         console=console,
@@ -77,7 +80,7 @@ def live_line(console: Console) -> Iterator[Callable[[str, int, int, str], None]
         disable=console.quiet or not console.is_terminal,
         speed_estimate_period=60.0,
     ) as bar:
-        task_id = bar.add_task("", total=None, unit="")
+        task_id = bar.add_task("", total=None, speed="")
         (task,) = bar.tasks
         last = time.monotonic()
 
@@ -85,11 +88,14 @@ def live_line(console: Console) -> Iterator[Callable[[str, int, int, str], None]
             nonlocal last
             if done < task.completed:  # a new stage counts from 0
                 bar.reset(task_id, description=label, total=total)
-            bar.update(task_id, description=label, completed=done, total=total, unit=unit)
+            bar.update(task_id, description=label, completed=done, total=total)
+            speed = task.speed or 0
+            shown = f"{speed:,.{1 if speed < 100 else 0}f} {unit}/s" if speed else ""
+            bar.update(task_id, speed=shown)
             if not console.is_terminal and time.monotonic() - last >= LOG_SECONDS:
                 last = time.monotonic()
                 left = timedelta(seconds=task.time_remaining) if task.time_remaining else None
-                parts = (label, _format_speed(task), f"{left} left" if left else "")
+                parts = (label, shown, f"{left} left" if left else "")
                 _print_line(console, "  ".join(filter(None, parts)))
 
         yield show
@@ -98,6 +104,8 @@ def live_line(console: Console) -> Iterator[Callable[[str, int, int, str], None]
 @contextmanager
 def training_display(*, is_silent: bool = False) -> "Iterator[Listener]":
     """Yield a listener that shows the progress of a training run."""
+    from rich.console import Console
+
     from bm25v.training import Listener
 
     console = Console(stderr=True, highlight=False, markup=False, quiet=is_silent)
@@ -128,15 +136,5 @@ def training_display(*, is_silent: bool = False) -> "Iterator[Listener]":
             )
 
 
-def _print_line(console: Console, line: str) -> None:
+def _print_line(console: "Console", line: str) -> None:
     console.print(one_line(line), soft_wrap=True)
-
-
-class _SpeedColumn(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        return Text(_format_speed(task))
-
-
-def _format_speed(task: Task) -> str:
-    speed = task.speed or 0
-    return f"{speed:,.{1 if speed < 100 else 0}f} {task.fields['unit']}/s" if speed else ""

@@ -1,6 +1,7 @@
 """`bm25v search` and `bm25v explain`."""
 
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,20 +27,19 @@ from bm25v.cli.printing import (
     echo_bytes,
     echo_wrapped,
     emit,
-    make_columns,
     output_width,
     print_notes,
     print_table,
     report_written,
     shorten_path,
 )
+from bm25v.cli.progress import progress_bar
 from bm25v.display import count, display_path, duration
 from bm25v.errors import ImageError, InvalidOption
 
 if TYPE_CHECKING:
     from bm25v.explain import Explanation
-    from bm25v.search import Hit, QueryOptions, Results
-    from bm25v.search.rank import Ranking
+    from bm25v.search import Hit, QueryOptions, Results, WordContribution
 
 _NARROW, _WIDE = 80, 100  # columns: below, fewer numbers are shown; from there on, more
 _TERMS = 4  # of a text, at most
@@ -138,8 +138,6 @@ def search(
             is_empty = not len(gallery)
             no_match = f"{engine or gallery_path} has no images" if is_empty else results.no_match
             if output is not None:
-                from bm25v.cli.progress import progress_bar
-
                 with progress_bar() as progress:
                     results.save(output, words=n_words, progress=progress)
 
@@ -214,59 +212,43 @@ def _show_hits(results: "Results") -> bool:
 
 
 def _print_table(results: "Results", *, has_files: bool) -> None:
-    is_wide = output_width() >= _WIDE
-    adds_words = results.mode in ("words", "sparse") or bool(results.sparse_factor)
-    header = ("#", "by words", "score", "BM25", "coverage")
-    rows = [
-        (
-            str(hit.rank),
-            str(hit.first_rank),
-            f"{hit.score:.3f}",
-            f"{hit.sparse:.2f}",
-            f"{hit.coverage:.0%}",
-        )
-        for hit in results
-    ]
-    hidden = set() if is_wide else {"by words", "BM25"}
-    if results.mode == "concepts":
-        hidden |= {"coverage"} if adds_words else {"BM25", "coverage"}
-    if results.mode == "sparse" or results.candidates is None:
-        hidden.add("by words")
-    if results.mode in ("sparse", "words"):
-        hidden.add("BM25")  # it is the score
-    # A text has a column for each of its terms.
-    terms = tuple(part.label for part in results.hits[0].concepts)[:_TERMS]
-    shares = [tuple(f"{p.probability:.0%}" for p in hit.concepts[:_TERMS]) for hit in results]
-    paths = [display_path(hit.path) + _mark_missing(hit, has_files) for hit in results]
-    words = [
-        ", ".join(
+    from bm25v.search.scoring import MODES
+
+    scoring, first = MODES[results.mode], results.hits[0]
+    is_wide, adds_words = output_width() >= _WIDE, bool(first.sparse_factor)
+    columns: dict[str, Callable[[Hit], str]] = {"#": lambda hit: str(hit.rank)}
+    if is_wide and scoring.candidates and results.candidates is not None:
+        columns["by words"] = lambda hit: str(hit.first_rank)
+    columns["score"] = lambda hit: f"{hit.score:.3f}"
+    if is_wide and not first.by_words_alone and (adds_words or not scoring.by_terms):
+        columns["BM25"] = lambda hit: f"{hit.sparse:.2f}"
+    if not scoring.by_terms:
+        columns["coverage"] = lambda hit: f"{hit.coverage:.0%}"
+    rows = []
+    for hit in results:
+        numbers = [show(hit) for show in columns.values()]
+        terms = [f"{part.probability:.0%}" for part in hit.concepts[:_TERMS]]
+        # Images from memory have no file.
+        is_missing = has_files and os.path.isabs(hit.path) and not os.path.lexists(hit.path)
+        path = display_path(hit.path) + " (missing)" * is_missing
+        words = (
             f"{word.label} ({word.contribution:.2f})" if is_wide and adds_words else word.label
             for word in hit.words[:_HIT_WORDS]
         )
-        for hit in results
-    ]
-    print_table(
-        [
-            *(column for column in make_columns(header, rows) if column.title not in hidden),
-            *make_columns(terms, shares),
-            Column("image", paths, "path"),
-            Column("words that add most" if adds_words else "words in common", words, "list"),
-        ]
-    )
-
-
-def _mark_missing(hit: "Hit", has_files: bool) -> str:
-    """Return a mark for a hit whose file is gone; images from memory have none."""
-    is_file = has_files and os.path.isabs(hit.path)
-    return " (missing)" if is_file and not os.path.lexists(hit.path) else ""
+        rows.append([*numbers, *terms, path, ", ".join(words)])
+    titles = (*columns, *(part.label for part in first.concepts[:_TERMS]))
+    about_words = "words that add most" if adds_words else "words in common"
+    print_table([*titles, Column("image", "path"), Column(about_words, "list")], rows)
 
 
 def _is_steered(results: "Results") -> bool:
     """Return whether the weights of words are others than those of one image."""
-    weights = [word.weight for word in results.query]
-    if results.mode == "concepts":
+    from bm25v.search.scoring import MODES
+
+    scoring, weights = MODES[results.mode], [word.weight for word in results.query]
+    if scoring.by_terms:
         return bool(results.sparse_factor)
-    if results.mode in ("hybrid", "words"):  # by the strength of a word, up to 1
+    if scoring.bags == "full":  # by the strength of a word, up to 1
         return any(weight < 0 or weight > 1 for weight in weights)
     return any(weight != 1 for weight in weights)
 
@@ -316,12 +298,19 @@ def explain(
 
 
 def _print_explanation(explanation: "Explanation", top: int) -> None:
-    match = explanation.match
+    match, ranking = explanation.match, explanation.ranking
     print_notes(explanation.notes)
     echo(f"{explanation.title}: {display_path(explanation.hit_path)}")
     echo(f"score {match.formula}")
-    if explanation.ranking is not None:
-        echo_wrapped(_describe_rank(explanation.ranking), style="dim")
+    if ranking is not None:
+        scores = {ranking.rank - 1: ranking.score_above, ranking.rank + 1: ranking.score_below}
+        facts = [f"rank {rank:,} has {s:.3f}" for rank, s in scores.items() if s is not None]
+        if ranking.rank_by_words is not None:
+            facts.append(
+                f"by similarity alone it would be rank {ranking.rank_by_similarity:,}, "
+                f"by words alone rank {ranking.rank_by_words:,}"
+            )
+        echo_wrapped("; ".join(facts), style="dim")
     echo(f"share of the query matched {match.coverage:.0%}, rare words counting more")
     if explanation.parts:
         echo(f"by words (BM25) {match.sparse:.2f}, the sum of:")
@@ -334,47 +323,30 @@ def _print_explanation(explanation: "Explanation", top: int) -> None:
     )
 
 
-def _describe_rank(ranking: "Ranking") -> str:
-    """Return what the rank of a hit depends on."""
-    neighbours = (
-        (ranking.rank - 1, ranking.score_above),
-        (ranking.rank + 1, ranking.score_below),
-    )
-    facts = [f"rank {rank:,} has {score:.3f}" for rank, score in neighbours if score is not None]
-    if ranking.rank_by_words is not None:
-        facts.append(
-            f"by similarity alone it would be rank {ranking.rank_by_similarity:,}, "
-            f"by words alone rank {ranking.rank_by_words:,}"
-        )
-    return "; ".join(facts)
-
-
 def _print_contributions(explanation: "Explanation", top: int) -> None:
     """Print what each word adds, IDF × saturation (× weight), and the numbers behind that."""
     contributions = explanation.rounded_contributions()
-    header = ("adds", "word", "IDF", "× saturation", "× weight", "tf here", "in query", "images")
     words = [part.word for part in explanation.parts[:top]]
+    columns: dict[str, Callable[[WordContribution], str]] = {
+        "IDF": lambda word: f"{word.idf:.2f}",
+        "× saturation": lambda word: f"{word.saturation:.2f}",
+        "× weight": lambda word: f"{word.weight:.3g}",
+        "tf here": lambda word: f"{word.tf:.2f}",
+        "in query": lambda word: f"{word.query_tf:.2f}",
+        "images": lambda word: f"{word.df:,}",
+    }
+    if all(word.weight == 1 for word in words):
+        del columns["× weight"]
+    if output_width() < _NARROW:
+        del columns["in query"], columns["images"]
     rows = [
-        (
-            f"{contribution:.2f}",
-            word.label,
-            f"{word.idf:.2f}",
-            f"{word.saturation:.2f}",
-            f"{word.weight:.3g}",
-            f"{word.tf:.2f}",
-            f"{word.query_tf:.2f}",
-            f"{word.df:,}",
-        )
-        for contribution, word in zip(contributions, words, strict=False)
+        (f"{adds:.2f}", word.label, *(show(word) for show in columns.values()))
+        for adds, word in zip(contributions, words, strict=False)
     ]
     rest = contributions[top:]
     if rest:
-        rows.append((f"{sum(rest):.2f}", count(len(rest), "more word"), "", "", "", "", "", ""))
-    hidden = {"× weight"} if all(word.weight == 1 for word in words) else set()
-    if output_width() < _NARROW:
-        hidden |= {"in query", "images"}
-    columns = make_columns(header, rows, texts=("word",))
-    print_table([column for column in columns if column.title not in hidden])
+        rows.append((f"{sum(rest):.2f}", count(len(rest), "more word"), *[""] * len(columns)))
+    print_table(["adds", Column("word", "text"), *columns], rows)
 
 
 def _show_explanation(explanation: "Explanation") -> None:

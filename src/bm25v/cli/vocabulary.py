@@ -1,14 +1,19 @@
-"""`bm25v train`, `vocabulary` and `models`."""
+"""`bm25v train`, `vocabulary`, `models` and `doctor`."""
 
+import importlib.metadata
 import os
+import platform
+import time
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from bm25v import __version__
 from bm25v.cli.options import ANY_PATH, COUNT, json_option, output_option
 from bm25v.cli.printing import echo, emit, print_facts
+from bm25v.cli.progress import training_display
 
 _output_option = output_option(
     "The folder to write, for example pets.vocab.", ANY_PATH, is_required=True
@@ -59,7 +64,6 @@ def train(output: Path, recipe_name: str, as_json: bool, **options: Any) -> None
     If `tensorboard` is installed, curves are in OUTPUT.work/tensorboard during the run, then in
     OUTPUT/tensorboard.
     """
-    from bm25v.cli.progress import training_display
     from bm25v.training import TrainingOptions, train_vocabulary
     from bm25v.training.recipe import Recipe
 
@@ -229,3 +233,55 @@ def show_model(backbone: str, as_json: bool) -> None:
         echo(f"fingerprint {loaded.fingerprint}")
 
     emit(facts, as_json, print_model)
+
+
+@click.command("doctor")
+@json_option
+def doctor(as_json: bool) -> None:
+    """Show what is installed, and precompile.
+
+    Precompiled loops make the first search in a large gallery fast.
+    """
+    from bm25v.backbones import downloads
+    from bm25v.backbones.onnx import SPECS
+    from bm25v.extras import list_extras
+    from bm25v.vocabulary.vocabulary import Vocabulary, shipped_names
+
+    libraries = ("numpy", "numba", "onnxruntime", "pillow", "safetensors", "jinja2")
+    extras = list_extras()
+    cached = {n: downloads.cached_path(spec.file).is_file() for n, spec in SPECS.items()}
+    facts: dict[str, str | dict[str, str]] = {
+        "bm25v": __version__,
+        "python": f"{platform.python_version()} on {platform.platform()}",
+        "libraries": {name: importlib.metadata.version(name) for name in libraries},
+        "extras": {name: "installed" if here else "absent" for name, here in extras.items()},
+        "models": str(downloads.models_folder()),
+        "backbones": {name: "here" if here else "not here" for name, here in cached.items()},
+        "vocabularies": {name: Vocabulary.load(name).fingerprint for name in shipped_names()},
+        "compiler": _precompile(),
+    }
+    lines = {
+        name: value if isinstance(value, str) else [f"{key} {text}" for key, text in value.items()]
+        for name, value in facts.items()
+    }
+    emit(facts, as_json, lambda: print_facts(lines))
+
+
+def _precompile() -> str:
+    """Compile the loops of the first and of the second stage; they stay in numba's cache."""
+    import numpy as np
+
+    from bm25v.index import kernels
+    from bm25v.index.bm25 import WeightedWords
+    from bm25v.index.searcher import Searcher
+    from bm25v.index.second_stage import cosines
+
+    start = time.perf_counter()
+    bags = np.ones((1, 1), dtype=np.uint16)
+    query = WeightedWords(np.ones(1, np.int32), np.ones(1), np.ones(1))
+    searcher = Searcher(bags, bags, n_words=2)
+    searcher.build_index()
+    ranked = searcher.search(query, 1)
+    cosines(np.ones((1, 8), np.float16), np.ones(8, np.float32), ranked.rows, compiled=True)
+    seconds = time.perf_counter() - start
+    return f"ready in {seconds:.1f}s, cache at {kernels.search_block.stats.cache_path}"

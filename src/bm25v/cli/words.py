@@ -22,18 +22,17 @@ from bm25v.cli.printing import (
     echo,
     echo_text,
     emit,
-    make_columns,
     print_facts,
     print_table,
     report_written,
     temporary_page,
 )
+from bm25v.cli.progress import progress_bar
 from bm25v.display import count, display_path
 from bm25v.files import make_folder, replace_file
 
 if TYPE_CHECKING:
     from bm25v.explain.portraits import WordPortrait
-    from bm25v.explain.words import WordInGallery
     from bm25v.gallery import Gallery
 
 _LIMIT = 20
@@ -62,7 +61,9 @@ def list_words(gallery_path: Path, sort: Any, limit: int | None, as_json: bool) 
     n_listed = limit if as_json else limit or _LIMIT
     with open_gallery(gallery_path) as gallery:
         if sort == "name":
-            words = sorted(gallery.words(), key=_sort_by_name)[:n_listed]
+            words = gallery.words()
+            words.sort(key=lambda w: (w.name is None, (w.name or "").casefold()))
+            words = words[:n_listed]
         else:
             words = gallery.words(sort=sort, limit=n_listed)
         info = gallery.info()
@@ -72,25 +73,19 @@ def list_words(gallery_path: Path, sort: Any, limit: int | None, as_json: bool) 
         return {"n_images": info.n_images, "words": listed}
 
     def print_words() -> None:
-        if words:
-            _print_words(words, info.words_in_use, info.n_images)
-        else:
+        if not words:
             echo(f"no words: {gallery_path} has no images")
+            return
+        rows = []
+        for w in words:
+            best = ", ".join(f"{_short_path(image.path)} ({image.tf:.2f})" for image in w.best)
+            rows.append((str(w.word), f"{w.df:,}", f"{w.idf:.2f}", w.name or "", best))
+        texts = (Column("name", "text"), Column("strongest in (tf)", "list"))
+        print_table(("word", "images", "IDF", *texts), rows)
+        n_images = count(info.n_images, "image")
+        echo(f"{len(words):,} of {info.words_in_use:,} words in {n_images}")
 
     emit(to_dict, as_json, print_words)
-
-
-def _sort_by_name(word: "WordInGallery") -> tuple[bool, str]:
-    return word.name is None, (word.name or "").casefold()
-
-
-def _print_words(words: "list[WordInGallery]", total: int, n_images: int) -> None:
-    header = ("word", "images", "IDF", "name")
-    rows = [(str(w.word), f"{w.df:,}", f"{w.idf:.2f}", w.name or "") for w in words]
-    best = [", ".join(f"{_short_path(i.path)} ({i.tf:.2f})" for i in w.best) for w in words]
-    columns = make_columns(header, rows, texts=("name",))
-    print_table([*columns, Column("strongest in (tf)", best, "list")])
-    echo(f"{len(words):,} of {total:,} words in {count(n_images, 'image')}")
 
 
 def _short_path(path: str) -> str:
@@ -111,7 +106,6 @@ def show(
 
     WORD is the number or the name of a word.
     """
-    from bm25v.cli.progress import progress_bar
     from bm25v.explain.portraits import make_portraits
     from bm25v.render.html import PAGE_SUFFIXES
 
@@ -274,7 +268,6 @@ def suggest(
     as_json: bool,
 ) -> None:
     """Suggest names for words, by default for all."""
-    from bm25v.cli.progress import progress_bar
     from bm25v.explain.suggest import read_prompts, suggest_names
     from bm25v.vocabulary.names import format_names
 
@@ -294,9 +287,8 @@ def suggest(
         replace_file(output, format_names(names, vocabulary=fingerprint, notes=notes))
 
     def print_suggestions() -> None:
-        header = ("word", "suggestion", "why")
         rows = [(str(word), name, notes[word]) for word, name in names.items()]
-        print_table(make_columns(header, rows, texts=("suggestion", "why")))
+        print_table(("word", Column("suggestion", "text"), Column("why", "text")), rows)
 
     listed = [suggestion._asdict() for suggestion in suggestions]
     emit({"suggestions": listed}, as_json, print_suggestions)
