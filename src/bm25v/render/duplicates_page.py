@@ -1,5 +1,6 @@
 """Makes a page of groups of images that look alike, side by side, with how they differ."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,13 +48,10 @@ def _describe_group(group: DuplicateGroup) -> dict[str, Any]:
     largest = max(sizes) if len(sizes) > 1 else None
     shown = []
     for image in group.images[:MAX_IMAGES]:
-        path = Path(image.path)
         shown.append(
             {
                 "path": image.path,
-                "name": path.name,
-                "folder": str(path.parent),
-                "image": embed_thumbnail(image.path, side=_SIDE, alt=path.name),
+                "image": embed_thumbnail(image.path, side=_SIDE, alt=os.path.basename(image.path)),
                 "pixels": f"{image.width} × {image.height}" if image.width else "size unknown",
                 "is_largest": (image.width or 0) * (image.height or 0) == largest,
                 "bytes": file_size(image.size),

@@ -17,10 +17,6 @@ class HighlightedPhoto(NamedTuple):
     image: EmbeddedImage
     pins: Sequence[Pin] = ()
 
-    @property
-    def name(self) -> str:
-        return os.path.basename(self.path)
-
 
 def highlight_photos(explanation: Explanation, *, side: int) -> Iterator[HighlightedPhoto]:
     """Yield each image of the query, then the hit if its file can be read."""

@@ -1,10 +1,9 @@
 """The page of an explanation: both images, the words that matched, and how they add up."""
 
 import io
-import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from PIL import Image
 
@@ -58,30 +57,20 @@ def render_explanation(
     strengths = _TEXT_STRENGTHS if match.concepts else _STRENGTHS
     return render(
         "explanation.html",
-        title=explanation.title,
-        hit=_name_file(explanation.hit_path),
-        match=match,
-        ranking=explanation.ranking,
+        explanation=explanation,
         about_strength=strengths.get(match.strength or "", ""),
         by_strength=scoring.bags == "full" and scoring.source == "index",
         n_positive=n_positive,
         n_negative=len(explanation.parts) - n_positive,
         n_query=sum(word.weight > 0 for word in explanation.query_words) or n_positive,
-        notes=explanation.notes,
         photos=list(_show_photos(explanation)),
-        text=explanation.text,
-        is_hit_readable=explanation.hit_image is not None,
-        has_region=explanation.region is not None,
         sum_lines=list(sum_up(match)),
         rows=list(_make_rows(explanation, n_shown, folder)),
-        positive_sum=explanation.positive_sum,
         n_more=len(contributions) - n_shown,
         shown_sum=sum(contributions[:n_shown]),
         rest=sum(contributions[n_shown:]),
         missing=explanation.missing[:_MISSING_WORDS],
         n_more_missing=len(explanation.missing[_MISSING_WORDS:]),
-        k1=explanation.parameters.k1,
-        b=explanation.parameters.b,
     )
 
 
@@ -98,16 +87,6 @@ def write_explanation(explanation: Explanation, path: Path, *, top: int | None =
         write_output(path, file.getvalue())
 
 
-class _File(NamedTuple):
-    folder: str
-    name: str
-    path: str
-
-
-def _name_file(path: str) -> _File:
-    return _File(os.path.basename(os.path.dirname(path)), os.path.basename(path), path)
-
-
 def _show_photos(explanation: Explanation) -> Iterator[dict[str, Any]]:
     """Yield each photo; its `mask` is where all words together keep its colours."""
     for n, photo in enumerate(list_photos(explanation)):
@@ -116,7 +95,7 @@ def _show_photos(explanation: Explanation) -> Iterator[dict[str, Any]]:
         yield {
             "side": _HIT if photo.role == "Hit" else f"q{n}",
             "role": photo.role,
-            "file": _name_file(photo.path),
+            "path": photo.path,
             "jpeg": encode_jpeg(shrink(photo.pixels, side=side)),
             "shape": width / height,
             "mask": _encode_mask(photo.grid, explanation.visibility),

@@ -4,6 +4,7 @@ Every value is escaped, and a value that a template expects and does not get is 
 """
 
 import base64
+import os
 from collections.abc import Collection
 from functools import cache
 from pathlib import Path
@@ -104,8 +105,10 @@ def _environment() -> Environment:
     )
     environment.globals["static"] = _read_static
     environment.filters |= {
+        "basename": os.path.basename,
         "count": display.count,
         "data_url": data_url,
+        "dirname": os.path.dirname,
         "fixed": fixed,
         "percent": display.percent,
         "sentence": lambda text: text[:1].upper() + text[1:],  # `capitalize` changes all letters

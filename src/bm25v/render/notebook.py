@@ -3,8 +3,8 @@
 A fragment needs no script and no other file; its style is limited to itself.
 """
 
+import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from bm25v.display import count
@@ -33,13 +33,9 @@ def results_fragment(results: Results) -> str:
     """Return the hits as a grid of thumbnails, or the reason why there are none."""
     return render(
         "notebook_results.html",
-        n_hits=len(results),
-        order=results.order,
+        results=results,
         query_words=results.query[:_QUERY_WORDS],
         n_more_words=len(results.query[_QUERY_WORDS:]),
-        no_match=results.no_match,
-        is_weak=results.is_weak,
-        notes=results.notes,
         hits=[_describe_match(hit, _HIT_SIDE, _HIT_WORDS) for hit in results.hits[:MAX_HITS]],
         n_more_hits=len(results.hits[MAX_HITS:]),
     )
@@ -58,20 +54,15 @@ def explanation_fragment(explanation: Explanation) -> str:
     ]
     return render(
         "notebook_explanation.html",
-        path=explanation.hit_path,
-        name=Path(explanation.hit_path).name,
-        title=explanation.title,
-        match=explanation.match,
+        explanation=explanation,
         terms=list(sum_up(explanation.match)),
         photos=list(_show_photos(explanation)),
         rows=list(list_rows([part.word for part in shown], contributions, crops)),
         n_more=len(contributions[_PARTS:]),
         shown_sum=sum(contributions[:_PARTS]),
         rest=sum(contributions[_PARTS:]),
-        positive_sum=explanation.positive_sum,
         missing=explanation.missing[:_QUERY_WORDS],
         n_more_missing=len(explanation.missing[_QUERY_WORDS:]),
-        notes=explanation.notes,
     )
 
 
@@ -94,12 +85,10 @@ def word_use_fragment(use: WordUse) -> str:
 
 def _describe_match(match: Match, side: int, n_words: int) -> dict[str, Any]:
     contributions = round_to_sum([word.contribution for word in match.words], match.sparse)
-    path = Path(match.path)
     return {
         "rank": match.rank if isinstance(match, Hit) else None,
-        "name": path.name,
-        "folder": str(path.parent),
-        "image": embed_thumbnail(match.path, side=side, alt=path.name),
+        "path": match.path,
+        "image": embed_thumbnail(match.path, side=side, alt=os.path.basename(match.path)),
         "coverage": match.coverage,
         "figures": list(_figures(match)),
         "words": list(zip(match.words[:n_words], contributions, strict=False)),
@@ -149,7 +138,7 @@ def _describe_word(
             {
                 "path": use.path,
                 "tf": use.tf,
-                "image": embed_thumbnail(use.path, side=_WORD_SIDE, alt=Path(use.path).name),
+                "image": embed_thumbnail(use.path, side=_WORD_SIDE, alt=os.path.basename(use.path)),
             }
             for use in uses
         ],

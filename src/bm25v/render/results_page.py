@@ -23,7 +23,6 @@ from bm25v.render.html import (
     EmbeddedImage,
     check_output,
     embed_thumbnail,
-    fixed,
     render,
     write_output,
 )
@@ -82,10 +81,8 @@ def render_results(results: Results, explained: ExplainedHits) -> str:
         text=explained.query.text,
         query_words=[] if explained.query.images else results.query[:_QUERY_WORDS],
         summary=_summarise(results),
-        is_weak=results.is_weak,
-        order=results.order,
-        notes=results.notes,
-        hits=[_describe_hit(hit, explanations.get(hit.path)) for hit in results],
+        results=results,
+        cards=[_make_card(hit, explanations.get(hit.path)) for hit in results],
     )
 
 
@@ -132,8 +129,8 @@ def _summarise(results: Results) -> str:
     return count(len(results), "hit") + (f": {strengths}" if strengths else "")
 
 
-def _describe_hit(hit: Hit, explanation: Explanation | None) -> dict[str, Any]:
-    path = Path(hit.path)
+def _make_card(hit: Hit, explanation: Explanation | None) -> dict[str, Any]:
+    name = os.path.basename(hit.path)
     words = [word.label for word in hit.words if word.contribution > 0]
     shown = hit.words[:_PANEL_WORDS]
     contributions = round_to_sum([word.contribution for word in hit.words], hit.sparse)
@@ -145,16 +142,8 @@ def _describe_hit(hit: Hit, explanation: Explanation | None) -> dict[str, Any]:
         for word in shown
     ]
     return {
-        "rank": hit.rank,
-        "path": hit.path,
-        "name": path.name,
-        "folder": path.parent.name,
-        "image": embed_thumbnail(hit.path, side=_HIT_SIDE, alt=f"Hit {hit.rank}, {path.name}"),
-        "strength": hit.strength,
-        "score": fixed(hit.score, hit.digits),
-        "formula": hit.formula,
-        "sparse": hit.sparse,
-        "coverage": hit.coverage,
+        "hit": hit,
+        "image": embed_thumbnail(hit.path, side=_HIT_SIDE, alt=f"Hit {hit.rank}, {name}"),
         "words": words[:_CARD_WORDS],
         "photos": list(highlight_photos(explanation, side=_MAP_SIDE)) if explanation else [],
         "rows": list(list_rows(shown, contributions, crops)),

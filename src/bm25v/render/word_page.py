@@ -105,11 +105,9 @@ def _image_groups(portrait: WordPortrait) -> list[dict[str, object]]:
 
 
 def _describe_image(image: WordInImage, label: str, *, has_crops: bool) -> dict[str, object]:
-    path, encode = Path(image.path), partial(encode_highlight, side=_MAP_SIDE)
+    encode = partial(encode_highlight, side=_MAP_SIDE)
     return {
         "path": image.path,
-        "name": path.name,
-        "folder": path.parent.name,
         "tf": image.tf,
         "crop": _embed_crop(image, label) if has_crops else None,
         "highlight": _embed(image, _MAP_SIDE, f"Where {label} is in", encode),
