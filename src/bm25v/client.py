@@ -46,6 +46,7 @@ from bm25v.search.query import (
 )
 from bm25v.search.regions import as_box
 from bm25v.search.results import Match, Results
+from bm25v.search.scoring import MODES
 from bm25v.store.base import GalleryInfo
 from bm25v.store.local.indexing import Failure, IndexReport
 from bm25v.store.local.selection import GalleryImage, PathInput, Period, Size
@@ -151,7 +152,7 @@ class Client:
         answer = self._post_query("search", as_query(query, options))
         mode, factor = answer["mode"], answer["sparse_factor"]
         if factor is None:
-            factor = 1.0 if mode in ("words", "sparse") else 0.0
+            factor = 1.0 if MODES[mode].by_words_alone else 0.0
         hits = [{**hit, "mode": mode, "sparse_factor": factor} for hit in answer["hits"]]
         return _make(Results, {**answer, "hits": hits})
 
