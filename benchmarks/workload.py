@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from bm25v.index.bm25 import WeightedWords
 from bm25v.sae.model import Codes
-from bm25v.store.local.file_state import FileState
-from bm25v.store.local.rows import RowArray, full_bag_layout, read_bag, read_full_bag
+from bm25v.store.bags import RowArray, full_bag_layout, read_bag, read_full_bag
+from bm25v.store.files import FileState
 from bm25v.store.local.writer import Writer
 from bm25v.threads import available_cpus
 from bm25v.vocabulary import Encoding

@@ -15,7 +15,7 @@ from bm25v.gallery import Gallery
 from bm25v.images import Metadata
 from bm25v.index.bm25 import WeightedWords, reference_scores
 from bm25v.search.combine import combine_bags
-from bm25v.store.local.file_state import FileState
+from bm25v.store.files import FileState
 from bm25v.store.local.rows import RowFiles
 from bm25v.store.local.writer import Writer
 from bm25v.vocabulary.bag import Bag

@@ -9,8 +9,8 @@ import pytest
 
 from bm25v import Gallery
 from bm25v.store.base import Filter
-from bm25v.store.local.records import ImageRecord
-from bm25v.store.local.selection import ImageFilter
+from bm25v.store.filters import ImageFilter
+from bm25v.store.records import ImageRecord
 from tests import test_engines
 from tests.test_engines import (
     FILES,

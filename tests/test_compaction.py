@@ -18,7 +18,7 @@ from bm25v.index.bm25 import Bm25Parameters, WeightedWords
 from bm25v.index.second_stage import score_full_bags
 from bm25v.search.combine import combine_bags
 from bm25v.search.scoring import IMAGE_MODES
-from bm25v.store.local import catalog, catalog_schema
+from bm25v.store.local import catalog
 from bm25v.store.local.catalog import Catalog
 from bm25v.store.local.rows import HEADER_BYTES, RowFile
 from bm25v.store.local.snapshot import Snapshot
@@ -148,9 +148,9 @@ def test_the_catalogue_shrinks(tmp_path: Path) -> None:
     many = {f"/photos/{n}-{copy}.png": n for n in range(N_IMAGES) for copy in range(50)}
     for version in (many, contents):
         assert list(run_session(folder, [version])) == [version]
-    size = (folder / catalog_schema.FILE_NAME).stat().st_size
+    size = (folder / catalog.FILE_NAME).stat().st_size
     compact(folder)
-    assert (folder / catalog_schema.FILE_NAME).stat().st_size < size / 4
+    assert (folder / catalog.FILE_NAME).stat().st_size < size / 4
     check_contents(folder, contents)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bm25v.gallery import Gallery
-from bm25v.store.local import catalog_schema
+from bm25v.store.local import catalog
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary import folder as vocabulary_format
 from tests.compat.make import SUFFIXES
@@ -18,7 +18,7 @@ GALLERIES = sorted(COMPAT.glob("gallery-?"))
 
 
 def test_there_are_golden_files_of_every_format() -> None:
-    latest = {"gallery": catalog_schema.FORMAT, "vocabulary": vocabulary_format.FORMAT}
+    latest = {"gallery": catalog.FORMAT, "vocabulary": vocabulary_format.FORMAT}
     expected = {f"{kind}-{n}" for kind, last in latest.items() for n in range(1, last + 1)}
     assert {path.name for path in COMPAT.glob("*-?")} == expected
 

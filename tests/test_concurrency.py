@@ -18,8 +18,8 @@ from bm25v.errors import GalleryError, GalleryLocked, GalleryNotFound
 from bm25v.gallery import Gallery
 from bm25v.index.bm25 import WeightedWords
 from bm25v.search import Mode
+from bm25v.store.files import FileState
 from bm25v.store.local.catalog import Catalog, RowsRenumbered
-from bm25v.store.local.file_state import FileState
 from bm25v.store.local.snapshot import Snapshot
 from bm25v.store.local.writer import Writer
 from tests.children import REFUSED, Report, finish, needs_fork, start

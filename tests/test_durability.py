@@ -17,8 +17,7 @@ import pytest
 from bm25v.errors import Bm25vError, GalleryDamaged, GalleryError, GalleryLocked, StorageFull
 from bm25v.gallery import Gallery
 from bm25v.search.scoring import IMAGE_MODES
-from bm25v.store.local.catalog import Catalog
-from bm25v.store.local.catalog_schema import FILE_NAME
+from bm25v.store.local.catalog import FILE_NAME, Catalog
 from bm25v.store.local.rows import HEADER_BYTES
 from bm25v.store.local.writer import Writer
 from tests.children import REFUSED, Report, die_at_step, finish, needs_fork, start

@@ -45,7 +45,7 @@ from bm25v.search.encode import encode as encode_query
 from bm25v.search.scoring import MODES as SCORINGS
 from bm25v.search.scoring import Mode
 from bm25v.store.base import View, WordImages
-from bm25v.store.local.file_state import FileState
+from bm25v.store.files import FileState
 from bm25v.store.local.writer import Writer
 from bm25v.store.qdrant import API_KEY, Address, loading, open_calls, parse_address
 from bm25v.store.qdrant import calls as calls_module

@@ -25,8 +25,8 @@ from bm25v.files import replace_file
 from bm25v.gallery import Gallery
 from bm25v.images import Metadata
 from bm25v.search.scoring import Mode
-from bm25v.store.local.file_state import FileState
-from bm25v.store.local.store import describe_vocabulary
+from bm25v.store.files import FileState
+from bm25v.store.meta import describe_vocabulary
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import Bag, FullBag
 from tests import test_cli

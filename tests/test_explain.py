@@ -21,7 +21,7 @@ from bm25v.explain.sums import round_to_sum, sum_up
 from bm25v.gallery import Gallery
 from bm25v.render.explanation_page import render_explanation
 from bm25v.search import Match, WordContribution
-from bm25v.store.local.file_state import has_changed
+from bm25v.store.files import has_changed
 from bm25v.vocabulary import bag as bags
 from tests import test_cli
 from tests.conftest import make_image

@@ -20,10 +20,10 @@ from PIL import Image
 from bm25v import Gallery, Query
 from bm25v.errors import GalleryError, InvalidOption
 from bm25v.images import matches_pattern
+from bm25v.store.filters import ImageFilter, parse_period
 from bm25v.store.local import selection
-from bm25v.store.local.catalog import Catalog
-from bm25v.store.local.catalog_schema import FILE_NAME
-from bm25v.store.local.selection import ImageFilter, parse_period, select_rows
+from bm25v.store.local.catalog import FILE_NAME, Catalog
+from bm25v.store.local.selection import select_rows
 from tests.conftest import make_image, make_pixels
 
 

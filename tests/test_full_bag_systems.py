@@ -21,7 +21,7 @@ from bm25v.research.systems import SystemRunner, sparse
 from bm25v.sae.model import Codes
 from bm25v.search import encode
 from bm25v.search.scoring import Mode
-from bm25v.store.local.rows import read_full_bag
+from bm25v.store.bags import read_full_bag
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import LEVELS, pool_bags
 from tests import test_evaluate

@@ -26,7 +26,7 @@ from bm25v.errors import (
 from bm25v.gallery import Gallery
 from bm25v.search import Mode, Results
 from bm25v.search.scoring import IMAGE_MODES
-from bm25v.store.local import catalog_schema, indexing, rows
+from bm25v.store.local import catalog, indexing, rows
 from bm25v.store.local.snapshot import Snapshot
 from bm25v.vocabulary import Vocabulary
 from tests.children import needs_fork
@@ -258,7 +258,7 @@ def test_words_beyond_the_vocabulary_raise_gallery_damaged(gallery: Gallery) -> 
         Gallery.open(gallery.path).search(make_pixels(0))
 
 
-@pytest.mark.parametrize("name", ["bags.rows", "dense.rows", catalog_schema.FILE_NAME])
+@pytest.mark.parametrize("name", ["bags.rows", "dense.rows", catalog.FILE_NAME])
 def test_a_file_of_another_kind_raises_gallery_damaged(gallery: Gallery, name: str) -> None:
     gallery.close()
     (gallery.path / name).write_bytes(b"something else entirely" * 300)
@@ -267,7 +267,7 @@ def test_a_file_of_another_kind_raises_gallery_damaged(gallery: Gallery, name: s
 
 
 def test_a_newer_format_raises_gallery_too_new(gallery: Gallery) -> None:
-    with sqlite3.connect(gallery.path / catalog_schema.FILE_NAME) as db:
+    with sqlite3.connect(gallery.path / catalog.FILE_NAME) as db:
         db.execute("UPDATE meta SET value = 99 WHERE key = 'format'")
     db.close()
     with pytest.raises(GalleryTooNew, match="upgrade bm25v"):

@@ -24,7 +24,7 @@ from bm25v.errors import (
     UnknownBackbone,
 )
 from bm25v.sae.model import SparseAutoEncoder
-from bm25v.store.local.encoding import EncodedImage, NamedImage, encode_images
+from bm25v.store.encoding import EncodedImage, NamedImage, encode_images
 from bm25v.vocabulary import Vocabulary
 
 torch: Any = pytest.importorskip("torch")

@@ -15,8 +15,8 @@ from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import ImageNotFound, InvalidOption
 from bm25v.search import Mode
 from bm25v.store.base import Filter
-from bm25v.store.local.records import ImageRecord
-from bm25v.store.local.selection import ImageFilter
+from bm25v.store.filters import ImageFilter
+from bm25v.store.records import ImageRecord
 from tests.conftest import find_row, make_image, make_pixels, stored_bag
 
 

@@ -23,13 +23,14 @@ from bm25v.errors import GalleryLocked, ImageError, InvalidOption
 from bm25v.gallery import Gallery
 from bm25v.images import streams
 from bm25v.progress import no_progress
-from bm25v.store.local import encoding, file_state, indexing
+from bm25v.store import encoding, files
+from bm25v.store.encoding import EncodedImage, NamedImage, encode_images
+from bm25v.store.files import read_file_state
+from bm25v.store.local import indexing
 from bm25v.store.local.catalog import Catalog
-from bm25v.store.local.encoding import EncodedImage, NamedImage, encode_images
-from bm25v.store.local.file_state import read_file_state
 from bm25v.store.local.indexing import index_files
-from bm25v.store.local.records import ImageRecord
 from bm25v.store.local.writer import Writer
+from bm25v.store.records import ImageRecord
 from bm25v.vocabulary import Encoding, Vocabulary
 from tests.conftest import make_image, make_pixels
 
@@ -85,7 +86,7 @@ def test_an_unreadable_file_does_not_affect_the_others_of_its_batch(
         return decoded
 
     monkeypatch.setattr(Vocabulary, "decode_with_metadata", decode_and_touch)
-    monkeypatch.setattr(file_state, "_MAX_BYTES", 0)  # as large files, they are decoded by path
+    monkeypatch.setattr(files, "_MAX_BYTES", 0)  # as large files, they are decoded by path
     known = read_file_state(str(photos / "7.png")).to_record(0, 0)
 
     def find_known(content: bytes) -> ImageRecord | None:
@@ -629,7 +630,7 @@ def test_a_file_that_is_replaced_after_it_was_read_is_stored_as_it_was_read(
         assert gallery.add(photos).added == 12
     record = gallery.local.catalog.at_path(str(photos / "3.png"))
     assert record is not None
-    assert record.content == file_state.hash_image(old)
+    assert record.content == files.hash_image(old)
     assert gallery.match(old, photos / "3.png").dense == pytest.approx(1, abs=1e-3)
     assert gallery.add(photos).updated == 1
     assert gallery.match(make_pixels(99), photos / "3.png").dense == pytest.approx(1, abs=1e-3)
@@ -638,7 +639,7 @@ def test_a_file_that_is_replaced_after_it_was_read_is_stored_as_it_was_read(
 def test_a_file_that_changes_while_it_is_read_is_reported(
     photos: Path, make_gallery: Callable[[str], Gallery], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hash_image = file_state.hash_image
+    hash_image = files.hash_image
     content = (photos / "3.png").read_bytes()
 
     def hash_and_grow(image: bytes) -> bytes:
@@ -648,7 +649,7 @@ def test_a_file_that_changes_while_it_is_read_is_reported(
         return hash_image(image)
 
     gallery = make_gallery("g")
-    monkeypatch.setattr(file_state, "hash_image", hash_and_grow)
+    monkeypatch.setattr(files, "hash_image", hash_and_grow)
     report = gallery.add(photos)
     assert report.added == 11
     assert [failure.error for failure in report.failed] == [
@@ -660,15 +661,15 @@ def test_a_file_that_changes_while_it_is_read_is_reported(
 def test_a_file_on_a_failing_disk_is_reported(
     photos: Path, make_gallery: Callable[[str], Gallery], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hash_file = file_state.hash_file
+    hash_file = files.hash_file
 
     def hash_or_fail(stream: streams.Stream) -> bytes:
         if str(getattr(stream, "name", "")).endswith("3.png"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return hash_file(stream)
 
-    monkeypatch.setattr(file_state, "_MAX_BYTES", 0)
-    monkeypatch.setattr(file_state, "hash_file", hash_or_fail)
+    monkeypatch.setattr(files, "_MAX_BYTES", 0)
+    monkeypatch.setattr(files, "hash_file", hash_or_fail)
     report = make_gallery("g").add(photos)
     assert report.added == 11
     assert [failure.error for failure in report.failed] == ["Input/output error"]

@@ -12,7 +12,7 @@ from bm25v.index.bm25 import Bm25Parameters, WeightedWords, reference_scores
 from bm25v.search import Mode
 from bm25v.search.combine import combine_bags
 from bm25v.search.scoring import MODES
-from bm25v.store.local import catalog_schema
+from bm25v.store.local import catalog
 from bm25v.vocabulary.bag import pool_codes
 from tests.conftest import make_pixels
 from tests.histories import Contents, full_bag, make_encoding, random_sessions, run_session
@@ -111,7 +111,7 @@ def test_invalid_parameters_raise_wrong_use_and_create_nothing(
 @pytest.mark.parametrize("value", [-1.0, "1.5", None])
 def test_damaged_parameters_raise_gallery_damaged(tmp_path: Path, value: object) -> None:
     Gallery.create(tmp_path / "g", vocabulary="toy").close()
-    with sqlite3.connect(tmp_path / "g" / catalog_schema.FILE_NAME) as db:
+    with sqlite3.connect(tmp_path / "g" / catalog.FILE_NAME) as db:
         if value is None:
             db.execute("DELETE FROM meta WHERE key = 'k1'")
         else:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from bm25v.index import second_stage
 from bm25v.index.bm25 import Bm25Parameters, Statistics, WeightedWords, reference_scores
 from bm25v.index.searcher import QueryTerms, top_positions
-from bm25v.store.local.rows import RowArray, write_full_bag
+from bm25v.store.bags import RowArray, write_full_bag
 from bm25v.vocabulary.bag import LEVELS, Bag, word_bytes
 from tests.conftest import expand_bag
 

@@ -78,7 +78,7 @@ from ray.cluster_utils import Cluster
 from pathlib import Path
 from bm25v.exchange.encode import encode_folder
 from bm25v.exchange.on_ray import encode_on
-from bm25v.store.local.store import describe_vocabulary
+from bm25v.store.meta import describe_vocabulary
 from bm25v.vocabulary import Vocabulary
 
 assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"

@@ -13,7 +13,7 @@ from bm25v.backbones import load_backbone
 from bm25v.errors import InvalidOption, ModelUnavailable, UnknownBackbone, VocabularyMismatch
 from bm25v.gallery import Gallery
 from bm25v.search.scoring import Mode
-from bm25v.store.local.catalog_schema import FILE_NAME
+from bm25v.store.local.catalog import FILE_NAME
 from bm25v.vocabulary import Vocabulary
 from tests.conftest import encode, make_pixels
 

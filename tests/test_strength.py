@@ -13,7 +13,7 @@ from bm25v.research.tasks import measure_no_match, split_classes
 from bm25v.search import Mode
 from bm25v.search import calibrate as calibration
 from bm25v.search.calibrate import MIN_IMAGES, calibrate, needs_calibration
-from bm25v.store.local.records import Calibration
+from bm25v.store.records import Calibration
 from tests import test_cli
 from tests.test_cli import Run
 

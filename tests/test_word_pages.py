@@ -24,7 +24,7 @@ from bm25v.render.word_page import render_word, render_words_overview
 from bm25v.sae.model import Codes
 from bm25v.search.text import SharedWord
 from bm25v.store.base import View
-from bm25v.store.local.file_state import FileState
+from bm25v.store.files import FileState
 from bm25v.store.local.rows import HEADER_BYTES, RowFiles
 from bm25v.store.local.writer import Writer
 from bm25v.vocabulary import Encoding

@@ -28,7 +28,7 @@ from bm25v.errors import ImageError, InvalidOption
 from bm25v.gallery import Gallery
 from bm25v.index.bm25 import Bm25Parameters, Statistics
 from bm25v.progress import Progress, no_progress, show_downloads
-from bm25v.store.local.rows import RowArray
+from bm25v.store.bags import RowArray
 from bm25v.store.local.snapshot import Snapshot
 from bm25v.threads import available_cpus
 from bm25v.vocabulary.bag import LEVELS, dequantise

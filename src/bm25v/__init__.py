@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bm25v.research.evaluate import evaluate
     from bm25v.search.query import Query, StoredImage
     from bm25v.search.results import Hit, Match, Results
-    from bm25v.store.local.indexing import IndexReport
+    from bm25v.store.base import IndexReport
     from bm25v.training import train
     from bm25v.training.recipe import Recipe
     from bm25v.vocabulary.bag import Bag
@@ -87,7 +87,7 @@ _MODULES = {
     "Features": "bm25v.backbones.protocol",
     "Gallery": "bm25v.gallery",
     "Hit": "bm25v.search.results",
-    "IndexReport": "bm25v.store.local.indexing",
+    "IndexReport": "bm25v.store.base",
     "Match": "bm25v.search.results",
     "Query": "bm25v.search.query",
     "Recipe": "bm25v.training.recipe",

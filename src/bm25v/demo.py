@@ -23,7 +23,7 @@ from bm25v.files import make_folder, reporting_full_disk
 from bm25v.gallery import Gallery
 from bm25v.progress import Progress, no_progress, show_downloads
 from bm25v.search import Mode, Results
-from bm25v.store.local.indexing import IndexReport
+from bm25v.store.base import IndexReport
 from bm25v.vocabulary import DEFAULT
 
 PHOTOS = PackagedFile(

@@ -26,11 +26,10 @@ from bm25v.images import Source
 from bm25v.index.bm25 import WeightedWords
 from bm25v.index.second_stage import cosines
 from bm25v.progress import Progress, no_progress
-from bm25v.store.local.file_state import has_size_and_time
-from bm25v.store.local.records import ImageRecord
-from bm25v.store.local.selection import to_gallery_image
+from bm25v.store.files import has_size_and_time
 from bm25v.store.local.snapshot import Snapshot
 from bm25v.store.local.store import FolderStore
+from bm25v.store.records import ImageRecord, to_gallery_image
 from bm25v.threads import available_cpus
 from bm25v.vocabulary.bag import Bag
 

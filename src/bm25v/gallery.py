@@ -28,14 +28,15 @@ from bm25v.search.query import Query, QueryImage, QueryOptions, as_query, list_p
 from bm25v.search.rank import describe_text, rank
 from bm25v.search.results import Match, Results
 from bm25v.search.text import NamedVocabulary
-from bm25v.store.base import Candidates, GalleryInfo, Store, View
-from bm25v.store.local.catalog_schema import FILE_NAME
-from bm25v.store.local.file_state import check_path
-from bm25v.store.local.indexing import IndexReport, parse_images
-from bm25v.store.local.records import Calibration
-from bm25v.store.local.selection import GalleryImage, ImageFilter, Period, Size, to_gallery_image
+from bm25v.store.base import Candidates, GalleryInfo, IndexReport, Store, View
+from bm25v.store.encoding import parse_images
+from bm25v.store.files import check_path
+from bm25v.store.filters import ImageFilter, Period, Size
+from bm25v.store.local.catalog import FILE_NAME
 from bm25v.store.local.snapshot import Snapshot
-from bm25v.store.local.store import FolderStore, load_vocabulary
+from bm25v.store.local.store import FolderStore
+from bm25v.store.meta import load_vocabulary
+from bm25v.store.records import Calibration, GalleryImage, to_gallery_image
 from bm25v.threads import available_cpus, locked_cached_property, one_blas_thread
 from bm25v.vocabulary import DEFAULT, Encoding, Vocabulary
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bm25v.gallery import Gallery
 from bm25v.search import Mode
-from bm25v.store.local import catalog_schema
-from bm25v.store.local.file_state import FileState
+from bm25v.store.files import FileState
+from bm25v.store.local import catalog
 from bm25v.store.local.writer import Writer
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.folder import FORMAT
@@ -27,7 +27,7 @@ def main() -> None:
     vocabulary = Vocabulary.load("toy")
     if not (HERE / f"vocabulary-{FORMAT}").exists():
         vocabulary.save(HERE / f"vocabulary-{FORMAT}")
-    path = HERE / f"gallery-{catalog_schema.FORMAT}"
+    path = HERE / f"gallery-{catalog.FORMAT}"
     with Gallery.create(path, vocabulary="toy") as gallery:
         with Writer(path) as writer:
             for seed in (99, *range(5)):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.sae.model import Codes
-from bm25v.store.local.file_state import FileState
+from bm25v.store.files import FileState
 from bm25v.store.local.writer import Writer
 from bm25v.vocabulary import Encoding
 from bm25v.vocabulary.bag import LEVELS, Bag, FullBag, full_bag_words

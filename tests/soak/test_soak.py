@@ -25,8 +25,8 @@ from bm25v.index.bm25 import Contributions, reference_search
 from bm25v.search import Query, rank
 from bm25v.search.encode import encode as encode_query
 from bm25v.search.scoring import IMAGE_MODES
+from bm25v.store.files import FileState
 from bm25v.store.local.catalog import Catalog
-from bm25v.store.local.file_state import FileState
 from bm25v.store.local.snapshot import FolderImages, Snapshot
 from bm25v.store.local.writer import Writer
 from tests.children import needs_fork

@@ -86,7 +86,7 @@ def encode(
     from bm25v.exchange.encode import encode_folder, encode_here
     from bm25v.exchange.on_ray import encode_on
     from bm25v.exchange.parquet import require_pyarrow
-    from bm25v.store.local.store import describe_vocabulary
+    from bm25v.store.meta import describe_vocabulary
     from bm25v.threads import available_cpus
     from bm25v.vocabulary import Vocabulary
 
@@ -176,7 +176,7 @@ def load(
     """
     from bm25v.exchange.parquet import BagFolder
     from bm25v.gallery import Gallery
-    from bm25v.store.local.catalog_schema import FILE_NAME
+    from bm25v.store.local.catalog import FILE_NAME
 
     if engine is not None:
         start = time.perf_counter()

@@ -132,8 +132,8 @@ def index(
     """
     from bm25v.gallery import Gallery
     from bm25v.index.bm25 import Bm25Parameters
-    from bm25v.store.local.catalog_schema import FILE_NAME
-    from bm25v.store.local.indexing import require_images
+    from bm25v.store.files import require_images
+    from bm25v.store.local.catalog import FILE_NAME
     from bm25v.store.local.store import check_new
     from bm25v.vocabulary import Vocabulary
 

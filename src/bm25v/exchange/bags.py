@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.errors import VocabularyMismatch
-from bm25v.store.local.file_state import FileState
-from bm25v.store.local.records import Meta
+from bm25v.store.files import FileState
+from bm25v.store.meta import Meta
 from bm25v.vocabulary.bag import Bag, FullBag
 
 

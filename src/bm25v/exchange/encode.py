@@ -27,11 +27,10 @@ from bm25v.exchange.parquet import (
 )
 from bm25v.files import make_folder, replace_file
 from bm25v.progress import Progress
-from bm25v.store.local.encoding import NamedImage, Outcome, encode_images
-from bm25v.store.local.file_state import has_size_and_time
-from bm25v.store.local.indexing import Failure, IndexReport, require_images, walk_files
-from bm25v.store.local.records import Meta
-from bm25v.store.local.store import describe_vocabulary
+from bm25v.store.base import Failure, IndexReport
+from bm25v.store.encoding import NamedImage, Outcome, encode_images
+from bm25v.store.files import has_size_and_time, require_images, walk_files
+from bm25v.store.meta import Meta, describe_vocabulary
 from bm25v.threads import one_blas_thread
 from bm25v.vocabulary import Vocabulary
 

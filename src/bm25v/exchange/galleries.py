@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,13 +11,15 @@ from bm25v.exchange.bags import ImageBags, check_same_bags
 from bm25v.exchange.parquet import BagFolder, format_part, part_name, require_pyarrow
 from bm25v.files import is_unused, make_folder, replace_file, replacing_folder
 from bm25v.progress import Progress
+from bm25v.store.base import Failure, IndexReport
+from bm25v.store.files import FileState
 from bm25v.store.local.catalog import RowsRenumbered
-from bm25v.store.local.file_state import FileState
-from bm25v.store.local.indexing import Failure, IndexReport, add_image
-from bm25v.store.local.records import ImageRecord
+from bm25v.store.local.indexing import add_batch
 from bm25v.store.local.snapshot import Snapshot
-from bm25v.store.local.store import FolderStore, describe_vocabulary, load_vocabulary
+from bm25v.store.local.store import FolderStore
 from bm25v.store.local.writer import Writer
+from bm25v.store.meta import describe_vocabulary, load_vocabulary
+from bm25v.store.records import ImageRecord
 
 PART_ROWS = 16_384  # images of an exported file
 _COMMIT_IMAGES = 16_384  # of a load: nothing has to be computed again after a kill
@@ -54,7 +56,7 @@ def read_unchanged(store: FolderStore, snapshot: Snapshot) -> Iterator[None]:
 def read_images(store: FolderStore, snapshot: Snapshot) -> Iterator[list[ImageBags]]:
     """Yield the images of a snapshot by row; an empty gallery is one empty list."""
     for first in range(0, max(snapshot.state.n_rows, 1), PART_ROWS):
-        records = store.catalog.images_between(first, first + PART_ROWS)
+        records = store.catalog.images(first, first + PART_ROWS)
         yield [_read_image(record, snapshot) for record in records]
 
 
@@ -93,17 +95,21 @@ def load_bags(
     done = 0
     with Writer(store.path, timeout=timeout) as writer:
         for batch in folder.batches():
-            for image in batch.images:
-                file, known = image.file, writer.catalog.at_path(image.file.path)
-                if known is not None and file.to_record(known.row, known.checksum) == known:
-                    report.unchanged += 1
-                else:
-                    add_image(writer, file, image, report, follow_moves=False)
-                if writer.n_pending >= _COMMIT_IMAGES:
-                    writer.commit()
+            known = writer.catalog.at_paths(image.file.path for image in batch.images)
+            new = [image for image in batch.images if not _is_stored(image.file, known)]
+            report.unchanged += len(batch.images) - len(new)
+            rows = [(image.file, writer.to_rows(image)) for image in new]
+            add_batch(writer, rows, report, follow_moves=False)
+            if writer.n_pending >= _COMMIT_IMAGES:
+                writer.commit()
             report.failed += [Failure(failed.path, failed.error) for failed in batch.failed]
             done += len(batch.images) + len(batch.failed)
             progress("loading", done, folder.n_rows)
         writer.commit()
     report.seconds = time.perf_counter() - start
     return report
+
+
+def _is_stored(file: FileState, known: Mapping[str, ImageRecord]) -> bool:
+    record = known.get(file.path)
+    return record is not None and file.to_record(record.row, record.checksum) == record

@@ -24,8 +24,7 @@ from bm25v.exchange.bags import check_same_bags
 from bm25v.exchange.encode import EncodeParts, Part, encode_here
 from bm25v.privacy import silence_libraries
 from bm25v.progress import Progress, no_progress
-from bm25v.store.local.records import Meta
-from bm25v.store.local.store import describe_vocabulary, load_vocabulary
+from bm25v.store.meta import Meta, describe_vocabulary, load_vocabulary
 from bm25v.threads import available_cpus
 
 Content = tuple[int, bytes, str]  # number, content and error of a part

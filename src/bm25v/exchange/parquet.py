@@ -23,8 +23,8 @@ from bm25v.errors import BagFileError, MissingExtra
 from bm25v.exchange.bags import Batch, FailedImage, ImageBags, check_same_bags
 from bm25v.images import Metadata
 from bm25v.schema import Rule, SchemaError, check_values, number, parse_object, text, whole
-from bm25v.store.local.file_state import FileState
-from bm25v.store.local.records import Meta
+from bm25v.store.files import FileState
+from bm25v.store.meta import Meta
 from bm25v.vocabulary.bag import SCALE, Bag, FullBag, patch_bytes, word_bytes
 
 if TYPE_CHECKING:

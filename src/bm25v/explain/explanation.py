@@ -33,8 +33,8 @@ from bm25v.search.rank import Ranking, describe_text, find_rankings
 from bm25v.search.regions import Box, as_box
 from bm25v.search.results import Match, QueryWord, WordContribution
 from bm25v.store.base import View
-from bm25v.store.local.file_state import has_changed
-from bm25v.store.local.records import ImageRecord
+from bm25v.store.files import has_changed
+from bm25v.store.records import ImageRecord
 from bm25v.vocabulary import Encoding, Vocabulary
 from bm25v.vocabulary import bag as bags
 

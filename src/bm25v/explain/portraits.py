@@ -23,8 +23,8 @@ from bm25v.explain.words import (
 from bm25v.progress import Progress, no_progress
 from bm25v.sae.model import Codes
 from bm25v.store.base import View
-from bm25v.store.local.encoding import EncodedImage, NamedImage, encode_images
-from bm25v.store.local.file_state import has_changed
+from bm25v.store.encoding import EncodedImage, NamedImage, encode_images
+from bm25v.store.files import has_changed
 from bm25v.threads import available_cpus
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary import bag as bags

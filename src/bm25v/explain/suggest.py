@@ -21,7 +21,7 @@ from bm25v.explain.crops import crop_word
 from bm25v.explain.portraits import WordInImage, find_strongest
 from bm25v.progress import Progress, no_progress
 from bm25v.store.base import View
-from bm25v.store.local.selection import ImageFilter
+from bm25v.store.filters import ImageFilter
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.names import check_name
 

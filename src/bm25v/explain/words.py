@@ -21,9 +21,9 @@ from bm25v.errors import GalleryDamaged, ImageError
 from bm25v.search.encode import require_records
 from bm25v.search.text import SharedWord, find_shared_words
 from bm25v.store.base import Candidates, Filter, Rows, View, WordImages
-from bm25v.store.local.file_state import has_changed
-from bm25v.store.local.records import ImageRecord
-from bm25v.store.local.selection import list_folders
+from bm25v.store.files import has_changed
+from bm25v.store.filters import list_folders
+from bm25v.store.records import ImageRecord
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import dequantise
 from bm25v.vocabulary.names import check_word

@@ -17,7 +17,7 @@ from bm25v.progress import Progress, no_progress
 from bm25v.research.features import DatasetFeatures
 from bm25v.research.settings import Pooling, RankingSettings
 from bm25v.sae.model import Codes
-from bm25v.store.local.rows import RowArray, full_bag_layout
+from bm25v.store.bags import RowArray, full_bag_layout
 from bm25v.threads import available_cpus, one_blas_thread
 from bm25v.training.feature_store import Arrays, load_or_compute
 from bm25v.vocabulary import Vocabulary

@@ -13,7 +13,7 @@ from bm25v.index.bm25 import WeightedWords
 from bm25v.research.tables import Cells
 from bm25v.search.encode import FIRST_WORDS
 from bm25v.search.scoring import MODES
-from bm25v.store.local.rows import RowArray
+from bm25v.store.bags import RowArray
 from bm25v.vocabulary.bag import Bag
 
 # The paper's settings of the systems that it compares with.

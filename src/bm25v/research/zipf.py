@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from bm25v.errors import EvaluationError, InvalidOption
 from bm25v.gallery import Gallery
 from bm25v.index.bm25 import Statistics
+from bm25v.store.bags import RowArray
 from bm25v.store.base import GalleryInfo
-from bm25v.store.local.rows import RowArray
 
 _FULL_ROWS = 10_000  # at most: more would not change a mean
 

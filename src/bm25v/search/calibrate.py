@@ -11,8 +11,8 @@ from bm25v.search.combine import combine_bags
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.rank import rank
 from bm25v.store.base import Filter
-from bm25v.store.local.records import Calibration
 from bm25v.store.local.snapshot import Snapshot
+from bm25v.store.records import Calibration
 
 MIN_IMAGES = 30  # of a gallery; of fewer, nothing can be said
 _SAMPLE = 200  # images that are searched for

@@ -29,8 +29,8 @@ from bm25v.search.query import Query, QueryImage, StoredImage, Word, list_images
 from bm25v.search.scoring import MODES, Mode, Scoring
 from bm25v.search.text import NO_TEXT, NamedVocabulary, interpret_text
 from bm25v.store.base import Candidates, Filter, View
-from bm25v.store.local.file_state import has_size_and_time, hash_image, read_file_state
-from bm25v.store.local.records import ImageRecord
+from bm25v.store.files import has_size_and_time, hash_image, read_file_state
+from bm25v.store.records import ImageRecord
 from bm25v.vocabulary import Encoding, Vocabulary
 from bm25v.vocabulary.bag import FULL_WORDS, MAX_K_POST, Bag, pool_codes
 

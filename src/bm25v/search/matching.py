@@ -24,7 +24,7 @@ from bm25v.search.results import (
 )
 from bm25v.search.scoring import MODES
 from bm25v.store.base import Candidates, Rows, View
-from bm25v.store.local.records import Calibration
+from bm25v.store.records import Calibration
 from bm25v.vocabulary.bag import SCALE
 
 

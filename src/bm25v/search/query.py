@@ -14,8 +14,8 @@ from bm25v.errors import InvalidQuery
 from bm25v.images import ImageInput, Source, read_input
 from bm25v.search.regions import Region
 from bm25v.search.scoring import MODES, Mode
-from bm25v.store.local.file_state import check_path
-from bm25v.store.local.selection import ImageFilter, Period, Size
+from bm25v.store.files import check_path
+from bm25v.store.filters import ImageFilter, Period, Size
 from bm25v.vocabulary import Encoding
 
 Path = str | os.PathLike[str]

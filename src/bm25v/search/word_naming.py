@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.dense import normalise
-from bm25v.store.local.rows import RowArray
+from bm25v.store.bags import RowArray
 from bm25v.store.local.snapshot import Snapshot
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.concepts import Concepts

@@ -31,9 +31,9 @@ from bm25v.server.problems import Problem
 from bm25v.server.responses import IMAGE, IMAGE_PAGE, PREFIX, json_response
 from bm25v.server.service import SEARCHING, OpenGallery, Served
 from bm25v.store.base import Filter
-from bm25v.store.local.file_state import hash_file
-from bm25v.store.local.records import ImageRecord
-from bm25v.store.local.selection import ImageFilter, to_gallery_image
+from bm25v.store.files import hash_file
+from bm25v.store.filters import ImageFilter
+from bm25v.store.records import ImageRecord, to_gallery_image
 
 _MEDIA_TYPES = {  # those that are not called as the format
     "JPEG 2000": "image/jp2",

@@ -22,7 +22,7 @@ from bm25v.search.results import Hit, Match, QueryWord, Results, ScorePart, Word
 from bm25v.search.text import SharedWord
 from bm25v.server.watch import WatchedFolder
 from bm25v.store.base import GalleryInfo
-from bm25v.store.local.selection import GalleryImage
+from bm25v.store.records import GalleryImage
 
 PREFIX = "/v1"  # of all routes but those about the server itself
 

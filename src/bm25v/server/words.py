@@ -39,7 +39,7 @@ from bm25v.server.responses import (
 )
 from bm25v.server.service import DRAWING, SEARCHING, OpenGallery, Served, Service
 from bm25v.store.base import Filter
-from bm25v.store.local.records import ImageRecord
+from bm25v.store.records import ImageRecord
 from bm25v.vocabulary.phrases import fold
 
 _DECODED = 4  # times the side of a crop

@@ -15,15 +15,15 @@ from bm25v.errors import GalleryDamaged
 from bm25v.images import ImageInput
 from bm25v.index.bm25 import Statistics
 from bm25v.progress import Progress
-from bm25v.store.local.records import Calibration, ImageRecord, Meta
-from bm25v.store.local.rows import RowArray, read_full_bag
-from bm25v.store.local.selection import ImageFilter
+from bm25v.store.bags import RowArray, are_bags, read_full_bag
+from bm25v.store.filters import ImageFilter
+from bm25v.store.meta import Meta
+from bm25v.store.records import Calibration, ImageRecord
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import LEVELS, Bag, FullBag
 
 if TYPE_CHECKING:
     from bm25v.search.encode import EncodedQuery
-    from bm25v.store.local.indexing import IndexReport
 
 Rows = NDArray[np.int64]
 T = TypeVar("T")
@@ -65,11 +65,7 @@ class Candidates(ABC):
         """
         stored = (self.full_bags if full else self.bags)[rows]
         words_nk, tf_nk = stored["words"], LEVELS[stored["levels"]] if full else stored["tf"]
-        used_nk = tf_nk > 0
-        ends_nk = np.where(used_nk, words_nk.astype(np.int64) + 1, 0)
-        largest_nk = np.maximum.accumulate(ends_nk, axis=1)
-        ascend_nk = words_nk[:, 1:] >= largest_nk[:, :-1]
-        if largest_nk.max(initial=0) > self.n_words or not ascend_nk[used_nk[:, 1:]].all():
+        if not are_bags(words_nk, tf_nk, self.n_words).all():
             raise GalleryDamaged("an image has no valid bag: run bm25v verify")
         return words_nk, tf_nk
 
@@ -232,6 +228,36 @@ class GalleryInfo:
         return asdict(self)
 
 
+class Failure(NamedTuple):
+    """An image that could not be indexed, and why; `known` if that was so the last time too."""
+
+    path: str
+    error: str
+    known: bool = False
+
+
+@dataclass
+class IndexReport:
+    """What happened to the images that were given."""
+
+    added: int = 0
+    updated: int = 0
+    moved: int = 0
+    unchanged: int = 0
+    removed: int = 0
+    failed: list[Failure] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def n_indexed(self) -> int:
+        """How many of the images are in the gallery now."""
+        return self.added + self.updated + self.moved + self.unchanged
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain values."""
+        return {**asdict(self), "failed": [failure._asdict() for failure in self.failed]}
+
+
 class Store(Protocol):
     """An open collection."""
 
@@ -264,7 +290,7 @@ class Store(Protocol):
         workers: int | None = None,
         timeout: float = 0.0,
         progress: Progress,
-    ) -> "IndexReport":
+    ) -> IndexReport:
         """Add or update the images at some paths, or images from memory with ids."""
 
     def remove(self, paths: Iterable[str], *, recursive: bool, timeout: float) -> int:

@@ -17,10 +17,11 @@ from bm25v.search.combine import combine_bags
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.rank import rank, words_factor
 from bm25v.search.scoring import Mode
+from bm25v.store.bags import RowArray
 from bm25v.store.base import Filter, Rows
-from bm25v.store.local.records import Meta, State
-from bm25v.store.local.rows import RowArray
+from bm25v.store.local.catalog import State
 from bm25v.store.local.snapshot import Snapshot
+from bm25v.store.meta import Meta
 from bm25v.threads import available_cpus
 from bm25v.vocabulary.bag import Bag
 

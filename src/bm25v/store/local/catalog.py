@@ -6,274 +6,268 @@ Its transaction is the commit of the whole gallery: a row that no live record na
 import json
 import os
 import sqlite3
-import threading
-import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from itertools import chain
-from operator import attrgetter
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bm25v.errors import (
-    GalleryDamaged,
-    GalleryError,
-    GalleryNotFound,
-    GalleryTooNew,
-    InvalidOption,
-)
-from bm25v.images import Metadata
+from bm25v.errors import GalleryDamaged, GalleryNotFound, GalleryTooNew, InvalidOption
 from bm25v.index.bm25 import Statistics
-from bm25v.store.local.catalog_schema import (
-    CALIBRATION_KEYS,
-    CHECKSUM_KEYS,
-    COLUMNS,
-    CREATE,
-    FILE_NAME,
-    FORMAT,
-    RENUMBER,
-    STATISTICS_KEYS,
-)
-from bm25v.store.local.records import (
-    Calibration,
-    ImageRecord,
-    Meta,
-    State,
-    path_bounds,
-    to_record,
-    to_seconds,
-)
-from bm25v.store.local.storage_errors import database_errors
+from bm25v.store.base import Rows
+from bm25v.store.files import FileState
+from bm25v.store.local.database import Database, database_errors
+from bm25v.store.meta import Meta
+from bm25v.store.records import Calibration, ImageRecord
 
-Rows = NDArray[np.int64]
+FILE_NAME = "catalog.sqlite"
+FORMAT = 1  # a change of the tables is a new one, with a golden gallery of its own
 
-_STATE_KEYS = ("generation", *CALIBRATION_KEYS, *CHECKSUM_KEYS)
+_STATISTICS_KEYS = ("full_images", "full_length", "full_df")  # in `meta`, of full bags
+_CALIBRATION_KEYS = ("hit_weak", "hit_strong", "hit_images", "hit_change")  # in `meta`
+_CHECKSUM_KEYS = ("checksum", "hit_checksum")  # in `meta`: of what is constant, of the calibration
+_COLUMNS = "row, path, content, size, mtime_ns, checksum, live, width, height, taken"
+
+_STATE_KEYS = ("generation", *_CALIBRATION_KEYS, *_CHECKSUM_KEYS)
 _BELOW = "path = ? OR path > ? AND path < ?"  # with `path_bounds`
-
-_IMMUTABLE = "ro&immutable=1"  # read without a log, for read-only media
+_SEPARATOR = os.fsencode(os.sep)
 _ROWS_AT_ONCE = 1_000  # SQLite limits the values of a query
 _LARGEST = 2**31  # more than any size of a row
 CHANGES_KEPT = 1_000_000  # a reader that is further behind reads the whole gallery again
-_inherited: list[sqlite3.Connection] = []  # by fork: only the process that opened one may close it
+
+_CREATE_IMAGES = """CREATE TABLE images (
+    row INTEGER PRIMARY KEY,    -- of the bag, the dense vector and the full bag
+    path BLOB NOT NULL,         -- bytes, because file names need not be text
+    content BLOB NOT NULL,      -- hash of the file
+    size INTEGER NOT NULL,
+    mtime_ns INTEGER NOT NULL,
+    checksum INTEGER NOT NULL,  -- of the three rows
+    live INTEGER NOT NULL,      -- 0 after removal; kept for readers of older snapshots
+    width INTEGER,              -- in pixels; NULL if it is not known
+    height INTEGER,
+    taken INTEGER               -- EXIF date, in seconds of the camera's clock; NULL if none
+)"""
+# An index that has the column `live` answers a query by itself, without a look at the table.
+# Filters by date and size read the index `metadata` alone.
+_CREATE_INDEXES = (
+    "CREATE UNIQUE INDEX live_path ON images (path, live) WHERE live",
+    "CREATE INDEX content ON images (content)",
+    "CREATE INDEX removed ON images (row) WHERE NOT live",
+    "CREATE INDEX metadata ON images (taken, mtime_ns, width, height, live) WHERE live",
+)
+_CREATE = (
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
+    _CREATE_IMAGES,
+    # Readers follow changes without reading everything again.
+    """CREATE TABLE changes (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    row INTEGER NOT NULL,       -- removed or restored; a new row needs no entry
+    live INTEGER NOT NULL
+)""",
+    """CREATE TABLE failures (
+    path BLOB PRIMARY KEY,      -- of a file that could not be indexed
+    error TEXT NOT NULL
+) WITHOUT ROWID""",
+    *_CREATE_INDEXES,
+    f"INSERT INTO meta VALUES ('format', {FORMAT}), ('generation', 0)",
+)
+_RENUMBER = (
+    "ALTER TABLE images RENAME TO old",
+    _CREATE_IMAGES,
+    f"INSERT INTO images ({_COLUMNS}) "
+    f"SELECT row_number() OVER (ORDER BY row) - 1, {_COLUMNS.removeprefix('row, ')} "
+    "FROM old WHERE live ORDER BY row",
+    "DROP TABLE old",
+    *_CREATE_INDEXES,
+    "DELETE FROM changes",
+    "UPDATE meta SET value = value + 1 WHERE key = 'generation'",
+)
 
 
 class RowsRenumbered(Exception):
     """The gallery was compacted: rows of an older snapshot have other numbers now."""
 
 
-class Catalog:
-    """One connection to a gallery's catalogue. Threads may share it."""
+class State(NamedTuple):
+    """Which version of the gallery a transaction sees."""
+
+    generation: int  # how many times rows were renumbered
+    n_rows: int  # with those of removed images
+    last_change: int  # the newest entry of `changes`
+    forgotten: int = 0  # changes up to this one are no longer listed
+    calibration: Calibration | None = None
+
+
+class Catalog(Database):
+    """One connection to a gallery's catalogue.
+
+    What takes a `generation` raises `RowsRenumbered` if the gallery has another one.
+    """
+
+    meta: Meta
 
     def __init__(self, path: Path, *, write: bool = False) -> None:
         require_gallery(path.parent)
-        self._path = path
-        self._write = write
-        self._mutex = threading.RLock()
-        self._connect()
-
-    def _connect(self) -> None:
-        """Connect; on read-only media, where SQLite cannot keep a log, read the file alone."""
-        with database_errors(self._path):
-            if self._write:
-                self._open("rw")
-                return
-            has_log = self._log_bytes() > 0
-            try:
-                self._open("ro")
-            except sqlite3.OperationalError:
-                if has_log:
-                    raise
-                self._open(_IMMUTABLE)
-
-    def _open(self, mode: str) -> None:
-        stamp = self._file_stamp(mode)
-        uri = f"{self._path.absolute().as_uri()}?mode={mode}"
-        db = sqlite3.connect(
-            uri, uri=True, timeout=30, isolation_level=None, check_same_thread=False
-        )
-        try:
-            db.execute("PRAGMA synchronous = FULL")
-            self.meta = self._read_meta(db)
-        except BaseException:
-            db.close()
-            raise
-        self._connection, self._mode, self._stamp = db, mode, stamp
-        self._process = os.getpid()
-        self._close = weakref.finalize(self, _close_connection, db, self._process)
-
-    @property
-    def db(self) -> sqlite3.Connection:
-        """The connection; after a fork, the new process gets its own."""
-        if self._process != os.getpid() and self._close.alive:  # Linux, macOS: forked, not closed
-            if self._write:
-                raise InvalidOption(
-                    f"{self._path.parent} is written by the parent process: open it"
-                )
-            self._connect()
-        return self._connection
+        super().__init__(path, write=write)
 
     @staticmethod
     def create(path: Path, meta: Meta) -> None:
         entries = [
             *vars(meta).items(),
             *_to_entries(Statistics.empty(meta.n_words)),
-            (CHECKSUM_KEYS[0], _checksum_of_constants({"format": FORMAT, **vars(meta)})),
+            (_CHECKSUM_KEYS[0], _checksum_of_constants({"format": FORMAT, **vars(meta)})),
         ]
         with database_errors(path), closing(sqlite3.connect(path)) as db, db:
             db.execute("PRAGMA journal_mode = WAL")
-            for statement in CREATE:
+            for statement in _CREATE:
                 db.execute(statement)
             db.executemany("INSERT INTO meta VALUES (?, ?)", entries)
 
-    def close(self) -> None:
-        """Close the connection; a writer empties its log if the disk has space for it."""
-        if self._write:
-            self._empty_log()
-        with self._mutex:  # SQLite crashes if another thread is in the middle of a query
-            self._close()
-
-    def connect_again(self) -> "Catalog":
-        """Return another connection for reading, which does not wait for those who use this one."""
-        return Catalog(self._path)
-
-    def version(self) -> tuple[int, ...]:
-        """Return a value that changes when another connection commits."""
-        with self._mutex:
-            if self._check_identity() != self._stamp:
-                self._close()
-                self._connect()
-            data_version = self._one("PRAGMA data_version")  # may be equal on two connections
-            return (self._process, *self._stamp, *data_version)
-
-    def _check_identity(self) -> tuple[int, ...]:
-        """Raise an error if the gallery was deleted, or replaced by another one."""
-        stamp = self._file_stamp(self._mode)
-        if stamp[:2] != self._stamp[:2]:
-            raise GalleryError(
-                f"{self._path.parent} was replaced by another gallery: open it again"
+    def _read_constants(self, db: sqlite3.Connection) -> None:
+        entries = dict(db.execute("SELECT key, value FROM meta").fetchall())
+        for key in (*_STATE_KEYS, *_STATISTICS_KEYS):
+            entries.pop(key, 0)  # not constant: see `state`
+        version = entries.pop("format", None)
+        if isinstance(version, int) and version > FORMAT:
+            raise GalleryTooNew(
+                f"{self.path.parent} was written by a newer bm25v: upgrade bm25v to open it"
             )
-        return stamp
-
-    def _file_stamp(self, mode: str) -> tuple[int, ...]:
+        types = {name: type(value) for name, value in entries.items()}
+        if types != get_type_hints(Meta) or version != FORMAT:
+            raise self._lacks_entries()
+        sizes = {k: n for k, n in entries.items() if isinstance(n, int) and not 0 < n < _LARGEST}
+        if sizes:
+            raise GalleryDamaged(f"{self.path} has impossible sizes {sizes}: restore a backup")
+        self.meta = Meta(**entries)
         try:
-            status = self._path.stat()
-        except OSError as error:
-            raise GalleryNotFound(
-                f"{self._path.parent} no longer exists: {error.strerror}"
-            ) from error
-        identity = (status.st_dev, status.st_ino)
-        if mode != _IMMUTABLE:
-            return identity
-        return (*identity, status.st_size, status.st_mtime_ns, self._log_bytes())
+            self.meta.parameters  # noqa: B018 - raises an error for invalid ones
+        except InvalidOption as error:
+            raise GalleryDamaged(f"{self.path}: {error}; restore it from a backup") from error
 
-    def _log_bytes(self) -> int:
-        try:
-            return os.stat(f"{self._path}-wal").st_size
-        except OSError:
-            return 0
+    def _lacks_entries(self) -> GalleryDamaged:
+        return GalleryDamaged(f"{self.path} lacks required entries: run bm25v verify")
 
     @contextmanager
     def transaction(self, generation: int | None = None) -> Iterator[None]:
-        """Make everything that is read within come from one version of the gallery.
-
-        Raises `RowsRenumbered` if it is of another generation than the one given.
-        """
+        """Make everything that is read within come from one version of the gallery."""
         with self._mutex:
             self.execute("BEGIN")
             try:
-                if generation is not None:
-                    self.check_generation(generation)
+                query = "SELECT value FROM meta WHERE key = 'generation'"
+                if generation is not None and self.execute(query) != [(generation,)]:
+                    raise RowsRenumbered
                 yield
             finally:
                 self.rollback()
 
     def state(self) -> State:
-        (n_rows,) = self._one("SELECT coalesce(max(row), -1) + 1 FROM images")
+        ((n_rows,),) = self.execute("SELECT coalesce(max(row), -1) + 1 FROM images")
         facts = dict(self.execute(f"SELECT key, value FROM meta WHERE key IN {_STATE_KEYS}"))
         generation = facts.get("generation")
         if not isinstance(generation, int):
-            raise GalleryDamaged(f"{self._path} lacks required entries: run bm25v verify")
-        (last,) = self._one(
-            "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'changes'), 0)"
-        )
-        (forgotten,) = self._one("SELECT coalesce(min(number) - 1, ?) FROM changes", last)
-        return State(generation, n_rows, last, forgotten, _calibration(facts))
+            raise self._lacks_entries()
+        newest = "SELECT seq FROM sqlite_sequence WHERE name = 'changes'"
+        ((last,),) = self.execute(f"SELECT coalesce(({newest}), 0)")
+        ((forgotten,),) = self.execute("SELECT coalesce(min(number) - 1, ?) FROM changes", last)
+        return State(generation, n_rows, last, forgotten, _to_calibration(facts))
 
     def full_statistics(self) -> Statistics:
-        query = f"SELECT key, value FROM meta WHERE key IN {STATISTICS_KEYS}"
-        match [dict(self.execute(query)).get(key) for key in STATISTICS_KEYS]:
+        query = f"SELECT key, value FROM meta WHERE key IN {_STATISTICS_KEYS}"
+        match [dict(self.execute(query)).get(key) for key in _STATISTICS_KEYS]:
             case [int(n), int(total_length), bytes(df)] if len(df) == 4 * self.meta.n_words:
                 df_v = np.frombuffer(df, "<i4").astype(np.int64)
                 if total_length >= 0 and np.all((df_v >= 0) & (df_v <= n)):
                     return Statistics(n, df_v, total_length)
-        raise GalleryDamaged(f"{self._path} has no valid statistics: run bm25v verify")
-
-    def set_full_statistics(self, statistics: Statistics) -> None:
-        self._set_facts(_to_entries(statistics))
-
-    def is_live(self, row: int) -> bool:
-        return bool(self._one("SELECT live FROM images WHERE row = ?", row)[0])
-
-    def set_calibration(self, calibration: Calibration) -> None:
-        values = (*calibration, _checksum(calibration))
-        self._set_facts(zip((*CALIBRATION_KEYS, CHECKSUM_KEYS[1]), values, strict=True))
-
-    def _set_facts(self, entries: Iterable[tuple[str, Any]]) -> None:
-        for entry in entries:
-            self.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", *entry)
+        raise GalleryDamaged(f"{self.path} has no valid statistics: run bm25v verify")
 
     def changes_since(self, number: int) -> tuple[Rows, Rows]:
+        """Return the rows that were removed since a change, and those that were restored."""
         query = "SELECT row, live FROM changes WHERE number > ? ORDER BY number"
         last = dict(self.execute(query, number))  # a row's last change decides
         removed = [row for row, live in last.items() if not live]
-        return _rows(removed), _rows([row for row, live in last.items() if live])
-
-    def n_live(self) -> int:
-        n_rows = "SELECT coalesce(max(row), -1) + 1 FROM images"
-        n_removed = "SELECT count(*) FROM images WHERE NOT live"
-        # One statement, so that both counts are of one version.
-        return int(self._one(f"SELECT ({n_rows}) - ({n_removed})")[0])
+        return _to_rows(removed), _to_rows([row for row, live in last.items() if live])
 
     def removed_rows(self) -> Rows:
         columns = self.execute("SELECT row FROM images WHERE NOT live ORDER BY row")
-        return _rows([row for (row,) in columns])
+        return _to_rows([row for (row,) in columns])
 
-    def paths_of(self, rows: list[int], generation: int) -> list[str]:
-        """Return the paths of rows, also of removed ones; raise `RowsRenumbered` for old rows."""
-        paths = dict(self._select_in("row, path", "row", rows, generation))
-        if not all(isinstance(paths.get(row), bytes) for row in rows):
-            raise GalleryDamaged(f"{self._path} lacks paths of images: run bm25v verify")
-        return [os.fsdecode(paths[row]) for row in rows]
+    def is_live(self, row: int) -> bool:
+        return bool(self.execute("SELECT row FROM images WHERE live AND row = ?", row))
 
-    def all_paths(self, generation: int) -> dict[int, str]:
-        """Return the path of each row, also of removed ones; raise `RowsRenumbered` as above."""
-        columns = self._select("row, path", "1", (), generation)
-        return {row: os.fsdecode(path) for row, path in columns}
-
-    def at_paths(self, paths: Iterable[str], generation: int) -> dict[str, ImageRecord]:
-        """Return the images at some paths, as far as there are any."""
-        keys = list(dict.fromkeys(map(os.fsencode, paths)))
-        columns = self._select_in(COLUMNS, "live AND path", keys, generation)
-        return {record.path: record for record in map(to_record, columns)}
+    def rows_where(self, condition: str, *values: object) -> Rows:
+        query = f"SELECT row FROM images WHERE live AND {condition}"
+        return np.fromiter(chain.from_iterable(self.execute(query, *values)), dtype=np.int64)
 
     def rows_of(self, paths: Sequence[str], contents: Sequence[bytes], generation: int) -> Rows:
         """Return the rows of images at some paths, and of those with some contents."""
         keys = (*map(os.fsencode, paths), *contents)
         at_path, has_content = (", ".join("?" * len(values)) for values in (paths, contents))
         condition = f"live AND (path IN ({at_path}) OR content IN ({has_content}))"
-        return _rows([row for (row,) in self._select("row", condition, keys, generation)])
+        return _to_rows([row for (row,) in self._select("row", condition, keys, generation)])
+
+    def paths_of(self, rows: list[int], generation: int) -> list[str]:
+        """Return the paths of rows, also of removed ones."""
+        paths = dict(self._select_in("row, path", "row", rows, generation))
+        if not all(isinstance(paths.get(row), bytes) for row in rows):
+            raise GalleryDamaged(f"{self.path} lacks paths of images: run bm25v verify")
+        return [os.fsdecode(paths[row]) for row in rows]
+
+    def all_paths(self, generation: int) -> dict[int, str]:
+        """Return the path of each row, also of removed ones."""
+        columns = self._select("row, path", "1", (), generation)
+        return {row: os.fsdecode(path) for row, path in columns}
 
     def with_rows(self, rows: list[int], generation: int) -> list[ImageRecord]:
-        """Return the images of some rows, ascending; raise `RowsRenumbered` for old rows."""
-        columns = self._select_in(COLUMNS, "live AND row", rows, generation)
-        return sorted(map(to_record, columns))
+        """Return the images of some rows, ascending."""
+        columns = self._select_in(_COLUMNS, "live AND row", rows, generation)
+        return sorted(map(_to_record, columns))
+
+    def at_paths(
+        self, paths: Iterable[str], generation: int | None = None
+    ) -> dict[str, ImageRecord]:
+        """Return the images at some paths, as far as there are any."""
+        keys = list(dict.fromkeys(map(os.fsencode, paths)))
+        columns = self._select_in(_COLUMNS, "live AND path", keys, generation)
+        return {record.path: record for record in map(_to_record, columns)}
+
+    def at_path(self, path: str) -> ImageRecord | None:
+        return next(self._records("live AND path = ?", os.fsencode(path)), None)
+
+    def with_content(self, content: bytes) -> ImageRecord | None:
+        """Return the first image whose file has this hash; a removed one if there is no other."""
+        return next(self._records("content = ? ORDER BY live DESC, row LIMIT 1", content), None)
+
+    def with_contents(self, contents: Sequence[bytes]) -> dict[bytes, ImageRecord]:
+        """Return what `with_content` returns, for each hash that is known."""
+        records = map(_to_record, self._select_in(_COLUMNS, "content", contents))
+        best_last = sorted(records, key=lambda record: (record.live, -record.row))
+        return {record.content: record for record in best_last}
+
+    def below(self, path: str) -> Iterator[ImageRecord]:
+        """Yield the image at a path, or all images below it if it is a folder, page by page."""
+        name, low, high = path_bounds(path)
+        yield from self._records("live AND path = ?", name)
+        next_page = f"live AND path > ? AND path < ? ORDER BY path LIMIT {_ROWS_AT_ONCE}"
+        while page := list(self._records(next_page, low, high)):
+            yield from page
+            low = os.fsencode(page[-1].path)
+
+    def images(self, first: int = 0, end: int = 2**63 - 1) -> Iterator[ImageRecord]:
+        """Return the images of all rows, or of those from a first one up to an end."""
+        return self._records("live AND row >= ? AND row < ? ORDER BY row", first, end)
+
+    def records(self) -> Iterator[ImageRecord]:
+        """Return the images of all rows, also removed ones."""
+        return self._records("1 ORDER BY row")
+
+    def _records(self, condition: str, *values: object) -> Iterator[ImageRecord]:
+        return map(_to_record, self._select(_COLUMNS, condition, values))
 
     def _select_in(
-        self, columns: str, key: str, values: Sequence[object], generation: int
+        self, columns: str, key: str, values: Sequence[object], generation: int | None = None
     ) -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(values), _ROWS_AT_ONCE):
             chunk = values[start : start + _ROWS_AT_ONCE]
@@ -281,45 +275,23 @@ class Catalog:
             yield from self._select(columns, f"{key} IN ({marks})", chunk, generation)
 
     def _select(
-        self, columns: str, condition: str, values: Sequence[object], generation: int
-    ) -> Iterator[tuple[Any, ...]]:
-        """Return columns of some images; raise `RowsRenumbered` if their rows have new numbers.
+        self,
+        columns: str,
+        condition: str,
+        values: Sequence[object],
+        generation: int | None = None,
+    ) -> list[tuple[Any, ...]]:
+        """Return columns of some images.
 
         One statement sees one version of the catalogue, so it needs no transaction.
         """
+        if generation is None:
+            return self.execute(f"SELECT {columns} FROM images WHERE {condition}", *values)
         images = f"meta LEFT JOIN images ON {condition} WHERE key = 'generation'"
-        found = self.execute(f"SELECT value, row, {columns} FROM {images}", *values)
-        if not found or found[0][0] != generation:
+        selected = self.execute(f"SELECT value, row, {columns} FROM {images}", *values)
+        if not selected or selected[0][0] != generation:
             raise RowsRenumbered
-        return (row[2:] for row in found if row[1] is not None)
-
-    def check_generation(self, generation: int) -> None:
-        if self._one("SELECT value FROM meta WHERE key = 'generation'") != (generation,):
-            raise RowsRenumbered
-
-    def at_path(self, path: str) -> ImageRecord | None:
-        return self._find_record("live AND path = ?", os.fsencode(path))
-
-    def was_removed(self, path: str) -> bool:
-        return self._find_record("NOT live AND path = ?", os.fsencode(path)) is not None
-
-    def with_content(self, content: bytes) -> ImageRecord | None:
-        """Return an image whose file has this hash; a removed one if there is no other."""
-        return self._find_record("content = ? ORDER BY live DESC, row", content)
-
-    def below(self, path: str) -> Iterator[ImageRecord]:
-        """Yield the image at a path, or all images below it if it is a folder, page by page."""
-        name, low, high = path_bounds(path)
-        select = f"SELECT {COLUMNS} FROM images WHERE live AND"
-        yield from map(to_record, self.execute(f"{select} path = ?", name))
-        query = f"{select} path > ? AND path < ? ORDER BY path LIMIT {_ROWS_AT_ONCE}"
-        while page := list(map(to_record, self.execute(query, low, high))):
-            yield from page
-            low = os.fsencode(page[-1].path)
-
-    def rows_where(self, condition: str, *values: object) -> Rows:
-        query = f"SELECT row FROM images WHERE live AND {condition}"
-        return np.fromiter(chain.from_iterable(self.execute(query, *values)), dtype=np.int64)
+        return [row[2:] for row in selected if row[1] is not None]
 
     def failures(self, *, below: Iterable[str]) -> dict[str, str]:
         """Return the files below some paths that could not be indexed the last time, and why."""
@@ -330,63 +302,32 @@ class Catalog:
             for path, error in self.execute(query, *path_bounds(folder))
         }
 
-    def images(self) -> Iterator[ImageRecord]:
-        return filter(attrgetter("live"), self.records())
-
-    def images_between(self, first: int, end: int) -> Iterator[ImageRecord]:
-        query = f"SELECT {COLUMNS} FROM images WHERE live AND row >= ? AND row < ?"
-        return map(to_record, self.execute(f"{query} ORDER BY row", first, end))
-
-    def records(self) -> Iterator[ImageRecord]:
-        return map(to_record, self.execute(f"SELECT {COLUMNS} FROM images ORDER BY row"))
-
     def problems(self) -> list[str]:
         """Return what is wrong with the database, and with what `meta` says about the gallery."""
         problems = [text for (text,) in self.execute("PRAGMA integrity_check") if text != "ok"]
         facts = dict(self.execute("SELECT key, value FROM meta"))
-        if _checksum_of_constants(facts) != facts.get(CHECKSUM_KEYS[0]):
+        if _checksum_of_constants(facts) != facts.get(_CHECKSUM_KEYS[0]):
             problems.append("k1, b or another fact that never changes has changed")
-        calibration = [facts.get(key) for key in CALIBRATION_KEYS]
-        has_calibration = facts.keys() & {*CALIBRATION_KEYS, CHECKSUM_KEYS[1]}
-        if has_calibration and _checksum(calibration) != facts.get(CHECKSUM_KEYS[1]):
+        calibration = [facts.get(key) for key in _CALIBRATION_KEYS]
+        has_calibration = facts.keys() & {*_CALIBRATION_KEYS, _CHECKSUM_KEYS[1]}
+        if has_calibration and _checksum(calibration) != facts.get(_CHECKSUM_KEYS[1]):
             problems.append("what a weak and a strong hit is has changed")
         return problems
-
-    def begin(self) -> None:
-        """Start a transaction; other connections see its changes after `commit`."""
-        self.execute("BEGIN IMMEDIATE")
-
-    def records_at(self, paths: Sequence[str]) -> dict[str, ImageRecord]:
-        """Return the images at some paths, by path."""
-        records = self._find_records("live AND path", list(map(os.fsencode, paths)))
-        return {record.path: record for record in records}
-
-    def records_with(self, contents: Sequence[bytes]) -> dict[bytes, ImageRecord]:
-        """Return what `with_content` returns for each hash, if it is an image."""
-        return {record.content: record for record in self._find_records("content", contents)}
-
-    def _find_records(self, condition: str, values: Sequence[bytes]) -> Iterator[ImageRecord]:
-        """Return the images with any of some values; of two with the same one, the best is last."""
-        marks = ", ".join("?" * len(values))
-        query = f"SELECT {COLUMNS} FROM images WHERE {condition} IN ({marks})"
-        return map(to_record, self.execute(f"{query} ORDER BY live, row DESC", *values))
 
     def insert(self, record: ImageRecord) -> None:
         values = (record.row, os.fsencode(record.path), *record[2:])
         marks = ", ".join("?" * len(values))
-        self.execute(f"INSERT INTO images ({COLUMNS}) VALUES ({marks})", *values)
+        self.execute(f"INSERT INTO images ({_COLUMNS}) VALUES ({marks})", *values)
 
-    def move(
-        self, row: int, path: str, size: int, mtime_ns: int, metadata: Metadata | None
-    ) -> None:
+    def move(self, row: int, file: FileState) -> None:
         """Change an image's path, time stamp or metadata; restore it if it was removed."""
         restored = "INSERT INTO changes (row, live) SELECT row, 1 FROM images "
         self.execute(restored + "WHERE row = ? AND NOT live", row)
         update = "UPDATE images SET path = ?, size = ?, mtime_ns = ?, live = 1 WHERE row = ?"
-        self.execute(update, os.fsencode(path), size, mtime_ns, row)
-        if metadata is not None:
+        self.execute(update, os.fsencode(file.path), file.size, file.mtime_ns, row)
+        if file.metadata is not None:
             update = "UPDATE images SET width = ?, height = ?, taken = ? WHERE row = ?"
-            self.execute(update, *metadata[:2], to_seconds(metadata.taken), row)
+            self.execute(update, *file.to_record(row, 0)[-3:], row)
 
     def remove(self, row: int) -> None:
         """Remove an image; its row stays in the files until the gallery is compacted."""
@@ -400,10 +341,28 @@ class Catalog:
         for path, error in failures.items():
             self.execute("INSERT OR REPLACE INTO failures VALUES (?, ?)", os.fsencode(path), error)
 
+    def set_vocabulary(self, source: str) -> None:
+        self._set_facts([("vocabulary", source)])
+
+    def set_calibration(self, calibration: Calibration) -> None:
+        values = (*calibration, _checksum(calibration))
+        self._set_facts(zip((*_CALIBRATION_KEYS, _CHECKSUM_KEYS[1]), values, strict=True))
+
+    def set_full_statistics(self, statistics: Statistics) -> None:
+        self._set_facts(_to_entries(statistics))
+
+    def _set_facts(self, entries: Iterable[tuple[str, Any]]) -> None:
+        for entry in entries:
+            self.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", *entry)
+
     def renumber(self) -> None:
         """Delete the records of removed images and number the others from 0, in their order."""
-        for statement in RENUMBER:
+        for statement in _RENUMBER:
             self.execute(statement)
+
+    def begin(self) -> None:
+        """Start a transaction; other connections see its changes after `commit`."""
+        self.execute("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
         """Make the transaction durable and visible to other connections."""
@@ -411,60 +370,6 @@ class Catalog:
         last = "SELECT max(number) FROM changes"
         self.execute(f"DELETE FROM changes WHERE number <= ({last}) - ?", CHANGES_KEPT)
         self.execute("COMMIT")
-
-    def shrink(self) -> None:
-        """Return freed space to the disk, if there is space to work in and no reader is active."""
-        with self._mutex, suppress(sqlite3.Error):
-            self.db.execute("VACUUM")
-        self._empty_log()
-
-    def _empty_log(self) -> None:
-        with self._mutex, suppress(sqlite3.Error):
-            self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    def rollback(self) -> None:
-        with self._mutex, suppress(sqlite3.Error):
-            self.db.rollback()
-
-    def set_vocabulary(self, source: str) -> None:
-        self.execute("UPDATE meta SET value = ? WHERE key = 'vocabulary'", source)
-
-    def _read_meta(self, db: sqlite3.Connection) -> Meta:
-        entries = dict(db.execute("SELECT key, value FROM meta").fetchall())
-        for key in (*_STATE_KEYS, *STATISTICS_KEYS):
-            entries.pop(key, 0)  # not constant: see `state`
-        version = entries.pop("format", None)
-        if isinstance(version, int) and version > FORMAT:
-            raise GalleryTooNew(
-                f"{self._path.parent} was written by a newer bm25v: upgrade bm25v to open it"
-            )
-        types = {name: type(value) for name, value in entries.items()}
-        if types != get_type_hints(Meta) or version != FORMAT:
-            raise GalleryDamaged(f"{self._path} lacks required entries: run bm25v verify")
-        meta = Meta(**entries)
-        sizes = {k: n for k, n in entries.items() if isinstance(n, int) and not 0 < n < _LARGEST}
-        if sizes:
-            raise GalleryDamaged(f"{self._path} has impossible sizes {sizes}: restore a backup")
-        try:
-            meta.parameters  # noqa: B018 - raises an error for invalid ones
-        except InvalidOption as error:
-            raise GalleryDamaged(f"{self._path}: {error}; restore it from a backup") from error
-        return meta
-
-    def execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Run an SQL statement; return all rows of its result."""
-        with database_errors(self._path), self._mutex:
-            return self.db.execute(statement, values).fetchall()
-
-    def _one(self, query: str, *values: object) -> tuple[Any, ...]:
-        columns = self.execute(query, *values)
-        if not columns:
-            raise GalleryDamaged(f"{self._path} lacks required entries: run bm25v verify")
-        return columns[0]
-
-    def _find_record(self, condition: str, value: bytes) -> ImageRecord | None:
-        columns = self.execute(f"SELECT {COLUMNS} FROM images WHERE {condition} LIMIT 1", value)
-        return to_record(columns[0]) if columns else None
 
 
 def require_gallery(folder: Path) -> None:
@@ -480,10 +385,16 @@ def require_gallery(folder: Path) -> None:
         )
 
 
+def path_bounds(path: str) -> tuple[bytes, bytes, bytes]:
+    """Return a path as it is stored, and the bounds between which everything in the folder is."""
+    name = os.fsencode(path).rstrip(_SEPARATOR)
+    return name, name + _SEPARATOR, name + bytes([_SEPARATOR[0] + 1])
+
+
 def _to_entries(statistics: Statistics) -> list[tuple[str, Any]]:
     df = statistics.df_v.astype("<i4").tobytes()
     values = (statistics.n, statistics.total_length, df)
-    return list(zip(STATISTICS_KEYS, values, strict=True))
+    return list(zip(_STATISTICS_KEYS, values, strict=True))
 
 
 def _checksum_of_constants(facts: Mapping[str, Any]) -> int:
@@ -496,21 +407,22 @@ def _checksum(values: Sequence[Any]) -> int:
     return zlib.crc32(json.dumps(values, default=repr).encode())
 
 
-def _calibration(facts: Mapping[str, Any]) -> Calibration | None:
-    match [facts.get(key) for key in CALIBRATION_KEYS]:
+def _to_calibration(facts: Mapping[str, Any]) -> Calibration | None:
+    match [facts.get(key) for key in _CALIBRATION_KEYS]:
         case [float(weak_below), float(strong_from), int(n_images), int(last_change)]:
             return Calibration(weak_below, strong_from, n_images, last_change)
     return None  # it is a help, not content
 
 
-def _rows(rows: list[Any]) -> Rows:
+def _to_rows(rows: list[Any]) -> Rows:
     if not all(isinstance(row, int) for row in rows):
         raise GalleryDamaged("the catalogue has rows that are not numbers: run bm25v verify")
     return np.array(rows, dtype=np.int64)
 
 
-def _close_connection(db: sqlite3.Connection, process: int) -> None:
-    if process == os.getpid():
-        db.close()
-    else:
-        _inherited.append(db)
+def _to_record(columns: tuple[Any, ...]) -> ImageRecord:
+    row, path, content, size, mtime_ns, checksum, live, *metadata = columns
+    if not isinstance(path, bytes):
+        raise GalleryDamaged(f"row {row} has no path in the catalogue: run bm25v verify")
+    file = (os.fsdecode(path), content, size, mtime_ns)
+    return ImageRecord(row, *file, checksum, bool(live), *metadata)

@@ -12,31 +12,37 @@ import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
-from itertools import chain, filterfalse, islice
-from pathlib import Path, PurePath
+from itertools import filterfalse, islice
 from types import FrameType
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from bm25v import images
 from bm25v.display import duration
-from bm25v.errors import ImageError, InvalidOption
+from bm25v.errors import ImageError
 from bm25v.images import ImageInput
 from bm25v.progress import Progress
-from bm25v.store.local.encoding import (
+from bm25v.store.base import Failure, IndexReport
+from bm25v.store.encoding import (
     NamedImage,
     Outcome,
     Pending,
+    check_named_images,
+    check_workers,
     encode_images,
     list_finished,
 )
-from bm25v.store.local.file_state import FileState, check_path, has_size_and_time
-from bm25v.store.local.records import ImageRecord
-from bm25v.store.local.writer import Encoded, Writer
+from bm25v.store.files import (
+    FileState,
+    has_size_and_time,
+    is_excluded,
+    require_images,
+    walk_files,
+)
+from bm25v.store.local.writer import Writer
+from bm25v.store.records import ImageRecord
 from bm25v.threads import available_cpus, one_blas_thread
 from bm25v.vocabulary import Vocabulary
 
@@ -45,36 +51,6 @@ _LOOKUPS = 1_000  # paths that are looked up at once
 _BATCH_SECONDS = 10.0
 
 _log = logging.getLogger(__name__)
-
-
-class Failure(NamedTuple):
-    """An image that could not be indexed, and why; `known` if that was so the last time too."""
-
-    path: str
-    error: str
-    known: bool = False
-
-
-@dataclass
-class IndexReport:
-    """What happened to the images that were given."""
-
-    added: int = 0
-    updated: int = 0
-    moved: int = 0
-    unchanged: int = 0
-    removed: int = 0
-    failed: list[Failure] = field(default_factory=list)
-    seconds: float = 0.0
-
-    @property
-    def n_indexed(self) -> int:
-        """How many of the images are in the gallery now."""
-        return self.added + self.updated + self.moved + self.unchanged
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain values."""
-        return {**asdict(self), "failed": [failure._asdict() for failure in self.failed]}
 
 
 def index_files(
@@ -95,7 +71,7 @@ def index_files(
     changed = []
     walk = walk_files(paths, exclude, report)
     while chunk := list(islice(walk, _LOOKUPS)):
-        known = writer.catalog.records_at(chunk)
+        known = writer.catalog.at_paths(chunk)
         changed += [path for path in chunk if path not in known or not _is_unchanged(known[path])]
         report.unchanged += len(chunk)
     report.unchanged -= len(changed)
@@ -136,69 +112,6 @@ def _finish(writer: Writer, report: IndexReport, start: float) -> IndexReport:
     return report
 
 
-def parse_images(images: Any) -> list[str] | Iterator[tuple[Any, Any]]:
-    """Return what to add: absolute paths, or pairs of an id and an image from memory.
-
-    >>> list(parse_images({"cat": b"bytes of a file"}))
-    [('cat', b'bytes of a file')]
-    """
-    if isinstance(images, str | os.PathLike):
-        images = [images]
-    is_image = isinstance(images, bytes | np.ndarray) or hasattr(images, "read")
-    if is_image or not isinstance(images, Iterable):
-        raise InvalidOption(
-            f"a {type(images).__name__} in place of paths: give paths, or images from memory with "
-            "ids, such as add({'cat-7': image})"
-        )
-    items = iter(images.items() if isinstance(images, Mapping) else images)
-    first = next(items, None)
-    if isinstance(first, tuple):
-        return _check_pairs(chain([first], items))
-    paths = [] if first is None else [first, *items]
-    for path in paths:
-        if not isinstance(path, str | os.PathLike):
-            raise InvalidOption(
-                f"a {type(path).__name__} among paths: give images from memory with ids, such as "
-                "add({'cat-7': image})"
-            )
-    return [os.path.abspath(check_path(path)) for path in paths]
-
-
-def _check_pairs(pairs: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    for pair in pairs:
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            raise InvalidOption(
-                f"a {type(pair).__name__} among pairs: give (id, image) for each image"
-            )
-        yield pair
-
-
-def check_named_images(named: Iterable[tuple[Any, Any]]) -> Iterator[NamedImage]:
-    """Yield images from memory; raise `InvalidOption` for an id or an image that is none."""
-    known: set[str] = set()
-    for name, image in named:
-        if not isinstance(name, str) or not name.strip():
-            raise InvalidOption(f"{name!r} is not an id: give each image a text that identifies it")
-        if os.path.isabs(name):
-            raise InvalidOption(
-                f"the id {name!r} is an absolute path: add files by their paths alone"
-            )
-        if name.endswith(("/", os.sep)):
-            raise InvalidOption(f"the id {name!r} ends in a slash, as a folder does: leave it out")
-        if name in known:
-            raise InvalidOption(f"the id {name!r} occurs twice: give each image its own")
-        known.add(name)
-        try:
-            yield NamedImage(name, images.read_input(image))
-        except InvalidOption as error:
-            raise InvalidOption(f"image {name!r}: {error}") from None
-
-
-def check_workers(workers: int | None) -> None:
-    if workers is not None and workers < 1:
-        raise InvalidOption(f"workers = {workers}: give at least 1")
-
-
 def _note_failures(writer: Writer, paths: Sequence[str], report: IndexReport) -> None:
     """Mark the failures of the last run, and store all of this run for the next one."""
     known = writer.catalog.failures(below=paths)
@@ -210,33 +123,6 @@ def _note_failures(writer: Writer, paths: Sequence[str], report: IndexReport) ->
     if failures != known:
         writer.catalog.replace_failures(failures, below=paths)
         writer.n_pending += 1
-
-
-def require_images(paths: Sequence[str], exclude: tuple[str, ...]) -> None:
-    """Raise an error for missing paths and folders without images: a drive may not be mounted."""
-    for path in paths:
-        if not os.path.lexists(path):
-            raise InvalidOption(f"{path} does not exist")
-        if os.path.isdir(path) and not any(images.find_images(path)):
-            raise InvalidOption(
-                f"no images in {path}: nothing was changed; to remove on purpose what was indexed "
-                f"there: `bm25v remove {path}`"
-            )
-    if exclude and not any(_walk(paths, exclude, IndexReport())):
-        patterns = ", ".join(exclude)
-        raise InvalidOption(f"no images left in {', '.join(paths)}: all match exclude {patterns}")
-
-
-def walk_files(
-    paths: Sequence[str], exclude: tuple[str, ...], report: IndexReport
-) -> Iterator[str]:
-    """Return the image files at these paths, each once, in the order in which they are indexed."""
-    files = _walk(paths, exclude, report)
-    return iter(dict.fromkeys(files)) if len(paths) > 1 else files  # several may overlap
-
-
-def list_images(paths: Sequence[str], exclude: tuple[str, ...]) -> list[str]:
-    return sorted({os.path.abspath(path) for path in _walk(paths, exclude, IndexReport())})
 
 
 def _find_overwritten(
@@ -256,7 +142,7 @@ def _find_overwritten(
         and record.path not in known
         and not _is_unchanged(record)
         and not _is_missing(record.path)
-        and not _is_excluded(record.path, paths, exclude)
+        and not is_excluded(record.path, paths, exclude)
     ]
 
 
@@ -266,17 +152,6 @@ def _has_suffix(path: str) -> bool:
 
 def _is_unchanged(record: ImageRecord) -> bool:
     return has_size_and_time(record.path, record.size, record.mtime_ns)
-
-
-def _walk(paths: Sequence[str], exclude: tuple[str, ...], report: IndexReport) -> Iterator[str]:
-    def add_failure(path: Path, error: ImageError) -> None:
-        report.failed.append(Failure(str(path), str(error)))
-
-    for path in paths:
-        if os.path.isdir(path):
-            yield from map(str, images.find_images(path, exclude=exclude, on_error=add_failure))
-        elif not _is_excluded(path, [path], exclude):
-            yield path
 
 
 def _add_images(
@@ -311,7 +186,7 @@ def _add_images(
         nonlocal last_commit
         last_commit = time.monotonic()
         with _uninterrupted():
-            _add_batch(writer, batch, report, follow_moves=follow_moves)
+            add_batch(writer, batch, report, follow_moves=follow_moves)
             batch.clear()
             in_batch.clear()
             writer.commit()
@@ -354,32 +229,20 @@ def _uninterrupted() -> Iterator[None]:
         handler(*received[0])
 
 
-def add_image(
-    writer: Writer,
-    file: FileState,
-    encoding: Encoded,
-    report: IndexReport,
-    *,
-    follow_moves: bool = True,
-) -> None:
-    """Add an image, or replace the one at its path.
-
-    With `follow_moves`, known content whose own file is missing has moved here; else it is a copy.
-    """
-    _add_batch(writer, [(file, writer.to_rows(encoding))], report, follow_moves=follow_moves)
-
-
-def _add_batch(
+def add_batch(
     writer: Writer,
     batch: Sequence[tuple[FileState, Sequence[np.void] | None]],
     report: IndexReport,
     *,
     follow_moves: bool,
 ) -> None:
-    """Add images with their rows, or None for known content; see `add_image`."""
+    """Add images with their rows, or replace those at their paths; known content needs no rows.
+
+    With `follow_moves`, known content whose own file is missing has moved here; else it is a copy.
+    """
     catalog = writer.catalog
-    by_path = catalog.records_at([file.path for file, _ in batch])
-    by_content = catalog.records_with([file.content for file, _ in batch])
+    by_path = catalog.at_paths([file.path for file, _ in batch])
+    by_content = catalog.with_contents([file.content for file, _ in batch])
     changed: set[str | bytes] = set()  # paths and contents that are to be looked up again
     for file, rows in batch:
         path, content = file.path, file.content
@@ -418,25 +281,13 @@ def _remove_missing(
         record.row
         for path in paths
         for record in writer.catalog.below(path)
-        if _is_missing(record.path) or _is_excluded(record.path, paths, exclude)
+        if _is_missing(record.path) or is_excluded(record.path, paths, exclude)
     }
     if gone:
         require_images(paths, exclude)  # again: a drive may have been removed since the start
     for row in gone:
         writer.remove(row)
     report.removed += len(gone)
-
-
-def _is_excluded(path: str, given: Sequence[str], exclude: tuple[str, ...]) -> bool:
-    """Return whether a path is left out below each of the paths that were given and contain it."""
-    if not exclude:
-        return False
-    relative = (
-        PurePath(path).relative_to(parent) if path != parent else PurePath(PurePath(path).name)
-        for parent in given
-        if PurePath(path).is_relative_to(parent)
-    )
-    return all(images.matches_pattern(name.as_posix(), exclude) for name in relative)
 
 
 def _is_missing(path: str) -> bool:

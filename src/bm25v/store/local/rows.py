@@ -7,22 +7,19 @@ import os
 import struct
 from io import FileIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bm25v.errors import GalleryDamaged, GalleryError, GalleryTooNew
-from bm25v.store.local.records import Meta
-from bm25v.vocabulary.bag import Bag, FullBag, patch_bytes, word_bytes
+from bm25v.store.bags import RowArray, bag_layout, full_bag_layout
+from bm25v.store.meta import Meta
 
 FORMAT = 1
 HEADER_BYTES = 64
 
 _HEADER = struct.Struct("<8sII")  # magic, format, bytes per row
 _MAGIC = b"BM25VROW"
-
-RowArray = NDArray[Any]
 
 
 class RowFile(NamedTuple):
@@ -121,53 +118,3 @@ class RowFiles(NamedTuple):
             RowFile(folder / f"dense{suffix}", dense),
             RowFile(folder / f"full{suffix}", full),
         )
-
-
-def bag_layout(k: int, n_words: int) -> np.dtype[np.void]:
-    return np.dtype([("words", f"<u{word_bytes(n_words)}", (k,)), ("tf", "<u2", (k,))])
-
-
-def full_bag_layout(k: int, n_words: int, n_patches: int) -> np.dtype[np.void]:
-    types = {
-        "words": f"<u{word_bytes(n_words)}",
-        "levels": "u1",
-        "patches": f"<u{patch_bytes(n_patches)}",
-    }
-    return np.dtype([(name, kind, (k,)) for name, kind in types.items()])
-
-
-def read_bag(row: np.void) -> Bag:
-    used = row["tf"] > 0
-    return Bag(row["words"][used].astype(np.int32), row["tf"][used])
-
-
-def is_bag(
-    words_k: NDArray[np.unsignedinteger], tf_k: NDArray[np.unsignedinteger], n_words: int
-) -> bool:
-    """Return whether the words of a stored bag exist and ascend; a slot with tf 0 is empty.
-
-    >>> tf = np.array([5, 7, 0], dtype=np.uint16)
-    >>> [is_bag(np.array(words), tf, n_words=8) for words in ([1, 3, 0], [3, 1, 0], [1, 8, 0])]
-    [True, False, False]
-    """
-    words = words_k[tf_k > 0]
-    return bool((words[1:] > words[:-1]).all() and (words < n_words).all())
-
-
-def write_bag(row: np.void, bag: Bag) -> None:
-    row["words"][: len(bag.words)] = bag.words
-    row["tf"][: len(bag.tf)] = bag.tf
-
-
-def read_full_bag(row: np.void) -> FullBag:
-    used = row["levels"] > 0
-    words, patches = row["words"][used].astype(np.int32), row["patches"][used].astype(np.uint16)
-    return FullBag(words, row["levels"][used], patches)
-
-
-def write_full_bag(row: np.void, full_bag: FullBag) -> None:
-    """Fill one row with a full bag, or with as many of its strongest words as the row has."""
-    k = len(row["words"])
-    kept = np.sort(np.argsort(-full_bag.levels.astype(np.int64), kind="stable")[:k])
-    for name in FullBag._fields:
-        row[name][: len(kept)] = getattr(full_bag, name)[kept]

@@ -20,11 +20,14 @@ from bm25v.errors import GalleryDamaged, GalleryError
 from bm25v.index.bm25 import Statistics, WeightedWords
 from bm25v.index.searcher import Ranked, Searcher, SearchRequest
 from bm25v.index.second_stage import cosines, score_full_bags
+from bm25v.store.bags import RowArray
 from bm25v.store.base import Candidates, Coverage, Filter, Rows, WordImages
-from bm25v.store.local.catalog import Catalog, RowsRenumbered
-from bm25v.store.local.records import Calibration, ImageRecord, Meta, State
-from bm25v.store.local.rows import RowArray, RowFiles
-from bm25v.store.local.selection import ImageFilter, count_in_folders, select_rows
+from bm25v.store.filters import ImageFilter, count_in_folders
+from bm25v.store.local.catalog import Catalog, RowsRenumbered, State
+from bm25v.store.local.rows import RowFiles
+from bm25v.store.local.selection import select_rows
+from bm25v.store.meta import Meta
+from bm25v.store.records import Calibration, ImageRecord
 
 if TYPE_CHECKING:
     from bm25v.search.encode import EncodedQuery
@@ -180,7 +183,7 @@ class Snapshot:
         if rows is None:
             generation = self.state.generation
             with (
-                closing(self.catalog.connect_again()) as catalog,
+                closing(Catalog(self.catalog.path)) as catalog,
                 catalog.transaction(generation),
             ):
                 rows = select_rows(catalog, images)

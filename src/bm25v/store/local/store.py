@@ -1,35 +1,28 @@
 """An open gallery in a folder: its catalogue, the names of its words and the newest snapshot."""
 
-import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from bm25v.backbones import split_pair
-from bm25v.errors import (
-    GalleryError,
-    InvalidOption,
-    UnknownVocabulary,
-    VocabularyMismatch,
-)
+from bm25v.errors import GalleryError, InvalidOption
 from bm25v.files import replacing_folder
 from bm25v.images import ImageInput
-from bm25v.index.bm25 import DEFAULT_PARAMETERS, Bm25Parameters
+from bm25v.index.bm25 import Bm25Parameters
 from bm25v.progress import Progress, no_progress
-from bm25v.store.base import GalleryInfo
-from bm25v.store.local.catalog import Catalog, RowsRenumbered
-from bm25v.store.local.catalog_schema import FILE_NAME
-from bm25v.store.local.file_state import check_path
-from bm25v.store.local.indexing import IndexReport, index_files, index_images
-from bm25v.store.local.records import Calibration, Meta
+from bm25v.store.base import GalleryInfo, IndexReport
+from bm25v.store.files import check_path
+from bm25v.store.local.catalog import FILE_NAME, Catalog, RowsRenumbered
+from bm25v.store.local.database import disk_errors
+from bm25v.store.local.indexing import index_files, index_images
 from bm25v.store.local.rows import RowFiles
 from bm25v.store.local.snapshot import Snapshot
-from bm25v.store.local.storage_errors import disk_errors
 from bm25v.store.local.verify import find_problems
 from bm25v.store.local.word_names import WordNames
 from bm25v.store.local.writer import Writer
+from bm25v.store.meta import Meta, describe_vocabulary
+from bm25v.store.records import Calibration
 from bm25v.vocabulary import Vocabulary
 
 _ATTEMPTS = 10  # compactions in a row, until a reader gives up
@@ -187,62 +180,6 @@ class FolderStore:
             dense=snapshot.dense_ne.nbytes / n,
             catalog=catalog_bytes / n,
         )
-
-
-def load_vocabulary(
-    meta: Meta,
-    source: str | os.PathLike[str] | None,
-    *,
-    location: str,
-    remedy: str = "--vocabulary PATH",
-) -> Vocabulary:
-    """Return the vocabulary that bags were made with, with the same backbone.
-
-    `source` is where it is, if not where the facts say. Errors name the bags by their `location`,
-    and say how to give another source.
-    """
-    source = meta.vocabulary if source is None else source
-    try:
-        vocabulary = Vocabulary.load(source)
-    except UnknownVocabulary as error:
-        raise UnknownVocabulary(
-            f"{location}: {error}; if it has moved, give its new path: {remedy}"
-        ) from error
-    if vocabulary.fingerprint != meta.vocabulary_fingerprint:
-        raise VocabularyMismatch(
-            f"{location} was made with vocabulary {meta.vocabulary} "
-            f"({meta.vocabulary_fingerprint}), not with {source} ({vocabulary.fingerprint}): "
-            f"give that vocabulary ({remedy}), or index the images into a new gallery"
-        )
-    if meta.backbone != vocabulary.backbone_name:
-        vocabulary = vocabulary.with_dense(split_pair(meta.backbone)[1])
-    if vocabulary.features_fingerprint != meta.backbone_fingerprint:
-        raise VocabularyMismatch(
-            f"{location} has dense vectors of another {meta.backbone} "
-            f"({meta.backbone_fingerprint}) than this bm25v has "
-            f"({vocabulary.features_fingerprint}): "
-            "use the bm25v that made it, or index the images into a new gallery"
-        )
-    return vocabulary
-
-
-def describe_vocabulary(
-    vocabulary: Vocabulary, parameters: Bm25Parameters = DEFAULT_PARAMETERS
-) -> Meta:
-    """Return the facts of a new gallery for the bags of a vocabulary."""
-    return Meta(
-        vocabulary=vocabulary.source,
-        vocabulary_fingerprint=vocabulary.fingerprint,
-        backbone=vocabulary.backbone.name,
-        backbone_fingerprint=vocabulary.backbone.fingerprint,
-        n_words=vocabulary.n_words,
-        k_post=vocabulary.k_post,
-        k_full=vocabulary.full_bag_words,
-        n_patches=math.prod(vocabulary.backbone.grid),
-        dense_dim=vocabulary.backbone.dense_dim,
-        k1=float(parameters.k1),  # the catalogue refuses an int
-        b=float(parameters.b),
-    )
 
 
 def check_new(path: Path) -> None:

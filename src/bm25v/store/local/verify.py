@@ -2,19 +2,19 @@
 
 from pathlib import Path
 
-import numpy as np
-
 from bm25v.errors import GalleryDamaged, InvalidOption
 from bm25v.index.bm25 import Statistics
+from bm25v.store.bags import are_bags
 from bm25v.store.local.catalog import Catalog
-from bm25v.store.local.full_bags import FullBagCounter
-from bm25v.store.local.records import ImageRecord, Meta
-from bm25v.store.local.rows import is_bag
 from bm25v.store.local.snapshot import view_rows
 from bm25v.store.local.word_names import AUTOMATIC
 from bm25v.store.local.word_names import FILE_NAME as NAMES
 from bm25v.store.local.writer import row_checksum
+from bm25v.store.meta import Meta
+from bm25v.vocabulary.bag import LEVELS
 from bm25v.vocabulary.names import read_names
+
+_ROWS_AT_ONCE = 4_096
 
 
 def find_problems(folder: Path, catalog: Catalog) -> list[str]:
@@ -29,20 +29,33 @@ def find_problems(folder: Path, catalog: Catalog) -> list[str]:
             statistics = catalog.full_statistics()
         except GalleryDamaged:
             problems.append("catalogue: it has no valid statistics of full bags")
-    bags, dense, full_bags = view_rows(folder, catalog, state)
+    files = view_rows(folder, catalog, state)
     if [record.row for record in records] != list(range(state.n_rows)):
         return [*problems, "catalogue: there are rows that it does not name"]
     n_words = catalog.meta.n_words
-    counter = FullBagCounter(Statistics.empty(n_words))
-    for record in records:
-        row = record.row
-        problem = _check_row(record, bags[row], dense[row], full_bags[row], n_words)
-        if problem:
-            problems.append(f"row {row} ({record.path}): {problem}")
-        elif record.live:
-            counter.count(full_bags[row], times=1)
-    if not problems and statistics is not None and not counter.agrees_with(statistics):
-        problems.append("catalogue: its statistics are not those of the full bags")
+    counted = Statistics.empty(n_words)
+    for start in range(0, state.n_rows, _ROWS_AT_ONCE):
+        block = slice(start, start + _ROWS_AT_ONCE)
+        bags, dense, full_bags = (rows[block] for rows in files)
+        is_bag = are_bags(bags["words"], bags["tf"], n_words)
+        is_full_bag = are_bags(full_bags["words"], full_bags["levels"], n_words)
+        for i, record in enumerate(records[block]):
+            if row_checksum(bags[i], dense[i], full_bags[i]) != record.checksum:
+                problem = "its bytes have changed"
+            elif not is_bag[i]:
+                problem = "it is not a bag of this vocabulary"
+            elif not is_full_bag[i]:
+                problem = "it is not a full bag of this vocabulary"
+            else:
+                continue
+            problems.append(f"row {record.row} ({record.path}): {problem}")
+        if not problems:
+            live = full_bags[[record.live for record in records[block]]]
+            counted += Statistics.count(live["words"], LEVELS[live["levels"]], n_words)
+    if not problems and statistics is not None:
+        difference = counted - statistics
+        if difference.n or difference.total_length or difference.df_v.any():
+            problems.append("catalogue: its statistics are not those of the full bags")
     return problems
 
 
@@ -58,19 +71,3 @@ def _check_names(folder: Path, meta: Meta) -> list[str]:
         except OSError as error:
             problems.append(f"{path}: {error.strerror}")
     return problems
-
-
-def _check_row(
-    record: ImageRecord,
-    bag_row: np.void,
-    dense_row: np.void,
-    full_row: np.void,
-    n_words: int,
-) -> str | None:
-    if row_checksum(bag_row, dense_row, full_row) != record.checksum:
-        return "its bytes have changed"
-    if not is_bag(bag_row["words"], bag_row["tf"], n_words):
-        return "it is not a bag of this vocabulary"
-    if not is_bag(full_row["words"], full_row["levels"], n_words):
-        return "it is not a full bag of this vocabulary"
-    return None

@@ -16,8 +16,8 @@ from filelock import FileLock, Timeout
 from bm25v.errors import GalleryError, GalleryLocked, InvalidOption
 from bm25v.files import replace_file
 from bm25v.store.local.catalog import require_gallery
-from bm25v.store.local.records import Meta
-from bm25v.store.local.storage_errors import disk_errors
+from bm25v.store.local.database import disk_errors
+from bm25v.store.meta import Meta
 from bm25v.vocabulary import names as tables
 
 FILE_NAME = "names.tsv"

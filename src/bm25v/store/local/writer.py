@@ -19,16 +19,17 @@ import numpy as np
 from filelock import FileLock, SoftFileLock, Timeout
 from numpy.typing import NDArray
 
-from bm25v.errors import GalleryLocked
+from bm25v.errors import GalleryDamaged, GalleryLocked
 from bm25v.files import SCRATCH_SUFFIX, sync_folder
+from bm25v.index.bm25 import Statistics
 from bm25v.progress import Progress, no_progress
-from bm25v.store.local.catalog import Catalog, require_gallery
-from bm25v.store.local.catalog_schema import FILE_NAME
-from bm25v.store.local.file_state import FileState
-from bm25v.store.local.full_bags import FullBagCounter
-from bm25v.store.local.rows import RowFile, RowFiles, RowWriter, write_bag, write_full_bag
-from bm25v.store.local.storage_errors import disk_errors
-from bm25v.vocabulary.bag import Bag, FullBag
+from bm25v.store.bags import read_full_bag, write_bag, write_full_bag
+from bm25v.store.base import Rows
+from bm25v.store.files import FileState
+from bm25v.store.local.catalog import FILE_NAME, Catalog, require_gallery
+from bm25v.store.local.database import disk_errors
+from bm25v.store.local.rows import RowFile, RowFiles, RowWriter
+from bm25v.vocabulary.bag import LEVELS, Bag, FullBag
 
 LOCK_NAME = "writer.lock"
 
@@ -89,7 +90,7 @@ class Writer:
         self._rows = [
             cleanup.enter_context(closing(RowWriter(file, state.n_rows))) for file in self.files
         ]
-        self._counter = FullBagCounter(self.catalog.full_statistics())
+        self._full_statistics = self.catalog.full_statistics()
         self._delete_old_row_files()
         self._delete_leftovers()
         self.catalog.begin()
@@ -119,24 +120,38 @@ class Writer:
             for writer, row in zip(self._rows, rows, strict=True):
                 writer.write(self._n_rows, row.tobytes())
         self.catalog.insert(file.to_record(self._n_rows, row_checksum(*rows)))
-        self._counter.count(rows[-1], times=1)
+        self._count_full_bag(rows[-1], times=1)
         self._n_rows += 1
         self.n_pending += 1
 
     def move(self, row: int, file: FileState) -> None:
         if not self.catalog.is_live(row):
-            self._count_full_bag(row, times=1)
-        self.catalog.move(row, file.path, file.size, file.mtime_ns, file.metadata)
+            self._count_full_bag(self._read_full_row(row), times=1)
+        self.catalog.move(row, file)
         self.n_pending += 1
 
     def remove(self, row: int) -> None:
         if self.catalog.is_live(row):
-            self._count_full_bag(row, times=-1)
+            self._count_full_bag(self._read_full_row(row), times=-1)
         self.catalog.remove(row)
         self.n_pending += 1
 
-    def _count_full_bag(self, row: int, *, times: int) -> None:
-        self._counter.count(self.files.full_bags.view(row + 1)[row], times=times)
+    def _read_full_row(self, row: int) -> np.void:
+        stored: np.void = self.files.full_bags.view(row + 1)[row]
+        return stored
+
+    def _count_full_bag(self, row: np.void, *, times: int) -> None:
+        """Add a row's full bag to the statistics, or with `times` = -1 take it off.
+
+        Counting all rows would read a kilobyte for each image.
+        """
+        words, levels, _ = read_full_bag(row)
+        known = self._full_statistics
+        if np.any(words >= known.n_words):
+            raise GalleryDamaged("a full bag has words that do not exist: run bm25v verify")
+        known.df_v[words] += times
+        length = known.total_length + times * int(LEVELS[levels].sum(dtype=np.int64))
+        self._full_statistics = Statistics(known.n + times, known.df_v, length)
 
     def commit(self) -> None:
         """Make all changes since the last commit durable and visible, or none of them."""
@@ -144,7 +159,7 @@ class Writer:
             with disk_errors(self._folder):
                 for writer in self._rows:
                     writer.sync()
-            self.catalog.set_full_statistics(self._counter.statistics())
+            self.catalog.set_full_statistics(self._full_statistics)
             self.catalog.commit()
             self.catalog.begin()
             self.n_pending = 0
@@ -168,7 +183,7 @@ class Writer:
             with disk_errors(self._folder):
                 sync_folder(self._folder)
             self.catalog.renumber()
-            self.catalog.set_full_statistics(self._counter.statistics())
+            self.catalog.set_full_statistics(self._full_statistics)
             undo.pop_all()
         self.catalog.commit()  # may count after a crash even if it fails: all files must stay
         self.catalog.shrink()
@@ -178,7 +193,7 @@ class Writer:
         return freed
 
     def _copy_rows(
-        self, old: RowFile, new: RowFile, rows: NDArray[np.int64], stage: str, progress: Progress
+        self, old: RowFile, new: RowFile, rows: Rows, stage: str, progress: Progress
     ) -> None:
         old_rows = old.view(int(rows[-1]) + 1 if len(rows) else 0)
         with disk_errors(self._folder):

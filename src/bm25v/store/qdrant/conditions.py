@@ -11,16 +11,10 @@ from typing import Any
 from qdrant_client import models
 
 from bm25v.store.base import Filter
-from bm25v.store.local.records import to_seconds
-from bm25v.store.local.selection import (
-    ImageFilter,
-    folder_of_pattern,
-    has_pattern,
-    is_pattern,
-    time_bounds,
-)
+from bm25v.store.filters import ImageFilter, folder_of_pattern, has_pattern, is_pattern, time_bounds
 from bm25v.store.qdrant.calls import Calls
 from bm25v.store.qdrant.points import FOLDERS, WORDS, point_id, read_path, to_text
+from bm25v.store.records import to_seconds
 
 
 def select(images: ImageFilter, calls: Calls) -> models.Filter | None:

@@ -26,6 +26,7 @@ from bm25v.store.qdrant.points import (
     to_record,
 )
 from bm25v.store.qdrant.state import CollectionState
+from bm25v.store.records import ImageRecord
 
 _FEW = 64  # rows whose vectors are fetched: a hit is compared with several directions
 

@@ -22,10 +22,11 @@ from qdrant_client import models
 from bm25v.errors import EngineError
 from bm25v.exchange.bags import ImageBags
 from bm25v.index.bm25 import Statistics, saturation
-from bm25v.store.local.file_state import FileState
-from bm25v.store.local.records import ImageRecord, Meta
-from bm25v.store.local.rows import RowArray, bag_layout, full_bag_layout, write_bag, write_full_bag
-from bm25v.store.local.selection import list_folders
+from bm25v.store.bags import RowArray, bag_layout, full_bag_layout, write_bag, write_full_bag
+from bm25v.store.files import FileState
+from bm25v.store.filters import list_folders
+from bm25v.store.meta import Meta
+from bm25v.store.records import ImageRecord
 from bm25v.vocabulary.bag import LEVELS, dequantise
 
 if TYPE_CHECKING:

@@ -20,9 +20,10 @@ from qdrant_client import models
 
 from bm25v.errors import EngineError, GalleryTooNew
 from bm25v.index.bm25 import Statistics
-from bm25v.store.local.records import Calibration, Meta
+from bm25v.store.meta import Meta
 from bm25v.store.qdrant.calls import Calls
 from bm25v.store.qdrant.points import FrozenStatistics, plan_rows, point_id
+from bm25v.store.records import Calibration
 
 FORMAT = 1  # of the state and of points
 SUFFIX = "_bm25v"  # of the name of the collection with the state

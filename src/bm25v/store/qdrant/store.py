@@ -12,10 +12,9 @@ from bm25v.errors import EngineError, ImageError, InvalidOption
 from bm25v.exchange.bags import ImageBags
 from bm25v.images import ImageInput
 from bm25v.progress import Progress
-from bm25v.store.base import GalleryInfo
-from bm25v.store.local.encoding import EncodedImage, encode_images
-from bm25v.store.local.indexing import Failure, IndexReport, check_named_images, check_workers
-from bm25v.store.local.records import Meta
+from bm25v.store.base import Failure, GalleryInfo, IndexReport
+from bm25v.store.encoding import EncodedImage, check_named_images, check_workers, encode_images
+from bm25v.store.meta import Meta
 from bm25v.store.qdrant.calls import Calls
 from bm25v.store.qdrant.fetched import read_records
 from bm25v.store.qdrant.points import point_id

@@ -17,14 +17,14 @@ from bm25v.index.second_stage import BagScores, score_bags, score_full_bags
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.rank import NEAREST, covers_enough
 from bm25v.store.base import Candidates, Coverage, Filter, Rows, WordImages
-from bm25v.store.local.records import ImageRecord
-from bm25v.store.local.selection import ImageFilter
+from bm25v.store.filters import ImageFilter
 from bm25v.store.qdrant import conditions
 from bm25v.store.qdrant.calls import Calls, Scored, make_request
 from bm25v.store.qdrant.fetched import FetchedImages, read_records, removed_meanwhile
 from bm25v.store.qdrant.ordering import GROWTH, MORE, Order
 from bm25v.store.qdrant.points import DENSE, FOLDERS, SPARSE, point_id, to_dense_query
 from bm25v.store.qdrant.state import CollectionState
+from bm25v.store.records import ImageRecord
 
 _ROUNDING = 2.0**-24  # relative, of one operation in float32
 _MOST_COVERAGE = 1_000  # images among which the best coverage is looked for

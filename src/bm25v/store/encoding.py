@@ -1,25 +1,23 @@
-"""Reads, hashes, decodes and encodes images in parallel, in the order given.
-
-Known content is not encoded again.
-"""
+"""Images to add, as they are given, and their encoding in parallel, in the order given."""
 
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v import images
 from bm25v.backbones.protocol import Floats
-from bm25v.errors import ImageError
+from bm25v.errors import ImageError, InvalidOption
 from bm25v.images import Source
 from bm25v.progress import Progress, no_progress, show_downloads
-from bm25v.store.local.file_state import FileState, check_unchanged, hash_image, read_file
-from bm25v.store.local.records import ImageRecord
+from bm25v.store.files import FileState, check_path, check_unchanged, hash_image, read_file
+from bm25v.store.records import ImageRecord
 from bm25v.vocabulary import Encoding, Vocabulary
 
 
@@ -47,6 +45,69 @@ class _PreparedImage(NamedTuple):
 Outcome = EncodedImage | ImageError
 FindKnown = Callable[[bytes], ImageRecord | None]  # an image with this content hash
 Pending = deque[Future[list[tuple[str, Outcome]]]]
+
+
+def parse_images(given: Any) -> list[str] | Iterator[tuple[Any, Any]]:
+    """Return what to add: absolute paths, or pairs of an id and an image from memory.
+
+    >>> list(parse_images({"cat": b"bytes of a file"}))
+    [('cat', b'bytes of a file')]
+    """
+    if isinstance(given, str | os.PathLike):
+        given = [given]
+    is_image = isinstance(given, bytes | np.ndarray) or hasattr(given, "read")
+    if is_image or not isinstance(given, Iterable):
+        raise InvalidOption(
+            f"a {type(given).__name__} in place of paths: give paths, or images from memory with "
+            "ids, such as add({'cat-7': image})"
+        )
+    items = iter(given.items() if isinstance(given, Mapping) else given)
+    first = next(items, None)
+    if isinstance(first, tuple):
+        return _check_pairs(chain([first], items))
+    paths = [] if first is None else [first, *items]
+    for path in paths:
+        if not isinstance(path, str | os.PathLike):
+            raise InvalidOption(
+                f"a {type(path).__name__} among paths: give images from memory with ids, such as "
+                "add({'cat-7': image})"
+            )
+    return [os.path.abspath(check_path(path)) for path in paths]
+
+
+def _check_pairs(pairs: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise InvalidOption(
+                f"a {type(pair).__name__} among pairs: give (id, image) for each image"
+            )
+        yield pair
+
+
+def check_named_images(named: Iterable[tuple[Any, Any]]) -> Iterator[NamedImage]:
+    """Yield images from memory; raise `InvalidOption` for an id or an image that is none."""
+    known: set[str] = set()
+    for name, image in named:
+        if not isinstance(name, str) or not name.strip():
+            raise InvalidOption(f"{name!r} is not an id: give each image a text that identifies it")
+        if os.path.isabs(name):
+            raise InvalidOption(
+                f"the id {name!r} is an absolute path: add files by their paths alone"
+            )
+        if name.endswith(("/", os.sep)):
+            raise InvalidOption(f"the id {name!r} ends in a slash, as a folder does: leave it out")
+        if name in known:
+            raise InvalidOption(f"the id {name!r} occurs twice: give each image its own")
+        known.add(name)
+        try:
+            yield NamedImage(name, images.read_input(image))
+        except InvalidOption as error:
+            raise InvalidOption(f"image {name!r}: {error}") from None
+
+
+def check_workers(workers: int | None) -> None:
+    if workers is not None and workers < 1:
+        raise InvalidOption(f"workers = {workers}: give at least 1")
 
 
 def encode_images(

@@ -1,7 +1,9 @@
-"""A file, or an image from memory, at the moment it was read: what tells whether it has changed."""
+"""Image files: which there are at some paths, and what tells whether one has changed."""
 
 import hashlib
 import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,13 +13,16 @@ from bm25v import images
 from bm25v.errors import ImageError, InvalidOption
 from bm25v.images import Metadata, Source
 from bm25v.images.streams import Stream, system_reason
-from bm25v.store.local.records import ImageRecord, to_seconds
+from bm25v.store.base import Failure, IndexReport
+from bm25v.store.records import ImageRecord, to_seconds
 
 _MAX_BYTES = 40_000_000  # of a file that is read at once
 _CHANGED = "the file changed while it was read: run the command again"
 
 
 class FileState(NamedTuple):
+    """A file, or an image from memory, at the moment it was read."""
+
     path: str
     content: bytes  # hash of the file
     size: int
@@ -119,3 +124,53 @@ def has_size_and_time(path: str, size: int, mtime_ns: int) -> bool:
 def _size_and_time(status: os.stat_result) -> tuple[int, int]:
     """Return a file's size, and its time as the catalogue can store it: up to the year 2262."""
     return status.st_size, max(-(2**63), min(status.st_mtime_ns, 2**63 - 1))
+
+
+def require_images(paths: Sequence[str], exclude: tuple[str, ...]) -> None:
+    """Raise an error for missing paths and folders without images: a drive may not be mounted."""
+    for path in paths:
+        if not os.path.lexists(path):
+            raise InvalidOption(f"{path} does not exist")
+        if os.path.isdir(path) and not any(images.find_images(path)):
+            raise InvalidOption(
+                f"no images in {path}: nothing was changed; to remove on purpose what was indexed "
+                f"there: `bm25v remove {path}`"
+            )
+    if exclude and not any(_walk(paths, exclude, IndexReport())):
+        patterns = ", ".join(exclude)
+        raise InvalidOption(f"no images left in {', '.join(paths)}: all match exclude {patterns}")
+
+
+def walk_files(
+    paths: Sequence[str], exclude: tuple[str, ...], report: IndexReport
+) -> Iterator[str]:
+    """Return the image files at these paths, each once, in the order in which they are indexed."""
+    files = _walk(paths, exclude, report)
+    return iter(dict.fromkeys(files)) if len(paths) > 1 else files  # several may overlap
+
+
+def list_images(paths: Sequence[str], exclude: tuple[str, ...]) -> list[str]:
+    return sorted({os.path.abspath(path) for path in _walk(paths, exclude, IndexReport())})
+
+
+def _walk(paths: Sequence[str], exclude: tuple[str, ...], report: IndexReport) -> Iterator[str]:
+    def add_failure(path: Path, error: ImageError) -> None:
+        report.failed.append(Failure(str(path), str(error)))
+
+    for path in paths:
+        if os.path.isdir(path):
+            yield from map(str, images.find_images(path, exclude=exclude, on_error=add_failure))
+        elif not is_excluded(path, [path], exclude):
+            yield path
+
+
+def is_excluded(path: str, given: Sequence[str], exclude: tuple[str, ...]) -> bool:
+    """Return whether a path is left out below each of the paths that were given and contain it."""
+    if not exclude:
+        return False
+    relative = (
+        PurePath(path).relative_to(parent) if path != parent else PurePath(PurePath(path).name)
+        for parent in given
+        if PurePath(path).is_relative_to(parent)
+    )
+    return all(images.matches_pattern(name.as_posix(), exclude) for name in relative)
