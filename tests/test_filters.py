@@ -259,6 +259,8 @@ def test_the_rows_of_a_filter_follow_the_gallery(albums: Gallery, tmp_path: Path
         ({"date": "0000"}, "date '0000'"),
         ({"date": ".."}, "give a start, an end or both"),
         ({"date": (None, None)}, "give a start, an end or both"),
+        ({"date": (1, 2, 3)}, r"date \(1, 2, 3\): give a start, an end or both"),
+        ({"date": ("2023",)}, "give a start, an end or both"),
         ({"date": "2023..2022"}, "date 2023..2022: it ends before it starts"),
         ({"min_size": 0}, r"min_size = 0: give a number of pixels, or \(width, height\)"),
         ({"max_size": (1, 2, 3)}, r"max_size = \(1, 2, 3\)"),

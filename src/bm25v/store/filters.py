@@ -102,7 +102,7 @@ def parse_period(period: Period) -> DateRange:
     if not isinstance(period, tuple):
         start, end = _parse_moment(period)
         return DateRange(start, end, str(period))
-    if len(tuple(filter(None, period))) == 0:
+    if len(period) != 2 or not any(period):
         raise InvalidQuery(f"date {period!r}: give a start, an end or both, such as 2021..2023-06")
     first_moment, last_moment = period
     start_of_first = None if first_moment is None else _parse_moment(first_moment)[0]
