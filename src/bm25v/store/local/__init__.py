@@ -11,7 +11,7 @@ gallery.bm25v/
   automatic.tsv    names that indexing gave to words
 ```
 
-`catalog` names the images and is the commit, `rows` holds bags and dense vectors, `writer` writes
-both in the right order, `snapshot` is what a reader sees, `indexing` brings files into a gallery,
-`store` is an open gallery.
+`database` is a connection, `catalog` names the images and is the commit, `rows` holds bags and
+dense vectors, `writer` writes both in the right order, `snapshot` is what a reader sees, `indexing`
+brings files into a gallery, `store` is an open gallery.
 """
