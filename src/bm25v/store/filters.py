@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bm25v.display import display_path
 from bm25v.errors import InvalidQuery
@@ -102,7 +102,8 @@ def parse_period(period: Period) -> DateRange:
     if not isinstance(period, tuple):
         start, end = _parse_moment(period)
         return DateRange(start, end, str(period))
-    if len(period) != 2 or not any(period):
+    given: tuple[Any, ...] = period  # callers may not check types
+    if len(given) != 2 or not any(given):
         raise InvalidQuery(f"date {period!r}: give a start, an end or both, such as 2021..2023-06")
     first_moment, last_moment = period
     start_of_first = None if first_moment is None else _parse_moment(first_moment)[0]
