@@ -24,7 +24,7 @@ from bm25v.search.encode import EncodedQuery
 from bm25v.search.rank import rank
 from bm25v.search.scoring import Mode
 from bm25v.store.base import View
-from bm25v.store.local.records import Meta
+from bm25v.store.meta import Meta
 from bm25v.store.qdrant.calls import Calls
 from bm25v.store.qdrant.loading import BATCH_IMAGES, load_images
 from bm25v.store.qdrant.points import fill_rows, make_points

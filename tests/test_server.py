@@ -23,8 +23,8 @@ from bm25v.client import to_id
 from bm25v.explain.words import find_examples
 from bm25v.server.images import from_id
 from bm25v.server.workers import Busy, Slots
-from bm25v.store.local.records import ImageRecord
 from bm25v.store.local.snapshot import Snapshot
+from bm25v.store.records import ImageRecord
 from bm25v.threads import available_cpus
 from tests.conftest import make_image, make_pixels
 from tests.http_server import Client, serving, wait_until

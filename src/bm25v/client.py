@@ -47,9 +47,9 @@ from bm25v.search.query import (
 from bm25v.search.regions import as_box
 from bm25v.search.results import Match, Results
 from bm25v.search.scoring import MODES
-from bm25v.store.base import GalleryInfo
-from bm25v.store.local.indexing import Failure, IndexReport
-from bm25v.store.local.selection import GalleryImage, PathInput, Period, Size
+from bm25v.store.base import Failure, GalleryInfo, IndexReport
+from bm25v.store.filters import PathInput, Period, Size
+from bm25v.store.records import GalleryImage
 from bm25v.vocabulary import Encoding
 
 if TYPE_CHECKING:

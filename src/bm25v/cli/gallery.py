@@ -35,7 +35,7 @@ from bm25v.errors import GalleryError, GalleryLocked, InvalidOption
 
 if TYPE_CHECKING:
     from bm25v.gallery import Gallery
-    from bm25v.store.local.indexing import IndexReport
+    from bm25v.store.base import IndexReport
 
 
 @click.command("demo")
@@ -184,7 +184,7 @@ def _learn_vocabulary(
 ) -> Path:
     """Return the folder of a new gallery's own vocabulary, after it was learned."""
     from bm25v import backbones
-    from bm25v.store.local.indexing import list_images
+    from bm25v.store.files import list_images
     from bm25v.training import first_vocabulary
 
     folder = first_vocabulary.vocabulary_folder(gallery_path)

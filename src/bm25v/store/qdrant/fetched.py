@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from bm25v.errors import EngineError
 from bm25v.index.second_stage import cosines
 from bm25v.store.base import Candidates, Rows
-from bm25v.store.local.records import ImageRecord
 from bm25v.store.qdrant.calls import Calls
 from bm25v.store.qdrant.points import (
     BAGS,

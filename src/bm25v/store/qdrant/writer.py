@@ -21,7 +21,7 @@ from bm25v.errors import EngineError, GalleryLocked, InvalidOption
 from bm25v.exchange.bags import ImageBags
 from bm25v.index.bm25 import Statistics
 from bm25v.progress import Progress, no_progress
-from bm25v.store.local.rows import RowArray
+from bm25v.store.bags import RowArray
 from bm25v.store.qdrant.calls import Calls, with_ids
 from bm25v.store.qdrant.conditions import at_or_below
 from bm25v.store.qdrant.points import (
