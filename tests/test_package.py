@@ -227,6 +227,26 @@ def test_versions_agree() -> None:
     assert f"## {bm25v.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
+def test_searching_and_explaining_import_no_page_and_no_server(tmp_path: Path) -> None:
+    script = """
+import sys
+import numpy as np
+import bm25v
+gallery = bm25v.Gallery.create("g", vocabulary="toy")
+rng = np.random.default_rng(0)
+images = {str(n): rng.integers(0, 256, (32, 32, 3), dtype=np.uint8) for n in range(3)}
+gallery.add(images)
+(hit, *_) = gallery.search(images["1"], include_query=True)
+assert hit.explain(image=images["1"]).parts
+print([name for name in sys.modules if name.split(".")[0] in ("jinja2", "fastapi", "starlette")])
+parts = ("bm25v.render", "bm25v.server", "bm25v.duplicates", "bm25v.exchange", "bm25v.cli")
+print([name for name in sys.modules if name.startswith(parts)])
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n[]\n"
+
+
 def test_a_wheel_holds_all_that_search_needs(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*build, "--wheel-dir", str(tmp_path), str(ROOT)], check=True)
