@@ -171,7 +171,7 @@ def encode(
         k=query.k,
         offset=query.offset,
         candidates=query.candidates,
-        min_coverage=query.min_coverage,
+        min_coverage=0.0 if needs_words else query.min_coverage,  # of words that are not known yet
     )
 
 
@@ -252,9 +252,6 @@ class _ImageReader:
         bag = stored.read_bag(row, full=self._full or n_words is not None)
         return QueryPart(bag.strongest(n_words), stored.dense_vectors(np.array([row]))[0])
 
-    def _find_without_file(self, image: ImageInput | Encoding) -> str | None:
-        return find_without_file(image, self._records)
-
     def encode_images(
         self, encodings: Sequence[Encoding] | None
     ) -> tuple[list[QueryPart], list[Codes]]:
@@ -268,7 +265,7 @@ class _ImageReader:
             given = None if encodings is None else encodings[number]
             stored = None
             if given is None or isinstance(image, StoredImage):
-                stored = self._find_without_file(image)
+                stored = find_without_file(image, self._records)
             if stored is not None:
                 if self._query.region is not None:
                     raise InvalidQuery(
@@ -285,7 +282,7 @@ class _ImageReader:
         return parts, codes
 
     def encode_negative(self, image: ImageInput | Encoding) -> QueryPart:
-        stored = self._find_without_file(image)
+        stored = find_without_file(image, self._records)
         if stored is not None:
             return self.read_stored([stored])[0]
         encoding = encode_image(self._vocabulary, image)

@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -209,7 +210,7 @@ class Vocabulary:
         """V, the number of visual words."""
         return self.sae.n_words
 
-    @property
+    @cached_property
     def full_bag_words(self) -> int:
         """How many words a full bag has at most; it has all words of the bag."""
         rows, columns = self.backbone.grid
