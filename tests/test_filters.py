@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from bm25v import Gallery, Query
 from bm25v.errors import GalleryError, InvalidOption
 from bm25v.images import matches_pattern
 from bm25v.store.filters import ImageFilter, parse_period
-from bm25v.store.local import selection
+from bm25v.store.local import selection, snapshot
 from bm25v.store.local.catalog import FILE_NAME, Catalog
 from bm25v.store.local.selection import select_rows
 from tests.conftest import make_image, make_pixels
@@ -427,3 +428,23 @@ def test_patterns_with_many_wildcards_take_little_time(pattern: str, path: str) 
     start = time.process_time()
     assert not matches_pattern(path, (pattern,))
     assert time.process_time() - start < 1
+
+
+def test_other_searches_do_not_wait_for_a_slow_filter(
+    albums: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_selecting, may_go_on = threading.Event(), threading.Event()
+
+    def select_slowly(catalog: Catalog, image_filter: ImageFilter) -> Any:
+        is_selecting.set()
+        assert may_go_on.wait(30)
+        return select_rows(catalog, image_filter)
+
+    monkeypatch.setattr(snapshot, "select_rows", select_slowly)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(albums.search, make_pixels(3), folder="*.png")
+        assert is_selecting.wait(30)
+        assert albums.search(make_pixels(3)).hits
+        assert not slow.done()
+        may_go_on.set()
+        assert slow.result(timeout=30).hits

@@ -20,7 +20,7 @@ STRONG_FROM = 0.5  # probability of the least probable term of a hit
 WEAK_BELOW = 0.05
 
 
-class Vectors(Protocol):
+class Comparable(Protocol):
     """Dense vectors in rows, to compare with."""
 
     def cosines(
@@ -45,7 +45,9 @@ class ConceptTerm:
             label, term.is_excluded, concepts.weights_ce[columns], concepts.biases_c[columns]
         )
 
-    def log_probabilities(self, vectors: Vectors, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    def log_probabilities(
+        self, vectors: Comparable, rows: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
         """Return the logarithm of the probability of the term in each of the given rows."""
         absent_r = np.zeros(len(rows))  # log Π (1 − p)
         present_r = np.zeros(len(rows))
@@ -61,7 +63,7 @@ class ConceptTerm:
 
 
 def sum_log_probabilities(
-    terms: Sequence[ConceptTerm], vectors: Vectors, rows: NDArray[np.int64]
+    terms: Sequence[ConceptTerm], vectors: Comparable, rows: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Return the logarithm of the probability of all terms in each of the given rows."""
     values = (term.log_probabilities(vectors, rows) for term in terms)
