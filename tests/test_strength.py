@@ -106,6 +106,14 @@ def test_it_is_renewed_after_many_changes_not_after_each(gallery: Gallery, reds:
     assert renewed == calibrate(gallery.local.snapshot())
 
 
+def test_images_that_are_removed_meanwhile_count_as_in_the_snapshot(gallery: Gallery) -> None:
+    snapshot = gallery.local.snapshot()
+    expected = calibrate(snapshot)
+    gallery.remove(image.path for image in gallery.images())
+    assert len(gallery) == 0
+    assert calibrate(snapshot) == expected
+
+
 def test_copies_of_an_image_do_not_count(gallery: Gallery, reds: Path) -> None:
     before = calibrate(gallery.local.snapshot())
     for path in sorted(reds.glob("*/*.png")):

@@ -42,8 +42,7 @@ def calibrate(snapshot: Snapshot) -> Calibration:
     n = snapshot.statistics.n
     rows = np.random.default_rng(0).choice(snapshot.rows, min(n, _SAMPLE), replace=False)
     snapshot.searcher.prepare_for(len(rows))
-    records = snapshot.images(rows).records(rows)
-    contents = {row: record.content for row, record in records.items()}
+    contents = snapshot.catalog.contents_of(rows.tolist(), snapshot.state.generation)
     scores = [_best_score(snapshot, row, content) for row, content in contents.items()]
     weak_below, strong_from = np.quantile(scores, (_WEAK_QUANTILE, _STRONG_QUANTILE)).tolist()
     return Calibration(weak_below, strong_from, n, snapshot.state.last_change)

@@ -205,7 +205,7 @@ class Catalog(Database):
         """Return the rows of images at some paths, and of those with some contents."""
         keys = (*map(os.fsencode, paths), *contents)
         at_path, has_content = (", ".join("?" * len(values)) for values in (paths, contents))
-        condition = f"live AND (path IN ({at_path}) OR content IN ({has_content}))"
+        condition = f"live AND path IN ({at_path}) OR content IN ({has_content})"
         return _to_rows([row for (row,) in self._select("row", condition, keys, generation)])
 
     def paths_of(self, rows: list[int], generation: int) -> list[str]:
@@ -219,6 +219,10 @@ class Catalog(Database):
         """Return the path of each row, also of removed ones."""
         columns = self._select("row, path", "1", (), generation)
         return {row: os.fsdecode(path) for row, path in columns}
+
+    def contents_of(self, rows: list[int], generation: int) -> dict[int, bytes]:
+        """Return the hash of the file of each row, also of removed ones."""
+        return dict(self._select_in("row, content", "row", rows, generation))
 
     def with_rows(self, rows: list[int], generation: int) -> list[ImageRecord]:
         """Return the images of some rows, ascending."""
