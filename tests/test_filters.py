@@ -430,6 +430,22 @@ def test_patterns_with_many_wildcards_take_little_time(pattern: str, path: str) 
     assert time.process_time() - start < 1
 
 
+def test_a_search_looks_up_its_own_images_by_an_index(albums: Gallery) -> None:
+    """So leaving them out costs no more in a gallery of a million images."""
+    statements: list[str] = []
+    database = albums.local.catalog.db
+    database.set_trace_callback(statements.append)
+    path = next(albums.images()).path
+    for query in (path, make_pixels(3), Path(path).read_bytes()):
+        assert albums.search(query).hits
+    database.set_trace_callback(None)
+    selects = [s for s in statements if "LEFT JOIN images" in s]
+    assert len(selects) >= 7
+    for statement in selects:
+        plan = [row[-1] for row in database.execute(f"EXPLAIN QUERY PLAN {statement}")]
+        assert not [step for step in plan if step.startswith("SCAN")], statement
+
+
 def test_other_searches_do_not_wait_for_a_slow_filter(
     albums: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -204,8 +204,13 @@ class Catalog(Database):
     def rows_of(self, paths: Sequence[str], contents: Sequence[bytes], generation: int) -> Rows:
         """Return the rows of images at some paths, and of those with some contents."""
         keys = (*map(os.fsencode, paths), *contents)
-        at_path, has_content = (", ".join("?" * len(values)) for values in (paths, contents))
-        condition = f"live AND path IN ({at_path}) OR content IN ({has_content})"
+        columns = {"live AND path": paths, "content": contents}
+        # With an empty list, SQLite would read the whole table.
+        condition = " OR ".join(
+            f"{column} IN ({', '.join('?' * len(values))})"
+            for column, values in columns.items()
+            if values
+        )
         return _to_rows([row for (row,) in self._select("row", condition, keys, generation)])
 
     def paths_of(self, rows: list[int], generation: int) -> list[str]:
