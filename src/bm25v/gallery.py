@@ -283,8 +283,11 @@ class Gallery:
             from bm25v.search.word_naming import name_by_concepts
 
             names.replace_automatic(*name_by_concepts(self.vocabulary, snapshot))
-        if needs_calibration(snapshot):
-            self.local.set_calibration(self.local.read(calibrate), timeout=timeout)
+        calibration = self.local.read(
+            lambda newest: calibrate(newest) if needs_calibration(newest) else None
+        )
+        if calibration is not None:
+            self.local.set_calibration(calibration, timeout=timeout)
 
     def search(
         self,
