@@ -55,7 +55,7 @@ def test_pages_have_every_selected_image_once(opened: Opened, name: str | None) 
 @pytest.mark.parametrize("word", [None, 3, 150])
 def test_folders_have_the_images_in_them_and_below(opened: Opened, word: int | None) -> None:
     paths = [path for path in PATHS if word is None or word in FULL_BAGS[path]]
-    condition = Filter(must=() if word is None else (word,))
+    condition = Filter(must=() if word is None else ((word,),))
     counts = opened.collection.store.read(lambda view: view.count_folders(condition))
     years = Counter(os.path.dirname(path) for path in paths)
     assert counts == {"": len(paths), "/photos": len(paths), **years}

@@ -28,6 +28,7 @@ from bm25v.cli import main, progress
 from bm25v.gallery import Gallery
 from bm25v.vocabulary import Vocabulary
 from tests.conftest import make_image
+from tests.lexicons import save_vocabulary
 
 
 class Outcome(NamedTuple):
@@ -257,7 +258,7 @@ def test_search_prints_a_table(indexed: Run, photos: Path) -> None:
 
 
 HIT = {"rank", "first_rank", "path", "score", "strength", "sparse", "dense", "coverage"}
-HIT |= {"length", "average_length", "n_images", "words", "concepts"}
+HIT |= {"length", "average_length", "n_images", "words", "text", "rest"}
 RESULTS = {"mode", "query", "hits", "no_match", "notes", "sparse_factor", "candidates", "ms"}
 RESULTS |= {"understood", "not_understood"}
 WORD = {"word", "name", "idf", "tf", "query_tf", "saturation", "contribution", "weight", "df"}
@@ -341,6 +342,61 @@ def test_an_explanation_of_a_steered_search_equals_it(indexed: Run, photos: Path
             assert why["sparse"] == pytest.approx(hit["sparse"], abs=1e-5)
             assert why["coverage"] == pytest.approx(hit["coverage"])
             assert [w["word"] for w in why["words"]] == [w["word"] for w in hit["words"]]
+
+
+@pytest.fixture
+def lexical(run: Run, photos: Path, tmp_path: Path) -> Run:
+    """Commands in the folder of a gallery with a small lexicon."""
+    assert run("index", photos, "--vocabulary", save_vocabulary(tmp_path / "mine.vocab")).code == 0
+    return run
+
+
+def test_hits_of_a_text_have_the_shares_of_its_words(
+    lexical: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = ("--text", "a cat and a dog", "-k", 4)
+    hits = lexical("search", *text, "--json").json["hits"]
+    for width in (80, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        header, *lines, _ = lexical("search", *text).out.splitlines()
+        assert max(map(len, lines)) <= width
+        assert " ".join(header.split()) == "# score cat dog image words that add most"
+        for hit, line in zip(hits, lines, strict=True):
+            whole = sum(max(0, part["value"]) for part in hit["text"])
+            shares = [f"{max(0, part['value']) / whole:.0%}" for part in hit["text"]]
+            assert line.split()[:4] == [str(hit["rank"]), f"{hit['score']:.3f}", *shares]
+            assert sum(part["value"] for part in hit["text"]) == pytest.approx(hit["score"])
+        header, *_ = lexical("search", "--text", "cat").out.splitlines()
+        assert " ".join(header.split()) == "# score image words that add most"
+    by_vector = lexical("search", *text, "--mode", "dense").out
+    assert by_vector.splitlines()[0].split()[-1] == "image", "words did not order the hits"
+
+
+def test_many_words_of_a_text_fit_into_the_line(
+    lexical: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "knife grass creme brulee bull terrier bicycle chair"
+    whole = lexical("search", "--text", text).out.splitlines()[0]
+    assert all(word in whole for word in text.split()), "in a pipe"
+    monkeypatch.setenv("COLUMNS", "80")
+    header, *lines, _ = lexical("search", "--text", text).out.splitlines()
+    assert " ".join(header.split()).startswith("# score knife grass creme brulee image ")
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_text_says_what_was_not_understood(lexical: Run) -> None:
+    said = lexical("search", "--text", "cat qwerty xyzzy")
+    assert said.out.splitlines()[0] == "not understood: qwerty, xyzzy"
+    assert "1" in said.out.splitlines()[2]
+    assert "best match" not in said.out
+    paths = lexical("search", "--text", "cat qwerty", "--format", "paths")
+    assert paths.err == "not understood: qwerty\n"
+    assert "qwerty" not in paths.out
+    nothing = lexical("search", "--text", "qwerty xyzzy")
+    assert nothing.code == 0, "as any search without hits"
+    assert nothing.out.splitlines()[0] == "nothing known about qwerty, xyzzy"
+    assert "“dog on a beach”" in nothing.out
+    assert "bm25v" not in nothing.out, "no command"
 
 
 def test_no_match_is_said_with_its_reason(indexed: Run, photos: Path) -> None:

@@ -29,6 +29,7 @@ from bm25v.cli import main
 from bm25v.server.run import bind, make_url
 from tests.conftest import make_image, make_pixels
 from tests.http_server import TOKEN, serving
+from tests.lexicons import save_vocabulary
 from tests.test_images_from_memory import png
 
 
@@ -59,6 +60,22 @@ def test_a_search_returns_what_the_gallery_returns(
     same(client.search(path, k=3, mode=mode), gallery.search(path, k=3, mode=mode))
     stored = StoredImage(str(path))
     same(client.search(stored, mode=mode), gallery.search(stored, mode=mode))
+
+
+def test_a_text_returns_what_the_gallery_returns(photos: Path, tmp_path: Path) -> None:
+    vocabulary = save_vocabulary(tmp_path / "mine.vocab")
+    with Gallery.create(tmp_path / "texts", vocabulary=vocabulary) as gallery:
+        gallery.add(photos)
+        with (
+            serving(gallery, tmp_path / "cache") as server,
+            Client(str(server.base_url)) as client,
+        ):
+            for text in ("a cat and a dog qwerty", "cat", "qwerty"):
+                same(client.search(text=text), gallery.search(text=text))
+            hit = gallery.search(text="cat dog")[0]
+            assert client.match(None, hit, text="cat dog").text == hit.text
+            explained = client.explain(None, hit, text="cat dog")
+            assert explained["terms"] == hit.explain().to_dict()["terms"]
 
 
 def test_every_form_of_image_and_option_is_sent(

@@ -17,7 +17,7 @@ from bm25v.gallery import Gallery
 from bm25v.index.bm25 import Bm25Parameters, WeightedWords
 from bm25v.index.second_stage import score_full_bags
 from bm25v.search.combine import combine_bags
-from bm25v.search.scoring import IMAGE_MODES
+from bm25v.search.scoring import MODES
 from bm25v.store.local import catalog
 from bm25v.store.local.catalog import Catalog
 from bm25v.store.local.rows import HEADER_BYTES, RowFile
@@ -46,7 +46,6 @@ from tests.soak.history import get_full_bag
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork")
 run, indexed = test_cli.run, test_cli.indexed
-MODES = IMAGE_MODES
 ROW_BYTES = 64 + 24 + 1024  # bag, dense vector and full bag of an image
 
 

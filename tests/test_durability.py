@@ -16,7 +16,7 @@ import pytest
 
 from bm25v.errors import Bm25vError, GalleryDamaged, GalleryError, GalleryLocked, StorageFull
 from bm25v.gallery import Gallery
-from bm25v.search.scoring import IMAGE_MODES
+from bm25v.search.scoring import MODES
 from bm25v.store.local.catalog import FILE_NAME, Catalog
 from bm25v.store.local.rows import HEADER_BYTES
 from bm25v.store.local.writer import Writer
@@ -333,7 +333,7 @@ def facts(folder: Path) -> tuple[list[str], Facts]:
         for is_indexed in (False, True):
             if is_indexed:
                 gallery.local.snapshot().searcher.build_index()
-            for mode in IMAGE_MODES:
+            for mode in MODES:
                 results = gallery.search(make_encoding(3), k=100, mode=mode)
                 hits += [(hit.path, hit.sparse) for hit in results]
         records = [

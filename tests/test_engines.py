@@ -61,7 +61,7 @@ from tests import test_cli
 from tests.conftest import make_image
 from tests.edge_client import EdgeClient
 from tests.edge_server import serve_edge
-from tests.test_concepts import make_vocabulary
+from tests.lexicons import save_vocabulary
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Payload indexes have no effect in the local Qdrant"),
@@ -169,13 +169,13 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gallery]:
 
 
 def make_source(folder: Path) -> Gallery:
-    vocabulary = make_vocabulary(folder / "mine.vocab")
+    vocabulary = save_vocabulary(folder / "mine.vocab")
     gallery = Gallery.create(folder / "g", vocabulary=vocabulary)
     with Writer(gallery.path) as rows:
         for path in PATHS:
             rows.put(FILES[path], ENCODINGS[path])
         rows.commit()
-    gallery.name_words({7: "striped ear", 30: "grass"})
+    gallery.name_words({7: "striped ear", 30: "grass", 31: "Grass"})
     return gallery
 
 
@@ -392,6 +392,10 @@ def is_dated(path: str, start: datetime, end: datetime) -> bool:
 
 FILTERS: dict[str, tuple[dict[str, Any], Callable[[str], bool]]] = {
     "must": ({"must": [3]}, lambda p: 3 in FULL_BAGS[p]),
+    "must by name": (
+        {"must": ["grass", 1]},
+        lambda p: 1 in FULL_BAGS[p] and bool({30, 31} & FULL_BAGS[p].keys()),
+    ),
     "without": ({"without": [60, 75]}, lambda p: not {60, 75} & FULL_BAGS[p].keys()),
     "folder": ({"folder": "/photos/2020"}, lambda p: "/2020/" in p),
     "folders": (
@@ -485,17 +489,29 @@ def assert_close(value: Any, expected: Any, error: float = 1e-5) -> None:
     "options",
     [
         {"text": "a cat"},
-        {"text": "a cat without a dog"},
-        {"text": "a cat and a beagle on a chair", "k": 25},
-        {"text": "an animal", "folder": "/photos/2020"},
+        {"text": "a cat without a dog, no knives"},
+        {"text": "hot dog on a chair", "k": 25, "candidates": 40},
+        {"text": "a bycicle", "folder": "/photos/2020", "offset": 5},
         {"text": "striped ear"},
         {"text": "a cat with a striped ear"},
         {"text": "cat without grass"},
+        {"text": "without grass", "k": 7, "offset": 3},
         {"text": "cat", "must": 4, "boost": {9: 2.0}},
-        {"text": "cat", "must": 4, "min_coverage": 0.4},
+        {"text": "cat", "must": "grass", "min_coverage": 0.4},
+        {"text": "cat on grass 0121"},
+        {"text": "0121.png"},
+        {"text": "cat june 2020"},
+        {"text": "2021-03", "k": 400},
+        {"text": "march 2021", "k": 5, "offset": 5},
+        {"text": "december", "k": 30},
+        {"text": "flurb 🐕"},
+        {"text": "cat 1995"},
         {"text": "striped ear", "mode": "words"},
-        {"text": "grass", "mode": "sparse"},
+        {"text": "striped ear", "mode": "sparse"},
         {"images": make_encoding(6), "text": "dog"},
+        {"images": make_encoding(6), "text": "striped ear without a dog"},
+        *({"text": "cat -dog", "mode": mode, "k": 20, "candidates": 60} for mode in MODES),
+        *({"text": "chair", "mode": mode, "images": make_encoding(7)} for mode in MODES),
         {"must": [7]},
     ],
     ids=str,
@@ -1022,7 +1038,7 @@ def test_the_commands(run: Any, photos: Path, at_edge: str) -> None:
 def paired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gallery, Gallery]]:
     """A gallery with dense vectors of two backbones, and the collection it was loaded into."""
     folder = tmp_path_factory.mktemp("paired")
-    vocabulary = make_vocabulary(folder / "mine.vocab")
+    vocabulary = save_vocabulary(folder / "mine.vocab")
     rng = np.random.default_rng(0)
     with Gallery.create(folder / "g", vocabulary=vocabulary, dense="toy") as gallery:
         with Writer(gallery.path) as rows:

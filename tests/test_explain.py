@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from bm25v.backbones.toy import ToyBackbone
+from bm25v.dense import normalise
 from bm25v.errors import ImageError
 from bm25v.explain import Explanation, Part, heatmaps
 from bm25v.explain.drawing import draw
@@ -24,11 +26,12 @@ from bm25v.search import Match, WordContribution
 from bm25v.store.files import has_changed
 from bm25v.vocabulary import bag as bags
 from tests import test_cli
-from tests.conftest import make_image
+from tests.conftest import encode, make_image
 from tests.html_page import HtmlPage, find_numbers
+from tests.lexicons import make_lexicon, save_vocabulary
 from tests.test_cli import Run
 
-run, indexed = test_cli.run, test_cli.indexed
+run, indexed, lexical = test_cli.run, test_cli.indexed, test_cli.lexical
 
 Pixels = NDArray[np.uint8]
 
@@ -451,3 +454,154 @@ def test_a_drawing_names_the_query(
         )
     )
     assert written[1:5] == ["Query", expected, "Hit", "hit.jpg"]
+
+
+# Texts
+
+
+TEXT = "a cat and a dog without a chair"
+
+
+@pytest.fixture
+def texts(photos: Path, tmp_path: Path) -> Gallery:
+    """A gallery with a small lexicon."""
+    vocabulary = save_vocabulary(tmp_path / "texts.vocab")
+    gallery = Gallery.create(tmp_path / "texts.bm25v", vocabulary=vocabulary)
+    gallery.add(photos)
+    return gallery
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "words", "dense"])
+def test_a_word_of_a_text_is_where_its_visual_words_are(texts: Gallery, mode: Any) -> None:
+    results, encoded = texts.search(text=TEXT, mode=mode), encode(texts, text=TEXT, mode=mode)
+    assert len(results) == 10
+    for hit in results:
+        explanation = hit.explain()
+        assert [term.part for term in explanation.terms] == list(hit.text)
+        for term, encoded_term in zip(explanation.terms, encoded.terms, strict=True):
+            assert term.in_hit is not None
+            assert term.in_hit.shape == (7, 7)
+            mean = encoded_term.means[1] if mode == "hybrid" else 0.0
+            assert term.in_hit.sum() == pytest.approx(term.part.by_words + mean, abs=2e-4)
+            values = [word.value for word in term.words]
+            assert len(values) <= 5
+            assert all(value * term.part.value > 0 for value in values)
+            assert values == sorted(values, key=abs, reverse=True)
+        assert bool(explanation.parts) == (mode != "dense"), "those that ordered the hits"
+
+
+def test_a_word_of_a_text_is_where_the_vector_depends_on_the_image(
+    photos: Path, tmp_path: Path
+) -> None:
+    vocabulary = save_vocabulary(tmp_path / "mine.vocab", make_lexicon(words=0))
+    gallery = Gallery.create(tmp_path / "gallery", vocabulary=vocabulary)
+    gallery.add(photos)
+    explanation = gallery.explain(None, photos / "3.png", text="cat")
+    (term,), encoded = explanation.terms, encode(gallery, text="cat")
+    direction_e = encoded.terms[0].dense_e
+    patches_pd = gallery.vocabulary.encode(photos / "3.png").patches_pd
+    assert term.in_hit is not None
+    assert patches_pd is not None
+    assert direction_e is not None
+    backbone, mean_d = gallery.vocabulary.backbone, patches_pd.mean(axis=0, dtype=np.float64)
+
+    def similarity(place_d: Any) -> float:
+        vector_e = backbone.pool_dense(place_d)
+        assert vector_e is not None
+        return float(normalise(vector_e) @ direction_e)
+
+    for value, patch_d in zip(term.in_hit.ravel().tolist(), patches_pd, strict=True):
+        step_d = 1e-4 * (patch_d - mean_d)
+        slope = (similarity(mean_d + step_d) - similarity(mean_d - step_d)) / 2e-4
+        assert len(patches_pd) * value == pytest.approx(slope, abs=3e-4)
+    assert np.ptp(term.in_hit) > 1e-3
+    assert similarity(mean_d) - encoded.terms[0].means[0] == pytest.approx(
+        term.part.similarity, abs=1e-3
+    )
+
+
+def test_the_hit_of_a_text_is_encoded_once(texts: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    hit, forward, encoded = texts.search(text=TEXT)[0], ToyBackbone.forward, []
+
+    def count(self: ToyBackbone, pixels: Any) -> Any:
+        encoded.append(pixels)
+        return forward(self, pixels)
+
+    monkeypatch.setattr(ToyBackbone, "forward", count)
+    assert hit.explain().terms
+    assert len(encoded) == 1
+
+
+def test_the_words_of_a_text_are_what_is_lit(texts: Gallery) -> None:
+    explanation = texts.search(text=TEXT)[0].explain()
+    assert explanation.visibility == 1
+    (photo,) = heatmaps.list_photos(explanation)
+    counting = tuple(term for term in explanation.terms if term.part.value > 0)
+    assert len(counting) > 0
+    assert [pin.number for pin in photo.pins] == [
+        n for n, term in enumerate(explanation.terms, start=1) if term in counting
+    ]
+    only = replace(explanation, terms=counting[:1])
+    (grid,) = [term.in_hit for term in only.terms]
+    _, lit = combine_maps(only)
+    assert grid is not None
+    assert lit is not None
+    assert lit.max() == pytest.approx(counting[0].part.value)
+    np.testing.assert_allclose(lit / lit.max(), np.maximum(grid, 0) / grid.max(), rtol=1e-5)
+    unknown = replace(explanation, terms=(replace(counting[0], in_hit=None),))
+    assert combine_maps(unknown)[1] == np.ones((1, 1)), "all of it"
+    against = replace(counting[0], part=counting[0].part._replace(value=-0.1))
+    _, dark = combine_maps(replace(explanation, terms=(against,)))
+    assert dark is not None
+    assert not dark.any()
+    assert draw(explanation).size[0] > 0
+
+
+def test_beside_an_image_visual_words_are_what_is_lit(texts: Gallery, photos: Path) -> None:
+    explanation = texts.search(photos / "3.png", text="cat")[0].explain()
+    assert len(explanation.terms) == 1
+    assert not explanation.is_text_alone
+    in_queries, in_hit = combine_maps(explanation)
+    assert len(in_queries) == 1
+    assert in_hit is not None
+    assert in_hit.sum() == pytest.approx(explanation.positive_sum, rel=1e-5)
+    page = HtmlPage(render_explanation(explanation)).text
+    assert "the rest of the query" in page
+
+
+def test_terminal_page_and_json_have_the_same_words_of_a_text(
+    lexical: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = lexical("search", "--text", TEXT, "--json").json["hits"][0]["path"]
+    options = ("explain", "--text", f"{TEXT} qwerty", path)
+    found = lexical(*options, "--json").json
+    assert [set(term) for term in found["terms"]] == 3 * [
+        {"label", "value", "similarity", "by_words", "in_hit", "words"}
+    ]
+    assert sum(term["value"] for term in found["terms"]) == pytest.approx(found["score"])
+    monkeypatch.setenv("COLUMNS", "80")
+    printed = lexical(*options, "-o", "why.html")
+    assert "note: not understood: qwerty" in printed.err
+    assert max(map(len, printed.out.splitlines())) <= 80
+    rows = [f"{term['value']:.3f}" for term in found["terms"]]
+    values = re.findall(r"^ *(-?0\.\d{3})  ", printed.out, re.MULTILINE)[: len(rows) + 1]
+    assert sum(map(float, values[:-1])) == pytest.approx(float(values[-1]), abs=1e-9)
+    np.testing.assert_allclose(list(map(float, values[:-1])), list(map(float, rows)), atol=1.1e-3)
+    page = HtmlPage((tmp_path / "why.html").read_text())
+    for term, value in zip(found["terms"], values, strict=False):
+        assert f"{term['label']} {value}".replace("-", "−") in page.text
+    assert f"Score {values[-1]}" in page.text
+    assert "Visual words that carry them" in page.text
+    assert "not understood: qwerty" in page.text
+    assert "missing here" not in page.text
+    lexical(*options, "-o", "why.html", "--mode", "dense")
+    assert "Visual words" not in (tmp_path / "why.html").read_text(), "they did not order the hits"
+
+
+def test_a_text_is_explained_even_if_the_file_of_the_hit_is_missing(texts: Gallery) -> None:
+    hit = texts.search(text=TEXT)[0]
+    Path(hit.path).unlink()
+    explanation = hit.explain()
+    assert [term.in_hit for term in explanation.terms] == [None] * 3
+    assert all(term.words for term in explanation.terms if term.part.value > 0)
+    assert "cat" in HtmlPage(render_explanation(explanation)).text

@@ -25,14 +25,12 @@ from bm25v.errors import (
 )
 from bm25v.gallery import Gallery
 from bm25v.search import Mode, Results
-from bm25v.search.scoring import IMAGE_MODES
+from bm25v.search.scoring import MODES
 from bm25v.store.local import catalog, indexing, rows
 from bm25v.store.local.snapshot import Snapshot
 from bm25v.vocabulary import Vocabulary
 from tests.children import needs_fork
 from tests.conftest import make_image, make_pixels
-
-MODES = IMAGE_MODES
 
 
 def file_names(gallery: Gallery) -> set[str]:

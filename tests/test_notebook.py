@@ -19,6 +19,7 @@ from bm25v.search import Results
 from tests.browser import CHROMIUM, Browser, browser
 from tests.conftest import make_image
 from tests.html_page import HtmlPage, find_numbers
+from tests.lexicons import save_vocabulary
 from tests.test_explain import gradient, make_explanation, make_match
 
 FOLDER = Path(render.__file__).parent
@@ -90,6 +91,26 @@ def test_results_without_hits_show_the_reason_and_the_query(gallery: Gallery, ph
     noted = replace(results, notes=("a note",), query=results.query * 3)
     assert "a note" in read(noted).text
     assert f"and {len(noted.query) - 8} more" in read(noted).text
+
+
+def test_a_text_is_shown_by_its_words(photos: Path, tmp_path: Path) -> None:
+    gallery = Gallery.create(tmp_path / "texts", vocabulary=save_vocabulary(tmp_path / "mine"))
+    gallery.add(photos)
+    results = gallery.search(text="cat dog qwerty")
+    shown = read(results).text
+    assert "Understood cat dog" in " ".join(shown.split())
+    assert "Not understood qwerty" in " ".join(shown.split())
+    assert "coverage" not in shown
+    whole = sum(max(0, part.value) for part in results[0].text)
+    card = " ".join(read(results[0]).text.split())
+    for part in results[0].text:
+        assert f"{part.label} {max(0, part.value) / whole:.0%}" in card
+    explained = " ".join(read(results[0].explain()).text.split())
+    assert re.search(r"1 cat -?0\.\d{3} \+ 2 dog -?0\.\d{3} = score 0\.\d{3}", explained)
+    assert "the query matched" not in explained
+    assert "visual words that carry them" in explained
+    by_vector = gallery.search(text="cat", mode="dense")[0]
+    assert "word" not in read(by_vector).text, "they did not order the hits"
 
 
 def test_a_weight_of_the_query_is_shown_unless_it_is_1(gallery: Gallery, photos: Path) -> None:

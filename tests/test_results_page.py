@@ -21,6 +21,7 @@ from tests import test_cli
 from tests.browser import CHROMIUM, Browser, browser
 from tests.conftest import make_image, make_pixels
 from tests.html_page import HtmlPage
+from tests.lexicons import save_vocabulary
 from tests.test_cli import Run, failed
 
 run, indexed = test_cli.run, test_cli.indexed
@@ -118,6 +119,21 @@ def test_searches_without_an_image_have_a_page(
     _, page = read_page(tmp_path / "hits.html")
     assert "More like 4.png" in page.text
     assert "Less like 5.png" in page.text
+
+
+def test_a_text_has_a_page_with_the_shares_of_its_words(photos: Path, tmp_path: Path) -> None:
+    gallery = Gallery.create(tmp_path / "texts", vocabulary=save_vocabulary(tmp_path / "mine"))
+    gallery.add(photos)
+    results = gallery.search(text="cat dog qwerty")
+    results.save(tmp_path / "hits.html")
+    _, page = read_page(tmp_path / "hits.html")
+    assert "Not understood: qwerty" in page.text
+    assert "of the query" not in page.text
+    for hit in results:
+        whole = sum(max(0, part.value) for part in hit.text)
+        shares = [f"{part.label} {max(0, part.value) / (whole or 1):.0%}" for part in hit.text]
+        assert ", ".join(shares) in page.text
+        assert f"Score {hit.formula}." in page.text
 
 
 def test_a_search_without_hits_has_a_page_with_the_reason(

@@ -26,7 +26,7 @@ from bm25v.index.searcher import top_positions
 from bm25v.sae.model import Codes
 from bm25v.search import Hit, Mode, Results, rank
 from bm25v.search.regions import patch_weights, weigh_codes
-from bm25v.search.scoring import IMAGE_MODES
+from bm25v.search.scoring import MODES
 from bm25v.store.base import Filter
 from bm25v.vocabulary import Encoding, Vocabulary
 from bm25v.vocabulary.bag import Bag, pool_bags, pool_codes
@@ -35,7 +35,6 @@ from tests.conftest import encode, expand_bag, make_image
 from tests.histories import Contents
 from tests.soak.history import get_full_bag
 
-MODES = IMAGE_MODES
 NAMES = {word: f"name{word}" for word in range(192)}
 Options = dict[str, Any]
 
@@ -86,9 +85,6 @@ def image_bag(image: Encoding, options: Options, full: bool) -> Bag:
 def expected_weights(options: Options, stored: dict[str, Bag], full: bool) -> dict[int, float]:
     """Return the weight of each word of a query, as the documentation defines it."""
     images = [strengths(image_bag(image, options, full), full) for image in options["images"]]
-    if options["text"]:
-        names = options["text"].split()
-        images.append({word: 1.0 for word, name in NAMES.items() if name in names})
     liked = [strengths(stored[path], full) for path in options["like"]]
     others = {**options, "region": None}
     negative = [strengths(stored[path], full) for path in options["unlike"]]
@@ -101,11 +97,18 @@ def expected_weights(options: Options, stored: dict[str, Bag], full: bool) -> di
         word: share(word, images) + 0.75 * share(word, liked) - 0.5 * share(word, negative)
         for word in sorted({word for bag in (*images, *liked, *negative) for word in bag})
     }
+    weights |= dict.fromkeys(text_words(options), 0.5)
     for word in (*options["must"], *options["boost"]):
         weights.setdefault(word, 1.0)
     for word, factor in options["boost"].items():
         weights[word] *= factor
     return {w: x for w, x in weights.items() if abs(x) > 1e-12 and w not in options["without"]}
+
+
+def text_words(options: Options) -> set[int]:
+    """Return the words that a text names, which hits must have."""
+    names = (options["text"] or "").split()
+    return {word for word, name in NAMES.items() if name in names}
 
 
 def strengths(bag: Bag, full: bool) -> dict[int, float]:
@@ -141,7 +144,7 @@ class Expected:
         self.allowed = {
             path
             for path, bag in full_bags.items()
-            if set(options["must"]) <= set(bag.words.tolist())
+            if text_words(options).union(options["must"]) <= set(bag.words.tolist())
             if not set(options["without"]) & set(bag.words.tolist())
             if options["include_query"] or contents[path] not in own
             if FOLDERS[options["folder"]](path)
@@ -230,7 +233,7 @@ class Expected:
         by_words = [(word.word, word.label) for word in hit.words]
         if hit.mode in ("words", "sparse"):
             assert hit.score == hit.sparse
-            assert [part[:2] for part in hit.parts] == by_words
+            assert hit.text or [part[:2] for part in hit.parts] == by_words
             assert hit.mode == "words" or hit.first_rank == hit.rank
             return
         assert hit.parts[0] == (None, "cosine", hit.dense)
@@ -312,7 +315,9 @@ def make_options(contents: Contents, drawn: Options) -> Options | None:
     options["boost"] = {w: f for w, f in drawn["boost"].items() if w not in options["without"]}
     if len(options["images"]) != 1:
         options["region"] = None
-    options["text"] = " and ".join(NAMES[word] for word in drawn["text"]) or None
+    has_images = any(options[kind] for kind in ("images", "negative", "like", "unlike"))
+    named = [] if has_images else drawn["text"]  # beside images: test_lexicon.py
+    options["text"] = " and ".join(NAMES[word] for word in named) or None
     is_query = any(options[kind] for kind in ("images", "like", "must", "boost", "text"))
     return options if is_query else None
 
@@ -340,8 +345,7 @@ def check_search(galleries: list[Gallery], contents: Contents, options: Options)
     given = {name: value for name, value in options.items() if name != "images"}
     rows = {record.path: record.row for record in gallery.local.catalog.images()}
     expected = [Expected(contents, rows, options, full) for full in (False, True)]
-    has_dense = (images or options["like"]) and not options["text"]
-    for mode in MODES if has_dense else ("sparse", "words"):
+    for mode in MODES if images or options["like"] else ("sparse", "words"):
         k = min(options["candidates"], 100) if mode not in ("sparse", "dense") else 100
         for other in galleries:  # the first search calibrates, which makes scores too
             other.search(images, **given, mode=mode, k=1)
@@ -412,24 +416,26 @@ def test_explanations_have_the_score_and_the_parts_of_their_hits(
 
 @pytest.mark.parametrize("is_indexed", [False, True], ids=["scanned", "indexed"])
 @given(
-    must=st.lists(words, max_size=2), without=st.lists(words, max_size=2), seed=st.integers(0, 9)
+    must=st.lists(st.lists(words, min_size=1, max_size=3), max_size=2),
+    without=st.lists(words, max_size=2),
+    seed=st.integers(0, 9),
 )
 @settings(max_examples=20)
 def test_filters_select_the_same_rows_with_and_without_an_index(
-    is_indexed: bool, must: list[int], without: list[int], seed: int
+    is_indexed: bool, must: list[list[int]], without: list[int], seed: int
 ) -> None:
-    without = [word for word in without if word not in must]
     with tempfile.TemporaryDirectory() as scratch:
         contents = histories.fill_gallery(Path(scratch) / "g", seed=seed)
         with Gallery.open(Path(scratch) / "g") as gallery:
             snapshot = gallery.local.snapshot()
             if is_indexed:
                 snapshot.searcher.build_index()
-            flags = snapshot.flag_rows(Filter(must=tuple(set(must)), without=tuple(set(without))))
+            condition = Filter(must=tuple(map(tuple, must)), without=tuple(without))
+            flags = snapshot.flag_rows(condition)
             rows = np.flatnonzero(flags).tolist()
             paths = gallery.local.catalog.paths_of(rows, snapshot.state.generation)
             bags = {path: histories.full_bag(number).words for path, number in contents.items()}
-            expected = {p for p, b in bags.items() if np.isin(must, b).all()}
+            expected = {p for p, b in bags.items() if all(np.isin(g, b).any() for g in must)}
             expected -= {p for p, b in bags.items() if np.isin(without, b).any()}
             assert set(paths) == expected
 
@@ -668,7 +674,11 @@ def test_the_reason_names_required_words_that_no_image_has_together(large_galler
     snapshot = large_gallery.local.snapshot()
     used_words = np.flatnonzero(snapshot.full_statistics.df_v).tolist()
     pairs = combinations(used_words, 2)
-    first, second = next(pair for pair in pairs if not snapshot.flag_rows(Filter(must=pair)).any())
+    first, second = next(
+        (one, other)
+        for one, other in pairs
+        if not snapshot.flag_rows(Filter(must=((one,), (other,)))).any()
+    )
     results = large_gallery.search(must=[first, second])
     assert results.no_match == f"no image has word {first} and word {second}"
 

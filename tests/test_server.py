@@ -28,6 +28,7 @@ from bm25v.store.records import ImageRecord
 from bm25v.threads import available_cpus
 from tests.conftest import make_image, make_pixels
 from tests.http_server import Client, serving, wait_until
+from tests.lexicons import save_vocabulary
 from tests.test_hostile_images import SIDE, png
 
 
@@ -644,6 +645,31 @@ def test_an_explanation_has_the_sum_that_people_read(client: Client) -> None:
     assert sum(points) == pytest.approx(round(explained["sparse"], 2))
     for word in explained["words"]:
         assert word["example_ids"] == [to_id(path) for path in word["examples"]]
+
+
+def test_a_text_is_answered_with_what_each_of_its_words_adds(photos: Path, tmp_path: Path) -> None:
+    vocabulary = save_vocabulary(tmp_path / "mine.vocab")
+    with Gallery.create(tmp_path / "texts", vocabulary=vocabulary) as gallery:
+        gallery.add(photos)
+        gallery.name_words({3: "caterpillar", 4: "ear"})
+        with serving(gallery, tmp_path / "cache") as client:
+            assert client.get("/v1/terms?prefix=ca").json() == {"terms": ["caterpillar", "cat"]}
+            found = client.post("/v1/search", json={"text": "cat dog qwerty"}).json()
+            assert (found["understood"], found["not_understood"]) == (["cat", "dog"], ["qwerty"])
+            assert len(found["hits"]) == 10
+            for hit in found["hits"]:
+                assert [part["label"] for part in hit["text"]] == ["cat", "dog"]
+                assert sum(part["value"] for part in hit["text"]) == pytest.approx(hit["score"])
+            body = {"text": "cat dog", "hit": found["hits"][0]["id"]}
+            explained = client.post("/v1/explain", json=body).json()
+            for term, part in zip(explained["terms"], explained["text"], strict=True):
+                assert {name: term[name] for name in part} == part
+                assert np.array(term["in_hit"]).shape == (7, 7)
+                assert 0 < len(term["words"]) <= 5
+            unknown = client.post("/v1/search", json={"text": "qwerty"})
+            assert unknown.status_code == 200
+            assert unknown.json()["hits"] == []
+            assert unknown.json()["not_understood"] == ["qwerty"]
 
 
 def test_the_gallery_says_whether_it_can_be_changed(gallery: Gallery, tmp_path: Path) -> None:

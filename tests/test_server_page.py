@@ -8,24 +8,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from bm25v import Gallery
 from bm25v.client import to_id
-from bm25v.vocabulary.concepts import WEIGHTS
 from tests.browser import CHROMIUM, Browser, browser
 from tests.conftest import make_image
 from tests.http_server import TOKEN, Client, serving, wait_until
+from tests.lexicons import save_vocabulary
 from tests.test_browser import CONTRASTS
-from tests.test_concepts import make_vocabulary
 from tests.test_server import SlowBackbone
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 
 N_IMAGES = 90
-HOTDOG = 3  # a concept that no image shows
 HITS = '[...document.querySelectorAll(".hit")].map((hit) => hit.dataset.id)'
 CELLS = 'document.querySelectorAll(".cell").length'
 LOADED = """[...document.querySelectorAll(`{selector}`)].length > 0 &&
@@ -53,10 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = folder / ("first" if seed < 30 else "second") / f"{seed:03}.png"
         path.parent.mkdir(exist_ok=True)
         make_image(seed, side=96).crop((0, 0, 96, 96 if seed % 3 else 64)).save(path)
-    vocabulary = make_vocabulary(folder / "mine.vocab")
-    tensors = load_file(vocabulary / WEIGHTS)
-    tensors["biases"][HOTDOG] -= np.float16(50)
-    save_file(tensors, vocabulary / WEIGHTS)
+    vocabulary = save_vocabulary(folder / "mine.vocab")
     with Gallery.create(folder / "gallery.bm25v", vocabulary=vocabulary) as gallery:
         gallery.add([folder / "first", folder / "second"])
     make_image(1000, side=96).save(folder / "mine.png")
@@ -137,18 +130,57 @@ def test_a_text_finds_images_and_says_what_was_understood(tab: Browser, client: 
     tab.wait_for('document.querySelector(".hit")')
     assert parameters(tab) == {"text": ["a striped cat"]}
     assert tab.value(HITS) == search(client, text="a striped cat")
-    assert tab.value(text_of(".term.is-understood")) == "cat"
+    assert tab.value(text_of(".summary h1")) == "Best matches for cat"
     assert tab.value(text_of(".term.is-unknown")) == "striped"
     check_health(tab, client)
 
 
-def test_no_good_match_is_shown_as_such(tab: Browser, client: Client) -> None:
-    open_page(tab, client, "?text=hotdog")
-    assert tab.wait_for(text_of(".summary h1")) == "No good match"
-    open_page(tab, client, "?text=cat")
-    assert "strong match" in tab.wait_for(text_of(".summary h1"))
-    open_page(tab, client, "?text=flurb")
-    assert "flurb" in tab.wait_for(text_of(".empty-state p"))
+def test_hits_of_a_text_have_the_shares_of_its_words(tab: Browser, client: Client) -> None:
+    open_page(tab, client, "?text=cat chair")
+    (hit, *_) = client.post("/v1/search", json={"text": "cat chair"}).json()["hits"]
+    whole = sum(max(0, part["value"]) for part in hit["text"])
+    assert whole > 0
+    shares = [f"{p['label']} {max(0, p['value']) / whole:.0%}" for p in hit["text"]]
+    assert tab.value(text_of(".hit .path b")) == ", ".join(shares)
+
+
+def test_a_text_that_is_not_understood_leaves_the_page_usable(
+    tab: Browser, client: Client, folder: Path
+) -> None:
+    tab.open(f"{client.base_url}?text=flurb xyzzy&folder={folder / 'first'}")
+    assert tab.wait_for(text_of(".summary h1")) == "Nothing known about flurb, xyzzy"
+    said = tab.value(text_of("main"))
+    assert "“dog on a beach”" in said
+    assert "bm25v" not in said, "no command"
+    tab.click(".summary a")
+    tab.wait_for(CELLS)
+    assert parameters(tab) == {"folder": [str(folder / "first")]}
+    check_health(tab, client)
+
+
+def test_an_explanation_shows_where_each_word_of_a_text_is(tab: Browser, client: Client) -> None:
+    text = "a cat and a dog qwerty"
+    (hit, *_) = search(client, text=text)
+    open_page(tab, client, f"?text={text}&why={hit}")
+    tab.wait_for('document.querySelectorAll("#why .map").length === 1')
+    explained = client.post("/v1/explain", json={"text": text, "hit": hit}).json()
+    rows = '[...document.querySelectorAll("#why .of-text h3")].map((row) => row.textContent)'
+    lines = [f"{line['label']} {line['value']}".replace("-", "−") for line in explained["sum"]]
+    assert tab.value(rows) == lines[:-1]
+    assert tab.value(text_of("#why .of-text ~ .total")) == lines[-1].capitalize()
+    assert "not understood: qwerty" in tab.value(text_of("#why .note"))
+    mask = 'document.querySelector("#why .map").style.getPropertyValue("--mask")'
+    masks = [tab.value(mask)]
+    for n in range(2):
+        tab.hover("#why .of-text", n)
+        masks.append(tab.wait_for(f"!{masks}.includes({mask}) && {mask}"))
+        assert (
+            tab.value(text_of("#why .status"))
+            == f"In colour: only {explained['terms'][n]['label']}"
+        )
+    words = tab.value('document.querySelectorAll("#why .word:not(.of-text)").length')
+    assert words >= len(explained["words"]) == 8
+    check_health(tab, client)
 
 
 @pytest.mark.parametrize("how", ["drop", "paste", "choose"])

@@ -1,6 +1,5 @@
-"""Names of words from what images show, and their tables in a gallery."""
+"""Names that a vocabulary suggests for its words, where the images of a gallery confirm them."""
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +9,12 @@ from numpy.typing import NDArray
 from bm25v.errors import VocabularyError
 from bm25v.gallery import Gallery
 from bm25v.vocabulary import Vocabulary
-from bm25v.vocabulary.concepts import Concept, Concepts, ConceptTable, write_concepts
+from bm25v.vocabulary.lexicon import NAMES, Lexicon
 from bm25v.vocabulary.names import format_names
-from bm25v.vocabulary.naming import Labels
+from bm25v.vocabulary.phrases import split_text
+from tests.lexicons import make_lexicon, save_vocabulary
 
+TOY = Vocabulary.load("toy")
 COLOURS = ("red", "blue")
 
 
@@ -26,81 +27,88 @@ def test_people_come_before_the_vocabulary_and_that_before_indexing(tmp_path: Pa
     assert dict(names.own) == {4: "mine"}
 
 
-# Names by concepts: what an image's dense vector shows, without looking at it
-
-
-@pytest.fixture
-def vocabulary(tmp_path: Path) -> Path:
-    """The toy vocabulary, with the concepts red and blue, which it tells apart by its vectors."""
-    toy = Vocabulary.load("toy")
-    folder = tmp_path / "colours.vocab"
-    Vocabulary.build("colours", backbone=toy.backbone, sae=toy.sae).save(folder)
-    red_e, blue_e = (toy.encode(paint(colour)).dense_e for colour in ("red", "blue"))
-    weights_ce = 40 * np.array([red_e - blue_e, blue_e - red_e], np.float32)
-    table = ConceptTable(2, (Concept("n1", ("red",), (), 0), Concept("n2", ("blue",), (), 1)))
-    concepts = Concepts(table, weights_ce, np.zeros(2, np.float32), {})
-    write_concepts(folder, concepts, backbone_fingerprint=toy.backbone_fingerprint)
-    return folder
-
-
 def paint(colour: str, seed: int = 0) -> NDArray[np.uint8]:
     noise = np.random.default_rng(seed).integers(0, 60, (64, 64, 3), dtype=np.uint8)
     noise[..., 0 if colour == "red" else 2] += 180
     return noise
 
 
-def test_indexing_names_words_that_images_confirm_and_no_others(vocabulary: Path) -> None:
-    gallery = Gallery.create(vocabulary.parent / "g", vocabulary=vocabulary)
-    gallery.add({f"red {i}": paint("red", i) for i in range(8)})
-    gallery.add({f"blue {i}": paint("blue", i) for i in range(50)})
-    gallery.refresh()
-    names = dict(gallery.word_names)
-    assert names, "no suggestion is needed where many images show a concept"
-    n_right = 0
-    for word, name in names.items():
-        strongest = [image.path.split()[0] for image in gallery.word(word).images]
-        n_right += name.split()[0] == Counter(strongest).most_common(1)[0][0]
-    assert n_right == len(names)
-    by_hand = dict.fromkeys(list(names)[:1], "mine")
-    gallery.name_words(by_hand)
-    gallery.add({f"red {i}": paint("red", i) for i in range(12, 30)})
-    gallery.refresh()
-    assert by_hand.items() <= gallery.word_names.items(), "people's names stay"
+def find_own_word(colour: str, other: str) -> int:
+    """Return a word of images of one colour that images of the other do not have."""
+    bags = [TOY.encode(paint(name)).full_bag.bag for name in (colour, other)]
+    return int(np.setdiff1d(bags[0].words, bags[1].words)[0])
 
 
-def test_a_suggested_name_needs_one_image_that_shows_it(vocabulary: Path) -> None:
-    toy = Vocabulary.load("toy")
-    strongest = {c: toy.encode(paint(c)).bag for c in COLOURS}
-    only = {
-        c: next(w for w in strongest[c].words.tolist() if w not in strongest[other].words)
-        for c, other in (("red", "blue"), ("blue", "red"))
-    }
-    table = format_names({only["red"]: "red 7", only["blue"]: "red"}, vocabulary=toy.fingerprint)
+RED, BLUE = find_own_word("red", "blue"), find_own_word("blue", "red")
+
+
+@pytest.fixture
+def vocabulary(tmp_path: Path) -> Path:
+    """The toy vocabulary; its lexicon tells red and blue apart, 4 standard deviations each way."""
+    red_e, blue_e = (TOY.encode(paint(colour)).dense_e for colour in COLOURS)
+    difference_e = (red_e - blue_e) / np.abs(red_e - blue_e).max()
+    directions = np.array([difference_e, -difference_e]) * 127
+    tensors = dict(make_lexicon([(colour,) for colour in COLOURS]).tensors)
+    on_red, on_blue = difference_e @ red_e, difference_e @ blue_e
+    scale, middle = 8 / 127 / (on_red - on_blue), 4 * (on_red + on_blue) / (on_red - on_blue)
+    tensors["directions"] = directions.astype(np.int8)
+    tensors["direction_scales"] = np.full(2, scale, np.float32)
+    tensors["means"] = np.array([(middle, 0), (-middle, 0)], np.float32)
+    return save_vocabulary(tmp_path / "v", Lexicon([("red",), ("blue",)], tensors))
+
+
+def suggest(vocabulary: Path, names: dict[int, str], fingerprint: str = TOY.fingerprint) -> None:
+    table = format_names(names, vocabulary=fingerprint)
     (vocabulary / "suggested.tsv").write_text(table, encoding="utf-8")
+
+
+def test_a_suggested_name_is_kept_where_images_show_it(vocabulary: Path) -> None:
+    suggest(vocabulary, {RED: "red", BLUE: "red"})
     gallery = Gallery.create(vocabulary.parent / "g", vocabulary=vocabulary)
-    gallery.add({colour: paint(colour) for colour in COLOURS})
+    gallery.add({f"{colour} {i}": paint(colour, i) for colour in COLOURS for i in range(6)})
+    assert gallery.word_names == {}, "adding does not name words"
     gallery.refresh()
-    assert gallery.word_names == {only["red"]: "red"}
+    assert gallery.word_names == {RED: "red"}, "no image with the other word is red"
     notes = (gallery.path / "automatic.tsv").read_text(encoding="utf-8")
-    assert "mean probability 1.00" in notes or "mean probability 0.9" in notes
-    gallery.remove("red")
-    gallery.add({"blue again": paint("blue", 1)})
+    assert f"{RED}\tred\t4.0 standard deviations" in notes
+    gallery.name_words({RED: "mine"})
+    gallery.add({f"more {i}": paint("red", i + 6) for i in range(12)})
+    gallery.refresh()
+    assert gallery.word_names[RED] == "mine", "people's names stay"
+    gallery.name_words({RED: None})
+    assert gallery.word_names[RED] == "red"
+    red = [image.path for image in gallery.images() if not image.path.startswith("blue")]
+    gallery.remove(red)
+    gallery.add({f"again {i}": paint("blue", i + 20) for i in range(6)})
+    gallery.refresh()
+    assert gallery.word_names == {}, "no image shows it any more"
+
+
+def test_a_name_that_the_lexicon_lacks_is_not_confirmed(vocabulary: Path) -> None:
+    suggest(vocabulary, {RED: "flurb"})
+    gallery = Gallery.create(vocabulary.parent / "g", vocabulary=vocabulary)
+    gallery.add({f"red {i}": paint("red", i) for i in range(6)})
     gallery.refresh()
     assert gallery.word_names == {}
+    suggest(vocabulary, {RED: "red"})
+    (vocabulary / NAMES).unlink()
+    with Gallery.create(vocabulary.parent / "other", vocabulary=vocabulary) as other:
+        other.add({f"red {i}": paint("red", i) for i in range(6)})
+        other.refresh()
+        assert other.word_names == {}, "without a lexicon nothing is confirmed"
 
 
 def test_suggestions_of_another_vocabulary_are_refused(vocabulary: Path) -> None:
-    (vocabulary / "suggested.tsv").write_text(
-        format_names({3: "sky"}, vocabulary="0123456789abcdef"), encoding="utf-8"
-    )
+    suggest(vocabulary, {3: "sky"}, fingerprint="0123456789abcdef")
     with pytest.raises(VocabularyError, match="0123456789abcdef"):
         _ = Vocabulary.load(vocabulary).suggested_names
 
 
-def test_the_default_vocabulary_suggests_names_of_concepts_only() -> None:
+def test_the_default_vocabulary_suggests_names_that_its_lexicon_has() -> None:
     default = Vocabulary.load()
-    assert default.concepts is not None
-    suggested = default.suggested_names
-    assert len(Labels(default.concepts.table).find_named(suggested)) == len(suggested) > 3000
-    assert len(set(suggested.values())) == len(suggested)
+    assert default.suggested_names
     assert default.word_names == {}, "a name is shown only where images confirm it"
+    if default.lexicon is None:
+        pytest.skip("the lexicon is not made yet")
+    for name in default.suggested_names.values():
+        assert default.lexicon.find(split_text(name)) is not None, name

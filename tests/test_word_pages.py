@@ -18,11 +18,16 @@ from PIL import Image
 from bm25v.errors import GalleryDamaged, InvalidOption
 from bm25v.explain import crops
 from bm25v.explain.portraits import MAX_BINS, TOP, make_portraits, nearest_words, tf_bins
-from bm25v.explain.words import FolderWithWord, compare_folders, find_examples, find_patch
+from bm25v.explain.words import (
+    FolderWithWord,
+    SharedWord,
+    compare_folders,
+    find_examples,
+    find_patch,
+)
 from bm25v.gallery import Gallery
 from bm25v.render.word_page import render_word, render_words_overview
 from bm25v.sae.model import Codes
-from bm25v.search.text import SharedWord
 from bm25v.store.base import View
 from bm25v.store.files import FileState
 from bm25v.store.local.rows import HEADER_BYTES, RowFiles

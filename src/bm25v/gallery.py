@@ -25,7 +25,7 @@ from bm25v.search.encode import (
 from bm25v.search.matching import Matcher
 from bm25v.search.no_match import explain_no_match
 from bm25v.search.query import Query, QueryImage, QueryOptions, as_query, list_paths
-from bm25v.search.rank import describe_text, rank
+from bm25v.search.rank import rank
 from bm25v.search.results import Match, Results
 from bm25v.search.text import NamedVocabulary
 from bm25v.store.base import Candidates, GalleryInfo, IndexReport, Store, View
@@ -280,9 +280,9 @@ class Gallery:
         """
         snapshot, names = self.local.snapshot(), self.local.names
         if is_outdated(snapshot.calibration, snapshot) or not names.has_automatic:
-            from bm25v.search.word_naming import name_by_concepts
+            from bm25v.search.word_naming import confirm_names
 
-            names.replace_automatic(*name_by_concepts(self.vocabulary, snapshot))
+            names.replace_automatic(*confirm_names(self.vocabulary, snapshot))
         calibration = self.local.read(
             lambda newest: calibrate(newest) if needs_calibration(newest) else None
         )
@@ -339,7 +339,6 @@ class Gallery:
         ms: dict[str, float],
     ) -> Results:
         """Return the results of a query whose candidates are known."""
-        encoded = describe_text(encoded, view, images)
         ranked = rank(encoded, images, view)
         calibration = self._find_calibration(encoded, view) if len(ranked.rows) else None
         matcher = Matcher(encoded, view, named.names, calibration)
@@ -351,13 +350,22 @@ class Gallery:
             ms=ms | {"rerank": ranked.ms},
             query=matcher.query_words(),
             no_match=None if hits else explain_no_match(encoded, view, named.names),
-            notes=matcher.notes(),
+            notes=(*matcher.notes(), *self._suggest_topics(encoded, view)),
             sparse_factor=matcher.sparse_factor if encoded.scoring.is_sum else None,
             candidates=ranked.n_candidates,
             understood=encoded.understood,
             not_understood=encoded.not_understood,
             _search=search,
         )
+
+    def _suggest_topics(self, encoded: EncodedQuery, view: View) -> list[str]:
+        """Return a note with what can be searched for, if nothing of a text is understood."""
+        if encoded.understood or not encoded.not_understood:
+            return []
+        from bm25v.search.topics import list_topics
+
+        topics = list_topics(self.vocabulary, view)
+        return [f"images here show, for example: {', '.join(topics)}"] if topics else []
 
     @property
     def _named_vocabulary(self) -> NamedVocabulary:
@@ -446,7 +454,7 @@ class Gallery:
         checked, known_path = as_query(query, options), check_path(path)
 
         def match_view(view: View) -> Match:
-            encoded = describe_text(encode(checked, view, self._named_vocabulary), view)
+            encoded = encode(checked, view, self._named_vocabulary)
             calibration = self._find_calibration(encoded, view)
             matcher = Matcher(encoded, view, self.word_names, calibration)
             images = view.fetch(require_records(view.find([known_path]), [known_path]))

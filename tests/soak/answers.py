@@ -14,7 +14,7 @@ from bm25v.search.combine import apply_word_options
 from bm25v.search.encode import FIRST_WORDS
 from bm25v.search.query import QueryOptions
 from bm25v.search.results import Results
-from bm25v.search.scoring import IMAGE_MODES, MODES
+from bm25v.search.scoring import MODES
 from bm25v.vocabulary import Encoding
 from bm25v.vocabulary.bag import dequantise
 from tests.soak.history import (
@@ -194,7 +194,7 @@ def random_query(rng: random.Random, n_images: int) -> Query:
     words = list({*image.full_bag.words.tolist(), rng.randrange(N_WORDS)})
     rng.shuffle(words)
     options: QueryOptions = {
-        "mode": rng.choice(IMAGE_MODES),
+        "mode": rng.choice(list(MODES)),
         "k": rng.choice((1, 3, 10, 10, 10, 10, 10, 50, 50, n_images)),
         "candidates": rng.choice((5, 30, 200, 1000)),
     }

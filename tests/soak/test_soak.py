@@ -24,7 +24,7 @@ from bm25v.index import searcher, second_stage
 from bm25v.index.bm25 import Contributions, reference_search
 from bm25v.search import Query, rank
 from bm25v.search.encode import encode as encode_query
-from bm25v.search.scoring import IMAGE_MODES
+from bm25v.search.scoring import MODES
 from bm25v.store.files import FileState
 from bm25v.store.local.catalog import Catalog
 from bm25v.store.local.snapshot import FolderImages, Snapshot
@@ -87,7 +87,7 @@ def test_a_short_run_has_no_problems_and_leaves_nothing_behind(tmp_path: Path) -
     assert report["commits"] > 1
     assert sum(report["kills"].values()) > 0
     assert report["interrupted_commits"] - report["kept_commits"] - report["repeated"] in (0, 1)
-    assert set(report["searches"]) == set(IMAGE_MODES)
+    assert set(report["searches"]) == set(MODES)
     first, second = report["readers"]
     assert sum(report["searches"].values()) == sum(
         sum(one["searches"].values()) for one in (first, second)

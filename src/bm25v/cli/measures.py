@@ -10,6 +10,7 @@ from bm25v.cli.evaluate import cache_option, data_option, dataset_options
 from bm25v.cli.options import (
     ANY_PATH,
     COUNT,
+    FILE,
     find_gallery,
     gallery_option,
     json_option,
@@ -27,10 +28,12 @@ from bm25v.cli.printing import (
 )
 from bm25v.cli.progress import progress_bar
 from bm25v.display import count, display_path
+from bm25v.errors import InvalidOption
 from bm25v.search.scoring import MODES
 
 if TYPE_CHECKING:
     from bm25v.research.datasets import Dataset
+    from bm25v.research.tasks import TextResult
 
 _PAPER_ZIPF = (
     "the paper's seven sets: α 1.20 to 2.32, R² .917 to .973, head 0.25 to 1.83%, "
@@ -235,41 +238,85 @@ def no_match(data: Path, others: tuple[Path, ...], vocabulary: str, as_json: boo
 
 
 @click.command("text")
-@data_option("A folder of class folders; the name of each is a text: great_pyrenees.")
+@data_option("A folder of class folders, whose names are texts: great_pyrenees. Or of photos.")
+@click.option(
+    "--captions", type=FILE, help="Captions of photos, one per line: the photo, a tab, the caption."
+)
+@click.option("--photos", type=FILE, help="Use only these of the photos: a name on each line.")
+@click.option(
+    "--strength", is_flag=True, help="Also how often a strong, fair or weak hit is right."
+)
 @vocabulary_option
 @json_option
-def text(data: Path, vocabulary: str, as_json: bool) -> None:
+def text(
+    data: Path,
+    captions: Path | None,
+    photos: Path | None,
+    strength: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Measure searches by text: does the name of a class find its images?
 
     P@10 and P@100 are the right ones among the first 10 and 100 hits, or among as many as the class
     has images. Classes whose name is not fully understood are counted apart.
+
+    With --captions: does a caption find its photo among the first 1,000 (R@1: as the best hit), and
+    does a word find the photos that have it in two captions? These are the 150 most frequent words.
     """
-    from bm25v.research.tasks import PRECISIONS, measure_text
+    from bm25v.research.tasks import measure_captions, measure_text
 
-    with progress_bar() as progress:
-        result = measure_text(data, vocabulary=vocabulary, progress=progress)
+    if captions is None:
+        if photos or strength:
+            raise InvalidOption("--photos and --strength are for captions: give --captions")
+        with progress_bar() as progress:
+            result = measure_text(data, progress=progress, **options)
+        emit(result.to_dict, as_json, lambda: _print_classes(result))
+    else:
+        with progress_bar() as progress:
+            values = measure_captions(
+                data, captions, photos=photos, progress=progress, **options
+            ).to_dict()
+        emit(values, as_json, lambda: _print_captions(values, strength))
 
-    def print_result() -> None:
-        figures = [f"P@{k}" for k in PRECISIONS] + ["mAP"]
+
+def _print_classes(result: "TextResult") -> None:
+    from bm25v.research.tasks import PRECISIONS
+
+    rows = [
+        (
+            entry.name,
+            f"{entry.n_images:,}",
+            *(f"{value:.3f}" for value in entry.precision.values()),
+            f"{entry.average_precision:.3f}",
+            entry.strength or "",
+            ", ".join(entry.understood) or "nothing",
+        )
+        for entry in result.classes
+    ]
+    texts = (Column("best hit", "text"), Column("understood as", "text"))
+    print_table((Column("class", "text"), "n", *PRECISIONS, "AP", *texts), rows)
+    for title, is_known in (("names understood", True), ("names not fully understood", False)):
+        means = result.summarize(is_known=is_known)
+        n = means.pop("classes")
+        shown = ", ".join(f"{key} {value:.3f}" for key, value in means.items())
+        echo(f"{title}: {n:.0f} classes" + (f", {shown}" if n else ""))
+
+
+def _print_captions(values: dict[str, Any], strength: bool) -> None:
+    if values["n_missing"]:
+        print_notes([f"no file: {count(values['n_missing'], 'photo')} of those with captions"])
+    for kind in ("sentences", "words"):
+        header = [key.replace("_", " ") for key in values[kind]]
+        cells = [f"{v:.3f}" if isinstance(v, float) else f"{v:,}" for v in values[kind].values()]
+        print_grid(("searched for", *header), [(kind, *cells)])
+    if strength:
         rows = [
-            (
-                entry.name,
-                f"{entry.n_images:,}",
-                *(f"{entry.precision[k]:.3f}" for k in PRECISIONS),
-                f"{entry.average_precision:.3f}",
-                entry.strength or "",
-                ", ".join(entry.understood) or "nothing",
-            )
-            for entry in result.classes
+            (name, f"{entry['n']:,}", f"{entry['R@1']:.3f}")
+            for name, entry in values["strength"].items()
+            if entry["n"]
         ]
-        texts = (Column("best hit", "text"), Column("understood as", "text"))
-        print_table((Column("class", "text"), "n", *figures[:-1], "AP", *texts), rows)
-        for title, is_known in (("names understood", True), ("names not fully understood", False)):
-            means = result.summarize(is_known=is_known)
-            shown = ", ".join(f"{key} {means[key]:.3f}" for key in figures)
-            echo(f"{title}: {means['classes']:.0f} classes" + (f", {shown}" if is_known else ""))
-
-    emit(result.to_dict, as_json, print_result)
+        print_grid(("best hit", "sentences", "R@1"), rows)
 
 
 @click.command("faithfulness")

@@ -1,7 +1,7 @@
 """`bm25v search` and `bm25v explain`."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,8 +41,12 @@ if TYPE_CHECKING:
     from bm25v.explain import Explanation
     from bm25v.search import Hit, QueryOptions, Results, WordContribution
 
+_WHAT_TO_TYPE = (
+    "A text can have words for what photos show, as in “dog on a beach”, names of folders, files "
+    "and visual words, and dates, as in “June 2023”."
+)
 _NARROW, _WIDE = 80, 100  # columns: below, fewer numbers are shown; from there on, more
-_TERMS = 4  # of a text, at most
+_TERM_WIDTH = 14  # cells of a word of a text above its column, at most
 _HIT_WORDS = 5  # at most, beside a hit
 _QUERY_WORDS = 8  # at most, below the hits
 _IMAGE_COLUMNS, _LEAST_IMAGE_COLUMNS, _IMAGE_LINES = 60, 16, 30  # of an explained image
@@ -143,8 +147,16 @@ def search(
 
     def print_results() -> None:
         print_notes(results.notes)
-        if not results:
-            echo(f"no match: {no_match}", err=output_format != "table")
+        is_table, unknown = output_format == "table", ", ".join(results.not_understood)
+        if unknown and not results.understood and results.no_match and no_match == results.no_match:
+            echo(f"nothing known about {unknown}", err=not is_table)
+            if is_table:
+                echo_wrapped(_WHAT_TO_TYPE, style="dim")
+        else:
+            if unknown:
+                echo(f"not understood: {unknown}", err=not is_table)
+            if not results:
+                echo(f"no match: {no_match}", err=not is_table)
         if output_format == "paths":
             end = b"\0" if null else b"\n"
             echo_bytes(b"".join(os.fsencode(hit.path) + end for hit in results))
@@ -175,7 +187,8 @@ def _check_images(images: tuple[str, ...]) -> None:
 
 
 def _print_hits(results: "Results", *, show: bool, has_files: bool) -> None:
-    if results.is_weak:
+    is_judged = not results.not_understood
+    if results.is_weak and is_judged:
         echo("No good match. The closest are:")
     if not (show and _show_hits(results)):
         _print_table(results, has_files=has_files)
@@ -185,7 +198,7 @@ def _print_hits(results: "Results", *, show: bool, has_files: bool) -> None:
         n_more = len(words) - _QUERY_WORDS
         echo_wrapped(f"query: {listed}" + f" and {n_more} more" * (n_more > 0), style="dim")
     order, best = results.order, results.hits[0]
-    if best.rank == 1 and best.strength is not None:
+    if best.rank == 1 and best.strength is not None and is_judged:
         order = f"best match: {best.strength}; {order}"
     echo_wrapped(f"{order} ({duration(sum(results.ms.values()) / 1e3)})", style="dim")
 
@@ -205,40 +218,66 @@ def _show_hits(results: "Results") -> bool:
             pixels, problem = None, str(error)
         figures = " ".join(filter(None, (str(hit.rank), hit.strength, f"{hit.score:.3f}")))
         name = shorten_path(display_path(hit.path), _THUMBNAIL_COLUMNS)
-        words = ", ".join(word.label for word in hit.words[:_HIT_WORDS])
+        words = ", ".join(label for label, _ in _list_words(hit))
         shown.append(Shown(pixels, (figures, name, problem or words, "")))
     show_images(shown, columns=_THUMBNAIL_COLUMNS, lines=_THUMBNAIL_LINES)
     return True
 
 
 def _print_table(results: "Results", *, has_files: bool) -> None:
+    from bm25v.explain.sums import list_shares
     from bm25v.search.scoring import MODES
 
     scoring, first = MODES[results.mode], results.hits[0]
     is_wide, adds_words = output_width() >= _WIDE, bool(first.sparse_factor)
     columns: dict[str, Callable[[Hit], str]] = {"#": lambda hit: str(hit.rank)}
-    if is_wide and scoring.candidates and results.candidates is not None:
+    if is_wide and scoring.candidates and results.candidates is not None and not first.text:
         columns["by words"] = lambda hit: str(hit.first_rank)
     columns["score"] = lambda hit: f"{hit.score:.3f}"
-    if is_wide and not first.by_words_alone and (adds_words or not scoring.by_terms):
+    if is_wide and not first.by_words_alone and not first.text:
         columns["BM25"] = lambda hit: f"{hit.sparse:.2f}"
-    if not scoring.by_terms:
+    if not first.text:
         columns["coverage"] = lambda hit: f"{hit.coverage:.0%}"
+    terms = _fit_titles([label for label, _ in list_shares(first)])
     rows = []
     for hit in results:
         numbers = [show(hit) for show in columns.values()]
-        terms = [f"{part.probability:.0%}" for part in hit.concepts[:_TERMS]]
+        shares = [f"{share:.0%}" for _, share in list_shares(hit)[: len(terms)]]
         # Images from memory have no file.
         is_missing = has_files and os.path.isabs(hit.path) and not os.path.lexists(hit.path)
         path = display_path(hit.path) + " (missing)" * is_missing
         words = (
-            f"{word.label} ({word.contribution:.2f})" if is_wide and adds_words else word.label
-            for word in hit.words[:_HIT_WORDS]
+            f"{label} ({value:.2f})" if is_wide and adds_words else label
+            for label, value in _list_words(hit)
         )
-        rows.append([*numbers, *terms, path, ", ".join(words)])
-    titles = (*columns, *(part.label for part in first.concepts[:_TERMS]))
-    about_words = "words that add most" if adds_words else "words in common"
-    print_table([*titles, Column("image", "path"), Column(about_words, "list")], rows)
+        rows.append([*numbers, *shares, path, ", ".join(words)])
+    heads: list[str | Column] = [*columns, *terms, Column("image", "path")]
+    if adds_words or not first.text:
+        heads.append(Column("words that add most" if adds_words else "words in common", "list"))
+    print_table(heads, [row[: len(heads)] for row in rows])
+
+
+def _fit_titles(labels: Sequence[str]) -> list[str]:
+    """Return titles for the words of a text: as many as fit into two fifths of the line."""
+    width, titles = output_width(), []
+    room, most = 2 * width // 5, max(_TERM_WIDTH, width // 10)
+    for label in labels:
+        title = label if len(label) <= most else f"{label[: most - 1]}…"
+        room -= len(title) + 2
+        if room < 0:
+            break
+        titles.append(title)
+    return titles
+
+
+def _list_words(hit: "Hit") -> list[tuple[str, float]]:
+    """Return the names of words that add most to a score; several words may have the same."""
+    from bm25v.explain.sums import list_reasons
+
+    sums: dict[str, float] = {}
+    for word in list_reasons(hit):
+        sums[word.label] = sums.get(word.label, 0.0) + word.contribution
+    return sorted(sums.items(), key=lambda pair: -pair[1])[:_HIT_WORDS]
 
 
 def _is_steered(results: "Results") -> bool:
@@ -246,8 +285,8 @@ def _is_steered(results: "Results") -> bool:
     from bm25v.search.scoring import MODES
 
     scoring, weights = MODES[results.mode], [word.weight for word in results.query]
-    if scoring.by_terms:
-        return bool(results.sparse_factor)
+    if results.hits[0].text:
+        return False
     if scoring.bags == "full":  # by the strength of a word, up to 1
         return any(weight < 0 or weight > 1 for weight in weights)
     return any(weight != 1 for weight in weights)
@@ -301,7 +340,7 @@ def _print_explanation(explanation: "Explanation", top: int) -> None:
     match, ranking = explanation.match, explanation.ranking
     print_notes(explanation.notes)
     echo(f"{explanation.title}: {display_path(explanation.hit_path)}")
-    echo(f"score {match.formula}")
+    echo(f"score {f'{match.score:.{match.digits}f}' if match.text else match.formula}")
     if ranking is not None:
         scores = {ranking.rank - 1: ranking.score_above, ranking.rank + 1: ranking.score_below}
         facts = [f"rank {rank:,} has {s:.3f}" for rank, s in scores.items() if s is not None]
@@ -311,16 +350,38 @@ def _print_explanation(explanation: "Explanation", top: int) -> None:
                 f"by words alone rank {ranking.rank_by_words:,}"
             )
         echo_wrapped("; ".join(facts), style="dim")
-    echo(f"share of the query matched {match.coverage:.0%}, rare words counting more")
-    if explanation.parts:
-        echo(f"by words (BM25) {match.sparse:.2f}, the sum of:")
-        _print_contributions(explanation, top)
+    if match.text:
+        _print_terms(explanation)
     else:
+        echo(f"share of the query matched {match.coverage:.0%}, rare words counting more")
+    if explanation.parts:
+        about = "visual words that carry them: BM25" if match.text else "by words (BM25)"
+        echo(f"{about} {match.sparse:.2f}, the sum of:")
+        _print_contributions(explanation, top)
+    elif not match.text:
         echo("by words (BM25) 0.00: no word of the query")
+    if match.text and not explanation.parts:
+        return
     echo(
         f"total word strength {match.length:.2f} (average of {count(match.n_images, 'image')} "
         f"{match.average_length:.2f})"
     )
+
+
+def _print_terms(explanation: "Explanation") -> None:
+    """Print what each word of a text adds to the score, and the visual words that carry it."""
+    from bm25v.explain.sums import sum_up
+
+    *lines, score = sum_up(explanation.match)
+    heads: list[str | Column] = ["adds", Column("word of the text", "text"), "similarity"]
+    heads += ["+ visual words", Column("carried by", "list")]
+    rows = [[line.value, line.label, "", "", ""] for line in (*lines, score)]
+    for row, term in zip(rows, explanation.terms, strict=False):
+        carriers = dict.fromkeys(word.label for word in term.words)
+        figures = (f"{term.part.similarity:.3f}", f"{term.part.by_words:.3f}")
+        row[2:] = (*figures, ", ".join(carriers))
+    n_columns = len(heads) if explanation.parts else 2
+    print_table(heads[:n_columns], [row[:n_columns] for row in rows])
 
 
 def _print_contributions(explanation: "Explanation", top: int) -> None:
@@ -338,7 +399,9 @@ def _print_contributions(explanation: "Explanation", top: int) -> None:
     if all(word.weight == 1 for word in words):
         del columns["× weight"]
     if output_width() < _NARROW:
-        del columns["in query"], columns["images"]
+        del columns["images"]
+    if output_width() < _NARROW or not any(word.query_tf for word in words):
+        del columns["in query"]
     rows = [
         (f"{adds:.2f}", word.label, *(show(word) for show in columns.values()))
         for adds, word in zip(contributions, words, strict=False)

@@ -29,6 +29,7 @@ from bm25v.cli.printing import (
 )
 from bm25v.cli.progress import progress_bar
 from bm25v.display import count, display_path
+from bm25v.errors import InvalidOption
 from bm25v.files import make_folder, replace_file
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def _write_pages(
 def _print_portraits(portraits: "list[WordPortrait]") -> None:
     for portrait in portraits:
         uses, facts = portrait.uses, portrait.uses.facts
-        number = "" if facts.label.endswith(f" {facts.word}") else f" (word {facts.word})"
+        number = "" if facts.name is None else f" (word {facts.word})"
         images = f"{facts.df:,} of {count(uses.n, 'image')}"
         echo(f"{facts.label}{number}: in {images}, IDF {facts.idf:.2f}")
         lists = {
@@ -176,7 +177,11 @@ def _find_word(gallery: "Gallery", word: str) -> int:
     """Return the number of a word that was given by number or by name."""
     from bm25v.vocabulary.names import find_word
 
-    return find_word(word, gallery.word_names, gallery.vocabulary.n_words)
+    words = find_word(word, gallery.word_names, gallery.vocabulary.n_words)
+    if len(words) > 1:
+        numbers = ", ".join(map(str, words))
+        raise InvalidOption(f"several words are named {word!r}: give one of the numbers {numbers}")
+    return words[0]
 
 
 @words.command("name")

@@ -23,6 +23,7 @@ _LEFT = (_MARGIN, _MARGIN + _BOX + _GAP, _MARGIN + 2 * _BOX + 3 * _GAP)  # query
 _WIDTH = _LEFT[2] + _COLUMN + _MARGIN
 _CAPTIONS, _FOOTER = 118, 76
 _TEXT = 216  # height of the text beside images
+_LINE_HEIGHT = 34  # of a word of a text
 _CROP = 94  # pixels
 _MIN_SIDE = 16  # pixels of the short side of a panorama
 
@@ -43,7 +44,8 @@ def draw(explanation: Explanation, *, top: int = 5) -> Image.Image:
     hit = _resize(explanation.hit_image, hit_size)
     shown = explanation.parts[:top]
     row = max(query_size[1], hit_size[1], _TEXT)  # its height
-    rows = row + _GAP + len(shown) * (row + 2 * _GAP)
+    first_row = max(row, _LINE_HEIGHT * len(explanation.match.text) + 50)
+    rows = first_row + _GAP + len(shown) * (row + 2 * _GAP)
     sheet = Image.new("RGB", (_WIDTH, 2 * _MARGIN + _CAPTIONS + rows + _FOOTER), _PAPER)
     pen = ImageDraw.Draw(sheet)
     _draw_title(pen, explanation)
@@ -59,7 +61,7 @@ def draw(explanation: Explanation, *, top: int = 5) -> Image.Image:
         if photo is not None:
             _draw_pins(pen, (x, y), (pixels.shape[1], pixels.shape[0]), photo.pins)
     _draw_sum(pen, y, explanation)
-    y += row + _GAP
+    y += first_row + _GAP
     crops = cut_examples((e for part in shown for e in part.examples), side=_CROP)
     contributions = explanation.rounded_contributions()
     for n, part in enumerate(shown):
@@ -72,7 +74,8 @@ def draw(explanation: Explanation, *, top: int = 5) -> Image.Image:
             position = (_LEFT[2] + i * (_CROP + 8), y + _GAP + _TEXT - _CROP)
             sheet.paste(Image.fromarray(crop), position)
         y += row + 2 * _GAP
-    _draw_footer(pen, y, explanation, len(shown))
+    if shown or not explanation.terms:
+        _draw_footer(pen, y, explanation, len(shown))
     return sheet
 
 
@@ -144,13 +147,16 @@ def _draw_sum(pen: ImageDraw.ImageDraw, y: int, explanation: Explanation) -> Non
     *terms, score = sum_up(explanation.match)
     for n, line in enumerate(terms):
         sign = "+ " if n and line.value else ""
-        _write(pen, (x, y), f"{sign}{line.label}", 22, _INK)
+        number = f"{n + 1}  " if explanation.is_text_alone else ""  # as in the image
+        _write(pen, (x, y), _shorten(f"{sign}{number}{line.label}", 22, _COLUMN - 100), 22, _INK)
         _write(pen, (right, y), line.value, 22, _INK, anchor="ra")
         _write(pen, (x, y + 28), line.about, 17, _QUIET)
-        y += 60
+        y += 60 if line.about else _LINE_HEIGHT
     pen.line((x, y, right, y), _COUNTED)
     _write(pen, (x, y + 8), f"= {score.label}", 26, _INK)
     _write(pen, (right, y + 8), score.value, 26, _INK, anchor="ra")
+    if explanation.terms:
+        return
     matched = f"{explanation.match.coverage:.0%} of the query matched"
     _write(pen, (x, y + 50), matched, 17, _QUIET)
     if not explanation.parts:
@@ -165,7 +171,7 @@ def _draw_word(
     explanation: Explanation,
 ) -> None:
     word, x, right = explanation.parts[n].word, _LEFT[2], _LEFT[2] + _COLUMN
-    label = f"{n + 1}  {word.label}"
+    label = word.label if explanation.is_text_alone else f"{n + 1}  {word.label}"
     _write(pen, (x, y - 4), _shorten(label, 24, _COLUMN - 130), 24, _INK)
     _write(pen, (right, y - 6), f"{contributions[n]:+.2f}", 28, _ACCENT, anchor="ra")
     before = sum(contributions[:n])

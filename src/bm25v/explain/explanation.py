@@ -1,7 +1,11 @@
-"""Why an image matches a query: what each word adds to the score, and where the word is."""
+"""Why an image matches a query: what each word adds to the score, and where the word is.
+
+A visual word adds to the score where it is active. A word of a text adds to it by the visual words
+that carry it, and by the dense vector: by as much as that vector changes with each patch.
+"""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,15 +13,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.backbones import Backbone
+from bm25v.backbones.protocol import Floats
 from bm25v.dataframes import make_frame
-from bm25v.display import count, identify_word
+from bm25v.dense import normalise
+from bm25v.display import count, identify_word, word_label
 from bm25v.errors import ImageError, InvalidOption
-from bm25v.explain.sums import round_to_sum
+from bm25v.explain.sums import list_reasons, round_to_sum
 from bm25v.explain.words import WordExample, find_examples
 from bm25v.images import ImageInput
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, Bm25Parameters
 from bm25v.progress import Progress, no_progress
-from bm25v.sae.model import Codes
 from bm25v.search.encode import (
     EncodedQuery,
     encode,
@@ -29,9 +35,9 @@ from bm25v.search.encode import (
 )
 from bm25v.search.matching import Matcher
 from bm25v.search.query import Query, QueryImage, StoredImage
-from bm25v.search.rank import Ranking, describe_text, find_rankings
+from bm25v.search.rank import Ranking, find_rankings
 from bm25v.search.regions import Box, as_box
-from bm25v.search.results import Match, QueryWord, WordContribution
+from bm25v.search.results import Match, QueryWord, TextPart, WordContribution
 from bm25v.store.base import View
 from bm25v.store.files import has_changed
 from bm25v.store.records import ImageRecord
@@ -49,6 +55,8 @@ Pixels = NDArray[np.uint8]
 _VISIBILITY = {"strong": 1.0, "fair": 0.7, "weak": 0.4}
 _LEAST_SHARE = 0.3  # of the largest contribution: a word that adds less is shown like this
 _WORDS_WITH_EXAMPLES = 12
+_TERM_WORDS = 5  # visual words that are listed for a word of a text
+_STEP = 1e-3  # of a derivative: how far the mean of all patches moves towards one of them
 
 _COLUMNS = {  # of Explanation.to_pandas()
     "word": "int",
@@ -83,11 +91,48 @@ class Part:
         return self.in_queries[self.best_query] if self.in_queries else None
 
 
+class TermWord(NamedTuple):
+    """What a visual word adds to a score for a word of a text."""
+
+    word: int
+    name: str | None
+    value: float
+
+    @property
+    def label(self) -> str:
+        """Its name, or its number if it has none."""
+        return word_label(self.word, self.name)
+
+
+@dataclass(frozen=True)
+class TermMap:
+    """A word or phrase of a text: what it adds to the score, and where it is in the hit.
+
+    A patch has what its visual words add, and what the similarity would lose, in proportion, if the
+    patch were like the mean of all patches: below 0 if that shows more of the term than the patch.
+    """
+
+    part: TextPart
+    in_hit: Grid | None  # None if that is not known
+    words: tuple[TermWord, ...]  # visual words that carry it: that add, or take away, most
+
+    def __repr__(self) -> str:
+        return f"<TermMap {self.part.label}: {self.part.value:.3f}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **self.part._asdict(),
+            "in_hit": None if self.in_hit is None else self.in_hit.tolist(),
+            "words": [word._asdict() for word in self.words],
+        }
+
+
 @dataclass(frozen=True)
 class Explanation:
     """Why an image matches: `parts` are its words, whose contributions sum to `sparse`.
 
-    `match.score` is what ordered the hits, and `match.parts` what it is the sum of.
+    `match.score` is what ordered the hits, and `match.parts` what it is the sum of. `terms` are the
+    words of a text; `parts` are then empty if visual words did not order the hits.
     """
 
     query_images: tuple[Pixels, ...]
@@ -103,6 +148,7 @@ class Explanation:
     ranking: Ranking | None = None  # None if a search would not list the hit
     gallery: str = ""  # its folder
     query: Query | None = field(default=None, repr=False)
+    terms: tuple[TermMap, ...] = ()
 
     def __repr__(self) -> str:
         words = count(len(self.parts), "word")
@@ -142,10 +188,17 @@ class Explanation:
         return f"{strength}, rank {self.ranking.rank:,}"
 
     @property
+    def is_text_alone(self) -> bool:
+        """Whether the query is a text without images: its words are what is shown in the hit."""
+        return bool(self.terms) and not self.query_images
+
+    @property
     def visibility(self) -> float:
         """How much of its colours a match is shown in: all of them if it is a strong one."""
         if self.match.strength is not None:
             return _VISIBILITY[self.match.strength]
+        if self.is_text_alone:  # a photo of anything scores 0
+            return 1.0 if self.score > 0 else _VISIBILITY["weak"]
         return max(_VISIBILITY["weak"], min(1.0, 2 * self.match.coverage))
 
     def part_visibility(self, part: Part) -> float:
@@ -190,6 +243,7 @@ class Explanation:
             **self.match.to_dict(),
             "ranking": None if self.ranking is None else self.ranking._asdict(),
             "parts": [part._asdict() for part in self.match.parts],
+            "terms": [term.to_dict() for term in self.terms],
             "words": [
                 {
                     **part.word._asdict(),
@@ -276,7 +330,7 @@ def explain_hits(
     def match_hits(view: View) -> _MatchedHits:
         named, used = gallery._named_vocabulary, encoded
         if used is None:
-            used = describe_text(encode(query, view, named, encodings), view)
+            used = encode(query, view, named, encodings)
         calibration = gallery._find_calibration(used, view)
         matcher = Matcher(used, view, named.names, calibration)
         records = require_records(view.find(hits), hits)
@@ -294,17 +348,18 @@ def explain_hits(
     for match, ranking, record in zip(
         matched.matches, matched.rankings, matched.records, strict=True
     ):
-        notes, hit_image, hit_codes = _read_hit(vocabulary, record, image)
-        parts = (
+        notes, hit_image, hit = _read_hit(vocabulary, record, image)
+        parts = [
             Part(
                 word,
                 tuple(bags.word_activations(c, word.word).reshape(grid) for c in codes),
-                None
-                if hit_codes is None
-                else bags.word_activations(hit_codes, word.word).reshape(grid),
+                None if hit is None else bags.word_activations(hit.codes, word.word).reshape(grid),
             )
-            for word in match.words
-        )
+            for word in list_reasons(match)
+        ]
+        terms = tuple(_locate_terms(matched.encoded, match, parts, hit, vocabulary.backbone))
+        if hit is not None and terms and not any(term.in_hit is not None for term in terms):
+            notes.append(f"{vocabulary.backbone_name} does not say where in an image a text is")
         explanations.append(
             Explanation(
                 query_images,
@@ -314,12 +369,13 @@ def explain_hits(
                 query_words=matched.query_words,
                 region=as_box(query.region),
                 text=query.text,
-                notes=(*matched.encoded.notes, *notes),
+                notes=(*_list_notes(matched.encoded), *notes),
                 parameters=gallery.store.meta.parameters,
                 query_paths=tuple(path_of(source) or "" for source in query.images),
                 ranking=ranking,
                 gallery=gallery.location,
                 query=query,
+                terms=terms,
             )
         )
         progress("explaining hits", len(explanations), len(hits))
@@ -336,19 +392,67 @@ class _MatchedHits(NamedTuple):
     rankings: list[Ranking | None]
 
 
+def _list_notes(encoded: EncodedQuery) -> tuple[str, ...]:
+    unknown = ", ".join(encoded.not_understood)
+    return (*encoded.notes, *([f"not understood: {unknown}"] if unknown else []))
+
+
+def _locate_terms(
+    encoded: EncodedQuery,
+    match: Match,
+    parts: Sequence[Part],
+    hit: Encoding | None,
+    backbone: Backbone,
+) -> Iterator[TermMap]:
+    """Yield the terms of a query's text, each with where it is in the hit."""
+    slopes_pe = None
+    if encoded.terms and encoded.scoring.cosine and hit is not None and hit.patches_pd is not None:
+        slopes_pe = _differentiate(backbone, hit.patches_pd)
+    for term, part in zip(encoded.terms, match.text, strict=True):
+        weights = dict(zip(term.words.words.tolist(), term.words.weights.tolist(), strict=True))
+        grids, words = [], []
+        if slopes_pe is not None and term.dense_e is not None:
+            grids.append((slopes_pe[:, : len(term.dense_e)] @ term.dense_e).reshape(backbone.grid))
+        for word, in_hit in ((p.word, p.in_hit) for p in parts if p.word.word in weights):
+            share = weights[word.word] / word.weight
+            value = match.sparse_factor * word.contribution * share
+            words.append(TermWord(word.word, word.name, value))
+            if in_hit is not None and in_hit.any():
+                grids.append(value * in_hit / in_hit.sum())
+        sign = 1 if part.value >= 0 else -1
+        words = sorted((w for w in words if sign * w.value > 0), key=lambda w: -sign * w.value)
+        grid = np.asarray(np.sum(grids, axis=0), dtype=np.float32) if grids else None
+        yield TermMap(part, grid, tuple(words[:_TERM_WORDS]))
+
+
+def _differentiate(backbone: Backbone, patches_pd: Floats) -> Floats | None:
+    """Return what each patch changes in the dense vector; None if that is not known.
+
+    The vector is a function of the mean of all patches, so the changes sum to 0.
+    """
+    mean_d = patches_pd.mean(axis=0)
+    steps_pd = np.float32(_STEP) * (patches_pd - mean_d)
+    moved = [backbone.pool_dense(mean_d + step_d) for step_d in (*steps_pd, *-steps_pd)]
+    vectors = [vector_e for vector_e in moved if vector_e is not None]
+    if not vectors:
+        return None
+    after_pe, before_pe = np.split(normalise(np.stack(vectors)), 2)
+    return np.asarray((after_pe - before_pe) / np.float32(2 * _STEP * len(patches_pd)))
+
+
 def _read_hit(
     vocabulary: Vocabulary, record: ImageRecord, image: ImageInput | None
-) -> tuple[list[str], Pixels | None, Codes | None]:
+) -> tuple[list[str], Pixels | None, Encoding | None]:
     path = record.path
-    notes, hit_image, hit_codes = [], None, None
+    notes, hit_image, hit = [], None, None
     try:
         if image is None and has_changed(path, record):
             notes.append(f"{path} has changed since it was indexed: index it again")
         hit_image = vocabulary.decode(path if image is None else image)
-        hit_codes = vocabulary.encode(hit_image).codes
+        hit = vocabulary.encode(hit_image)
     except ImageError as error:
         notes.append(f"{path}: {error}; its words are known, but not where they are in it")
-    return notes, hit_image, hit_codes
+    return notes, hit_image, hit
 
 
 def _decode_query(

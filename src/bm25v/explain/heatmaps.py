@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from bm25v.explain.explanation import Explanation, Grid, Pixels
+from bm25v.explain.explanation import Explanation, Grid, Pixels, TermMap
 
 Floats = NDArray[np.float32]
 
@@ -28,6 +28,8 @@ _LAYER_SIDE = 56  # pixels
 def upsample(grid: NDArray[np.floating], *, width: int, height: int) -> Floats:
     """Return the grid at an image's size, as shares of its peak between 0 and 1.
 
+    Patches below 0, which count against something, have 0.
+
     >>> share = upsample(np.array([[0.0, 0.0], [0.0, 2.5]]), width=40, height=30)
     >>> share.shape, round(float(share[28, 38]), 1), round(float(share[2, 2]), 1)
     ((30, 40), 1.0, 0.0)
@@ -35,7 +37,7 @@ def upsample(grid: NDArray[np.floating], *, width: int, height: int) -> Floats:
     peak = float(grid.max(initial=0))
     if peak <= 0:
         return np.zeros((height, width), dtype=np.float32)
-    shares = Image.fromarray((grid / peak).astype(np.float32))
+    shares = Image.fromarray((np.maximum(grid, 0) / peak).astype(np.float32))
     large = shares.resize((width, height), Image.Resampling.BICUBIC)
     return np.clip(np.asarray(large, dtype=np.float32), 0, 1)  # bicubic overshoots
 
@@ -100,7 +102,8 @@ class Photo(NamedTuple):
 def list_photos(explanation: Explanation) -> Iterator[Photo]:
     """Yield each image of the query, then the hit if its file can be read.
 
-    A word is numbered only in the image of the query that has most of it.
+    The first words are numbered, those of a text if it has no image beside it. A word is numbered
+    only in the image of the query that has most of it.
     """
     in_queries, in_hit = combine_maps(explanation)
     paths, first = dict(enumerate(explanation.query_paths)), explanation.parts[:_PINS]
@@ -108,7 +111,10 @@ def list_photos(explanation: Explanation) -> Iterator[Photo]:
         pins = place_pins([part.in_query if part.best_query == n else None for part in first])
         yield Photo("Query", paths.get(n, ""), pixels, grid, pins)
     if explanation.hit_image is not None and in_hit is not None:
-        pins = place_pins([part.in_hit for part in first])
+        grids = [part.in_hit for part in first]
+        if explanation.is_text_alone:
+            grids = [t.in_hit if t.part.value > 0 else None for t in explanation.terms[:_PINS]]
+        pins = place_pins(grids)
         yield Photo("Hit", explanation.hit_path, explanation.hit_image, in_hit, pins)
 
 
@@ -116,8 +122,10 @@ def combine_maps(explanation: Explanation) -> tuple[tuple[Grid, ...], Grid | Non
     """Return where all matching words are together: in each image of the query, and in the hit.
 
     Each word with a positive contribution spreads it over the patches where the word is active, so
-    that the hit's grid sums to the positive contributions.
+    that the hit's grid sums to the positive contributions. For a text alone, see `combine_terms`.
     """
+    if explanation.is_text_alone:
+        return (), None if explanation.hit_image is None else combine_terms(explanation.terms)
     positive = [part for part in explanation.parts if part.word.contribution > 0]
     in_queries = tuple(
         spread_contributions([(part.word.contribution, part.in_queries[n]) for part in positive])
@@ -125,8 +133,21 @@ def combine_maps(explanation: Explanation) -> tuple[tuple[Grid, ...], Grid | Non
     )
     if explanation.hit_image is None:
         return in_queries, None
-    in_hit = [(p.word.contribution, p.in_hit) for p in positive if p.in_hit is not None]
-    return in_queries, spread_contributions(in_hit)
+    grids = [(p.word.contribution, p.in_hit) for p in positive if p.in_hit is not None]
+    return in_queries, spread_contributions(grids)
+
+
+def combine_terms(terms: Sequence[TermMap]) -> Grid:
+    """Return where the words of a text that count for a hit are; everywhere if that is not known.
+
+    The peak of each is what it adds to the score: a small object is not brighter than a large one.
+    """
+    positive = [(term.part.value, term.in_hit) for term in terms if term.part.value > 0]
+    known = [(value, np.maximum(grid, 0)) for value, grid in positive if grid is not None]
+    if not known:
+        return np.full((1, 1), bool(positive), dtype=np.float32)
+    shares = [value * grid / max(float(grid.max()), 1e-12) for value, grid in known]
+    return np.asarray(np.sum(shares, axis=0), dtype=np.float32)
 
 
 def spread_contributions(grids: Sequence[tuple[float, Grid]]) -> Grid:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bm25v.display import count
-from bm25v.search import Match
+from bm25v.search import Match, WordContribution
 from bm25v.search.scoring import MODES
 
 
@@ -28,14 +28,12 @@ def sum_up(match: Match) -> Iterator[SumLine]:
     score 0.800
     """
     words, points = count(len(match.words), "shared word"), f"{match.sparse:.2f} points"
-    factor = match.sparse_factor
-    terms = [
-        (term.label, term.value, f"{term.probability:.0%} probable, as a logarithm")
-        for term in match.concepts
-    ]
-    if match.dense is not None and MODES[match.mode].cosine:
+    terms: list[tuple[str, float, str]] = []
+    if match.text:
+        terms += ((part.label, part.value, "") for part in match.parts)
+    elif match.dense is not None and MODES[match.mode].cosine:
         terms.append(("overall similarity", match.dense, "cosine of both whole images"))
-    if match.sparse_factor:
+    if match.sparse_factor and not match.text:
         about = (
             "points by BM25" if match.by_words_alone else f"{points} × {match.sparse_factor:.3g}"
         )
@@ -43,10 +41,30 @@ def sum_up(match: Match) -> Iterator[SumLine]:
     rounded = round_to_sum([value for _, value, _ in terms], match.score, match.digits)
     for (label, _, about), value in zip(terms, rounded, strict=True):
         yield SumLine(label, f"{value:.{match.digits}f}", about)
-    if not factor:
-        shared = "shared with the best images" if match.concepts else points
-        yield SumLine(words, "", f"{shared}, which did not order the hits")
+    if not match.sparse_factor and not match.text:
+        yield SumLine(words, "", f"{points}, which did not order the hits")
     yield SumLine("score", f"{match.score:.{match.digits}f}")
+
+
+def list_reasons(match: Match) -> Sequence[WordContribution]:
+    """Return the words that are shown as reasons: none for a text that they did not order by."""
+    return match.words if match.sparse_factor or not match.text else ()
+
+
+def list_shares(match: Match) -> list[tuple[str, float]]:
+    """Return the words of a text, each with its share of what counts for the match.
+
+    A word that counts against it has 0. The list is empty if the text has one word only.
+
+    >>> from bm25v.search.results import TextPart
+    >>> facts = ("hybrid", 0.25, 9.0, 0.02, None, 0.3, (), 0.4, 3.0, 3.0, 20)
+    >>> text = (TextPart("dog", 0.375, 0.25, 0.125), TextPart("beach", -0.125, 0.0, -0.125))
+    >>> list_shares(Match("dog.jpg", *facts, text=text))
+    [('dog', 1.0), ('beach', 0.0)]
+    """
+    positive = sum(max(0.0, part.value) for part in match.parts)
+    shares = [(part.label, max(0.0, part.value) / (positive or 1.0)) for part in match.text]
+    return shares if len(shares) > 1 else []
 
 
 def round_to_sum(values: Sequence[float], total: float, digits: int = 2) -> list[float]:

@@ -18,8 +18,8 @@ from bm25v.dataframes import make_frame
 from bm25v.dense import normalise
 from bm25v.display import count, identify_word, word_label
 from bm25v.errors import GalleryDamaged, ImageError
+from bm25v.index.bm25 import Statistics
 from bm25v.search.encode import require_records
-from bm25v.search.text import SharedWord, find_shared_words
 from bm25v.store.base import Candidates, Filter, Rows, View, WordImages
 from bm25v.store.files import has_changed
 from bm25v.store.filters import list_folders
@@ -120,6 +120,14 @@ class FolderWithWord(NamedTuple):
     lift: float
 
 
+class SharedWord(NamedTuple):
+    """A word that some images have more often than all images do."""
+
+    word: int
+    together: int  # how many of these images have it
+    lift: float  # how many times as often as all images
+
+
 @dataclass(frozen=True)
 class WordUse:
     """Everything that a gallery knows about one word."""
@@ -205,6 +213,26 @@ def describe_words(
     ]
 
 
+def find_shared_words(
+    words_nk: NDArray[np.integer], tf_nk: NDArray[np.uint16], statistics: Statistics
+) -> list[SharedWord]:
+    """Return the words that some bags have more often than all images do, best first.
+
+    A rare word that occurs by chance has a large lift and means little. So words are ordered by
+    images · ln(lift), and a word must be in at least two of the bags.
+    """
+    together_v = np.bincount(words_nk[tf_nk > 0], minlength=statistics.n_words)
+    candidates = np.flatnonzero(together_v >= 2)
+    together = together_v[candidates]
+    lift = together * statistics.n / (len(words_nk) * statistics.df_v[candidates])
+    order = np.lexsort((candidates, -together * np.log(lift)))
+    return [
+        SharedWord(int(candidates[i]), int(together[i]), float(lift[i]))
+        for i in order
+        if lift[i] > 1
+    ]
+
+
 def describe_word(view: View, names: Mapping[int, str], word: int) -> WordUse:
     """Return everything that is known about one word."""
     check_word(word, view.meta.n_words)
@@ -217,7 +245,7 @@ def describe_word(view: View, names: Mapping[int, str], word: int) -> WordUse:
     shared = find_shared_words(*full_bags, statistics)
     companions = islice((other for other in shared if other.word != word), _COMPANIONS)
     all_counts = _count_by_name(view.count_folders(Filter()), statistics.n)
-    word_counts = _count_by_name(view.count_folders(Filter(must=(word,))), df)
+    word_counts = _count_by_name(view.count_folders(Filter(must=((word,),))), df)
     folders = compare_folders(all_counts, word_counts)
     return WordUse(facts, statistics.n, uses, tuple(companions), folders)
 

@@ -72,6 +72,9 @@ class WeightedWords(NamedTuple):
         """Return the n words whose weights are farthest from 0; of equals, the lower words."""
         return self.select(np.sort(np.argsort(-np.abs(self.weights), kind="stable")[:n]))
 
+    def scaled(self, factor: float) -> "WeightedWords":
+        return self._replace(weights=factor * self.weights)
+
     def select(self, positions: NDArray[np.intp]) -> "WeightedWords":
         words, weights, frequencies = self
         return WeightedWords(words[positions], weights[positions], frequencies[positions])

@@ -54,23 +54,27 @@ def render_explanation(
     n_shown = len(contributions[: top or _PAGE_WORDS])
     n_positive = sum(part.word.weight > 0 for part in explanation.parts)
     match, scoring = explanation.match, MODES[explanation.match.mode]
-    strengths = _TEXT_STRENGTHS if match.concepts else _STRENGTHS
+    strengths = _TEXT_STRENGTHS if match.text else _STRENGTHS
+    missing = () if explanation.is_text_alone else explanation.missing
     return render(
         "explanation.html",
         explanation=explanation,
         about_strength=strengths.get(match.strength or "", ""),
-        by_strength=scoring.bags == "full" and scoring.source == "index",
+        by_strength=scoring.bags == "full" and scoring.source == "index" and not match.text,
+        is_sum=scoring.is_sum,
         n_positive=n_positive,
         n_negative=len(explanation.parts) - n_positive,
         n_query=sum(word.weight > 0 for word in explanation.query_words) or n_positive,
         photos=list(_show_photos(explanation)),
         sum_lines=list(sum_up(match)),
+        terms=list(_make_terms(explanation)),
+        positive_parts=sum(max(0.0, part.value) for part in match.parts),
         rows=list(_make_rows(explanation, n_shown, folder)),
         n_more=len(contributions) - n_shown,
         shown_sum=sum(contributions[:n_shown]),
         rest=sum(contributions[n_shown:]),
-        missing=explanation.missing[:_MISSING_WORDS],
-        n_more_missing=len(explanation.missing[_MISSING_WORDS:]),
+        missing=missing[:_MISSING_WORDS],
+        n_more_missing=len(missing[_MISSING_WORDS:]),
     )
 
 
@@ -101,6 +105,22 @@ def _show_photos(explanation: Explanation) -> Iterator[dict[str, Any]]:
             "mask": _encode_mask(photo.grid, explanation.visibility),
             "pins": photo.pins,
             "region": explanation.region if photo.role == "Query" and n == 0 else None,
+        }
+
+
+def _make_terms(explanation: Explanation) -> Iterator[dict[str, Any]]:
+    """Yield the row of each word of a text, then that of the rest of the query, if it counts."""
+    lines = list(sum_up(explanation.match))[:-1] if explanation.terms else []
+    for n, line in enumerate(lines):
+        term = explanation.terms[n] if n < len(explanation.terms) else None
+        grid = None if term is None else term.in_hit
+        yield {
+            "number": n + 1,
+            "label": line.label,
+            "value": float(line.value),
+            "shown": line.value.replace("-", "−"),
+            "mask": None if grid is None else _encode_mask(grid, explanation.visibility),
+            "words": [] if term is None else list(dict.fromkeys(w.label for w in term.words)),
         }
 
 

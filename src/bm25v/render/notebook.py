@@ -9,7 +9,7 @@ from typing import Any
 
 from bm25v.display import count
 from bm25v.explain.explanation import Explanation
-from bm25v.explain.sums import round_to_sum, sum_up
+from bm25v.explain.sums import list_reasons, list_shares, round_to_sum, sum_up
 from bm25v.explain.words import ImageWithWord, WordInGallery, WordUse
 from bm25v.render.explained import (
     HighlightedPhoto,
@@ -31,11 +31,12 @@ _WORD_IMAGES = 8
 
 def results_fragment(results: Results) -> str:
     """Return the hits as a grid of thumbnails, or the reason why there are none."""
+    words = () if results.understood else results.query
     return render(
         "notebook_results.html",
         results=results,
-        query_words=results.query[:_QUERY_WORDS],
-        n_more_words=len(results.query[_QUERY_WORDS:]),
+        query_words=words[:_QUERY_WORDS],
+        n_more_words=len(words[_QUERY_WORDS:]),
         hits=[_describe_match(hit, _HIT_SIDE, _HIT_WORDS) for hit in results.hits[:MAX_HITS]],
         n_more_hits=len(results.hits[MAX_HITS:]),
     )
@@ -48,6 +49,7 @@ def match_fragment(match: Match) -> str:
 def explanation_fragment(explanation: Explanation) -> str:
     contributions = explanation.rounded_contributions()
     shown = explanation.parts[:_PARTS]
+    missing = () if explanation.is_text_alone else explanation.missing
     crops = [
         examples or embed_crops(explanation, part, side=_CROP_SIDE)
         for part, examples in zip(shown, embed_examples(shown, side=_CROP_SIDE), strict=True)
@@ -61,8 +63,8 @@ def explanation_fragment(explanation: Explanation) -> str:
         n_more=len(contributions[_PARTS:]),
         shown_sum=sum(contributions[:_PARTS]),
         rest=sum(contributions[_PARTS:]),
-        missing=explanation.missing[:_QUERY_WORDS],
-        n_more_missing=len(explanation.missing[_QUERY_WORDS:]),
+        missing=missing[:_QUERY_WORDS],
+        n_more_missing=len(missing[_QUERY_WORDS:]),
     )
 
 
@@ -84,14 +86,15 @@ def word_use_fragment(use: WordUse) -> str:
 
 
 def _describe_match(match: Match, side: int, n_words: int) -> dict[str, Any]:
-    contributions = round_to_sum([word.contribution for word in match.words], match.sparse)
+    words = list_reasons(match)
+    contributions = round_to_sum([word.contribution for word in words], match.sparse)
     return {
         "rank": match.rank if isinstance(match, Hit) else None,
         "path": match.path,
         "image": embed_thumbnail(match.path, side=side, alt=os.path.basename(match.path)),
-        "coverage": match.coverage,
+        "coverage": None if match.text else match.coverage,
         "figures": list(_figures(match)),
-        "words": list(zip(match.words[:n_words], contributions, strict=False)),
+        "words": list(zip(words[:n_words], contributions, strict=False)),
         "n_more": len(contributions[n_words:]),
         "rest": sum(contributions[n_words:]),
     }
@@ -103,6 +106,9 @@ def _figures(match: Match) -> Iterator[tuple[str, str, str]]:
         yield "match", match.strength, "compared with the best hits of the gallery's own images"
     if not match.by_words_alone:
         yield "score", fixed(match.score, match.digits), match.formula
+    if match.text:
+        yield from ((label, f"{share:.0%}", "of the score") for label, share in list_shares(match))
+        return
     by_words = "the sum of what the words add"
     if isinstance(match, Hit) and match.first_rank is not None:
         by_words += f"; rank {match.first_rank} in the first stage"

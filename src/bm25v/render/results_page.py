@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from bm25v.display import count, format_json
 from bm25v.explain.crops import encode_jpeg, shrink
 from bm25v.explain.explanation import ExplainedHits, Explanation
-from bm25v.explain.sums import round_to_sum
+from bm25v.explain.sums import list_reasons, list_shares, round_to_sum
 from bm25v.progress import Progress, no_progress
 from bm25v.render.commands import explain_command
 from bm25v.render.explained import embed_crops, highlight_photos, list_rows
@@ -73,13 +73,13 @@ def format_csv(results: Results, *, words: int | None = None) -> bytes:
 def render_results(results: Results, explained: ExplainedHits) -> str:
     """Return the page; hits that are not among those explained have a panel without images."""
     explanations = {explanation.hit_path: explanation for explanation in explained.explanations}
-    figures = list(_query_figures(explained))
+    figures, text = list(_query_figures(explained)), explained.query.text
     return render(
         "results.html",
         title=_make_title(explained, figures),
         figures=figures,
-        text=explained.query.text,
-        query_words=[] if explained.query.images else results.query[:_QUERY_WORDS],
+        text=text,
+        query_words=[] if explained.query.images or text else results.query[:_QUERY_WORDS],
         summary=_summarise(results),
         results=results,
         cards=[_make_card(hit, explanations.get(hit.path)) for hit in results],
@@ -119,7 +119,7 @@ def _make_title(explained: ExplainedHits, figures: list[_Figure]) -> str:
 def _summarise(results: Results) -> str:
     if not results:
         return f"No match: {results.no_match}"
-    if results.is_weak:
+    if results.is_weak and not results.not_understood:
         return "No good match. The closest are:"
     n_by_strength = {
         strength: sum(hit.strength == strength for hit in results)
@@ -131,9 +131,11 @@ def _summarise(results: Results) -> str:
 
 def _make_card(hit: Hit, explanation: Explanation | None) -> dict[str, Any]:
     name = os.path.basename(hit.path)
-    words = [word.label for word in hit.words if word.contribution > 0]
-    shown = hit.words[:_PANEL_WORDS]
-    contributions = round_to_sum([word.contribution for word in hit.words], hit.sparse)
+    words = list_reasons(hit)
+    shares = [f"{label} {share:.0%}" for label, share in list_shares(hit)]
+    labels = dict.fromkeys(word.label for word in words if word.contribution > 0)
+    shown = words[:_PANEL_WORDS]
+    contributions = round_to_sum([word.contribution for word in words], hit.sparse)
     parts = {} if explanation is None else {part.word.word: part for part in explanation.parts}
     crops = [
         embed_crops(explanation, parts[word.word], side=_CROP_SIDE)
@@ -144,12 +146,12 @@ def _make_card(hit: Hit, explanation: Explanation | None) -> dict[str, Any]:
     return {
         "hit": hit,
         "image": embed_thumbnail(hit.path, side=_HIT_SIDE, alt=f"Hit {hit.rank}, {name}"),
-        "words": words[:_CARD_WORDS],
+        "words": shares or [*labels][:_CARD_WORDS],
         "photos": list(highlight_photos(explanation, side=_MAP_SIDE)) if explanation else [],
         "rows": list(list_rows(shown, contributions, crops)),
         "n_more": len(contributions[_PANEL_WORDS:]),
         "rest": sum(contributions[_PANEL_WORDS:]),
-        "positive_sum": sum(max(0.0, word.contribution) for word in hit.words),
+        "positive_sum": sum(max(0.0, word.contribution) for word in words),
         "notes": () if explanation is None else explanation.notes,
         "command": None if explanation is None else explain_command(explanation),
     }

@@ -2,11 +2,13 @@
 
 import os
 import random
+import re
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,25 +17,34 @@ from numpy.typing import NDArray
 
 from bm25v import images
 from bm25v.errors import EvaluationError, ImageError, InvalidOption
+from bm25v.files import read_limited
 from bm25v.gallery import Gallery
 from bm25v.progress import Progress, no_progress
 from bm25v.research.datasets.dataset import Dataset, Item
 from bm25v.research.metrics import Judgements, average_precision
 from bm25v.research.significance import Interval, confidence_interval
-from bm25v.search import Mode, Results
+from bm25v.search import Mode, Query, Results
 from bm25v.search.calibrate import MIN_IMAGES
 from bm25v.search.results import Strength
+from bm25v.vocabulary.phrases import SMALL_WORDS, list_singulars, split_text
 
 STRENGTHS: tuple[Strength, ...] = ("strong", "fair", "weak")
-PRECISIONS = (10, 100)
+PRECISIONS = {"P@10": 10, "P@100": 100}
+RECALLS = (1, 5, 10)
+SENTENCE_PHOTOS = 1_000  # that captions are searched among
 
 _BATCH = 64  # queries between two reports of progress
 _HEIGHT = 400  # of a joined image, in pixels
 _BOOTSTRAP_SAMPLES = 2_000
+_WORDS = 150  # of captions that are searched for
+_WORD_PHOTOS = 12  # that such a word has at least
+_MAX_BYTES = 256_000_000  # of a file with captions
 
 
 @contextmanager
-def _index(paths: Sequence[Path], vocabulary: str, progress: Progress) -> Iterator[Gallery]:
+def _index(
+    paths: Sequence[Path] | Mapping[str, Path], vocabulary: str, progress: Progress
+) -> Iterator[Gallery]:
     with (
         tempfile.TemporaryDirectory() as scratch,
         Gallery.create(Path(scratch) / "gallery", vocabulary=vocabulary) as gallery,
@@ -178,93 +189,245 @@ def _ratio(a_p2: NDArray[np.bool_], b_p2: NDArray[np.bool_]) -> Interval:
 # Text
 
 
-class ClassResult(NamedTuple):
-    """How a search by the name of a class does.
+class NameResult(NamedTuple):
+    """How a search by the name of a class, or by a word of captions, does.
 
-    Precisions are those of the first 10 and 100 hits, or of as many as the class has images. All
-    figures are 0 if nothing of the name is understood.
+    Precisions are those of the first 10 and 100 hits, or of as many as the class has images.
     """
 
     name: str
     n_images: int
     is_known: bool  # every word of the name is understood
     understood: tuple[str, ...]
-    precision: Mapping[int, float]
+    precision: Mapping[str, float]
     average_precision: float
     strength: Strength | None  # of the best hit
+
+
+def _summarize(results: Sequence[NameResult]) -> dict[str, float]:
+    n = max(len(results), 1)
+    means = {key: sum(result.precision[key] for result in results) / n for key in PRECISIONS}
+    return {**means, "mAP": sum(result.average_precision for result in results) / n}
 
 
 @dataclass(frozen=True)
 class TextResult:
     n_images: int
-    classes: tuple[ClassResult, ...]
+    classes: tuple[NameResult, ...]
 
     def summarize(self, *, is_known: bool) -> dict[str, float]:
         """Return the means over the classes whose names are fully understood, or are not."""
         results = [result for result in self.classes if result.is_known is is_known]
-        n = max(len(results), 1)
-        return {
-            "classes": len(results),
-            **{f"P@{k}": sum(r.precision[k] for r in results) / n for k in PRECISIONS},
-            "mAP": sum(result.average_precision for result in results) / n,
-        }
+        return {"classes": len(results), **_summarize(results)}
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "n_images": self.n_images,
             "known": self.summarize(is_known=True),
             "unknown": self.summarize(is_known=False),
-            "classes": [
-                {
-                    **result._asdict(),
-                    "precision": {f"P@{k}": value for k, value in result.precision.items()},
-                }
-                for result in self.classes
-            ],
+            "classes": [result._asdict() for result in self.classes],
         }
 
 
 def measure_text(
     folder: Path, *, vocabulary: str = "default", progress: Progress = no_progress
 ) -> TextResult:
-    """Index the images of class folders, and search for the name of each folder."""
+    """Index the images of class folders, and search for the name of each folder.
+
+    A text also finds folders by their names, so images are indexed under numbers.
+    """
     paths = sorted(images.find_images(folder)) if folder.is_dir() else []
-    if len({_class_of(path, folder) for path in paths} - {None}) < 2:
+    parts = {path: path.relative_to(folder).parts for path in paths}
+    numbered = _number([path for path in paths if len(parts[path]) > 1])
+    if len({parts[path][0] for path in numbered.values()}) < 2:
         raise EvaluationError(f"{folder} has no class folders: give one folder for each class")
-    in_classes = [path for path in paths if _class_of(path, folder)]
-    with _index(in_classes, vocabulary, progress) as gallery:
-        labels = {image.path: _class_of(Path(image.path), folder) for image in gallery.images()}
-        counts = Counter(label for label in labels.values() if label is not None)
-        results = []
-        for number, (name, n_images) in enumerate(sorted(counts.items()), start=1):
-            results.append(_measure_class(gallery, name, n_images, labels))
-            progress("searching", number, len(counts))
-    return TextResult(len(labels), tuple(results))
+    classes: defaultdict[str, set[str]] = defaultdict(set)
+    with _index(numbered, vocabulary, progress) as gallery:
+        for image in gallery:
+            classes[parts[numbered[image.path]][0]].add(image.path)
+        return TextResult(
+            len(gallery), _measure_names(gallery, dict(sorted(classes.items())), progress)
+        )
 
 
-def _measure_class(
-    gallery: Gallery, name: str, n_images: int, labels: Mapping[str, str | None]
-) -> ClassResult:
+def _number(paths: Sequence[Path]) -> dict[str, Path]:
+    return {f"{number:06}": path for number, path in enumerate(paths)}
+
+
+def _measure_names(
+    gallery: Gallery, names: Mapping[str, Set[str]], progress: Progress
+) -> tuple[NameResult, ...]:
+    """Search for each name, whose images are known."""
+    measured = []
+    for done, (name, relevant) in enumerate(names.items()):
+        progress("searching", done, len(names))
+        results = gallery.search(text=name.replace("_", " "), k=len(gallery))
+        is_right = np.array([hit.path in relevant for hit in results], dtype=bool)
+        n = len(relevant)
+        (precision,) = average_precision(Judgements(is_right[None], np.array([n])))
+        measured.append(
+            NameResult(
+                name,
+                n,
+                bool(results.understood) and not results.not_understood,
+                results.understood,
+                {
+                    key: float(is_right[: min(k, n)].sum() / min(k, n))
+                    for key, k in PRECISIONS.items()
+                },
+                float(precision),
+                results[0].strength if results else None,
+            )
+        )
+    return tuple(measured)
+
+
+class SentenceResult(NamedTuple):
+    """How a search by one caption of a photo does."""
+
+    rank: int | None  # of the photo, behind others with its score; None: not among the first 11
+    is_understood: bool  # a part of the caption, at least
+    strength: Strength | None  # of the best hit
+
+
+@dataclass(frozen=True)
+class CaptionResult:
+    n_images: int
+    n_missing: int  # photos that have captions and no file
+    n_searched: int  # photos that sentences were searched among
+    sentences: tuple[SentenceResult, ...]
+    words: tuple[NameResult, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        ranks = [sentence.rank or 0 for sentence in self.sentences]
+        n = len(ranks)
+        return {
+            "n_missing": self.n_missing,
+            "sentences": {
+                "photos": self.n_searched,
+                "n": n,
+                "not_understood": sum(not result.is_understood for result in self.sentences),
+                **{f"R@{k}": sum(0 < rank <= k for rank in ranks) / max(n, 1) for k in RECALLS},
+            },
+            "strength": {
+                strength or "unknown": self._judge_best(strength) for strength in (*STRENGTHS, None)
+            },
+            "words": {
+                "photos": self.n_images,
+                "n": len(self.words),
+                "not_understood": sum(not word.understood for word in self.words),
+                **_summarize(self.words),
+            },
+            "by_word": [word._asdict() for word in self.words],
+        }
+
+    def _judge_best(self, strength: Strength | None) -> dict[str, float]:
+        """Return how often the best hit is so strong, and how often it is the photo then."""
+        ranks = [result.rank for result in self.sentences if result.strength == strength]
+        return {"n": len(ranks), "R@1": ranks.count(1) / max(len(ranks), 1)}
+
+
+def measure_captions(
+    folder: Path,
+    captions: Path,
+    *,
+    photos: Path | None = None,
+    vocabulary: str = "default",
+    progress: Progress = no_progress,
+) -> CaptionResult:
+    """Search for photos by their captions, and by the most frequent words of all captions."""
+    listed = read_captions(captions, photos)
+    files = {path.name: path for path in _find_images(folder)}
+    names = [name for name in listed if name in files]
+    if not names:
+        raise EvaluationError(f"{folder} has none of the photos that {captions} names")
+    numbered = _number([files[name] for name in names])
+    texts = {number: listed[name] for number, name in zip(numbered, names, strict=True)}
+    first = dict(islice(numbered.items(), SENTENCE_PHOTOS))
+    with _index(first, vocabulary, progress) as gallery:
+        n_searched = len(gallery)
+        sentences = _measure_sentences(
+            gallery, [(text, i.path) for i in gallery for text in texts[i.path]], progress
+        )
+        gallery.add(numbered, progress=progress)
+        words = list_caption_words({image.path: texts[image.path] for image in gallery})
+        measured = _measure_names(gallery, words, progress)
+        return CaptionResult(
+            len(gallery), len(listed) - len(names), n_searched, sentences, measured
+        )
+
+
+def _measure_sentences(
+    gallery: Gallery, captions: Sequence[tuple[str, str]], progress: Progress
+) -> tuple[SentenceResult, ...]:
+    """Search for each caption, whose photo is known."""
+    measured = []
+    for start in range(0, len(captions), _BATCH):
+        progress("searching for sentences", start, len(captions))
+        batch = captions[start : start + _BATCH]
+        queries = [Query(text=text, k=max(RECALLS) + 1) for text, _ in batch]
+        for results, (_, photo) in zip(gallery.search_many(queries), batch, strict=True):
+            scores = {hit.path: hit.score for hit in results}
+            own = scores.get(photo)
+            rank = None if own is None else sum(score >= own for score in scores.values())
+            strength = results[0].strength if results else None
+            measured.append(SentenceResult(rank, bool(results.understood), strength))
+    return tuple(measured)
+
+
+def read_captions(path: Path, photos: Path | None = None) -> dict[str, list[str]]:
+    """Return the captions of photos by name, of all or of those in a list, in its order.
+
+    A line is `photo<TAB>caption`; the photo's name may end in a number: `1.jpg#0`.
+    """
+    names = None if photos is None else dict.fromkeys(_read_lines(photos))
+    captions: dict[str, list[str]] = {name: [] for name in names or ()}
+    for line in _read_lines(path):
+        photo, tab, caption = line.partition("\t")
+        if not tab:
+            raise EvaluationError(
+                f"{path} has the line {line[:60]!r}: write a photo, a tab and its caption"
+            )
+        name = re.sub(r"#\d+$", "", photo)
+        if names is None or name in names:
+            captions.setdefault(name, []).append(caption)
+    return {name: texts for name, texts in captions.items() if texts}
+
+
+def _read_lines(path: Path) -> list[str]:
     try:
-        results = gallery.search(text=name.replace("_", " "), k=len(labels))
-    except InvalidOption:  # nothing of the name is understood
-        return ClassResult(name, n_images, False, (), dict.fromkeys(PRECISIONS, 0.0), 0.0, None)
-    is_right = np.array([labels[hit.path] == name for hit in results], dtype=bool)
-    (precision,) = average_precision(Judgements(is_right[None], np.array([n_images])))
-    return ClassResult(
-        name,
-        n_images,
-        not results.not_understood,
-        results.understood,
-        {k: float(is_right[: min(k, n_images)].sum() / min(k, n_images)) for k in PRECISIONS},
-        float(precision),
-        results.hits[0].strength if results else None,
-    )
+        text = read_limited(path, _MAX_BYTES).decode()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise EvaluationError(f"{path} cannot be read: {reason}") from error
+    return [line.strip() for line in text.split("\n") if line.strip()]
 
 
-def _class_of(path: Path, folder: Path) -> str | None:
-    relative = path.resolve().relative_to(folder.resolve())
-    return relative.parts[0] if len(relative.parts) > 1 else None
+def list_caption_words(captions: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
+    """Return the most frequent words of captions, each with its photos.
+
+    Two captions of a photo must have the word, which may be in the plural.
+    """
+    keys = {
+        photo: [{token.key for token in split_text(text)} for text in texts]
+        for photo, texts in captions.items()
+    }
+    known = set().union(*(words for texts in keys.values() for words in texts))
+
+    def to_singular(key: str) -> str:
+        return next((singular for singular in list_singulars(key) if singular in known), key)
+
+    frequencies: Counter[str] = Counter()
+    photos: defaultdict[str, set[str]] = defaultdict(set)
+    for photo, texts in keys.items():
+        counts = Counter(word for words in texts for word in set(map(to_singular, words)))
+        frequencies.update(counts)
+        for word, n in counts.items():
+            if n > 1 and len(word) > 1 and word.isalpha() and word not in SMALL_WORDS:
+                photos[word].add(photo)
+    frequent = [word for word in photos if len(photos[word]) >= _WORD_PHOTOS]
+    frequent.sort(key=lambda word: (-frequencies[word], word))
+    return {word: photos[word] for word in frequent[:_WORDS]}
 
 
 # Nothing to find

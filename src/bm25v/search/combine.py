@@ -1,8 +1,7 @@
 """The bags and vectors of a query's images in, one set of weighted words and one vector out.
 
 Rocchio's formula over the presence of words: liked images count less than those of the query, and
-counter-examples are subtracted. Options for single words are applied afterwards. Not this module's
-job: where the bags come from (`query_images`, `text`).
+counter-examples are subtracted. Options for single words are applied afterwards.
 """
 
 import numbers
@@ -53,6 +52,22 @@ def combine_bags(
     frequencies = np.zeros(len(words))
     for bag in bags:
         frequencies[np.searchsorted(words, bag.words)] += bag.frequencies / len(bags)
+    return WeightedWords(words, weights, frequencies)
+
+
+def add_words(parts: Sequence[WeightedWords]) -> WeightedWords:
+    """Return the words of several parts of a query, with the sums of their weights.
+
+    >>> part = WeightedWords(np.array([3, 9], np.int32), np.array([0.5, 0.25]), np.zeros(2))
+    >>> add_words([part, part.scaled(2)]).weights.tolist()
+    [1.5, 0.75]
+    """
+    words, positions = np.unique(
+        np.concatenate([part.words for part in parts]), return_inverse=True
+    )
+    weights, frequencies = np.zeros(len(words)), np.zeros(len(words))
+    np.add.at(weights, positions, np.concatenate([part.weights for part in parts]))
+    np.add.at(frequencies, positions, np.concatenate([part.frequencies for part in parts]))
     return WeightedWords(words, weights, frequencies)
 
 

@@ -1,8 +1,8 @@
 """Turns a query into what a search reads: weighted words, a dense vector, a filter, a scoring.
 
 Each image is resolved once: it is encoded, or read from the collection if it is stored there and
-has no file, or is not to be read. Names become words, a text is looked up (`text`), feedback is
-read; then all of them are combined (`combine`).
+has no file, or is not to be read. Names become words, a text is read (`text`), feedback is read;
+then all of them are combined (`combine`).
 """
 
 import os
@@ -17,24 +17,38 @@ from numpy.typing import NDArray
 
 from bm25v import images
 from bm25v.backbones.protocol import Floats
-from bm25v.backbones.text import has_text_tower
 from bm25v.errors import ImageError, ImageNotFound, InvalidQuery
 from bm25v.images import ImageInput
 from bm25v.index.bm25 import WeightedWords
 from bm25v.sae.model import Codes
 from bm25v.search import regions
-from bm25v.search.combine import apply_word_options, combine_bags, combine_vectors
-from bm25v.search.concepts import ConceptTerm
+from bm25v.search.combine import (
+    LIKED_WEIGHT,
+    add_words,
+    apply_word_options,
+    combine_bags,
+    combine_vectors,
+)
 from bm25v.search.query import Query, QueryImage, StoredImage, Word, list_images, make_filter
-from bm25v.search.scoring import MODES, Mode, Scoring
-from bm25v.search.text import NO_TEXT, NamedVocabulary, interpret_text
+from bm25v.search.scoring import MODES, Mode, Scoring, share_factor
+from bm25v.search.text import (
+    TEXT_WEIGHT,
+    NamedVocabulary,
+    TextMeaning,
+    TextTerm,
+    interpret_text,
+)
 from bm25v.store.base import Candidates, Filter, View
 from bm25v.store.files import has_size_and_time, hash_image, read_file_state
+from bm25v.store.filters import ImageFilter
 from bm25v.store.records import ImageRecord
 from bm25v.vocabulary import Encoding, Vocabulary
 from bm25v.vocabulary.bag import FULL_WORDS, MAX_K_POST, Bag, pool_codes
 
 FIRST_WORDS = 32  # of a query that is scored in full bags: its strongest find the candidates
+TEXT_FIRST_WORDS = 96  # of a text, whose words are many and weak
+TEXT_CANDIDATES = 5000
+TEXT_ALL = 20_000  # images that a text orders without a first stage, which takes milliseconds
 
 
 @dataclass(frozen=True)
@@ -50,11 +64,13 @@ class EncodedQuery:
     codes: tuple[Codes, ...] = ()  # of each query image, within the region
     notes: tuple[str, ...] = ()  # for the user: what a text was taken to mean
     is_plain: bool = False  # one whole image, ordered by full bags: its scores can be judged
-    terms: tuple[ConceptTerm, ...] = ()  # of a text, by the vocabulary's concepts
+    terms: tuple[TextTerm, ...] = ()  # of a text; the words and the vector contain them
+    has_images: bool = True  # so has the vector
+    factor: float | None = None  # of BM25 beside the cosine; None: by its share
+    constant: float = 0.0  # that a text adds to every score
+    bounds: tuple[float, float] | None = None  # of a text: scores that are not weak, and strong
     understood: tuple[str, ...] = ()  # of a text
     not_understood: tuple[str, ...] = ()
-    words_rank: bool = True  # False: they only describe the images that a text is nearest to
-    needs_words: bool = False  # those that describe a text are not known yet
     k_full: int = FULL_WORDS  # how many words an image of the gallery has at most
     k: int = 10
     offset: int = 0
@@ -66,24 +82,37 @@ class EncodedQuery:
         return MODES[self.mode]
 
     @property
-    def ranks_by_words(self) -> bool:
-        return self.scoring.words > 0 and self.words_rank
-
-    @property
     def uses_full_bags(self) -> bool:
         return self.scoring.bags == "full"
+
+    @property
+    def is_filter(self) -> bool:
+        """Whether a text only rules images out, by dates, paths or named words: all are hits."""
+        has_query = len(self.words.words) or self.terms or self.has_images
+        return bool(self.understood) and not has_query
 
     @property
     def n_candidates(self) -> int:
         """How many images the second stage orders."""
         if not self.scoring.candidates:
             return self.offset + self.k
-        return max(self.k, self.candidates or self.scoring.candidates)
+        default = TEXT_CANDIDATES if self.terms else self.scoring.candidates
+        return max(self.k, self.candidates or default)
+
+    @property
+    def n_without_index(self) -> int:
+        """How many images are all ordered, without a first stage."""
+        if not self.uses_full_bags:
+            return 0
+        is_free = self.terms and self.candidates is None
+        return max(self.n_candidates, TEXT_ALL) if is_free else self.n_candidates
 
     @property
     def first_words(self) -> WeightedWords:
         """The words that find candidates in the index."""
-        return self.words.strongest(FIRST_WORDS) if self.uses_full_bags else self.words
+        if not self.uses_full_bags:
+            return self.words
+        return self.words.strongest(TEXT_FIRST_WORDS if self.terms else FIRST_WORDS)
 
     @property
     def positive_words(self) -> WeightedWords:
@@ -97,11 +126,22 @@ class EncodedQuery:
 
 
 class QueryPart(NamedTuple):
-    """The words and the dense vector of one image or text of a query."""
+    """The words and the dense vector of one image of a query."""
 
     bag: Bag
     dense_e: NDArray[np.floating] | None
     no_dense: str = ""  # the reason, if there is no dense vector
+
+
+class _Sum(NamedTuple):
+    """The words and the vector of several parts of a query, and how they are added up."""
+
+    words: WeightedWords
+    dense_e: NDArray[np.float32] | None
+    no_dense: str = ""
+    factor: float | None = None
+    constant: float = 0.0
+    terms: tuple[TextTerm, ...] = ()
 
 
 def encode(
@@ -114,85 +154,136 @@ def encode(
 
     `encodings` are those of the query's images, if they are encoded already.
     """
-    mode = choose_mode(query, named.vocabulary)
-    must, without = (named.find_words(words) for words in (query.must, query.without))
+    text = TextMeaning()
+    if query.text is not None:
+        text = interpret_text(query.text, named, view)
+    mode = choose_mode(query, text)
+    must, without = named.find_groups(query.must), named.find_words(query.without)
     boost = _find_boosts(query.boost, named)
     reader = _ImageReader(resolve_region(query), view, named.vocabulary, mode)
-    condition = Filter(make_filter(query), must, without, *reader.list_own())
     liked, negative = reader.read_stored(query.like), reader.read_stored(query.unlike)
     parts, codes = reader.encode_images(encodings)
     negative += map(reader.encode_negative, query.negative)
-    text, notes = NO_TEXT, [*view.notes]
-    if query.text is not None:
-        text = interpret_text(query.text, mode, named, view)
-        condition = replace(condition, without=(*without, *text.excluded_words))
-        if text.terms:
-            boost = dict.fromkeys(text.words, 1.0) | boost
-        else:
-            parts.append(QueryPart(text_bag(text.words), text.dense_e, text.no_dense))
-        notes += text.notes
+    condition = Filter(
+        _add_text_filter(make_filter(query), text),
+        (*must, *text.must),
+        tuple(dict.fromkeys((*without, *text.without))),
+        *reader.list_own(),
+    )
     words = combine_bags(
         [part.bag for part in parts],
         liked=[part.bag for part in liked],
         negative=[part.bag for part in negative],
         by_strength=MODES[mode].bags == "full" or query.query_words is not None,
     )
-    words = apply_word_options(words, must=must, without=condition.without, boost=boost)
-    if mode == "concepts" and text.terms:
-        dense_e, no_dense = None, text.no_dense
-        needs_words = not len(words.words)
-    else:
-        dense_e, no_dense = _combine_dense(parts, liked, negative)
-        needs_words = text.dense_e is not None and mode == "dense"
-        if query.mode is None and dense_e is None:
-            mode = "words" if MODES[mode].bags == "full" else "sparse"
-        elif MODES[mode].cosine and dense_e is None:
-            without_vector = "'concepts'" if text.terms else "'words' or 'sparse'"
-            raise InvalidQuery(
-                f"mode {mode!r}: {text.no_dense or no_dense}; use mode {without_vector}"
-            )
-    is_plain = MODES[mode].bags == "full" and dense_e is not None and _is_plain(query)
+    sum_ = _Sum(words, *_combine_dense(parts, liked, negative))
+    if text.terms:
+        weight = 1.0 if parts else LIKED_WEIGHT  # feedback counts less than an image of the query
+        images = sum_ if parts or liked or negative else None
+        sum_ = _add_text(images, weight, text.terms, mode, view)
+    required = [word for group in must for word in group]
+    words = apply_word_options(sum_.words, must=required, without=condition.without, boost=boost)
+    if sum_.dense_e is None and MODES[mode].cosine:
+        if query.mode is not None and (text.terms or query.text is None):
+            raise InvalidQuery(f"mode {mode!r}: {sum_.no_dense}; use mode 'words' or 'sparse'")
+        mode = "words" if MODES[mode].bags == "full" else "sparse"
+    is_plain = MODES[mode].bags == "full" and sum_.dense_e is not None and _is_plain(query)
     return EncodedQuery(
         words,
         mode,
         condition,
         boosted=tuple(boost),
-        dense_e=dense_e,
-        no_dense=no_dense,
+        dense_e=sum_.dense_e,
+        no_dense=sum_.no_dense,
         codes=tuple(codes),
-        notes=tuple(notes),
+        notes=(*view.notes, *text.notes),
         is_plain=is_plain,
-        terms=text.terms,
+        terms=sum_.terms,
+        has_images=bool(parts or liked or negative),
+        factor=sum_.factor,
+        constant=sum_.constant if MODES[mode].cosine else 0.0,
+        bounds=_find_bounds(query, text, sum_, mode, named.vocabulary),
         understood=text.understood,
         not_understood=text.not_understood,
-        words_rank=not needs_words,
-        needs_words=needs_words,
         k_full=view.meta.k_full,
         k=query.k,
         offset=query.offset,
         candidates=query.candidates,
-        min_coverage=0.0 if needs_words else query.min_coverage,  # of words that are not known yet
+        min_coverage=query.min_coverage,
     )
 
 
-def choose_mode(query: Query, vocabulary: Vocabulary) -> Mode:
-    """Return the mode of a query: the given one, or the default if there is a dense vector."""
-    is_text_only = not (query.images or query.like)
-    if query.mode == "concepts":
-        if query.text is None or not is_text_only:
-            raise InvalidQuery("mode 'concepts' orders by a text alone: give one, without images")
-        if vocabulary.concepts is None:
-            raise InvalidQuery(
-                f"mode 'concepts': the vocabulary {vocabulary.name} has no concepts; the default "
-                "vocabulary has"
-            )
+def _find_bounds(
+    query: Query, text: TextMeaning, sum_: _Sum, mode: Mode, vocabulary: Vocabulary
+) -> tuple[float, float] | None:
+    """Return which scores of a text are weak and strong; None if that is not known.
+
+    It is known for a text that is understood as a whole, without images and words beside it.
+    """
+    others = (query.images, query.negative, query.like, query.unlike, query.must, query.boost)
+    is_whole = not text.not_understood and not text.must and not any(others)
+    weight = sum(term.weight for term in text.terms)
+    if mode != "hybrid" or not is_whole or not weight or sum_.factor is None:
+        return None
+    lexicon = vocabulary.lexicon
+    if lexicon is None:
+        return None
+    weak_below, strong_from = lexicon.find_bounds(weight)
+    return sum_.factor * weak_below, sum_.factor * strong_from
+
+
+def choose_mode(query: Query, text: TextMeaning) -> Mode:
+    """Return the mode of a query: the given one, or hybrid; dense if a text has no words."""
     if query.mode is not None:
         return query.mode
-    if query.text is not None and has_text_tower(vocabulary.backbone_name):
-        return "words" if query.boost else "dense"
-    if query.text is not None and is_text_only and vocabulary.concepts is not None:
-        return "concepts"
+    has_words = any(len(term.words.words) for term in text.terms)
+    if text.terms and not has_words and not query.boost and not (query.images or query.like):
+        return "dense"
     return "hybrid"
+
+
+def _add_text_filter(images: ImageFilter, text: TextMeaning) -> ImageFilter:
+    """Return a filter with the dates and names of a text; an option for dates counts more."""
+    return replace(images, names=text.images.names, dates=images.dates or text.images.dates)
+
+
+def _add_text(
+    images: _Sum | None, weight: float, terms: tuple[TextTerm, ...], mode: Mode, view: View
+) -> _Sum:
+    """Return the sum of a text's terms and, if there are any, of the query's images.
+
+    Everything is divided by the length of the vector, because a search computes cosines.
+    """
+    scoring = MODES[mode]
+    vectors = [term.dense_e for term in terms if term.dense_e is not None]
+    words = [term.words for term in terms]
+    scale = 1.0
+    if images is not None:
+        scale = TEXT_WEIGHT
+        vectors = [np.float32(scale) * vector_e for vector_e in vectors]
+        statistics = view.full_statistics if scoring.bags == "full" else view.statistics
+        beside = (MODES["hybrid"], statistics, view.meta.parameters)  # the same in every mode
+        share = weight * share_factor(images.words, *beside)
+        words = [images.words.scaled(share), *(part.scaled(scale) for part in words)]
+        if images.dense_e is not None:
+            vectors.append(np.float32(weight) * images.dense_e)
+    sum_e, length = None, 1.0
+    if vectors:
+        width = min(map(len, vectors))  # a text has no vector of a second backbone
+        stacked_ne = np.stack([vector_e[:width] for vector_e in vectors])
+        sum_e = np.asarray(stacked_ne.sum(axis=0), dtype=np.float32)
+        length = float(np.linalg.norm(sum_e)) or 1.0
+    unit = scale / length
+
+    def scale_term(term: TextTerm) -> TextTerm:
+        vector_e = None if term.dense_e is None else np.float32(unit) * term.dense_e
+        means = (unit * term.means[0], unit * term.means[1] * (scoring.words > 0))
+        return replace(term, dense_e=vector_e, words=term.words.scaled(scale), means=means)
+
+    scaled = tuple(map(scale_term, terms))
+    no_dense = "" if vectors else "named words have no dense vector"
+    constant = -sum(sum(term.means) for term in scaled)
+    return _Sum(add_words(words), sum_e, no_dense, 1 / length, constant, scaled)
 
 
 def load_models(query: Query, vocabulary: Vocabulary) -> None:
@@ -200,7 +291,7 @@ def load_models(query: Query, vocabulary: Vocabulary) -> None:
     sources = (*query.images, *query.negative)
     if not all(isinstance(image, Encoding | StoredImage) for image in sources):
         vocabulary.backbone.load_weights()
-    if query.text is not None and (query.mode is None or MODES[query.mode].cosine):
+    if query.text is not None:
         vocabulary.text_tower  # noqa: B018 - loads it
 
 
@@ -400,12 +491,6 @@ def error_prefix(image: ImageInput) -> Iterator[None]:
         raise
 
 
-def text_bag(words: Iterable[int]) -> Bag:
-    """Return the words of a text, which have no tf."""
-    listed = sorted(words)
-    return Bag(np.array(listed, dtype=np.int32), np.zeros(len(listed), dtype=np.uint16))
-
-
 def _is_plain(query: Query) -> bool:
     """Return whether a query is one whole image and nothing else, but for filters."""
     others = (query.negative, query.like, query.unlike, query.must, query.without, query.boost)
@@ -416,10 +501,10 @@ def _is_plain(query: Query) -> bool:
 def _find_boosts(boost: Mapping[Word, float], named: NamedVocabulary) -> dict[int, float]:
     factors: dict[int, float] = {}
     for given, factor in boost.items():
-        (word,) = named.find_words([given])
-        if word in factors:
-            raise InvalidQuery(f"word {word} is boosted twice: give one factor")
-        factors[word] = factor
+        for word in named.find_words([given]):
+            if word in factors:
+                raise InvalidQuery(f"word {word} is boosted twice: give one factor")
+            factors[word] = factor
     return factors
 
 

@@ -1,7 +1,6 @@
 """How images compare with a query: score, strength, coverage, and what each word contributes."""
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -10,22 +9,24 @@ from numpy.typing import NDArray
 
 from bm25v.display import word_label
 from bm25v.index.bm25 import Contributions, contributions
-from bm25v.search.concepts import STRONG_FROM, WEAK_BELOW
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.rank import RankedImages, compare, words_factor
 from bm25v.search.results import (
-    ConceptPart,
     Hit,
     Match,
     MatchWords,
     OpenSearch,
     QueryWord,
     Strength,
+    TextPart,
 )
 from bm25v.search.scoring import MODES
+from bm25v.search.text import TextTerm
 from bm25v.store.base import Candidates, Rows, View
 from bm25v.store.records import Calibration
 from bm25v.vocabulary.bag import SCALE
+
+_ROUNDING = 1e-9  # of the sum of shares
 
 
 class Matcher:
@@ -86,50 +87,81 @@ class Matcher:
             self._judge(cosines_n.astype(np.float64), shared),
             (shared_masses / (self._covered_mass or 1.0)).tolist(),
             (tf_nk.sum(axis=1, dtype=np.int64) / SCALE).tolist(),
-            self._match_terms(images, rows),
+            self._match_text(images, rows, cosines_n, shared),
             pairwise(np.searchsorted(shared.bags, np.arange(n + 1)).tolist()),
         )
         counts_cosine, has_vector = self._query.scoring.cosine > 0, self._query.dense_e is not None
-        for path, cosine, bm25, strength, coverage, length, terms, ends in zip(
+        constant, bounds = self._query.constant, self._query.bounds
+        for path, cosine, bm25, strength, coverage, length, (text, rest), ends in zip(
             *columns, strict=True
         ):
-            score = (cosine if counts_cosine else 0.0) + factor * bm25
+            score = (cosine if counts_cosine else 0.0) + factor * bm25 + constant
             yield {
                 "path": path,
                 "mode": self._query.mode,
-                "score": score + sum(term.value for term in terms),
+                "score": score,
                 "sparse": bm25,
                 "sparse_factor": factor,
-                "strength": self._judge_terms(terms) if terms else strength,
+                "strength": strength if bounds is None else grade(score, *bounds),
                 "dense": cosine if has_vector else None,
                 "words": MatchWords(self._query_words, shared.select(slice(*ends))),
                 "coverage": coverage,
                 "length": length,
                 "average_length": statistics.average_length,
                 "n_images": statistics.n,
-                "concepts": terms,
+                "text": text,
+                "rest": rest,
             }
 
-    def _match_terms(self, images: Candidates, rows: Rows) -> list[tuple[ConceptPart, ...]]:
-        weight = self._query.scoring.terms
-        columns = [term.log_probabilities(images, rows).tolist() for term in self._query.terms]
-        labels = [term.label for term in self._query.terms]
+    def _match_text(
+        self, images: Candidates, rows: Rows, cosines_n: NDArray[np.float32], shared: Contributions
+    ) -> list[tuple[tuple[TextPart, ...], float]]:
+        """Return what each term of a text adds to the score of each image, and all else does."""
+        terms, counts_cosine = self._query.terms, self._query.scoring.cosine > 0
+        columns, n = [], len(rows)
+        rest_n = np.zeros(n)
+        if terms:
+            rest_shares = np.ones(len(self._query.words.words))
+            similarities = []
+            for term in terms:
+                shares = self._share_of(term)
+                rest_shares -= shares
+                values = shares[shared.positions] * shared.values
+                by_words_n = self.sparse_factor * shared.sum_by_bag(values, n)
+                similarity_n = np.zeros(n)
+                if counts_cosine and term.dense_e is not None:
+                    length = float(np.linalg.norm(term.dense_e))
+                    similarity_n = length * images.cosines(term.dense_e, rows).astype(np.float64)
+                similarities.append(similarity_n)
+                means = term.means if counts_cosine else (0.0, 0.0)
+                columns.append(
+                    ((similarity_n - means[0]).tolist(), (by_words_n - means[1]).tolist())
+                )
+            rest_shares[np.abs(rest_shares) < _ROUNDING] = 0.0
+            values = rest_shares[shared.positions] * shared.values
+            rest_n = self.sparse_factor * shared.sum_by_bag(values, n)
+            if counts_cosine and self._query.has_images:
+                rest_n = rest_n + cosines_n - np.sum(similarities, axis=0)
         return [
-            tuple(
-                ConceptPart(label, math.exp(column[i]), weight * column[i])
-                for label, column in zip(labels, columns, strict=True)
+            (
+                tuple(
+                    TextPart(term.label, similarity[i] + by_words[i], similarity[i], by_words[i])
+                    for term, (similarity, by_words) in zip(terms, columns, strict=True)
+                ),
+                rest,
             )
-            for i in range(len(rows))
+            for i, rest in enumerate(rest_n.tolist())
         ]
 
-    def _judge_terms(self, terms: Sequence[ConceptPart]) -> Strength | None:
-        """Return how probable the least probable term is; of a text beside images, nothing."""
-        if self._query.mode != "concepts":
-            return None
-        probability = min(term.probability for term in terms)
-        if probability < WEAK_BELOW:
-            return "weak"
-        return "strong" if probability >= STRONG_FROM else "fair"
+    def _share_of(self, term: TextTerm) -> NDArray[np.float64]:
+        """Return which share of the weight of each query word a term of a text has."""
+        words = self._query.words
+        shares = np.zeros(len(words.words))
+        at = np.searchsorted(words.words, term.words.words)
+        at[at == len(shares)] = 0
+        is_kept = words.words[at] == term.words.words if len(shares) else np.zeros(len(at), bool)
+        shares[at[is_kept]] = term.words.weights[is_kept] / words.weights[at[is_kept]]
+        return shares
 
     def _judge(
         self, cosines_n: NDArray[np.float64], shared: Contributions
@@ -141,11 +173,8 @@ class Matcher:
         highest = self._parameters.largest_saturation * self._judged_mass or 1.0
         shares_n = shared.sum_by_bag(judged, len(cosines_n)) / highest
         scores = (cosines_n + MODES["hybrid"].words * shares_n).tolist()
-        weak_below, strong_from = self._calibration.weak_below, self._calibration.strong_from
-        return [
-            "weak" if score < weak_below else "strong" if score >= strong_from else "fair"
-            for score in scores
-        ]
+        bounds = self._calibration.weak_below, self._calibration.strong_from
+        return [grade(score, *bounds) for score in scores]
 
     def query_words(self) -> tuple[QueryWord, ...]:
         """Return the words of the query, largest weight · idf first."""
@@ -171,3 +200,7 @@ class Matcher:
             for word in words
             if self._n_with_word_v[word] == 0
         )
+
+
+def grade(score: float, weak_below: float, strong_from: float) -> Strength:
+    return "weak" if score < weak_below else "strong" if score >= strong_from else "fair"

@@ -99,10 +99,10 @@ class Query:
     """Everything one can ask for in a search.
 
     images: one or several images; a word's weight is the share of them that have it.
-    text: what to look for, in words. With a text tower it counts like one more image: hits are
-        ordered by the cosine of the text's vector and explained by the words that the nearest
-        images share. Otherwise the concepts of the vocabulary and the named words that the text
-        names are searched for: "a cat on a chair without a dog".
+    text: what to look for, in everyday words: "a dog on the beach without people". It also finds
+        words that people named, dates ("june 2019"), and names of folders and files. Beside images,
+        hits are like these and show what the text says. A text tower, if the backbone has one,
+        reads the text as a whole.
     region: only this part of the image counts: a box (x, y, width, height), in pixels or, if no
         number is above 1, in fractions of the image; or a mask, an array over the image.
     must, without: words, by number or name, that hits must have or must not have, among all words
@@ -128,15 +128,14 @@ class Query:
     include_query: the images of the query, and files with the same content, are left out of the
         hits unless this is true.
     k, offset: the number of hits, and how many better ones are skipped: the next page. Except in
-        modes "sparse", "dense" and "concepts", pages end with the candidates.
+        modes "sparse" and "dense", pages end with the candidates.
     mode: what orders the hits. "hybrid": cosine plus BM25 over all words of an image; "words": BM25
         over all words alone; "two-stage": cosine alone, as in the paper. These three order
         candidates, which BM25 over the few words of the index finds. "sparse": BM25 over the words
-        of the index alone; "dense": the cosine of all images; "concepts": the probability that an
-        image shows what a text names. By default hybrid; words if the query has no dense vector;
-        for a text alone, dense if it has a vector, else concepts.
+        of the index alone; "dense": the cosine of all images. By default hybrid; words if the query
+        has no dense vector; dense for a text that a text tower reads.
     candidates: how many images the first stage passes to the second. By default 1,000 in modes
-        "hybrid" and "words", and 200 in mode "two-stage".
+        "hybrid" and "words", 200 in mode "two-stage", and 5,000 for a text.
 
     >>> Query.of("cat.jpg", must=12, k=3).must
     (12,)
@@ -144,7 +143,7 @@ class Query:
 
     images: tuple[ReadImage, ...] = _option((), "image", "Images of the gallery to search with.")
     text: str | None = _option(
-        None, "text", "What to search for, in words: 'a cat on a chair without a dog'."
+        None, "text", "What to search for, in words: 'a dog on the beach without people'."
     )
     folder: tuple[str, ...] | None = _option(
         None,
@@ -200,8 +199,8 @@ class Query:
         "mode",
         "What orders the hits. hybrid: similarity of the whole images, plus words. words: all "
         "words of an image. two-stage: the best candidates by words, ordered by similarity, as in "
-        "the paper. sparse: the words of the index alone. dense: similarity alone. concepts: what "
-        "a text names.  [default: hybrid; for a text, dense or concepts]",
+        "the paper. sparse: the words of the index alone. dense: similarity alone.  "
+        "[default: hybrid]",
         "What orders the hits; by default hybrid, or what the query allows.",
     )
     candidates: int | None = _option(

@@ -10,16 +10,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.index.bm25 import Bm25Parameters, Statistics, WeightedWords
+from bm25v.index.bm25 import Bm25Parameters, Statistics
 from bm25v.index.searcher import top_positions
 from bm25v.index.second_stage import score_full_bags
-from bm25v.search.combine import combine_bags
-from bm25v.search.concepts import sum_log_probabilities
-from bm25v.search.encode import EncodedQuery, text_bag
-from bm25v.search.text import find_shared_words
+from bm25v.search.encode import EncodedQuery
+from bm25v.search.scoring import share_factor
 from bm25v.store.base import Candidates, Rows, View
 
-NEAREST = 10  # images whose words describe a text
 RANKED = 1_000  # images that are ordered at least, to find the rank of one
 
 _ROUNDING = 1e-9  # of a sum of shares
@@ -58,8 +55,7 @@ def rank(
 ) -> RankedImages:
     """Return the best of some candidates: those of the query's page, or the n best.
 
-    score = cosine · similarity + factor · BM25 + terms · ln(probability of a text's terms).
-    `factor` is that of BM25, if it is known.
+    score = cosine · similarity + factor · BM25 + constant. `factor` is given if it is known.
     """
     start = time.perf_counter()
     scoring, rows = encoded.scoring, images.rows
@@ -70,14 +66,14 @@ def rank(
         scores = images.first_scores
     if scoring.cosine:
         scores = cosines = compare(images, encoded, rows)
-    if scoring.bags == "full" and encoded.ranks_by_words:
+    if scoring.bags == "full" and scoring.words:
         statistics, parameters = view.full_statistics, view.meta.parameters
         if factor is None:
             factor = words_factor(encoded, statistics, parameters)
         bm25, kept = _score_by_words(encoded, images, statistics, parameters)
         scores = scores + factor * bm25
-    if encoded.terms:
-        scores = scores + scoring.terms * sum_log_probabilities(encoded.terms, images, rows)
+    if encoded.constant:
+        scores = scores + encoded.constant
     first, end = (0, n) if n is not None else (encoded.offset, encoded.offset + encoded.k)
     best = kept[top_positions(rows[kept], scores[kept], end)[first:]]
     has_stages = images.first_scores is not None
@@ -93,27 +89,13 @@ def rank(
 
 
 def words_factor(
-    encoded: EncodedQuery,
-    statistics: Statistics,
-    parameters: Bm25Parameters,
-    *,
-    weight: float | None = None,
+    encoded: EncodedQuery, statistics: Statistics, parameters: Bm25Parameters
 ) -> float:
-    """Return the factor of BM25 in the scores of a query; `weight` is that of its mode.
-
-    Beside another part, BM25 counts as a share of the highest score that the query can reach.
-    """
-    scoring, words = encoded.scoring, encoded.words
-    if not encoded.ranks_by_words:
-        return 0.0
-    if scoring.by_words_alone:
-        return scoring.words
-    if scoring.cosine:
-        highest = sum(statistics.idf_masses(encoded.positive_words).tolist())
-    else:
-        highest = float((np.abs(words.weights) * statistics.idf(words.words)).sum())
-    weight = scoring.words if weight is None else weight
-    return weight / (parameters.largest_saturation * highest or 1.0)
+    """Return the factor of BM25 in the scores of a query."""
+    scoring = encoded.scoring
+    if encoded.factor is not None and scoring.is_sum:
+        return encoded.factor
+    return share_factor(encoded.words, scoring, statistics, parameters) if scoring.words else 0.0
 
 
 def compare(images: Candidates, encoded: EncodedQuery, rows: Rows) -> NDArray[np.float32]:
@@ -135,7 +117,8 @@ def _score_by_words(
     bags = (images.full_bags, images.rows)
     formula = (statistics, parameters)
     scored = score_full_bags(*bags, encoded.words, *formula, compiled=images.is_compiled)
-    is_hit = scored.bm25 > 0 if encoded.scoring.by_words_alone else np.ones(len(images.rows), bool)
+    needs_words = encoded.scoring.by_words_alone and not encoded.is_filter
+    is_hit = scored.bm25 > 0 if needs_words else np.ones(len(images.rows), bool)
     if encoded.min_coverage > 0:
         words = encoded.covered_words
         mass = float(statistics.idf_masses(words).sum()) or 1.0
@@ -144,39 +127,9 @@ def _score_by_words(
     return scored.bm25, np.flatnonzero(is_hit)
 
 
-def describe_text(
-    encoded: EncodedQuery, view: View, images: Candidates | None = None
-) -> EncodedQuery:
-    """Return the query of a text with the words that the best images share, if it needs them.
-
-    `images` are its candidates, if they are known.
-    """
-    if not encoded.needs_words:
-        return encoded
-    images = view.candidates(encoded) if images is None else images
-    n = min(NEAREST, max(1, view.statistics.n // 2))  # more would be all of the gallery
-    nearest = rank(encoded, images, view, n=n).rows
-    words_nk, tf_nk = images.read_bags(nearest, full=False)
-    shared = find_shared_words(words_nk, tf_nk, view.statistics)[: words_nk.shape[1]]
-    own = encoded.words
-    added = combine_bags([text_bag({word.word for word in shared} - set(own.words.tolist()))])
-    words = WeightedWords(
-        np.concatenate([own.words, added.words]),
-        np.concatenate([own.weights, added.weights]),
-        np.concatenate([own.frequencies, added.frequencies]),
-    )
-    words = words.select(np.argsort(words.words))
-    note = (
-        "a text has no visual words of its own: those shown are shared by the "
-        f"{len(nearest)} images nearest to it"
-    )
-    notes = encoded.notes if encoded.terms else (*encoded.notes, note)
-    return replace(encoded, words=words, notes=notes, needs_words=False)
-
-
 def find_rankings(encoded: EncodedQuery, view: View, images: Candidates) -> list[Ranking | None]:
     """Return the rank of each image in a search; None if it is not among what the search orders."""
-    n_ordered = max(encoded.k, encoded.candidates or encoded.scoring.candidates or RANKED)
+    n_ordered = encoded.n_candidates if encoded.scoring.candidates else max(encoded.k, RANKED)
     whole = replace(encoded, k=n_ordered, offset=0)
     ranked = rank(whole, view.candidates(whole), view)
     keys = ranked.images.keys(ranked.rows)

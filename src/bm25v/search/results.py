@@ -137,21 +137,25 @@ class OpenSearch(Protocol):
     def explain_hits(self, hits: Sequence[str], *, progress: Progress) -> "ExplainedHits": ...
 
 
-class ConceptPart(NamedTuple):
-    """What a term of a text adds to a score: value = factor · ln(probability)."""
+class TextPart(NamedTuple):
+    """What a word or phrase of a text adds to a score: by the vector and by visual words.
+
+    0 is what it adds for a photo of anything, on average.
+    """
 
     label: str
-    probability: float
-    value: float
+    value: float  # similarity + by_words
+    similarity: float
+    by_words: float
 
     def __repr__(self) -> str:
-        return f"<ConceptPart {self.label}: {self.probability:.0%}, {self.value:.2f}>"
+        return f"<TextPart {self.label}: {self.value:.3f}>"
 
 
 class ScorePart(NamedTuple):
     """A part of a score: one word, the cosine, or a term of a text."""
 
-    word: int | None  # None: the cosine, or a term
+    word: int | None  # None: the cosine, or a term of a text
     label: str
     value: float
 
@@ -180,15 +184,19 @@ class Match:
     length: float  # |d|, the sum of the image's term frequencies
     average_length: float  # of all images
     n_images: int  # N, of the gallery
-    concepts: tuple[ConceptPart, ...] = field(default=(), kw_only=True)  # of a text
+    text: tuple[TextPart, ...] = field(default=(), kw_only=True)  # what each of its words adds
+    rest: float = field(default=0.0, kw_only=True)  # what all else adds beside a text
 
     def __repr__(self) -> str:
         return f"<Match {self.path}: BM25 {self.sparse:.2f}, coverage {self.coverage:.0%}>"
 
     @property
     def parts(self) -> tuple[ScorePart, ...]:
-        """What the score is the sum of: terms, the cosine and each word, as far as they count."""
-        parts = [ScorePart(None, part.label, part.value) for part in self.concepts]
+        """What the score is the sum of: the cosine and each word, or the terms of a text."""
+        if self.text:
+            rest = [ScorePart(None, "the rest of the query", self.rest)] if self.rest else []
+            return (*(ScorePart(None, part.label, part.value) for part in self.text), *rest)
+        parts = []
         if self.dense is not None and MODES[self.mode].cosine:
             parts.append(ScorePart(None, "cosine", self.dense))
         if self.sparse_factor:
@@ -201,7 +209,7 @@ class Match:
     @property
     def by_words_alone(self) -> bool:
         """Whether BM25 is the whole score."""
-        return MODES[self.mode].by_words_alone and not self.concepts
+        return MODES[self.mode].by_words_alone
 
     @property
     def digits(self) -> int:
@@ -212,16 +220,15 @@ class Match:
     def formula(self) -> str:
         """How the score is made of its parts."""
         scoring, score = MODES[self.mode], f"{self.score:.{self.digits}f}"
-        if self.concepts or scoring.is_sum:
+        if self.text or scoring.is_sum:
             return f"{score} = {' + '.join(self._describe_parts())}"
         did_nothing = "" if self.by_words_alone else ": words did not order the hits"
         return f"{score} by {scoring.order}{did_nothing}"
 
     def _describe_parts(self) -> Iterator[str]:
-        for part in self.concepts:
-            terms = MODES[self.mode].terms
-            weight = "" if terms == 1 else f"{terms} × "
-            yield f"{weight}ln {part.probability:.3g} ({part.label})"
+        if self.text:
+            yield from (f"{part.label} {part.value:.3f}" for part in self.parts)
+            return
         if self.dense is not None and MODES[self.mode].cosine:
             yield f"similarity {self.dense:.3f}"
         if self.sparse_factor:
@@ -242,7 +249,7 @@ class Match:
         return {
             **values,
             "words": [word._asdict() for word in self.words[:words]],
-            "concepts": [part._asdict() for part in self.concepts],
+            "text": [part._asdict() for part in self.text],
         }
 
 
@@ -298,7 +305,7 @@ class Results:
     notes: tuple[str, ...] = ()
     sparse_factor: float | None = None
     candidates: int | None = None  # None if all images were ordered
-    understood: tuple[str, ...] = ()  # the terms of a text, if concepts order the hits
+    understood: tuple[str, ...] = ()  # of a text: words and phrases, dates, names in paths
     not_understood: tuple[str, ...] = ()  # its other words
     _search: OpenSearch | None = field(default=None, compare=False)
 

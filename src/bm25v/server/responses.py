@@ -14,12 +14,20 @@ from pydantic_core import PydanticSerializationError, to_json
 from starlette.responses import Response
 
 from bm25v.display import format_json
+from bm25v.explain.explanation import TermWord
 from bm25v.explain.sums import SumLine
-from bm25v.explain.words import FolderWithWord, ImageWithWord, WordInGallery
+from bm25v.explain.words import FolderWithWord, ImageWithWord, SharedWord, WordInGallery
 from bm25v.schema import list_fields
 from bm25v.search.rank import Ranking
-from bm25v.search.results import Hit, Match, QueryWord, Results, ScorePart, WordContribution
-from bm25v.search.text import SharedWord
+from bm25v.search.results import (
+    Hit,
+    Match,
+    QueryWord,
+    Results,
+    ScorePart,
+    TextPart,
+    WordContribution,
+)
 from bm25v.server.watch import WatchedFolder
 from bm25v.store.base import GalleryInfo
 from bm25v.store.records import GalleryImage
@@ -86,9 +94,15 @@ IMAGE = _extend(GalleryImage, id=_ID, date=str, taken=str | None)
 IMAGE_PAGE = _object("ImagePage", **_PAGE, images=_list(IMAGE))
 
 _N_WORDS = _say(int, "How many words the image shares with the query.")
+_TEXT = {
+    "text": _say(_list(_model(TextPart)), "What each word or phrase of a text adds to the score."),
+    "rest": _say(float, "What all else in the query adds beside a text."),
+}
 RESULTS = _extend(
     Results,
-    hits=_list(_extend(Hit, without=("mode", "sparse_factor"), id=_ID, n_words=_N_WORDS)),
+    hits=_list(_extend(Hit, without=("mode", "sparse_factor"), id=_ID, n_words=_N_WORDS, **_TEXT)),
+    understood=_say(list[str], "Of a text: words and phrases, dates, names in paths."),
+    not_understood=_say(list[str], "The other words of a text, which changed nothing."),
 )
 EXPLANATION = _extend(
     Match,
@@ -96,7 +110,19 @@ EXPLANATION = _extend(
     id=_ID,
     n_words=_N_WORDS,
     ranking=_model(Ranking) | None,
+    **_TEXT,
     parts=_say(_list(_model(ScorePart)), "What the score is the sum of."),
+    terms=_list(
+        _extend(
+            TextPart,
+            "ExplainedTerm",
+            in_hit=_say(
+                _GRID | None,
+                "What each patch adds, beside what the mean of all patches does; null if unknown.",
+            ),
+            words=_say(_list(_model(TermWord)), "Visual words that carry it, at most 5."),
+        )
+    ),
     words=_list(
         _extend(
             WordContribution,

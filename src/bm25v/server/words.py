@@ -120,15 +120,15 @@ def list_terms(
     prefix: Annotated[str, Query(min_length=1, max_length=100)],
     limit: Annotated[int, Query(ge=1, le=100)] = 8,
 ) -> Response:
-    """List names that a text may use and that start like this: concepts and named words."""
-    names = {*gallery.word_names.values()}
-    concepts = gallery.vocabulary.concepts
-    if concepts is not None:
-        names |= {name for concept in concepts.table.concepts for name in concept.names}
-    start = fold(prefix)
-    terms = [name for name in names if fold(name).startswith(start)]
-    terms.sort(key=lambda name: (len(name), name))
-    return json_response({"terms": terms[:limit]})
+    """List names that a text may use and that start like this: named words, then the lexicon's.
+
+    Those that are most frequent in captions come first.
+    """
+    start, lexicon = fold(prefix), gallery.vocabulary.lexicon
+    own = sorted({*gallery.store.names.own.values()})
+    known = () if lexicon is None else (names[0] for names in lexicon.names)
+    terms = dict.fromkeys(name for name in (*own, *known) if fold(name).startswith(start))
+    return json_response({"terms": [*terms][:limit]})
 
 
 _CROP: dict[str, Any] = {

@@ -33,8 +33,8 @@ T = TypeVar("T")
 class Filter:
     """What a query rules out, whatever the scores; statistics are those of all images."""
 
-    images: ImageFilter = field(default_factory=ImageFilter)  # folder, date and size
-    must: tuple[int, ...] = ()  # words
+    images: ImageFilter = field(default_factory=ImageFilter)  # folder, name, date and size
+    must: tuple[tuple[int, ...], ...] = ()  # words: at least one of each group
     without: tuple[int, ...] = ()
     own_paths: tuple[str, ...] = ()  # of the query's own images
     own_contents: tuple[bytes, ...] = ()  # of their files, so that copies are left out too

@@ -40,7 +40,8 @@ class ImageFilter:
     """Conditions that an image must meet, all of them; of several folders it must be in one."""
 
     folders: tuple[str, ...] = ()  # absolute paths, ids, or patterns
-    dates: DateRange | None = None
+    dates: tuple[DateRange, ...] = ()  # in one of them
+    names: tuple[str, ...] = ()  # in lower case: whole words that the path has, all of them
     min_size: tuple[int, int] | None = None
     max_size: tuple[int, int] | None = None
 
@@ -56,7 +57,7 @@ class ImageFilter:
         """Return a filter; raise `InvalidQuery` for values that have no meaning.
 
         >>> images = ImageFilter.of(folder="/photos/2023", date="2023-06", min_size=800)
-        >>> images.dates.start, images.dates.end
+        >>> images.dates[0].start, images.dates[0].end
         (datetime.datetime(2023, 6, 1, 0, 0), datetime.datetime(2023, 7, 1, 0, 0))
         >>> images.describe()
         'in /photos/2023, dated 2023-06, at least 800 × 800 pixels'
@@ -64,9 +65,9 @@ class ImageFilter:
         folders = [folder] if isinstance(folder, str | os.PathLike) else folder or ()
         return cls(
             tuple(path for name in folders for path in _check_folder(name)),
-            None if date is None else parse_period(date),
-            _check_size("min_size", min_size),
-            _check_size("max_size", max_size),
+            () if date is None else (parse_period(date),),
+            min_size=_check_size("min_size", min_size),
+            max_size=_check_size("max_size", max_size),
         )
 
     def __bool__(self) -> bool:
@@ -77,8 +78,12 @@ class ImageFilter:
         parts = []
         if self.folders:
             parts.append("in " + " or ".join(dict.fromkeys(map(display_path, self.folders))))
-        if self.dates is not None:
-            parts.append(f"dated {self.dates.text}")
+        if self.names:
+            parts.append(
+                "with " + " and ".join(f"“{name}”" for name in self.names) + " in its path"
+            )
+        if self.dates:
+            parts.append(f"dated {self.dates[0].text}")
         if self.min_size is not None:
             parts.append("at least {} × {} pixels".format(*self.min_size))
         if self.max_size is not None:
@@ -174,6 +179,18 @@ def folder_of_pattern(pattern: str) -> str:
 def has_pattern(path: str, *patterns: str) -> bool:
     names = tuple(pattern.replace(os.sep, "/") for pattern in patterns)
     return matches_pattern(path.replace(os.sep, "/").lstrip("/"), names)
+
+
+def has_names(path: str, names: Iterable[str]) -> bool:
+    """Return whether a path has some names as whole words, whatever the case.
+
+    >>> has_names("/photos/Holiday/IMG_1466.jpg", ["img_1466", "holiday"])
+    True
+    >>> has_names("/photos/party.jpg", ["art"])
+    False
+    """
+    lower = path.lower()
+    return all(re.search(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", lower) for name in names)
 
 
 def _check_size(option: str, size: Size | None) -> tuple[int, int] | None:

@@ -66,36 +66,22 @@ def check_names(names: Mapping[int, str | None], n_words: int) -> dict[int, str 
     }
 
 
-def find_word(text: str, names: Mapping[int, str], n_words: int) -> int:
-    """Return the word that a person means, by its number or by its name.
+def find_word(text: str, names: Mapping[int, str], n_words: int) -> tuple[int, ...]:
+    """Return the words that a person means: one by its number, or all that have a name.
 
-    >>> find_word("12", {}, n_words=192), find_word("Striped Ear", {4: "striped ear"}, n_words=192)
-    (12, 4)
+    >>> names = {4: "striped ear", 9: "striped ear"}
+    >>> find_word("12", names, n_words=192), find_word("Striped Ear", names, n_words=192)
+    ((12,), (4, 9))
     """
     stripped = unicodedata.normalize("NFC", text).strip()
     if re.fullmatch(r"-?[0-9]{1,18}", stripped):
-        return check_word(int(stripped), n_words)
+        return (check_word(int(stripped), n_words),)
     words = [word for word, name in names.items() if name.casefold() == stripped.casefold()]
     if not words:
         raise InvalidOption(
             f"no word is named {text!r}: give its number, or name a word with `bm25v words name`"
         )
-    if len(words) > 1:
-        numbers = ", ".join(map(str, sorted(words)))
-        raise InvalidOption(f"several words are named {text!r}: give one of the numbers {numbers}")
-    return words[0]
-
-
-def find_named_words(text: str, names: Mapping[int, str]) -> list[int]:
-    """Return the words whose name is part of a text, or contains it; only whole words count.
-
-    >>> names = {3: "Cat", 4: "striped", 5: "caterpillar", 6: "cat ear"}
-    >>> find_named_words("a striped cat", names), find_named_words("cat", names)
-    ([3, 4], [3, 6])
-    """
-    text_phrase = _to_phrase(text)
-    phrases = {word: _to_phrase(name) for word, name in names.items()}
-    return sorted(w for w, name in phrases.items() if name in text_phrase or text_phrase in name)
+    return tuple(sorted(words))
 
 
 def format_names(
@@ -160,12 +146,6 @@ def read_names(path: Path, *, n_words: int, vocabulary: str) -> dict[int, str]:
     except ValueError as error:
         raise InvalidOption(f"{path} is not a table of names: {error}") from None
     return parse_names(text, n_words=n_words, vocabulary=vocabulary, source=str(path))
-
-
-def _to_phrase(text: str) -> str:
-    """Return a text in lower case, with a space around each word and each punctuation mark."""
-    tokens = re.findall(r"\w+|[^\w\s]", unicodedata.normalize("NFC", text).casefold())
-    return f" {' '.join(tokens)} "
 
 
 def _check_header(line: str, vocabulary: str) -> None:

@@ -4,11 +4,10 @@ Case, accents, hyphens, apostrophes and plurals do not matter, nor whether a nam
 word or as several; only whole words count: "cat" is not in "catamaran".
 """
 
-import difflib
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -28,6 +27,7 @@ _IRREGULAR = {
     "children": "child",
     "feet": "foot",
     "geese": "goose",
+    "leaves": "leaf",
     "men": "man",
     "mice": "mouse",
     "oxen": "ox",
@@ -35,8 +35,9 @@ _IRREGULAR = {
     "teeth": "tooth",
     "women": "woman",
 }
-_ENDINGS = (("ies", "y"), ("ves", "f"), ("ves", "fe"), ("es", ""), ("s", ""))
+_ENDINGS = (("s", ""), ("es", ""), ("ies", "y"), ("ves", "f"), ("ves", "fe"))
 _SHORTEST = 3  # letters of a singular that an ending is taken off from
+_SPELLED = re.compile("[a-z]{5,20}")  # words that may be misspelled: shorter ones become others
 
 
 class Token(NamedTuple):
@@ -97,7 +98,7 @@ def list_singulars(key: str) -> Iterator[str]:
     """Return what a word may be the plural of.
 
     >>> list(list_singulars("knives")), list(list_singulars("mice")), list(list_singulars("glass"))
-    (['knif', 'knife', 'kniv', 'knive'], ['mouse'], [])
+    (['knive', 'kniv', 'knif', 'knife'], ['mouse'], [])
     """
     if key in _IRREGULAR:
         yield _IRREGULAR[key]
@@ -109,25 +110,24 @@ def list_singulars(key: str) -> Iterator[str]:
 
 
 class PhraseIndex:
-    """Names, each with a number, that runs of tokens are looked up in.
+    """Names, each with numbers, that runs of tokens are looked up in.
 
-    >>> index = PhraseIndex([("hot dog", 1), ("dog", 2), ("soft-coated wheaten terrier", 3)])
+    The names are given as `make_key` writes them.
+
+    >>> index = PhraseIndex({"hot dog": (1,), "dog": (2,), "soft coated wheaten terrier": (3,)})
     >>> [index.find(split_text(text)) for text in ("Dogs", "hotdogs", "wheaten terrier", "hound")]
     [(2,), (1,), (3,), ()]
     """
 
-    def __init__(self, names: Iterable[tuple[str, int]]) -> None:
-        exact: defaultdict[str, dict[int, None]] = defaultdict(dict)
-        self._names: dict[str, str] = {}
-        for name, number in names:
-            key = " ".join(token.key for token in split_text(name))
-            exact[key][number] = None
-            self._names.setdefault(key, name)
-        self._exact = {key: tuple(numbers) for key, numbers in exact.items()}
-        self.longest = max((key.count(" ") + 1 for key in self._exact), default=0)
+    def __init__(self, numbers: Mapping[str, tuple[int, ...]]) -> None:
+        self._exact = numbers
+        self.longest = max((key.count(" ") + 1 for key in numbers), default=0)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._exact
 
     def find(self, tokens: Sequence[Token]) -> tuple[int, ...]:
-        """Return the numbers of the names that a run of tokens is; its last may be a plural."""
+        """Return the numbers of the name that a run of tokens is; its last may be a plural."""
         if any(token.starts_phrase for token in tokens[1:]):
             return ()
         *first, last = (token.key for token in tokens)
@@ -137,29 +137,23 @@ class PhraseIndex:
                 return numbers
         return ()
 
-    def find_first_word(self, token: Token) -> tuple[int, ...]:
-        """Return the number of the only name that starts with a word: "Persian" of "Persian cat".
-
-        Only proper adjectives are such words.
-        """
-        numbers = {
-            number
-            for key, name in self._names.items()
-            if name[:1].isupper() and key.startswith(f"{token.key} ") and name.count(" ") == 1
-            for number in self._exact[key]
-        }
-        return tuple(numbers) if len(numbers) == 1 else ()
-
     def find_containing(self, token: Token) -> tuple[int, ...]:
         """Return the numbers of the names that have a word: "snow" of "snow slope"."""
         keys = {token.key, *list_singulars(token.key)} - SMALL_WORDS
         names = (name for name in self._exact if not keys.isdisjoint(name.split(" ")))
         return tuple(dict.fromkeys(number for name in names for number in self._exact[name]))
 
-    def find_similar(self, token: Token, n: int = 3) -> list[str]:
-        """Return the names most similar to a word that is none."""
-        keys = difflib.get_close_matches(token.key, self._names, n, cutoff=0.75)
-        return [self._names[key] for key in keys]
+    def find_misspelled(self, token: Token) -> str | None:
+        """Return the name that a word is one mistake away from, the first one of several.
+
+        >>> PhraseIndex({"bicycle": (1,), "beach": (2,)}).find_misspelled(split_text("bycicle")[0])
+        'bicycle'
+        """
+        key = token.key
+        if not _SPELLED.fullmatch(key):
+            return None
+        names = (name for name in _list_misspellings(key) if name in self._exact)
+        return min(names, key=lambda name: self._exact[name], default=None)
 
     def _find_keys(self, keys: Sequence[str]) -> tuple[int, ...]:
         spaced = " ".join(keys)
@@ -187,3 +181,25 @@ class PhraseIndex:
                     if not SMALL_WORDS.intersection((part[0], part[-1])):
                         parts["".join(part)].update(numbers)
         return {part: tuple(numbers) for part, numbers in parts.items() if len(numbers) == 1}
+
+
+def make_key(name: str) -> str:
+    """Return a name as texts are compared with it.
+
+    >>> make_key("Soft-coated Wheaten Terrier")
+    'soft coated wheaten terrier'
+    """
+    return " ".join(token.key for token in split_text(name))
+
+
+def _list_misspellings(word: str) -> Iterator[str]:
+    """Yield what a word becomes if one letter is left out, added or replaced, or two swapped."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    for at in range(len(word) + 1):
+        before, after = word[:at], word[at:]
+        yield before + after[1:]
+        for letter in letters:
+            yield before + letter + after
+            yield before + letter + after[1:]
+        for other in range(1, len(after)):
+            yield before + after[other] + after[1:other] + after[0] + after[other + 1 :]

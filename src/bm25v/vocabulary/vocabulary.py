@@ -33,9 +33,6 @@ from bm25v.threads import locked_cached_property
 from bm25v.vocabulary import bag as bags
 from bm25v.vocabulary import names
 from bm25v.vocabulary.bag import Bag, FullBag
-from bm25v.vocabulary.concepts import TABLE as CONCEPT_TABLE
-from bm25v.vocabulary.concepts import WEIGHTS as CONCEPT_WEIGHTS
-from bm25v.vocabulary.concepts import Concepts, read_concepts
 from bm25v.vocabulary.folder import (
     NAMES,
     SETTINGS,
@@ -46,7 +43,9 @@ from bm25v.vocabulary.folder import (
     read_folder,
     write_folder,
 )
-from bm25v.vocabulary.phrases import PhraseIndex
+from bm25v.vocabulary.lexicon import NAMES as LEXICON_NAMES
+from bm25v.vocabulary.lexicon import TENSORS as LEXICON_TENSORS
+from bm25v.vocabulary.lexicon import Lexicon, read_lexicon
 
 DEFAULT = "default"
 HUB_FILES = [  # downloaded from the hub
@@ -54,8 +53,8 @@ HUB_FILES = [  # downloaded from the hub
     WEIGHTS,
     NAMES,
     SUGGESTED,
-    CONCEPT_TABLE,
-    CONCEPT_WEIGHTS,
+    LEXICON_NAMES,
+    LEXICON_TENSORS,
     "*.onnx",  # this and the next are a backbone of the author's own
     "*.onnx.data",
 ]
@@ -243,19 +242,19 @@ class Vocabulary:
         return pair_fingerprints(self.backbone_fingerprint, second.fingerprint)
 
     @locked_cached_property
-    def concepts(self) -> Concepts | None:
-        """What a text can name, read on first use; None if the vocabulary has no concepts."""
+    def lexicon(self) -> Lexicon | None:
+        """What English words mean in this vocabulary, read on first use; None if it has none."""
         if self.folder is None:
             return None
-        concepts = read_concepts(self.folder, backbone_fingerprint=self.backbone_fingerprint)
+        lexicon = read_lexicon(self.folder, vocabulary=self.fingerprint, n_words=self.n_words)
         backbone = self.backbone
         width = (backbone.first if isinstance(backbone, PairedBackbone) else backbone).dense_dim
-        if concepts is not None and concepts.weights_ce.shape[1] != width:
+        if lexicon is not None and lexicon.dense_dim != width:
             raise VocabularyError(
-                f"{self.folder}: concepts have {concepts.weights_ce.shape[1]} weights each, and "
-                f"dense vectors of {self.backbone_name} {width}: make them again"
+                f"{self.folder}: the lexicon has directions of {lexicon.dense_dim} values, and "
+                f"dense vectors of {self.backbone_name} have {width}: make it again"
             )
-        return concepts
+        return lexicon
 
     @locked_cached_property
     def suggested_names(self) -> Mapping[int, str]:
@@ -263,11 +262,6 @@ class Vocabulary:
         if self.folder is None:
             return {}
         return _read_table(self.folder / SUGGESTED, self.n_words, self.fingerprint)
-
-    @locked_cached_property
-    def _name_phrases(self) -> PhraseIndex:
-        """The names of words, to be looked up in texts."""
-        return PhraseIndex((name, word) for word, name in self.word_names.items())
 
     @locked_cached_property
     def text_tower(self) -> TextTower | None:

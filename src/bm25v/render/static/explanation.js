@@ -20,7 +20,7 @@ function show(row) {
   });
   statusLine.textContent = row ? `In colour: only ${row.dataset.label}` : allWordsStatus;
   for (const other of rows) other.classList.toggle("on", other === row);
-  if (row) {
+  if (row?.dataset.without) {
     const [without, must] = document.querySelectorAll(".change code");
     [without.textContent, must.textContent] = [row.dataset.without, row.dataset.must];
     for (const name of document.querySelectorAll(".chosen")) name.textContent = row.dataset.label;

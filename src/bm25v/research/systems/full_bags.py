@@ -69,8 +69,9 @@ class MemoryView(Snapshot):
     ) -> Ranked:
         """Return the best k of the candidates; `weight` is that of the words in mode "hybrid"."""
         encoded = replace(encoded, k=k, candidates=candidates)
-        formula = (self.full_statistics, self.meta.parameters)
-        factor = words_factor(encoded, *formula, weight=weight)
+        factor = words_factor(encoded, self.full_statistics, self.meta.parameters)
+        if weight is not None and encoded.scoring.is_sum:
+            factor *= weight / encoded.scoring.words
         ranked = rank(encoded, self.candidates(encoded), self, factor=factor)
         return Ranked(ranked.rows, ranked.scores.astype(np.float64, copy=False))
 

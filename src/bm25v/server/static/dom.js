@@ -60,7 +60,7 @@ export function command(text, label) {
 export const byId = (id) => document.getElementById(id);
 export const thousands = (n) => n.toLocaleString("en-US");
 export const count = (n, noun, plural = `${noun}s`) => `${thousands(n)} ${n === 1 ? noun : plural}`;
-export const label = (word) => word.name ?? `word ${word.word}`;
+export const label = (word) => word.label ?? word.name ?? `word ${word.word}`;
 export const fileName = (path) => path.slice(path.lastIndexOf("/") + 1) || path;
 export const minus = (text) => text.replace("-", "−");
 

@@ -2,7 +2,7 @@
 import { getJson, loadImage, thumbnail } from "./api.js";
 import { announce, count, fileName, h, icon, whileBusy, withCode } from "./dom.js";
 import { findUpload } from "./form.js";
-import { PAGE, isAboutText, layeredPhoto, showQuery, toRequest } from "./query.js";
+import { PAGE, layeredPhoto, showQuery, toRequest } from "./query.js";
 import { go, newSearch, readState, withChanges } from "./state.js";
 import { addPhotos, chip, hitPhoto, setPhotos } from "./words.js";
 
@@ -94,10 +94,24 @@ function focusAgain(content, focused) {
   (same ?? content).focus({ preventScroll: true });
 }
 
+/** Whether no word of a text is known. */
+const isUnknown = (results) =>
+  !results.hits.length && results.not_understood.length > 0 && !results.understood.length;
+
+/** Whether even the best hit is a weak one, as far as the whole query was understood. */
+const isWeak = (results) => results.hits[0]?.strength === "weak" && !results.not_understood.length;
+
 function heading(results) {
+  const { understood, not_understood: unknown } = results;
+  if (isUnknown(results)) return `Nothing known about ${unknown.join(", ")}`;
+  const about = understood.length ? ` for ${understood.join(", ")}` : "";
+  return judge(results) + about;
+}
+
+function judge(results) {
   if (!results.hits.length) return "No match";
-  const strengths = results.hits.map((hit) => hit.strength);
-  if (strengths[0] === "weak") return "No good match";
+  if (isWeak(results)) return "No good match";
+  const strengths = results.not_understood.length ? [] : results.hits.map((hit) => hit.strength);
   const strong = strengths.filter((strength) => strength === "strong").length;
   if (strong)
     return `${count(strong, "strong match", "strong matches")}${strong === PAGE ? " or more" : ""}`;
@@ -105,15 +119,30 @@ function heading(results) {
 }
 
 function summary(state, results) {
-  const isWeak = results.hits[0]?.strength === "weak";
-  const reason = results.hits.length ? "" : results.no_match;
-  const notes = results.notes.filter((note) => !results.understood.length || !isAboutText(note));
+  const hasHits = results.hits.length > 0;
+  const unknown = isUnknown(results);
+  const reason = hasHits || unknown ? "" : results.no_match;
   return h(
     "div",
     { class: "summary" },
-    h("h1", { class: isWeak || !results.hits.length ? "no-match" : null }, heading(results)),
+    h("h1", { class: isWeak(results) || !hasHits ? "no-match" : null }, heading(results)),
     reason && h("p", {}, `${reason.charAt(0).toUpperCase()}${reason.slice(1)}.`),
-    isWeak &&
+    unknown &&
+      h(
+        "p",
+        {},
+        "A text can have words for what photos show, as in “dog on a beach”, names of folders, files and visual words, and dates, as in “June 2023”.",
+      ),
+    !unknown &&
+      results.not_understood.length > 0 &&
+      h(
+        "p",
+        {},
+        "Not understood: ",
+        results.not_understood.map((term) => [h("span", { class: "term is-unknown" }, term), " "]),
+      ),
+    !hasHits && h("p", {}, h("a", { href: newSearch({}) }, "Show all images")),
+    isWeak(results) &&
       h(
         "p",
         {},
@@ -121,10 +150,10 @@ function summary(state, results) {
           ? "The gallery has nothing that clearly shows this. These are the closest images."
           : "Nothing here is as close as hits usually are in this gallery. These are the closest images.",
       ),
-    results.hits.length > 0 &&
-      !isWeak &&
+    hasHits &&
+      !isWeak(results) &&
       h("p", {}, "Click one to see why it matches. Mark hits as good or bad to refine the search."),
-    notes.map((note) => h("p", { class: "note" }, note)),
+    results.notes.map((note) => h("p", { class: "note" }, note)),
   );
 }
 
@@ -157,7 +186,8 @@ function card(hit) {
       icon(kind),
     );
   };
-  const reasons = listReasons(hit);
+  const words = readReasons(hit);
+  const reasons = listReasons(hit, words);
   const item = h(
     "li",
     { class: `hit ${hit.strength ?? ""}`, "data-id": hit.id },
@@ -195,8 +225,8 @@ function card(hit) {
     h(
       "p",
       { class: "hit-words" },
-      hit.words.slice(0, CARD_WORDS).map((word) => chip(word, { small: true })),
-      hit.words.length === 0 && h("small", {}, "no word of the query"),
+      words.slice(0, CARD_WORDS).map((word) => chip(word, { small: true })),
+      words.length === 0 && !hit.text.length && h("small", {}, "no word of the query"),
     ),
     h(
       "p",
@@ -208,14 +238,20 @@ function card(hit) {
   return { item, photo: hitPhoto(photo, hit.id) };
 }
 
-/** Return the terms of a text with their probabilities, or the names of the first words. */
-function listReasons(hit) {
-  const terms = hit.concepts.map((term) => `${term.label} ${Math.round(100 * term.probability)}%`);
-  if (terms.length) return terms.join(", ");
-  const named = hit.words.slice(0, CARD_WORDS).filter((word) => word.name);
-  // The number of a word only tells equal names apart.
-  const names = named.map((word) => word.name.replace(new RegExp(` ${word.word}$`), ""));
-  return [...new Set(names)].join(", ");
+/** Return the visual words that ordered the hits; by its vector alone, a text has none. */
+const readReasons = (hit) =>
+  hit.text.length && hit.text.every((part) => !part.by_words) ? [] : hit.words;
+
+/** Return the share of each word of a text, or the names of the first visual words. */
+function listReasons(hit, words) {
+  const values = [...hit.text.map((part) => part.value), hit.rest];
+  const positive = values.reduce((sum, value) => sum + Math.max(0, value), 0) || 1;
+  if (hit.text.length > 1)
+    return hit.text
+      .map((part) => `${part.label} ${Math.round((100 * Math.max(0, part.value)) / positive)}%`)
+      .join(", ");
+  const named = words.slice(0, CARD_WORDS).filter((word) => word.name);
+  return [...new Set(named.map((word) => word.name))].join(", ");
 }
 
 function moreButton(state, list) {

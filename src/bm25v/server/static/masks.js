@@ -7,8 +7,9 @@ const SIDE = 56; // pixels
 export const NOWHERE = "linear-gradient(#0000, #0000)";
 
 /** Return a mask for a grid, as a value of the property mask-image. */
-export async function gridMask(grid, strength = 1) {
-  const peak = Math.max(0, ...grid.flat());
+export async function gridMask(signed, strength = 1) {
+  const grid = cutNegative(signed);
+  const peak = Math.max(...grid.flat());
   if (!peak) return NOWHERE;
   const pixels = new ImageData(SIDE, SIDE);
   for (let y = 0; y < SIDE; y += 1) {
@@ -51,6 +52,19 @@ export async function uploadMasks(file, words) {
   return new Map(
     await Promise.all(found.words.map(async ({ word, grid }) => [word, await gridMask(grid)])),
   );
+}
+
+/** Return a grid without what counts against something. */
+const cutNegative = (grid) => grid.map((row) => row.map((cell) => Math.max(0, cell)));
+
+/** Return the sum of grids, each with the peak that is given with it. */
+export function addPeaks(parts) {
+  const scaled = parts.map(([peak, grid]) => {
+    const cells = cutNegative(grid);
+    const total = cells.flat().reduce((a, b) => a + b, 0);
+    return [(peak * total) / Math.max(1e-12, ...cells.flat()), cells];
+  });
+  return spreadContributions(scaled);
 }
 
 /** Return the sum of contributions, each spread over the patches where its word is active. */

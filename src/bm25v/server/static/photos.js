@@ -2,10 +2,14 @@
 import { getJson, imageAddress, thumbnail } from "./api.js";
 import { fileName, h, label } from "./dom.js";
 import { findUpload, uploadAddress } from "./form.js";
-import { NOWHERE, gridMask, spreadContributions, strongest } from "./masks.js";
+import { NOWHERE, addPeaks, gridMask, spreadContributions, strongest } from "./masks.js";
 
 const PINS = 3; // words that are numbered in both photos
 const PIN_DISTANCE = 0.12; // of a side
+
+/** Whether the query is a text without an image: its words are what is shown in the hit. */
+export const isTextAlone = (state, explanation) =>
+  explanation.terms.length > 0 && !state.image && !state.upload;
 
 /** Return the query's side: its figure, and how to show where a word is in it. */
 export async function querySide(state, explanation, visibility) {
@@ -31,27 +35,50 @@ export async function querySide(state, explanation, visibility) {
     role: "Query",
     address,
     name,
-    words: explanation.words,
     key: "in_query",
+    pinned: explanation.words.map((word) => word.in_query),
+    whole: sumWords(explanation.words, "in_query"),
     visibility,
     region: state.region,
   });
 }
 
 /** Return the hit's side. */
-export async function hitSide(explanation, visibility) {
+export async function hitSide(state, explanation, visibility) {
+  const { terms, words } = explanation;
+  const isText = isTextAlone(state, explanation);
   const address = await imageAddress(thumbnail(explanation.id, 1024)).catch(() => null);
   return photoSide({
     role: "Hit",
     address,
     name: explanation.path,
-    words: explanation.words,
     key: "in_hit",
+    pinned: isText
+      ? terms.map((term) => term.value > 0 && term.in_hit)
+      : words.map((word) => word.in_hit),
+    whole: isText ? sumTerms(terms) : sumWords(words, "in_hit"),
     visibility,
   });
 }
 
-async function photoSide({ role, address, name, words, key, visibility, region }) {
+/** Return where all words that count for a match are together. */
+function sumWords(words, key) {
+  const positive = words.filter((word) => word[key] && word.contribution > 0);
+  return positive.length
+    ? spreadContributions(positive.map((word) => [word.contribution, word[key]]))
+    : [[0]];
+}
+
+/** Return where the words of a text that count for a match are; everywhere if that is unknown. */
+function sumTerms(terms) {
+  const positive = terms.filter((term) => term.value > 0);
+  const known = positive.filter((term) => term.in_hit);
+  return known.length
+    ? addPeaks(known.map((term) => [term.value, term.in_hit]))
+    : [[Number(positive.length > 0)]];
+}
+
+async function photoSide({ role, address, name, key, pinned, whole, visibility, region }) {
   const img = Object.assign(new Image(), { src: address ?? "" });
   try {
     await img.decode();
@@ -64,7 +91,6 @@ async function photoSide({ role, address, name, words, key, visibility, region }
       ),
     };
   }
-  const located = words.filter((word) => word[key]);
   const layer = (kind) =>
     h("i", {
       class: `photo ${kind}`,
@@ -76,16 +102,12 @@ async function photoSide({ role, address, name, words, key, visibility, region }
     layer("veiled"),
     layer("matched"),
   );
-  map.append(...pins(located.slice(0, PINS), key));
+  map.append(...pins(pinned.slice(0, PINS)));
   if (region) {
     const [left, top, width, height] = region.map((share) => `${100 * share}%`);
     map.append(h("i", { class: "region", style: { left, top, width, height } }));
   }
-  const positive = located
-    .filter((word) => word.contribution > 0)
-    .map((word) => [word.contribution, word[key]]);
-  const all = positive.length ? await gridMask(spreadContributions(positive), visibility) : NOWHERE;
-  const masks = new Map([[null, all]]);
+  const masks = new Map([[null, await gridMask(whole, visibility)]]);
   let last = null;
   const show = async (word, number) => {
     last = word;
@@ -120,10 +142,11 @@ async function photoSide({ role, address, name, words, key, visibility, region }
 }
 
 /** Return numbers where the first words are strongest; numbers do not cover each other. */
-function pins(words, key) {
+function pins(grids) {
   const placed = [];
-  return words.map((word, i) => {
-    const { x: peak, y } = strongest(word[key]);
+  return grids.map((grid, i) => {
+    if (!grid) return "";
+    const { x: peak, y } = strongest(grid);
     let x = peak;
     const step = x > 0.5 ? -PIN_DISTANCE : PIN_DISTANCE;
     while (

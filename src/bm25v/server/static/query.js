@@ -31,9 +31,6 @@ export function toRequest(state, more = {}) {
   return { method: "POST", form };
 }
 
-/** Whether a note repeats what is shown of a text anyway. */
-export const isAboutText = (note) => /^(searching for|not understood)/.test(note);
-
 /** Return a photo in two layers: a grey one, and one in colours where a mask is. */
 export function layeredPhoto(alt, load) {
   const base = load(h("img", { alt, decoding: "async" }));
@@ -59,7 +56,8 @@ export function showQuery(state, results) {
     photos.push({ photo, mask });
     side.append(h("figure", {}, h("div", { class: "frame" }, photo), caption), controls);
   }
-  if (state.text) side.append(textPart(state.text, results));
+  if (state.text)
+    side.append(h("section", { class: "part" }, h("p", { class: "query-text" }, `“${state.text}”`)));
   const changes = listChanges(state, results);
   if (changes.length)
     side.append(
@@ -73,12 +71,12 @@ export function showQuery(state, results) {
   const words = results.query.filter(
     (word) => word.weight > 0 && word.df > 0 && !isChanged(word.word, state),
   );
-  if (words.length) {
+  if (words.length && (results.mode !== "dense" || !state.text)) {
     side.append(
       h(
         "section",
         { class: "part" },
-        h("h2", {}, state.text ? "Visual words of the best hits" : "Its visual words"),
+        h("h2", {}, state.text ? "Visual words of the text" : "Its visual words"),
         h(
           "p",
           { class: "about" },
@@ -144,24 +142,6 @@ function uploadedPhoto(state, results) {
     return (await masks).get(word) ?? Promise.reject(new Error("not listed"));
   };
   return { photo, caption, mask };
-}
-
-function textPart(text, results) {
-  const list = (title, terms, kind) =>
-    terms.length > 0 &&
-    h(
-      "p",
-      {},
-      `${title} `,
-      terms.map((term) => [h("span", { class: `term ${kind}` }, term), " "]),
-    );
-  return h(
-    "section",
-    { class: "part" },
-    h("p", { class: "query-text" }, `“${text}”`),
-    list("Understood:", results.understood, "is-understood"),
-    list("Not understood:", results.not_understood, "is-unknown"),
-  );
 }
 
 function listChanges(state, results) {

@@ -2,8 +2,8 @@
 import { getJson, imageCrop, loadImage } from "./api.js";
 import { head, open } from "./dialog.js";
 import { announce, byId, count, h, label, minus, thousands, whileBusy } from "./dom.js";
-import { hitSide, querySide } from "./photos.js";
-import { isAboutText, toRequest } from "./query.js";
+import { hitSide, isTextAlone, querySide } from "./photos.js";
+import { toRequest } from "./query.js";
 import { newSearch, withChanges } from "./state.js";
 import { change } from "./words.js";
 
@@ -54,12 +54,12 @@ async function fill(dialog, state, explanation) {
       h("i"),
       h("i"),
     );
-  const visibility =
-    VISIBILITY[explanation.strength] ??
-    Math.max(VISIBILITY.weak, Math.min(1, 2 * explanation.coverage));
+  const isText = isTextAlone(state, explanation);
+  const seen = isText ? Number(explanation.score > 0) : Math.min(1, 2 * explanation.coverage);
+  const visibility = VISIBILITY[explanation.strength] ?? Math.max(VISIBILITY.weak, seen);
   const sides = await Promise.all([
     querySide(state, explanation, visibility),
-    hitSide(explanation, visibility),
+    hitSide(state, explanation, visibility),
   ]);
   const status = h("p", { class: "status", "aria-live": "polite" }, "In colour: what matched");
   const originals = h("input", { type: "checkbox" });
@@ -82,17 +82,11 @@ async function fill(dialog, state, explanation) {
     status.textContent = word ? `In colour: only ${label(word)}` : "In colour: what matched";
     for (const side of sides) side.show?.(word, number);
   };
-  const about = (explanation.concepts.length ? ABOUT_TEXT : ABOUT)[explanation.strength] ?? "";
-  const notes = explanation.notes.filter((note) => !state.text || !isAboutText(note));
-  const share = Math.round(100 * explanation.coverage);
-  const lead = explanation.n_words
-    ? `${about} It shares ${count(explanation.n_words, "word")} with your query (${share}% of it, ` +
-      "rare words counting more)."
-    : `${about} It has no word of your query.`;
+  const about = (explanation.terms.length ? ABOUT_TEXT : ABOUT)[explanation.strength] ?? "";
   dialog.replaceChildren(
     head(title(explanation), "why", "why-title", meter),
-    h("p", { class: "lead" }, lead.trim()),
-    ...notes.map((note) => h("p", { class: "note" }, note)),
+    h("p", { class: "lead" }, `${about} ${isText ? average(explanation) : shared(explanation)}`),
+    ...explanation.notes.map((note) => h("p", { class: "note" }, note)),
     h(
       "div",
       { class: "why-columns" },
@@ -111,10 +105,29 @@ async function fill(dialog, state, explanation) {
           ),
         ),
       ),
-      h("div", { class: "contributions" }, wordList(explanation, show), missing(explanation)),
+      h(
+        "div",
+        { class: "contributions" },
+        explanation.terms.length > 0 && termList(explanation, show),
+        (explanation.words.length > 0 || !isText) && wordList(explanation, show, isText),
+        !isText && missing(explanation),
+      ),
     ),
   );
   byId("why-title").focus({ preventScroll: true });
+}
+
+/** Return how a score compares with others, if they are sums of a vector's and words' parts. */
+const average = ({ mode, score }) =>
+  mode === "hybrid"
+    ? `A photo of anything scores 0, on average; this one ${minus(score.toFixed(3))}.`
+    : "";
+
+function shared(explanation) {
+  if (!explanation.n_words) return "It has no word of your query.";
+  const share = Math.round(100 * explanation.coverage);
+  const words = count(explanation.n_words, "word");
+  return `It shares ${words} with your query (${share}% of it, rare words counting more).`;
 }
 
 function sumTable(explanation) {
@@ -139,28 +152,75 @@ function sumTable(explanation) {
     "section",
     { class: "why" },
     h("h2", {}, rank),
-    h("dl", {}, lines),
+    !explanation.terms.length && h("dl", {}, lines),
     ranks && h("p", {}, ranks),
   );
 }
 
-function wordList(explanation, show) {
+/** Return what each word of a text adds to the score, and the rest of the query. */
+function termList(explanation, show) {
+  const lines = explanation.sum.slice(0, -1);
+  const whole = explanation.parts.reduce((sum, part) => sum + Math.max(0, part.value), 0) || 1;
+  const rows = lines.map(({ label: name, value }, i) => {
+    const term = explanation.terms[i];
+    const carriers = [...new Set((term?.words ?? []).map(label))];
+    const row = h(
+      "li",
+      { class: `word of-text${Number(value) < 0 ? " against" : ""}`, tabindex: term && 0 },
+      h("span", { class: "number" }, i + 1),
+      h(
+        "div",
+        { class: "amount" },
+        h("h3", {}, name, " ", h("b", {}, minus(value))),
+        bar(0, Math.abs(value) / whole),
+        carriers.length > 0 && h("small", {}, `carried by ${carriers.join(", ")}`),
+      ),
+    );
+    if (term) showWhenPointedAt(row, term, i + 1, show);
+    return row;
+  });
+  rows.push(plainRow("Score", explanation.sum.at(-1).value, "total"));
+  return [
+    h("h2", {}, "What each word of the text adds"),
+    h("ol", { class: "word-list" }, rows),
+  ];
+}
+
+const bar = (start, size) =>
+  h(
+    "div",
+    { class: "bar", style: { "--start": `${100 * start}%`, "--size": `${100 * size}%` } },
+    h("i"),
+  );
+
+function showWhenPointedAt(row, word, number, show) {
+  row.addEventListener("pointerenter", () => show(row, word, number));
+  row.addEventListener("pointerleave", () => show(null, null));
+  row.addEventListener("focusin", () => show(row, word, number));
+  row.addEventListener("focusout", () => show(null, null));
+}
+
+function wordList(explanation, show, isText) {
   const whole = explanation.words.reduce((sum, word) => sum + Math.max(0, word.points), 0) || 1;
   const total = Math.max(whole, explanation.sparse);
   let before = 0;
   const rows = explanation.words.map((word, i) => {
-    const row = wordRow(explanation, word, i + 1, before / total, total, show);
+    const number = isText ? "" : i + 1; // those of a text have numbers then
+    const row = wordRow(explanation, word, number, before / total, total, show);
     before += word.points;
     return row;
   });
   const more = explanation.n_words - explanation.words.length;
   if (more > 0)
     rows.push(plainRow(count(more, "more word"), `+${(explanation.sparse - before).toFixed(2)}`));
-  rows.push(
-    plainRow(`All ${count(explanation.n_words, "word")}`, explanation.sparse.toFixed(2), "total"),
-  );
+  const { terms, mode, sparse_factor: factor } = explanation;
+  const counted =
+    terms.length && mode === "hybrid" ? `, × ${factor.toPrecision(3)} in the score` : "";
+  const all = `All ${count(explanation.n_words, "word")}${counted}`;
+  rows.push(plainRow(all, explanation.sparse.toFixed(2), "total"));
+  const heading = terms.length ? "Visual words that carry them " : "What matched ";
   return [
-    h("h2", {}, "What matched ", h("small", {}, "each word in images that show it best")),
+    h("h2", {}, heading, h("small", {}, "each word in images that show it best")),
     explanation.words.length
       ? h("ol", { class: "word-list" }, rows)
       : h("p", {}, "No word of the query is in this image."),
@@ -206,17 +266,7 @@ function wordRow(explanation, word, number, start, total, show) {
         " ",
         h("b", {}, `${word.points < 0 ? "−" : "+"}${Math.abs(word.points).toFixed(2)}`),
       ),
-      h(
-        "div",
-        {
-          class: "bar",
-          style: {
-            "--start": `${100 * Math.max(0, Math.min(start, start + word.points / total))}%`,
-            "--size": `${100 * size}%`,
-          },
-        },
-        h("i"),
-      ),
+      bar(Math.max(0, Math.min(start, start + word.points / total)), size),
       h("small", {}, `in ${thousands(word.df)} of ${count(explanation.n_images, "image")}`),
       h(
         "p",
@@ -228,10 +278,7 @@ function wordRow(explanation, word, number, start, total, show) {
       ),
     ),
   );
-  row.addEventListener("pointerenter", () => show(row, word, number));
-  row.addEventListener("pointerleave", () => show(null, null));
-  row.addEventListener("focusin", () => show(row, word, number));
-  row.addEventListener("focusout", () => show(null, null));
+  showWhenPointedAt(row, word, number, show);
   return row;
 }
 

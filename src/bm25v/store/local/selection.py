@@ -15,6 +15,7 @@ from bm25v.store.filters import (
     UNLIMITED,
     ImageFilter,
     folder_of_pattern,
+    has_names,
     has_pattern,
     is_pattern,
     time_bounds,
@@ -32,6 +33,8 @@ def select_rows(catalog: Catalog, image_filter: ImageFilter) -> Rows:
         patterns = tuple(filter(is_pattern, image_filter.folders))
         folders = filterfalse(is_pattern, image_filter.folders)
         selections.append([_rows_like(catalog, patterns), *(_rows_in(catalog, f) for f in folders)])
+    if image_filter.names:
+        selections.append([_rows_named(catalog, image_filter.names)])
     if image_filter.dates or image_filter.min_size or image_filter.max_size:
         selections.append(_rows_by_metadata(catalog, image_filter))
     if not selections:
@@ -57,6 +60,16 @@ def _rows_like(catalog: Catalog, patterns: tuple[str, ...]) -> Rows:
             paths = _read_paths(catalog, low, high, {_to_glob(pattern) for pattern in patterns})
             rows += [row for row, path in paths if has_pattern(os.fsdecode(path), *patterns)]
             end = high
+    return np.array(rows, dtype=np.int64)
+
+
+def _rows_named(catalog: Catalog, names: tuple[str, ...]) -> Rows:
+    """Return the rows whose paths have some names; SQLite leaves out most of the others."""
+    contains = " AND ".join(["instr(lower(CAST(path AS TEXT)), ?)"] * len(names))
+    query = f"SELECT row, path FROM images WHERE live AND {contains}"
+    # SQLite knows upper and lower case of ASCII only.
+    found = catalog.execute(query, *("".join(re.findall("^[ -~]*", name)) for name in names))
+    rows = [row for row, path in found if has_names(os.fsdecode(path), names)]
     return np.array(rows, dtype=np.int64)
 
 
@@ -92,13 +105,13 @@ def _rows_by_metadata(catalog: Catalog, image_filter: ImageFilter) -> list[Rows]
         if size is not None:
             sizes += f" AND width {sign} ? AND height {sign} ?"
             values += size
-    dates = image_filter.dates
-    if dates is None:
+    if not image_filter.dates:
         return [catalog.rows_where(f"1{sizes}", *values)]
-    start, end = to_seconds(dates.start), to_seconds(dates.end)
-    camera = (-UNLIMITED if start is None else start, UNLIMITED if end is None else end)
     by_file = f"taken IS NULL AND mtime_ns >= ? AND mtime_ns < ?{sizes}"
-    return [
-        catalog.rows_where(f"taken >= ? AND taken < ?{sizes}", *camera, *values),
-        catalog.rows_where(by_file, *time_bounds(dates), *values),
-    ]
+    rows = []
+    for dates in image_filter.dates:
+        start, end = to_seconds(dates.start), to_seconds(dates.end)
+        camera = (-UNLIMITED if start is None else start, UNLIMITED if end is None else end)
+        rows.append(catalog.rows_where(f"taken >= ? AND taken < ?{sizes}", *camera, *values))
+        rows.append(catalog.rows_where(by_file, *time_bounds(dates), *values))
+    return rows

@@ -131,8 +131,8 @@ class Snapshot:
         """Return the first stage of a search, or all allowed rows if it needs none."""
         flags = self._flag_candidates(encoded)
         n_allowed = self.statistics.n if flags is None else int(np.count_nonzero(flags))
-        is_all = encoded.uses_full_bags and n_allowed <= encoded.n_candidates
-        if is_all or encoded.scoring.source == "all":
+        is_all = n_allowed <= encoded.n_without_index
+        if is_all or encoded.is_filter or encoded.scoring.source == "all":
             return self.rows if flags is None else np.flatnonzero(flags)
         return SearchRequest(encoded.first_words, encoded.n_candidates, flags)
 
@@ -163,9 +163,12 @@ class Snapshot:
             flags &= is_selected
         if condition.own_paths or condition.own_contents:
             flags[self.find_own_rows(condition)] = False
-        for word in (*condition.must, *condition.without):
+        for group in condition.must:
             rows = np.flatnonzero(flags)
-            flags[rows] = self._have_word(word, rows) == (word in condition.must)
+            flags[rows] = self._have_any(group, rows)
+        if condition.without:
+            rows = np.flatnonzero(flags)
+            flags[rows] = ~self._have_any(condition.without, rows)
         return flags
 
     def find_own_rows(self, condition: Filter) -> Rows:
@@ -240,7 +243,7 @@ class Snapshot:
         ranked = {word: self._rank_in_index(word, n) for word in words}
         few = [word for word, rows in ranked.items() if len(rows) < at_least]
         sample = self.rows[:: -(-len(self.rows) // _SCANNED) or 1] if few else self.rows[:0]
-        for word, rows in self._scan(sample, few, n).items():
+        for word, rows in self.find_strongest_among(sample, few, n).items():
             both = dict.fromkeys([*ranked[word].tolist(), *rows.tolist()])
             ranked[word] = np.array(list(both), dtype=np.int64)
         return WordImages(self.images(self.rows), ranked)
@@ -252,9 +255,11 @@ class Snapshot:
 
     def find_strongest(self, words: Sequence[int], n: int | None) -> WordImages:
         """Return for each word the rows with the highest tf in full bags, ties to the lower row."""
-        return WordImages(self.images(self.rows), self._scan(self.rows, words, n))
+        return WordImages(self.images(self.rows), self.find_strongest_among(self.rows, words, n))
 
-    def _scan(self, rows: Rows, words: Sequence[int], n: int | None) -> dict[int, Rows]:
+    def find_strongest_among(
+        self, rows: Rows, words: Sequence[int], n: int | None
+    ) -> dict[int, Rows]:
         """Return for each word the n of some rows with most of it."""
         strongest = np.empty(0, dtype=_ENTRY)
         needed_v = np.full(self.meta.n_words + 1, 256, dtype=np.uint16)  # level, to be among them
@@ -280,14 +285,18 @@ class Snapshot:
         bounds = zip(words, starts.tolist(), ends.tolist(), strict=True)
         return {word: strongest["row"][start:end].copy() for word, start, end in bounds}
 
-    def _have_word(self, word: int, rows: Rows) -> Flags:
+    def _have_any(self, words: Sequence[int], rows: Rows) -> Flags:
+        """Return which rows have at least one of some words in their full bags."""
+        is_one_v = np.zeros(self.meta.n_words + 1, dtype=bool)
+        is_one_v[list(words)] = True
         flags = np.zeros(len(rows), dtype=bool)
         for start in range(0, len(rows), _CHUNK_ROWS):
             chunk = rows[start : start + _CHUNK_ROWS]
             first, end = int(chunk[0]), int(chunk[-1]) + 1
             which = slice(first, end) if end - first == len(chunk) else chunk
-            has_word_ck = self.full_bags["words"][which] == word
-            if word == 0:  # empty slots are 0 too
+            words_ck = np.minimum(self.full_bags["words"][which], self.meta.n_words)
+            has_word_ck = is_one_v[words_ck]
+            if is_one_v[0]:  # empty slots are 0 too
                 has_word_ck &= self.full_bags["levels"][which] > 0
             flags[start : start + len(chunk)] = has_word_ck.any(axis=1)
         return flags

@@ -4,6 +4,7 @@ Qdrant adds in float32 and has no order of ties, so more images are fetched than
 as in `bm25v.index`, and accepted once no other image can reach them; otherwise more are fetched.
 """
 
+import heapq
 import os
 from collections.abc import Mapping, Sequence
 
@@ -15,17 +16,27 @@ from bm25v.index.bm25 import Statistics, WeightedWords
 from bm25v.index.searcher import QueryTerms, top_positions
 from bm25v.index.second_stage import BagScores, score_bags, score_full_bags
 from bm25v.search.encode import EncodedQuery
-from bm25v.search.rank import NEAREST, covers_enough
+from bm25v.search.rank import covers_enough
 from bm25v.store.base import Candidates, Coverage, Filter, Rows, WordImages
 from bm25v.store.filters import ImageFilter
 from bm25v.store.qdrant import conditions
 from bm25v.store.qdrant.calls import Calls, Scored, make_request
 from bm25v.store.qdrant.fetched import FetchedImages, read_records, removed_meanwhile
-from bm25v.store.qdrant.ordering import GROWTH, MORE, Order
-from bm25v.store.qdrant.points import DENSE, FOLDERS, SPARSE, point_id, to_dense_query
+from bm25v.store.qdrant.points import (
+    DENSE,
+    FOLDERS,
+    SPARSE,
+    point_id,
+    read_path,
+    to_dense_query,
+)
 from bm25v.store.qdrant.state import CollectionState
 from bm25v.store.records import ImageRecord
 
+_MORE = 16  # images fetched beyond those needed
+_GROWTH = 4  # times as many are fetched if these do not decide
+_COSINE_ERROR = 1e-5  # of a cosine that Qdrant computes
+_HALF_ERROR = 5e-4  # of one with a half of the vectors: rounded to float16, halves differ in length
 _ROUNDING = 2.0**-24  # relative, of one operation in float32
 _MOST_COVERAGE = 1_000  # images among which the best coverage is looked for
 _STRONGEST = 24  # images at least among which those with most of a word are looked for
@@ -71,7 +82,9 @@ class QdrantView:
         allowed = self._allow(encoded.filter)
         if encoded.scoring.source == "all":
             return self._find_in_order(encoded, allowed)
-        if encoded.uses_full_bags and self._count(allowed) <= encoded.n_candidates:
+        if encoded.is_filter:
+            return self._fetch(self._find_first(encoded.offset + encoded.k, allowed))
+        if encoded.uses_full_bags and self._count(allowed) <= encoded.n_without_index:
             parts = self._calls.scroll(allowed, False)
             return self._fetch([point.id for points in parts for point in points])
         return self._find_by_words(encoded, allowed)
@@ -145,7 +158,7 @@ class QdrantView:
         largest_saturation = self.meta.parameters.largest_saturation
         masses = np.abs(self.statistics.idf_masses(words)).sum() * largest_saturation
         largest_error = (len(words.words) + 3) * _ROUNDING * float(masses)
-        limit = n + MORE
+        limit = n + _MORE
         while True:
             ids, rough_scores = self._query_words(words, limit, allowed)
             images = self._fetch(ids, encoded.dense_e if encoded.scoring.cosine else None)
@@ -160,23 +173,47 @@ class QdrantView:
             if is_complete or (len(rows) == n and scores[rows[-1]] > best_other):
                 images.rows, images.first_scores = rows, scores[rows]
                 return images
-            limit *= GROWTH
+            limit *= _GROWTH
 
     def _find_in_order(self, encoded: EncodedQuery, allowed: models.Filter | None) -> FetchedImages:
-        """Return images that include the best of all, by cosines and concepts."""
-        order = Order(encoded, self._calls, self.meta.dense_dim)
-        n_needed = max(encoded.n_candidates, NEAREST if encoded.needs_words else 0)
-        n = n_needed
+        """Return images that include the best of all by the cosine."""
+        n = encoded.n_candidates
         while True:
-            images = self._fetch(order.find_best(n, allowed))
+            images = self._fetch(self._find_nearest(encoded, n, allowed))
             if encoded.min_coverage <= 0:
                 return images
             is_enough = covers_enough(self._coverages(encoded, images), encoded.min_coverage)
-            if np.count_nonzero(is_enough) >= n_needed or len(is_enough) < n:
+            if np.count_nonzero(is_enough) >= encoded.n_candidates or len(is_enough) < n:
                 if not encoded.uses_full_bags:  # else the second stage compares them
                     images.rows = np.flatnonzero(is_enough)
                 return images
-            n *= GROWTH
+            n *= _GROWTH
+
+    def _find_nearest(
+        self, encoded: EncodedQuery, n: int, allowed: models.Filter | None
+    ) -> list[str]:
+        """Return the ids of images that include the n best by the cosine."""
+        assert encoded.dense_e is not None
+        vector, factor = to_dense_query(encoded.dense_e, self.meta.dense_dim)
+        is_whole = len(encoded.dense_e) == self.meta.dense_dim
+        error = _COSINE_ERROR if is_whole else _HALF_ERROR
+        limit = n + _MORE
+        while True:
+            ids, scores = self._calls.query(vector, DENSE, limit, allowed)
+            if len(ids) <= n:  # there are no more
+                return ids
+            needed = factor * scores[n - 1] - error
+            if len(ids) < limit or needed > factor * scores[-1]:
+                return [
+                    key for key, score in zip(ids, scores, strict=True) if factor * score >= needed
+                ]
+            limit *= _GROWTH
+
+    def _find_first(self, n: int, allowed: models.Filter | None) -> list[str]:
+        """Return the ids of the n images with the lowest paths."""
+        parts = self._calls.scroll(allowed, ["path", "bytes"])
+        by_path = ((read_path(p.payload), str(p.id)) for points in parts for p in points)
+        return [key for _, key in heapq.nsmallest(n, by_path)]
 
     def _select(self, images: ImageFilter) -> models.Filter | None:
         """Return the conditions of a filter; those of patterns take many calls."""
