@@ -1,8 +1,9 @@
 """Writes the lexicon of a vocabulary: what make_lexicon.py learned, classes of ImageNet, estimates.
 
-The classes and wider concepts that captions hardly have are taught by MobileNetV2: its log-odds are
-fitted by the same features. Other frequent English words get the direction that their vector of a
-text encoder leads to, by a map fitted to what is known; the encoder is used here only.
+The classes and wider concepts that captions hardly have are taught by MobileNetV2: its
+probabilities are fitted by the same features. Other frequent English words get the direction that
+their vector of a text encoder leads to, by a map fitted to what is known; the encoder is used here
+only.
 """
 
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ ESTIMATED = 8000  # words at most
 # Sums that are weak and strong, over the root of a text's weights and over the weights: chosen with
 # 264 texts about what 2,000 photos of COCO show, and 146 about what Pets and Flowers do not show.
 BOUNDS = (4.3, 4.4)
-_RIDGE_CLASSES = 0.1
+_RIDGE_CLASSES = 0.01
 _RIDGE_MEANING = 0.3
 _SAMPLE = 20_000  # photos
 
@@ -82,12 +83,11 @@ def teach_classes(
     for classes, given in concepts:
         keys = tuple(dict.fromkeys(k for k in map(make_key, given) if k and k not in known))
         if keys:
-            share_n = shares_nc[:, classes].sum(axis=1).clip(1e-6, 1 - 1e-6)
             names.append(keys)
-            columns.append(np.log(share_n / (1 - share_n)))
-    odds_nt = np.stack(columns, axis=1)
-    odds_nt -= odds_nt.mean(axis=0)
-    return Entries(names, solve(features_nf, odds_nt, _RIDGE_CLASSES))
+            columns.append(shares_nc[:, classes].sum(axis=1))
+    targets_nt = np.stack(columns, axis=1)
+    targets_nt -= targets_nt.mean(axis=0)
+    return Entries(names, solve(features_nf, targets_nt, _RIDGE_CLASSES))
 
 
 def solve(features_nf: Floats, targets_nt: Floats, ridge: float) -> Floats:

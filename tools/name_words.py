@@ -23,12 +23,28 @@ from bm25v.vocabulary.names import format_names
 from bm25v.vocabulary.phrases import ARTICLES, SMALL_WORDS
 
 _STRONGEST = 30  # photos of each half
-_MIN_SHARE = 0.4  # of them, whose captions have the name
+_MIN_SHARE = 0.5  # of them, whose captions have the name
 _MIN_LIFT = 4.0  # times as often as in all photos
 _MIN_PHOTOS = 80  # that have the name
 _NOUN_SHARE = 0.12  # of a word's uses that are those of a noun
 _NO_NAMES = {  # what captions count, compare and arrange with
-    *("area", "background", "back", "bunch", "close", "closeup", "couple", "day", "different"),
+    *("black", "white", "red", "blue", "green", "brown", "yellow", "orange", "pink", "purple"),
+    *(
+        "gray",
+        "grey",
+        "silver",
+        "gold",
+        "tan",
+        "area",
+        "background",
+        "back",
+        "bunch",
+        "close",
+        "closeup",
+        "couple",
+        "day",
+        "different",
+    ),
     *("display", "end", "edge", "front", "group", "image", "item", "kind", "left", "line", "lot"),
     *("middle", "number", "object", "one", "other", "pair", "photo", "piece", "right", "row"),
     *("scene", "set", "shot", "side", "something", "someone", "thing", "top", "two", "type"),

@@ -4,8 +4,6 @@ Its classifier is linear over the mean of the 7 × 7 patches, so the logits of a
 part of it, are the mean of those of its patches.
 """
 
-from pathlib import Path
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,11 +13,6 @@ from bm25v.backbones.protocol import Floats, ImageArray
 from bm25v.threads import locked_cached_property
 
 _CLASSIFIER = "mobilenetv20_output_pred_weight"
-
-
-def class_ids() -> list[str]:
-    """Return the WordNet ids of the classes, in the order of the logits."""
-    return Path(__file__).with_name("imagenet_classes.txt").read_text(encoding="ascii").split()
 
 
 class Teacher:

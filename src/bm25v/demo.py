@@ -39,7 +39,7 @@ PHOTOS = PackagedFile(
 # What to try next: options of `bm25v search`.
 TRIES = (
     "{query} --open",
-    '--text "a daisy" --open',
+    '--text "pink roses" --open',
     "{query} --show",
     "{query} --region 0.25,0.25,0.5,0.5 --open",
 )
