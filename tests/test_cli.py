@@ -393,7 +393,7 @@ def test_a_text_says_what_was_not_understood(lexical: Run) -> None:
     assert paths.err == "not understood: qwerty\n"
     assert "qwerty" not in paths.out
     nothing = lexical("search", "--text", "qwerty xyzzy")
-    assert nothing.code == 0, "as any search without hits"
+    assert nothing.code == 1
     assert nothing.out.splitlines()[0] == "nothing known about qwerty, xyzzy"
     assert "“dog on a beach”" in nothing.out
     assert "bm25v" not in nothing.out, "no command"

@@ -1,6 +1,7 @@
 """`bm25v search` and `bm25v explain`."""
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -169,6 +170,8 @@ def search(
 
     emit(partial(results.to_dict, words=n_words), output_format == "json", print_results)
     report_written(output, is_opened=open_page, is_silent=output_format != "table")
+    if results.not_understood and not results.understood and not results:
+        sys.exit(1)
 
 
 def _check_images(images: tuple[str, ...]) -> None:
