@@ -32,7 +32,7 @@ from bm25v.vocabulary.phrases import (
 )
 
 MAX_TERMS = 64  # of a text that count
-TEXT_WEIGHT = 0.05  # beside images: what one standard deviation of a text adds to a cosine
+TEXT_WEIGHT = 0.07  # beside images: what one standard deviation of a text adds to a cosine
 NAMED_WEIGHT = 0.5  # of a word that people named, beside entries of the lexicon
 
 _MAX_WORDS = 500  # of a text that are read
