@@ -24,17 +24,16 @@ from bm25v.explain.words import WordExample, find_examples
 from bm25v.images import ImageInput
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, Bm25Parameters
 from bm25v.progress import Progress, no_progress
-from bm25v.search.encode import (
-    EncodedQuery,
-    encode,
+from bm25v.search.encode import EncodedQuery, encode
+from bm25v.search.matching import Matcher
+from bm25v.search.query import Query, QueryImage, StoredImage
+from bm25v.search.query_images import (
     error_prefix,
     find_without_file,
     path_of,
     require_records,
     resolve_region,
 )
-from bm25v.search.matching import Matcher
-from bm25v.search.query import Query, QueryImage, StoredImage
 from bm25v.search.rank import Ranking, find_rankings
 from bm25v.search.regions import Box, as_box
 from bm25v.search.results import Match, QueryWord, TextPart, WordContribution

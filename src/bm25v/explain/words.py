@@ -19,7 +19,7 @@ from bm25v.dense import normalise
 from bm25v.display import count, identify_word, word_label
 from bm25v.errors import GalleryDamaged, ImageError
 from bm25v.index.bm25 import Statistics
-from bm25v.search.encode import require_records
+from bm25v.search.query_images import require_records
 from bm25v.store.base import Candidates, Filter, Rows, View, WordImages
 from bm25v.store.files import has_changed
 from bm25v.store.filters import list_folders
