@@ -31,6 +31,7 @@ from bm25v.search import encode as encoding
 from bm25v.search.encode import encode
 from bm25v.search.query import Query
 from bm25v.search.rank import rank
+from bm25v.search.scoring import MODES
 from bm25v.search.text import NamedVocabulary
 from bm25v.store.bags import RowArray, bag_layout
 from bm25v.store.base import Filter
@@ -38,8 +39,8 @@ from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import LEVELS
 
 HITS = 100
-WORDS = (32, 64, 96, 128, 200)
-CANDIDATES = (1_000, 2_000, 5_000, 10_000, 20_000)
+WORDS = (32, 64, 96)
+CANDIDATES = (500, 1_000, 2_000, 5_000)
 
 _SLICE = 10  # texts of a way to search before those of the next one
 _BLOCK_ROWS = 8_192
@@ -120,7 +121,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=100_000, help="synthetic images")
     parser.add_argument("--queries", type=int, default=200, help="captions that are timed")
     parser.add_argument("--words", type=int, nargs="+", default=[encoding.TEXT_FIRST_WORDS])
-    parser.add_argument("--candidates", type=int, nargs="+", default=[encoding.TEXT_CANDIDATES])
+    parser.add_argument("--candidates", type=int, nargs="+", default=[MODES["hybrid"].candidates])
     parser.add_argument("--all", action="store_true", help="all numbers of words and candidates")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -274,14 +275,14 @@ def compare(
     }
     for count in candidates:
         for n_words in words:
-            ways[f"{n_words} words, {count:,}"] = (query, n_words, count)
+            ways[f"{n_words} words, {count:,}"] = (replace(query, candidates=count), n_words, count)
     ms: dict[str, list[float]] = {name: [] for name in ways}
     first_ms: dict[str, list[float]] = {name: [] for name in ways}
     rows: dict[str, Rankings] = {name: [] for name in ways}
     for start in range(0, len(captions), _SLICE):
         texts = [text for text, _ in captions[start : start + _SLICE]]
         for name, (way, n_words, count) in ways.items():
-            with constants(n_words, count):
+            with first_words(n_words):
                 if count < n:
                     search(texts[-1], way)  # not timed: the caches hold the data of another way
                 for text in texts:
@@ -309,14 +310,13 @@ def compare(
 
 
 @contextmanager
-def constants(n_words: int, candidates: int) -> Iterator[None]:
-    """Search with other numbers of words and candidates."""
-    before = encoding.TEXT_FIRST_WORDS, encoding.TEXT_CANDIDATES
-    encoding.TEXT_FIRST_WORDS, encoding.TEXT_CANDIDATES = n_words, candidates
+def first_words(n: int) -> Iterator[None]:
+    """Search with another number of words that find candidates."""
+    before, encoding.TEXT_FIRST_WORDS = encoding.TEXT_FIRST_WORDS, n
     try:
         yield
     finally:
-        encoding.TEXT_FIRST_WORDS, encoding.TEXT_CANDIDATES = before
+        encoding.TEXT_FIRST_WORDS = before
 
 
 def recall(rankings: Rankings, targets: Sequence[int], k: int) -> float:

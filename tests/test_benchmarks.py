@@ -94,3 +94,17 @@ def test_synthetic_images_are_like_real_ones(synthetic: "workload.SyntheticImage
     assert ((read > 0.4) & (read < 2.4)).mean() > 0.85
     cosines = queries.dense_ne.astype(np.float32) @ images.dense_ne.astype(np.float32).T
     assert np.median(cosines.max(axis=1)) > 0.4 > 0.1 > abs(np.median(cosines))
+
+
+def test_pointing_compares_maps_with_boxes(photos: Path, tmp_path: Path) -> None:
+    boxes = tmp_path / "boxes.csv"
+    boxes.write_text(
+        "".join(
+            f"{name}.png,{label},0,0,1,1\n" for name in range(4) for label in ("dog", "a photo")
+        )
+    )
+    figures = run_script("pointing.py", str(photos), str(boxes), "--vocabulary", "toy")
+    assert figures["image"]["n"] == 8
+    for maps in ("middle", "one pass", "second pass"):
+        assert figures["image"][maps] == 1, "every point is in such a box"
+    assert figures["cpu"]["median_ms"] > 0

@@ -188,7 +188,7 @@ def test_the_error_for_a_damaged_table_names_the_remedy(gallery: Gallery, photos
 def test_naming_words_waits_for_a_lock_and_then_raises_gallery_locked(
     gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(word_names, "_LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(word_names, "LOCK_SECONDS", 0.05)
     with (
         FileLock(gallery.path / word_names.LOCK_NAME),
         pytest.raises(GalleryLocked, match=r"another process is naming words of .*: try again"),

@@ -169,3 +169,9 @@ def test_the_command_with_a_text_tower(two_towers: TwoTowers, photos: Path, run:
     assert len(results["hits"]) == 10
     assert [hit["path"] for hit in results["hits"]] == paths_of(gallery.search(text="dog"))
     assert run("search", "--text", "dog", "-g", gallery.path, "-k", 3).code == 0
+    chosen = [hit["path"] for hit in results["hits"]][1::3]
+    gallery.name_images("Anna's birthday", chosen)
+    named = gallery.search(text="dog at annas birthday")
+    assert sorted(paths_of(named)) == sorted(chosen)
+    assert named.understood == ("“Anna's birthday” (a name that people gave)", "dog at")
+    assert sorted(paths_of(gallery.search(text="Anna's birthday"))) == sorted(chosen)

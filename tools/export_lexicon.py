@@ -16,12 +16,13 @@ import onnxruntime
 import scipy.sparse as sp
 from encode_photos import read_photos
 from make_lexicon import (
-    KEPT_WORDS,
+    Examples,
     Reduction,
     Sources,
     Standard,
     keep_strongest,
     score_words,
+    source_options,
 )
 from numpy.typing import NDArray
 from pool_bags import read_bags
@@ -36,9 +37,7 @@ from bm25v.vocabulary.phrases import SMALL_WORDS, list_singulars, make_key
 TAUGHT_BELOW = 100  # photos whose captions have a phrase: with fewer, a class is known better
 LEAST_COSINE = 0.72  # of an estimated word and the nearest known one
 ESTIMATED = 8000  # words at most
-# Sums that are weak and strong, over the root of a text's weights and over the weights: chosen with
-# 264 texts about what 2,000 photos of COCO show, and 146 about what Pets and Flowers do not show.
-BOUNDS = (4.3, 4.4)
+BOUNDS = (4.0, 5.0)  # of weak and strong matches, until calibrate_texts.py chooses them
 _RIDGE_CLASSES = 0.01
 _RIDGE_MEANING = 0.3
 _SAMPLE = 20_000  # photos
@@ -150,24 +149,55 @@ def quantise(rows_tk: NDArray[np.floating]) -> tuple[NDArray[np.int8], Floats]:
     return np.rint(rows_tk / scales_t[:, None]).astype(np.int8), scales_t.astype(np.float32)
 
 
+def normalise_entries(
+    examples: Examples,
+    directions_te: Floats,
+    words_tk: NDArray[np.integer],
+    weights_tk: Floats,
+    entry_weights_t: Floats,
+) -> dict[str, NDArray[np.generic]]:
+    """Return entries in 8 bits, whose sums are in standard deviations over photos."""
+    sample = slice(0, _SAMPLE)
+    rows = np.repeat(np.arange(len(words_tk)), words_tk.shape[1])
+    shape = (len(words_tk), examples.words_nv.shape[1])
+    words_tv = sp.csr_matrix((weights_tk.ravel(), (rows, words_tk.ravel().astype(np.int64))), shape)
+    means, deviations = [], []
+    for start in range(0, len(words_tk), 1000):
+        part = slice(start, start + 1000)
+        by_vector = examples.dense_ne[sample] @ directions_te[part].T
+        by_words = (examples.words_nv[sample] @ words_tv[part].T).toarray()
+        deviations.append((by_vector + by_words).std(axis=0))
+        means.append(np.stack([by_vector.mean(axis=0), by_words.mean(axis=0)], axis=1))
+    deviation_t1 = np.concatenate(deviations).clip(1e-6)[:, None].astype(np.float32)
+    directions, direction_scales = quantise(directions_te / deviation_t1)
+    word_weights, word_scales = quantise(weights_tk / deviation_t1)
+    return {
+        "directions": directions,
+        "direction_scales": direction_scales,
+        "words": words_tk.astype(np.uint16),
+        "word_weights": word_weights,
+        "word_scales": word_scales,
+        "weights": (entry_weights_t * deviation_t1[:, 0]).astype(np.float32),
+        "means": (np.concatenate(means) / deviation_t1).astype(np.float32),
+    }
+
+
+def describe_sources() -> list[str]:
+    """Return what a lexicon says about where it is from."""
+    return [
+        "learned from the captions of COCO 2017 (CC BY 4.0); classes taught by MobileNetV2",
+        Path(__file__).with_name("imagenet_names.txt").read_text().splitlines()[1][2:],
+    ]
+
+
 @click.command()
 @click.argument("learned", type=click.types.Path(exists=True, path_type=Path))
-@click.argument("photos", type=click.types.Path(exists=True, path_type=Path))
-@click.argument("bags", type=click.types.Path(exists=True, path_type=Path))
+@source_options
 @click.option("--more", nargs=2, type=click.types.Path(path_type=Path), help="Photos and bags.")
-@click.option("--captions", required=True, type=click.types.Path(exists=True, path_type=Path))
-@click.option("--skip", "skipped", required=True, type=click.types.Path(path_type=Path))
 @click.option("--encoder", required=True, type=click.types.Path(exists=True, path_type=Path))
 @click.argument("vocabulary")
 def main(
-    learned: Path,
-    photos: Path,
-    bags: Path,
-    more: tuple[Path, Path],
-    captions: Path,
-    skipped: Path,
-    encoder: Path,
-    vocabulary: str,
+    learned: Path, more: tuple[Path, Path], encoder: Path, vocabulary: str, **paths: Path
 ) -> None:
     """Write the lexicon into the folder of a vocabulary."""
     target = Vocabulary.load(vocabulary)
@@ -187,9 +217,7 @@ def main(
     standard = Standard(
         table["mean"], table["deviation"], Reduction(table["mean_components"], table["basis"])
     )
-    examples, read, phrases, statistics = Sources(photos, bags, captions, skipped).read(
-        target.n_words
-    )
+    examples, read, phrases, statistics = Sources(**paths).read(target.n_words)
     assert phrases == table["phrases"].tolist()
     n_photos_t = np.asarray((examples.labels_nt > 0).sum(axis=0)).ravel()
     others, other_bags = read_photos(more[0]), read_bags(more[1])
@@ -233,40 +261,16 @@ def main(
     usual = float(np.median(table["weights"]))
     entry_weights_t = np.concatenate([table["weights"][kept], np.full(len(added_tf), usual)])
 
-    sample = slice(0, _SAMPLE)
-    rows = np.repeat(np.arange(len(words_tk)), KEPT_WORDS)
-    shape = (len(words_tk), target.n_words)
-    words_tv = sp.csr_matrix((weights_tk.ravel(), (rows, words_tk.ravel().astype(np.int64))), shape)
-    means, deviations = [], []
-    for start in range(0, len(words_tk), 1000):
-        part = slice(start, start + 1000)
-        by_vector = examples.dense_ne[sample] @ directions_te[part].T
-        by_words = (examples.words_nv[sample] @ words_tv[part].T).toarray()
-        deviations.append((by_vector + by_words).std(axis=0))
-        means.append(np.stack([by_vector.mean(axis=0), by_words.mean(axis=0)], axis=1))
-    deviation_t1 = np.concatenate(deviations).clip(1e-6)[:, None].astype(np.float32)
-    directions, direction_scales = quantise(directions_te / deviation_t1)
-    word_weights, word_scales = quantise(weights_tk / deviation_t1)
     lexicon = Lexicon(
         [*known.names, *estimated.names],
         {
-            "directions": directions,
-            "direction_scales": direction_scales,
-            "words": words_tk.astype(np.uint16),
-            "word_weights": word_weights,
-            "word_scales": word_scales,
-            "weights": (entry_weights_t * deviation_t1[:, 0]).astype(np.float32),
-            "means": (np.concatenate(means) / deviation_t1).astype(np.float32),
+            **normalise_entries(examples, directions_te, words_tk, weights_tk, entry_weights_t),
             "estimated": (np.arange(len(words_tk)) >= len(known.names)).astype(np.uint8),
             "bounds": np.array(BOUNDS, np.float32),
         },
     )
     assert target.folder is not None
-    about = [
-        "learned from the captions of COCO 2017 (CC BY 4.0); classes taught by MobileNetV2",
-        Path(__file__).with_name("imagenet_names.txt").read_text().splitlines()[1][2:],
-    ]
-    lexicon.save(target.folder, vocabulary=target.fingerprint, about=about)
+    lexicon.save(target.folder, vocabulary=target.fingerprint, about=describe_sources())
     print(f"{target.folder}: {len(lexicon):,} entries")
 
 

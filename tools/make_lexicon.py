@@ -35,7 +35,7 @@ VALIDATION = 2000  # photos that nothing is learned from
 KEPT_WORDS = 64  # visual words of each English word
 _COMPONENTS = 400  # that visual words are reduced to in the first two steps
 _SAMPLE = 30_000  # photos that the components are found with
-_RIDGE = 0.1
+_RIDGE = 0.03
 _WORDS_SCALE = 0.3  # of visual words beside the dense vector, which few of them replace badly
 _BATCH = 1024
 _WORDS_AT_ONCE = 512  # of a batch
@@ -322,6 +322,19 @@ class Sources(NamedTuple):
         return Examples(dense_ne, words_nv, read, labels), photos, phrases, statistics
 
 
+def source_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the fields of `Sources` to the arguments and options of a command."""
+    existing = click.types.Path(exists=True, path_type=Path)
+    for add in (
+        click.option("--skip", "skipped", required=True, type=click.types.Path(path_type=Path)),
+        click.option("--captions", required=True, type=existing),
+        click.argument("bags", type=existing),
+        click.argument("photos", type=existing),
+    ):
+        command = add(command)
+    return command
+
+
 class Standard(NamedTuple):
     """All features of photos, of about the same size: the dense vector and the components."""
 
@@ -382,26 +395,15 @@ def evaluate(label: str, examples: Examples, scores_nt: Floats, weights_t: Float
 
 
 @click.command()
-@click.argument("photos", type=click.types.Path(exists=True, path_type=Path))
-@click.argument("bags", type=click.types.Path(exists=True, path_type=Path))
-@click.option("--captions", required=True, type=click.types.Path(exists=True, path_type=Path))
-@click.option("--skip", "skipped", required=True, type=click.types.Path(path_type=Path))
+@source_options
 @click.option("--words", "n_words", default=10_240, help="Of the vocabulary.")
 @click.option("--epochs", nargs=2, default=(10, 2), help="Of the second and the third step.")
 @click.option("-o", "--output", required=True, type=click.types.Path(path_type=Path))
-def main(
-    photos: Path,
-    bags: Path,
-    captions: Path,
-    skipped: Path,
-    n_words: int,
-    epochs: tuple[int, int],
-    output: Path,
-) -> None:
+def main(n_words: int, epochs: tuple[int, int], output: Path, **paths: Path) -> None:
     """Learn directions and visual words for what captions say."""
     torch.set_num_threads(2)
     torch.manual_seed(0)
-    every, _, phrases, _ = Sources(photos, bags, captions, skipped).read(n_words)
+    every, _, phrases, _ = Sources(**paths).read(n_words)
     examples, validation = split_examples(every)
     standard = Standard.fit(examples.dense_ne, examples.words_nv)
     features_nf = standard.apply(examples.dense_ne, examples.words_nv)

@@ -13,7 +13,7 @@ import captions as texts
 import click
 import numpy as np
 from encode_photos import read_photos
-from make_lexicon import Sources
+from make_lexicon import Sources, source_options
 from numpy.typing import NDArray
 from pool_bags import read_bags
 
@@ -96,21 +96,18 @@ def find_strongest(bags: RowArray, n_words: int) -> dict[int, NDArray[np.int64]]
 
 
 @click.command()
-@click.argument("photos", type=click.types.Path(exists=True, path_type=Path))
-@click.argument("bags", type=click.types.Path(exists=True, path_type=Path))
-@click.option("--captions", required=True, type=click.types.Path(exists=True, path_type=Path))
-@click.option("--skip", "skipped", required=True, type=click.types.Path(path_type=Path))
+@source_options
 @click.argument("vocabulary")
-def main(photos: Path, bags: Path, captions: Path, skipped: Path, vocabulary: str) -> None:
+def main(vocabulary: str, **paths: Path) -> None:
     """Write names into the folder of a vocabulary, as suggested.tsv."""
     target = Vocabulary.load(vocabulary)
     assert target.folder is not None
-    examples, read, phrases, _ = Sources(photos, bags, captions, skipped).read(target.n_words)
-    written = texts.read_coco(captions, skipped)
+    examples, read, phrases, _ = Sources(**paths).read(target.n_words)
+    written = texts.read_coco(paths["captions"], paths["skipped"])
     nouns = np.array(sorted(find_nouns(written, phrases)))
-    all_photos = read_photos(photos)
+    all_photos = read_photos(paths["photos"])
     is_used = np.isin(all_photos.names, read.names)
-    stored = read_bags(bags)[is_used]
+    stored = read_bags(paths["bags"])[is_used]
     labels = (examples.labels_nt[:, nouns] > 0).astype(np.float32).tocsr()
     base = np.asarray(labels.mean(axis=0)).ravel()
     is_frequent = np.asarray(labels.sum(axis=0)).ravel() >= _MIN_PHOTOS

@@ -17,8 +17,9 @@ from bm25v.backbones.protocol import Floats
 from bm25v.errors import InvalidQuery
 from bm25v.index.bm25 import WeightedWords
 from bm25v.search.query import Word
+from bm25v.search.text_names import take_names
 from bm25v.store.base import Filter, View
-from bm25v.store.filters import DateRange, ImageFilter, parse_period
+from bm25v.store.filters import Called, DateRange, ImageFilter, parse_period
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.lexicon import Entry, Lexicon
 from bm25v.vocabulary.names import check_word, find_word
@@ -55,6 +56,7 @@ class NamedVocabulary(NamedTuple):
     vocabulary: Vocabulary
     names: Mapping[int, str]
     own_names: Mapping[int, str]  # those of them that people gave in the collection
+    image_names: Mapping[str, Called] = {}  # names that people gave to images, by their keys
 
     def find_words(self, words: Iterable[Word]) -> tuple[int, ...]:
         """Return words by their numbers or names, each once."""
@@ -112,6 +114,12 @@ class TextMeaning:
 
 def interpret_text(text: str, named: NamedVocabulary, view: View) -> TextMeaning:
     """Return what a text means, for any mode of search."""
+    text, called = take_names(text, named.image_names, _NEGATIONS)
+    if called:
+        left = interpret_text(text, named._replace(image_names={}), view) if text else TextMeaning()
+        labels = tuple(f"“{name}” (a name that people gave)" for name, _ in called)
+        images = replace(left.images, called=called)
+        return replace(left, images=images, understood=(*labels, *left.understood))
     vocabulary = named.vocabulary
     tower = vocabulary.text_tower
     if tower is not None:

@@ -66,6 +66,11 @@ def check_names(names: Mapping[int, str | None], n_words: int) -> dict[int, str 
     }
 
 
+def is_name(word: int | str) -> bool:
+    """Return whether a word is given by a name, not by its number."""
+    return isinstance(word, str) and not re.fullmatch(r"-?[0-9]{1,18}", word.strip())
+
+
 def find_word(text: str, names: Mapping[int, str], n_words: int) -> tuple[int, ...]:
     """Return the words that a person means: one by its number, or all that have a name.
 
@@ -74,7 +79,7 @@ def find_word(text: str, names: Mapping[int, str], n_words: int) -> tuple[int, .
     ((12,), (4, 9))
     """
     stripped = unicodedata.normalize("NFC", text).strip()
-    if re.fullmatch(r"-?[0-9]{1,18}", stripped):
+    if not is_name(stripped):
         return (check_word(int(stripped), n_words),)
     words = [word for word, name in names.items() if name.casefold() == stripped.casefold()]
     if not words:

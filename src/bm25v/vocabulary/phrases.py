@@ -13,10 +13,17 @@ from typing import NamedTuple
 
 _ARTICLES = "a an any her his its my our some the their these this those your"
 _OTHERS = (
-    "all and are as at be before behind beside between by find for from front has have i image "
-    "images in inside into is it me near next of on onto or outside over photo photograph "
-    "photographs photos picture pictures please shot show showing shows snapshot that there to "
-    "under view want where which with"
+    "about above across after against all along alongside also am amid among amongst and another "
+    "are around as at atop away be because been before behind being below beneath beside between "
+    "but by could did do does doing done down during each either else even every everything few "
+    "find for from front get gets getting go goes going had has have he herself him himself how i "
+    "if image images in inside into is it itself just made make makes making many me more "
+    "most much must near next now of off on only onto or other others out outside over own per "
+    "photo photograph photographs photos picture pictures please quite rather really same she "
+    "shot should show showing shows since snapshot so something somewhere such than that then "
+    "there they though through throughout to together too toward towards under until up upon us "
+    "various very via view want was we were what when where whether which while who whom whose "
+    "will with within would yet you"
 )
 ARTICLES = frozenset(_ARTICLES.split())
 SMALL_WORDS = ARTICLES.union(_OTHERS.split())  # they say nothing about what an image shows
