@@ -118,7 +118,7 @@ def test_a_gallery_with_another_vocabulary_is_an_error(tmp_path: Path) -> None:
         demo.run(tmp_path / "demo", vocabulary=str(tmp_path / "v"), archive=flowers())
 
 
-def test_the_command_prints_the_table_and_json(
+def test_the_command_prints_examples_and_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bm25v.cli.gallery import demo as command
@@ -127,10 +127,16 @@ def test_the_command_prints_the_table_and_json(
     monkeypatch.setattr(demo, "run", lambda folder, **options: report)
     printed = CliRunner().invoke(command, ["--folder", str(tmp_path)])
     assert printed.exit_code == 0
-    for search in report.searches:
-        assert Path(search.query).name in printed.stdout
+    text, photo, box = report.examples
+    assert (text.title, text.hits) == (f"“{demo.TEXT}”", ()), "this vocabulary has no lexicon"
+    assert [path for path, _ in photo.hits] == [hit.path for hit in report.searches[0].results[:3]]
+    for title in (text.title, photo.title, box.title):
+        assert title in printed.stdout
+    for path, _ in (*photo.hits, *box.hits):
+        assert Path(path).name in printed.stdout
+    assert report.sentence in " ".join(printed.stdout.split())
     agreement = report.agreement
-    assert f"{agreement.first} of {agreement.queries} first hits" in printed.stdout
+    assert f"{agreement.first} first hits are of the same species" in printed.stdout
     assert "report.html" in printed.stdout
     as_json = CliRunner().invoke(command, ["--folder", str(tmp_path), "--json"])
     assert json.loads(as_json.stdout)["agreement"]["hits"] == agreement.hits

@@ -174,6 +174,29 @@ def test_a_link_is_never_listed_beside_its_target(
 
 
 @pytest.mark.parametrize("near", [False, True])
+def test_a_link_is_never_the_one_to_keep(
+    folder: Path, near: bool, make_gallery: Callable[[str], Gallery]
+) -> None:
+    elsewhere = folder.parent / "elsewhere"
+    shutil.copytree(folder, elsewhere)
+    gallery = make_gallery("g")
+    for name in ("a", "b"):  # to files that are not indexed
+        shutil.copy(elsewhere / "7.png", elsewhere / f"{name}.png")
+        (folder / f"{name}.png").symlink_to(elsewhere / f"{name}.png")
+    make_photo(3).resize((480, 360), Image.Resampling.BICUBIC).save(elsewhere / "large.png")
+    (folder / "large.png").symlink_to(elsewhere / "large.png")
+    gallery.add(folder)
+    gallery.add({"memory": (folder / "7.png").read_bytes()})
+    groups = [file_names(group) for group in gallery.duplicates(near=near)]
+    assert ["7.png", "memory", "a.png", "b.png"] in groups
+    assert (["3.png", "large.png"] in groups) == near
+    gallery.remove(folder / "7.png")
+    gallery.remove("memory")
+    groups = [file_names(group) for group in gallery.duplicates(near=near)]
+    assert groups == ([["3.png", "large.png"]] if near else []), "links alone are no group"
+
+
+@pytest.mark.parametrize("near", [False, True])
 def test_files_that_are_missing_or_changed_are_left_out(
     folder: Path,
     near: bool,
@@ -415,11 +438,15 @@ def test_the_command(run: Any, folder: Path) -> None:
     assert [g["kind"] for g in run("duplicates", "--near", "--json").json["groups"]] == ["near"]
     printed = run("duplicates").out
     assert "photos/half.png" in printed
-    assert re.search(r"^ +[\d.]+ kB  same +photos/", printed, re.MULTILINE)
-    assert re.search(r"^ +[\d.]+ kB  near, cosine [01]\.\d\d  photos/", printed, re.MULTILINE)
+    assert re.search(r"^ +240 × 180 +[\d.]+ kB  same +photos/", printed, re.MULTILINE)
+    assert re.search(
+        r"^ +120 × 90 +[\d.]+ kB  near, cosine [01]\.\d\d  photos/", printed, re.MULTILINE
+    )
     assert printed.endswith(
         "2 groups; 2 of 10 images look like another one: check before deleting\n"
     )
+    (folder / "half.png").unlink()
+    assert "left out 1 image whose files are missing" in run("duplicates").err
     assert run("remove", "photos/half.png").code == 0
     assert run("duplicates").out.endswith(
         "1 group; 1 of 9 images look like another one: check before deleting\n"

@@ -634,6 +634,9 @@ def test_a_collection_in_this_process_is_shared_by_those_who_name_it(source: Gal
         second.add({"new": make_image(5)})
         assert len(first) == N_IMAGES + 1
         assert second.remove("new") == 1
+        assert first.image_names == {}
+        with pytest.raises(InvalidOption, match="needs a gallery in one"):
+            first.name_images("Anna's birthday", [])
     with Gallery.open(url) as again:
         assert len(again) == N_IMAGES
 

@@ -174,6 +174,7 @@ EXCEPTIONS = {
     "backbones/downloads.py",  # the output of pip, in a scratch folder
     "store/local/rows.py",  # appended rows, which the catalogue commits
     "store/local/store.py",  # a scratch folder that is renamed
+    "store/local/trash.py",  # people's files, which are moved; a log
     "server/images.py",  # a folder that only its owner may read
     "training/checkpoints.py",  # a log: synced with each checkpoint
 }

@@ -47,7 +47,7 @@ def test_a_value_that_a_template_does_not_get_is_an_error() -> None:
 
 def test_every_rule_of_the_style_sheet_is_used() -> None:
     attributes = re.findall(r'class="((?:{{.*?}}|[^"])*)"|kind %}(.*?){%', TEMPLATES)
-    from_script = {"on", "off"}
+    from_script = {"on"}
     strengths = {"strong", "fair", "weak"}
     rules = re.sub(r"/\*.*?\*/|\{[^{}]*\}", " ", STYLE, flags=re.DOTALL)
     classes = set(re.findall(r"\.([a-z][\w-]*)", rules))
@@ -62,77 +62,60 @@ def test_every_class_in_a_template_has_a_rule() -> None:
     assert used - styled == set()
 
 
-def test_the_explanation_page_shows_every_word_and_is_self_contained(
+def test_the_explanation_page_shows_every_group_and_is_self_contained(
     gallery: Gallery, photos: Path
 ) -> None:
     explanation = gallery.explain(photos / "3.png", photos / "4.png", boost={5: 2.5}, must=[])
-    text = render_explanation(explanation, top=len(explanation.parts))
+    text = render_explanation(explanation, words=len(explanation.parts))
     page = HtmlPage(text)
     assert f"Query {photos.name}/3.png" in page.text
     assert not re.search(r"https?://|@import|<link|url\((?!data:)", text)
-    assert page.values("img", "src")
-    assert all(source.startswith("data:") for source in page.values("img", "src"))
-    rows = [attrs for tag, attrs in page.tags if attrs.get("class") == "word"]
-    assert [row["data-label"] for row in rows] == [part.word.label for part in explanation.parts]
-    assert all(row["tabindex"] == "0" for row in rows)
+    rows = [attrs for tag, attrs in page.tags if "group" in (attrs.get("class") or "").split()]
+    assert len(rows) == len(explanation.groups) > 1
+    for row, group in zip(rows, explanation.groups, strict=True):
+        assert group.label in page.text
+        is_lit = group.in_hit is not None
+        expected = (group.label, "0") if is_lit else (None, None)
+        assert (row.get("data-label"), row.get("tabindex")) == expected
     maps = [attrs for _, attrs in page.tags if attrs.get("class") == "map"]
     assert [m["aria-label"] for m in maps] == [
         "What matched in the query",
         "What matched in the hit",
     ]
-    assert all("--mask:url(data:image/png" in str(m["style"]) for m in maps)
-    for row, part in zip(rows, explanation.parts, strict=True):
-        assert part.in_query is not None
-        assert ("--q0:url(data:image/png" in str(row["style"])) == part.in_query.any()
-        assert "--hit:url(data:image/png" in str(row["style"])
-        assert f"--without {part.word.word} " in str(row["data-without"])
-        assert f"--must {part.word.word} " in str(row["data-must"])
-        assert "--boost 5=2.5" in str(row["data-must"]), "the options of the search are kept"
-    shown = [Path(e.path).name for part in explanation.parts for e in part.examples]
-    assert len(page.values("img", "src")) == len(shown) > 0
+    for layer in ("--photo:url(data:image/jpeg", "--all:url(data:image/png", "--all-edge:url(data"):
+        assert all(layer in str(m["style"]) for m in maps)
+    for row, group in zip(rows, explanation.groups, strict=True):
+        for layer in ("--hit:url(data:image/png", "--hit-edge:url(data:image/png"):
+            assert (layer in str(row.get("style"))) == (group.in_hit is not None)
+        in_query = group.in_queries[0] if group.in_queries else None
+        assert ("--q0:url(data:image/png" in str(row.get("style"))) == (in_query is not None)
     assert explanation.title in page.text
+    assert explanation.sentence in page.text
+    details = HtmlPage(re.search(r"<details>.*</details>", text, re.DOTALL)[0]).text  # type: ignore[index]
+    assert explanation.about_rank in details
+    assert f"{explanation.match.coverage:.0%}" in details
     for word in (part.word for part in explanation.parts):
-        assert f"idf {word.idf:.2f} × saturation {word.saturation:.2f} × weight" in page.text
-        assert f"in {word.df} of {explanation.match.n_images} images" in page.text
-        assert f"bm25v words show {word.word} " in page.text
-        assert f"bm25v words name {word.word} " in page.text
-    assert f"{explanation.match.length:.2f}" in page.text
-    assert f"{explanation.match.average_length:.2f}" in page.text
-    assert f"{explanation.match.coverage:.0%}" in page.text
+        assert word.label in details
+        assert f"{word.idf:.2f}" in details
+        assert f"{word.saturation:.2f}" in details
     assert explanation.missing
-    assert all(missing.label in page.text for missing in explanation.missing[:24])
-    assert f"and {len(explanation.missing) - 24} more words" in page.text
+    assert all(missing.label in details for missing in explanation.missing[:24])
+    assert f"and {len(explanation.missing) - 24} more words" in details
 
 
-def test_the_explanation_page_does_not_say_that_images_are_missing_where_none_were_looked_for(
-    gallery: Gallery, photos: Path
-) -> None:
-    explanation = gallery.explain(photos / "3.png", photos / "4.png")
-    without_examples = [part for part in explanation.parts if not part.examples]
-    assert any(part.word.df > 2 for part in without_examples), "else this test shows nothing"
-    page = HtmlPage(render_explanation(explanation, top=len(explanation.parts)))
-    assert "no other" not in page.text
-
-
-@pytest.mark.parametrize("top", [None, 2])
 @pytest.mark.parametrize("contributions", [(4.0, 2.0, 1.5), (3.0, 2.0, 1.0, -0.5, -1.5), (1.0,)])
-def test_the_bars_of_the_explanation_page_add_up_to_the_score(
-    contributions: tuple[float, ...], top: int | None
+def test_the_bars_of_the_explanation_page_are_the_shares_of_the_groups(
+    contributions: tuple[float, ...],
 ) -> None:
     image = gradient(40, 60)
     explanation = make_explanation(image, image, *contributions)
-    text = render_explanation(explanation, top=top)
-    bars = re.findall(r'class="bar" style="--start:([\d.]+)%;--size:([\d.]+)%"', text)
+    text = render_explanation(explanation)
+    bars = find_numbers(text, r'class="bar" style="--size:([\d.]+)%"')
     whole = sum(value for value in contributions if value > 0)
-    assert len(bars) == len(contributions[:top]) + (len(contributions) > len(contributions[:top]))
-    end = 0.0
-    printed = find_numbers(text, r"<b>([+−][\d.]+)</b></h3>")
-    assert sum(printed) == pytest.approx(explanation.sparse, abs=0.01)
-    for (start, size), value in zip(bars, printed, strict=True):
-        left, right = float(start) * whole / 100, (float(start) + float(size)) * whole / 100
-        assert (left if value > 0 else right) == pytest.approx(end, abs=0.02)
-        end = right if value > 0 else left
-    assert end == pytest.approx(explanation.sparse, abs=0.02)
+    assert bars == pytest.approx([100 * abs(v) / whole for v in contributions], abs=0.01)
+    assert text.count('class="group against"') == sum(value < 0 for value in contributions)
+    printed = find_numbers(text, r"<b>(−?\d+)%</b></h3>")
+    assert printed == [round(100 * value / whole) for value in contributions]
 
 
 def test_the_explanation_page_accepts_any_name_any_shape_and_no_words() -> None:
@@ -141,11 +124,13 @@ def test_the_explanation_page_accepts_any_name_any_shape_and_no_words() -> None:
         explanation = make_explanation(query, hit, 1.0, path=f"/photos/{hostile}\udcff.jpg")
         named = explanation.parts[0].word._replace(name=hostile)
         part = Part(named, (), explanation.parts[0].in_hit)
-        for unusual in (explanation, Explanation((), hit, make_match("x", named), (part,))):
+        groups = (explanation.groups[0]._replace(label=hostile, in_queries=()),)
+        alone = Explanation((), hit, make_match("x", named), (part,), groups=groups)
+        for unusual in (explanation, alone):
             page = HtmlPage(render_explanation(replace(unusual, query_paths=(hostile,))))
             assert sum(tag == "script" for tag, _ in page.tags) == 1
     none = Explanation((gradient(9, 9),), gradient(9, 9), make_match("x.jpg"), ())
-    assert "there is nothing to add up" in HtmlPage(render_explanation(none)).text
+    assert "Nothing counts for it." in HtmlPage(render_explanation(none)).text
 
 
 @pytest.mark.parametrize(
@@ -167,9 +152,9 @@ def test_an_explanation_is_written_as_pdf_or_page(tmp_path: Path) -> None:
     explanation = make_explanation(gradient(9, 9), gradient(9, 9), 2.0, 1.0)
     explanation.save(tmp_path / "why.pdf")
     assert (tmp_path / "why.pdf").read_bytes().startswith(b"%PDF")
-    explanation.save(str(tmp_path / "why.htm"), top=1)
+    explanation.save(str(tmp_path / "why.htm"), words=1)
     page = (tmp_path / "why.htm").read_text(encoding="utf-8")
-    assert page == render_explanation(explanation, top=1)
+    assert page == render_explanation(explanation, words=1)
 
 
 def test_an_explanation_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
@@ -183,8 +168,8 @@ def test_an_explanation_that_cannot_be_written_is_one_clear_error(tmp_path: Path
     with pytest.raises(Bm25vError, match=r"why\.html cannot be written: Is a directory"):
         explanation.save(tmp_path / "why.html")
     for suffix in ("html", "png"):
-        with pytest.raises(InvalidOption, match=r"top = 0: .* at least 1 word"):
-            explanation.save(tmp_path / f"none.{suffix}", top=0)
+        with pytest.raises(InvalidOption, match=r"words = -1: .* 0 words or more"):
+            explanation.save(tmp_path / f"none.{suffix}", words=-1)
     assert [path.name for path in tmp_path.iterdir()] == ["why.html"]
 
 
@@ -195,7 +180,8 @@ def test_the_explanation_page_uses_the_parameters_of_the_gallery(
         gallery.add(photos)
         explanation = gallery.explain(photos / "3.png", photos / "4.png")
     word, match = explanation.parts[0].word, explanation.match
-    page = HtmlPage(render_explanation(explanation, top=1))
+    page = HtmlPage(render_explanation(explanation, words=1))
     length = f"{match.length:.2f} / {match.average_length:.2f}"
-    expected = f"{word.tf:.2f} × 1.9 / ({word.tf:.2f} + 0.9 × (0.7 + 0.3 × {length}))"
-    assert f"{expected} = {word.saturation:.3f}" in page.text
+    assert f"tf × 1.9 / (tf + 0.9 × (0.7 + 0.3 × {length}))" in page.text
+    shown = 0.7 + 0.3 * match.length / match.average_length
+    assert word.saturation == pytest.approx(word.tf * 1.9 / (word.tf + 0.9 * shown), rel=1e-3)

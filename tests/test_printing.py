@@ -46,6 +46,7 @@ def test_each_hit_is_one_line_that_fits(
     monkeypatch.setenv("COLUMNS", str(columns))
     two_stage = ["--mode", "two-stage"]
     for options in (
+        [],
         two_stage,
         ["--mode", "sparse"],
         ["--mode", "dense"],
@@ -58,7 +59,9 @@ def test_each_hit_is_one_line_that_fits(
         for name in NAMES:
             (line,) = (line for line in hits if re.search(rf"[/ ]{name[:4]}", line))
             assert name[-5:] in line
-        assert all(re.search(r"\bis the|\bword \d", line) for line in hits)
+        if not options:
+            assert "both show" in header
+            assert any("is the" in line for line in hits)
         assert ("BM25" in header) == (columns >= 100 and "sparse" not in options)
         assert ("by words" in header) == (columns >= 100 and "two-stage" in options)
 
@@ -88,8 +91,8 @@ def test_without_a_terminal_nothing_is_shortened(deep: Run) -> None:
     assert "…" not in printed
     header, first = printed.splitlines()[:2]
     assert header.split()[:3] == ["#", "score", "BM25"]
-    assert first.count("stripe on the ear of a cat (") >= 2
-    assert len(first) > 200
+    assert first.count("stripe on the ear of a cat") >= 2
+    assert len(first) > 150
 
 
 @needs_terminal

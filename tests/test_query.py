@@ -76,6 +76,7 @@ def test_the_command_line_reads_what_is_written_for_it(monkeypatch: pytest.Monke
         "max_size": (4000, 3000),
         "min_coverage": 0.25,
         "include_query": True,
+        "merge_copies": True,
         "mode": "two-stage",
         "candidates": 20,
         "query_words": 9,

@@ -42,7 +42,7 @@ def test_the_page_shows_every_hit_and_why_and_is_self_contained(
     results = gallery.search(photos / "3.png", k=5)
     results.save(tmp_path / "hits.html")
     text, page = read_page(tmp_path / "hits.html")
-    assert not re.search(r"https?://|@import|<link|url\(", text)
+    assert not re.search(r"https?://|@import|<link|url\((?!data:)", text)
     assert all(source.startswith("data:image/") for source in page.values("img", "src"))
     assert all(page.values("img", "alt"))
     assert len(results) == 5
@@ -50,11 +50,16 @@ def test_the_page_shows_every_hit_and_why_and_is_self_contained(
     targets = [target for target in page.values("button", "popovertarget") if target]
     assert sorted(targets) == sorted(2 * panels(page)), "one opens, one closes"
     for hit in results:
-        assert f"Score {hit.formula}" in page.text
         assert hit.path in page.values("p", "title")
-        contributions = hit.explain().rounded_contributions()
+        explanation = hit.explain()
+        assert explanation.sentence in page.text
+        for group in explanation.groups:
+            assert f"{group.label} {group.percent}" in page.text
+        contributions = explanation.rounded_contributions()
         for word, contribution in list(zip(hit.words, contributions, strict=True))[:6]:
-            assert f"{word.label} +{contribution:.2f}" in page.text
+            assert f"<td>{word.label}</td><td>{contribution:.2f}</td>" in text
+    outside = HtmlPage(re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL))
+    assert not re.search(r"word \d|BM25 \d", outside.text), "no number of a word"
     assert "Query 3.png" in page.text
     assert "5 hits" in page.text
 
@@ -101,7 +106,7 @@ def test_a_page_of_many_hits_explains_the_first_with_images(
     results.save(tmp_path / "hits.html")
     text, page = read_page(tmp_path / "hits.html")
     assert len(panels(page)) == len(results)
-    assert text.count('<div class="panel-maps">') == EXPLAINED_HITS
+    assert text.count('<div class="explained">') == EXPLAINED_HITS
 
 
 def test_searches_without_an_image_have_a_page(
@@ -133,7 +138,8 @@ def test_a_text_has_a_page_with_the_shares_of_its_words(photos: Path, tmp_path: 
         whole = sum(max(0, part.value) for part in hit.text)
         shares = [f"{part.label} {max(0, part.value) / (whole or 1):.0%}" for part in hit.text]
         assert ", ".join(shares) in page.text
-        assert f"Score {hit.formula}." in page.text
+        score = f"score {hit.score:.3f}".replace("-", "−")
+        assert score in " ".join(page.text.split())
 
 
 def test_a_search_without_hits_has_a_page_with_the_reason(

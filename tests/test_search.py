@@ -1,6 +1,7 @@
 """Searches with all options: scores, filters, modes, feedback and the reasons for no hits."""
 
 import math
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -140,7 +141,7 @@ class Expected:
         self.df = Counter(word for words in self.words.values() for word in words)
         self.weights = expected_weights(options, self.bags, self.full)
         self.scores = self.score(self.bags, self.weights)
-        own = {contents[path] for path in (*options["like"], *options["unlike"])}
+        own = {contents[path] for path in options["unlike"]}
         self.allowed = {
             path
             for path, bag in full_bags.items()
@@ -705,3 +706,35 @@ def test_notes_name_word_options_without_effect(small_gallery: Gallery) -> None:
         f"no image has word {second}: boosting it changes nothing",
     )
     assert results.hits
+
+
+def test_copies_of_a_file_are_one_hit(tmp_path: Path) -> None:
+    for seed in range(6):
+        for copy in range(1 + seed % 3):
+            make_image(seed, side=64).save(tmp_path / f"{seed}-{copy}.png")
+    with Gallery.create(tmp_path / "g", vocabulary="toy") as gallery:
+        gallery.add(tmp_path)
+        assert len(gallery) == 12
+        query = make_image(100, side=64)
+        assert len(gallery.search(query, k=20)) == 12
+        results = gallery.search(query, k=20, merge_copies=True)
+        groups = [sorted(map(os.path.basename, (hit.path, *hit.copies))) for hit in results]
+        assert sorted(groups) == [
+            [f"{seed}-{copy}.png" for copy in range(1 + seed % 3)] for seed in range(6)
+        ]
+        assert [hit.rank for hit in results] == [1, 2, 3, 4, 5, 6]
+        pages = [
+            hit.path
+            for at in range(0, 6, 2)
+            for hit in gallery.search(query, k=2, offset=at, merge_copies=True)
+        ]
+        assert pages == [hit.path for hit in results]
+        for mode in MODES:
+            same = gallery.search(query, k=3, mode=mode, merge_copies=True)
+            assert len(same) == 3
+            assert same.hits == gallery.search(query, k=20, mode=mode, merge_copies=True).hits[:3]
+        for hit in results:
+            for path in (hit.path, *hit.copies):
+                ranking = gallery.explain(query, path, merge_copies=True).ranking
+                assert ranking is not None
+                assert ranking.rank == hit.rank

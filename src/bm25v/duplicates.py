@@ -5,12 +5,12 @@ agree too. docs/how-to/find-duplicates.md says how.
 """
 
 import hashlib
-import logging
 import math
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bm25v import images
-from bm25v.display import count
 from bm25v.errors import ImageError
 from bm25v.images import Source
 from bm25v.index.bm25 import WeightedWords
@@ -54,8 +53,6 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom, as shares o
 Views = NDArray[np.float32]
 
 _WHOLE: Box = (0, 0, 1, 1)
-
-_log = logging.getLogger(__name__)
 
 
 class Similarity(NamedTuple):
@@ -91,13 +88,18 @@ class Duplicate(NamedTuple):
     is_copy: bool  # an image listed before it has the same content
     similarity: Similarity  # to the first image of the group
 
+    @property
+    def pixels(self) -> str:
+        """Its width and height, as a text."""
+        return f"{self.width} × {self.height}" if self.width else "size unknown"
+
 
 @dataclass(frozen=True)
 class DuplicateGroup:
     """Images that are the same, or nearly the same. The first is the best.
 
     That is the one with most pixels; of those with as many, the largest file, then the oldest, then
-    the one with the shortest path. All others are similar to it.
+    the one with the shortest path; never a symbolic link. All others are similar to it.
     """
 
     images: tuple[Duplicate, ...]
@@ -121,24 +123,32 @@ class DuplicateGroup:
         return {"kind": self.kind, "images": images}
 
 
+class FoundDuplicates(NamedTuple):
+    """Groups of images, and how many images were left out."""
+
+    groups: list[DuplicateGroup]
+    n_left_out: int  # their files are missing or have changed since they were indexed
+
+
 def find_duplicates(
     store: FolderStore, *, near: bool = True, progress: Progress = no_progress
-) -> list[DuplicateGroup]:
+) -> FoundDuplicates:
     """Return groups of the same and, with `near`, nearly the same images.
 
-    Images whose files are missing or have changed since they were indexed are left out, and so are
-    further names of one file: links.
+    Images whose files are missing or have changed are left out, and so are further names of one
+    file: links. A group of nothing but links is left out too, as none of them is a file to keep.
     """
     return store.read(lambda snapshot: _find_groups(store, snapshot, near, progress))
 
 
 def _find_groups(
     store: FolderStore, snapshot: Snapshot, near: bool, progress: Progress
-) -> list[DuplicateGroup]:
+) -> FoundDuplicates:
     with store.catalog.transaction(snapshot.state.generation):
         live = set(snapshot.rows.tolist())
         records = [record for record in store.catalog.records() if record.row in live]
-    best_first = {record.row: record for record in sorted(_select_files(records), key=_rank)}
+    selected, n_left_out = _select_files(records)
+    best_first = {record.row: record for record in sorted(selected, key=_rank)}
 
     def digest(row: int) -> bytes:
         if not near:
@@ -163,39 +173,44 @@ def _find_groups(
         for other in others:
             similarity = pairs[min(first, other), max(first, other)]
             members += [(row, similarity) for row in equal[other]]
-        if len(members) > 1:
+        if len(members) > 1 and not os.path.islink(best_first[first].path):
             groups.append(members)
     groups.sort(key=lambda members: min(row for row, _ in members))
-    return [_to_group(members, best_first) for members in groups]
+    return FoundDuplicates([_to_group(members, best_first) for members in groups], n_left_out)
 
 
-def _select_files(records: Iterable[ImageRecord]) -> Iterator[ImageRecord]:
-    """Yield one record for each file that is as it was indexed, and each image from memory."""
+def _select_files(records: Iterable[ImageRecord]) -> tuple[list[ImageRecord], int]:
+    """Return one record for each file that is as it was indexed, and each image from memory.
+
+    Also return how many records are of files that are not.
+    """
     names: defaultdict[object, list[ImageRecord]] = defaultdict(list)
-    n_gone = 0
+    n_left_out = 0
     for record in records:
         if not os.path.isabs(record.path):
             names[record.path].append(record)
         elif has_size_and_time(record.path, record.size, record.mtime_ns):
-            status = os.stat(record.path)
-            file = (status.st_dev, status.st_ino) if status.st_ino else record.path
-            names[file].append(record)
+            names[_identify_file(record.path)].append(record)
         else:
-            n_gone += 1
-    if n_gone:
-        _log.warning(
-            "left out %s whose files are missing or have changed: index them again, or remove them",
-            count(n_gone, "image"),
-        )
-    for same in names.values():
-        yield min(same, key=lambda record: (os.path.islink(record.path), _rank(record)))
+            n_left_out += 1
+    return [min(same, key=_rank) for same in names.values()], n_left_out
+
+
+def _identify_file(path: str) -> object:
+    """Return what all names of a file have in common; its path if the file system has nothing."""
+    with suppress(OSError):  # it was deleted just now
+        status = os.stat(path)
+        if status.st_ino:
+            return status.st_dev, status.st_ino
+    return path
 
 
 def _rank(record: ImageRecord) -> tuple[Any, ...]:
-    """Return a key that sorts the best image first; one from memory has no file to keep."""
+    """Return a key that sorts the best image first; one from memory, or a link, is no file."""
     n_pixels = (record.width or 0) * (record.height or 0)
     date, path = to_gallery_image(record).date, record.path
-    return not os.path.isabs(path), -n_pixels, -record.size, date, len(path), path
+    is_no_file = 2 * os.path.islink(path) or not os.path.isabs(path)
+    return is_no_file, -n_pixels, -record.size, date, len(path), path
 
 
 def group_around_best(partners: Mapping[int, Mapping[int, float]]) -> list[list[int]]:

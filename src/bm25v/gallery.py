@@ -1,5 +1,6 @@
 """`Gallery`, the class that people use: a collection in a folder, or in Qdrant."""
 
+import logging
 import operator
 import os
 import threading
@@ -10,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar, Unpack
 
+from bm25v.display import count
 from bm25v.errors import InvalidOption
 from bm25v.images import ImageInput, NamedImages
 from bm25v.index.bm25 import Bm25Parameters
@@ -23,10 +25,11 @@ from bm25v.search.query_images import encode_batch, require_records
 from bm25v.search.rank import rank
 from bm25v.search.results import Match, Results
 from bm25v.search.text import NamedVocabulary
-from bm25v.store.base import Candidates, GalleryInfo, IndexReport, Store, View
+from bm25v.search.word_groups import GroupedWords, group_words
+from bm25v.store.base import Candidates, Filter, GalleryInfo, IndexReport, Store, View
 from bm25v.store.encoding import parse_images
 from bm25v.store.files import check_path
-from bm25v.store.filters import ImageFilter, Period, Size
+from bm25v.store.filters import Called, ImageFilter, Period, Size
 from bm25v.store.local.catalog import FILE_NAME
 from bm25v.store.local.snapshot import Snapshot
 from bm25v.store.local.store import FolderStore
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
     from bm25v.explain.words import WordList, WordOrder, WordUse
 
 PathInput = str | os.PathLike[str]
+_log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -359,13 +364,14 @@ class Gallery:
             return []
         from bm25v.search.topics import list_topics
 
-        topics = list_topics(self.vocabulary, view)
+        topics = [topic.name for topic in list_topics(self.vocabulary, view, 8)]
         return [f"images here show, for example: {', '.join(topics)}"] if topics else []
 
     @property
     def _named_vocabulary(self) -> NamedVocabulary:
         """The vocabulary with the names of its words in this collection."""
-        return NamedVocabulary(self.vocabulary, self.word_names, self.store.names.own)
+        own, image_names = self.store.names.own, self.store.image_names
+        return NamedVocabulary(self.vocabulary, self.word_names, own, image_names)
 
     def _find_calibration(self, encoded: EncodedQuery, view: View) -> Calibration | None:
         """Return what a strong hit is; it is computed if a folder has none, or an old one."""
@@ -488,7 +494,7 @@ class Gallery:
         """Return the words in use, or some of them, each with the images where it is strongest.
 
         They are in the order of their numbers, or of how many images have them: `sort` is "df" for
-        most images first, "idf" for fewest.
+        most images first, "idf" for fewest, "name" for named words first.
         """
         from bm25v.explain.words import list_words
 
@@ -508,13 +514,56 @@ class Gallery:
         """Name words, or clear their names with None; if one change is wrong, none is made."""
         self.store.names.update(names)
 
+    @property
+    def image_names(self) -> dict[str, int]:
+        """The names that people gave to images, each with how many images have it."""
+        names = self.store.image_names.values()
+        return self.store.read(lambda view: {c.name: _count_called(view, c) for c in names})
+
+    def name_images(
+        self, name: str, images: PathInput | Iterable[PathInput], *, add: bool = False
+    ) -> int:
+        """Give images a name, which texts find; return how many images have it then.
+
+        They have it instead of those before, or with `add` beside them; without images, the name is
+        removed. Copies of a file have its names, too.
+
+        >>> import tempfile, numpy as np
+        >>> gallery = Gallery.create(tempfile.mkdtemp(), vocabulary="toy")
+        >>> red, blue = (np.full((40, 60, 3), c, np.uint8) for c in [(200, 30, 30), (30, 30, 200)])
+        >>> gallery.add({"red": red, "blue": blue}).added
+        2
+        >>> gallery.name_images("Anna's birthday", ["blue"])
+        1
+        >>> [hit.path for hit in gallery.search(text="anna's birthday")]
+        ['blue']
+        """
+        store, paths = self.local, list_paths(images)
+
+        def find(view: View) -> list[bytes]:
+            records = require_records(view.find(paths), paths)
+            return [record.content for record in records]
+
+        called = store.name_images(name, store.read(find), add=add)
+        return store.read(lambda view: _count_called(view, called))
+
     def duplicates(
         self, *, near: bool = True, progress: Progress = no_progress
     ) -> "list[DuplicateGroup]":
-        """Return groups of the same and, with `near`, nearly the same images."""
+        """Return groups of the same and, with `near`, nearly the same images.
+
+        Images whose files are missing or have changed are left out, with a warning in the log.
+        """
         from bm25v.duplicates import find_duplicates
 
-        return find_duplicates(self.local, near=near, progress=progress)
+        groups, n_left_out = find_duplicates(self.local, near=near, progress=progress)
+        if n_left_out:
+            _log.warning(
+                "left out %s whose files are missing or have changed: "
+                "index them again, or remove them",
+                count(n_left_out, "image"),
+            )
+        return groups
 
     def compact(self, *, timeout: float = 0.0, progress: Progress = no_progress) -> int:
         """Free the disk space of removed images; return how many bytes that was."""
@@ -583,6 +632,14 @@ class _Search(NamedTuple):
         from bm25v.explain.explanation import explain_hits
 
         return explain_hits(self.gallery, self.query, hits, encoded=self.encoded, progress=progress)
+
+    def group_words(self, results: Results) -> GroupedWords:
+        given = {str(name) for name in (*self.query.must, *self.query.boost)}
+        return group_words(results, self.gallery._named_vocabulary, self.encoded.dense_e, given)
+
+
+def _count_called(view: View, called: Called) -> int:
+    return view.count(Filter(ImageFilter(called=(called,))))
 
 
 def is_address(path: PathInput) -> bool:

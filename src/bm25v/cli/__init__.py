@@ -34,6 +34,7 @@ SECTIONS = {
     },
     "Look after a gallery": {
         "info": "gallery:info",
+        "name": "gallery:name",
         "remove": "gallery:remove",
         "compact": "gallery:compact",
         "verify": "gallery:verify",

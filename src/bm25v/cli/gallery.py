@@ -23,6 +23,7 @@ from bm25v.cli.printing import (
     Column,
     choose_output,
     echo,
+    echo_wrapped,
     emit,
     print_facts,
     print_report,
@@ -48,29 +49,22 @@ if TYPE_CHECKING:
 )
 @json_option
 def demo(folder: Path, as_json: bool) -> None:
-    """Index photos of flowers, search, and write a report page."""
+    """Index photos of flowers, search by a text, a photo and a box, and write a report page."""
     from bm25v import demo
 
     with progress_bar() as progress:
         report = demo.run(folder, progress=progress, say=lambda line: echo(line, err=True))
 
     def print_demo() -> None:
-        rows = []
-        for search in report.searches:
-            best = search.results[0]
-            cosine, bm25 = f"{best.dense:.3f}", f"{best.sparse:.2f}"
-            agree = f"{search.n_agree} of {len(search.results)}"
-            names = (Path(search.query).name, search.species, Path(best.path).name)
-            rows.append((*names, search.hit_species[0], cosine, bm25, agree))
-        texts = [
-            Column(title, "text") for title in ("query", "species", "first hit", "its species")
-        ]
-        print_table((*texts, "cosine", "BM25", "agree"), rows)
-        hits, by_words = report.agreement, report.agreement_by_words
-        echo()
+        for example in report.examples:
+            hits = [(Path(path).name, why) for path, why in example.hits]
+            print_table([Column(example.title, "text"), Column("shows", "list")], hits)
+            echo()
+        echo_wrapped(f"why the first hit of the photo is one: {report.sentence}")
+        agreement, by_words = report.agreement, report.agreement_by_words
         echo(
-            f"species agrees in {hits.first} of {hits.queries} first hits, "
-            f"{hits.all} of {hits.hits} hits in all"
+            f"of {agreement.queries} photos, {agreement.first} first hits are of the same species, "
+            f"{agreement.all} of {agreement.hits} hits in all"
         )
         echo(f"by words alone, without dense vectors: {by_words.first} and {by_words.all}")
         echo(f"report: {display_path(str(report.page))}")
@@ -261,6 +255,8 @@ def info(gallery_path: Path, engine: str | None, as_json: bool) -> None:
         "average length": f"{facts.average_length:.1f}",
         "BM25": f"k1 {facts.k1:g}, b {facts.b:g}",
     }
+    if facts.image_names:
+        lines["names of images"] = f"{facts.image_names:,}"
     if engine is None:
         lines["bytes per image"] = (
             f"{facts.bag_bytes_per_image:,.0f} bag, {facts.full_bag_bytes_per_image:,.0f} full "
@@ -268,6 +264,40 @@ def info(gallery_path: Path, engine: str | None, as_json: bool) -> None:
             f"{facts.catalog_bytes_per_image:,.0f} catalogue"
         )
     emit(facts.to_dict, as_json, lambda: print_facts(lines))
+
+
+@click.command("name")
+@click.argument("name", required=False)
+@click.argument("images", metavar="[IMAGE]...", nargs=-1, type=PathType())
+@gallery_option
+@click.option("--clear", is_flag=True, help="Remove the name instead.")
+@json_option
+def name(
+    name: str | None, images: tuple[str, ...], gallery_path: Path, clear: bool, as_json: bool
+) -> None:
+    """Give images a NAME, which `search --text` finds; without one, list all names.
+
+    Images that have the name keep it.
+    """
+    from bm25v.vocabulary.phrases import make_key
+
+    if name is not None and bool(images) == clear:
+        raise click.UsageError("give the IMAGES to name, or --clear to remove the name")
+    with open_gallery(gallery_path) as gallery:
+        if clear and name is not None and make_key(name) not in gallery.store.image_names:
+            raise InvalidOption(f"no images are named {name!r}: `bm25v name` lists all names")
+        if name is None:
+            names = gallery.image_names
+        else:
+            names = {name: gallery.name_images(name, images, add=not clear)}
+
+    def print_names() -> None:
+        for own, n_images in names.items():
+            echo(f"{own}: {count(n_images, 'image')}")
+        if not names:
+            echo("no images have a name")
+
+    emit({"names": names}, as_json, print_names)
 
 
 @click.command("remove")
@@ -339,7 +369,8 @@ def duplicates(
     """Find images that occur twice: the same, or nearly the same.
 
     Nearly the same are images that were made from one another: resized, recompressed, a little
-    cropped, rotated or brightened. Each is compared with the first of its group.
+    cropped, rotated or brightened. The first of a group is the best: most pixels, then most bytes,
+    then the oldest. The others are compared with it.
     """
     from bm25v.render.duplicates_page import write_duplicates
     from bm25v.render.html import PAGE_SUFFIXES
@@ -357,7 +388,8 @@ def duplicates(
             for number, image in enumerate(group.images):
                 near = f"near, cosine {image.similarity.cosine:.2f}"
                 relation = "" if number == 0 else "same" if image.is_copy else near
-                echo(f"{file_size(image.size):>9}  {relation:<17}  {display_path(image.path)}")
+                sizes = f"{image.pixels:>13}  {file_size(image.size):>9}"
+                echo(f"{sizes}  {relation:<17}  {display_path(image.path)}")
             echo()
         n_spare = sum(len(group.images) - 1 for group in groups)
         alike = f"{n_spare:,} of {count(n_images, 'image')} look like another one"

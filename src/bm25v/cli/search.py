@@ -48,7 +48,7 @@ _WHAT_TO_TYPE = (
 )
 _NARROW, _WIDE = 80, 100  # columns: below, fewer numbers are shown; from there on, more
 _TERM_WIDTH = 14  # cells of a word of a text above its column, at most
-_HIT_WORDS = 5  # at most, beside a hit
+_BAR = 20  # cells of the whole score
 _QUERY_WORDS = 8  # at most, below the hits
 _IMAGE_COLUMNS, _LEAST_IMAGE_COLUMNS, _IMAGE_LINES = 60, 16, 30  # of an explained image
 _THUMBNAIL_COLUMNS, _THUMBNAIL_LINES = 25, 12
@@ -129,6 +129,7 @@ def search(
         with Client(server, token=token) as client:
             results = client.search(images, **options)
         no_match = results.no_match
+        labels: list[str] = ["" for _ in results]
     else:
         if output is not None or open_page:
             from bm25v.render.results_page import SUFFIXES
@@ -140,6 +141,7 @@ def search(
             output = choose_output(output, SUFFIXES, page="results", is_opened=open_page)
         with open_collection(gallery_path, engine) as gallery:
             results = gallery.search(images, **options)
+            labels = _label_hits(results)
             is_empty = not len(gallery)
             no_match = f"{engine or gallery_path} has no images" if is_empty else results.no_match
             if output is not None:
@@ -166,7 +168,7 @@ def search(
 
             echo_bytes(format_csv(results, words=n_words))
         elif results:
-            _print_hits(results, show=show, has_files=server is None)
+            _print_hits(results, labels, show=show, has_files=server is None)
 
     emit(partial(results.to_dict, words=n_words), output_format == "json", print_results)
     report_written(output, is_opened=open_page, is_silent=output_format != "table")
@@ -189,12 +191,20 @@ def _check_images(images: tuple[str, ...]) -> None:
         raise InvalidOption(f'no image {text!r}; to search by text: --text "{text}"')
 
 
-def _print_hits(results: "Results", *, show: bool, has_files: bool) -> None:
+def _label_hits(results: "Results") -> list[str]:
+    """Return what the query and each hit show, as far as their words have names; not for a text."""
+    if not results or results.hits[0].text:
+        return ["" for _ in results]
+    groups = results.group_words().hits
+    return [", ".join(group.label for group in hit if group.label) for hit in groups]
+
+
+def _print_hits(results: "Results", labels: Sequence[str], *, show: bool, has_files: bool) -> None:
     is_judged = not results.not_understood
     if results.is_weak and is_judged:
         echo("No good match. The closest are:")
-    if not (show and _show_hits(results)):
-        _print_table(results, has_files=has_files)
+    if not (show and _show_hits(results, labels)):
+        _print_table(results, labels, has_files=has_files)
     if _is_steered(results):
         words = sorted(results.query, key=lambda word: -abs(word.weight))
         listed = ", ".join(f"{word.label} × {word.weight:.3g}" for word in words[:_QUERY_WORDS])
@@ -206,7 +216,7 @@ def _print_hits(results: "Results", *, show: bool, has_files: bool) -> None:
     echo_wrapped(f"{order} ({duration(sum(results.ms.values()) / 1e3)})", style="dim")
 
 
-def _show_hits(results: "Results") -> bool:
+def _show_hits(results: "Results", labels: Sequence[str]) -> bool:
     """Print thumbnails instead of a table, if the terminal can show them."""
     from bm25v.cli.show import Shown, can_show, show_images
     from bm25v.images import decode_image
@@ -214,25 +224,24 @@ def _show_hits(results: "Results") -> bool:
     if not can_show():
         return False
     shown = []
-    for hit in results:
+    for hit, label in zip(results, labels, strict=True):
         try:
             pixels, problem = decode_image(hit.path, short_side=_THUMBNAIL_SIDE), ""
         except ImageError as error:
             pixels, problem = None, str(error)
         figures = " ".join(filter(None, (str(hit.rank), hit.strength, f"{hit.score:.3f}")))
         name = shorten_path(display_path(hit.path), _THUMBNAIL_COLUMNS)
-        words = ", ".join(label for label, _ in _list_words(hit))
-        shown.append(Shown(pixels, (figures, name, problem or words, "")))
+        shown.append(Shown(pixels, (figures, name, problem or label, "")))
     show_images(shown, columns=_THUMBNAIL_COLUMNS, lines=_THUMBNAIL_LINES)
     return True
 
 
-def _print_table(results: "Results", *, has_files: bool) -> None:
+def _print_table(results: "Results", labels: Sequence[str], *, has_files: bool) -> None:
     from bm25v.explain.sums import list_shares
     from bm25v.search.scoring import MODES
 
     scoring, first = MODES[results.mode], results.hits[0]
-    is_wide, adds_words = output_width() >= _WIDE, bool(first.sparse_factor)
+    is_wide = output_width() >= _WIDE
     columns: dict[str, Callable[[Hit], str]] = {"#": lambda hit: str(hit.rank)}
     if is_wide and scoring.candidates and results.candidates is not None and not first.text:
         columns["by words"] = lambda hit: str(hit.first_rank)
@@ -243,20 +252,18 @@ def _print_table(results: "Results", *, has_files: bool) -> None:
         columns["coverage"] = lambda hit: f"{hit.coverage:.0%}"
     terms = _fit_titles([label for label, _ in list_shares(first)])
     rows = []
-    for hit in results:
+    for hit, label in zip(results, labels, strict=True):
         numbers = [show(hit) for show in columns.values()]
         shares = [f"{share:.0%}" for _, share in list_shares(hit)[: len(terms)]]
         # Images from memory have no file.
         is_missing = has_files and os.path.isabs(hit.path) and not os.path.lexists(hit.path)
         path = display_path(hit.path) + " (missing)" * is_missing
-        words = (
-            f"{label} ({value:.2f})" if is_wide and adds_words else label
-            for label, value in _list_words(hit)
-        )
-        rows.append([*numbers, *shares, path, ", ".join(words)])
+        if hit.copies:
+            path += f" ({len(hit.copies) + 1} copies)"
+        rows.append([*numbers, *shares, path, label])
     heads: list[str | Column] = [*columns, *terms, Column("image", "path")]
-    if adds_words or not first.text:
-        heads.append(Column("words that add most" if adds_words else "words in common", "list"))
+    if any(labels):
+        heads.append(Column("both show", "list"))
     print_table(heads, [row[: len(heads)] for row in rows])
 
 
@@ -271,16 +278,6 @@ def _fit_titles(labels: Sequence[str]) -> list[str]:
             break
         titles.append(title)
     return titles
-
-
-def _list_words(hit: "Hit") -> list[tuple[str, float]]:
-    """Return the names of words that add most to a score; several words may have the same."""
-    from bm25v.explain.sums import list_reasons
-
-    sums: dict[str, float] = {}
-    for word in list_reasons(hit):
-        sums[word.label] = sums.get(word.label, 0.0) + word.contribution
-    return sorted(sums.items(), key=lambda pair: -pair[1])[:_HIT_WORDS]
 
 
 def _is_steered(results: "Results") -> bool:
@@ -300,12 +297,17 @@ def _is_steered(results: "Results") -> bool:
 @click.argument("hit", type=PathType())
 @json_option
 @output_option(
-    "Write both images with a heat map of each word: a page (.html), or an image of the first "
-    "words (.png, .jpg, .webp, .pdf)."
+    "Write both images, bright where they match: a page (.html), or an image (.png, .jpg, .webp, "
+    ".pdf)."
 )
 @open_option
 @gallery_option
-@click.option("--top", type=COUNT, help="Words to show  [default: 5; all on a page]")
+@click.option(
+    "--words",
+    "n_words",
+    type=COUNT,
+    help="Visual words to list with their numbers  [default: none; 24 in the details of a page]",
+)
 @click.option("--show", is_flag=True, help="Show both images in the terminal.")
 @engine_option
 def explain(
@@ -316,7 +318,7 @@ def explain(
     output: Path | None,
     open_page: bool,
     gallery_path: Path,
-    top: int | None,
+    n_words: int | None,
     show: bool,
     engine: str | None,
 ) -> None:
@@ -332,59 +334,50 @@ def explain(
     with open_collection(gallery_path, engine) as gallery:
         explanation = gallery.explain(images, hit, **options)
     if output is not None:
-        explanation.save(output, top=top)
-    emit(explanation.to_dict, as_json, lambda: _print_explanation(explanation, top or 5))
+        explanation.save(output, **({} if n_words is None else {"words": n_words}))
+    emit(explanation.to_dict, as_json, lambda: _print_explanation(explanation, n_words))
     if show and not as_json:
         _show_explanation(explanation)
     report_written(output, is_opened=open_page, is_silent=as_json)
 
 
-def _print_explanation(explanation: "Explanation", top: int) -> None:
-    match, ranking = explanation.match, explanation.ranking
+def _print_explanation(explanation: "Explanation", n_words: int | None) -> None:
     print_notes(explanation.notes)
     echo(f"{explanation.title}: {display_path(explanation.hit_path)}")
-    echo(f"score {f'{match.score:.{match.digits}f}' if match.text else match.formula}")
-    if ranking is not None:
-        scores = {ranking.rank - 1: ranking.score_above, ranking.rank + 1: ranking.score_below}
-        facts = [f"rank {rank:,} has {s:.3f}" for rank, s in scores.items() if s is not None]
-        if ranking.rank_by_words is not None:
-            facts.append(
-                f"by similarity alone it would be rank {ranking.rank_by_similarity:,}, "
-                f"by words alone rank {ranking.rank_by_words:,}"
-            )
-        echo_wrapped("; ".join(facts), style="dim")
-    if match.text:
-        _print_terms(explanation)
-    else:
+    echo_wrapped(explanation.sentence)
+    print_table(
+        ["share", Column("of the score", "text"), Column("", "text"), Column("", "text")],
+        [
+            (group.percent, group.label, _draw_bar(group.share), group.about)
+            for group in explanation.groups
+        ],
+    )
+    if n_words is not None:
+        _print_details(explanation, n_words)
+
+
+def _draw_bar(share: float) -> str:
+    return "▄" * max(1, round(_BAR * min(1.0, abs(share))))
+
+
+def _print_details(explanation: "Explanation", n_words: int) -> None:
+    from bm25v.explain.sums import sum_up
+
+    match = explanation.match
+    echo()
+    for line in sum_up(match):
+        echo(" ".join(filter(None, (line.label, line.value, line.about and f"({line.about})"))))
+    echo_wrapped(explanation.about_rank)
+    if not match.text:
         echo(f"share of the query matched {match.coverage:.0%}, rare words counting more")
-    if explanation.parts:
-        about = "visual words that carry them: BM25" if match.text else "by words (BM25)"
-        echo(f"{about} {match.sparse:.2f}, the sum of:")
-        _print_contributions(explanation, top)
-    elif not match.text:
-        echo("by words (BM25) 0.00: no word of the query")
-    if match.text and not explanation.parts:
+    if not explanation.parts:
         return
+    echo(f"visual words (BM25) {match.sparse:.2f}, the sum of:")
+    _print_contributions(explanation, n_words)
     echo(
         f"total word strength {match.length:.2f} (average of {count(match.n_images, 'image')} "
         f"{match.average_length:.2f})"
     )
-
-
-def _print_terms(explanation: "Explanation") -> None:
-    """Print what each word of a text adds to the score, and the visual words that carry it."""
-    from bm25v.explain.sums import sum_up
-
-    *lines, score = sum_up(explanation.match)
-    heads: list[str | Column] = ["adds", Column("word of the text", "text"), "similarity"]
-    heads += ["+ visual words", Column("carried by", "list")]
-    rows = [[line.value, line.label, "", "", ""] for line in (*lines, score)]
-    for row, term in zip(rows, explanation.terms, strict=False):
-        carriers = dict.fromkeys(word.label for word in term.words)
-        figures = (f"{term.part.similarity:.3f}", f"{term.part.by_words:.3f}")
-        row[2:] = (*figures, ", ".join(carriers))
-    n_columns = len(heads) if explanation.parts else 2
-    print_table(heads[:n_columns], [row[:n_columns] for row in rows])
 
 
 def _print_contributions(explanation: "Explanation", top: int) -> None:
@@ -418,17 +411,14 @@ def _print_contributions(explanation: "Explanation", top: int) -> None:
 def _show_explanation(explanation: "Explanation") -> None:
     """Show both images with what matched, if the terminal can show them."""
     from bm25v.cli.show import Shown, can_show, show_images
-    from bm25v.explain.heatmaps import combine_maps, highlight
+    from bm25v.explain.heatmaps import highlight, list_photos
 
     if not can_show():
         return
-    in_queries, in_hit = combine_maps(explanation)
-    maps = [("query", *pair) for pair in zip(explanation.query_images, in_queries, strict=True)]
-    if explanation.hit_image is not None and in_hit is not None:
-        maps.append(("hit", explanation.hit_image, in_hit))
-    columns = min(
-        _IMAGE_COLUMNS, max(_LEAST_IMAGE_COLUMNS, output_width() // max(1, len(maps)) - 2)
-    )
-    strength = explanation.visibility
-    shown = [Shown(highlight(image, grid, strength), (role,)) for role, image, grid in maps]
+    shown = [
+        Shown(highlight(photo.pixels, photo.grid, explanation.visibility), (photo.role.lower(),))
+        for photo in list_photos(explanation.fine)
+    ]
+    columns = output_width() // max(1, len(shown)) - 2
+    columns = min(_IMAGE_COLUMNS, max(_LEAST_IMAGE_COLUMNS, columns))
     show_images(shown, columns=columns, lines=_IMAGE_LINES)

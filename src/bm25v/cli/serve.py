@@ -42,7 +42,11 @@ from bm25v.errors import InvalidOption, MissingExtra
     metavar="NAME",
     help="Another name of the server, such as that of a proxy in front of it.",
 )
-@click.option("--writable", is_flag=True, help="Let requests add and remove images and name words.")
+@click.option(
+    "--writable",
+    is_flag=True,
+    help="Let requests add and remove images, move files into a trash folder, and name words.",
+)
 @click.option(
     "--strip-metadata",
     is_flag=True,

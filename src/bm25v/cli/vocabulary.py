@@ -268,20 +268,11 @@ def doctor(as_json: bool) -> None:
 
 
 def _precompile() -> str:
-    """Compile the loops of the first and of the second stage; they stay in numba's cache."""
-    import numpy as np
-
+    """Compile what searches need, and say where it is kept."""
     from bm25v.index import kernels
-    from bm25v.index.bm25 import WeightedWords
-    from bm25v.index.searcher import Searcher
-    from bm25v.index.second_stage import cosines
+    from bm25v.precompile import precompile
 
     start = time.perf_counter()
-    bags = np.ones((1, 1), dtype=np.uint16)
-    query = WeightedWords(np.ones(1, np.int32), np.ones(1), np.ones(1))
-    searcher = Searcher(bags, bags, n_words=2)
-    searcher.build_index()
-    ranked = searcher.search(query, 1)
-    cosines(np.ones((1, 8), np.float16), np.ones(8, np.float32), ranked.rows, compiled=True)
+    precompile()
     seconds = time.perf_counter() - start
     return f"ready in {seconds:.1f}s, cache at {kernels.search_block.stats.cache_path}"

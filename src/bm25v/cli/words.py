@@ -61,12 +61,7 @@ def list_words(gallery_path: Path, sort: Any, limit: int | None, as_json: bool) 
     """List the words of a gallery, with the images that have most of them."""
     n_listed = limit if as_json else limit or _LIMIT
     with open_gallery(gallery_path) as gallery:
-        if sort == "name":
-            words = gallery.words()
-            words.sort(key=lambda w: (w.name is None, (w.name or "").casefold()))
-            words = words[:n_listed]
-        else:
-            words = gallery.words(sort=sort, limit=n_listed)
+        words = gallery.words(sort=sort, limit=n_listed)
         info = gallery.info()
 
     def to_dict() -> dict[str, Any]:

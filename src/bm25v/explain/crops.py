@@ -1,18 +1,15 @@
 """Small images that show a word: cut out where it is strongest, or whole with a highlight."""
 
 import io
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from bm25v import images
-from bm25v.errors import ImageError
 from bm25v.explain.heatmaps import highlight
-from bm25v.explain.words import PatchBox, WordExample
-from bm25v.threads import available_cpus
+from bm25v.explain.words import PatchBox
 
 Pixels = NDArray[np.uint8]
 Grid = NDArray[np.float32]
@@ -21,6 +18,7 @@ _MOST = 0.6  # of a word's activation, summed over the patches
 _MIN_SIDE = 0.3  # of the patches in a row
 _MAX_SIDE = 0.72  # of them: a larger crop shows the middle of the image, not the word
 _PATCHES = 3  # in a row of a crop around one patch
+_COLUMNS = 8  # of a sheet
 
 
 def crop_word(image_hwc: Pixels, grid: Grid) -> Pixels:
@@ -44,27 +42,6 @@ def crop_word(image_hwc: Pixels, grid: Grid) -> Pixels:
     x = left + 0.5 + float(inside.sum(axis=0) @ np.arange(size)) / total
     y = top + 0.5 + float(inside.sum(axis=1) @ np.arange(size)) / total
     return _cut_square(image_hwc, x * wide, y * tall, size * (tall + wide) / 2)
-
-
-def cut_examples(examples: Iterable[WordExample], *, side: int) -> dict[WordExample, Pixels]:
-    """Cut squares of that many pixels out of files; those that cannot be read are left out.
-
-    A file that several words share is decoded once.
-    """
-    by_path: dict[str, list[WordExample]] = {}
-    for example in examples:
-        by_path.setdefault(example.path, []).append(example)
-
-    def cut(path: str) -> list[tuple[WordExample, Pixels]]:
-        try:
-            image_hwc = images.decode_image(path, short_side=round(side / _MIN_SIDE))
-        except ImageError:
-            return []
-        crops = [(example, crop_patch(image_hwc, example.patch)) for example in by_path[path]]
-        return [(example, _resize_square(crop, side)) for example, crop in crops]
-
-    with ThreadPoolExecutor(available_cpus()) as pool:
-        return dict(pair for pairs in pool.map(cut, by_path) for pair in pairs)
 
 
 def crop_patch(image_hwc: Pixels, patch: PatchBox) -> Pixels:
@@ -97,6 +74,19 @@ def shrink(image_hwc: Pixels, *, side: int) -> Pixels:
     scale = side / max(width, height)
     width, height = max(8, round(width * scale)), max(8, round(height * scale))
     return images.resize_image(image_hwc, width=width, height=height)
+
+
+def make_sheet(crops: Sequence[Pixels | None], side: int) -> bytes:
+    """Return squares as one WebP, in rows of eight; those that are missing are transparent."""
+    n_columns, n_rows = min(_COLUMNS, len(crops)), -(-len(crops) // _COLUMNS)
+    sheet = Image.new("RGBA", (n_columns * side, n_rows * side))
+    for i, crop in enumerate(crops):
+        if crop is not None:
+            row, column = divmod(i, _COLUMNS)
+            sheet.paste(Image.fromarray(crop), (column * side, row * side))
+    file = io.BytesIO()
+    sheet.save(file, "WEBP", quality=78, method=2)
+    return file.getvalue()
 
 
 def encode_jpeg(image_hwc: Pixels) -> bytes:

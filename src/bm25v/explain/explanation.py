@@ -1,31 +1,35 @@
-"""Why an image matches a query: what each word adds to the score, and where the word is.
-
-A visual word adds to the score where it is active. A word of a text adds to it by the visual words
-that carry it, and by the dense vector: by as much as that vector changes with each patch.
-"""
+"""Why an image matches a query: what each word adds to the score, and where the word is."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.backbones import Backbone
-from bm25v.backbones.protocol import Floats
 from bm25v.dataframes import make_frame
-from bm25v.dense import normalise
-from bm25v.display import count, identify_word, word_label
+from bm25v.display import count
 from bm25v.errors import ImageError, InvalidOption
+from bm25v.explain.fine import SecondPass, encode_tiles
+from bm25v.explain.groups import (
+    Group,
+    Part,
+    QueryVectors,
+    describe_groups,
+    group_words,
+    make_groups,
+    spread_words,
+)
 from bm25v.explain.sums import list_reasons, round_to_sum
-from bm25v.explain.words import WordExample, find_examples
+from bm25v.explain.terms import TermMap, locate_terms
 from bm25v.images import ImageInput
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, Bm25Parameters
 from bm25v.progress import Progress, no_progress
 from bm25v.search.encode import EncodedQuery, encode
-from bm25v.search.matching import Matcher
+from bm25v.search.matching import Matcher, SplitScores
 from bm25v.search.query import Query, QueryImage, StoredImage
 from bm25v.search.query_images import (
     error_prefix,
@@ -34,9 +38,9 @@ from bm25v.search.query_images import (
     require_records,
     resolve_region,
 )
-from bm25v.search.rank import Ranking, find_rankings
+from bm25v.search.rank import Ranking, find_positions, find_ranking, order_all
 from bm25v.search.regions import Box, as_box
-from bm25v.search.results import Match, QueryWord, TextPart, WordContribution
+from bm25v.search.results import Match, QueryWord
 from bm25v.store.base import View
 from bm25v.store.files import has_changed
 from bm25v.store.records import ImageRecord
@@ -48,14 +52,10 @@ if TYPE_CHECKING:
 
     from bm25v.gallery import Gallery
 
-Grid = NDArray[np.float32]  # (rows, columns): how active a word is in each patch
 Pixels = NDArray[np.uint8]
 
+_FINE = 14  # rows or columns of patches: maps of a backbone with as many are fine
 _VISIBILITY = {"strong": 1.0, "fair": 0.7, "weak": 0.4}
-_LEAST_SHARE = 0.3  # of the largest contribution: a word that adds less is shown like this
-_WORDS_WITH_EXAMPLES = 12
-_TERM_WORDS = 5  # visual words that are listed for a word of a text
-_STEP = 1e-3  # of a derivative: how far the mean of all patches moves towards one of them
 
 _COLUMNS = {  # of Explanation.to_pandas()
     "word": "int",
@@ -63,67 +63,6 @@ _COLUMNS = {  # of Explanation.to_pandas()
     **dict.fromkeys(("contribution", "weight", "idf", "saturation", "tf", "query_tf"), "float"),
     "df": "int",
 }
-
-
-@dataclass(frozen=True)
-class Part:
-    """One word's contribution to a score, and where the word is."""
-
-    word: WordContribution
-    in_queries: tuple[Grid, ...]  # one grid for each image of the query
-    in_hit: Grid | None  # None if the hit's file cannot be read
-    examples: tuple[WordExample, ...] = ()  # other images of the gallery that show the word
-
-    def __repr__(self) -> str:
-        word = identify_word(self.word.word, self.word.name)
-        return f"<Part {word}: {self.word.contribution:.2f}>"
-
-    @property
-    def best_query(self) -> int:
-        """Which image of the query has most of the word; 0 if the query has no image."""
-        amounts = [float(grid.sum()) for grid in self.in_queries]
-        return amounts.index(max(amounts)) if amounts else 0
-
-    @property
-    def in_query(self) -> Grid | None:
-        """Where the word is in that image; None if the query has no image."""
-        return self.in_queries[self.best_query] if self.in_queries else None
-
-
-class TermWord(NamedTuple):
-    """What a visual word adds to a score for a word of a text."""
-
-    word: int
-    name: str | None
-    value: float
-
-    @property
-    def label(self) -> str:
-        """Its name, or its number if it has none."""
-        return word_label(self.word, self.name)
-
-
-@dataclass(frozen=True)
-class TermMap:
-    """A word or phrase of a text: what it adds to the score, and where it is in the hit.
-
-    A patch has what its visual words add, and what the similarity would lose, in proportion, if the
-    patch were like the mean of all patches: below 0 if that shows more of the term than the patch.
-    """
-
-    part: TextPart
-    in_hit: Grid | None  # None if that is not known
-    words: tuple[TermWord, ...]  # visual words that carry it: that add, or take away, most
-
-    def __repr__(self) -> str:
-        return f"<TermMap {self.part.label}: {self.part.value:.3f}>"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            **self.part._asdict(),
-            "in_hit": None if self.in_hit is None else self.in_hit.tolist(),
-            "words": [word._asdict() for word in self.words],
-        }
 
 
 @dataclass(frozen=True)
@@ -148,6 +87,10 @@ class Explanation:
     gallery: str = ""  # its folder
     query: Query | None = field(default=None, repr=False)
     terms: tuple[TermMap, ...] = ()
+    groups: tuple[Group, ...] = ()  # their values sum to the score
+    refine: Callable[[Sequence[Group]], Iterable[Group]] | None = field(  # makes maps finer
+        default=None, repr=False, compare=False
+    )
 
     def __repr__(self) -> str:
         words = count(len(self.parts), "word")
@@ -187,6 +130,38 @@ class Explanation:
         return f"{strength}, rank {self.ranking.rank:,}"
 
     @property
+    def sentence(self) -> str:
+        """The reasons in one or two sentences, as shares of what counts for the match."""
+        return describe_groups(self.groups, self.ranking, is_text=bool(self.terms))
+
+    @property
+    def about_rank(self) -> str:
+        """The scores of the hits before and after, and the ranks by parts of the score alone."""
+        ranking, digits = self.ranking, self.match.digits
+        if ranking is None:
+            return "A search with these options does not list this image."
+        scores = {ranking.rank - 1: ranking.score_above, ranking.rank + 1: ranking.score_below}
+        facts = [
+            f"Rank {rank:,} has {s:.{digits}f}." for rank, s in scores.items() if s is not None
+        ]
+        if ranking.rank_by_words is not None:
+            facts.append(
+                f"By similarity alone it would be rank {ranking.rank_by_similarity:,}, "
+                f"by words alone rank {ranking.rank_by_words:,}."
+            )
+        return " ".join(facts)
+
+    @cached_property
+    def fine(self) -> "Explanation":
+        """The same with finer maps of groups, if a second pass over both images is possible.
+
+        What draws an explanation uses it.
+        """
+        if self.refine is None:
+            return self
+        return replace(self, groups=tuple(self.refine(self.groups)), refine=None)
+
+    @property
     def is_text_alone(self) -> bool:
         """Whether the query is a text without images: its words are what is shown in the hit."""
         return bool(self.terms) and not self.query_images
@@ -199,17 +174,6 @@ class Explanation:
         if self.is_text_alone:  # a photo of anything scores 0
             return 1.0 if self.score > 0 else _VISIBILITY["weak"]
         return max(_VISIBILITY["weak"], min(1.0, 2 * self.match.coverage))
-
-    def part_visibility(self, part: Part) -> float:
-        """How much of its colours a word is shown in: in proportion to its contribution."""
-        largest = max(abs(other.word.contribution) for other in self.parts)
-        share = abs(part.word.contribution) / (largest or 1.0)
-        return self.visibility * max(_LEAST_SHARE, share)
-
-    @property
-    def positive_sum(self) -> float:
-        """The sum of all positive contributions: the score before negative words are taken off."""
-        return sum(max(0.0, part.word.contribution) for part in self.parts)
 
     @property
     def missing(self) -> tuple[QueryWord, ...]:
@@ -227,19 +191,23 @@ class Explanation:
         """
         return round_to_sum([part.word.contribution for part in self.parts], self.sparse)
 
-    def save(self, path: str | os.PathLike[str], *, top: int | None = None) -> None:
+    def save(self, path: str | os.PathLike[str], *, words: int = 24) -> None:
         """Write a page (.html) or an image (.png, .jpg, .webp, .pdf), as the suffix says.
 
-        A page shows 12 words, an image five, unless `top` says how many.
+        `words` is how many visual words the details of a page list.
         """
         from bm25v.render.explanation_page import write_explanation
 
-        write_explanation(self, Path(path), top=top)
+        write_explanation(self, Path(path), words=words)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the explanation as plain values, without the pixels."""
         return {
             **self.match.to_dict(),
+            "title": self.title,
+            "sentence": self.sentence,
+            "groups": [group.to_dict() for group in self.groups],
+            "about_rank": self.about_rank,
             "ranking": None if self.ranking is None else self.ranking._asdict(),
             "parts": [part._asdict() for part in self.match.parts],
             "terms": [term.to_dict() for term in self.terms],
@@ -248,7 +216,6 @@ class Explanation:
                     **part.word._asdict(),
                     "in_query": None if part.in_query is None else part.in_query.tolist(),
                     "in_hit": None if part.in_hit is None else part.in_hit.tolist(),
-                    "examples": [example.path for example in part.examples],
                 }
                 for part in self.parts
             ],
@@ -283,7 +250,7 @@ def explain_hit(
 
     `encoded` is the query as a search has encoded it, `encoding` that of the query's image: either
     saves encoding it again. `image` is the hit's, if it has no file. The query's mode decides which
-    score is explained. The first words have examples: other images.
+    score is explained.
     """
     if encoding is not None and len(query.images) != 1:
         raise InvalidOption(
@@ -292,16 +259,7 @@ def explain_hit(
     given = None if encoding is None else [encoding]
     explained = explain_hits(gallery, query, [hit], encoded=encoded, encodings=given, image=image)
     (explanation,) = explained.explanations
-    words = [part.word.word for part in explanation.parts[:_WORDS_WITH_EXAMPLES]]
-    own = [explanation.hit_path, *filter(None, explanation.query_paths)]
-
-    def find(view: View) -> dict[int, tuple[WordExample, ...]]:
-        avoid = {record.path for record in view.find(own).values()}
-        return find_examples(view, gallery.vocabulary, words, avoid=avoid)
-
-    examples = gallery.store.read(find)
-    parts = (replace(p, examples=examples.get(p.word.word, ())) for p in explanation.parts)
-    return replace(explanation, parts=tuple(parts))
+    return explanation
 
 
 def explain_hits(
@@ -335,14 +293,24 @@ def explain_hits(
         records = require_records(view.find(hits), hits)
         images = view.fetch(records)
         matches = matcher.match(images, images.rows)
-        rankings = find_rankings(used, view, images)
-        return _MatchedHits(used, matcher.query_words(), records, matches, rankings)
+        ranked = order_all(used, view)
+        split = matcher.split_scores(ranked)
+        positions = find_positions(ranked, images)
+        is_sum = used.scoring.is_sum
+        rankings = [
+            None if at is None else find_ranking(ranked, at, is_sum=is_sum) for at in positions
+        ]
+        words = matcher.query_words()
+        return _MatchedHits(used, words, records, matches, rankings, split)
 
     matched = gallery.store.read(match_hits)
-    codes = matched.encoded.codes
+    codes, patches = matched.encoded.codes, matched.encoded.patches
     if not has_codes and len(codes) != len(query_images) and encodings is not None:
         codes = tuple(encoding.codes for encoding in encodings)  # of images that are stored
-    grid = vocabulary.backbone.grid
+        patches = tuple(encoding.patches_pd for encoding in encodings)
+    vectors = QueryVectors(matched.encoded.dense_e, patches)
+    backbone, grid = vocabulary.backbone, vocabulary.backbone.grid
+    encode_queries = cache(lambda: [encode_tiles(backbone, pixels) for pixels in query_images])
     explanations = []
     for match, ranking, record in zip(
         matched.matches, matched.rankings, matched.records, strict=True
@@ -356,9 +324,20 @@ def explain_hits(
             )
             for word in list_reasons(match)
         ]
-        terms = tuple(_locate_terms(matched.encoded, match, parts, hit, vocabulary.backbone))
+        terms = tuple(locate_terms(matched.encoded, match, parts, hit, backbone))
         if hit is not None and terms and not any(term.in_hit is not None for term in terms):
             notes.append(f"{vocabulary.backbone_name} does not say where in an image a text is")
+        groups = _list_groups(match, parts, terms, hit, vectors, gallery)
+        refine = None
+        if max(grid) < _FINE:
+            refine = SecondPass(
+                vocabulary,
+                match,
+                matched.encoded.terms,
+                encode_queries,
+                hit_image,
+                None if hit is None else hit.patches_pd,
+            ).refine
         explanations.append(
             Explanation(
                 query_images,
@@ -375,6 +354,8 @@ def explain_hits(
                 gallery=gallery.location,
                 query=query,
                 terms=terms,
+                groups=tuple(_find_ranks(groups, ranking, matched.split)),
+                refine=refine,
             )
         )
         progress("explaining hits", len(explanations), len(hits))
@@ -389,54 +370,56 @@ class _MatchedHits(NamedTuple):
     records: list[ImageRecord]
     matches: list[Match]
     rankings: list[Ranking | None]
+    split: SplitScores
+
+
+def _list_groups(
+    match: Match,
+    parts: Sequence[Part],
+    terms: Sequence[TermMap],
+    hit: Encoding | None,
+    query: QueryVectors,
+    gallery: "Gallery",
+) -> Iterator[Group]:
+    """Yield the parts of a score as groups: the terms of a text, or words of one name."""
+    if not terms:
+        grouped = group_words(parts, hit, query, gallery._named_vocabulary)
+        yield from make_groups(match, grouped)
+        return
+    whole = sum(max(0.0, part.value) for part in match.parts) or 1.0
+    for term in terms:
+        label, value = term.part.label, term.part.value
+        words = tuple(word.word for word in term.words)
+        in_hit = term.in_hit
+        if in_hit is not None:
+            in_hit = np.maximum(in_hit if value >= 0 else -in_hit, 0)
+        yield Group("term", label, value, value / whole, words, in_hit=in_hit)
+    if match.rest:
+        maps = spread_words(parts)
+        words = tuple(part.word.word for part in parts)
+        yield Group("similarity", "like the image", match.rest, match.rest / whole, words, *maps)
+
+
+def _find_ranks(
+    groups: Iterable[Group], ranking: Ranking | None, split: SplitScores
+) -> Iterator[Group]:
+    """Yield groups with the rank that the hit would have without each of them."""
+    for number, group in enumerate(groups):
+        if ranking is None or group.kind in ("similarity", "rest"):
+            yield group
+            continue
+        position = ranking.rank - 1
+        if group.kind == "term":
+            rank = split.rank_without_term(position, number)
+        else:
+            rank = split.rank_without_words(position, group.words)
+        about = "Without it: " + ("the same rank" if rank == ranking.rank else f"rank {rank:,}")
+        yield group._replace(rank_without=rank, about=about)
 
 
 def _list_notes(encoded: EncodedQuery) -> tuple[str, ...]:
     unknown = ", ".join(encoded.not_understood)
     return (*encoded.notes, *([f"not understood: {unknown}"] if unknown else []))
-
-
-def _locate_terms(
-    encoded: EncodedQuery,
-    match: Match,
-    parts: Sequence[Part],
-    hit: Encoding | None,
-    backbone: Backbone,
-) -> Iterator[TermMap]:
-    """Yield the terms of a query's text, each with where it is in the hit."""
-    slopes_pe = None
-    if encoded.terms and encoded.scoring.cosine and hit is not None and hit.patches_pd is not None:
-        slopes_pe = _differentiate(backbone, hit.patches_pd)
-    for term, part in zip(encoded.terms, match.text, strict=True):
-        weights = dict(zip(term.words.words.tolist(), term.words.weights.tolist(), strict=True))
-        grids, words = [], []
-        if slopes_pe is not None and term.dense_e is not None:
-            grids.append((slopes_pe[:, : len(term.dense_e)] @ term.dense_e).reshape(backbone.grid))
-        for word, in_hit in ((p.word, p.in_hit) for p in parts if p.word.word in weights):
-            share = weights[word.word] / word.weight
-            value = match.sparse_factor * word.contribution * share
-            words.append(TermWord(word.word, word.name, value))
-            if in_hit is not None and in_hit.any():
-                grids.append(value * in_hit / in_hit.sum())
-        sign = 1 if part.value >= 0 else -1
-        words = sorted((w for w in words if sign * w.value > 0), key=lambda w: -sign * w.value)
-        grid = np.asarray(np.sum(grids, axis=0), dtype=np.float32) if grids else None
-        yield TermMap(part, grid, tuple(words[:_TERM_WORDS]))
-
-
-def _differentiate(backbone: Backbone, patches_pd: Floats) -> Floats | None:
-    """Return what each patch changes in the dense vector; None if that is not known.
-
-    The vector is a function of the mean of all patches, so the changes sum to 0.
-    """
-    mean_d = patches_pd.mean(axis=0)
-    steps_pd = np.float32(_STEP) * (patches_pd - mean_d)
-    moved = [backbone.pool_dense(mean_d + step_d) for step_d in (*steps_pd, *-steps_pd)]
-    vectors = [vector_e for vector_e in moved if vector_e is not None]
-    if not vectors:
-        return None
-    after_pe, before_pe = np.split(normalise(np.stack(vectors)), 2)
-    return np.asarray((after_pe - before_pe) / np.float32(2 * _STEP * len(patches_pd)))
 
 
 def _read_hit(

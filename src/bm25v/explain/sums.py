@@ -54,7 +54,8 @@ def list_reasons(match: Match) -> Sequence[WordContribution]:
 def list_shares(match: Match) -> list[tuple[str, float]]:
     """Return the words of a text, each with its share of what counts for the match.
 
-    A word that counts against it has 0. The list is empty if the text has one word only.
+    Images beside the text are one more part. A part that counts against the match has 0. The list
+    is empty if there is one part only.
 
     >>> from bm25v.search.results import TextPart
     >>> facts = ("hybrid", 0.25, 9.0, 0.02, None, 0.3, (), 0.4, 3.0, 3.0, 20)
@@ -63,8 +64,11 @@ def list_shares(match: Match) -> list[tuple[str, float]]:
     [('dog', 1.0), ('beach', 0.0)]
     """
     positive = sum(max(0.0, part.value) for part in match.parts)
-    shares = [(part.label, max(0.0, part.value) / (positive or 1.0)) for part in match.text]
-    return shares if len(shares) > 1 else []
+    parts = [(part.label, part.value) for part in match.text]
+    if match.rest:
+        parts.append(("like the image", match.rest))
+    shares = [(label, max(0.0, value) / (positive or 1.0)) for label, value in parts]
+    return shares if match.text and len(shares) > 1 else []
 
 
 def round_to_sum(values: Sequence[float], total: float, digits: int = 2) -> list[float]:

@@ -5,7 +5,7 @@ Counts are exact. Images are those with most of a word; of a frequent word in Qd
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -27,6 +27,7 @@ from bm25v.store.records import ImageRecord
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import dequantise
 from bm25v.vocabulary.names import check_word
+from bm25v.vocabulary.phrases import fold
 
 if TYPE_CHECKING:
     import pandas
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
 _COMPANIONS = 8
 _USUAL_IMAGES = 3  # that are added to each folder for comparison with others
 _CHUNK_ROWS = 4_096  # bags that are read together
-_CONSIDERED = 24  # images of an example, as some are copies, and some files are missing
-_FIRST_WORDS = 6  # others prefer images that these have, as each image must be decoded
+_CONSIDERED = 24  # images of an example, as some files are missing
 _COPY_COSINE = 0.95  # of dense vectors: from there on, two images show the same
 _SHOWN = 10  # words of a list in a REPL
 _COLUMNS = {  # of WordList.to_pandas()
@@ -46,7 +46,8 @@ _COLUMNS = {  # of WordList.to_pandas()
     "best": "object",
 }
 
-WordOrder = Literal["word", "df", "idf"]  # by number, most images first, fewest first
+# By number, most images first, fewest first, named words first and of these most images first.
+WordOrder = Literal["word", "df", "idf", "name"]
 
 
 class ImageWithWord(NamedTuple):
@@ -183,13 +184,22 @@ def list_words(
     limit: int | None,
 ) -> WordList:
     """Return the words in use, or some of them, each with the `best` images that have it."""
-    df_v = view.full_statistics.df_v
-    words = np.flatnonzero(df_v)
-    if sort != "word":
-        df = df_v[words]
-        words = words[np.argsort(-df if sort == "df" else df, kind="stable")]
+    words = order_words(view, names, sort)
     listed = words[offset : None if limit is None else offset + limit]
-    return WordList(describe_words(view, names, listed.tolist(), best))
+    return WordList(describe_words(view, names, listed, best))
+
+
+def order_words(view: View, names: Mapping[int, str], sort: WordOrder, name: str = "") -> list[int]:
+    """Return the words in use; with a `name`, those whose names contain it."""
+    df_v = view.full_statistics.df_v
+    words: list[int] = np.flatnonzero(df_v).tolist()
+    if name:
+        words = [word for word in words if fold(name) in fold(names.get(word, ""))]
+    if sort == "name":
+        words.sort(key=lambda word: (word not in names, -df_v[word]))
+    elif sort != "word":
+        words.sort(key=lambda word: -df_v[word] if sort == "df" else df_v[word])
+    return words
 
 
 def describe_words(
@@ -244,8 +254,8 @@ def describe_word(view: View, names: Mapping[int, str], word: int) -> WordUse:
     facts = WordInGallery(word, names.get(word), df, idf, uses[:1])
     shared = find_shared_words(*full_bags, statistics)
     companions = islice((other for other in shared if other.word != word), _COMPANIONS)
-    all_counts = _count_by_name(view.count_folders(Filter()), statistics.n)
-    word_counts = _count_by_name(view.count_folders(Filter(must=((word,),))), df)
+    all_counts = _count_by_name(view.count_by("folder", Filter()), statistics.n)
+    word_counts = _count_by_name(view.count_by("folder", Filter(must=((word,),))), df)
     folders = compare_folders(all_counts, word_counts)
     return WordUse(facts, statistics.n, uses, tuple(companions), folders)
 
@@ -353,46 +363,45 @@ class DistinctImages:
 
 
 def find_examples(
-    view: View,
-    vocabulary: Vocabulary,
-    words: Sequence[int],
-    *,
-    avoid: Collection[str] = (),
-    n: int = 4,
-) -> dict[int, tuple[WordExample, ...]]:
-    """Return for each word up to n images that show it best, without copies of one another.
-
-    The paths to `avoid` are used only if there are no others. No image is encoded.
-    """
-    images, rows_by_word = view.find_examples(words, _CONSIDERED, 2 * n)
+    view: View, vocabulary: Vocabulary, words: Sequence[int]
+) -> dict[int, WordExample]:
+    """Return for each word the image that shows it best, if it can be read; none is encoded."""
+    images, rows_by_word = view.find_examples(words, _CONSIDERED, 2)
     different = {row for rows in rows_by_word.values() for row in rows.tolist()}
-    all_rows = np.array(sorted(different), dtype=np.int64)
-    records = images.records(all_rows)
-    vectors = dict(zip(all_rows.tolist(), images.dense_vectors(all_rows), strict=True))
-    is_unchanged = cache(lambda row: _is_unchanged(records[row]))
-    used: set[int] = set()
-    examples = {}
-    for position, (word, rows) in enumerate(rows_by_word.items()):
-        preferred = used if position >= _FIRST_WORDS else set()
-        order = sorted(
-            (row for row in rows.tolist() if row in records),
-            key=lambda row: (records[row].path in avoid, row not in preferred),
-        )
-        distinct = DistinctImages()
-        usable = (row for row in order if is_unchanged(row) and distinct.accept(vectors[row]))
-        chosen = list(islice(usable, n))
-        examples[word] = tuple(
-            WordExample(records[row].path, _read_patch(images, row, word, vocabulary))
-            for row in chosen
-        )
-        used.update(chosen)
-    return examples
+    records = images.records(np.array(sorted(different), dtype=np.int64))
+    is_usable = cache(lambda row: row in records and _is_unchanged(records[row]))
+    best = {
+        word: next(filter(is_usable, rows.tolist()), None) for word, rows in rows_by_word.items()
+    }
+    return {
+        word: WordExample(records[row].path, _read_patch(images, row, word, vocabulary))
+        for word, row in best.items()
+        if row is not None
+    }
 
 
-def find_patch(view: View, vocabulary: Vocabulary, path: str, word: int) -> PatchBox:
-    """Return where a word is strongest in an image; all of the image if that was not stored."""
-    images = view.fetch(require_records(view.find([path]), [path]))
-    return _read_patch(images, int(images.rows[0]), word, vocabulary)
+def find_parts(
+    view: View, vocabulary: Vocabulary, pairs: Sequence[tuple[int, str | None]]
+) -> list[WordExample | None]:
+    """Return where each word is strongest in the image with it; None if no image shows it.
+
+    A word without an image gets the one that shows it best. The whole image is returned if it does
+    not have the word.
+    """
+    words = list(dict.fromkeys(word for word, path in pairs if path is None))
+    best = find_examples(view, vocabulary, words)
+    given = list(dict.fromkeys(path for _, path in pairs if path is not None))
+    images = view.fetch(require_records(view.find(given), given))
+    rows = dict(zip(images.paths(images.rows), images.rows.tolist(), strict=True))
+
+    def locate(word: int, path: str | None) -> WordExample | None:
+        if path is None:
+            return best.get(word)
+        if path not in rows:  # it was removed meanwhile
+            return None
+        return WordExample(path, _read_patch(images, rows[path], word, vocabulary))
+
+    return [locate(word, path) for word, path in pairs]
 
 
 def _is_unchanged(record: ImageRecord) -> bool:

@@ -1,4 +1,4 @@
-"""Commands that a page offers to copy: the same search with other words, and pages of words."""
+"""Commands that a page offers to copy: to explain a hit, and to name a word."""
 
 import os
 import shlex
@@ -10,23 +10,12 @@ from bm25v.explain.explanation import Explanation
 from bm25v.search.query import OPTIONS, Query, format_values
 
 
-def search_command(explanation: Explanation, *more: str) -> str | None:
-    """Return the command for the search that was explained, with more options.
+def explain_command(explanation: Explanation) -> str | None:
+    """Return the command that opens the page of an explanation.
 
     None if no command can express it: an image that is not from a file, a mask, a date that is no
     text.
     """
-    arguments = _list_arguments(explanation)
-    return None if arguments is None else join_command("search", *more, *arguments)
-
-
-def explain_command(explanation: Explanation) -> str | None:
-    """Return the command that opens the page of an explanation; None as above."""
-    arguments = _list_arguments(explanation, explanation.hit_path)
-    return None if arguments is None else join_command("explain", *arguments, "--open")
-
-
-def _list_arguments(explanation: Explanation, *hit: str) -> list[str] | None:
     query = explanation.query
     if query is None or not isinstance(query.date, str | None):
         return None
@@ -34,8 +23,9 @@ def _list_arguments(explanation: Explanation, *hit: str) -> list[str] | None:
     are_files = all(explanation.query_paths) and all(isinstance(i, str) for i in query.negative)
     if is_mask or not are_files:
         return None
-    images = map(os.path.abspath, explanation.query_paths)
-    return [*images, *hit, *list_options(query), *_gallery_option(explanation.gallery)]
+    images = (*map(os.path.abspath, explanation.query_paths), explanation.hit_path)
+    options = (*list_options(query), *_gallery_option(explanation.gallery))
+    return join_command("explain", *images, *options, "--open")
 
 
 def list_options(query: Query) -> Iterator[str]:
@@ -56,17 +46,6 @@ def list_options(query: Query) -> Iterator[str]:
                 yield from (option.flag, text)
 
 
-def word_page_command(gallery: str, word: int) -> str | None:
-    """Return the command that writes the page of a word; None for a collection of an engine.
-
-    >>> word_page_command("my photos/gallery.bm25v", 12)
-    "bm25v words show 12 -g 'my photos/gallery.bm25v' -o word-12.html"
-    """
-    if _is_address(gallery):
-        return None
-    return join_command("words", "show", str(word), "-g", gallery, "-o", f"word-{word}.html")
-
-
 def name_command(gallery: str, word: int) -> str:
     """Return the command that names a word; the name is to be filled in.
 
@@ -76,6 +55,15 @@ def name_command(gallery: str, word: int) -> str:
     "bm25v words name 12 'NEW NAME' --engine qdrant://host:6334/images"
     """
     return join_command("words", "name", str(word), "NEW NAME", *_gallery_option(gallery))
+
+
+def remove_command(gallery: str, path: str) -> str:
+    """Return the command that removes an image from a gallery.
+
+    >>> remove_command("gallery.bm25v", "/photos/cat.jpg")
+    'bm25v remove /photos/cat.jpg -g gallery.bm25v'
+    """
+    return join_command("remove", path, *_gallery_option(gallery))
 
 
 def join_command(*arguments: str) -> str:

@@ -52,7 +52,7 @@ def _describe_group(group: DuplicateGroup) -> dict[str, Any]:
             {
                 "path": image.path,
                 "image": embed_thumbnail(image.path, side=_SIDE, alt=os.path.basename(image.path)),
-                "pixels": f"{image.width} × {image.height}" if image.width else "size unknown",
+                "pixels": image.pixels,
                 "is_largest": (image.width or 0) * (image.height or 0) == largest,
                 "bytes": file_size(image.size),
                 "date": f"{image.date:%Y-%m-%d %H:%M}",

@@ -1,72 +1,64 @@
-"""What pages and notebooks show of an explanation: photos with what matched, and rows of words."""
+"""What pages and notebooks show of an explanation: photos, groups, and the numbers behind them."""
 
-import os
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+import io
+from collections.abc import Iterator
+from typing import Any
 
-from bm25v.explain.crops import cut_examples, encode_crop, encode_highlight, encode_jpeg
-from bm25v.explain.explanation import Explanation, Part
-from bm25v.explain.heatmaps import Pin, list_photos
-from bm25v.render.html import EmbeddedImage
-from bm25v.search import WordContribution
+from PIL import Image
 
+from bm25v.explain.crops import encode_highlight, encode_jpeg, shrink
+from bm25v.explain.explanation import Explanation
+from bm25v.explain.groups import Grid
+from bm25v.explain.heatmaps import list_photos, make_edge, make_mask
+from bm25v.explain.sums import sum_up
 
-class HighlightedPhoto(NamedTuple):
-    role: str
-    path: str
-    image: EmbeddedImage
-    pins: Sequence[Pin] = ()
+_MISSING_WORDS = 24
 
 
-def highlight_photos(explanation: Explanation, *, side: int) -> Iterator[HighlightedPhoto]:
-    """Yield each image of the query, then the hit if its file can be read."""
-    strength = explanation.visibility
-    for photo in list_photos(explanation):
-        jpeg = encode_highlight(photo.pixels, photo.grid, side=side, strength=strength)
-        image = EmbeddedImage(jpeg, f"What matched in the {photo.role.lower()}")
-        yield HighlightedPhoto(photo.role, photo.path, image, photo.pins)
+def describe(explanation: Explanation, *, words: int) -> dict[str, Any]:
+    """Return what is shown beside the photos; `words` are listed under the details."""
+    contributions = explanation.rounded_contributions()
+    missing = () if explanation.is_text_alone else explanation.missing
+    return {
+        "explanation": explanation,
+        "sum": list(sum_up(explanation.match)),
+        "rows": list(zip(explanation.parts[:words], contributions, strict=False)),
+        "n_more": len(contributions[words:]),
+        "rest": sum(contributions[words:]),
+        "missing": missing[:_MISSING_WORDS],
+        "n_more_missing": len(missing[_MISSING_WORDS:]),
+    }
 
 
-def list_rows(
-    words: Sequence[WordContribution],
-    contributions: Sequence[float],
-    crops: Sequence[Sequence[EmbeddedImage]],
-) -> Iterator[dict[str, Any]]:
-    """Yield the row of each word that has crops; `before` is the sum of the rows above it."""
-    before = 0.0
-    for n, (word, contribution, own) in enumerate(
-        zip(words, contributions, crops, strict=False), start=1
-    ):
+def embed_photos(explanation: Explanation, *, side: int) -> Iterator[dict[str, Any]]:
+    """Yield each photo, with masks of all that matched and of each group."""
+    for n, photo in enumerate(list_photos(explanation.fine)):
+        height, width = photo.pixels.shape[:2]
         yield {
-            "number": n,
-            "word": word,
-            "contribution": contribution,
-            "before": before,
-            "crops": own,
+            "side": "hit" if photo.role == "Hit" else f"q{n}",
+            "role": photo.role,
+            "path": photo.path,
+            "jpeg": encode_jpeg(shrink(photo.pixels, side=min(side, max(height, width)))),
+            "shape": width / height,
+            "mask": _encode_masks(photo.grid, explanation.visibility),
+            "groups": [grid is not None and _encode_masks(grid) for grid in photo.groups],
+            "region": explanation.region if photo.role == "Query" and n == 0 else None,
         }
-        before += contribution
 
 
-def embed_examples(parts: Sequence[Part], *, side: int) -> list[list[EmbeddedImage]]:
-    cut = cut_examples((example for part in parts for example in part.examples), side=side)
-    return [
-        [
-            EmbeddedImage(
-                encode_jpeg(cut[example]), f"{part.word.label} in {os.path.basename(example.path)}"
-            )
-            for example in part.examples
-            if example in cut
-        ]
-        for part in parts
-    ]
+def embed_highlights(explanation: Explanation, *, side: int) -> Iterator[dict[str, Any]]:
+    """Yield each photo with a highlight, for pages without scripts."""
+    for photo in list_photos(explanation.fine):
+        strength = explanation.visibility
+        jpeg = encode_highlight(photo.pixels, photo.grid, side=side, strength=strength)
+        yield {"role": photo.role, "path": photo.path, "jpeg": jpeg}
 
 
-def embed_crops(explanation: Explanation, part: Part, *, side: int) -> list[EmbeddedImage]:
-    """Return the word of a part in the query and in the hit, as far as it is in them."""
-    query = explanation.query_images[part.best_query] if explanation.query_images else None
-    pairs = ((query, part.in_query, "query"), (explanation.hit_image, part.in_hit, "hit"))
-    return [
-        EmbeddedImage(encode_crop(pixels, grid, side=side), f"{part.word.label} in the {role}")
-        for pixels, grid, role in pairs
-        if pixels is not None and grid is not None and grid.any()
-    ]
+def _encode_masks(grid: Grid, strength: float = 1.0) -> tuple[bytes, bytes]:
+    """Return where a photo is bright, and the outline of that, as PNG."""
+    files = []
+    for alpha_hw in (make_mask(grid, strength), make_edge(grid, strength)):
+        alpha, file = Image.fromarray(alpha_hw), io.BytesIO()
+        Image.merge("LA", (Image.new("L", alpha.size), alpha)).save(file, "PNG", optimize=True)
+        files.append(file.getvalue())
+    return files[0], files[1]

@@ -9,23 +9,17 @@ from typing import Any
 
 from bm25v.display import count
 from bm25v.explain.explanation import Explanation
-from bm25v.explain.sums import list_reasons, list_shares, round_to_sum, sum_up
+from bm25v.explain.sums import list_reasons, list_shares, round_to_sum
 from bm25v.explain.words import ImageWithWord, WordInGallery, WordUse
-from bm25v.render.explained import (
-    HighlightedPhoto,
-    embed_crops,
-    embed_examples,
-    highlight_photos,
-    list_rows,
-)
-from bm25v.render.html import EmbeddedImage, embed_thumbnail, fixed, render
+from bm25v.render.explained import describe, embed_highlights
+from bm25v.render.html import embed_thumbnail, fixed, render
 from bm25v.search import Hit, Match, Results
 
 MAX_HITS = 24  # that are shown: a notebook stores the pixels of each
 MAX_WORDS = 12  # of a list
 
-_HIT_SIDE, _CARD_SIDE, _PHOTO_SIDE, _CROP_SIDE, _WORD_SIDE = 192, 320, 320, 112, 112  # pixels
-_HIT_WORDS, _CARD_WORDS, _QUERY_WORDS, _PARTS = 3, 8, 8, 5
+_HIT_SIDE, _CARD_SIDE, _PHOTO_SIDE, _WORD_SIDE = 192, 320, 320, 112  # pixels
+_HIT_WORDS, _CARD_WORDS, _QUERY_WORDS, _PARTS = 3, 8, 8, 12
 _WORD_IMAGES = 8
 
 
@@ -47,25 +41,9 @@ def match_fragment(match: Match) -> str:
 
 
 def explanation_fragment(explanation: Explanation) -> str:
-    contributions = explanation.rounded_contributions()
-    shown = explanation.parts[:_PARTS]
-    missing = () if explanation.is_text_alone else explanation.missing
-    crops = [
-        examples or embed_crops(explanation, part, side=_CROP_SIDE)
-        for part, examples in zip(shown, embed_examples(shown, side=_CROP_SIDE), strict=True)
-    ]
-    return render(
-        "notebook_explanation.html",
-        explanation=explanation,
-        terms=list(sum_up(explanation.match)),
-        photos=list(_show_photos(explanation)),
-        rows=list(list_rows([part.word for part in shown], contributions, crops)),
-        n_more=len(contributions[_PARTS:]),
-        shown_sum=sum(contributions[:_PARTS]),
-        rest=sum(contributions[_PARTS:]),
-        missing=missing[:_QUERY_WORDS],
-        n_more_missing=len(missing[_QUERY_WORDS:]),
-    )
+    photos = list(embed_highlights(explanation, side=_PHOTO_SIDE))
+    values = describe(explanation, words=_PARTS)
+    return render("notebook_explanation.html", photos=photos, **values)
 
 
 def words_fragment(words: Sequence[WordInGallery]) -> str:
@@ -118,18 +96,6 @@ def _figures(match: Match) -> Iterator[tuple[str, str, str]]:
         f"{match.coverage:.0%}",
         "share of the query matched, rare words counting more",
     )
-
-
-def _show_photos(explanation: Explanation) -> Iterator[HighlightedPhoto]:
-    """Yield each image of the query, then the hit; the reason in place of one that is missing."""
-    if not explanation.query_images:
-        text = explanation.text
-        about = "only words, no image" if text is None else f"the text “{text}”"
-        yield HighlightedPhoto("Query", "", EmbeddedImage(None, "The query", about))
-    yield from highlight_photos(explanation, side=_PHOTO_SIDE)
-    if explanation.hit_image is None:
-        missing = EmbeddedImage(None, "The hit", "its file cannot be read")
-        yield HighlightedPhoto("Hit", explanation.hit_path, missing)
 
 
 def _describe_word(

@@ -1,7 +1,6 @@
 """The hits of a search as a page, a table (CSV) or JSON.
 
-On the page each hit is a card that opens a panel: the words that it shares with the query, and
-where they are in both images.
+On the page each hit is a card that opens a panel: its explanation.
 """
 
 import csv
@@ -14,10 +13,10 @@ from typing import Any, NamedTuple
 from bm25v.display import count, format_json
 from bm25v.explain.crops import encode_jpeg, shrink
 from bm25v.explain.explanation import ExplainedHits, Explanation
-from bm25v.explain.sums import list_reasons, list_shares, round_to_sum
+from bm25v.explain.sums import list_reasons, list_shares
 from bm25v.progress import Progress, no_progress
 from bm25v.render.commands import explain_command
-from bm25v.render.explained import embed_crops, highlight_photos, list_rows
+from bm25v.render.explained import describe, embed_photos
 from bm25v.render.html import (
     PAGE_SUFFIXES,
     EmbeddedImage,
@@ -33,7 +32,7 @@ SUFFIXES = (*PAGE_SUFFIXES, ".csv", ".json")
 EXPLAINED_HITS = 24  # whose panels have images: each is encoded again, and makes the file larger
 
 _CARD_WORDS, _PANEL_WORDS, _QUERY_WORDS = 3, 6, 12  # that are shown
-_HIT_SIDE, _QUERY_SIDE, _MAP_SIDE, _CROP_SIDE = 320, 480, 320, 96  # pixels
+_HIT_SIDE, _QUERY_SIDE, _MAP_SIDE = 320, 480, 320  # pixels
 
 
 def write_results(
@@ -71,7 +70,7 @@ def format_csv(results: Results, *, words: int | None = None) -> bytes:
 
 
 def render_results(results: Results, explained: ExplainedHits) -> str:
-    """Return the page; hits that are not among those explained have a panel without images."""
+    """Return the page; hits that are not among those explained have a panel without photos."""
     explanations = {explanation.hit_path: explanation for explanation in explained.explanations}
     figures, text = list(_query_figures(explained)), explained.query.text
     return render(
@@ -131,27 +130,16 @@ def _summarise(results: Results) -> str:
 
 def _make_card(hit: Hit, explanation: Explanation | None) -> dict[str, Any]:
     name = os.path.basename(hit.path)
-    words = list_reasons(hit)
     shares = [f"{label} {share:.0%}" for label, share in list_shares(hit)]
-    labels = dict.fromkeys(word.label for word in words if word.contribution > 0)
-    shown = words[:_PANEL_WORDS]
-    contributions = round_to_sum([word.contribution for word in words], hit.sparse)
-    parts = {} if explanation is None else {part.word.word: part for part in explanation.parts}
-    crops = [
-        embed_crops(explanation, parts[word.word], side=_CROP_SIDE)
-        if explanation is not None and word.word in parts
-        else []
-        for word in shown
-    ]
+    if explanation is None:
+        named = (w.name for w in list_reasons(hit) if w.name is not None and w.contribution > 0)
+    else:
+        named = (group.label for group in explanation.groups if group.kind == "words")
     return {
         "hit": hit,
         "image": embed_thumbnail(hit.path, side=_HIT_SIDE, alt=f"Hit {hit.rank}, {name}"),
-        "words": shares or [*labels][:_CARD_WORDS],
-        "photos": list(highlight_photos(explanation, side=_MAP_SIDE)) if explanation else [],
-        "rows": list(list_rows(shown, contributions, crops)),
-        "n_more": len(contributions[_PANEL_WORDS:]),
-        "rest": sum(contributions[_PANEL_WORDS:]),
-        "positive_sum": sum(max(0.0, word.contribution) for word in words),
-        "notes": () if explanation is None else explanation.notes,
+        "words": shares or [*dict.fromkeys(named)][:_CARD_WORDS],
+        "photos": list(embed_photos(explanation, side=_MAP_SIDE)) if explanation else [],
+        "explained": describe(explanation, words=_PANEL_WORDS) if explanation else None,
         "command": None if explanation is None else explain_command(explanation),
     }

@@ -19,7 +19,6 @@ from PIL import Image, ImageFilter
 from bm25v import images
 from bm25v.backbones import Backbone
 from bm25v.errors import EvaluationError
-from bm25v.explain.heatmaps import spread_contributions
 from bm25v.index.bm25 import Statistics, WeightedWords, contributions
 from bm25v.index.searcher import Searcher
 from bm25v.progress import Progress, no_progress
@@ -174,14 +173,15 @@ def importance_maps(pair: Pair, grid: tuple[int, int]) -> dict[str, NDArray[np.f
     Contributions of the words at the patch; product with the query's mean patch feature; nearness
     to the centre of the image.
     """
-    activations = [
-        (value, word_activations(pair.hit_codes, word))
+    contributions = [
+        value * active_p / max(float(active_p.sum()), 1e-12)
         for word, value in pair.contributions.items()
+        for active_p in (word_activations(pair.hit_codes, word),)
     ]
     rows, columns = (np.arange(n) - (n - 1) / 2 for n in grid)
     nearness_p = -np.hypot(rows[:, None] / grid[0], columns / grid[1]).ravel()
     return {
-        EXPLANATION: spread_contributions(activations),
+        EXPLANATION: np.sum(contributions, axis=0),
         DENSE: pair.hit_patches_pd @ pair.query_mean_d,
         MIDDLE: nearness_p,
     }

@@ -4,6 +4,7 @@ Images are encoded or read (`query_images`), names become words, a text is read 
 is read; then all of them are combined (`combine`).
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from bm25v.search.combine import (
     combine_bags,
     combine_vectors,
 )
-from bm25v.search.query import Query, StoredImage, Word, make_filter
+from bm25v.search.query import Query, StoredImage, make_filter
 from bm25v.search.query_images import ImageReader, QueryPart, resolve_region
 from bm25v.search.scoring import MODES, Mode, Scoring, share_factor
 from bm25v.search.text import (
@@ -35,10 +36,12 @@ from bm25v.store.base import Filter, View
 from bm25v.store.filters import ImageFilter
 from bm25v.vocabulary import Encoding, Vocabulary
 from bm25v.vocabulary.bag import FULL_WORDS
+from bm25v.vocabulary.names import is_name
 
 FIRST_WORDS = 32  # of a query that is scored in full bags: its strongest find the candidates
-TEXT_FIRST_WORDS = 96  # of a text, whose words are many and weak
-TEXT_CANDIDATES = 5000
+TEXT_FIRST_WORDS = 48  # of a text, whose words are many and weak
+_STRONGEST = 3  # words of a name that are required or excluded: almost every image has some of all
+COPIES = 16  # images behind the last hit, which may be copies of hits
 TEXT_ALL = 20_000  # images that a text orders without a first stage, which takes milliseconds
 
 
@@ -53,6 +56,7 @@ class EncodedQuery:
     dense_e: NDArray[np.float32] | None = None
     no_dense: str = ""  # the reason, if there is no dense vector
     codes: tuple[Codes, ...] = ()  # of each query image, within the region
+    patches: tuple[NDArray[np.float32] | None, ...] = ()  # their features, if they are known
     notes: tuple[str, ...] = ()  # for the user: what a text was taken to mean
     is_plain: bool = False  # one whole image, ordered by full bags: its scores can be judged
     terms: tuple[TextTerm, ...] = ()  # of a text; the words and the vector contain them
@@ -67,6 +71,7 @@ class EncodedQuery:
     offset: int = 0
     candidates: int | None = None
     min_coverage: float = 0.0
+    merges_copies: bool = False
 
     @property
     def scoring(self) -> Scoring:
@@ -86,15 +91,16 @@ class EncodedQuery:
     def n_candidates(self) -> int:
         """How many images the second stage orders."""
         if not self.scoring.candidates:
-            return self.offset + self.k
-        default = TEXT_CANDIDATES if self.terms else self.scoring.candidates
-        return max(self.k, self.candidates or default)
+            return self.offset + self.k + COPIES * self.merges_copies
+        return max(self.k, self.candidates or self.scoring.candidates)
 
     @property
     def n_without_index(self) -> int:
         """How many images are all ordered, without a first stage."""
         if not self.uses_full_bags:
             return 0
+        if self.terms and not len(self.positive_words.words):
+            return sys.maxsize  # the index finds nothing for "no dog"
         is_free = self.terms and self.candidates is None
         return max(self.n_candidates, TEXT_ALL) if is_free else self.n_candidates
 
@@ -103,7 +109,9 @@ class EncodedQuery:
         """The words that find candidates in the index."""
         if not self.uses_full_bags:
             return self.words
-        return self.words.strongest(TEXT_FIRST_WORDS if self.terms else FIRST_WORDS)
+        if self.terms:  # words that count against an image find none
+            return self.positive_words.strongest(TEXT_FIRST_WORDS)
+        return self.words.strongest(FIRST_WORDS)
 
     @property
     def positive_words(self) -> WeightedWords:
@@ -141,18 +149,10 @@ def encode(
     if query.text is not None:
         text = interpret_text(query.text, named, view)
     mode = choose_mode(query, text)
-    must, without = named.find_groups(query.must), named.find_words(query.without)
-    boost = _find_boosts(query.boost, named)
     reader = ImageReader(resolve_region(query), view, named.vocabulary, mode)
     liked, negative = reader.read_stored(query.like), reader.read_stored(query.unlike)
-    parts, codes = reader.encode_images(encodings)
+    parts, codes, patches = reader.encode_images(encodings)
     negative += map(reader.encode_negative, query.negative)
-    condition = Filter(
-        _add_text_filter(make_filter(query), text),
-        (*must, *text.must),
-        tuple(dict.fromkeys((*without, *text.without))),
-        *reader.list_own(),
-    )
     words = combine_bags(
         [part.bag for part in parts],
         liked=[part.bag for part in liked],
@@ -164,7 +164,21 @@ def encode(
         weight = 1.0 if parts else LIKED_WEIGHT  # feedback counts less than an image of the query
         images = sum_ if parts or liked or negative else None
         sum_ = _add_text(images, weight, text.terms, mode, view)
+    weights = dict(zip(sum_.words.words.tolist(), sum_.words.weights.tolist(), strict=True))
+    excluded = [
+        _choose_words(group, weights, _STRONGEST) for group in named.find_groups(query.without)
+    ]
+    without = tuple(dict.fromkeys(word for group in excluded for word in group))
+    groups = (_choose_words(group, weights, _STRONGEST) for group in named.find_groups(query.must))
+    must = _leave_out(tuple(map(tuple, groups)), without)
+    condition = Filter(
+        _add_text_filter(make_filter(query), text),
+        (*must, *text.must),
+        tuple(dict.fromkeys((*without, *text.without))),
+        *reader.list_own(),
+    )
     required = [word for group in must for word in group]
+    boost = _find_boosts(query, named, weights)
     words = apply_word_options(sum_.words, must=required, without=condition.without, boost=boost)
     if sum_.dense_e is None and MODES[mode].cosine:
         if query.mode is not None and (text.terms or query.text is None):
@@ -179,6 +193,7 @@ def encode(
         dense_e=sum_.dense_e,
         no_dense=sum_.no_dense,
         codes=tuple(codes),
+        patches=tuple(patches),
         notes=(*view.notes, *text.notes),
         is_plain=is_plain,
         terms=sum_.terms,
@@ -193,6 +208,7 @@ def encode(
         offset=query.offset,
         candidates=query.candidates,
         min_coverage=query.min_coverage,
+        merges_copies=query.merge_copies,
     )
 
 
@@ -227,7 +243,8 @@ def choose_mode(query: Query, text: TextMeaning) -> Mode:
 
 def _add_text_filter(images: ImageFilter, text: TextMeaning) -> ImageFilter:
     """Return a filter with the dates and names of a text; an option for dates counts more."""
-    return replace(images, names=text.images.names, dates=images.dates or text.images.dates)
+    dates, given = images.dates or text.images.dates, text.images
+    return replace(images, names=given.names, called=given.called, dates=dates)
 
 
 def _add_text(
@@ -285,10 +302,34 @@ def _is_plain(query: Query) -> bool:
     return len(query.images) == 1 and is_whole and not any(others)
 
 
-def _find_boosts(boost: Mapping[Word, float], named: NamedVocabulary) -> dict[int, float]:
+def _leave_out(
+    groups: tuple[tuple[int, ...], ...], without: tuple[int, ...]
+) -> tuple[tuple[int, ...], ...]:
+    """Return groups without excluded words; a group that has no others is left as it is."""
+    kept = (tuple(word for word in group if word not in without) for group in groups)
+    return tuple(left or group for left, group in zip(kept, groups, strict=True))
+
+
+def _choose_words(
+    group: Sequence[int], weights: Mapping[int, float], n: int | None = None
+) -> Sequence[int]:
+    """Return the words of a group that a query has, or the n strongest; all if it has none."""
+    present = sorted((word for word in group if word in weights), key=lambda word: -weights[word])
+    return present[:n] or group
+
+
+def _find_boosts(
+    query: Query, named: NamedVocabulary, weights: Mapping[int, float]
+) -> dict[int, float]:
+    """Return the factor of each word; words that are excluded by a name have none."""
+    by_name = named.find_words(filter(is_name, query.without))
+    all_excluded = named.find_words(query.without)
     factors: dict[int, float] = {}
-    for given, factor in boost.items():
-        for word in named.find_words([given]):
+    for given, factor in query.boost.items():
+        excluded = all_excluded if is_name(given) else by_name
+        for word in _choose_words(named.find_words([given]), weights):
+            if word in excluded:
+                continue
             if word in factors:
                 raise InvalidQuery(f"word {word} is boosted twice: give one factor")
             factors[word] = factor

@@ -1,6 +1,7 @@
 """How images compare with a query: score, strength, coverage, and what each word contributes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -55,6 +56,21 @@ class Matcher:
         self._judged_mass = float(self._masses[self._is_judged].sum())
         self._query_words = self._list_words()
 
+    def split_scores(self, ranked: RankedImages) -> "SplitScores":
+        """Return what each word and each term of a text adds to the scores of ranked images."""
+        images, rows = ranked.images, ranked.rows
+        words_nk, tf_nk = images.read_bags(rows, full=self._query.uses_full_bags)
+        shared = contributions(
+            self._query.words, words_nk, tf_nk, self._statistics, self._parameters
+        )
+        terms = [
+            similarity_n + by_words_n
+            for similarity_n, by_words_n in self._split_text(images, rows, shared)
+        ]
+        return SplitScores(
+            ranked.scores, self.sparse_factor, self._query.words.words, shared, terms
+        )
+
     def match(self, images: Candidates, rows: Rows) -> list[Match]:
         """Return how some images compare with the query."""
         cosines_n = compare(images, self._query, rows)
@@ -66,10 +82,21 @@ class Matcher:
         if cosines_n is None:
             cosines_n = compare(images, self._query, rows)
         first = self._query.offset + 1
-        matches = zip(self._describe(images, rows, cosines_n), ranked.first_ranks, strict=True)
+        copies = [tuple(ranked.copies.get(row, ())) for row in rows.tolist()]
+        listed = sorted({row for group in copies for row in group})
+        paths = dict(
+            zip(listed, images.paths(np.array(listed, np.int64)), strict=True) if listed else ()
+        )
+        columns = (self._describe(images, rows, cosines_n), ranked.first_ranks, copies)
         return tuple(
-            Hit(**facts, rank=rank, first_rank=first_rank, _search=search)
-            for rank, (facts, first_rank) in enumerate(matches, start=first)
+            Hit(
+                **facts,
+                rank=rank,
+                first_rank=first_rank,
+                copies=tuple(paths[row] for row in group),
+                _search=search,
+            )
+            for rank, (facts, first_rank, group) in enumerate(zip(*columns, strict=True), first)
         )
 
     def _describe(
@@ -113,6 +140,19 @@ class Matcher:
                 "rest": rest,
             }
 
+    def _split_text(
+        self, images: Candidates, rows: Rows, shared: Contributions
+    ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """Yield what each term of a text adds by the vector and by visual words, to each image."""
+        n = len(rows)
+        for term in self._query.terms:
+            values = self._share_of(term)[shared.positions] * shared.values
+            similarity_n = np.zeros(n)
+            if self._query.scoring.cosine and term.dense_e is not None:
+                length = float(np.linalg.norm(term.dense_e))
+                similarity_n = length * images.cosines(term.dense_e, rows).astype(np.float64)
+            yield similarity_n, self.sparse_factor * shared.sum_by_bag(values, n)
+
     def _match_text(
         self, images: Candidates, rows: Rows, cosines_n: NDArray[np.float32], shared: Contributions
     ) -> list[tuple[tuple[TextPart, ...], float]]:
@@ -121,27 +161,18 @@ class Matcher:
         columns, n = [], len(rows)
         rest_n = np.zeros(n)
         if terms:
-            rest_shares = np.ones(len(self._query.words.words))
-            similarities = []
-            for term in terms:
-                shares = self._share_of(term)
-                rest_shares -= shares
-                values = shares[shared.positions] * shared.values
-                by_words_n = self.sparse_factor * shared.sum_by_bag(values, n)
-                similarity_n = np.zeros(n)
-                if counts_cosine and term.dense_e is not None:
-                    length = float(np.linalg.norm(term.dense_e))
-                    similarity_n = length * images.cosines(term.dense_e, rows).astype(np.float64)
-                similarities.append(similarity_n)
+            split = list(self._split_text(images, rows, shared))
+            for term, (similarity_n, by_words_n) in zip(terms, split, strict=True):
                 means = term.means if counts_cosine else (0.0, 0.0)
                 columns.append(
                     ((similarity_n - means[0]).tolist(), (by_words_n - means[1]).tolist())
                 )
+            rest_shares = 1.0 - np.sum([self._share_of(term) for term in terms], axis=0)
             rest_shares[np.abs(rest_shares) < _ROUNDING] = 0.0
             values = rest_shares[shared.positions] * shared.values
             rest_n = self.sparse_factor * shared.sum_by_bag(values, n)
             if counts_cosine and self._query.has_images:
-                rest_n = rest_n + cosines_n - np.sum(similarities, axis=0)
+                rest_n = rest_n + cosines_n - np.sum([part for part, _ in split], axis=0)
         return [
             (
                 tuple(
@@ -200,6 +231,32 @@ class Matcher:
             for word in words
             if self._n_with_word_v[word] == 0
         )
+
+
+@dataclass(frozen=True)
+class SplitScores:
+    """The scores of ranked images, and what they are made of."""
+
+    scores: NDArray[np.floating]
+    factor: float  # of what words add
+    words: NDArray[np.integer]  # of the query, ascending
+    shared: Contributions
+    terms: list[NDArray[np.float64]]  # what each term of a text adds, and a constant
+
+    def rank_without_words(self, position: int, words: Sequence[int]) -> int:
+        """Return the rank that an image would have if some words did not count."""
+        is_left_out = np.isin(self.words, words)[self.shared.positions]
+        values = np.where(is_left_out, self.shared.values, 0.0)
+        added_n = self.factor * self.shared.sum_by_bag(values, len(self.scores))
+        return _rank_of(self.scores - added_n, position)
+
+    def rank_without_term(self, position: int, term: int) -> int:
+        """Return the rank that an image would have without a term of the text."""
+        return _rank_of(self.scores - self.terms[term], position)
+
+
+def _rank_of(scores_n: NDArray[np.floating], position: int) -> int:
+    return 1 + int(np.count_nonzero(scores_n > scores_n[position]))
 
 
 def grade(score: float, weak_below: float, strong_from: float) -> Strength:

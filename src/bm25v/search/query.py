@@ -60,6 +60,7 @@ class QueryOptions(TypedDict, total=False):
     max_size: Size | None
     min_coverage: float
     include_query: bool
+    merge_copies: bool
     mode: Mode | None
     candidates: int | None
     query_words: int | None
@@ -106,12 +107,15 @@ class Query:
     region: only this part of the image counts: a box (x, y, width, height), in pixels or, if no
         number is above 1, in fractions of the image; or a mask, an array over the image.
     must, without: words, by number or name, that hits must have or must not have, among all words
-        of an image. A required word is added to the query.
+        of an image. A required word is added to the query. Of the words of one name, the three
+        count that are strongest in the query, or all if it has none of them; any is enough.
     boost: factors for the weights of words, at most 1,000,000; 0 mutes a word, below 0 it counts
-        against an image. A word that the image does not have is added to the query.
+        against an image. A word that the image does not have is added to the query; so are the
+        words of a name, if the image has none of them.
     negative: counter-examples. Their words count against an image, by half.
     like, unlike: images of the gallery, as feedback on hits. Words of the liked ones count for an
-        image, by three quarters; words of the unliked ones count against it, by half.
+        image, by three quarters; words of the unliked ones count against it, by half. Liked
+        images stay among the hits.
     query_words: search with this many words of each image, weighted by the square root of their
         strength; of an image that is stored, as many as are stored. By default, all words in modes
         "hybrid" and "words"; in the other modes those of the index, each with weight 1.
@@ -125,8 +129,9 @@ class Query:
         range of two ("2021..2023-06", ("2023-06-01", None)), whose end is included.
     min_size, max_size: only images of at least, or at most, this width and height in pixels: a
         number for both, or (width, height).
-    include_query: the images of the query, and files with the same content, are left out of the
-        hits unless this is true.
+    include_query: the images of the query, counter-examples and unliked images, and files with
+        the same content, are left out of the hits unless this is true.
+    merge_copies: images with the same content are one hit, which lists the paths of the others.
     k, offset: the number of hits, and how many better ones are skipped: the next page. Except in
         modes "sparse" and "dense", pages end with the candidates.
     mode: what orders the hits. "hybrid": cosine plus BM25 over all words of an image; "words": BM25
@@ -135,7 +140,7 @@ class Query:
         of the index alone; "dense": the cosine of all images. By default hybrid; words if the query
         has no dense vector; dense for a text that a text tower reads.
     candidates: how many images the first stage passes to the second. By default 1,000 in modes
-        "hybrid" and "words", 200 in mode "two-stage", and 5,000 for a text.
+        "hybrid" and "words", and 200 in mode "two-stage".
 
     >>> Query.of("cat.jpg", must=12, k=3).must
     (12,)
@@ -194,6 +199,7 @@ class Query:
         "flag",
         "Also list the images of the query, and their copies, if the gallery has them.",
     )
+    merge_copies: bool = _option(False, "flag", "List copies of a file as one hit.")
     mode: Mode | None = _option(
         None,
         "mode",
@@ -310,8 +316,12 @@ def make_filter(query: Query) -> ImageFilter:
 
 def list_images(query: Query) -> tuple[ReadImage, ...]:
     """Return all images that a query names, for or against, as pixels or paths."""
-    feedback = (*query.like, *query.unlike)
-    return (*query.images, *query.negative, *query._opened_from, *feedback)
+    return (*list_own_images(query), *query.like)
+
+
+def list_own_images(query: Query) -> tuple[ReadImage, ...]:
+    """Return the images that are no hits: all but the liked ones."""
+    return (*query.images, *query.negative, *query._opened_from, *query.unlike)
 
 
 def list_paths(paths: Path | Iterable[Path] | None) -> tuple[str, ...]:

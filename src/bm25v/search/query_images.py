@@ -20,7 +20,7 @@ from bm25v.errors import ImageError, ImageNotFound, InvalidQuery
 from bm25v.images import ImageInput
 from bm25v.sae.model import Codes
 from bm25v.search import regions
-from bm25v.search.query import Query, QueryImage, StoredImage, list_images
+from bm25v.search.query import Query, QueryImage, StoredImage, list_images, list_own_images
 from bm25v.search.scoring import MODES, Mode
 from bm25v.store.base import Candidates, View
 from bm25v.store.files import has_size_and_time, hash_image, read_file_state
@@ -50,9 +50,10 @@ class ImageReader:
         """Return the paths and contents that hits must not have: those of the query itself."""
         if self._query.include_query:
             return (), ()
-        own = list_images(self._query)
+        own = list_own_images(self._query)
         contents = {content for image in own if (content := self._find_content(image)) is not None}
-        paths = {record.path for record in self._records.values()}
+        named = (self._records.get(path) for image in own if (path := path_of(image)) is not None)
+        paths = {record.path for record in named if record is not None}
         return tuple(sorted(paths)), tuple(sorted(contents))
 
     def _find_content(self, image: ImageInput | Encoding) -> bytes | None:
@@ -87,13 +88,13 @@ class ImageReader:
 
     def encode_images(
         self, encodings: Sequence[Encoding] | None
-    ) -> tuple[list[QueryPart], list[Codes]]:
-        """Return the parts of the query's images, and where their words are.
+    ) -> tuple[list[QueryPart], list[Codes], list[Floats | None]]:
+        """Return the parts of the query's images, where their words are, and their patches.
 
         A `StoredImage`, and an image whose file no longer exists or that was added from memory, is
         searched with what is stored; where its words are is known by its encoding alone.
         """
-        parts, codes = [], []
+        parts, codes, patches = [], [], []
         for number, image in enumerate(self._query.images):
             given = None if encodings is None else encodings[number]
             stored = None
@@ -107,12 +108,14 @@ class ImageReader:
                     )
                 parts += self.read_stored([stored])
                 codes += [] if given is None else [given.codes]
+                patches += [] if given is None else [given.patches_pd]
             else:
                 encoding = given or encode_image(self._vocabulary, image)
                 part, part_codes = self._to_part(encoding)
                 parts.append(part)
                 codes.append(part_codes)
-        return parts, codes
+                patches.append(encoding.patches_pd)
+        return parts, codes, patches
 
     def encode_negative(self, image: ImageInput | Encoding) -> QueryPart:
         stored = find_without_file(image, self._records)

@@ -4,6 +4,7 @@ By words alone, an image is a hit if its score is above 0.
 """
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from bm25v.index.bm25 import Bm25Parameters, Statistics
 from bm25v.index.searcher import top_positions
 from bm25v.index.second_stage import score_full_bags
-from bm25v.search.encode import EncodedQuery
+from bm25v.search.encode import COPIES, EncodedQuery
 from bm25v.search.scoring import share_factor
 from bm25v.store.base import Candidates, Rows, View
 
@@ -32,6 +33,7 @@ class RankedImages(NamedTuple):
     first_ranks: list[int | None]  # by the first stage
     n_candidates: int | None  # None if all images were ordered, without a first stage
     ms: float
+    copies: Mapping[int, Sequence[int]] = {}  # rows of the same content as one of the rows
 
 
 class Ranking(NamedTuple):
@@ -75,7 +77,12 @@ def rank(
     if encoded.constant:
         scores = scores + encoded.constant
     first, end = (0, n) if n is not None else (encoded.offset, encoded.offset + encoded.k)
-    best = kept[top_positions(rows[kept], scores[kept], end)[first:]]
+    copies: dict[int, list[int]] = {}
+    if encoded.merges_copies:
+        order, copies = _order_without_copies(images, scores, kept, end)
+    else:
+        order = kept[top_positions(rows[kept], scores[kept], end)]
+    best = order[first:]
     has_stages = images.first_scores is not None
     return RankedImages(
         images,
@@ -85,7 +92,48 @@ def rank(
         (best + 1).tolist() if has_stages else [None] * len(best),
         len(rows) if has_stages else None,
         (time.perf_counter() - start) * 1e3,
+        copies,
     )
+
+
+def _order_without_copies(
+    images: Candidates, scores: NDArray[np.floating], kept: NDArray[np.intp], n: int
+) -> tuple[NDArray[np.intp], dict[int, list[int]]]:
+    """Return the positions of the n best, of copies that with the shortest path, and their rows.
+
+    Copies have the same score, so that contents are read of images with equal scores only.
+    """
+    rows, n_ordered = images.rows, n + COPIES
+    while True:
+        order = kept[top_positions(rows[kept], scores[kept], n_ordered)]
+        ordered_scores = scores[order]
+        is_tie = np.zeros(len(order), bool)
+        is_tie[1:] = ordered_scores[1:] == ordered_scores[:-1]
+        is_tie[:-1] |= is_tie[1:]
+        if not is_tie.any():
+            return order[:n], {}
+        records = images.records(rows[order[is_tie]])
+        groups: dict[object, list[int]] = {}
+        for position, row in zip(order.tolist(), rows[order].tolist(), strict=True):
+            record = records.get(row)
+            key = row if record is None else (float(scores[position]), record.content)
+            groups.setdefault(key, []).append(position)
+        last = [group[0] for group in groups.values()][:n][-1]
+        if len(order) == len(kept) or (len(groups) >= n and scores[last] > ordered_scores[-1]):
+            break
+        n_ordered *= 2
+
+    def length_and_path(position: int) -> tuple[int, str]:
+        path = records[int(rows[position])].path
+        return len(path), path
+
+    best, copies = [], {}
+    for group in groups.values():
+        first, *others = sorted(group, key=length_and_path) if len(group) > 1 else group
+        best.append(first)
+        if others:
+            copies[int(rows[first])] = rows[others].tolist()
+    return np.array(best[:n], np.intp), copies
 
 
 def words_factor(
@@ -127,19 +175,26 @@ def _score_by_words(
     return scored.bm25, np.flatnonzero(is_hit)
 
 
-def find_rankings(encoded: EncodedQuery, view: View, images: Candidates) -> list[Ranking | None]:
-    """Return the rank of each image in a search; None if it is not among what the search orders."""
+def order_all(encoded: EncodedQuery, view: View) -> RankedImages:
+    """Return all images that a search orders, not only those of the query's page."""
     n_ordered = encoded.n_candidates if encoded.scoring.candidates else max(encoded.k, RANKED)
     whole = replace(encoded, k=n_ordered, offset=0)
-    ranked = rank(whole, view.candidates(whole), view)
-    keys = ranked.images.keys(ranked.rows)
-    positions = {key: position for position, key in enumerate(keys)}
-    found = map(positions.get, images.keys(images.rows))
-    is_sum = encoded.scoring.is_sum
-    return [None if at is None else _compare_scores(ranked, at, is_sum) for at in found]
+    return rank(whole, view.candidates(whole), view)
 
 
-def _compare_scores(ranked: RankedImages, position: int, is_sum: bool) -> Ranking:
+def find_positions(ranked: RankedImages, images: Candidates) -> list[int | None]:
+    """Return the position of each image in an order, or of its copy; None if it has none."""
+    rows = ranked.rows.tolist()
+    owners = dict(zip(rows, range(len(rows)), strict=True))
+    for first, copies in ranked.copies.items():
+        owners |= dict.fromkeys(copies, owners[first]) if first in owners else {}
+    keys = ranked.images.keys(np.array(list(owners), dtype=np.int64))
+    positions = dict(zip(keys, owners.values(), strict=True))
+    return list(map(positions.get, images.keys(images.rows)))
+
+
+def find_ranking(ranked: RankedImages, position: int, *, is_sum: bool) -> Ranking:
+    """Return the rank of an image, and its neighbours; `is_sum`: of similarity and words."""
     scores, cosines = ranked.scores, ranked.cosines
     by_similarity = by_words = None
     if is_sum and cosines is not None:

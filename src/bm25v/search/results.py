@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas
 
     from bm25v.explain import ExplainedHits, Explanation
+    from bm25v.search.word_groups import GroupedWords
 
 
 _COLUMNS = {  # of Results.to_pandas()
@@ -135,6 +136,8 @@ class OpenSearch(Protocol):
     def explain(self, hit: str, *, image: ImageInput | None = None) -> "Explanation": ...
 
     def explain_hits(self, hits: Sequence[str], *, progress: Progress) -> "ExplainedHits": ...
+
+    def group_words(self, results: "Results") -> "GroupedWords": ...
 
 
 class TextPart(NamedTuple):
@@ -259,6 +262,7 @@ class Hit(Match):
 
     rank: int
     first_rank: int | None  # None if all images were ordered, without a first stage
+    copies: tuple[str, ...] = field(default=(), kw_only=True)  # paths with the same content
     _search: OpenSearch | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
@@ -369,6 +373,12 @@ class Results:
         if self._search is None:
             raise InvalidOption(f"{self!r} has no open gallery: search again")
         return self._search.explain_hits([hit.path for hit in self.hits], progress=progress)
+
+    def group_words(self) -> "GroupedWords":
+        """Return the words that count for the hits, by names that fit the query."""
+        if self._search is None:
+            raise InvalidOption(f"{self!r} has no open gallery: search again")
+        return self._search.group_words(self)
 
     def to_dict(self, *, words: int | None = None) -> dict[str, Any]:
         """Return the results as plain values; `words` is how many of the query and of each hit."""

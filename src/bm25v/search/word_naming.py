@@ -14,7 +14,7 @@ from bm25v.store.local.snapshot import Snapshot
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.phrases import split_text
 
-CONFIRMED = 1.3  # mean of how much the strongest images show it, in standard deviations
+CONFIRMED = 2.2  # mean of how much the strongest images show it, in standard deviations
 
 _SAMPLE = 5000  # images
 _STRONGEST = 8  # images of a word

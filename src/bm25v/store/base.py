@@ -6,7 +6,7 @@ A `Store` is an open collection, a `View` one state of it, and `Candidates` some
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from bm25v.images import ImageInput
 from bm25v.index.bm25 import Statistics
 from bm25v.progress import Progress
 from bm25v.store.bags import RowArray, are_bags, read_full_bag
-from bm25v.store.filters import ImageFilter
+from bm25v.store.filters import Called, ImageFilter
 from bm25v.store.meta import Meta
 from bm25v.store.records import Calibration, ImageRecord
 from bm25v.vocabulary import Vocabulary
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bm25v.search.encode import EncodedQuery
 
 Rows = NDArray[np.int64]
+Grouping = Literal["folder", "month"]
 T = TypeVar("T")
 
 
@@ -154,11 +155,19 @@ class View(Protocol):
     def count(self, condition: Filter) -> int:
         """Return how many images a filter allows."""
 
-    def page(self, images: ImageFilter, offset: int, limit: int) -> list[ImageRecord]:
-        """Return a part of the images that a filter selects, in an order that stays the same."""
+    def page(
+        self, images: ImageFilter, offset: int, limit: int, *, newest_first: bool = False
+    ) -> list[ImageRecord]:
+        """Return a part of the images that a filter selects, in an order that stays the same.
 
-    def count_folders(self, condition: Filter) -> Mapping[str, int]:
-        """Return how many allowed images are in each folder and below it; "" is the root."""
+        With `newest_first` that is by date; Qdrant has one order only.
+        """
+
+    def count_by(self, grouping: Grouping, condition: Filter) -> Mapping[str, int]:
+        """Return how many allowed images are in each folder and below it; "" is the root.
+
+        Or in each month, such as "2023-06", newest first; of Qdrant, months are not known.
+        """
 
     def find_examples(self, words: Sequence[int], n: int, at_least: int) -> WordImages:
         """Return for each word up to n images that have it in the index, best first.
@@ -203,12 +212,15 @@ class GalleryInfo:
     full_bag_bytes_per_image: float
     dense_bytes_per_image: float
     catalog_bytes_per_image: float
+    image_names: int = 0  # names that people gave to images
 
     @classmethod
     def of(cls, location: str, view: View, removed_rows: int = 0, **sizes: float) -> "GalleryInfo":
         """Return what a view says about a collection, and the bytes per image that are given."""
         meta, statistics = view.meta, view.statistics
         files = ("bag", "full_bag", "dense", "catalog")
+        nan = float("nan")
+        bytes_per_image: Any = {f"{name}_bytes_per_image": sizes.get(name, nan) for name in files}
         return cls(
             path=location,
             n_images=statistics.n,
@@ -221,7 +233,7 @@ class GalleryInfo:
             average_length=statistics.average_length,
             k1=meta.k1,
             b=meta.b,
-            **{f"{name}_bytes_per_image": sizes.get(name, float("nan")) for name in files},
+            **bytes_per_image,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -272,6 +284,10 @@ class Store(Protocol):
     @property
     def names(self) -> Names:
         """The names of words."""
+
+    @property
+    def image_names(self) -> Mapping[str, Called]:
+        """The names that people gave to images, by their keys; only a folder has some."""
 
     def read(self, function: Callable[[View], T], *, searches: int = 1) -> T:
         """Return a function's value for a view of the newest state.

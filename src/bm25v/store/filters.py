@@ -35,6 +35,13 @@ class DateRange(NamedTuple):
     text: str  # as it was given
 
 
+class Called(NamedTuple):
+    """Images that people gave a name, by the hashes of their contents."""
+
+    name: str
+    contents: tuple[bytes, ...]
+
+
 @dataclass(frozen=True)
 class ImageFilter:
     """Conditions that an image must meet, all of them; of several folders it must be in one."""
@@ -42,6 +49,7 @@ class ImageFilter:
     folders: tuple[str, ...] = ()  # absolute paths, ids, or patterns
     dates: tuple[DateRange, ...] = ()  # in one of them
     names: tuple[str, ...] = ()  # in lower case: whole words that the path has, all of them
+    called: tuple[Called, ...] = ()  # names that people gave it, all of them
     min_size: tuple[int, int] | None = None
     max_size: tuple[int, int] | None = None
 
@@ -82,6 +90,8 @@ class ImageFilter:
             parts.append(
                 "with " + " and ".join(f"“{name}”" for name in self.names) + " in its path"
             )
+        if self.called:
+            parts.append("called " + " and ".join(f"“{called.name}”" for called in self.called))
         if self.dates:
             parts.append(f"dated {self.dates[0].text}")
         if self.min_size is not None:

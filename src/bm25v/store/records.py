@@ -65,11 +65,12 @@ class GalleryImage:
 
 def to_gallery_image(record: ImageRecord) -> GalleryImage:
     taken = from_seconds(record.taken)
-    date = taken or _file_date(record.mtime_ns)
+    date = taken or file_date(record.mtime_ns)
     return GalleryImage(record.path, date, record.width, record.height, record.size, taken)
 
 
-def _file_date(mtime_ns: int) -> datetime:
+def file_date(mtime_ns: int) -> datetime:
+    """Return the time of a file by the clock of this machine."""
     try:
         return datetime.fromtimestamp(mtime_ns // 10**9)
     except (OverflowError, OSError, ValueError):  # a time that no calendar has

@@ -8,6 +8,7 @@ gallery.bm25v/
   full.rows        64-byte header; per row k_full words, levels of their tf, and their patches
   writer.lock      held by the one process that writes
   names.tsv        names that people gave to words; names.lock while one is changed
+  images.tsv       names that people gave to images, by the hashes of their files
   automatic.tsv    names that indexing gave to words
 ```
 

@@ -21,7 +21,7 @@ from bm25v.store.base import Rows
 from bm25v.store.files import FileState
 from bm25v.store.local.database import Database, database_errors
 from bm25v.store.meta import Meta
-from bm25v.store.records import Calibration, ImageRecord
+from bm25v.store.records import Calibration, ImageRecord, file_date, to_seconds
 
 FILE_NAME = "catalog.sqlite"
 FORMAT = 1  # a change of the tables is a new one, with a golden gallery of its own
@@ -224,6 +224,14 @@ class Catalog(Database):
         """Return the path of each row, also of removed ones."""
         columns = self._select("row, path", "1", (), generation)
         return {row: os.fsdecode(path) for row, path in columns}
+
+    def all_dates(self, generation: int) -> dict[int, int]:
+        """Return the date of each row, also of removed ones, in seconds of a local clock."""
+        columns = self._select("row, taken, mtime_ns", "1", (), generation)
+        return {
+            row: int(to_seconds(file_date(mtime_ns)) or 0) if taken is None else taken
+            for row, taken, mtime_ns in columns
+        }
 
     def contents_of(self, rows: list[int], generation: int) -> dict[int, bytes]:
         """Return the hash of the file of each row, also of removed ones."""

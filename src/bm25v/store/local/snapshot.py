@@ -21,7 +21,7 @@ from bm25v.index.bm25 import Statistics, WeightedWords
 from bm25v.index.searcher import Ranked, Searcher, SearchRequest
 from bm25v.index.second_stage import cosines, score_full_bags
 from bm25v.store.bags import RowArray
-from bm25v.store.base import Candidates, Coverage, Filter, Rows, WordImages
+from bm25v.store.base import Candidates, Coverage, Filter, Grouping, Rows, WordImages
 from bm25v.store.filters import ImageFilter, count_in_folders
 from bm25v.store.local.catalog import Catalog, RowsRenumbered, State
 from bm25v.store.local.rows import RowFiles
@@ -219,16 +219,41 @@ class Snapshot:
     def count(self, condition: Filter) -> int:
         return int(np.count_nonzero(self.flag_rows(condition)))
 
-    def page(self, images: ImageFilter, offset: int, limit: int) -> list[ImageRecord]:
-        """Return a part of the images that a filter selects, in the order they were added in."""
-        rows = np.flatnonzero(self.flag_rows(Filter(images)))[offset : offset + limit]
-        return list(self.images(rows).records(rows).values())
+    def page(
+        self, images: ImageFilter, offset: int, limit: int, *, newest_first: bool = False
+    ) -> list[ImageRecord]:
+        """Return a part of the images that a filter selects.
 
-    def count_folders(self, condition: Filter) -> Mapping[str, int]:
-        if not condition:
+        They are in the order in which they were added, or the newest first.
+        """
+        flags = self.flag_rows(Filter(images))
+        rows = np.flatnonzero(flags)
+        if newest_first:
+            rows = self._newest_first[flags[self._newest_first]]
+        rows = rows[offset : offset + limit]
+        records = self.images(rows).records(rows)
+        return [records[row] for row in rows.tolist() if row in records]
+
+    def count_by(self, grouping: Grouping, condition: Filter) -> Mapping[str, int]:
+        if grouping == "folder" and not condition:
             return self._folders
         rows = np.flatnonzero(self.flag_rows(condition))
-        return count_in_folders(self.images(rows).paths(rows))
+        if grouping == "folder":
+            return count_in_folders(self.images(rows).paths(rows))
+        months, counts = np.unique(self._dates_n[rows].astype("datetime64[M]"), return_counts=True)
+        newest_first = zip(months[::-1].astype(str), counts[::-1].tolist(), strict=True)
+        return {str(month): n for month, n in newest_first}
+
+    @cached_property
+    def _dates_n(self) -> NDArray[np.datetime64]:
+        dates = self.catalog.all_dates(self.state.generation)
+        seconds_n = np.array([dates.get(row, 0) for row in range(self.state.n_rows)], np.int64)
+        return seconds_n.astype("datetime64[s]")
+
+    @cached_property
+    def _newest_first(self) -> Rows:
+        """All rows, also of removed images, by date; of the same date, the lower row first."""
+        return np.argsort(-self._dates_n.astype(np.int64), kind="stable")
 
     @cached_property
     def _folders(self) -> Mapping[str, int]:

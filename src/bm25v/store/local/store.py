@@ -2,7 +2,8 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,8 +14,10 @@ from bm25v.index.bm25 import Bm25Parameters
 from bm25v.progress import Progress, no_progress
 from bm25v.store.base import GalleryInfo, IndexReport
 from bm25v.store.files import check_path
+from bm25v.store.filters import Called
 from bm25v.store.local.catalog import FILE_NAME, Catalog, RowsRenumbered
 from bm25v.store.local.database import disk_errors
+from bm25v.store.local.image_names import ImageNames
 from bm25v.store.local.indexing import index_files, index_images
 from bm25v.store.local.rows import RowFiles
 from bm25v.store.local.snapshot import Snapshot
@@ -37,6 +40,7 @@ class FolderStore:
         self.path = Path(os.path.abspath(check_path(path)))
         self.catalog = Catalog(self.path / FILE_NAME)
         self.names = WordNames(self.path, self.meta)
+        self._image_names = ImageNames(self.path)
         self._snapshot: Snapshot | None = None
         self._mutex = threading.RLock()
 
@@ -62,6 +66,14 @@ class FolderStore:
     @property
     def meta(self) -> Meta:
         return self.catalog.meta
+
+    @property
+    def image_names(self) -> Mapping[str, Called]:
+        return self._image_names.by_key
+
+    def name_images(self, name: str, contents: Iterable[bytes], *, add: bool) -> Called:
+        """Give a name to images; see `ImageNames.update`."""
+        return self._image_names.update(name, contents, add=add)
 
     def close(self) -> None:
         self.catalog.close()
@@ -171,7 +183,7 @@ class FolderStore:
         snapshot = self.snapshot()
         n = max(snapshot.statistics.n, 1)
         catalog_bytes = sum(p.stat().st_size for p in self.path.glob(f"{FILE_NAME}*"))
-        return GalleryInfo.of(
+        facts = GalleryInfo.of(
             self.location,
             snapshot,
             snapshot.state.n_rows - snapshot.statistics.n,
@@ -180,6 +192,7 @@ class FolderStore:
             dense=snapshot.dense_ne.nbytes / n,
             catalog=catalog_bytes / n,
         )
+        return replace(facts, image_names=len(self.image_names))
 
 
 def check_new(path: Path) -> None:

@@ -1,11 +1,15 @@
 """Checks a gallery: rows against their checksums, the catalogue, and the tables of names."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from bm25v.errors import GalleryDamaged, InvalidOption
 from bm25v.index.bm25 import Statistics
 from bm25v.store.bags import are_bags
 from bm25v.store.local.catalog import Catalog
+from bm25v.store.local.image_names import FILE_NAME as IMAGE_NAMES
+from bm25v.store.local.image_names import read_table
 from bm25v.store.local.snapshot import view_rows
 from bm25v.store.local.word_names import AUTOMATIC
 from bm25v.store.local.word_names import FILE_NAME as NAMES
@@ -61,9 +65,16 @@ def find_problems(folder: Path, catalog: Catalog) -> list[str]:
 
 def _check_names(folder: Path, meta: Meta) -> list[str]:
     problems = []
-    for path in (folder / NAMES, folder / AUTOMATIC):
+    read_words = partial(read_names, n_words=meta.n_words, vocabulary=meta.vocabulary_fingerprint)
+    readers: dict[str, Callable[[Path], object]] = {
+        NAMES: read_words,
+        AUTOMATIC: read_words,
+        IMAGE_NAMES: read_table,
+    }
+    for name, read in readers.items():
+        path = folder / name
         try:
-            read_names(path, n_words=meta.n_words, vocabulary=meta.vocabulary_fingerprint)
+            read(path)
         except FileNotFoundError:
             continue
         except InvalidOption as error:

@@ -25,7 +25,7 @@ AUTOMATIC = "automatic.tsv"
 LOCK_NAME = "names.lock"
 
 _NO_NAMES: Mapping[int, str] = MappingProxyType({})
-_LOCK_SECONDS = 10.0  # another process that names words needs milliseconds
+LOCK_SECONDS = 10.0  # another process that names words or images needs milliseconds
 
 
 class WordNames:
@@ -69,7 +69,7 @@ class WordNames:
         require_gallery(self._folder)  # the lock would create a missing folder
         with disk_errors(self._folder):
             try:
-                with FileLock(self._folder / LOCK_NAME).acquire(timeout=_LOCK_SECONDS):
+                with FileLock(self._folder / LOCK_NAME).acquire(timeout=LOCK_SECONDS):
                     names = {**self.own, **valid}
                     kept = {word: name for word, name in names.items() if name is not None}
                     self._write_table(FILE_NAME, kept)

@@ -14,6 +14,7 @@ from bm25v.images import ImageInput
 from bm25v.progress import Progress
 from bm25v.store.base import Failure, GalleryInfo, IndexReport
 from bm25v.store.encoding import EncodedImage, check_named_images, check_workers, encode_images
+from bm25v.store.filters import Called
 from bm25v.store.meta import Meta
 from bm25v.store.qdrant.calls import Calls
 from bm25v.store.qdrant.fetched import read_records
@@ -38,6 +39,7 @@ class QdrantStore:
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
         self.names = QdrantNames(self)
+        self.image_names: Mapping[str, Called] = {}
         self._state = read_state(calls)
         self._mutex = threading.Lock()
         self._n_searches = 0

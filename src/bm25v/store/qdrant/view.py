@@ -17,7 +17,7 @@ from bm25v.index.searcher import QueryTerms, top_positions
 from bm25v.index.second_stage import BagScores, score_bags, score_full_bags
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.rank import covers_enough
-from bm25v.store.base import Candidates, Coverage, Filter, Rows, WordImages
+from bm25v.store.base import Candidates, Coverage, Filter, Grouping, Rows, WordImages
 from bm25v.store.filters import ImageFilter
 from bm25v.store.qdrant import conditions
 from bm25v.store.qdrant.calls import Calls, Scored, make_request
@@ -106,12 +106,16 @@ class QdrantView:
     def count(self, condition: Filter) -> int:
         return self._count(self._allow(condition))
 
-    def page(self, images: ImageFilter, offset: int, limit: int) -> list[ImageRecord]:
-        """Return a part of the images that a filter selects, by the ids of their points."""
+    def page(
+        self, images: ImageFilter, offset: int, limit: int, *, newest_first: bool = False
+    ) -> list[ImageRecord]:
+        """Return a part of the images that a filter selects, always by the ids of their points."""
         ids = self._calls.page(self._select(images), offset, limit) if limit > 0 else []
         return list(read_records(self._calls, ids).values())
 
-    def count_folders(self, condition: Filter) -> Mapping[str, int]:
+    def count_by(self, grouping: Grouping, condition: Filter) -> Mapping[str, int]:
+        if grouping == "month":
+            return {}
         return self._calls.count_values(FOLDERS, self._allow(condition))
 
     def find_examples(self, words: Sequence[int], n: int, at_least: int) -> WordImages:
