@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 from PIL import Image
 from rich.console import Console
 from rich.text import Text
@@ -31,6 +30,8 @@ _SCREEN = 1280  # pixels, of a page that has two columns
 _MARGIN = 20  # below the last element
 _QUALITY = 66  # of WebP, out of 100
 # All images are there.
+_HAS_CROPS = """[...document.querySelectorAll(".chip .crop")]
+  .every((crop) => crop.style.backgroundImage)"""
 _IS_COMPLETE = """document.images.length > 3 && [...document.images].every((img) => img.complete)"""
 _TERMINAL = """<style>body {{ margin: 0; padding: 22px 26px; background: #1b1a18; }}
 pre {{ margin: 0; color: #ece8e2; font: 15px/17px ui-monospace, "DejaVu Sans Mono", monospace; }}
@@ -44,14 +45,14 @@ def main() -> None:
         run("demo")
         Image.open(QUERY).convert("RGB").save(IMAGES / "query.webp", quality=_QUALITY)
         open_page(tab, f"explain {QUERY} {HIT}", width=_SCREEN)
-        capture(tab, "why.webp", last=".aside")
+        capture(tab, "why.webp", last=".explained")
         for word, name in ((PETALS, "word.webp"), (ROSES, "word-roses.webp")):
             open_page(tab, f"words show {word}", width=_WIDTH)
             capture(tab, name, last="section")
         run(f"words name {PETALS} 'white petals'")
         open_page(tab, f"explain {QUERY} {HIT}", width=_SCREEN)
-        capture(tab, "explanation.webp", last=".aside")
-        PAGE.write_text(show_terminal(f"explain {QUERY} {HIT} --top 3 --show"), encoding="utf-8")
+        capture(tab, "explanation.webp", last=".explained")
+        PAGE.write_text(show_terminal(f"explain {QUERY} {HIT} --show"), encoding="utf-8")
         tab.open(PAGE.resolve(), width=_WIDTH)
         capture(tab, "terminal.webp", last="pre")
         with serving() as url:
@@ -87,12 +88,12 @@ def open_page(tab: Browser, arguments: str, *, width: int) -> None:
 
 
 def capture_hits(tab: Browser, url: str) -> None:
-    """Save the web page of a server with the hits of an image, on the screen of a laptop."""
-    images = httpx.get(f"{url}v1/images?limit=1000").json()["images"]
-    image = next(image["id"] for image in images if image["path"].endswith(HIT))
-    tab.open(f"{url}?image={image}", width=1366, height=768)
+    """Save the web page of a server with the hits of a text, on the screen of a laptop."""
+    tab.open(f"{url}?text=bee%20on%20an%20orange%20flower", width=1366, height=768)
     tab.wait_for("document.querySelector('.hit')")
     tab.wait_for(_IS_COMPLETE, seconds=60)
+    tab.wait_for(_HAS_CROPS, seconds=60)
+    tab.wait_for("document.querySelector('#preparing').hidden", seconds=120)
     screen = tab.capture([0, 0, 1366, 768])
     screen.save(IMAGES / "serve.webp", quality=_QUALITY, method=6)
 

@@ -20,11 +20,11 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is install
 
 MASKS = """[...document.querySelectorAll(".stage .map")]
   .map((map) => map.style.getPropertyValue("--mask"))"""
-ROW_MASKS = """["--q0", "--hit"].map((side) =>
-  document.querySelectorAll(".word")[{row}].style.getPropertyValue(side))"""
+EDGES = MASKS.replace("--mask", "--edge")
+ROW_MASKS = """["--q0{layer}", "--hit{layer}"].map((side) =>
+  document.querySelectorAll(".group")[{row}].style.getPropertyValue(side))"""
 STATUS = 'document.querySelector(".status").textContent'
-CHOSEN = '[...document.querySelectorAll(".change code")].map((code) => code.textContent)'
-FOCUSED = '[...document.querySelectorAll(".word")].indexOf(document.activeElement)'
+FOCUSED = '[...document.querySelectorAll(".group")].indexOf(document.activeElement)'
 # The contrast of every text with the first opaque background around it, as WCAG computes it.
 CONTRASTS = """(() => {
   const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
@@ -66,7 +66,7 @@ def explanation(gallery: Gallery, photos: Path) -> Explanation:
 
 @pytest.fixture
 def why(explanation: Explanation, tmp_path: Path) -> Path:
-    assert len(explanation.parts) > 2
+    assert len(explanation.groups) > 2
     file = tmp_path / "why.html"
     file.write_text(
         render_explanation(
@@ -85,25 +85,19 @@ def centre(tab: Browser, selector: str, n: int) -> tuple[float, float]:
     return x + width / 2, y + height / 2
 
 
-def test_pointing_at_a_word_shows_it_alone_in_both_images(
+def test_pointing_at_a_group_shows_it_alone_in_both_images(
     tab: Browser, why: Path, explanation: Explanation
 ) -> None:
     tab.open(why, height=2400)
-    all_words, all_words_status = tab.value(MASKS), tab.value(STATUS)
-    assert len(set(all_words)) == 2
+    everything, status = tab.value(MASKS), tab.value(STATUS)
     for row in (1, 0):
-        tab.point_at(*centre(tab, ".word h3", row))
-        word = explanation.parts[row].word
-        assert tab.value(MASKS) == tab.value(ROW_MASKS.format(row=row)) != all_words
-        assert tab.value(STATUS) == f"In colour: only {word.label}"
+        tab.point_at(*centre(tab, ".group h3", row))
+        assert tab.value(MASKS) == tab.value(ROW_MASKS.format(row=row, layer="")) != everything
+        assert tab.value(EDGES) == tab.value(ROW_MASKS.format(row=row, layer="-edge"))
+        assert tab.value(STATUS) == f"Bright: only {explanation.groups[row].label}"
         assert tab.value('document.querySelectorAll(".on").length') == 1
-        assert tab.value('document.querySelectorAll(".pin:not(.off)").length') == 2
-        without, must = tab.value(CHOSEN)
-        assert f"--without {word.word} " in without
-        assert f"--must {word.word} " in must
     tab.point_at(1, 1)
-    assert (tab.value(MASKS), tab.value(STATUS)) == (all_words, all_words_status)
-    assert f"--without {explanation.parts[0].word.word} " in tab.value(CHOSEN)[0], "to be copied"
+    assert (tab.value(MASKS), tab.value(STATUS)) == (everything, status)
     assert tab.errors == []
 
 
@@ -116,42 +110,43 @@ def test_the_keyboard_is_enough(tab: Browser, why: Path, explanation: Explanatio
     tab.press(" ")
     assert tab.value(mask) != "none"
     visited: list[int] = []
-    n_rows = min(12, len(explanation.parts))
-    for _ in range(4 * n_rows):
-        if len(visited) == n_rows:
-            break
+    lit = [n for n, group in enumerate(explanation.groups) if group.in_hit is not None]
+    for _ in lit:
         tab.press("Tab")
         row = tab.value(FOCUSED)
-        if row >= 0:
-            visited.append(row)
-            assert tab.value(MASKS) == tab.value(ROW_MASKS.format(row=row))
-            label = tab.value('document.querySelector(".map[data-side=hit]").ariaLabel')
-            assert label == f"Where {explanation.parts[row].word.label} is in the hit"
-    assert visited == list(range(n_rows))
+        visited.append(row)
+        assert tab.value(MASKS) == tab.value(ROW_MASKS.format(row=row, layer=""))
+        label = tab.value('document.querySelector(".map[data-side=hit]").ariaLabel')
+        assert label == f"Where {explanation.groups[row].label} is in the hit"
+    assert visited == lit
+    tab.press("Tab")
+    tab.press(" ")
+    assert tab.value('document.querySelector("details").open')
 
 
-def test_touching_a_word_on_a_phone_shows_it_and_leaves_both_photos_in_view(
+def test_touching_a_group_on_a_phone_shows_it_and_leaves_both_photos_in_view(
     tab: Browser, why: Path
 ) -> None:
     tab.open(why, width=390, height=844)
     to_the_middle = "scrollIntoView({block: 'center', behavior: 'instant'})"
-    tab.value(f"document.querySelectorAll('.word')[5].{to_the_middle}")
-    tab.touch(*centre(tab, ".word h3", 5))
-    assert tab.value(MASKS) == tab.value(ROW_MASKS.format(row=5))
+    tab.value(f"document.querySelectorAll('.group')[1].{to_the_middle}")
+    tab.touch(*centre(tab, ".group h3", 1))
+    assert tab.value(MASKS) == tab.value(ROW_MASKS.format(row=1, layer=""))
     for n in range(2):
         _, y, _, height = tab.value(BOX.format(selector=".stage .map", n=n))
         assert y >= 0
         assert y + height <= 844 / 2
 
 
-def test_a_command_is_copied(tab: Browser, why: Path, explanation: Explanation) -> None:
-    tab.open(why)
+def test_a_command_is_copied(tab: Browser, gallery: Gallery, photos: Path, tmp_path: Path) -> None:
+    gallery.search(photos / "3.png", k=1).save(tmp_path / "hits.html")
+    tab.open(tmp_path / "hits.html")
     tab.value("document.addEventListener('copy', () => window.copied = `${getSelection()}`)")
     tab.value("navigator.clipboard.writeText = (text) => Promise.reject(window.refused = text)")
-    tab.value("document.querySelector('.change button').click()")
-    tab.value("document.querySelector('.change button').click()")
-    command = tab.value(CHOSEN)[0]
-    assert f"bm25v search --without {explanation.parts[0].word.word} " in command
+    tab.value("document.querySelector('.card button').click()")
+    tab.value("document.querySelector('.command button').click()")
+    command = tab.value("document.querySelector('.command code').textContent")
+    assert command.startswith("bm25v explain ")
     assert tab.value("window.refused") == command
     assert tab.value("getSelection().toString()") == command, "selected, to be copied by hand"
     assert tab.errors == []
@@ -161,8 +156,7 @@ def test_highlights_on_a_page_look_like_drawn_ones(
     tab: Browser, why: Path, explanation: Explanation
 ) -> None:
     tab.open(why)
-    tab.value("document.querySelectorAll('.pin').forEach((pin) => pin.remove())")
-    (in_query,), in_hit = combine_maps(explanation)
+    (in_query,), in_hit = combine_maps(explanation.fine)
     assert in_hit is not None
     assert explanation.hit_image is not None
     for n, (image, grid) in enumerate(
@@ -183,8 +177,7 @@ def test_the_first_screen_of_a_laptop_answers_every_question(
       const all = (selector, n) => [...document.querySelectorAll(selector)].slice(0, n);
       const elements = {
         title: all("h1", 1), photos: all(".stage .map", 2), files: all(".stage .file", 2),
-        words: all(".word h3", 3), crops: all(".word:nth-child(-n+3) .crops img", 12),
-        terms: all(".why dt", 3), score: all(".why .score", 1), commands: all(".change code", 2),
+        sentence: all(".lead", 1), groups: all(".group h3", 3), details: all("summary", 1),
       };
       const isVisible = (element) => {
         const box = element.getBoundingClientRect();
@@ -194,17 +187,13 @@ def test_the_first_screen_of_a_laptop_answers_every_question(
       return Object.fromEntries(Object.entries(elements).map(
         ([name, found]) => [name, found.filter(isVisible).length]));
     })()""")
-    n_crops = sum(len(part.examples) for part in explanation.parts[:3])
-    assert n_crops >= 3
     assert shown == {
         "title": 1,
         "photos": 2,
         "files": 2,
-        "words": 3,
-        "crops": n_crops,
-        "terms": 3,
-        "score": 1,
-        "commands": 2,
+        "sentence": 1,
+        "groups": 3,
+        "details": 1,
     }
     assert tab.value('document.querySelector("h1").textContent').startswith("Weak match, rank ")
     lines = "[...document.querySelectorAll('.stage .file')].map((file) => file.clientHeight)"

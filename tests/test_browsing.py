@@ -10,7 +10,8 @@ import pytest
 from bm25v import Gallery
 from bm25v.store.base import Filter
 from bm25v.store.filters import ImageFilter
-from bm25v.store.records import ImageRecord
+from bm25v.store.qdrant.store import QdrantStore
+from bm25v.store.records import ImageRecord, to_gallery_image
 from tests import test_engines
 from tests.test_engines import (
     FILES,
@@ -56,9 +57,25 @@ def test_pages_have_every_selected_image_once(opened: Opened, name: str | None) 
 def test_folders_have_the_images_in_them_and_below(opened: Opened, word: int | None) -> None:
     paths = [path for path in PATHS if word is None or word in FULL_BAGS[path]]
     condition = Filter(must=() if word is None else ((word,),))
-    counts = opened.collection.store.read(lambda view: view.count_folders(condition))
+    counts = opened.collection.store.read(lambda view: view.count_by("folder", condition))
     years = Counter(os.path.dirname(path) for path in paths)
     assert counts == {"": len(paths), "/photos": len(paths), **years}
+
+
+def test_months_have_the_images_of_their_dates(opened: Opened) -> None:
+    months = opened.collection.store.read(lambda view: view.count_by("month", Filter()))
+    records = opened.collection.store.read(
+        lambda view: view.page(ImageFilter(), 0, N_IMAGES, newest_first=True)
+    )
+    assert sorted(record.path for record in records) == sorted(PATHS)
+    if isinstance(opened.collection.store, QdrantStore):
+        assert months == {}
+        return
+    dates = [to_gallery_image(record).date for record in records]
+    assert dates == sorted(dates, reverse=True)
+    assert len(months) > 1
+    assert dict(months) == Counter(f"{date:%Y-%m}" for date in dates)
+    assert [*months] == sorted(months, reverse=True)
 
 
 def test_images_of_words_are_those_of_the_gallery(opened: Opened, source: Gallery) -> None:

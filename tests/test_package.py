@@ -24,6 +24,7 @@ from bm25v import duplicates, errors
 from bm25v.explain import explanation, words
 from bm25v.extras import install_command
 from bm25v.images.decode import Tensor
+from bm25v.search import word_groups
 
 ROOT = Path(__file__).parent.parent
 SELF = ("self", "cls")
@@ -62,7 +63,7 @@ def annotated_classes(annotation: Any) -> Iterator[type]:
 
 
 def resolve_annotations(value: Any) -> dict[str, Any]:
-    modules = (words, duplicates, explanation)
+    modules = (words, duplicates, explanation, word_groups)
     imported_for_types = {name: kind for module in modules for name, kind in vars(module).items()}
     hints = typing.get_type_hints(value, localns={"pandas": pandas, **imported_for_types})
     return {name: hint for name, hint in hints.items() if not name.startswith("_")}

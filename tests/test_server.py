@@ -20,7 +20,7 @@ from PIL import Image
 from bm25v import Gallery, StoredImage
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.client import to_id
-from bm25v.explain.words import find_examples
+from bm25v.server import words as words_module
 from bm25v.server.images import from_id
 from bm25v.server.workers import Busy, Slots
 from bm25v.store.local.snapshot import Snapshot
@@ -200,7 +200,7 @@ def test_a_search_returns_what_the_library_returns(
     for hit, original in zip(results["hits"], expected, strict=True):
         assert hit["id"] == to_id(original.path)
         assert hit["n_words"] == len(original.words)
-        plain = original.to_dict() | {"id": hit["id"], "n_words": hit["n_words"]}
+        plain = original.to_dict() | {key: hit[key] for key in ("id", "n_words", "groups")}
         plain["words"] = plain["words"][:3]
         assert hit == json.loads(json.dumps(plain))
 
@@ -331,7 +331,7 @@ def test_words_are_listed_and_described(client: Client, gallery: Gallery) -> Non
 
 def test_status_routes(client: Client, gallery: Gallery) -> None:
     assert client.get("/healthz").json() == {"status": "ok"}
-    assert client.get("/readyz").json() == {"status": "ready"}
+    assert client.get("/readyz").json() == {"status": "ready", "preparing": False}
     assert "<!doctype html>" in client.get("/").text
     stats = client.get("/v1/stats").json()
     assert stats.pop("version")
@@ -498,10 +498,11 @@ def test_requests_that_fail_give_their_slots_back(gallery: Gallery, tmp_path: Pa
             failed(client.get("/v1/words/192"), 404, "unknown-word")
             failed(client.get("/v1/words/1?images=many"), 422, "wrong-value")
             failed(client.get(f"/v1/heatmap?image={image}&word=192"), 400, "invalid-option")
-            failed(client.get("/v1/words/192/crop"), 404, "unknown-word")
+            failed(client.post("/v1/crops", json={"crops": [{"word": 192}]}), 404, "unknown-word")
             failed(client.put("/v1/words/192/name", json={"name": "ear"}), 404, "unknown-word")
-        for url in ("words/1", f"heatmap?image={image}&word=1", "words/1/crop"):
+        for url in ("words/1", f"heatmap?image={image}&word=1"):
             assert client.get(f"/v1/{url}").status_code == 200
+        assert client.post("/v1/crops", json={"crops": [{"word": 1}]}).status_code == 200
         assert client.put("/v1/words/1/name", json={"name": "ear"}).status_code == 200
 
 
@@ -561,46 +562,82 @@ def test_what_another_process_commits_is_visible_and_searches_go_on(
     assert client.get("/v1/images").json()["total"] == 42
 
 
-def test_a_word_is_cut_out_of_an_image_and_of_its_best_example(
+def cut(client: Client, *crops: dict[str, Any], size: int = 64) -> list[Image.Image]:
+    """Return the squares of a sheet of crops."""
+    response = client.post("/v1/crops", json={"crops": crops, "size": size})
+    assert response.headers["content-type"] == "image/webp"
+    sheet = Image.open(io.BytesIO(response.content)).convert("RGBA")
+    assert sheet.size == (min(8, len(crops)) * size, -(-len(crops) // 8) * size)
+    corners = (divmod(i, 8) for i in range(len(crops)))
+    return [sheet.crop((x * size, y * size, (x + 1) * size, (y + 1) * size)) for y, x in corners]
+
+
+def difference(one: Image.Image, other: Image.Image) -> float:
+    return float(np.abs(np.asarray(one, float) - np.asarray(other, float)).mean())
+
+
+def test_words_are_cut_out_of_images_and_of_their_best_examples(
     client: Client, gallery: Gallery, photos: Path
 ) -> None:
+    words = [word.word for word in gallery.words(best=0)][:10]
     path = str(photos / "3.png")
-    hit = gallery.search(StoredImage(path), k=1)[0]
-    word = hit.words[0].word
-    for url in (f"/v1/images/{to_id(path)}/crop?word={word}", f"/v1/words/{word}/crop?size=128"):
-        response = client.get(url)
-        assert response.headers["content-type"] == "image/jpeg"
-        assert response.headers["cache-control"].startswith("private, max-age=")
-        with Image.open(io.BytesIO(response.content)) as crop:
-            assert crop.size == (128, 128)
-    best = to_id(
-        gallery.store.read(
-            lambda view: find_examples(view, gallery.vocabulary, [word], n=1)[word][0].path
-        )
-    )
-    assert client.get(f"/v1/images/{best}/crop?word={word}").content == response.content
+    strongest = gallery.search(StoredImage(path), k=1)[0].words[0].word
+    here: dict[str, Any] = {"word": strongest, "image": to_id(path)}
+    crops = [here, *({"word": word} for word in words), here]
+    squares = cut(client, *crops)
+    assert difference(squares[0], squares[-1]) < 6 < difference(squares[0], squares[1])
+    for crop, square in zip(crops, squares, strict=True):
+        (alone,) = cut(client, crop)
+        assert difference(alone, square) < 6
     n_words = gallery.info().words
-    failed(client.get(f"/v1/words/{n_words}/crop"), 404, "unknown-word")
-    failed(client.get(f"/v1/images/{best}/crop?word={n_words}"), 404, "unknown-word")
+    for wrong, kind in (
+        ({"word": n_words}, "unknown-word"),
+        ({"word": 1, "image": "eA"}, "unknown-image"),
+    ):
+        failed(client.post("/v1/crops", json={"crops": [wrong]}), 404, kind)
     for file in photos.iterdir():
         file.unlink()
-    assert client.get(f"/v1/images/{best}/crop?word={word}").status_code == 200, "kept"
-    failed(client.get(f"/v1/images/{best}/crop?word={word}&size=64"), 404, "no-file")
-    failed(client.get(f"/v1/words/{word}/crop?size=64"), 404, "no-example")
+    kept, missing = cut(client, here)[0], cut(client, {"word": words[0]})[0]
+    assert difference(kept, squares[0]) < 6
+    assert kept.getchannel("A").getextrema() == (255, 255)
+    assert missing.getchannel("A").getextrema() == (0, 0), "transparent"
+
+
+def test_a_thumbnail_does_not_wait_for_crops(
+    gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait(*args: Any) -> bytes:
+        begun.set()
+        go_on.wait(30)
+        return b""
+
+    monkeypatch.setattr(words_module, "make_sheet", wait)
+    with (
+        serving(gallery, tmp_path / "cache", encoders=1) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        crops = pool.submit(client.post, "/v1/crops", json={"crops": [{"word": 1}]})
+        assert begun.wait(30)
+        assert client.get(f"/v1/images/{client.ids()[0]}/thumbnail").status_code == 200
+        assert not crops.done()
+        go_on.set()
 
 
 def test_words_are_located_in_an_uploaded_image(client: Client, photos: Path) -> None:
     content, image = (photos / "3.png").read_bytes(), to_id(str(photos / "3.png"))
     words = [word["word"] for word in client.get("/v1/words?limit=3").json()["words"]]
-    query = json.dumps({"words": words})
-    found = client.upload(content, query=query, path="/v1/heatmap").json()["words"]
-    for word, entry in zip(words, found, strict=True):
-        stored = client.get(f"/v1/heatmap?image={image}&word={word}&format=json").json()
-        assert entry == {"word": word, "grid": stored["grid"]}
+    groups = [words[:1], words]
+    query = json.dumps({"groups": groups})
+    grids = client.upload(content, query=query, path="/v1/heatmap").json()["grids"]
+    for group, grid in zip(groups, grids, strict=True):
+        parameters = {"image": image, "word": group, "format": "json"}
+        assert grid == client.get("/v1/heatmap", params=parameters).json()["grid"]
     two = client.upload(content, content, query=query, path="/v1/heatmap")
     failed(two, 422, "wrong-value", "exactly one")
     failed(client.upload(b"", query=query, path="/v1/heatmap"), 422, "unreadable-image")
-    wrong = client.upload(content, query='{"words": [999999]}', path="/v1/heatmap")
+    wrong = client.upload(content, query='{"groups": [[999999]]}', path="/v1/heatmap")
     assert wrong.status_code == 400
 
 
@@ -643,8 +680,11 @@ def test_an_explanation_has_the_sum_that_people_read(client: Client) -> None:
     assert score["label"] == "score"
     points = [word["points"] for word in explained["words"]]
     assert sum(points) == pytest.approx(round(explained["sparse"], 2))
-    for word in explained["words"]:
-        assert word["example_ids"] == [to_id(path) for path in word["examples"]]
+    for group in explained["groups"]:
+        assert group["percent"].endswith("%")
+        for grid in (*group["in_queries"], group["in_hit"]):
+            assert grid is None or (np.shape(grid), np.max(grid)) == ((14, 14), 1), "finer"
+    assert np.shape(explained["in_hit"]) == (14, 14)
 
 
 def test_a_text_is_answered_with_what_each_of_its_words_adds(photos: Path, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The web page of the server, in a real browser: each thing that people do with it."""
 
+import io
+import os
 import shutil
 import subprocess
 import threading
@@ -9,6 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from PIL import Image, ImageChops, ImageStat
 
 from bm25v import Gallery
 from bm25v.client import to_id
@@ -18,6 +21,7 @@ from tests.http_server import TOKEN, Client, serving, wait_until
 from tests.lexicons import save_vocabulary
 from tests.test_browser import CONTRASTS
 from tests.test_server import SlowBackbone
+from tests.test_server_access import run_serve
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 
@@ -26,7 +30,10 @@ HITS = '[...document.querySelectorAll(".hit")].map((hit) => hit.dataset.id)'
 CELLS = 'document.querySelectorAll(".cell").length'
 LOADED = """[...document.querySelectorAll(`{selector}`)].length > 0 &&
   [...document.querySelectorAll(`{selector}`)].every((img) => img.complete && img.naturalWidth)"""
+FILLED = """[...document.querySelectorAll(`{selector}`)].length > 0 &&
+  [...document.querySelectorAll(`{selector}`)].every((crop) => crop.style.backgroundImage)"""
 MASKED = 'document.querySelectorAll(".photo-box.is-masked").length'
+STEPS = '[...document.querySelectorAll(".steps > *")].map((step) => step.textContent)'
 TEXT = '(document.querySelector(`{selector}`)?.textContent ?? "")'
 SIDEWAYS = "document.documentElement.scrollWidth > innerWidth"
 
@@ -49,6 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = folder / ("first" if seed < 30 else "second") / f"{seed:03}.png"
         path.parent.mkdir(exist_ok=True)
         make_image(seed, side=96).crop((0, 0, 96, 96 if seed % 3 else 64)).save(path)
+        os.utime(path, (1e9 - seed, 1e9 - seed))  # the page lists the newest first
     vocabulary = save_vocabulary(folder / "mine.vocab")
     with Gallery.create(folder / "gallery.bm25v", vocabulary=vocabulary) as gallery:
         gallery.add([folder / "first", folder / "second"])
@@ -106,15 +114,22 @@ def test_the_grid_has_only_the_cells_in_view(tab: Browser, client: Client) -> No
     check_health(tab, client)
 
 
+def find_similar(tab: Browser, cell: str = ".cell a", n: int = 0) -> None:
+    """Open a photo of the grid, and search with it."""
+    tab.click(cell, n)
+    tab.wait_for('document.querySelector("#photo .main-button")')
+    tab.click("#photo .main-button")
+    tab.wait_for('document.querySelector(".hit")')
+
+
 def test_an_image_of_the_grid_finds_others(tab: Browser, client: Client) -> None:
     open_page(tab, client)
-    tab.click(".cell a", 3)
-    tab.wait_for('document.querySelector(".hit")')
+    find_similar(tab, n=3)
     image = client.ids()[3]
     assert parameters(tab) == {"image": [image]}
     assert tab.value(HITS) == search(client, images=[image])
     tab.wait_for(LOADED.format(selector=".hit img"))
-    tab.wait_for(LOADED.format(selector=".chip img"))
+    tab.wait_for(FILLED.format(selector=".chip .crop"))
     check_health(tab, client)
 
 
@@ -152,7 +167,8 @@ def test_a_text_that_is_not_understood_leaves_the_page_usable(
     said = tab.value(text_of("main"))
     assert "“dog on a beach”" in said
     assert "bm25v" not in said, "no command"
-    tab.click(".summary a")
+    assert tab.value(STEPS) == ["Clear the filter", "Show all images"]
+    tab.click(".steps a", 1)
     tab.wait_for(CELLS)
     assert parameters(tab) == {"folder": [str(folder / "first")]}
     check_health(tab, client)
@@ -164,22 +180,19 @@ def test_an_explanation_shows_where_each_word_of_a_text_is(tab: Browser, client:
     open_page(tab, client, f"?text={text}&why={hit}")
     tab.wait_for('document.querySelectorAll("#why .map").length === 1')
     explained = client.post("/v1/explain", json={"text": text, "hit": hit}).json()
-    rows = '[...document.querySelectorAll("#why .of-text h3")].map((row) => row.textContent)'
-    lines = [f"{line['label']} {line['value']}".replace("-", "−") for line in explained["sum"]]
-    assert tab.value(rows) == lines[:-1]
-    assert tab.value(text_of("#why .of-text ~ .total")) == lines[-1].capitalize()
+    rows = '[...document.querySelectorAll("#why .group h3")].map((row) => row.textContent)'
+    assert tab.value(rows) == [shown_share(group) for group in explained["groups"]]
+    assert tab.value(text_of("#why .lead")) == explained["sentence"]
     assert "not understood: qwerty" in tab.value(text_of("#why .note"))
     mask = 'document.querySelector("#why .map").style.getPropertyValue("--mask")'
     masks = [tab.value(mask)]
     for n in range(2):
-        tab.hover("#why .of-text", n)
+        tab.hover("#why .group", n)
         masks.append(tab.wait_for(f"!{masks}.includes({mask}) && {mask}"))
-        assert (
-            tab.value(text_of("#why .status"))
-            == f"In colour: only {explained['terms'][n]['label']}"
-        )
-    words = tab.value('document.querySelectorAll("#why .word:not(.of-text)").length')
-    assert words >= len(explained["words"]) == 8
+        label = explained["groups"][n]["label"]
+        assert tab.value(text_of("#why .status")) == f"Bright: only {label}"
+    assert len(explained["words"]) == 8
+    assert tab.value('document.querySelectorAll("#why tbody tr").length') >= 8
     check_health(tab, client)
 
 
@@ -196,25 +209,30 @@ def test_an_own_image_finds_others(tab: Browser, client: Client, folder: Path, h
     tab.wait_for('document.querySelector(".hit")')
     expected = client.upload(own.read_bytes(), query='{"k": 24}').json()["hits"]
     assert tab.value(HITS) == [hit["id"] for hit in expected]
-    assert "only in this tab" in tab.value(text_of(".asked figcaption"))
+    assert "stays in this browser" in tab.value(text_of(".asked .about"))
     tab.hover(".asked .chip")
     tab.wait_for(f"{MASKED} === document.querySelectorAll('.photo-box').length")
     tab.click(".hit .frame")
     tab.wait_for('document.querySelectorAll("#why .map").length === 2')
-    address = tab.value("location.href")
+    tab.open(tab.value("location.href"))
+    tab.wait_for('document.querySelectorAll("#why .map").length === 2')
+    assert tab.value(HITS) == [hit["id"] for hit in expected], "it is there after a reload"
     check_health(tab, client)
-    tab.open("about:blank")
-    tab.open(address.replace("why=", "x="))
-    assert "not in the address" in tab.wait_for(text_of(".empty-state h1"))
 
 
 def test_a_file_that_is_no_image_is_refused_in_plain_words(
     tab: Browser, client: Client, tmp_path: Path
 ) -> None:
     (tmp_path / "notes.txt").write_text("not an image")
-    open_page(tab, client)
+    open_page(tab, client, "?text=cat")
+    before = tab.value(f"[location.href, {HITS}]")
     tab.drop(tmp_path / "notes.txt")
-    assert "image cannot be used" in tab.wait_for(text_of(".empty-state p"))
+    said = tab.wait_for(text_of("#problem:not([hidden])"))
+    assert said.startswith("notes.txt: ")
+    assert "image cannot be used" in said
+    assert tab.value(f"[location.href, {HITS}]") == before
+    tab.click(".hit .frame")
+    tab.wait_for('document.querySelector("#problem").hidden')
 
 
 def test_pointing_at_a_word_shows_it_in_the_query_and_in_every_hit(
@@ -244,9 +262,9 @@ def test_pointing_at_a_word_shows_it_in_the_query_and_in_every_hit(
 
 @pytest.mark.parametrize(
     ("choice", "parameter"),
-    [("Require", "must"), ("Exclude", "without"), ("Boost", "boost"), ("Mute", "boost")],
+    [("Must have", "must"), ("Leave out", "without"), ("More", "boost"), ("Ignore", "boost")],
 )
-def test_a_word_is_required_excluded_boosted_or_muted(
+def test_a_detail_changes_the_search(
     tab: Browser, client: Client, image: str, choice: str, parameter: str
 ) -> None:
     open_page(tab, client, f"?image={image}")
@@ -256,7 +274,8 @@ def test_a_word_is_required_excluded_boosted_or_muted(
     items = tab.value('[...document.querySelectorAll(".menu-item b")].map((b) => b.textContent)')
     tab.click(".menu-item", items.index(choice))
     tab.wait_for('document.querySelector(".changed")')
-    factor = {"Boost": 2, "Mute": 0}.get(choice)
+    assert tab.value(text_of(".changed small")) == choice
+    factor = {"More": 4, "Ignore": 0}.get(choice)
     value: Any = [word] if factor is None else {str(word): factor}
     after = search(client, images=[image], **{parameter: value})
     assert tab.value(HITS) == after != before
@@ -307,6 +326,28 @@ def test_hits_are_marked_as_good_and_bad(tab: Browser, client: Client, image: st
     check_health(tab, client)
 
 
+def shown_share(group: dict[str, Any]) -> str:
+    """Return what the page writes for a group."""
+    return f"{group['label']} {group['percent']}"
+
+
+def test_more_of_a_group_and_none_of_it_change_the_search(
+    tab: Browser, client: Client, image: str
+) -> None:
+    (_, hit, *_) = search(client, images=[image])
+    for choice, factor in ((0, 4), (1, 0)):
+        open_page(tab, client, f"?image={image}&why={hit}")
+        tab.wait_for('document.querySelectorAll("#why .map").length === 2')
+        explained = client.get("/v1/explain", params={"query": image, "hit": hit}).json()
+        words = next(group["words"] for group in explained["groups"] if group["kind"] == "words")
+        tab.click("#why .actions button", choice)
+        tab.wait_for('document.querySelector(".changed")')
+        assert sorted(parameters(tab)["boost"]) == sorted(f"{word}:{factor}" for word in words)
+        boost = {str(word): float(factor) for word in words}
+        assert tab.value(HITS) == search(client, images=[image], boost=boost)
+    check_health(tab, client)
+
+
 def test_a_hit_is_explained_side_by_side(tab: Browser, client: Client, image: str) -> None:
     open_page(tab, client, f"?image={image}")
     tab.click(".hit .frame", 1)
@@ -315,22 +356,26 @@ def test_a_hit_is_explained_side_by_side(tab: Browser, client: Client, image: st
     expected = client.get("/v1/explain", params={"query": image, "hit": hit, "words": 24}).json()
     lines = tab.value('[...document.querySelectorAll("#why dd")].map((dd) => dd.textContent)')
     assert lines == [line["value"] for line in expected["sum"]]
-    points = '[...document.querySelectorAll("#why .amount h3 b")].map((b) => Number(b.textContent))'
-    *words, total = tab.value(points)
-    assert sum(words) == pytest.approx(total, abs=1e-6), "printed numbers add up"
-    assert total == pytest.approx(expected["sparse"], abs=0.01)
+    rows = '[...document.querySelectorAll("#why .group h3")].map((row) => row.textContent)'
+    assert tab.value(rows) == [shown_share(group) for group in expected["groups"]]
+    assert tab.value(text_of("#why .lead")) == expected["sentence"]
+    words = '[...document.querySelectorAll("#why td:nth-child(2)")].map((td) => td.textContent)'
+    assert tab.value(words) == [f"{word['points']:.2f}" for word in expected["words"]]
+    assert "word" not in tab.value(text_of("#why .group-list")), "no numbers of words"
     masks = """[...document.querySelectorAll("#why .map")]
       .map((map) => map.style.getPropertyValue("--mask"))"""
     tab.point_at(2, 2)
     all_words = tab.value(masks)
-    tab.hover("#why .word h3", 1)
+    tab.hover("#why .group h3", 1)
     tab.wait_for(f"{masks}.join() !== {','.join(all_words)!r}")
-    assert tab.value(text_of("#why .status")).startswith("In colour: only word")
+    label = expected["groups"][1]["label"]
+    assert tab.value(text_of("#why .status")) == f"Bright: only {label}"
     tab.click("#why .controls input")
     mask = 'getComputedStyle(document.querySelector("#why .matched")).maskImage'
     assert tab.value(mask) == "none", "the original photos"
-    tab.click("#why .word a")
-    tab.wait_for(LOADED.format(selector="#word .word-crops-grid img"))
+    tab.click("#why summary")
+    tab.click("#why td a")
+    tab.wait_for(FILLED.format(selector="#word .crop"))
     tab.press("Escape")
     tab.wait_for('!document.querySelector("#word").open && document.querySelector("#why").open')
     tab.press("Escape")
@@ -346,7 +391,7 @@ def test_a_word_is_opened_and_named(tab: Browser, client: Client, image: str) ->
     word = tab.value('Number(document.querySelector(".asked .chip").dataset.word)')
     tab.click(".asked .chip")
     tab.click(".menu-item", 4)
-    tab.wait_for(LOADED.format(selector="#word .word-crops-grid img"))
+    tab.wait_for(FILLED.format(selector="#word .crop"))
     assert parameters(tab) == {"image": [image], "word": [str(word)]}
     assert f"In {client.get(f'/v1/words/{word}').json()['df']} of 90" in tab.value(
         text_of("#word .lead")
@@ -363,7 +408,7 @@ def test_a_word_is_opened_and_named(tab: Browser, client: Client, image: str) ->
     assert parameters(tab) == {"image": [image]}, "both words are closed"
     assert tab.wait_for(text_of(f".asked .chip[data-word='{word}']")) == "green <b>corner</b>"
     open_page(tab, client, f"?word={word}")
-    tab.wait_for(LOADED.format(selector="#word .word-crops-grid img"))
+    tab.wait_for(FILLED.format(selector="#word .crop"))
     tab.click("#word .main-button")
     tab.wait_for('document.querySelector(".hit")')
     assert tab.value(HITS) == search(client, must=[word])
@@ -393,11 +438,10 @@ def test_filters_are_in_the_address(tab: Browser, client: Client, folder: Path, 
         folder.dispatchEvent(new Event("change")); })()"""
     )
     tab.wait_for(f"{text_of('main h1')} === '30 images'")
-    tab.click(".cell a", 3)
-    tab.wait_for('document.querySelector(".hit")')
+    find_similar(tab, n=3)
     assert parameters(tab) == {"image": [image], "folder": [str(folder / "first")]}
     assert tab.value(HITS) == search(client, images=[image], folder=[str(folder / "first")])
-    tab.value("history.back()")
+    tab.value("history.go(-2)")
     tab.wait_for(f"{text_of('main h1')} === '30 images'")
     tab.click("#no-filter")
     tab.wait_for(f"{text_of('main h1')} === '90 images'")
@@ -428,10 +472,9 @@ def test_back_returns_to_the_same_part_of_the_grid(tab: Browser, client: Client)
     tab.wait_for("document.querySelector('.cell[aria-posinset=\"30\"] a')")
     tab.hover('.cell[aria-posinset="30"] a')
     before = tab.value("scrollY")
-    tab.click('.cell[aria-posinset="30"] a')
-    tab.wait_for('document.querySelector(".hit")')
+    find_similar(tab, '.cell[aria-posinset="30"] a')
     assert tab.value("scrollY") == 0 < before
-    tab.value("history.back()")
+    tab.value("history.go(-2)")
     tab.wait_for("document.querySelector('.cell[aria-posinset=\"30\"] a')")
     assert tab.value("scrollY") == before
 
@@ -460,6 +503,9 @@ def test_the_keyboard_is_enough(tab: Browser, client: Client) -> None:
     assert focused("dataset.index") == str(N_IMAGES - 1)
     tab.press("Home")
     tab.press("Enter")
+    tab.wait_for('document.querySelector("#photo .main-button")')
+    tab_to("#photo .main-button")
+    tab.press("Enter")
     tab.wait_for('document.querySelector(".hit")')
     assert tab.value(HITS) == search(client, images=[client.ids()[0]])
     tab_to(".asked .plain-button")
@@ -474,16 +520,16 @@ def test_the_keyboard_is_enough(tab: Browser, client: Client) -> None:
     tab.wait_for(f"{MASKED} > 0")
     tab.press("Enter")
     tab.press("ArrowDown")
-    assert focused("textContent").startswith("Exclude")
+    assert focused("textContent").startswith("Leave out")
     word = tab.value('document.querySelector(".asked .chip").dataset.word')
     tab.press("Enter")
     tab.wait_for('document.querySelector(".changed")')
-    assert focused("dataset.word") == word, "the focus stays at the word"
+    assert focused("dataset.key") == word, "the focus stays at the detail"
     tab_to(".hit .frame")
     tab.press("Enter")
     tab.wait_for('document.querySelectorAll("#why .map").length === 2')
-    tab_to("#why .word a")
-    assert tab.value(text_of("#why .status")).startswith("In colour: only")
+    tab_to("#why .group")
+    assert tab.value(text_of("#why .status")).startswith("Bright: only")
     tab.press("Escape")
     tab.wait_for('!document.querySelector("#why").open')
     assert focused("matches('.hit .frame')"), "the focus is where it was"
@@ -541,17 +587,16 @@ def test_a_server_that_has_gone_is_named_and_asked_again(
     ):
         open_page(tab, gone)
     tab.click(".cell a")
-    assert "Is “bm25v serve” still running?" in tab.wait_for(text_of("#problem"))
+    assert "Is “bm25v serve” still running?" in tab.wait_for(text_of("#photo .problem"))
     open_page(tab, client)
     offline = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
     tab.call("Network.emulateNetworkConditions", offline=True, **offline)
     tab.click(".cell a", 3)
-    tab.wait_for(text_of("#problem"))
+    tab.wait_for(text_of("#photo .problem"))
     assert tab.value(CELLS), "what was there stays"
     tab.call("Network.emulateNetworkConditions", offline=False, **offline)
-    tab.click("#problem button")
-    tab.wait_for('document.querySelector(".hit")')
-    assert tab.value('document.querySelector("#problem").hidden')
+    tab.click("#photo .problem button")
+    tab.wait_for(LOADED.format(selector="#photo .similar img"))
 
 
 def test_a_busy_server_is_named_and_asked_again(
@@ -592,7 +637,7 @@ def test_a_token_is_asked_for_and_kept_in_the_tab(tab: Browser, folder: Path, im
                 assert "not the right one" in tab.wait_for(text_of("#sign-in-problem"))
         tab.wait_for('document.querySelector(".hit")')
         tab.wait_for(LOADED.format(selector=".hit img"))
-        tab.wait_for(LOADED.format(selector=".chip img"))
+        tab.wait_for(FILLED.format(selector=".chip .crop"))
         tab.hover(".asked .chip")
         tab.wait_for(f"{MASKED} === 25")
         tab.click(".hit .frame")
@@ -611,6 +656,79 @@ def test_more_hits_are_added(tab: Browser, client: Client, image: str) -> None:
     tab.wait_for('document.querySelectorAll(".hit").length === 48')
     expected = client.post("/v1/search", json={"images": [image], "k": 48}).json()["hits"]
     assert tab.value(HITS) == [hit["id"] for hit in expected]
+
+
+def crop_requests(tab: Browser) -> int:
+    return sum(address.endswith("/v1/crops") for address in tab.addresses)
+
+
+def test_each_view_asks_for_its_crops_once(
+    tab: Browser, client: Client, image: str, folder: Path
+) -> None:
+    open_page(tab, client, f"?image={image}")
+    tab.wait_for(FILLED.format(selector=".chip .crop"))
+    assert crop_requests(tab) == 1
+    tab.click(".asked .chip", 1)
+    tab.wait_for(FILLED.format(selector=".menu-head .crop"))
+    word = tab.value('Number(document.querySelectorAll(".asked .chip")[1].dataset.word)')
+    sheet = client.post("/v1/crops", json={"crops": [{"word": word}], "size": 72}).content
+    box = """(({x, y, width, height}) => [x, y, width, height])(
+      document.querySelector(".menu-head .crop").getBoundingClientRect())"""
+    shown = tab.capture(tab.value(box)).crop((8, 8, 64, 64))
+    expected = Image.open(io.BytesIO(sheet)).convert("RGB").crop((8, 8, 64, 64))
+    difference = ImageStat.Stat(ImageChops.difference(shown, expected)).mean
+    assert max(difference) < 8, "the menu shows this word and no other"
+    tab.press("Escape")
+    tab.click(".more")
+    tab.wait_for('document.querySelectorAll(".hit").length === 48')
+    tab.wait_for(FILLED.format(selector=".chip .crop"))
+    assert crop_requests(tab) == 2
+    tab.click(".hit .frame")
+    tab.wait_for('document.querySelectorAll("#why .map").length === 2')
+    tab.click("#why summary")
+    tab.click("#why td a")
+    tab.wait_for(FILLED.format(selector="#word .crop"))
+    assert crop_requests(tab) == 3
+    check_health(tab, client)
+
+
+# When the hits were there, and when all photos in view were.
+TIMES = """window.times = {};
+(function look() {
+  const photos = [...document.querySelectorAll(".hit img")].filter(
+    (img) => img.getBoundingClientRect().top < innerHeight);
+  if (photos.length) times.hits ??= performance.now();
+  if (photos.length && photos.every((img) => img.complete && img.naturalWidth))
+    times.photos ??= performance.now();
+  setTimeout(look, 20);
+})();"""
+
+
+def test_the_first_search_after_an_installation_shows_its_photos_at_once(
+    tab: Browser, folder: Path, tmp_path: Path
+) -> None:
+    environment = {
+        "NUMBA_CACHE_DIR": str(tmp_path / "numba"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+    gallery = Gallery.open(folder / "gallery.bm25v")
+    with gallery, run_serve(gallery, "--port", "0", environment=environment) as server:
+        assert server.stdout is not None
+        url = server.stdout.readline().split()[3]
+        script = tab.call("Page.addScriptToEvaluateOnNewDocument", source=TIMES)
+        try:
+            tab.open(f"{url}?image={to_id(str(folder / 'first' / '003.png'))}")
+            assert tab.wait_for(text_of("#preparing:not([hidden])")).startswith("Getting ready")
+            tab.wait_for("times.photos")
+            times = tab.value("times")
+            assert times["photos"] - times["hits"] < 2000
+            tab.wait_for(FILLED.format(selector=".chip .crop"))
+            assert crop_requests(tab) == 1
+            assert tab.value('!document.querySelector("#preparing").hidden'), "it compiles still"
+            tab.wait_for('document.querySelector("#preparing").hidden', seconds=120)
+        finally:
+            tab.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script["identifier"])
+            server.terminate()
 
 
 @pytest.fixture(scope="module")

@@ -136,6 +136,7 @@ def test_processes_open_the_gallery_again_if_that_failed(gallery: Gallery, tmp_p
     obstacle = tmp_path / "obstacle"
     reopen = partial(open_without, str(obstacle), str(gallery.path))
     with closing(Workers(reopen, 2)) as workers:
+        wait_until(lambda: len({*do(workers, get_pid, 4)}) == 2)  # both have opened it
         obstacle.touch()
         for task, kind in ((kill_itself, "interrupted"), (get_pid, "invalid-option")):
             with pytest.raises(Problem) as problem:

@@ -254,6 +254,19 @@ class Client:
         for word, name in names.items():
             self._send("PUT", f"words/{word}/name", json={"name": name})
 
+    @property
+    def image_names(self) -> dict[str, int]:
+        """The names that people gave to images, each with how many images have it."""
+        return {n["name"]: n["n_images"] for n in self._get("names").json()["names"]}
+
+    def name_images(
+        self, name: str, images: PathInput | Iterable[PathInput], *, add: bool = False
+    ) -> int:
+        """Give images a name, if the server is writable; return how many images have it then."""
+        body = {"name": name, "ids": list(map(to_id, list_paths(images))), "add": add}
+        answer: int = self._send("PUT", "names", json=body).json()["n_images"]
+        return answer
+
     def _post_query(self, route: str, query: Query, **more: str) -> dict[str, Any]:
         body, files = _to_body(query)
         body |= {"words": 256, **more}

@@ -15,11 +15,11 @@ from starlette.responses import Response
 import bm25v
 from bm25v.display import one_line
 from bm25v.errors import Bm25vError
-from bm25v.server import changes, images, page, problems, searches, words
+from bm25v.server import changes, images, page, problems, searches, words, zips
 from bm25v.server.guard import Access, Guard
 from bm25v.server.problems import RETRY, Problem
-from bm25v.server.responses import PREFIX, STATUS, json_response
-from bm25v.server.service import OpenGallery, Served, Service
+from bm25v.server.responses import PREFIX, READY, STATUS, json_response
+from bm25v.server.service import Served, Service
 
 _log = logging.getLogger(__name__)
 
@@ -40,16 +40,16 @@ async def is_alive() -> Response:
     return json_response({"status": "ok"})
 
 
-@status.get("/readyz", response_model=STATUS, responses=problems.describe(503))
-def is_ready(gallery: OpenGallery) -> Response:
-    """Say that the gallery can be searched."""
+@status.get("/readyz", response_model=READY, responses=problems.describe(503))
+def is_ready(service: Served) -> Response:
+    """Say that the gallery can be searched; while code is compiled, searches take longer."""
     try:
-        gallery.store.read(lambda view: view.statistics)
+        service.gallery.store.read(lambda view: view.statistics)
     except Bm25vError as error:  # its message may name paths, and this needs no token
         _log.error("the gallery cannot be read: %s", one_line(str(error)))
         detail = "the gallery cannot be read: the log of the server has the reason"
         raise Problem(503, "not-ready", detail, headers=RETRY) from None
-    return json_response({"status": "ready"})
+    return json_response({"status": "ready", "preparing": service.is_preparing})
 
 
 @status.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
@@ -75,11 +75,11 @@ def create_app(service: Service, access: Access, *, max_body: int = MAX_BODY) ->
         docs_url=None,  # these pages would load scripts from the network
         redoc_url=None,
         lifespan=add_threads,
-        exception_handlers=problems.HANDLERS,
+        exception_handlers={**problems.HANDLERS, 404: page.show_missing},
         # The environment could make FastAPI send addresses and durations of requests to others.
         telemetry={"auto_configure": False, "tracing": False, "metrics": False, "logs": False},
     )
-    routers = [searches.router, images.router, words.router, page.router, status]
+    routers = [searches.router, images.router, zips.router, words.router, page.router, status]
     if service.writable:
         routers.append(changes.router)
     else:

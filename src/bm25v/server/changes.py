@@ -1,7 +1,7 @@
 """Requests that change the gallery: only with `--writable`.
 
 One request writes at a time. Another process that writes meanwhile makes it wait, then fail with
-409. Only uploads are added, and no file is deleted.
+409. Only uploads are added, and no file is deleted: the trash is a folder beside the gallery.
 """
 
 from typing import Annotated
@@ -13,13 +13,23 @@ from starlette.responses import Response
 from bm25v.client import to_id
 from bm25v.errors import ImageError
 from bm25v.server import problems
-from bm25v.server.images import ImageId, find_image
+from bm25v.server.images import ImageId, find_image, find_images
 from bm25v.server.problems import Problem
-from bm25v.server.responses import ADDED, NAMED, PREFIX, REMOVED, json_response
+from bm25v.server.responses import (
+    ADDED,
+    IMAGE_NAME,
+    NAMED,
+    PREFIX,
+    REMOVED,
+    TRASHED,
+    json_response,
+)
 from bm25v.server.service import WRITING, OpenGallery
 from bm25v.server.words import WordNumber, check_number
+from bm25v.store.local.trash import move_to_trash
 
 LOCK_SECONDS = 5.0  # to wait for another process that writes
+_MAX_IMAGES = 1_000  # of one request
 
 router = APIRouter(
     prefix=PREFIX,
@@ -66,6 +76,51 @@ def remove_image(gallery: OpenGallery, id: ImageId) -> Response:
     path = find_image(gallery, id).path
     removed = gallery.remove(path, recursive=False, timeout=LOCK_SECONDS)
     return json_response({"removed": removed})
+
+
+class TrashBody(BaseModel):
+    """Images whose files are to be moved into the trash."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    ids: list[ImageId] = Field(min_length=1, max_length=_MAX_IMAGES)
+
+
+@router.post("/trash", response_model=TRASHED)
+def trash_images(gallery: OpenGallery, body: TrashBody) -> Response:
+    """Move files into the folder `.bm25v-trash` beside the gallery, and remove their images.
+
+    Nothing is moved if a file is missing, has changed since it was indexed, or is a link.
+    """
+    paths = [record.path for record in find_images(gallery, body.ids).values()]
+    try:
+        moved = move_to_trash(gallery.path, paths, timeout=LOCK_SECONDS)
+    except ImageError as error:
+        raise Problem(409, "not-trashed", str(error)) from error
+    return json_response(
+        {"images": [{"id": to_id(image.path), **image._asdict()} for image in moved]}
+    )
+
+
+class ImageNameBody(BaseModel):
+    """A name for images."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str = Field(max_length=1000, examples=["Anna's birthday"])
+    ids: list[ImageId] = Field(max_length=_MAX_IMAGES, description="None: the name is removed.")
+    add: bool = Field(False, description="Whether other images keep this name.")
+
+
+@router.put("/names", response_model=IMAGE_NAME)
+def name_images(gallery: OpenGallery, body: ImageNameBody) -> Response:
+    """Give images a name, which texts find.
+
+    Case, accents and plurals make no other name, and copies of a file have its names, too.
+    """
+    paths = [record.path for record in find_images(gallery, body.ids).values()]
+    n_images = gallery.name_images(body.name, paths, add=body.add)
+    return json_response({"name": body.name.strip(), "n_images": n_images})
 
 
 class NameBody(BaseModel):

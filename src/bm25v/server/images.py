@@ -1,4 +1,4 @@
-"""Images of the gallery: ids, facts, files, thumbnails.
+"""Images of the gallery: ids, facts, months, files, thumbnails, duplicates.
 
 An id is the path of the image, or the id that it was added with, in base64url. It is only looked up
 in the gallery as it is, so that no id names a file that is not an image of the gallery. A file is
@@ -11,27 +11,36 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Depends, Header, Query
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from bm25v.client import to_id
+from bm25v.duplicates import DuplicateGroup, find_duplicates
 from bm25v.errors import ImageError, StorageFull
 from bm25v.files import read_limited, replace_file
 from bm25v.gallery import Gallery
 from bm25v.images import HEAD_SIZE, detect_format, make_thumbnail, open_stream
 from bm25v.images.streams import Piece, Stream
 from bm25v.images.stripping import strip_metadata
+from bm25v.render.commands import remove_command
 from bm25v.search.query import OPTIONS
 from bm25v.server import problems
 from bm25v.server.problems import Problem
-from bm25v.server.responses import IMAGE, IMAGE_PAGE, PREFIX, json_response
-from bm25v.server.service import SEARCHING, OpenGallery, Served
+from bm25v.server.responses import (
+    DUPLICATE_PAGE,
+    IMAGE_FACTS,
+    IMAGE_PAGE,
+    MONTHS,
+    PREFIX,
+    json_response,
+)
+from bm25v.server.service import COMPARING, SEARCHING, OpenGallery, Served
 from bm25v.store.base import Filter
-from bm25v.store.files import hash_file
+from bm25v.store.files import has_changed, hash_file
 from bm25v.store.filters import ImageFilter
 from bm25v.store.records import ImageRecord, to_gallery_image
 
@@ -43,7 +52,7 @@ _MEDIA_TYPES = {  # those that are not called as the format
 _MAX_THUMBNAIL = 10_000_000  # bytes
 _END_OF_JPEG = b"\xff\xd9"
 _CHUNK = 2**18  # bytes of a file that are sent at once
-CACHE_CONTROL = "private, max-age=300"  # then the browser asks whether the content has changed
+_CACHE_CONTROL = "private, max-age=300"  # then the browser asks whether the content has changed
 
 ImageId = Annotated[
     str,
@@ -55,6 +64,7 @@ ImageId = Annotated[
     ),
 ]
 Offset = Annotated[int, Field(ge=0, le=OPTIONS["offset"].most)]
+Limit = Annotated[int, Query(ge=1, le=1000)]
 SizeText = Annotated[str, Query(pattern=r"^[1-9][0-9]{0,5}(x[1-9][0-9]{0,5})?$")]
 IfNoneMatch = Annotated[str, Header(include_in_schema=False)]
 Side = Literal["64", "128", "256", "512", "1024"]
@@ -92,10 +102,49 @@ def find_image(gallery: Gallery, image_id: str) -> ImageRecord:
 def read_file(record: ImageRecord) -> bytes:
     """Return the content of an image's file, which is what was indexed."""
     with ExitStack() as stack:
-        return open_file(record, stack).read()
+        return _open_stream(record, stack).read()
 
 
-def open_file(record: ImageRecord, stack: ExitStack) -> Stream:
+class OpenFile(NamedTuple):
+    """The file of an image, and what of it is sent."""
+
+    stream: Stream
+    format: str
+    pieces: list[Piece]
+
+    @property
+    def size(self) -> int:
+        return sum(piece.end - piece.start for piece in self.pieces)
+
+
+def open_file(record: ImageRecord, stack: ExitStack, *, strip: bool) -> OpenFile:
+    """Open an image's file until `stack` is closed; raise a `Problem` if it cannot be sent.
+
+    With `strip`, what is sent has no metadata.
+    """
+    stream = _open_stream(record, stack)
+    image_format = detect_format(stream.read(HEAD_SIZE))
+    pieces = [Piece(0, record.size)]
+    if strip:
+        try:
+            pieces = strip_metadata(stream, image_format)
+        except ImageError as error:
+            detail = f"{error}: use the thumbnail of the image"
+            raise Problem(403, "has-metadata", detail) from None
+    return OpenFile(stream, image_format, pieces)
+
+
+def read_pieces(file: OpenFile) -> Iterator[bytes]:
+    for piece in file.pieces:
+        if piece.content is not None:
+            yield piece.content
+            continue
+        file.stream.seek(piece.start)
+        for start in range(piece.start, piece.end, _CHUNK):
+            yield file.stream.read(min(_CHUNK, piece.end - start))
+
+
+def _open_stream(record: ImageRecord, stack: ExitStack) -> Stream:
     """Open an image's file until `stack` is closed; raise a 404 `Problem` if it is another."""
     if not os.path.isabs(record.path):
         raise Problem(404, "no-file", "the image was added from memory: it has no file")
@@ -120,35 +169,89 @@ router = APIRouter(
 )
 
 
-@router.get("/images", response_model=IMAGE_PAGE, dependencies=[SEARCHING])
-def list_images(
-    gallery: OpenGallery,
+def _read_filter(
     folder: Annotated[list[str], Query(max_length=64)] = [],  # noqa: B006 - read, not changed
     date: Annotated[str | None, Query(max_length=100)] = None,
     min_size: SizeText | None = None,
     max_size: SizeText | None = None,
+) -> ImageFilter:
+    sizes = {"min_size": _to_size(min_size), "max_size": _to_size(max_size)}
+    return ImageFilter.of(folder=folder, date=date, **sizes)
+
+
+Selected = Annotated[ImageFilter, Depends(_read_filter)]
+
+
+@router.get("/images", response_model=IMAGE_PAGE, dependencies=[SEARCHING])
+def list_images(
+    gallery: OpenGallery,
+    images: Selected,
+    order: Annotated[Literal["added", "date"], Query(description="date: newest first.")] = "added",
     offset: Offset = 0,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+    limit: Limit = 50,
 ) -> Response:
-    """List images with their dates and sizes, in the order in which they were added.
+    """List images with their dates and sizes, in the order in which they were added, or by date.
 
     A collection of an engine has another order, which stays the same. The filters are those of
     a search. A size is a number of pixels, or `1920x1080`.
     """
-    images = ImageFilter.of(
-        folder=folder, date=date, min_size=_to_size(min_size), max_size=_to_size(max_size)
-    )
     total, records = gallery.store.read(
-        lambda view: (view.count(Filter(images)), view.page(images, offset, limit))
+        lambda view: (
+            view.count(Filter(images)),
+            view.page(images, offset, limit, newest_first=order == "date"),
+        )
     )
     page = {"total": total, "offset": offset, "limit": limit}
     return json_response({**page, "images": list(map(_describe, records))})
 
 
-@router.get("/images/{id}", response_model=IMAGE)
+@router.get("/months", response_model=MONTHS, dependencies=[SEARCHING])
+def list_months(gallery: OpenGallery, images: Selected) -> Response:
+    """List the months of images, newest first; the filters are those of `/images`.
+
+    Of a collection of an engine, none are known.
+    """
+    counts = gallery.store.read(lambda view: view.count_by("month", Filter(images)))
+    return json_response({"months": [{"month": m, "n_images": n} for m, n in counts.items()]})
+
+
+@router.get("/duplicates", response_model=DUPLICATE_PAGE, dependencies=[COMPARING])
+def list_duplicates(
+    gallery: OpenGallery, near: bool = True, offset: Offset = 0, limit: Limit = 50
+) -> Response:
+    """List groups of images that are the same or, with `near`, nearly the same; the best first.
+
+    Files are compared for each request, one request at a time.
+    """
+    groups, n_left_out = find_duplicates(gallery.local, near=near)
+    page = {"total": len(groups), "offset": offset, "limit": limit, "n_left_out": n_left_out}
+    shown = map(_describe_group, groups[offset : offset + limit])
+    return json_response({**page, "groups": list(shown)})
+
+
+def _describe_group(group: DuplicateGroup) -> dict[str, Any]:
+    values = group.to_dict()
+    for image in values["images"]:
+        image["id"] = to_id(image["path"])
+    return {**values, "best": values["images"][0]["id"]}
+
+
+@router.get("/images/{id}", response_model=IMAGE_FACTS)
 def get_image(gallery: OpenGallery, id: ImageId) -> Response:
-    """Return the path, dates and sizes of an image."""
-    return json_response(_describe(find_image(gallery, id)))
+    """Return the path, dates and sizes of an image, and whether its file is as it was indexed."""
+    record = find_image(gallery, id)
+    command = remove_command(gallery.location, record.path)
+    facts = {"file": _check_file(record), "remove_command": command}
+    return json_response({**_describe(record), **facts})
+
+
+def _check_file(record: ImageRecord) -> str:
+    if not os.path.isabs(record.path):
+        return "none"
+    try:
+        return "changed" if has_changed(record.path, record) else "current"
+    except ImageError:
+        return "missing"
 
 
 @router.get(
@@ -168,7 +271,7 @@ async def get_thumbnail(
     path = service.thumbnails / name[:2] / f"{name}.jpg"
     thumbnail = await run_in_threadpool(_read_thumbnail, path)
     if thumbnail is None:
-        thumbnail = await service.drawing.run(lambda: _write_thumbnail(path, record, int(size)))
+        thumbnail = await service.shrinking.run(lambda: _write_thumbnail(path, record, int(size)))
     return Response(thumbnail, headers=headers, media_type="image/jpeg")
 
 
@@ -204,30 +307,16 @@ def get_file(service: Served, id: ImageId, if_none_match: IfNoneMatch = "") -> R
     if _is_current(if_none_match, headers["ETag"]):
         return Response(status_code=304, headers=headers)
     with ExitStack() as stack:
-        stream = open_file(record, stack)
-        image_format = detect_format(stream.read(HEAD_SIZE))
-        pieces = [Piece(0, record.size)]
-        if service.strip_metadata:
-            try:
-                pieces = strip_metadata(stream, image_format)
-            except ImageError as error:
-                detail = f"{error}: use the thumbnail of the image"
-                raise Problem(403, "has-metadata", detail) from None
-        headers["Content-Length"] = str(sum(piece.end - piece.start for piece in pieces))
-        content = _send_file(stream, pieces, stack.pop_all())
-        media_type = _MEDIA_TYPES.get(image_format, f"image/{image_format.lower()}")
+        file = open_file(record, stack, strip=service.strip_metadata)
+        headers["Content-Length"] = str(file.size)
+        content = _send_file(file, stack.pop_all())
+        media_type = _MEDIA_TYPES.get(file.format, f"image/{file.format.lower()}")
         return StreamingResponse(content, headers=headers, media_type=media_type)
 
 
-def _send_file(stream: Stream, pieces: list[Piece], stack: ExitStack) -> Iterator[bytes]:
+def _send_file(file: OpenFile, stack: ExitStack) -> Iterator[bytes]:
     with stack:
-        for piece in pieces:
-            if piece.content is not None:
-                yield piece.content
-                continue
-            stream.seek(piece.start)
-            for start in range(piece.start, piece.end, _CHUNK):
-                yield stream.read(min(_CHUNK, piece.end - start))
+        yield from read_pieces(file)
 
 
 def _to_size(text: str | None) -> tuple[int, int] | None:
@@ -238,7 +327,7 @@ def _to_size(text: str | None) -> tuple[int, int] | None:
 
 
 def _cache_headers(tag: str) -> dict[str, str]:
-    return {"ETag": f'"{tag}"', "Cache-Control": CACHE_CONTROL}
+    return {"ETag": f'"{tag}"', "Cache-Control": _CACHE_CONTROL}
 
 
 def _is_current(if_none_match: str, tag: str) -> bool:

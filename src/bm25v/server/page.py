@@ -5,9 +5,12 @@ from importlib.resources import files
 from typing import Annotated
 
 from fastapi import APIRouter, Header
+from starlette.requests import Request
 from starlette.responses import Response
 
+from bm25v.server import problems
 from bm25v.server.problems import Problem
+from bm25v.server.responses import PREFIX
 
 # Reads by the page's own scripts only; strings cannot become markup.
 _POLICY = (
@@ -59,3 +62,13 @@ async def show_file(name: str, if_none_match: Annotated[str, Header()] = "") -> 
 @router.get("/")
 async def show_page(if_none_match: Annotated[str, Header()] = "") -> Response:
     return await show_file("index.html", if_none_match)
+
+
+async def show_missing(request: Request, error: Exception) -> Response:
+    """Answer a request for what does not exist: people get a page, programs a problem."""
+    is_page = not request.url.path.startswith((f"{PREFIX}/", "/static/"))
+    if not is_page or "text/html" not in request.headers.get("accept", ""):
+        return await problems.answer(request, error)
+    content, headers = _FILES["missing.html"]
+    headers = {name: value for name, value in headers.items() if name != "ETag"}
+    return Response(content, 404, headers)

@@ -71,7 +71,8 @@ def make_response(problem: Problem, request_id: str) -> Response:
     return Response(format_json(content, indent=None), status, headers, media_type=MEDIA_TYPE)
 
 
-async def _answer(request: Request, error: Exception) -> Response:
+async def answer(request: Request, error: Exception) -> Response:
+    """Return an error as a response."""
     problem = to_problem(error)
     if problem.status_code == 405:  # the framework names the methods of one route only
         methods = {
@@ -85,7 +86,7 @@ async def _answer(request: Request, error: Exception) -> Response:
 
 
 _HANDLED = (HTTPException, RequestValidationError, ValidationError, ClientDisconnect)
-HANDLERS: dict[Any, Any] = dict.fromkeys((*_HANDLED, errors.Bm25vError, Exception), _answer)
+HANDLERS: dict[Any, Any] = dict.fromkeys((*_HANDLED, errors.Bm25vError, Exception), answer)
 
 
 def to_problem(error: Exception) -> Problem:

@@ -7,18 +7,21 @@ name the model that describes them.
 from collections.abc import Sequence
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import ConfigDict, Field, create_model
 from pydantic_core import PydanticSerializationError, to_json
 from starlette.responses import Response
 
 from bm25v.display import format_json
-from bm25v.explain.explanation import TermWord
+from bm25v.duplicates import Duplicate, Similarity
+from bm25v.explain.groups import Group
 from bm25v.explain.sums import SumLine
+from bm25v.explain.terms import TermWord
 from bm25v.explain.words import FolderWithWord, ImageWithWord, SharedWord, WordInGallery
 from bm25v.schema import list_fields
 from bm25v.search.rank import Ranking
+from bm25v.search.remaining import Remaining
 from bm25v.search.results import (
     Hit,
     Match,
@@ -28,8 +31,11 @@ from bm25v.search.results import (
     TextPart,
     WordContribution,
 )
+from bm25v.search.topics import Topic
+from bm25v.search.word_groups import WordGroup
 from bm25v.server.watch import WatchedFolder
 from bm25v.store.base import GalleryInfo
+from bm25v.store.local.trash import TrashedImage
 from bm25v.store.records import GalleryImage
 
 PREFIX = "/v1"  # of all routes but those about the server itself
@@ -91,25 +97,97 @@ _GRID = list[list[float]]
 _PAGE = {"total": _say(int, "How many there are on all pages."), "offset": int, "limit": int}
 
 IMAGE = _extend(GalleryImage, id=_ID, date=str, taken=str | None)
+IMAGE_FACTS = _extend(
+    GalleryImage,
+    "ImageFacts",
+    id=_ID,
+    date=str,
+    taken=str | None,
+    file=_say(
+        Literal["current", "changed", "missing", "none"],
+        "Whether it is as it was indexed; none: the image was added from memory.",
+    ),
+    remove_command=_say(str, "The command that removes the image from the gallery."),
+)
+MONTHS = _object(
+    "Months",
+    months=_list(_object("Month", month=Annotated[str, Field(examples=["2023-06"])], n_images=int)),
+)
 IMAGE_PAGE = _object("ImagePage", **_PAGE, images=_list(IMAGE))
+
+_COPY = Field(alias="copy", description="Whether an image listed before it has the same content.")
+DUPLICATE_PAGE = _object(
+    "DuplicatePage",
+    **_PAGE,
+    n_left_out=_say(int, "Images whose files are missing or have changed: they are in no group."),
+    groups=_list(
+        _object(
+            "DuplicateGroup",
+            kind=_say(Literal["exact", "near"], "Whether all of them have the same content."),
+            best=_say(_ID, "The id of the image to keep; it is the first."),
+            images=_list(
+                _extend(
+                    Duplicate,
+                    without=("similarity",),
+                    id=_ID,
+                    date=str,
+                    is_copy=Annotated[bool, _COPY],
+                    **list_fields(Similarity),
+                )
+            ),
+        )
+    ),
+)
 
 _N_WORDS = _say(int, "How many words the image shares with the query.")
 _TEXT = {
     "text": _say(_list(_model(TextPart)), "What each word or phrase of a text adds to the score."),
     "rest": _say(float, "What all else in the query adds beside a text."),
 }
+_GROUPS = _say(_list(_model(WordGroup)), "The largest groups of words that count for hits.")
 RESULTS = _extend(
     Results,
-    hits=_list(_extend(Hit, without=("mode", "sparse_factor"), id=_ID, n_words=_N_WORDS, **_TEXT)),
+    hits=_list(
+        _extend(
+            Hit,
+            without=("mode", "sparse_factor"),
+            id=_ID,
+            n_words=_N_WORDS,
+            groups=_GROUPS,
+            **_TEXT,
+        )
+    ),
+    groups=_GROUPS,
     understood=_say(list[str], "Of a text: words and phrases, dates, names in paths."),
     not_understood=_say(list[str], "The other words of a text, which changed nothing."),
 )
+REMAINING = _model(Remaining)
 EXPLANATION = _extend(
     Match,
     "Explanation",
     id=_ID,
     n_words=_N_WORDS,
+    title=_say(str, "How good the match is and which rank it has."),
+    sentence=_say(str, "Why it matches, for people."),
+    groups=_say(
+        _list(
+            _extend(
+                Group,
+                "ExplainedGroup",
+                percent=_say(str, "Its share, for people."),
+                in_queries=_list(_GRID | None),
+                in_hit=_say(_GRID | None, "Where it is, as shares of the peak."),
+            )
+        ),
+        "The score by what people would call its parts; the values sum to it.",
+    ),
+    in_queries=_say(
+        _list(_GRID | None), "Where all of them are together, in each image of the query."
+    ),
+    in_hit=_say(_GRID | None, "Where all of them are together, in the hit."),
+    visibility=_say(float, "How much a match is to be highlighted: 1 for a strong one."),
     ranking=_model(Ranking) | None,
+    about_rank=_say(str, "Why it has this rank, for people."),
     **_TEXT,
     parts=_say(_list(_model(ScorePart)), "What the score is the sum of."),
     terms=_list(
@@ -129,8 +207,6 @@ EXPLANATION = _extend(
             "ExplainedWord",
             in_query=_GRID | None,
             in_hit=_GRID | None,
-            examples=_say(list[str], "Paths of other images that have the word."),
-            example_ids=list[_ID],
             points=_say(float, "The contribution, rounded so that all add up to `sparse`."),
         )
     ),
@@ -138,15 +214,28 @@ EXPLANATION = _extend(
     notes=list[str],
     sum=_say(_list(_model(SumLine)), "How the score adds up, for people; the last is the score."),
 )
+TOPICS = _object("Topics", topics=_list(_extend(Topic, id=_ID)))
+SHOWN = _object(
+    "ShownGroups",
+    groups=_list(
+        _object(
+            "ShownGroup",
+            label=str,
+            share=_say(float, "Of what the image's words add up to."),
+            words=list[int],
+            in_hit=_say(_GRID | None, "Where it is in the image."),
+        )
+    ),
+)
 HEATMAP = _object(
     "Heatmap",
     id=_ID,
-    word=int,
+    words=list[int],
     rows=int,
     columns=int,
-    grid=_say(_GRID, "How active the word is in each patch, row by row."),
+    grid=_say(_GRID, "How active the words are in each patch, row by row."),
 )
-HEATMAPS = _object("Heatmaps", words=_list(_object("WordGrid", word=int, grid=_GRID)))
+HEATMAPS = _object("Heatmaps", grids=_say(list[_GRID], "Of each group of words."))
 
 _IMAGES = _list(_extend(ImageWithWord, id=_ID))
 _N_IMAGES = _say(int, "How many images the gallery has.")
@@ -160,6 +249,12 @@ WORD = _extend(
     n_images=_N_IMAGES,
     top=_say(_IMAGES, "The images that have most of it."),
     companions=_list(_extend(SharedWord, name=str | None)),
+    same_name=_say(
+        _list(_object("WordOfName", word=int, name=str, df=int)),
+        "Other words with its name, most images first.",
+    ),
+    before=_say(int | None, "The word before it, as `/words` lists them."),
+    after=int | None,
     folders=_list(_model(FolderWithWord)),
     purity=float | None,
     name_command=_say(str, "The command that names the word."),
@@ -170,6 +265,10 @@ FOLDERS = _object(
     folders=_list(_object("Folder", path=str, n_images=_say(int, "In it and below it."))),
 )
 TERMS = _object("Terms", terms=list[str])
+IMAGE_NAME = _object(
+    "ImageName", name=str, n_images=_say(int, "How many images of the gallery have it.")
+)
+IMAGE_NAMES = _object("ImageNames", names=_list(IMAGE_NAME))
 
 STATS = _extend(
     GalleryInfo,
@@ -186,6 +285,7 @@ STATS = _extend(
     ),
 )
 STATUS = _object("Status", status=str)
+READY = _object("Ready", status=str, preparing=bool)
 ADDED = _object(
     "Added",
     id=_ID,
@@ -194,4 +294,5 @@ ADDED = _object(
     updated=_say(int, "1 if it replaces another image with this id."),
 )
 REMOVED = _object("Removed", removed=int)
+TRASHED = _object("Trashed", images=_list(_extend(TrashedImage, id=_ID)))
 NAMED = _object("Named", word=int, name=str | None)

@@ -14,9 +14,10 @@ from bm25v.errors import Bm25vError, InvalidOption
 from bm25v.gallery import Gallery
 from bm25v.server.app import MAX_BODY, create_app
 from bm25v.server.guard import Access
+from bm25v.server.preparation import Preparation
 from bm25v.server.service import Service
 from bm25v.server.watch import Watcher
-from bm25v.server.workers import SEARCHES, Workers
+from bm25v.server.workers import Workers
 
 STOP_SECONDS = 10  # for requests that have begun
 HEAD_SECONDS = 20.0  # from the start of a connection, or from a response, to the next request
@@ -100,7 +101,7 @@ def serve(
             insecure=insecure,
             allow_hosts=allow_hosts,
         )
-        gallery.store.read(lambda view: None, searches=SEARCHES)
+        gallery.store.read(lambda view: None)
         with suppress(Bm25vError):  # searches by id need no model
             gallery.vocabulary.backbone.load_weights()
         with ExitStack() as stack:
@@ -111,6 +112,7 @@ def serve(
                 strip_metadata=strip_metadata,
                 watcher=watcher,
                 workers=start_workers and stack.enter_context(closing(start_workers())),
+                preparation=stack.enter_context(closing(Preparation(gallery))),
             )
             announce(make_url(listener))
             stack.enter_context(watcher or nullcontext())

@@ -5,6 +5,7 @@ model has its own threads, so it does not delay such searches.
 """
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, Generic, Literal, TypeVar
@@ -12,16 +13,20 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import numpy as np
 from fastapi import APIRouter, Depends
 from fastapi import Query as Parameter
+from numpy.typing import NDArray
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from starlette.requests import Request
 from starlette.responses import Response
 
 from bm25v.client import to_id
-from bm25v.explain.heatmaps import make_mask
+from bm25v.explain.groups import UNNAMED, to_shares
+from bm25v.explain.heatmaps import combine_maps, make_mask
 from bm25v.explain.sums import sum_up
 from bm25v.gallery import Gallery
+from bm25v.sae.model import Codes
 from bm25v.search.query import OPTIONS, Kind, Option, Query, QueryImage, StoredImage
+from bm25v.search.remaining import count_remaining
 from bm25v.search.scoring import Mode
 from bm25v.server import problems
 from bm25v.server.guard import MAX_JSON
@@ -32,15 +37,19 @@ from bm25v.server.responses import (
     HEATMAP,
     HEATMAPS,
     PREFIX,
+    REMAINING,
     RESULTS,
+    SHOWN,
     json_response,
     write_json,
 )
 from bm25v.server.service import ENCODING, Served
+from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import word_activations
 from bm25v.vocabulary.names import check_word
 
 _MAX_IMAGES = 16  # of one query, uploaded or by id
+_MAX_WORDS = 64  # of one heat map
 _N_WORDS = "List at most this many words of the query and of each hit; a hit has up to 256."
 
 Hits = Annotated[int, Field(ge=1, le=OPTIONS["k"].most)]
@@ -49,6 +58,7 @@ WordsParameter = Annotated[int, Parameter(ge=0, le=256, description=_N_WORDS)]
 
 _Ids = Annotated[list[ImageId], Field(max_length=_MAX_IMAGES)]
 _Name = Annotated[str, Field(max_length=200)]
+_Number = Annotated[int, Field(ge=0, le=2**31)]
 _Word = Annotated[int | _Name, Field(description="A number or name.", examples=[4711])]
 _Pattern = Annotated[str, Field(max_length=4096)]
 _Pixels = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -108,6 +118,12 @@ class SearchBody(_Options):  # type: ignore[misc]  # it has the fields of `Query
         return self.region is not None or self.query_words is not None
 
 
+class RemainingBody(SearchBody):
+    """A search, and a word that its hits may have to have."""
+
+    word: _Word
+
+
 class ExplainBody(SearchBody):
     """A search, and the image of the gallery whose match is to be explained."""
 
@@ -119,8 +135,8 @@ class HeatmapBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    words: list[Annotated[int, Field(ge=0, le=2**31)]] = Field(
-        max_length=64, description="The numbers of the words.", examples=[[557]]
+    groups: list[Annotated[list[_Number], Field(min_length=1, max_length=_MAX_WORDS)]] = Field(
+        max_length=128, description="Numbers of words; each group has one grid.", examples=[[[557]]]
     )
 
 
@@ -201,14 +217,25 @@ async def search(
     Send the query as JSON; or a form with the images as parts `image`, counter-examples as
     parts `negative`, and the JSON as the part `query`.
     """
-    body = upload.body
-    if upload.images or upload.negative or body.needs_pixels or body.text is not None:
+    if _needs_model(upload):
         content = await service.encoding.run(lambda: _search(upload, service.gallery))
     elif service.workers is None:
         content = await service.searching.run(lambda: _search(upload, service.gallery))
     else:
         content = await service.workers.run(partial(_search, upload))
     return Response(content, media_type="application/json")
+
+
+@router.post("/remaining", response_model=REMAINING, openapi_extra=describe_body(RemainingBody))
+async def count_images(
+    service: Served, upload: Annotated[Upload[RemainingBody], read_query(RemainingBody)]
+) -> Response:
+    """Count the images that remain if hits must have a word, or must not have it.
+
+    The body is that of a search, and `word`; the other conditions of the search hold.
+    """
+    slots = service.encoding if _needs_model(upload) else service.searching
+    return await slots.run(lambda: _count(upload, service.gallery))
 
 
 @router.get("/images/{id}/similar", response_model=RESULTS)
@@ -223,6 +250,25 @@ async def find_similar(
     """Search with an image of the gallery."""
     body = {"images": [id], "k": k, "offset": offset, "mode": mode, "words": words}
     return await search(service, Upload(SearchBody.model_validate(body)))
+
+
+@router.get("/images/{id}/shows", response_model=SHOWN)
+async def describe_image(service: Served, id: ImageId) -> Response:
+    """Say what an image shows: groups of its words, and where each is; named ones, if any is."""
+
+    def work() -> Response:
+        record = find_image(service.gallery, id)
+        pixels = read_file(record)
+        query = Query(images=(pixels,), include_query=True, mode="words")
+        explanation = service.gallery.explain(query, record.path, image=pixels).fine
+        groups = [group.to_dict() for group in explanation.groups if group.kind == "words"]
+        named = [group for group in groups if not group["label"].startswith(UNNAMED)]
+        keys = ("label", "share", "words", "in_hit")
+        return json_response(
+            {"groups": [{key: group[key] for key in keys} for group in named or groups]}
+        )
+
+    return await service.encoding.run(work)
 
 
 @router.get("/explain", response_model=EXPLANATION)
@@ -255,17 +301,17 @@ async def explain_query(
 def show_word(
     service: Served,
     image: ImageId,
-    word: Annotated[int, Parameter(ge=0, le=2**31)],
+    word: Annotated[list[_Number], Parameter(min_length=1, max_length=_MAX_WORDS)],
     format: Literal["png", "json"] = "png",
 ) -> Response:
-    """Show where a word is in an image: a small PNG, opaque where it is, or JSON."""
+    """Show where a word is in an image, or several: a small PNG, opaque there, or JSON."""
     record, vocabulary = find_image(service.gallery, image), service.gallery.vocabulary
-    check_word(word, vocabulary.n_words)
+    _check_words(word, vocabulary)
     codes = service.codes.get(record.content, lambda: vocabulary.encode(read_file(record)).codes)
-    rows, columns = vocabulary.backbone.grid
-    grid = word_activations(codes, word).reshape(rows, columns)
+    grid = _sum_activations(codes, word, vocabulary)
     if format == "json":
-        facts = {"id": image, "word": word, "rows": rows, "columns": columns}
+        rows, columns = grid.shape
+        facts = {"id": image, "words": word, "rows": rows, "columns": columns}
         return json_response({**facts, "grid": grid.tolist()})
     mask_hw = make_mask(grid)
     file = io.BytesIO()
@@ -282,25 +328,51 @@ async def show_words(
         raise Problem(422, "wrong-value", "send a form with exactly one part image")
 
     def work() -> Response:
-        words, vocabulary = upload.body.words, service.gallery.vocabulary
-        for word in words:
-            check_word(word, vocabulary.n_words)
+        groups, vocabulary = upload.body.groups, service.gallery.vocabulary
+        for group in groups:
+            _check_words(group, vocabulary)
         codes = vocabulary.encode(upload.images[0]).codes
-        grid = vocabulary.backbone.grid
-        grids = [word_activations(codes, word).reshape(grid).tolist() for word in words]
-        pairs = zip(words, grids, strict=True)
-        return json_response({"words": [{"word": word, "grid": grid} for word, grid in pairs]})
+        grids = [_sum_activations(codes, group, vocabulary).tolist() for group in groups]
+        return json_response({"grids": grids})
 
     return await service.encoding.run(work)
+
+
+def _check_words(words: Sequence[int], vocabulary: Vocabulary) -> None:
+    for word in words:
+        check_word(word, vocabulary.n_words)
+
+
+def _sum_activations(
+    codes: Codes, words: Sequence[int], vocabulary: Vocabulary
+) -> NDArray[np.float32]:
+    """Return how active words are together in each patch."""
+    sum_p = np.sum([word_activations(codes, word) for word in words], axis=0)
+    return np.asarray(sum_p, np.float32).reshape(vocabulary.backbone.grid)
+
+
+def _needs_model(upload: Upload[Any]) -> bool:
+    has_files = upload.images or upload.negative
+    return bool(has_files or upload.body.needs_pixels or upload.body.text is not None)
 
 
 def _search(upload: Upload[SearchBody], gallery: Gallery) -> bytes:
     """Return the results of a search as JSON; this may run in another process."""
     results = gallery.search(_make_query(upload, gallery))
-    values = results.to_dict(words=upload.body.words)
-    for hit, facts in zip(results, values["hits"], strict=True):
+    values, groups = results.to_dict(words=upload.body.words), results.group_words()
+    values["groups"] = [group._asdict() for group in groups.query]
+    for hit, facts, of_hit in zip(results, values["hits"], groups.hits, strict=True):
         facts |= {"id": to_id(hit.path), "n_words": len(hit.words)}
+        facts["groups"] = [group._asdict() for group in of_hit]
     return write_json(values)
+
+
+def _count(upload: Upload[RemainingBody], gallery: Gallery) -> Response:
+    body, named = upload.body, gallery._named_vocabulary
+    body.must = [body.word, *(word for word in body.must if word != body.word)]
+    query = _make_query(upload, gallery)
+    remaining = gallery.store.read(lambda view: count_remaining(query, view, named))
+    return json_response(remaining._asdict())
 
 
 def _explain(upload: Upload[ExplainBody], gallery: Gallery) -> Response:
@@ -312,16 +384,20 @@ def _explain(upload: Upload[ExplainBody], gallery: Gallery) -> Response:
         if problem.kind != "no-file":
             raise
         image = None  # which the explanation notes
-    explanation = gallery.explain(query, hit.path, image=image)
+    explanation = gallery.explain(query, hit.path, image=image).fine
     n_words = upload.body.words
     values = replace(explanation, parts=explanation.parts[:n_words]).to_dict()
     points = explanation.rounded_contributions()
+    in_queries, in_hit = combine_maps(explanation)
     for word, value in zip(values["words"], points, strict=False):
-        word |= {"points": value, "example_ids": list(map(to_id, word["examples"]))}
+        word["points"] = value
     return json_response(
         {
             "id": to_id(hit.path),
             **values,
+            "visibility": explanation.visibility,
+            "in_queries": list(map(to_shares, in_queries)),
+            "in_hit": to_shares(in_hit),
             "missing": [word._asdict() for word in explanation.missing[:n_words]],
             "n_words": len(explanation.parts),
             "sum": [line._asdict() for line in sum_up(explanation.match)],
@@ -330,7 +406,7 @@ def _explain(upload: Upload[ExplainBody], gallery: Gallery) -> Response:
 
 
 def _make_query(
-    upload: Upload[SearchBody] | Upload[ExplainBody],
+    upload: Upload[Any],
     gallery: Gallery,
     *,
     with_pixels: bool = False,

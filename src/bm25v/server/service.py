@@ -1,20 +1,24 @@
 """What the routes work with, and the dependencies by which they get it.
 
-A route that depends on `SEARCHING`, `ENCODING`, `DRAWING` or `WRITING` works in one of these slots.
+A route that depends on `SEARCHING`, `ENCODING`, `CUTTING`, `COMPARING`, `WRITING` or `ZIPPING`
+works in one of these slots, in the last one until its response is sent.
 """
 
 import threading
 from collections.abc import AsyncIterator, Callable, Hashable
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
+import numpy as np
 from fastapi import Depends
+from numpy.typing import NDArray
 from starlette.requests import Request
 
 from bm25v.gallery import Gallery
 from bm25v.privacy import cache_folder
 from bm25v.sae.model import Codes
 from bm25v.server.metrics import Metrics
+from bm25v.server.preparation import Preparation
 from bm25v.server.watch import Watcher
 from bm25v.server.workers import WAITING_SEARCHES, Slots, Workers
 from bm25v.threads import available_cpus
@@ -22,8 +26,10 @@ from bm25v.threads import available_cpus
 T = TypeVar("T")
 
 _WAITING_ENCODES = 8
-_WAITING_DRAWINGS = 64  # a page asks for many at once
+_WAITING_THUMBNAILS = 64  # a page asks for many at once
+_WAITING_COMPARISONS = 2  # each reads many files
 _WAITING_CHANGES = 16
+_ZIP_FILES, _WAITING_ZIP_FILES = 4, 4
 _KEPT_CODES = 256  # images whose codes are kept for other words
 _KEPT_BYTES = 50_000_000  # of crops
 
@@ -54,11 +60,11 @@ class Kept(Generic[T]):
 class Service:
     """A gallery that is served, what may be done with it, and how much at a time.
 
-    Only if it is `writable`, requests may add and remove images and name words. With
+    Only if it is `writable`, requests may add, remove, trash and name images, and name words. With
     `strip_metadata`, files are sent without it. `encoders` images are encoded at a time, by default
     as many as there are CPUs, while `waiting` requests wait. Thumbnails are kept in `cache`, by
     default in the cache folder. `watcher` is what `/stats` and `/metrics` tell about; it is started
-    elsewhere. `workers` search, if there are any.
+    elsewhere. `workers` search, if there are any. `preparation` is what `/readyz` tells about.
     """
 
     def __init__(
@@ -72,21 +78,29 @@ class Service:
         waiting: int = _WAITING_ENCODES,
         watcher: Watcher | None = None,
         workers: Workers | None = None,
+        preparation: Preparation | None = None,
     ) -> None:
         self.gallery, self.writable, self.strip_metadata = gallery, writable, strip_metadata
         self.watched = [] if watcher is None else watcher.folders
         self.metrics = Metrics(gallery, self.watched)
-        self.workers = workers
+        self.workers, self._preparation = workers, preparation
         n_searches = available_cpus()
         n_encoders = encoders or n_searches
         self.searching = Slots(n_searches, waiting=WAITING_SEARCHES)
         self.encoding = Slots(n_encoders, waiting=waiting)  # apart, so that searches do not wait
-        self.drawing = Slots(n_encoders, waiting=_WAITING_DRAWINGS)
+        self.shrinking = Slots(n_encoders, waiting=_WAITING_THUMBNAILS)
+        self.cutting = Slots(n_encoders, waiting=waiting)
+        self.comparing = Slots(1, waiting=_WAITING_COMPARISONS)
         self.writing = Slots(1, waiting=_WAITING_CHANGES)
-        self.n_slots = n_searches + 2 * n_encoders + 1
+        self.zipping = Slots(_ZIP_FILES, waiting=_WAITING_ZIP_FILES)
+        self.n_slots = n_searches + 3 * n_encoders + 2 + _ZIP_FILES
         self.thumbnails = (cache or cache_folder()) / "thumbnails"
         self.codes = Kept[Codes](_KEPT_CODES, lambda codes: 1)
-        self.crops = Kept[bytes](_KEPT_BYTES, len)
+        self.crops = Kept[NDArray[np.uint8]](_KEPT_BYTES, lambda crop: crop.nbytes)
+
+    @property
+    def is_preparing(self) -> bool:
+        return self._preparation is not None and self._preparation.is_running
 
 
 async def _get_service(request: Request) -> Service:
@@ -104,15 +118,19 @@ async def _get_gallery(service: Served) -> Gallery:
 OpenGallery = Annotated[Gallery, Depends(_get_gallery)]
 
 
-def _take(choose: Callable[[Service], Slots]) -> Any:
+def _take(
+    choose: Callable[[Service], Slots], scope: Literal["function", "request"] = "function"
+) -> Any:
     async def take(service: Served) -> AsyncIterator[None]:
         async with choose(service).take():
             yield
 
-    return Depends(take, scope="function")  # not while the response is sent
+    return Depends(take, scope=scope)  # of a function: not while the response is sent
 
 
 SEARCHING = _take(lambda service: service.searching)
 ENCODING = _take(lambda service: service.encoding)
-DRAWING = _take(lambda service: service.drawing)
+CUTTING = _take(lambda service: service.cutting)
+COMPARING = _take(lambda service: service.comparing)
 WRITING = _take(lambda service: service.writing)
+ZIPPING = _take(lambda service: service.zipping, "request")

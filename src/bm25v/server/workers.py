@@ -7,10 +7,6 @@ thread.
 
 import asyncio
 import logging
-import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -21,13 +17,13 @@ from starlette.concurrency import run_in_threadpool
 
 from bm25v.errors import GalleryError
 from bm25v.gallery import Gallery
-from bm25v.privacy import own_process
+from bm25v.server.children import CONTEXT, belong_to_server
+from bm25v.server.preparation import Preparation
 from bm25v.server.problems import RETRY, Problem, to_problem
 
 T = TypeVar("T")
 Task = Callable[[Gallery], T]  # it can be pickled
 
-SEARCHES = 10**9  # that a server expects: enough to justify an index
 WAITING_SEARCHES = 256
 TASK_SECONDS = 60.0  # after which a process is taken to hang
 
@@ -128,10 +124,8 @@ class Workers:
         _end(self._pool, seconds=5.0)
 
     def _start(self) -> None:
-        # Linux: the default is to fork, which copies a process without its threads.
-        context = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(
-            self._n, context, initializer=_prepare, initargs=(self._open_gallery,)
+            self._n, CONTEXT, initializer=_prepare, initargs=(self._open_gallery,)
         )
         # One task for each, as a process is started only when there is a task for it.
         self._opened = [self._pool.submit(_run, len) for _ in range(self._n)]
@@ -155,16 +149,7 @@ _gallery: Gallery | None = None
 def _prepare(open_gallery: Callable[[], Gallery]) -> None:
     global _open_gallery
     _open_gallery = open_gallery
-    own_process()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this
-    threading.Thread(target=_end_with_the_server, daemon=True).start()
-
-
-def _end_with_the_server() -> None:
-    server = multiprocessing.parent_process()
-    assert server is not None
-    server.join()
-    os._exit(1)
+    belong_to_server()
 
 
 def _run(task: Task[T]) -> T:
@@ -173,7 +158,7 @@ def _run(task: Task[T]) -> T:
     try:
         if _gallery is None:
             _gallery = _open_gallery()
-            _gallery.store.read(lambda view: None, searches=SEARCHES)
+            Preparation(_gallery)
         return task(_gallery)
     except Exception as error:
         problem = to_problem(error)

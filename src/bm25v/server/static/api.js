@@ -102,7 +102,7 @@ async function askForToken() {
   }
 }
 
-const blobs = new Map(); // address → promise of a blob URL, oldest first
+const blobs = new Map(); // request → promise of a blob URL, oldest first
 
 /** Return a promise of an address that an image can have: itself, or a blob if a token is needed. */
 export function imageAddress(path) {
@@ -110,20 +110,21 @@ export function imageAddress(path) {
 }
 
 /** Return a promise of the blob URL of an image, which is loaded once. */
-export function blobAddress(path, signal) {
-  if (!blobs.has(path)) {
-    const loaded = send(path, { signal }).then(async (response) =>
+export function blobAddress(path, options = {}) {
+  const key = JSON.stringify([path, options.json]);
+  if (!blobs.has(key)) {
+    const loaded = send(path, options).then(async (response) =>
       URL.createObjectURL(await response.blob()),
     );
-    loaded.catch(() => blobs.delete(path));
-    blobs.set(path, loaded);
+    loaded.catch(() => blobs.delete(key));
+    blobs.set(key, loaded);
     if (blobs.size > KEPT_IMAGES) {
       const [oldest, address] = blobs.entries().next().value;
       blobs.delete(oldest);
       address.then(URL.revokeObjectURL, () => {});
     }
   }
-  return blobs.get(path);
+  return blobs.get(key);
 }
 
 /** Load an image into an element; if there is none, show its name instead. */
@@ -147,5 +148,3 @@ export function loadImage(img, path) {
 }
 
 export const thumbnail = (id, size) => `/v1/images/${id}/thumbnail?size=${size}`;
-export const wordCrop = (word, size) => `/v1/words/${word}/crop?size=${size}`;
-export const imageCrop = (id, word, size) => `/v1/images/${id}/crop?word=${word}&size=${size}`;

@@ -5,7 +5,10 @@ const PATHS = {
   good: "M7 11v9H4v-9zM7 11l4-7c1.6 0 2.4 1.2 2 2.8L12.5 10H19c1.2 0 2 1.1 1.7 2.2l-1.7 6.3c-.2.9-1 1.5-1.9 1.5H7",
   bad: "M17 13V4h3v9zM17 13l-4 7c-1.6 0-2.4-1.2-2-2.8l.5-3.2H5c-1.2 0-2-1.1-1.7-2.2L5 5.5C5.2 4.6 6 4 6.9 4H17",
   search: "M10.5 17a6.5 6.5 0 1 0 0-13 6.5 6.5 0 0 0 0 13zM15.5 15.5L20 20",
+  add: "M12 5v14M5 12h14",
   close: "M6 6l12 12M18 6L6 18",
+  up: "M6 15l6-6 6 6",
+  check: "M5 12.5l4.5 4.5L19 7.5",
   box: "M4 8V4h4M16 4h4v4M20 16v4h-4M8 20H4v-4",
 };
 
@@ -62,6 +65,8 @@ export const thousands = (n) => n.toLocaleString("en-US");
 export const count = (n, noun, plural = `${noun}s`) => `${thousands(n)} ${n === 1 ? noun : plural}`;
 export const label = (word) => word.label ?? word.name ?? `word ${word.word}`;
 export const fileName = (path) => path.slice(path.lastIndexOf("/") + 1) || path;
+export const fileSize = (bytes) =>
+  bytes < 1e6 ? `${Math.ceil(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
 export const minus = (text) => text.replace("-", "−");
 
 /** Return a message in which commands are between backticks. */
@@ -71,6 +76,12 @@ export const withCode = (text) =>
 /** Tell people who do not see the page. */
 export function announce(text) {
   byId("live").textContent = text;
+}
+
+/** Say what went wrong, above what is there. */
+export function showProblem(message, ...controls) {
+  byId("problem").replaceChildren(h("p", {}, message), ...controls);
+  byId("problem").hidden = false;
 }
 
 let working = 0;

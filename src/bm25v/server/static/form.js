@@ -1,41 +1,53 @@
 // What starts a search: the text field, images that are dropped, pasted or chosen, and the filters.
 import { getJson } from "./api.js";
-import { byId, fileName, h, thousands } from "./dom.js";
-import { go, newSearch, readState, withChanges } from "./state.js";
+import { announce, byId, fileName, h, showProblem, thousands } from "./dom.js";
+import { isHopeless, trySearch } from "./hits.js";
+import { go, hasImages, isSearch, newSearch, readState, withChanges } from "./state.js";
+import { forgetOldUploads, keepUpload } from "./uploads.js";
 
 const PAUSE = 150; // milliseconds between the last letter and suggestions
-const uploads = new Map(); // images of this machine, by the key in the address
+const PLACEHOLDER = byId("text").placeholder;
 
-const addresses = new WeakMap();
-
-/** Return the image that an address means; undefined if it was another tab's. */
-export const findUpload = (key) => uploads.get(key);
-
-/** Return an address for the image, the same each time. */
-export function uploadAddress(file) {
-  if (!addresses.has(file)) addresses.set(file, URL.createObjectURL(file));
-  return addresses.get(file);
-}
-
-/** Search with a file. */
-function searchWith(file) {
-  const key = crypto.getRandomValues(new Uint32Array(2)).join("-");
-  uploads.set(key, file);
-  go(newSearch({ upload: key }));
+/** Search with a file, or add it to the query; if that is not possible, the page stays as it is. */
+async function searchWith(file, isAdded = false) {
+  const key = keepUpload(file);
+  const { upload } = readState();
+  const added = { upload: [...upload, key], region: null, photo: "", why: "", word: "" };
+  try {
+    await trySearch(isAdded ? withChanges(added) : newSearch({ upload: key }));
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    const again = h(
+      "button",
+      { type: "button", class: "plain-button", onclick: () => searchWith(file, isAdded) },
+      "Try again",
+    );
+    const controls = isHopeless(error) ? [] : [again];
+    showProblem([h("b", {}, file.name), ": ", error.message], ...controls);
+    announce(error.message);
+  }
 }
 
 export function prepareForm() {
   byId("ask").addEventListener("submit", (event) => {
     event.preventDefault();
     const text = byId("text").value.trim();
-    go(newSearch(text ? { text } : {}));
+    const isBeside = hasImages(readState()); // the text says more about the images
+    const changes = { text, photo: "", why: "", word: "" };
+    go(isBeside ? withChanges(changes) : newSearch(text ? { text } : {}));
   });
-  byId("choose").addEventListener("click", () => byId("file").click());
+  let isAdded = false;
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest("#choose, .choose-image, .add-image")) return;
+    isAdded = Boolean(event.target.closest(".add-image"));
+    byId("file").click();
+  });
   byId("file").addEventListener("change", () => {
     const [file] = byId("file").files;
     byId("file").value = "";
-    if (file) searchWith(file);
+    if (file) searchWith(file, isAdded);
   });
+  forgetOldUploads();
   document.addEventListener("keydown", (event) => {
     if (event.key !== "/" || event.target.closest("input, select, textarea, dialog")) return;
     event.preventDefault();
@@ -49,7 +61,11 @@ export function prepareForm() {
 function prepareDrop() {
   const drop = byId("drop");
   const hasFiles = (event) => event.dataTransfer?.types.includes("Files");
-  addEventListener("dragenter", (event) => hasFiles(event) && (drop.hidden = false));
+  addEventListener("dragenter", (event) => {
+    if (!hasFiles(event)) return;
+    byId("drop-to-add").hidden = !isSearch(readState());
+    drop.hidden = false;
+  });
   addEventListener("dragover", (event) => hasFiles(event) && event.preventDefault());
   addEventListener("dragleave", (event) => event.relatedTarget === null && (drop.hidden = true));
   addEventListener("drop", (event) => {
@@ -57,7 +73,8 @@ function prepareDrop() {
     if (!hasFiles(event)) return;
     event.preventDefault();
     const [file] = event.dataTransfer.files;
-    if (file) searchWith(file);
+    const isAdded = isSearch(readState()) && event.clientX > innerWidth / 2;
+    if (file) searchWith(file, isAdded);
   });
   addEventListener("paste", (event) => {
     const file = [...(event.clipboardData?.files ?? [])].find((item) =>
@@ -136,6 +153,7 @@ function showChosenFolder(folder) {
 /** Show what an address says in the fields. */
 export function fillForm(state) {
   byId("text").value = state.text;
+  byId("text").placeholder = hasImages(state) ? "Add words" : PLACEHOLDER;
   const [from, to] = state.date.includes("..") ? state.date.split("..") : [state.date, state.date];
   byId("from").value = from;
   byId("to").value = to;

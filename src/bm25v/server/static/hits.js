@@ -1,21 +1,28 @@
-// The hits of a search: how strong each is, by which words, and whether it is a good one.
+// The hits of a search: how strong each is, by which details, and whether it is a good one.
 import { getJson, loadImage, thumbnail } from "./api.js";
-import { announce, count, fileName, h, icon, whileBusy, withCode } from "./dom.js";
-import { findUpload } from "./form.js";
-import { PAGE, layeredPhoto, showQuery, toRequest } from "./query.js";
-import { go, newSearch, readState, withChanges } from "./state.js";
+import { fillCrops } from "./crops.js";
+import { announce, byId, count, fileName, h, icon, whileBusy, withCode } from "./dom.js";
+import { findChanges, layeredPhoto, showQuery } from "./query.js";
+import { toRequest } from "./requests.js";
+import { selectable } from "./select.js";
+import { go, hasImages, newSearch, readState, withChanges } from "./state.js";
+import { fillTopics } from "./topics.js";
+import { findUpload } from "./uploads.js";
 import { addPhotos, chip, hitPhoto, setPhotos } from "./words.js";
 
-const CARD_WORDS = 4;
-const QUERY_WORDS = 12; // listed of the query and of each hit
+const PAGE = 24; // hits of one request
+const CROP = 96; // pixels: the menu of a chip shows it larger
 
 const HOPELESS = [400, 404, 413, 415, 422]; // to try again does not help
 
 let shown = null; // {key, results}
+let tried = null; // {key, results} of a search whose address is not shown yet
 let running = null;
 
 /** What of a state changes the hits. */
-const keyOf = (state) => JSON.stringify({ ...state, why: "", word: "" });
+const keyOf = (state) => JSON.stringify({ ...state, photo: "", why: "", word: "" });
+
+export const isHopeless = (error) => HOPELESS.includes(error.status);
 
 /** Forget the hits, when something else is shown. */
 export function stopSearch() {
@@ -24,18 +31,36 @@ export function stopSearch() {
   setPhotos([]);
 }
 
+/** Return the promise of a page of hits; it ends the search before. */
+function load(state, offset = 0) {
+  running?.abort();
+  running = new AbortController();
+  const options = toRequest(state, { k: PAGE, offset, words: 0 });
+  return whileBusy(getJson("/v1/search", { ...options, signal: running.signal }));
+}
+
+/** Go to a search if it is possible; if not, throw an error and leave the page as it is. */
+export async function trySearch(address) {
+  const state = readState(new URL(address, location.href).search);
+  const content = byId("content");
+  content.setAttribute("aria-busy", "true");
+  try {
+    tried = { key: keyOf(state), results: await load(state) };
+  } finally {
+    content.removeAttribute("aria-busy");
+  }
+  go(address);
+}
+
 /** Show the hits of what a state asks for. */
 export async function search(state, content, { scroll = 0 } = {}) {
   const key = keyOf(state);
   if (shown?.key === key && content.contains(shown.section)) return;
-  running?.abort();
-  running = new AbortController();
-  if (state.upload && !findUpload(state.upload)) {
+  if (!state.upload.every(findUpload)) {
     stopSearch();
     content.replaceChildren(lostUpload());
     return;
   }
-  const { signal } = running;
   const focused = content.contains(document.activeElement)
     ? describe(document.activeElement)
     : null;
@@ -46,18 +71,18 @@ export async function search(state, content, { scroll = 0 } = {}) {
       h(
         "p",
         { class: "loading" },
-        state.upload ? "Sending the image and searching…" : "Searching…",
+        state.upload.length ? "Sending the image and searching…" : "Searching…",
       ),
     );
   let results;
   try {
-    results = await whileBusy(
-      getJson("/v1/search", { ...toRequest(state, { k: PAGE, words: QUERY_WORDS }), signal }),
-    );
+    results = tried?.key === key ? tried.results : await load(state);
+    tried = null;
   } catch (error) {
-    if (!HOPELESS.includes(error.status)) throw error;
+    if (!isHopeless(error)) throw error;
     stopSearch();
-    content.replaceChildren(impossible(error.message));
+    content.replaceChildren(impossible(state, error.message));
+    fillChips([content]);
     announce(error.message);
     return;
   } finally {
@@ -71,21 +96,30 @@ export async function search(state, content, { scroll = 0 } = {}) {
     side,
     h("div", { class: "found" }, summary(state, results), list),
   );
+  if (isUnknown(results)) list.before(topics());
   shown = { key, results, section };
   setPhotos(photos);
   content.replaceChildren(section);
   append(list, results.hits);
+  fillChips([section]);
   if (results.hits.length === PAGE) section.lastChild.append(moreButton(state, list));
   scrollTo({ top: scroll, behavior: "instant" });
   if (focused !== null) focusAgain(content, focused);
   announce(
     results.hits.length
-      ? `${heading(results)} ${count(results.hits.length, "hit")}.`
-      : heading(results),
+      ? `${heading(results, state)} ${count(results.hits.length, "hit")}.`
+      : heading(results, state),
   );
 }
 
-const describe = (element) => element.dataset.word ?? element.getAttribute("aria-label") ?? "";
+/** Return the ids of the hits before and after one. */
+export function neighbours(id) {
+  const hits = shown?.results.hits ?? [];
+  const at = hits.findIndex((hit) => hit.id === id);
+  return at < 0 ? {} : { before: hits[at - 1]?.id, after: hits[at + 1]?.id };
+}
+
+const describe = (element) => element.dataset.key ?? element.getAttribute("aria-label") ?? "";
 
 /** Give the focus to what had it before, or at least to the hits. */
 function focusAgain(content, focused) {
@@ -98,20 +132,21 @@ function focusAgain(content, focused) {
 const isUnknown = (results) =>
   !results.hits.length && results.not_understood.length > 0 && !results.understood.length;
 
-/** Whether even the best hit is a weak one, as far as the whole query was understood. */
-const isWeak = (results) => results.hits[0]?.strength === "weak" && !results.not_understood.length;
+/** Whether even the best hit is a weak one. */
+const isWeak = (results) => results.hits[0]?.strength === "weak";
 
-function heading(results) {
+function heading(results, state) {
   const { understood, not_understood: unknown } = results;
   if (isUnknown(results)) return `Nothing known about ${unknown.join(", ")}`;
-  const about = understood.length ? ` for ${understood.join(", ")}` : "";
-  return judge(results) + about;
+  if (!understood.length) return judge(results);
+  const parts = [...(hasImages(state) ? ["your image and"] : []), understood.join(", ")];
+  return `${judge(results)} for ${parts.join(" ")}`;
 }
 
 function judge(results) {
   if (!results.hits.length) return "No match";
   if (isWeak(results)) return "No good match";
-  const strengths = results.not_understood.length ? [] : results.hits.map((hit) => hit.strength);
+  const strengths = results.hits.map((hit) => hit.strength);
   const strong = strengths.filter((strength) => strength === "strong").length;
   if (strong)
     return `${count(strong, "strong match", "strong matches")}${strong === PAGE ? " or more" : ""}`;
@@ -121,12 +156,11 @@ function judge(results) {
 function summary(state, results) {
   const hasHits = results.hits.length > 0;
   const unknown = isUnknown(results);
-  const reason = hasHits || unknown ? "" : results.no_match;
   return h(
     "div",
     { class: "summary" },
-    h("h1", { class: isWeak(results) || !hasHits ? "no-match" : null }, heading(results)),
-    reason && h("p", {}, `${reason.charAt(0).toUpperCase()}${reason.slice(1)}.`),
+    h("h1", { class: isWeak(results) || !hasHits ? "no-match" : null }, heading(results, state)),
+    !hasHits && !unknown && h("p", {}, explainNothing(state, results)),
     unknown &&
       h(
         "p",
@@ -141,7 +175,7 @@ function summary(state, results) {
         "Not understood: ",
         results.not_understood.map((term) => [h("span", { class: "term is-unknown" }, term), " "]),
       ),
-    !hasHits && h("p", {}, h("a", { href: newSearch({}) }, "Show all images")),
+    !hasHits && steps(state, results),
     isWeak(results) &&
       h(
         "p",
@@ -152,15 +186,62 @@ function summary(state, results) {
       ),
     hasHits &&
       !isWeak(results) &&
-      h("p", {}, "Click one to see why it matches. Mark hits as good or bad to refine the search."),
-    results.notes.map((note) => h("p", { class: "note" }, note)),
+      h("p", {}, "Choose a photo to see why it matches. Thumbs up and down refine the search."),
+    !unknown && results.notes.map((note) => h("p", { class: "note" }, note)),
   );
+}
+
+/** Say why there are no hits; details that have no name are shown below it. */
+function explainNothing(state, { no_match: reason }) {
+  if (state.must.length + state.without.length) return "No image has all that you require.";
+  return `${reason.charAt(0).toUpperCase()}${reason.slice(1)}.`;
+}
+
+/** Return what to do if there are no hits. */
+function steps(state, results) {
+  const step = (href, ...children) => h("a", { class: "plain-button", href }, children);
+  return h(
+    "p",
+    { class: "row steps" },
+    findChanges(state, results).map(({ about, content, href }) =>
+      step(href, h("span", {}, `Remove “${about}”`), content),
+    ),
+    (state.folder || state.date) &&
+      step(withChanges({ folder: "", date: "" }), "Clear the filter"),
+    state.text && hasImages(state) && step(withChanges({ text: "" }), "Search without the text"),
+    step(newSearch({}), "Show all images"),
+  );
+}
+
+/** Return a list of what can be searched for, which is filled later. */
+function topics() {
+  const list = h("ul", { class: "topics is-wrapped" });
+  const part = h("section", { hidden: true }, h("h2", {}, "Photos here show"), list);
+  fillTopics(list).then(() => (part.hidden = list.hidden));
+  return part;
 }
 
 function append(list, hits) {
   const cards = hits.map((hit) => card(hit));
   list.append(...cards.map(({ item }) => item));
+  list.querySelector(".divide")?.remove();
+  const all = [...list.querySelectorAll(".hit")];
+  const last = all.findLastIndex((item) => !item.classList.contains("weak"));
+  if (last >= 0 && all[last + 1])
+    all[last].after(h("li", { class: "divide" }, "Less similar from here"));
   addPhotos(cards.map(({ photo }) => photo));
+}
+
+/** Show what the words of chips look like, after the photos. */
+function fillChips(parts) {
+  const all = (selector) => parts.flatMap((part) => [...part.querySelectorAll(selector)]);
+  const crops = all("[data-word] > .crop");
+  if (!crops.length) return;
+  const words = crops.map(({ parentNode }) => ({
+    word: Number(parentNode.dataset.word),
+    image: parentNode.closest(".hit")?.dataset.id,
+  }));
+  fillCrops(words, crops, CROP, all("img"));
 }
 
 function card(hit) {
@@ -169,9 +250,11 @@ function card(hit) {
   const state = readState();
   const feedback = (list, other, title, kind) => {
     const isOn = state[list].includes(hit.id);
-    const next = {
-      [list]: isOn ? state[list].filter((id) => id !== hit.id) : [...state[list], hit.id],
-      [other]: state[other].filter((id) => id !== hit.id),
+    const mark = () => {
+      const now = readState(); // somebody may have marked another one meanwhile
+      const others = now[list].filter((id) => id !== hit.id);
+      const marked = isOn ? others : [...others, hit.id];
+      go(withChanges({ [list]: marked, [other]: now[other].filter((id) => id !== hit.id) }));
     };
     return h(
       "button",
@@ -181,22 +264,23 @@ function card(hit) {
         title,
         "aria-label": `${title}: ${name}`,
         "aria-pressed": isOn,
-        onclick: () => go(withChanges(next)),
+        onclick: mark,
       },
       icon(kind),
     );
   };
-  const words = readReasons(hit);
-  const reasons = listReasons(hit, words);
+  const shares = listShares(hit);
+  const isLiked = state.like.includes(hit.id);
+  const isInQuery = state.image.includes(hit.id);
   const item = h(
     "li",
-    { class: `hit ${hit.strength ?? ""}`, "data-id": hit.id },
+    { class: `hit ${hit.strength ?? ""}${isLiked ? " is-liked" : ""}`, "data-id": hit.id },
     h(
       "a",
       {
         class: "frame",
         href: withChanges({ why: hit.id }),
-        "aria-label": `Hit ${hit.rank}, ${hit.strength ? `${hit.strength} match, ` : ""}${name}: why it matches`,
+        "aria-label": `Hit ${hit.rank}, ${isLiked ? "liked, " : ""}${hit.strength ? `${hit.strength} match, ` : ""}${name}: why it matches`,
       },
       photo,
     ),
@@ -205,11 +289,12 @@ function card(hit) {
       { class: "figures" },
       h("b", {}, hit.rank),
       hit.strength && h("span", { class: `strength ${hit.strength}` }, hit.strength),
+      isLiked && h("span", { class: "liked" }, "liked"),
       h(
         "span",
         { class: "tools" },
-        feedback("like", "unlike", "Good hit: more like this", "good"),
-        feedback("unlike", "like", "Bad hit: less like this", "bad"),
+        feedback("like", "unlike", "More like this", "good"),
+        feedback("unlike", "like", "Less like this", "bad"),
         h(
           "a",
           {
@@ -220,38 +305,44 @@ function card(hit) {
           },
           icon("search"),
         ),
+        !isInQuery &&
+          h(
+            "a",
+            {
+              class: "icon-button",
+              href: withChanges({ image: [...state.image, hit.id], region: null }),
+              title: "Add to the query",
+              "aria-label": `Add ${name} to the query`,
+            },
+            icon("add"),
+          ),
       ),
     ),
     h(
       "p",
       { class: "hit-words" },
-      words.slice(0, CARD_WORDS).map((word) => chip(word, { small: true })),
-      words.length === 0 && !hit.text.length && h("small", {}, "no word of the query"),
+      hit.groups.map((group) => chip(group, { small: true })),
     ),
     h(
       "p",
-      { class: "path one-line", title: hit.path },
-      reasons && [h("b", {}, reasons), " · "],
+      { class: "path one-line", title: [hit.path, ...hit.copies].join("\n") },
+      shares && [h("b", {}, shares), " · "],
+      hit.copies.length > 0 && [h("b", {}, `${hit.copies.length + 1} copies`), " · "],
       name,
     ),
   );
+  selectable(item, hit);
   return { item, photo: hitPhoto(photo, hit.id) };
 }
 
-/** Return the visual words that ordered the hits; by its vector alone, a text has none. */
-const readReasons = (hit) =>
-  hit.text.length && hit.text.every((part) => !part.by_words) ? [] : hit.words;
-
-/** Return the share of each word of a text, or the names of the first visual words. */
-function listReasons(hit, words) {
+/** Return the share of each word of a text that has several. */
+function listShares(hit) {
+  if (hit.text.length < 2) return "";
   const values = [...hit.text.map((part) => part.value), hit.rest];
   const positive = values.reduce((sum, value) => sum + Math.max(0, value), 0) || 1;
-  if (hit.text.length > 1)
-    return hit.text
-      .map((part) => `${part.label} ${Math.round((100 * Math.max(0, part.value)) / positive)}%`)
-      .join(", ");
-  const named = words.slice(0, CARD_WORDS).filter((word) => word.name);
-  return [...new Set(named.map((word) => word.name))].join(", ");
+  return hit.text
+    .map((part) => `${part.label} ${Math.round((100 * Math.max(0, part.value)) / positive)}%`)
+    .join(", ");
 }
 
 function moreButton(state, list) {
@@ -259,16 +350,13 @@ function moreButton(state, list) {
   button.addEventListener("click", async () => {
     button.disabled = true;
     try {
-      const options = toRequest(state, {
-        k: PAGE,
-        offset: list.children.length,
-        words: QUERY_WORDS,
-      });
-      const { hits } = await whileBusy(getJson("/v1/search", options));
-      const first = list.children.length;
+      const first = list.querySelectorAll(".hit").length;
+      const { hits } = await load(state, first);
       shown?.results.hits.push(...hits);
       append(list, hits);
-      list.children[first]?.querySelector("a").focus();
+      const added = [...list.querySelectorAll(".hit")].slice(first);
+      fillChips(added);
+      added[0]?.querySelector("a").focus();
       if (hits.length < PAGE) button.remove();
     } catch (error) {
       announce(error.message);
@@ -279,13 +367,13 @@ function moreButton(state, list) {
   return button;
 }
 
-function impossible(message) {
+function impossible(state, message) {
   return h(
     "div",
     { class: "empty-state" },
     h("h1", {}, "This search is not possible"),
     h("p", {}, withCode(message)),
-    h("a", { href: "/" }, "Show all images"),
+    steps(state),
   );
 }
 
@@ -297,8 +385,13 @@ function lostUpload() {
     h(
       "p",
       {},
-      "An image of somebody’s own device stays in the tab where it was chosen. Drop, paste or choose it here to search with it again.",
+      "An image of somebody’s own device stays in the tab where it was chosen. Choose it again to search with it.",
     ),
-    h("a", { href: "/" }, "Show all images"),
+    h(
+      "p",
+      { class: "row steps" },
+      h("button", { type: "button", class: "main-button choose-image" }, "Choose an image"),
+      h("a", { class: "plain-button", href: "/" }, "Show all images"),
+    ),
   );
 }

@@ -1,24 +1,40 @@
-// Grids of patches as masks for style sheets, as `explanations.heatmaps.make_mask` makes them.
+// Grids of patches as masks for style sheets, as `explain.heatmaps.make_mask` makes them.
 import { blobAddress, getJson } from "./api.js";
 
-const VISIBLE = 0.08; // of the peak: below, there is no colour
-const FULL = 0.55; // of the peak: above, there is nothing but colour
-const SIDE = 56; // pixels
+const VISIBLE = 0.2; // of the peak: below, a photo is dark
+const FULL = 0.45; // of the peak: above, it is as it is
+const SIDE = 224; // pixels
 export const NOWHERE = "linear-gradient(#0000, #0000)";
 
-/** Return a mask for a grid, as a value of the property mask-image. */
-export async function gridMask(signed, strength = 1) {
-  const grid = cutNegative(signed);
+/** Return where a grid is active, and the outline of that, as values of mask-image. */
+export async function gridMasks(grid, strength = 1) {
   const peak = Math.max(...grid.flat());
-  if (!peak) return NOWHERE;
-  const pixels = new ImageData(SIDE, SIDE);
+  if (!(peak > 0)) return [NOWHERE, NOWHERE];
+  const shown = new Float32Array(SIDE * SIDE);
   for (let y = 0; y < SIDE; y += 1) {
     for (let x = 0; x < SIDE; x += 1) {
       const share = interpolate(grid, (x + 0.5) / SIDE, (y + 0.5) / SIDE) / peak;
       const rise = Math.min(1, Math.max(0, (share - VISIBLE) / (FULL - VISIBLE)));
-      pixels.data[4 * (y * SIDE + x) + 3] = 255 * strength * rise * rise * (3 - 2 * rise);
+      shown[y * SIDE + x] = rise * rise * (3 - 2 * rise);
     }
   }
+  const isInside = (x, y) =>
+    x >= 0 && y >= 0 && x < SIDE && y < SIDE && shown[y * SIDE + x] >= 0.5;
+  const isEdge = (x, y) =>
+    isInside(x, y) &&
+    !(isInside(x - 1, y) && isInside(x + 1, y) && isInside(x, y - 1) && isInside(x, y + 1));
+  return Promise.all([
+    maskOf((x, y) => 255 * strength * shown[y * SIDE + x]),
+    maskOf((x, y) => (isEdge(x, y) ? 255 * strength : 0)),
+  ]);
+}
+
+export const gridMask = async (grid) => (await gridMasks(grid))[0];
+
+async function maskOf(opacity) {
+  const pixels = new ImageData(SIDE, SIDE);
+  for (let i = 0; i < SIDE * SIDE; i += 1)
+    pixels.data[4 * i + 3] = opacity(i % SIDE, Math.floor(i / SIDE));
   const canvas = document.createElement("canvas");
   canvas.width = canvas.height = SIDE;
   canvas.getContext("2d").putImageData(pixels, 0, 0);
@@ -38,55 +54,17 @@ function interpolate(grid, x, y) {
   return upper * (1 - down) + lower * down;
 }
 
-/** Return the mask of a word in an image of the gallery. */
-export async function wordMask(id, word, signal) {
-  return `url(${await blobAddress(`/v1/heatmap?image=${id}&word=${word}`, signal)})`;
+/** Return the mask of words in an image of the gallery. */
+export async function wordMask(id, words, signal) {
+  const parameters = new URLSearchParams([["image", id], ...words.map((word) => ["word", word])]);
+  return `url(${await blobAddress(`/v1/heatmap?${parameters}`, { signal })})`;
 }
 
-/** Return a promise of the masks of words in a file of this machine, by word. */
-export async function uploadMasks(file, words) {
+/** Return a promise of the masks of groups of words in a file of this machine, in their order. */
+export async function uploadMasks(file, groups) {
   const form = new FormData();
   form.append("image", file);
-  form.append("query", JSON.stringify({ words }));
-  const found = await getJson("/v1/heatmap", { method: "POST", form });
-  return new Map(
-    await Promise.all(found.words.map(async ({ word, grid }) => [word, await gridMask(grid)])),
-  );
-}
-
-/** Return a grid without what counts against something. */
-const cutNegative = (grid) => grid.map((row) => row.map((cell) => Math.max(0, cell)));
-
-/** Return the sum of grids, each with the peak that is given with it. */
-export function addPeaks(parts) {
-  const scaled = parts.map(([peak, grid]) => {
-    const cells = cutNegative(grid);
-    const total = cells.flat().reduce((a, b) => a + b, 0);
-    return [(peak * total) / Math.max(1e-12, ...cells.flat()), cells];
-  });
-  return spreadContributions(scaled);
-}
-
-/** Return the sum of contributions, each spread over the patches where its word is active. */
-export function spreadContributions(parts) {
-  const sum = parts[0][1].map((row) => row.map(() => 0));
-  for (const [value, grid] of parts) {
-    const total = Math.max(
-      1e-12,
-      grid.flat().reduce((a, b) => a + b, 0),
-    );
-    grid.forEach((row, y) => row.forEach((cell, x) => (sum[y][x] += (value * cell) / total)));
-  }
-  return sum;
-}
-
-/** Return where a grid is strongest, as shares of its sides. */
-export function strongest(grid) {
-  const flat = grid.flat();
-  const peak = flat.indexOf(Math.max(...flat));
-  const columns = grid[0].length;
-  return {
-    x: ((peak % columns) + 0.5) / columns,
-    y: (Math.floor(peak / columns) + 0.5) / grid.length,
-  };
+  form.append("query", JSON.stringify({ groups }));
+  const { grids } = await getJson("/v1/heatmap", { method: "POST", form });
+  return Promise.all(grids.map(gridMask));
 }

@@ -1,35 +1,13 @@
-// The query as people see it: its image or text, its words, and what was changed about it.
+// The query as people see it: its images and text, its details, and what was changed about it.
 import { getJson, loadImage, thumbnail } from "./api.js";
-import { fileName, h, icon, label } from "./dom.js";
-import { findUpload, uploadAddress } from "./form.js";
+import { fileName, h, icon } from "./dom.js";
 import { uploadMasks } from "./masks.js";
 import { drawable } from "./region.js";
-import { go, withChanges } from "./state.js";
-import { change, chip, hitPhoto } from "./words.js";
+import { hasImages, newSearch, readState, readWord, withChanges } from "./state.js";
+import { findUpload, uploadAddress } from "./uploads.js";
+import { ROLES, chip, hitPhoto, nameOf, roleOf, tag, withRole } from "./words.js";
 
-export const PAGE = 24; // hits of one request
-
-/** Return the options of a request for what a state asks for: JSON, or a form with the image. */
-export function toRequest(state, more = {}) {
-  const query = {
-    images: state.image ? [state.image] : [],
-    must: state.must,
-    without: state.without,
-    boost: state.boost,
-    like: state.like,
-    unlike: state.unlike,
-    folder: state.folder ? [state.folder] : [],
-    ...(state.text && { text: state.text }),
-    ...(state.region && { region: state.region }),
-    ...(state.date && { date: state.date }),
-    ...more,
-  };
-  if (!state.upload) return { method: "POST", json: query };
-  const form = new FormData();
-  form.append("image", findUpload(state.upload));
-  form.append("query", JSON.stringify(query));
-  return { method: "POST", form };
-}
+const SINGLE = 3; // details without a name that have a line each
 
 /** Return a photo in two layers: a grey one, and one in colours where a mask is. */
 export function layeredPhoto(alt, load) {
@@ -44,74 +22,121 @@ export function layeredPhoto(alt, load) {
   return photo;
 }
 
-/** Return the query's side of the page, and the photo in which words can be shown. */
+/** Return the query's side of the page, and the photos in which details can be shown. */
 export function showQuery(state, results) {
   const side = h("aside", { class: "asked", "aria-label": "Your query" });
-  const photos = [];
-  if (state.image || state.upload) {
-    const { photo, caption, mask } = state.upload
-      ? uploadedPhoto(state, results)
-      : storedPhoto(state);
-    const controls = drawable(photo, state.region);
-    photos.push({ photo, mask });
-    side.append(h("figure", {}, h("div", { class: "frame" }, photo), caption), controls);
-  }
-  if (state.text)
-    side.append(h("section", { class: "part" }, h("p", { class: "query-text" }, `“${state.text}”`)));
-  const changes = listChanges(state, results);
-  if (changes.length)
+  const parts = [
+    ...state.upload.map((key) => uploadedPhoto(state, key, results)),
+    ...state.image.map((id) => storedPhoto(state, id)),
+  ];
+  side.append(
+    h(
+      "div",
+      { class: "query-parts" },
+      parts.length > 0 &&
+        h(
+          "div",
+          { class: `query-images${parts.length > 1 ? " are-several" : ""}` },
+          parts.map(({ figure }) => figure),
+        ),
+      h(
+        "div",
+        { class: "query-others" },
+        state.text &&
+          h(
+            "p",
+            { class: "query-text" },
+            h("span", {}, `“${state.text}”`),
+            removeLink("the text", { text: "" }),
+          ),
+        parts.length === 1 && drawable(parts[0].photo, state.region),
+        h(
+          "button",
+          { type: "button", class: "plain-button small add-image" },
+          icon("add"),
+          "Add an image",
+        ),
+      ),
+    ),
+  );
+  if (state.upload.length)
     side.append(
       h(
-        "section",
-        { class: "part" },
-        h("h2", {}, "You changed"),
-        h("ul", { class: "chip-list" }, changes),
+        "p",
+        { class: "about" },
+        "Your image stays in this browser: the address of this page does not contain it, and the server does not keep it.",
       ),
     );
-  const words = results.query.filter(
-    (word) => word.weight > 0 && word.df > 0 && !isChanged(word.word, state),
-  );
-  if (words.length && (results.mode !== "dense" || !state.text)) {
+  const changes = listChanges(state, results);
+  if (changes.length) side.append(section("You changed", h("ul", { class: "changes" }, changes)));
+  const groups = results.groups.filter((group) => !roleOf(group, state));
+  if (groups.length)
     side.append(
-      h(
-        "section",
-        { class: "part" },
-        h("h2", {}, state.text ? "Visual words of the text" : "Its visual words"),
+      section(
+        "What counts",
         h(
           "p",
           { class: "about" },
-          "Point at one to see where it is. Click or tap to require, exclude, boost or mute it.",
+          h("span", { class: "wide-only" }, "Point at one to see where it is. "),
+          "Choose one to change the search.",
         ),
         h(
           "ul",
           { class: "chip-list" },
-          words.map((word) => h("li", {}, chip(word))),
+          groups.map((group) => h("li", {}, chip(group))),
         ),
       ),
     );
-  }
-  return { side, photos };
+  return { side, photos: parts };
 }
 
-const isChanged = (word, state) =>
-  state.must.includes(word) || state.without.includes(word) || word in state.boost;
+const section = (title, ...children) =>
+  h("section", { class: "part" }, h("h2", {}, title), children);
 
-function storedPhoto(state) {
+/** Return the address without a part of the query; without the last one, that of all images. */
+function withoutPart(changes) {
+  const next = { ...readState(), ...changes };
+  const isQuery = hasImages(next) || next.text || next.like.length || next.must.length;
+  return isQuery ? withChanges(changes) : newSearch({});
+}
+
+const removeLink = (name, changes) =>
+  h(
+    "a",
+    {
+      class: "icon-button remove",
+      href: withoutPart(changes),
+      title: "Remove from the query",
+      "aria-label": `Remove ${name} from the query`,
+    },
+    icon("close"),
+  );
+
+function figure(photo, caption, remove) {
+  return h("figure", {}, h("div", { class: "frame" }, photo, remove), caption);
+}
+
+function storedPhoto(state, id) {
   const caption = h("figcaption", { class: "one-line" }, "\u00a0");
-  const photo = layeredPhoto("Your query", (img) => loadImage(img, thumbnail(state.image, 512)));
-  getJson(`/v1/images/${state.image}`).then(
+  const photo = layeredPhoto("Your query", (img) => loadImage(img, thumbnail(id, 512)));
+  const remove = removeLink("this image", {
+    image: state.image.filter((other) => other !== id),
+    region: null,
+  });
+  getJson(`/v1/images/${id}`).then(
     ({ path }) => {
       caption.textContent = fileName(path);
       caption.title = path;
       photo.firstChild.alt = `Your query: ${fileName(path)}`;
+      remove.setAttribute("aria-label", `Remove ${fileName(path)} from the query`);
     },
     () => {},
   );
-  return { photo, caption, ...hitPhoto(photo, state.image) };
+  return { figure: figure(photo, caption, remove), ...hitPhoto(photo, id) };
 }
 
-function uploadedPhoto(state, results) {
-  const file = findUpload(state.upload);
+function uploadedPhoto(state, key, results) {
+  const file = findUpload(key);
   const photo = layeredPhoto("Your query, an image of yours", (img) => {
     img.addEventListener(
       "error",
@@ -121,81 +146,79 @@ function uploadedPhoto(state, results) {
     img.src = uploadAddress(file);
     return img;
   });
-  const caption = h(
-    "figcaption",
-    {},
-    h("span", { class: "one-line", title: file.name }, file.name),
-    h(
-      "small",
-      {},
-      "Your image is only in this tab: the address of this page does not contain it, and the server does not keep it.",
-    ),
-  );
+  const caption = h("figcaption", { class: "one-line", title: file.name }, file.name);
+  const groups = [...results.groups, ...results.hits.flatMap((hit) => hit.groups)];
+  const keys = [...new Set(groups.map(({ words }) => words.join()))];
   let masks = null;
-  const listed = [
-    ...new Set(
-      [...results.query, ...results.hits.flatMap((hit) => hit.words)].map((word) => word.word),
-    ),
-  ].slice(0, 64);
-  const mask = async (word) => {
+  const mask = async ({ words }) => {
+    const listed = keys.map((group) => group.split(",").map(Number));
     masks ??= uploadMasks(file, listed).catch((error) => ((masks = null), Promise.reject(error)));
-    return (await masks).get(word) ?? Promise.reject(new Error("not listed"));
+    return (await masks)[keys.indexOf(words.join())] ?? Promise.reject(new Error("not listed"));
   };
-  return { photo, caption, mask };
+  const remove = removeLink(file.name, {
+    upload: state.upload.filter((other) => other !== key),
+    region: null,
+  });
+  return { figure: figure(photo, caption, remove), photo, mask };
 }
 
-function listChanges(state, results) {
-  const known = new Map(
-    [...results.query, ...results.hits.flatMap((hit) => hit.words)].map((word) => [
-      word.word,
-      word,
-    ]),
+/** Return each change of the query: what it is, and the address without it. */
+export function findChanges(state, results) {
+  const names = new Map(
+    results?.groups.flatMap(({ label, words }) => words.map((word) => [word, label])),
   );
-  const find = (word) => known.get(word) ?? { word, name: null };
-  const entry = (word, title) =>
-    h(
-      "li",
-      { class: "changed" },
-      h("small", {}, title),
-      chip(find(word)),
-      h(
-        "button",
-        {
-          type: "button",
-          class: "icon-button",
-          "aria-label": `Undo: ${title} ${label(find(word))}`,
-          onclick: () => change(find(word), ""),
-        },
-        icon("close"),
-      ),
+  const lines = [];
+  for (const [role, { read, about }] of Object.entries(ROLES)) {
+    const keys = read(state).map(readWord);
+    const named = Map.groupBy(
+      keys.filter((key) => nameOf(key, names)),
+      (key) => nameOf(key, names),
     );
-  const image = (id, name, title) =>
-    h(
-      "li",
-      { class: "changed" },
-      h("small", {}, title),
-      loadImage(
-        h("img", { alt: `${title} hit`, width: 40, height: 40, class: "tiny" }),
-        thumbnail(id, 64),
-      ),
-      h(
-        "button",
-        {
-          type: "button",
-          class: "icon-button",
-          "aria-label": `Undo: ${title} hit`,
-          onclick: () => go(withChanges({ [name]: state[name].filter((other) => other !== id) })),
-        },
-        icon("close"),
-      ),
-    );
-  return [
-    ...state.must.map((word) => entry(word, "required")),
-    ...state.without.map((word) => entry(word, "excluded")),
-    ...Object.entries(state.boost).map(([word, factor]) =>
-      entry(Number(word), factor ? `× ${factor}` : "muted"),
-    ),
-    ...state.like.map((id) => image(id, "like", "good")),
-    ...state.unlike.map((id) => image(id, "unlike", "bad")),
-  ];
+    const unnamed = keys.filter((key) => !nameOf(key, names));
+    const lists = unnamed.length > SINGLE ? [unnamed] : unnamed.map((key) => [key]);
+    for (const [name, list] of [...named, ...lists.map((list) => [null, list])])
+      lines.push({
+        role,
+        about,
+        content: tag(name, list.slice(0, SINGLE)),
+        label: name ?? "a detail",
+        key: name ?? list[0],
+        href: withRole(list, ""),
+      });
+  }
+  const titles = { like: "More like this", unlike: "Less like this" };
+  for (const [name, about] of Object.entries(titles))
+    for (const id of state[name])
+      lines.push({
+        role: name,
+        about,
+        content: loadImage(
+          h("img", { alt: "an image", width: 40, height: 40, class: "tiny" }),
+          thumbnail(id, 64),
+        ),
+        label: "an image",
+        href: withChanges({ [name]: state[name].filter((other) => other !== id) }),
+      });
+  return lines;
 }
+
+const listChanges = (state, results) =>
+  findChanges(state, results).map(({ about, content, label, key, href }) =>
+    h(
+      "li",
+      { class: "changed" },
+      h("small", {}, about),
+      content,
+      h(
+        "a",
+        {
+          class: "icon-button",
+          href,
+          title: "Undo",
+          "data-key": key,
+          "aria-label": `Undo: ${about}, ${label}`,
+        },
+        icon("close"),
+      ),
+    ),
+  );

@@ -1,30 +1,35 @@
 // One word: what it looks like, how frequent it is, which words are with it, and its name.
-import { getJson, imageCrop, loadImage, send, thumbnail, wordCrop } from "./api.js";
+// Before and after it are its neighbours in the list of words.
+import { getJson, loadImage, send, thumbnail } from "./api.js";
+import { emptyCrop, fillCrops } from "./crops.js";
 import { head, open } from "./dialog.js";
-import { announce, byId, command, count, fileName, h, label, thousands, whileBusy } from "./dom.js";
-import { newSearch, withChanges } from "./state.js";
+import { announce, byId, command, count, fileName, h, thousands, whileBusy } from "./dom.js";
+import { go, newSearch, withChanges } from "./state.js";
+import { wordOrder, wordTitle } from "./wordlist.js";
 
-const CROPS = 16;
+const IMAGES = 16;
+const CROP = 240; // pixels
 const WHOLE = 8;
 
 /** Show a word in its dialog; `onNamed` is called when it gets another name. */
 export async function showWord(state, onNamed) {
   const dialog = byId("word");
   dialog.replaceChildren(
-    head(`word ${state.word}`, "word", "word-title"),
+    head("Visual word", "word", "word-title"),
     h("p", { class: "loading" }, "Looking at its images…"),
   );
   open(dialog, "word");
+  const parameters = new URLSearchParams({ images: IMAGES, ...wordOrder(state) });
   const [word, stats] = await whileBusy(
     Promise.all([
-      getJson(`/v1/words/${encodeURIComponent(state.word)}?images=${CROPS}`),
+      getJson(`/v1/words/${encodeURIComponent(state.word)}?${parameters}`),
       getJson("/v1/stats"),
     ]),
   );
   if (!dialog.open) return;
   fill(dialog, word, stats, onNamed);
-  document.title = `${label(word)} · bm25v`;
-  announce(`${label(word)}, in ${count(word.df, "image")}`);
+  document.title = `${wordTitle(word)} · bm25v`;
+  announce(`${wordTitle(word)}, in ${count(word.df, "image")}`);
 }
 
 function fill(dialog, word, stats, onNamed) {
@@ -39,10 +44,7 @@ function fill(dialog, word, stats, onNamed) {
           title: image.path,
           "aria-label": `Search with ${fileName(image.path)}`,
         },
-        loadImage(
-          h("img", { alt: `${label(word)} in ${fileName(image.path)}`, width: 180, height: 180 }),
-          imageCrop(image.id, word.word, 240),
-        ),
+        emptyCrop(),
       ),
     );
   const whole = (image) =>
@@ -60,14 +62,14 @@ function fill(dialog, word, stats, onNamed) {
       ),
     );
   dialog.replaceChildren(
-    head(label(word), "word", "word-title"),
+    withNeighbours(dialog, word, head(wordTitle(word), "word", "word-title")),
     h(
       "p",
       { class: "lead" },
-      `${word.name ? `Visual word ${word.word}. ` : "A visual word. "}`,
       word.df
-        ? `In ${thousands(word.df)} of ${count(word.n_images, "image")}.`
-        : "No image of this gallery has it.",
+        ? `In ${thousands(word.df)} of ${count(word.n_images, "image")}. `
+        : "No image of this gallery has it. ",
+      h("small", {}, `Visual word no. ${word.word}`),
     ),
     h(
       "div",
@@ -84,13 +86,48 @@ function fill(dialog, word, stats, onNamed) {
       ? [
           h("h2", {}, "Where it is strongest"),
           h("ol", { class: "word-crops-grid" }, word.top.map(crop)),
-          h("div", { class: "word-columns" }, facts(word), companions(word)),
+          h(
+            "div",
+            { class: "word-columns" },
+            facts(word),
+            h("div", {}, companions(word), namesakes(word)),
+          ),
           h("h2", {}, "The whole images"),
           h("ol", { class: "word-crops-grid" }, word.top.slice(0, WHOLE).map(whole)),
         ]
       : []),
   );
   byId("word-title").focus({ preventScroll: true });
+  const crops = [
+    ...word.top.map((image) => ({ word: word.word, image: image.id })),
+    ...[...word.companions, ...word.same_name].map((other) => ({ word: other.word })),
+  ];
+  const all = (selector) => [...dialog.querySelectorAll(selector)];
+  fillCrops(crops, all(".crop"), CROP, all("img"));
+}
+
+/** Add links to the words before and after one to the head of its dialog, and the arrow keys. */
+function withNeighbours(dialog, word, top) {
+  const link = (number, text, about) =>
+    number !== null &&
+    h(
+      "a",
+      { class: "plain-button", href: withChanges({ word: number }), "aria-label": about },
+      text,
+    );
+  top.lastChild.before(
+    h(
+      "nav",
+      { class: "neighbours", "aria-label": "Words of the list" },
+      link(word.before, "‹", "Previous word (arrow left)"),
+      link(word.after, "›", "Next word (arrow right)"),
+    ),
+  );
+  dialog.onkeydown = (event) => {
+    const number = { ArrowLeft: word.before, ArrowRight: word.after }[event.key] ?? null;
+    if (number !== null && !event.target.closest("input")) go(withChanges({ word: number }));
+  };
+  return top;
 }
 
 function naming(word, stats, onNamed) {
@@ -186,28 +223,34 @@ function facts(word) {
   );
 }
 
-function companions(word) {
-  if (!word.companions.length) return null;
+const companions = (word) =>
+  others("Often together with", word.companions, ({ lift }) => `${lift.toFixed(1)} × chance`);
+
+const namesakes = (word) =>
+  others(`Others named ${word.name}`, word.same_name, ({ df }) => `in ${count(df, "image")}`);
+
+function others(title, words, describe) {
+  if (!words.length) return null;
   return h(
     "section",
     {},
-    h("h2", {}, "Often together with"),
+    h("h2", {}, title),
     h(
       "ol",
       { class: "companions" },
-      word.companions.map((other) =>
+      words.map((other) =>
         h(
           "li",
           {},
           h(
             "a",
             { href: withChanges({ word: other.word }) },
-            loadImage(h("img", { alt: "", width: 56, height: 56 }), wordCrop(other.word, 112)),
+            emptyCrop(),
             h(
               "span",
               {},
-              h("b", {}, label(other)),
-              h("small", {}, `${other.lift.toFixed(1)} × chance`),
+              h("b", { class: other.name ? "" : "is-unnamed" }, wordTitle(other)),
+              h("small", {}, describe(other)),
             ),
           ),
         ),

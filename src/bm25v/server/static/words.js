@@ -1,131 +1,171 @@
-// Chips of words: point at one to see where it is; click on it to change the search.
-import { loadImage, wordCrop } from "./api.js";
-import { announce, byId, count, h, label } from "./dom.js";
+// Chips of groups of words: point at one to see where it is; click on it to change the search.
+import { getJson } from "./api.js";
+import { emptyCrop } from "./crops.js";
+import { announce, byId, count, h } from "./dom.js";
 import { NOWHERE, wordMask } from "./masks.js";
-import { go, readState, withChanges } from "./state.js";
+import { toQuery } from "./requests.js";
+import { go, isSearch, readState, withChanges } from "./state.js";
 
 const DELAY = 130; // milliseconds that the pointer rests on a chip
 const AT_ONCE = 3; // requests for masks
-const STRONGER = 2;
+const STRONGER = 4; // twice the weight seldom changes the first hits
 
-let photos = []; // {photo, mask(word, signal)} of the query and the hits
+/** What a group can be in a search: which ones are, the verb, and what the verb does. */
+export const ROLES = {
+  required: { read: (state) => state.must, about: "Must have", counted: "must" },
+  excluded: { read: (state) => state.without, about: "Leave out", counted: "without" },
+  boosted: {
+    read: ({ boost }) => Object.keys(boost).filter((key) => boost[key]),
+    about: "More",
+    effect: "counts four times",
+  },
+  muted: {
+    read: ({ boost }) => Object.keys(boost).filter((key) => !boost[key]),
+    about: "Ignore",
+    effect: "does not count",
+  },
+};
+
+let photos = []; // {photo, mask(group, signal)} of the query and the hits
 let running = null;
 
-/** Say which photos show where a word is; `mask` returns a promise of a mask. */
+/** Say which photos show where a group is; `mask` returns a promise of a mask. */
 export function setPhotos(list) {
   photos = list;
 }
 export const addPhotos = (list) => photos.push(...list);
 export const hitPhoto = (photo, id) => ({
   photo,
-  mask: (word, signal) => wordMask(id, word, signal),
+  mask: ({ words }, signal) => wordMask(id, words, signal),
 });
 
-/** Return a chip: what a word looks like and, unless it is `small`, its name. */
-export function chip(word, { small = false } = {}) {
-  const name = label(word);
-  const state = readState();
-  const role = roleOf(word.word, state);
+/** Return what a group is called; without a name, its crop says what it is. */
+const titleOf = (group) => group.label ?? "a detail";
+
+/** Return what stands for a group in a query: its name, or its word. */
+const keyOf = (group) => group.label ?? group.words[0];
+
+/** Return the name of a key of a query, if it has one. */
+export const nameOf = (key, names) => (typeof key === "string" ? key : (names.get(key) ?? null));
+
+/** Return a name, or crops of words that have none. */
+export const tag = (name, words) =>
+  name === null
+    ? h(
+        "span",
+        { class: "tag", role: "img", "aria-label": "a detail" },
+        words.map((word) => h("span", { "data-word": word }, emptyCrop())),
+      )
+    : h("span", { class: "tag" }, name);
+
+/** Return a chip: what a group looks like, and its name. */
+export function chip(group, { small = false } = {}) {
+  const name = titleOf(group);
+  const role = roleOf(group, readState());
   const button = h(
     "button",
     {
       type: "button",
       class: `chip${small ? " small-chip" : ""}${role ? ` is-${role}` : ""}`,
-      "data-word": word.word,
+      "data-word": group.words[0],
+      "data-key": keyOf(group),
       "aria-haspopup": "dialog",
       title: name,
-      "aria-label": `${name}${role ? `, ${role}` : ""}`,
+      "aria-label": `${name}${role ? `, ${ROLES[role].about}` : ""}`,
     },
-    loadImage(h("img", { alt: "", width: 28, height: 28 }), wordCrop(word.word, 64)),
-    !small && h("span", {}, name),
+    emptyCrop(),
+    group.label && h("span", {}, group.label),
   );
-  button.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && light(word));
+  button.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && light(group));
   button.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && light(null));
-  button.addEventListener("focus", () => button.matches(":focus-visible") && light(word));
+  button.addEventListener("focus", () => button.matches(":focus-visible") && light(group));
   button.addEventListener("blur", () => light(null));
   button.addEventListener("click", () => {
-    openMenu(button, word);
-    light(word);
+    openMenu(button, group);
+    light(group);
   });
   return button;
 }
 
-function roleOf(word, state) {
-  if (state.must.includes(word)) return "required";
-  if (state.without.includes(word)) return "excluded";
-  if (word in state.boost) return state.boost[word] ? "boosted" : "muted";
-  return "";
+/** Return what a group is in a search; "" if it was not changed. */
+export function roleOf(group, state) {
+  const keys = [keyOf(group), group.words[0]].map(String);
+  return (
+    Object.keys(ROLES).find((role) =>
+      ROLES[role].read(state).some((key) => keys.includes(String(key))),
+    ) ?? ""
+  );
 }
 
-/** Show where a word is in all photos; null shows the photos as they are. */
-function light(word) {
+/** Show where a group is in all photos; null shows the photos as they are. */
+function light(group) {
   running?.abort();
   running = null;
-  if (!word) {
+  if (!group) {
     if (byId("word-menu").matches(":popover-open")) return;
-    for (const { photo } of photos) photo.classList.remove("is-masked");
+    for (const { photo } of photos) photo.classList.remove("is-masked", "is-waiting");
     return;
   }
   running = new AbortController();
   const { signal } = running;
-  setTimeout(() => !signal.aborted && showMasks(word, signal), DELAY);
+  setTimeout(() => !signal.aborted && showMasks(group, signal), DELAY);
 }
 
-async function showMasks(word, signal) {
-  const waiting = photos.filter(({ photo }) => photo.isConnected);
-  announce(`In colour: where ${label(word)} is`);
+async function showMasks(group, signal) {
+  const waiting = photos
+    .filter(({ photo }) => photo.isConnected)
+    .sort((a, b) => isInView(b.photo) - isInView(a.photo));
+  for (const { photo } of waiting) {
+    photo.classList.remove("is-masked");
+    photo.classList.add("is-waiting");
+  }
+  announce(`In colour: where ${titleOf(group)} is`);
   const work = async () => {
     for (let next = waiting.shift(); next && !signal.aborted; next = waiting.shift()) {
-      const mask = await next.mask(word.word, signal).catch(() => NOWHERE);
+      const mask = await next.mask(group, signal).catch(() => NOWHERE);
       if (signal.aborted) return;
       next.photo.style.setProperty("--mask", mask);
-      next.photo.classList.add("is-masked");
+      next.photo.classList.replace("is-waiting", "is-masked");
     }
   };
   await Promise.all(Array.from({ length: AT_ONCE }, work));
 }
 
-function openMenu(button, word) {
+function isInView(photo) {
+  const { top, bottom } = photo.getBoundingClientRect();
+  return bottom > 0 && top < innerHeight;
+}
+
+function openMenu(button, group) {
   const menu = byId("word-menu");
   const state = readState();
-  const role = roleOf(word.word, state);
-  const choose = (text, about, next) =>
-    h(
+  const role = roleOf(group, state);
+  const items = Object.entries(ROLES).map(([next, { about, effect, counted }]) => {
+    const isOn = role === next;
+    const small = h("small", {}, isOn ? "undo" : (effect ?? "…"));
+    const item = h(
       "button",
-      {
-        type: "button",
-        class: "menu-item",
-        "aria-pressed": role === next,
-        onclick: () => change(word, role === next ? "" : next),
-      },
-      h("b", {}, text),
-      h("small", {}, about),
+      { type: "button", class: "menu-item", "aria-pressed": isOn },
+      h("b", {}, about),
+      small,
     );
-  const isSearch =
-    state.text || state.image || state.upload || state.must.length || state.like.length;
+    item.addEventListener("click", () => {
+      if (item.getAttribute("aria-disabled") !== "true") changeGroup(group, isOn ? "" : next);
+    });
+    return { item, small, counted: isOn ? null : counted };
+  });
   menu.replaceChildren(
     h(
       "div",
       { class: "menu-head" },
-      loadImage(
-        h("img", { alt: `What ${label(word)} looks like`, width: 72, height: 72 }),
-        wordCrop(word.word, 144),
-      ),
-      h(
-        "p",
-        {},
-        h("b", {}, label(word)),
-        word.df !== undefined && h("small", {}, `in ${count(word.df, "image")}`),
-      ),
+      button.querySelector(".crop").cloneNode(),
+      h("b", {}, titleOf(group)),
     ),
-    isSearch && choose("Require", "only with it", "required"),
-    isSearch && choose("Exclude", "only without it", "excluded"),
-    isSearch && choose("Boost", "counts double", "boosted"),
-    isSearch && choose("Mute", "does not count", "muted"),
+    ...(isSearch(state) ? items.map(({ item }) => item) : []),
     h(
       "a",
-      { class: "menu-item", href: withChanges({ word: word.word }) },
-      h("b", {}, "Open the word"),
+      { class: "menu-item", href: withChanges({ word: group.words[0] }) },
+      h("b", {}, "Show examples"),
       h("small", {}, "and name it"),
     ),
   );
@@ -138,6 +178,27 @@ function openMenu(button, word) {
     if (menu.contains(document.activeElement) || document.activeElement === document.body)
       button.focus({ preventScroll: true });
   };
+  if (isSearch(state)) showCounts(group, state, items);
+}
+
+/** Say how many images each choice leaves; what leaves none cannot be chosen. */
+async function showCounts(group, state, items) {
+  const isOther = (key) => key !== keyOf(group) && !group.words.includes(key);
+  const query = {
+    ...toQuery({ ...state, region: null, boost: {} }), // which rule out nothing
+    must: state.must.filter(isOther),
+    without: state.without.filter(isOther),
+    word: keyOf(group),
+  };
+  const remaining = await getJson("/v1/remaining", { method: "POST", json: query }).catch(
+    () => ({}),
+  );
+  for (const { item, small, counted } of items) {
+    if (!counted) continue;
+    const n = remaining[counted];
+    small.textContent = n === undefined ? "" : count(n, "image");
+    if (n === 0) item.setAttribute("aria-disabled", "true");
+  }
 }
 
 function place(menu, button) {
@@ -148,25 +209,31 @@ function place(menu, button) {
   menu.style.top = `${Math.max(8, below ? anchor.bottom + 6 : anchor.top - height - 6)}px`;
 }
 
-/** Give a word a role in the search: required, excluded, boosted, muted, or none. */
-export function change(word, role) {
+/** Give a group a role in the search, or none. */
+function changeGroup(group, role) {
   byId("word-menu").hidePopover();
+  go(withRole([keyOf(group)], role, group.words));
+}
+
+/** Give words a role in the search. */
+export const changeAll = (words, role) => go(withRole(words, role));
+
+/** Return the address of the search in which words or names have a role; `also` lose theirs. */
+export function withRole(keys, role, also = []) {
   const state = readState();
-  const without = (list) => list.filter((other) => other !== word.word);
-  const boost = { ...state.boost };
-  delete boost[word.word];
-  if (role === "boosted") boost[word.word] = STRONGER;
-  if (role === "muted") boost[word.word] = 0;
-  go(
-    withChanges({
-      must: role === "required" ? [...without(state.must), word.word] : without(state.must),
-      without:
-        role === "excluded" ? [...without(state.without), word.word] : without(state.without),
-      boost,
-      why: "",
-      word: "",
-    }),
-  );
+  const isOther = (key) => ![...keys, ...also].map(String).includes(String(key));
+  const boost = Object.fromEntries(Object.entries(state.boost).filter(([key]) => isOther(key)));
+  for (const key of keys) {
+    if (role === "boosted") boost[key] = STRONGER;
+    if (role === "muted") boost[key] = 0;
+  }
+  return withChanges({
+    must: [...state.must.filter(isOther), ...(role === "required" ? keys : [])],
+    without: [...state.without.filter(isOther), ...(role === "excluded" ? keys : [])],
+    boost,
+    why: "",
+    word: "",
+  });
 }
 
 export function prepareMenu() {
