@@ -79,6 +79,8 @@ def test_requests_to_other_names_are_refused(client: Client, host: str) -> None:
         {"Origin": "http://127.0.0.1:{port}/path"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "http://127.0.0.1:{port}", "Sec-Fetch-Site": "cross-site"},
+        {"Origin": "file://127.0.0.1:{port}"},
     ],
 )
 def test_requests_by_pages_of_other_sites_are_refused(
@@ -138,8 +140,9 @@ def test_a_proxy_may_have_a_name_of_its_own(gallery: Gallery, tmp_path: Path) ->
         ):
             response = client.post("/v1/search", json={"must": [1]}, headers=headers)
             assert response.status_code == 200, headers
-        other = {"Host": "photos.example.org", "Origin": "https://evil.example"}
-        failed(client.get("/v1/stats", headers=other), 403, "wrong-origin")
+        for origin in ("https://evil.example", "https://photos.example.org:8443"):
+            other = {"Host": "photos.example.org", "Origin": origin}
+            failed(client.get("/v1/stats", headers=other), 403, "wrong-origin")
 
 
 def test_a_token_is_needed_if_there_is_one(gallery: Gallery, tmp_path: Path) -> None:
@@ -309,9 +312,17 @@ def test_a_limit_of_connections_keeps_the_server_alive(
 ) -> None:
     monkeypatch.setattr(run, "MAX_CONNECTIONS", 4)
     with serving(gallery, tmp_path / "cache") as client, ExitStack() as stack:
-        for _ in range(6):
+
+        def connect() -> socket.socket:
             address = ("127.0.0.1", port(client))
-            stack.enter_context(socket.create_connection(address, timeout=30))
+            return stack.enter_context(socket.create_connection(address, timeout=30))
+
+        idle = [connect() for _ in range(20)]
+        assert client.get("/healthz").status_code == 200, "idle connections keep nobody out"
+        assert idle[0].recv(1) == b"", "the oldest is closed"
+        begin = head(client, "Content-Type: application/json", "Content-Length: 100")
+        for _ in range(4):
+            connect().sendall(begin)
         wait_until(lambda: client.get("/healthz").status_code == 503)
         stack.close()
         wait_until(lambda: client.get("/healthz").status_code == 200)

@@ -468,10 +468,13 @@ def _read_thumbnails(paths: Mapping[int, str], progress: Progress) -> dict[int, 
             return None
 
     thumbnails = {}
-    with ThreadPoolExecutor(available_cpus()) as pool:
+    pool = ThreadPoolExecutor(available_cpus())
+    try:
         results = pool.map(read, paths.values())
         for done, (row, thumbnail) in enumerate(zip(paths, results, strict=True), start=1):
             if thumbnail is not None:
                 thumbnails[row] = thumbnail
             progress("comparing files", done, len(paths))
+    finally:
+        pool.shutdown(cancel_futures=True)  # `progress` may end it
     return thumbnails

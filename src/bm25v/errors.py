@@ -12,6 +12,7 @@ Bm25vError
 │   └── UnknownVocabulary  no vocabulary of that name or path
 ├── BagFileError           a file of bags cannot be used
 ├── ClusterError           a Ray cluster cannot be used
+├── TookTooLong            work for a request has reached its limit of time
 ├── ServerError            a server does not answer, or not as expected
 ├── EngineError            a distributed engine does not answer, or its collection cannot be used
 ├── EvaluationError        a data set, a run or a measurement cannot be used
@@ -86,6 +87,10 @@ class BagFileError(Bm25vError):
 
 class ClusterError(Bm25vError):
     """A Ray cluster cannot be used."""
+
+
+class TookTooLong(Bm25vError):
+    """Work for a request has reached its limit of time."""
 
 
 class ServerError(Bm25vError):

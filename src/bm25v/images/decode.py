@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, _imaging
 
+from bm25v.deadline import check_deadline
 from bm25v.display import printable
 from bm25v.errors import ImageError, InvalidOption, MissingExtra
 from bm25v.images.formats import HEAD_SIZE, PLUGINS, detect_format
@@ -78,6 +79,7 @@ def decode_with_metadata(
     """Return what `decode_image` returns, and the metadata of the file, which is read once."""
     if short_side is not None and short_side < 1:
         raise InvalidOption(f"the side of an image must be at least 1 pixel, not {short_side}")
+    check_deadline()
     with _open_image(source) as (stream, structure):
         try:
             return _decode(stream, structure, short_side)

@@ -20,7 +20,6 @@ MAX_PIXELS = 200_000_000
 MAX_MEMORY = 650_000_000
 """Images whose decoding takes more bytes are refused before they are decoded."""
 
-_TOTAL_MEMORY = 1_000_000_000
 _TILE_BYTES = 40_000_000
 _SMALL_BYTES = 40_000_000  # such images do not wait
 _PIXEL_SIZES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}  # others: 4
@@ -76,5 +75,5 @@ class Budget:
                 self._changed.notify_all()
 
 
-memory = Budget(_TOTAL_MEMORY)
+memory = Budget(MAX_MEMORY)
 """What all threads together may take to decode images."""

@@ -213,7 +213,7 @@ class Query:
         None,
         "count",
         "Images that the first stage passes to the second  [default: 1000; 200 in mode two-stage]",
-        most=1_000_000,
+        most=20_000,
     )
     query_words: int | None = _option(
         None,

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from bm25v.client import to_id
 from bm25v.errors import ImageError
 from bm25v.server import problems
+from bm25v.server.bodies import describe_json, read_json
 from bm25v.server.images import ImageId, find_image, find_images
 from bm25v.server.problems import Problem
 from bm25v.server.responses import (
@@ -34,8 +35,7 @@ _MAX_IMAGES = 1_000  # of one request
 router = APIRouter(
     prefix=PREFIX,
     tags=["changes"],
-    dependencies=[WRITING],
-    responses=problems.describe(400, 401, 403, 404, 408, 409, 413, 415, 422, 503, 507),
+    responses={**problems.RESPONSES, **problems.describe(409, 507)},
 )
 
 
@@ -45,7 +45,7 @@ def refuse() -> None:
     raise Problem(405, "read-only", detail)
 
 
-@router.post("/images", status_code=201, response_model=ADDED)
+@router.post("/images", status_code=201, response_model=ADDED, dependencies=[WRITING])
 def add_image(
     gallery: OpenGallery,
     id: Annotated[
@@ -70,7 +70,7 @@ def add_image(
     return json_response({"id": to_id(id), "path": id, **counts}, 201)
 
 
-@router.delete("/images/{id}", response_model=REMOVED)
+@router.delete("/images/{id}", response_model=REMOVED, dependencies=[WRITING])
 def remove_image(gallery: OpenGallery, id: ImageId) -> Response:
     """Remove one image from the gallery; its file stays."""
     path = find_image(gallery, id).path
@@ -86,8 +86,16 @@ class TrashBody(BaseModel):
     ids: list[ImageId] = Field(min_length=1, max_length=_MAX_IMAGES)
 
 
-@router.post("/trash", response_model=TRASHED)
-def trash_images(gallery: OpenGallery, body: TrashBody) -> Response:
+_TRASH = read_json(TrashBody)
+
+
+@router.post(
+    "/trash",
+    response_model=TRASHED,
+    dependencies=[_TRASH, WRITING],
+    openapi_extra=describe_json(TrashBody),
+)
+def trash_images(gallery: OpenGallery, body: Annotated[TrashBody, _TRASH]) -> Response:
     """Move files into the folder `.bm25v-trash` beside the gallery, and remove their images.
 
     Nothing is moved if a file is missing, has changed since it was indexed, or is a link.
@@ -112,8 +120,16 @@ class ImageNameBody(BaseModel):
     add: bool = Field(False, description="Whether other images keep this name.")
 
 
-@router.put("/names", response_model=IMAGE_NAME)
-def name_images(gallery: OpenGallery, body: ImageNameBody) -> Response:
+_IMAGE_NAME = read_json(ImageNameBody)
+
+
+@router.put(
+    "/names",
+    response_model=IMAGE_NAME,
+    dependencies=[_IMAGE_NAME, WRITING],
+    openapi_extra=describe_json(ImageNameBody),
+)
+def name_images(gallery: OpenGallery, body: Annotated[ImageNameBody, _IMAGE_NAME]) -> Response:
     """Give images a name, which texts find.
 
     Case, accents and plurals make no other name, and copies of a file have its names, too.
@@ -131,8 +147,18 @@ class NameBody(BaseModel):
     name: str | None = Field(max_length=1000, examples=["striped ear"])
 
 
-@router.put("/words/{number}/name", response_model=NAMED)
-def name_word(gallery: OpenGallery, number: WordNumber, body: NameBody) -> Response:
+_NAME = read_json(NameBody)
+
+
+@router.put(
+    "/words/{number}/name",
+    response_model=NAMED,
+    dependencies=[_NAME, WRITING],
+    openapi_extra=describe_json(NameBody),
+)
+def name_word(
+    gallery: OpenGallery, number: WordNumber, body: Annotated[NameBody, _NAME]
+) -> Response:
     """Name a word, or remove the name that it has in this gallery."""
     check_number(gallery, number)
     gallery.name_words({number: body.name})

@@ -29,7 +29,7 @@ _OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # for programs that watch the 
 _PAGE = re.compile(r"/(static/[^/]*)?")  # the files of the web page, which are the same for all
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/@\[\]]+))(?::([0-9]{1,5}))?")
-_BODIES_AT_A_TIME = 10  # of the largest size, in memory and in temporary files
+_BODIES_AT_A_TIME = 4  # of the largest size
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; "
@@ -77,7 +77,7 @@ class Access:
         if bound.is_unspecified:
             self._names.add(socket.gethostname().lower())
         self._is_any_address = bound.is_unspecified
-        self._proxy_names = {name.lower() for name in allow_hosts}  # at any port
+        self._proxy_names = {name.lower() for name in allow_hosts}
 
     def check(self, path: str, headers: Mapping[str, str]) -> None:
         """Raise a `Problem` if a request must be refused; the names of headers are lower case."""
@@ -107,13 +107,12 @@ class Access:
         """Refuse requests by pages of other sites, except that their links may lead to the page."""
         if may_be_link and headers.get("sec-fetch-mode") == "navigate" and "origin" not in headers:
             return
-        origin, host = headers.get("origin"), headers.get("host", "").lower()
+        origin = headers.get("origin")
         is_foreign = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
         if origin is not None:
-            netloc = origin.partition("://")[2].lower()
-            parsed = _HOST.fullmatch(netloc)
-            name = (parsed[1] or parsed[2]) if parsed else ""
-            is_foreign = parsed is None or (netloc != host and name not in self._proxy_names)
+            scheme, _, netloc = origin.lower().partition("://")
+            is_own = netloc in (headers.get("host", "").lower(), *self._proxy_names)
+            is_foreign |= scheme not in ("http", "https") or not is_own
         if is_foreign:
             detail = f"requests by pages of other sites are refused: {origin or 'unknown site'}"
             raise Problem(403, "wrong-origin", detail)

@@ -19,6 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from bm25v.client import to_id
+from bm25v.deadline import check_deadline
 from bm25v.duplicates import DuplicateGroup, find_duplicates
 from bm25v.errors import ImageError, StorageFull
 from bm25v.files import read_limited, replace_file
@@ -38,7 +39,7 @@ from bm25v.server.responses import (
     PREFIX,
     json_response,
 )
-from bm25v.server.service import COMPARING, SEARCHING, OpenGallery, Served
+from bm25v.server.service import COMPARING, LISTING, OpenGallery, Served
 from bm25v.store.base import Filter
 from bm25v.store.files import has_changed, hash_file
 from bm25v.store.filters import ImageFilter
@@ -164,9 +165,7 @@ def _describe(record: ImageRecord) -> dict[str, Any]:
     return {"id": to_id(record.path), **to_gallery_image(record).to_dict()}
 
 
-router = APIRouter(
-    prefix=PREFIX, tags=["images"], responses=problems.describe(400, 401, 403, 404, 422, 503)
-)
+router = APIRouter(prefix=PREFIX, tags=["images"], responses=problems.RESPONSES)
 
 
 def _read_filter(
@@ -182,7 +181,7 @@ def _read_filter(
 Selected = Annotated[ImageFilter, Depends(_read_filter)]
 
 
-@router.get("/images", response_model=IMAGE_PAGE, dependencies=[SEARCHING])
+@router.get("/images", response_model=IMAGE_PAGE, dependencies=[LISTING])
 def list_images(
     gallery: OpenGallery,
     images: Selected,
@@ -205,7 +204,7 @@ def list_images(
     return json_response({**page, "images": list(map(_describe, records))})
 
 
-@router.get("/months", response_model=MONTHS, dependencies=[SEARCHING])
+@router.get("/months", response_model=MONTHS, dependencies=[LISTING])
 def list_months(gallery: OpenGallery, images: Selected) -> Response:
     """List the months of images, newest first; the filters are those of `/images`.
 
@@ -223,7 +222,9 @@ def list_duplicates(
 
     Files are compared for each request, one request at a time.
     """
-    groups, n_left_out = find_duplicates(gallery.local, near=near)
+    groups, n_left_out = find_duplicates(
+        gallery.local, near=near, progress=lambda *step: check_deadline()
+    )
     page = {"total": len(groups), "offset": offset, "limit": limit, "n_left_out": n_left_out}
     shown = map(_describe_group, groups[offset : offset + limit])
     return json_response({**page, "groups": list(shown)})

@@ -26,6 +26,7 @@ _STATUS: dict[type[errors.Bm25vError], tuple[int, str, Mapping[str, str]]] = {
     errors.StorageFull: (507, "disk-full", {}),
     errors.MissingExtra: (501, "missing-extra", {}),
     errors.ModelUnavailable: (503, "model-unavailable", {}),
+    errors.TookTooLong: (503, "took-too-long", {}),
     errors.EngineError: (503, "engine-unavailable", {}),
     errors.Bm25vError: (500, "gallery-error", {}),
 }
@@ -56,6 +57,9 @@ def describe(*statuses: int) -> dict[int | str, dict[str, Any]]:
         status: {"description": HTTPStatus(status).phrase, "content": content}
         for status in statuses
     }
+
+
+RESPONSES = describe(400, 401, 403, 404, 408, 413, 415, 422, 503)  # of nearly every route
 
 
 def make_response(problem: Problem, request_id: str) -> Response:

@@ -21,19 +21,25 @@ from bm25v.server.workers import Workers
 
 STOP_SECONDS = 10  # for requests that have begun
 HEAD_SECONDS = 20.0  # from the start of a connection, or from a response, to the next request
-MAX_CONNECTIONS = 500  # more get 503; a process may often have 1,024 open files
+MAX_CONNECTIONS = 500  # a process may often have 1,024 open files
 
 
 class _Connection(H11Protocol):
     """A connection that is closed if the next request does not begin in time.
 
     uvicorn waits for ever for the end of a request's head, so that a client could keep all
-    connections by sending a letter now and then.
+    connections by sending a letter now and then. If there are too many, the one that has been idle
+    for the longest time is closed, so that nobody can keep others out by doing nothing; if none is
+    idle, uvicorn answers with 503.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._timer = self.loop.call_later(HEAD_SECONDS, self._close_if_idle)
+        others: list[Any] = [other for other in self.connections if other is not self]
+        idle = [other for other in others if other.is_idle]
+        if len(others) + 1 >= MAX_CONNECTIONS and idle:
+            min(idle, key=lambda other: other._timer.when()).transport.close()
 
     def on_response_complete(self) -> None:
         self._timer.cancel()
@@ -44,9 +50,14 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
         self._timer.cancel()
 
-    def _close_if_idle(self) -> None:
+    @property
+    def is_idle(self) -> bool:
         cycle: RequestResponseCycle | None = self.cycle
-        if cycle is None or cycle.response_complete:
+        is_waiting = cycle is None or cycle.response_complete
+        return is_waiting and not self.transport.is_closing()
+
+    def _close_if_idle(self) -> None:
+        if self.is_idle:
             self.transport.close()
 
 

@@ -1,24 +1,24 @@
-"""Searches, explanations and heat maps; their bodies are JSON, or a form with images and JSON.
+"""Searches, explanations and heat maps.
 
-A search by ids uses what the gallery has stored, and may be done by another process. What needs a
-model has its own threads, so it does not delay such searches.
+Most searches use what the gallery has stored, and may be done by another process. Large ones, and
+what needs a model, have threads of their own, so that they do not delay the others.
 """
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from fastapi import Query as Parameter
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import BaseModel, ConfigDict, Field, create_model
-from starlette.requests import Request
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from starlette.responses import Response
 
+from bm25v.backbones.text import has_text_tower
 from bm25v.client import to_id
 from bm25v.explain.groups import UNNAMED, to_shares
 from bm25v.explain.heatmaps import combine_maps, make_mask
@@ -29,7 +29,7 @@ from bm25v.search.query import OPTIONS, Kind, Option, Query, QueryImage, StoredI
 from bm25v.search.remaining import count_remaining
 from bm25v.search.scoring import Mode
 from bm25v.server import problems
-from bm25v.server.guard import MAX_JSON
+from bm25v.server.bodies import MAX_IMAGES, Upload, describe_query, read_query
 from bm25v.server.images import ImageId, Offset, find_image, find_images, read_file
 from bm25v.server.problems import Problem
 from bm25v.server.responses import (
@@ -43,20 +43,23 @@ from bm25v.server.responses import (
     json_response,
     write_json,
 )
-from bm25v.server.service import ENCODING, Served
+from bm25v.server.service import ENCODING, Served, Service
+from bm25v.server.workers import Slots
+from bm25v.store.filters import is_pattern
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import word_activations
 from bm25v.vocabulary.names import check_word
 
-_MAX_IMAGES = 16  # of one query, uploaded or by id
 _MAX_WORDS = 64  # of one heat map
+_MAX_LISTED = 25_600  # words of all hits together: a response has 100 kB for each 1,000
+_SMALL_K, _SMALL_OFFSET = 100, 1_000  # of a search that takes milliseconds
 _N_WORDS = "List at most this many words of the query and of each hit; a hit has up to 256."
 
 Hits = Annotated[int, Field(ge=1, le=OPTIONS["k"].most)]
 ModeParameter = Annotated[Mode | None, Parameter(description=OPTIONS["mode"].description)]
 WordsParameter = Annotated[int, Parameter(ge=0, le=256, description=_N_WORDS)]
 
-_Ids = Annotated[list[ImageId], Field(max_length=_MAX_IMAGES)]
+_Ids = Annotated[list[ImageId], Field(max_length=MAX_IMAGES)]
 _Name = Annotated[str, Field(max_length=200)]
 _Number = Annotated[int, Field(ge=0, le=2**31)]
 _Word = Annotated[int | _Name, Field(description="A number or name.", examples=[4711])]
@@ -112,6 +115,18 @@ class SearchBody(_Options):  # type: ignore[misc]  # it has the fields of `Query
 
     words: int = Field(8, ge=0, le=256, description=_N_WORDS)
 
+    @model_validator(mode="after")
+    def check_size(self) -> Self:
+        if self.k * self.words > _MAX_LISTED:
+            raise ValueError(f"{self.k} hits with {self.words} words: ask for fewer hits or words")
+        return self
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it may take much longer than others, which must not wait for it."""
+        is_deep = self.k > _SMALL_K or self.offset > _SMALL_OFFSET or self.candidates is not None
+        return is_deep or self.mode == "dense" or any(map(is_pattern, self.folder))
+
     @property
     def needs_pixels(self) -> bool:
         """Whether the stored words of its images are not enough."""
@@ -140,75 +155,14 @@ class HeatmapBody(BaseModel):
     )
 
 
-class QueryForm(BaseModel):
-    """A body with images."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    image: list[bytes] = Field([], description="Images to search with.")
-    negative: list[bytes] = Field([], description="Counter-examples.")
-    query: str = Field("{}", description="What is sent as JSON if there are no images.")
-
-
-Body = TypeVar("Body", bound=BaseModel)
-
-
-@dataclass(frozen=True)
-class Upload(Generic[Body]):
-    """A body, and the images that were sent with it."""
-
-    body: Body
-    images: list[bytes] = field(default_factory=list)
-    negative: list[bytes] = field(default_factory=list)
-
-
-def read_query(model: type[Body]) -> Any:
-    """Return a dependency that reads a body: JSON, or a form with images and a part `query`.
-
-    Images are refused before they are read if too many others wait.
-    """
-
-    async def read(request: Request, service: Served) -> Upload[Body]:
-        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media_type == "application/json":
-            return Upload(model.model_validate_json(await request.body()))
-        if media_type != "multipart/form-data":
-            raise Problem(415, "wrong-type", "send application/json; images as multipart/form-data")
-        service.encoding.check()
-        limits: Any = {"max_files": _MAX_IMAGES, "max_fields": 1, "max_part_size": MAX_JSON}
-        parts: dict[str, Any] = {}
-        async with request.form(**limits) as form:
-            for name, part in form.multi_items():
-                if isinstance(part, str) != (name == "query"):  # only the size of texts is limited
-                    kind = "text" if name == "query" else "file"
-                    raise Problem(422, "wrong-value", f"the part {name[:200]!r} must be a {kind}")
-                if isinstance(part, str):
-                    parts[name] = part
-                else:
-                    parts.setdefault(name, []).append(await part.read())
-        sent = QueryForm.model_validate(parts)
-        return Upload(model.model_validate_json(sent.query), sent.image, sent.negative)
-
-    return Depends(read)
-
-
-def describe_body(model: type[BaseModel]) -> dict[str, Any]:
-    """Return what OpenAPI says about a body that `read_query` reads."""
-    content = {
-        "application/json": {"schema": model.model_json_schema()},
-        "multipart/form-data": {"schema": QueryForm.model_json_schema()},
-    }
-    return {"requestBody": {"required": True, "content": content}}
-
-
 router = APIRouter(
     prefix=PREFIX,
     tags=["search"],
-    responses=problems.describe(400, 401, 403, 404, 408, 413, 415, 422, 503),
+    responses=problems.RESPONSES,
 )
 
 
-@router.post("/search", response_model=RESULTS, openapi_extra=describe_body(SearchBody))
+@router.post("/search", response_model=RESULTS, openapi_extra=describe_query(SearchBody))
 async def search(
     service: Served, upload: Annotated[Upload[SearchBody], read_query(SearchBody)]
 ) -> Response:
@@ -217,16 +171,15 @@ async def search(
     Send the query as JSON; or a form with the images as parts `image`, counter-examples as
     parts `negative`, and the JSON as the part `query`.
     """
-    if _needs_model(upload):
-        content = await service.encoding.run(lambda: _search(upload, service.gallery))
-    elif service.workers is None:
-        content = await service.searching.run(lambda: _search(upload, service.gallery))
-    else:
+    slots = _choose_slots(upload, service)
+    if slots is service.searching and service.workers is not None:
         content = await service.workers.run(partial(_search, upload))
+    else:
+        content = await slots.run(lambda: _search(upload, service.gallery))
     return Response(content, media_type="application/json")
 
 
-@router.post("/remaining", response_model=REMAINING, openapi_extra=describe_body(RemainingBody))
+@router.post("/remaining", response_model=REMAINING, openapi_extra=describe_query(RemainingBody))
 async def count_images(
     service: Served, upload: Annotated[Upload[RemainingBody], read_query(RemainingBody)]
 ) -> Response:
@@ -234,7 +187,7 @@ async def count_images(
 
     The body is that of a search, and `word`; the other conditions of the search hold.
     """
-    slots = service.encoding if _needs_model(upload) else service.searching
+    slots = _choose_slots(upload, service)
     return await slots.run(lambda: _count(upload, service.gallery))
 
 
@@ -274,7 +227,7 @@ async def describe_image(service: Served, id: ImageId) -> Response:
 @router.get("/explain", response_model=EXPLANATION)
 async def explain_ids(
     service: Served,
-    query: Annotated[list[ImageId], Parameter(min_length=1, max_length=_MAX_IMAGES)],
+    query: Annotated[list[ImageId], Parameter(min_length=1, max_length=MAX_IMAGES)],
     hit: ImageId,
     mode: ModeParameter = None,
     words: WordsParameter = 8,
@@ -284,7 +237,7 @@ async def explain_ids(
     return await explain_query(service, Upload(ExplainBody.model_validate(body)))
 
 
-@router.post("/explain", response_model=EXPLANATION, openapi_extra=describe_body(ExplainBody))
+@router.post("/explain", response_model=EXPLANATION, openapi_extra=describe_query(ExplainBody))
 async def explain_query(
     service: Served, upload: Annotated[Upload[ExplainBody], read_query(ExplainBody)]
 ) -> Response:
@@ -319,7 +272,7 @@ def show_word(
     return Response(file.getvalue(), media_type="image/png")
 
 
-@router.post("/heatmap", response_model=HEATMAPS, openapi_extra=describe_body(HeatmapBody))
+@router.post("/heatmap", response_model=HEATMAPS, openapi_extra=describe_query(HeatmapBody))
 async def show_words(
     service: Served, upload: Annotated[Upload[HeatmapBody], read_query(HeatmapBody)]
 ) -> Response:
@@ -351,9 +304,12 @@ def _sum_activations(
     return np.asarray(sum_p, np.float32).reshape(vocabulary.backbone.grid)
 
 
-def _needs_model(upload: Upload[Any]) -> bool:
-    has_files = upload.images or upload.negative
-    return bool(has_files or upload.body.needs_pixels or upload.body.text is not None)
+def _choose_slots(upload: Upload[Any], service: Service) -> Slots:
+    body = upload.body
+    has_tower = body.text is not None and has_text_tower(service.gallery.store.meta.backbone)
+    if upload.images or upload.negative or body.needs_pixels or has_tower:
+        return service.encoding
+    return service.listing if body.is_large else service.searching
 
 
 def _search(upload: Upload[SearchBody], gallery: Gallery) -> bytes:

@@ -1,7 +1,8 @@
 """What the routes work with, and the dependencies by which they get it.
 
-A route that depends on `SEARCHING`, `ENCODING`, `CUTTING`, `COMPARING`, `WRITING` or `ZIPPING`
-works in one of these slots, in the last one until its response is sent.
+A route that depends on `LISTING`, `ENCODING`, `CUTTING`, `COMPARING`, `WRITING` or `ZIPPING` works
+in one of these slots, in the last one until its response is sent. A route that reads a body depends
+on the body first, so that a slow client has no slot.
 """
 
 import threading
@@ -26,6 +27,7 @@ from bm25v.threads import available_cpus
 T = TypeVar("T")
 
 _WAITING_ENCODES = 8
+_WAITING_LISTS = 64
 _WAITING_THUMBNAILS = 64  # a page asks for many at once
 _WAITING_COMPARISONS = 2  # each reads many files
 _WAITING_CHANGES = 16
@@ -87,13 +89,15 @@ class Service:
         n_searches = available_cpus()
         n_encoders = encoders or n_searches
         self.searching = Slots(n_searches, waiting=WAITING_SEARCHES)
-        self.encoding = Slots(n_encoders, waiting=waiting)  # apart, so that searches do not wait
+        # Apart from these, so that searches do not wait: lists and large searches, and encoding.
+        self.listing = Slots(n_searches, waiting=_WAITING_LISTS)
+        self.encoding = Slots(n_encoders, waiting=waiting)
         self.shrinking = Slots(n_encoders, waiting=_WAITING_THUMBNAILS)
         self.cutting = Slots(n_encoders, waiting=waiting)
         self.comparing = Slots(1, waiting=_WAITING_COMPARISONS)
         self.writing = Slots(1, waiting=_WAITING_CHANGES)
         self.zipping = Slots(_ZIP_FILES, waiting=_WAITING_ZIP_FILES)
-        self.n_slots = n_searches + 3 * n_encoders + 2 + _ZIP_FILES
+        self.n_slots = 2 * n_searches + 3 * n_encoders + 2 + _ZIP_FILES
         self.thumbnails = (cache or cache_folder()) / "thumbnails"
         self.codes = Kept[Codes](_KEPT_CODES, lambda codes: 1)
         self.crops = Kept[NDArray[np.uint8]](_KEPT_BYTES, lambda crop: crop.nbytes)
@@ -128,7 +132,7 @@ def _take(
     return Depends(take, scope=scope)  # of a function: not while the response is sent
 
 
-SEARCHING = _take(lambda service: service.searching)
+LISTING = _take(lambda service: service.listing)
 ENCODING = _take(lambda service: service.encoding)
 CUTTING = _take(lambda service: service.cutting)
 COMPARING = _take(lambda service: service.comparing)

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
 import bm25v
@@ -33,6 +33,7 @@ from bm25v.gallery import Gallery
 from bm25v.render.commands import name_command
 from bm25v.search.topics import list_topics
 from bm25v.server import problems
+from bm25v.server.bodies import describe_json, read_json
 from bm25v.server.images import ImageId, Offset, find_images, read_file
 from bm25v.server.problems import Problem
 from bm25v.server.responses import (
@@ -46,13 +47,14 @@ from bm25v.server.responses import (
     WORD_PAGE,
     json_response,
 )
-from bm25v.server.service import CUTTING, SEARCHING, OpenGallery, Served, Service
+from bm25v.server.service import CUTTING, LISTING, OpenGallery, Served, Service
 from bm25v.store.base import Filter, View
 from bm25v.store.records import ImageRecord
 from bm25v.threads import available_cpus
 from bm25v.vocabulary.phrases import fold
 
 _DECODED = 4  # times the side of a crop
+_MAX_PIXELS = 256 * 96**2  # of all crops
 _MAX_FOLDERS = 1000
 _MAX_NAMESAKES = 8
 
@@ -71,12 +73,10 @@ def check_number(gallery: Gallery, number: int) -> None:
         raise Problem(404, "unknown-word", detail)
 
 
-router = APIRouter(
-    prefix=PREFIX, tags=["words"], responses=problems.describe(401, 403, 404, 422, 503)
-)
+router = APIRouter(prefix=PREFIX, tags=["words"], responses=problems.RESPONSES)
 
 
-@router.get("/words", response_model=WORD_PAGE, dependencies=[SEARCHING])
+@router.get("/words", response_model=WORD_PAGE, dependencies=[LISTING])
 def list_words(
     gallery: OpenGallery,
     sort: Sort = "word",
@@ -97,7 +97,7 @@ def list_words(
     return json_response({**gallery.store.read(read), "offset": offset, "limit": limit})
 
 
-@router.get("/words/{number}", response_model=WORD, dependencies=[SEARCHING])
+@router.get("/words/{number}", response_model=WORD, dependencies=[LISTING])
 def get_word(
     gallery: OpenGallery,
     number: WordNumber,
@@ -151,28 +151,28 @@ def get_stats(service: Served) -> Response:
     return json_response({**service.gallery.info().to_dict(), **server, "watch": watch})
 
 
-@router.get("/folders", response_model=FOLDERS, dependencies=[SEARCHING])
+@router.get("/folders", response_model=FOLDERS, dependencies=[LISTING])
 def list_folders(gallery: OpenGallery) -> Response:
     """List the folders with images, each with the number of images in it and below it."""
     counts = gallery.store.read(lambda view: view.count_by("folder", Filter()))
     return json_response(describe_folders(counts))
 
 
-@router.get("/topics", response_model=TOPICS, dependencies=[SEARCHING])
+@router.get("/topics", response_model=TOPICS, dependencies=[LISTING])
 def show_topics(gallery: OpenGallery) -> Response:
     """List what many images show, each with about how many, and with one of them."""
     topics = gallery.store.read(lambda view: list_topics(gallery.vocabulary, view))
     return json_response({"topics": [{**t._asdict(), "id": to_id(t.path)} for t in topics]})
 
 
-@router.get("/names", response_model=IMAGE_NAMES, dependencies=[SEARCHING])
+@router.get("/names", response_model=IMAGE_NAMES, dependencies=[LISTING])
 def list_names(gallery: OpenGallery) -> Response:
     """List the names that people gave to images, each with how many images have it."""
     names = [{"name": name, "n_images": n} for name, n in gallery.image_names.items()]
     return json_response({"names": names})
 
 
-@router.get("/terms", response_model=TERMS, dependencies=[SEARCHING])
+@router.get("/terms", response_model=TERMS, dependencies=[LISTING])
 def list_terms(
     gallery: OpenGallery,
     prefix: Annotated[str, Query(min_length=1, max_length=100)],
@@ -207,14 +207,26 @@ class CropsBody(BaseModel):
     crops: list[Crop] = Field(min_length=1, max_length=256)
     size: int = Field(96, ge=16, le=256)
 
+    @model_validator(mode="after")
+    def check_size(self) -> Self:
+        if len(self.crops) * self.size**2 > _MAX_PIXELS:
+            raise ValueError(
+                f"{len(self.crops)} crops of {self.size} pixels: fewer or smaller ones"
+            )
+        return self
+
+
+_CROPS = read_json(CropsBody)
+
 
 @router.post(
     "/crops",
     response_class=Response,
     responses={200: {"content": {"image/webp": {}}}},
-    dependencies=[CUTTING],
+    dependencies=[_CROPS, CUTTING],
+    openapi_extra=describe_json(CropsBody),
 )
-def show_crops(service: Served, body: CropsBody) -> Response:
+def show_crops(service: Served, body: Annotated[CropsBody, _CROPS]) -> Response:
     """Cut words out of images, where each is strongest, into one image.
 
     Its rows have eight squares, in the order of `crops`; the last row may have fewer. Squares of

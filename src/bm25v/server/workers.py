@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
+from bm25v.deadline import limit_seconds
 from bm25v.errors import GalleryError
 from bm25v.gallery import Gallery
 from bm25v.server.children import CONTEXT, belong_to_server
@@ -25,7 +26,7 @@ T = TypeVar("T")
 Task = Callable[[Gallery], T]  # it can be pickled
 
 WAITING_SEARCHES = 256
-TASK_SECONDS = 60.0  # after which a process is taken to hang
+TASK_SECONDS = 60.0  # of work for a request; a process that needs longer is taken to hang
 
 _AT_A_TIME = 2  # tasks per process, so that the next is there when one is done
 
@@ -71,7 +72,8 @@ class Slots:
         finally:
             self._n_waiting -= 1
         try:
-            yield
+            with limit_seconds(TASK_SECONDS):
+                yield
         finally:
             self._working.release()
 

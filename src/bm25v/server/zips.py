@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from io import RawIOBase
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,6 +20,7 @@ from starlette.responses import Response, StreamingResponse
 
 from bm25v.gallery import Gallery
 from bm25v.server import problems
+from bm25v.server.bodies import describe_json, read_json
 from bm25v.server.images import ImageId, from_id, open_file, read_pieces
 from bm25v.server.problems import Problem
 from bm25v.server.responses import PREFIX
@@ -42,18 +43,18 @@ class ZipBody(BaseModel):
     ids: list[ImageId] = Field(min_length=1, max_length=MAX_IDS)
 
 
-router = APIRouter(
-    prefix=PREFIX, tags=["images"], responses=problems.describe(400, 401, 403, 408, 413, 422, 503)
-)
+_IDS = read_json(ZipBody)
+router = APIRouter(prefix=PREFIX, tags=["images"], responses=problems.RESPONSES)
 
 
 @router.post(
     "/zip",
     response_class=StreamingResponse,
     responses={200: {"content": {"application/zip": {}}}},
-    dependencies=[ZIPPING],
+    dependencies=[_IDS, ZIPPING],
+    openapi_extra=describe_json(ZipBody),
 )
-def zip_files(service: Served, body: ZipBody) -> Response:
+def zip_files(service: Served, body: Annotated[ZipBody, _IDS]) -> Response:
     """Return the files of images as a zip file, of at most 2 GB.
 
     They are in no folders; a number is added to a name that another file has. A file that cannot

@@ -24,6 +24,7 @@ _MOMENT = re.compile(
     r"(\d{4})(?:-(\d\d?)(?:-(\d\d?)(?:[T ](\d\d?)(?::(\d\d)(?::(\d\d)(?:\.\d+)?)?)?)?)?)?"
 )
 _UNITS = ("year", "month", "day", "hour", "minute", "second")
+_MAX_WILDCARDS, _MAX_PATTERNS = 64, 4_096  # as each path is compared with all patterns
 _FIRST_YEAR, _LAST_YEAR = 1900, 2200  # of file times, which are 64-bit numbers of nanoseconds
 
 
@@ -70,9 +71,16 @@ class ImageFilter:
         >>> images.describe()
         'in /photos/2023, dated 2023-06, at least 800 × 800 pixels'
         """
-        folders = [folder] if isinstance(folder, str | os.PathLike) else folder or ()
+        names = [folder] if isinstance(folder, str | os.PathLike) else [*(folder or ())]
+        patterns = "".join(name for name in map(str, names) if is_pattern(name))
+        n_wildcards = patterns.count("*") + patterns.count("?")
+        if n_wildcards > _MAX_WILDCARDS or len(patterns) > _MAX_PATTERNS:
+            raise InvalidQuery(
+                f"folder: {n_wildcards:,} wildcards in {len(patterns):,} characters of patterns; "
+                f"give at most {_MAX_WILDCARDS} in {_MAX_PATTERNS:,}"
+            )
         return cls(
-            tuple(path for name in folders for path in _check_folder(name)),
+            tuple(path for name in names for path in _check_folder(name)),
             () if date is None else (parse_period(date),),
             min_size=_check_size("min_size", min_size),
             max_size=_check_size("max_size", max_size),
