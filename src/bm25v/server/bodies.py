@@ -4,6 +4,7 @@ The guard has limited how many bytes a body has. Values are checked here and not
 lists every mistake of a body before it answers.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -86,8 +87,20 @@ def _media_type(request: Request) -> str:
 
 def describe_json(model: type[BaseModel]) -> dict[str, Any]:
     """Return what OpenAPI says about a body that `read_json` reads."""
-    content = {"application/json": {"schema": model.model_json_schema()}}
+    schema = model.model_json_schema()
+    content = {"application/json": {"schema": _inline(schema, schema.pop("$defs", {}))}}
     return {"requestBody": {"required": True, "content": content}}
+
+
+def _inline(schema: Any, models: Mapping[str, Any]) -> Any:
+    """Return a schema with other models in place of references to them."""
+    if isinstance(schema, list):
+        return [_inline(part, models) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inline(models[schema["$ref"].rpartition("/")[2]], models)
+    return {key: _inline(part, models) for key, part in schema.items()}
 
 
 def describe_query(model: type[BaseModel]) -> dict[str, Any]:
