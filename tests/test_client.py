@@ -210,16 +210,21 @@ def test_errors_are_those_of_the_library(client: Client, tmp_path: Path) -> None
 
 
 @contextmanager
-def listening(redirect_to: str = "") -> Iterator[tuple[str, list[dict[str, str]]]]:
+def listening(
+    redirect_to: str = "", status: int = 302
+) -> Iterator[tuple[str, list[dict[str, str]]]]:
     """A server that redirects every request; yield its address and the headers that it gets."""
     received: list[dict[str, str]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
             received.append(dict(self.headers))
-            self.send_response(302)
+            self.send_response(status)
             self.send_header("Location", redirect_to)
             self.end_headers()
+
+        do_POST = do_GET  # noqa: N815
 
         def log_message(self, *_: object) -> None:
             pass
@@ -234,10 +239,16 @@ def listening(redirect_to: str = "") -> Iterator[tuple[str, list[dict[str, str]]
             thread.join()
 
 
-def test_a_redirect_does_not_get_the_token() -> None:
-    with listening() as (other, received), listening(f"{other}/v1/stats") as (url, _):
-        with pytest.raises(ServerError, match="answers 302"), Client(url, token=TOKEN) as client:
-            client.info()
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_gets_neither_the_token_nor_the_image(status: int) -> None:
+    refused = pytest.raises(ServerError, match=f"answers {status}")
+    with listening() as (other, received), listening(f"{other}/v1/search", status) as (url, first):
+        with Client(url, token=TOKEN) as client:
+            with refused:
+                client.info()
+            with refused:
+                client.search(png(3))
+        assert [headers["Authorization"] for headers in first] == [f"Bearer {TOKEN}"] * 2
         assert received == []
 
 
@@ -245,11 +256,12 @@ def test_requests_to_this_machine_take_no_proxy(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with listening() as (proxy, received):
-        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy)
         for url in (client.url, client.url.replace("127.0.0.1", "localhost")):
             with Client(url, token=TOKEN) as other:
                 assert len(other) == 12
+                assert len(other.search(png(3), k=2)) == 2
         assert received == []
 
 

@@ -9,6 +9,7 @@ if BM25V_QDRANT_URL has its address:
 import json
 import math
 import os
+import socket
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -994,6 +995,23 @@ def test_a_key_is_not_sent_unencrypted(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidOption, match="qdrants://"):
         read_api_key(parse_address("qdrant://example.org/images"))
     assert read_api_key(parse_address("qdrants://example.org/images")) == "secret"
+
+
+def test_a_server_on_this_machine_is_reached_without_a_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with (
+        closing(make_edge()) as shards,
+        serve_edge(shards) as port,
+        socket.create_server(("127.0.0.1", 0)) as proxy,
+    ):
+        for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        with closing(connect(IMAGES._replace(port=port))) as client:
+            assert client.collection_exists("images") is False
+        proxy.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
 
 
 # The command line

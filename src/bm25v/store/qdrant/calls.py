@@ -50,6 +50,7 @@ def connect(address: Address) -> Any:
     """Return a client that connects at the first call, by gRPC, to this server alone."""
     if address.host == MEMORY:
         return _memory
+    is_local = address.host in _LOCAL
     return QdrantClient(
         host=address.host,
         grpc_port=address.port,
@@ -57,6 +58,7 @@ def connect(address: Address) -> Any:
         https=address.tls,
         api_key=read_api_key(address),
         timeout=_SECONDS,
+        grpc_options={"grpc.enable_http_proxy": int(not is_local)},
         check_compatibility=False,  # it would ask another port, and print
     )
 
