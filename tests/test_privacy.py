@@ -14,7 +14,11 @@ from types import MappingProxyType
 
 import pytest
 
+from bm25v.gallery import Gallery
 from bm25v.privacy import cache_folder
+from bm25v.store.local.writer import Writer
+from bm25v.vocabulary import Vocabulary
+from bm25v.vocabulary.folder import SETTINGS
 from tests.conftest import make_image
 from tests.test_own_backbones import CONVOLUTION, convolution, write
 
@@ -108,6 +112,24 @@ def run_program(
     )
 
 
+def trace(
+    lines: list[list[str]], work: Path, calls: str = "execve"
+) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """Run commands, and return also their calls of the network, and those of other kinds."""
+    log, home = work.parent / "calls", str(work.parent / "home")
+    which = f"trace=%network,{calls}"
+    before = (str(STRACE), "-f", "--seccomp-bpf", "-qq", "-y", "-o", str(log), "-e", which)
+    done = run_program(PROGRAM, json.dumps(lines), work=work, home=home, before=before)
+    if not log.exists() or "ptrace" in done.stderr:
+        pytest.skip("this system does not allow to trace a process")
+    return done, log.read_text(errors="replace").splitlines()
+
+
+def find_sockets(lines: list[str]) -> list[str]:
+    """Return the calls of a log that make a socket, but for those that stay on this machine."""
+    return [line for line in lines if re.search(r"\bsocket\((?!AF_UNIX)", line)]
+
+
 def is_below(path: str, folders: "set[str] | tuple[str, ...]") -> bool:
     return any(path == folder or path.startswith(folder + os.sep) for folder in folders)
 
@@ -149,22 +171,13 @@ def test_compiled_libraries_open_no_socket_and_no_strange_file(work: Path) -> No
     pytest.importorskip("matplotlib")
     home = work.parent / "home"
     home.mkdir()
-    log = work.parent / "calls"
-    calls = "trace=%network,open,openat,creat,mkdir,mkdirat,rename,renameat,renameat2"
-    before = (str(STRACE), "-f", "--seccomp-bpf", "-qq", "-y", "-o", str(log), "-e", calls)
-    words = json.dumps(commands("net/spec.toml"))
-    done = run_program(PROGRAM, words, work=work, home=str(home), before=before)
-    if not log.exists() or "ptrace" in done.stderr:
-        pytest.skip("this system does not allow to trace a process")
+    done, lines = trace(
+        commands("net/spec.toml"), work, "open,openat,creat,mkdir,mkdirat,rename,renameat,renameat2"
+    )
     assert done.returncode == 0, done.stderr
-    lines = log.read_text(errors="replace").splitlines()
     opened = [line for line in lines if re.search(r"\b(open|creat|mkdir|rename)\w*\(", line)]
     assert len(opened) > 1000  # it did trace
-    is_local = re.compile(r"AF_UNIX|<(unix|socket):")  # libc asks the system who the user is
-    sockets = [
-        line for line in lines if re.search(r"\b(socket|connect|bind|send(to|m?msg))\(", line)
-    ]
-    assert [line for line in sockets if not is_local.search(line)] == []
+    assert find_sockets(lines) == []
     read: set[str] = set()
     written: set[str] = set()
     for line in opened:
@@ -181,6 +194,39 @@ def test_compiled_libraries_open_no_socket_and_no_strange_file(work: Path) -> No
         ".cache/bm25v",
         *(str(path.relative_to(home)) for path in (home / ".cache" / "bm25v").rglob("*")),
     }
+
+
+@pytest.mark.skipif(STRACE is None, reason="strace is not installed")
+@pytest.mark.parametrize("named", ["stranger/model", "hf://stranger/words"])
+def test_what_a_gallery_names_is_not_downloaded(work: Path, named: str) -> None:
+    pytest.importorskip("transformers")
+    vocabulary = work / "vocabulary"
+    Vocabulary.load("toy").save(vocabulary)
+    with Gallery.create(work / "gallery.bm25v", vocabulary=vocabulary) as gallery:
+        gallery.add(work / "photos")
+    if named.startswith("hf://"):
+        with Writer(work / "gallery.bm25v") as writer:
+            writer.catalog.set_vocabulary(named)
+            writer.n_pending += 1
+            writer.commit()
+    else:
+        settings = json.loads((vocabulary / SETTINGS).read_text(encoding="utf-8"))
+        settings["backbone"]["name"] = named
+        (vocabulary / SETTINGS).write_text(json.dumps(settings), encoding="utf-8")
+    lines = [
+        ["search", "photos/1.png"],
+        ["search", "--text", "cat"],
+        ["explain", "photos/1.png", "photos/2.png"],
+        ["index", "photos"],
+    ]
+    done, calls = trace([["bm25v", *line] for line in lines], work)
+    codes, seen = json.loads(done.stdout.rpartition("seen ")[2])
+    assert len(calls) > 0  # it did trace
+    assert find_sockets(calls) == []
+    assert [what for kind, what in seen if kind == "network"] == []
+    assert codes == [1] * len(lines), done.stderr
+    assert done.stderr.count("\n") == len(lines)
+    assert done.stderr.count(f"to download it: bm25v models get {named}") == len(lines)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows keeps the home folder elsewhere")

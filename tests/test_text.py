@@ -1,5 +1,14 @@
 """Texts as queries without a lexicon: by a text tower (of tiny random models), or by word names."""
 
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +20,7 @@ from bm25v.gallery import Gallery
 from bm25v.render.explanation_page import render_explanation
 from bm25v.search import Results
 from bm25v.store.base import Filter
+from bm25v.vocabulary.folder import SETTINGS
 from tests import test_cli, test_names
 from tests.conftest import encode
 from tests.html_page import HtmlPage
@@ -175,3 +185,78 @@ def test_the_command_with_a_text_tower(two_towers: TwoTowers, photos: Path, run:
     assert sorted(paths_of(named)) == sorted(chosen)
     assert named.understood == ("“Anna's birthday” (a name that people gave)", "dog at")
     assert sorted(paths_of(gallery.search(text="Anna's birthday"))) == sorted(chosen)
+
+
+@contextmanager
+def serve_hub(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """A hub with one model, owner/tiny; yield its address and the paths that are asked for."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            if "/resolve/" in self.path:
+                content = (folder / Path(self.path).name).read_bytes()
+            elif "/tree/" in self.path:
+                files = [(path.name, path.stat().st_size) for path in folder.iterdir()]
+                entries = [{"type": "file", "path": p, "size": n, "oid": p} for p, n in files]
+                content = json.dumps(entries).encode()
+            else:
+                names = [{"rfilename": path.name} for path in folder.iterdir()]
+                facts = {"id": "owner/tiny", "sha": "0123456789" * 4, "siblings": names}
+                content = json.dumps(facts).encode()
+            self.send_response(200)
+            self.send_header("ETag", hashlib.sha256(content).hexdigest())
+            self.send_header("X-Repo-Commit", "0123456789" * 4)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("two_towers", ["clip"], indirect=True)
+def test_a_model_that_a_vocabulary_names_is_downloaded_only_by_the_user(
+    two_towers: TwoTowers, photos: Path, tmp_path: Path
+) -> None:
+    gallery = make_tiny_gallery(two_towers.folder, photos)
+    settings = Path(gallery.vocabulary.source) / SETTINGS
+    own = json.dumps(gallery.vocabulary.backbone_name)
+    settings.write_text(settings.read_text(encoding="utf-8").replace(own, '"owner/tiny"'))
+
+    with serve_hub(two_towers.folder) as (url, asked):
+        environment = {**os.environ, "HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "home")}
+
+        def run(*words: str) -> tuple[str, str, int]:
+            """Run a command; return what it prints and how much it asked the hub for."""
+            asked.clear()
+            command = [sys.executable, "-m", "bm25v", *words]
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=False
+            )
+            return done.stdout, done.stderr, len(asked)
+
+        search = ("search", "--text", "striped ear", "-g", str(gallery.path))
+        remedy = "bm25v models get owner/tiny"
+        message = f"error: the model owner/tiny is not on this machine; to download it: {remedy}\n"
+        assert run(*search) == ("", message, 0)
+        printed, _, n_asked = run(*remedy.split()[1:])
+        assert printed == f"owner/tiny: {gallery.vocabulary.backbone_fingerprint}\n"
+        assert n_asked > 0
+        printed, _, n_asked = run(*search, "--json")
+        assert n_asked == 0
+        hits = [(hit["path"], hit["score"]) for hit in json.loads(printed)["hits"]]
+        assert hits == [(hit.path, hit.score) for hit in gallery.search(text="striped ear")]

@@ -153,7 +153,7 @@ def test_a_vocabulary_is_found_by_every_way_to_write_its_path(
 def test_concurrent_threads_load_one_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[backbones.Backbone] = []
 
-    def load_slowly(name: str) -> backbones.Backbone:
+    def load_slowly(name: str, **options: object) -> backbones.Backbone:
         time.sleep(0.05)
         loaded.append(ToyBackbone())
         return loaded[-1]

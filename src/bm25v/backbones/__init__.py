@@ -69,15 +69,18 @@ def split_pair(name: str) -> tuple[str, str | None]:
     return (first, second) if first and second in backbone_names() else (name, None)
 
 
-def load_backbone(name: str, *, layer: int | None = None, device: str | None = None) -> Backbone:
+def load_backbone(
+    name: str, *, layer: int | None = None, device: str | None = None, download: bool = True
+) -> Backbone:
     """Return the backbone of that name; its weights are downloaded and loaded on first use.
 
-    `layer` and `device` are for Hugging Face models: the block whose output becomes patch features
-    (by default the last one), and cpu, cuda or mps (by default the fastest on this machine).
+    `layer`, `device` and `download` are for Hugging Face models: the block whose output becomes
+    patch features (by default the last one), cpu, cuda or mps (by default the fastest on this
+    machine), and whether a model that is not in the cache is downloaded. Built-in ones always are.
     """
     first, second = split_pair(name)
     if second is not None:
-        first_backbone = load_backbone(first, layer=layer, device=device)
+        first_backbone = load_backbone(first, layer=layer, device=device, download=download)
         return PairedBackbone(first_backbone, load_backbone(second))
     if not has_device(name):
         if layer is not None or device not in (None, "cpu"):
@@ -93,7 +96,7 @@ def load_backbone(name: str, *, layer: int | None = None, device: str | None = N
     if checkpoint.is_model(full_name):
         from bm25v.backbones.huggingface import HuggingFaceBackbone
 
-        return HuggingFaceBackbone(full_name, layer=layer, device=device)
+        return HuggingFaceBackbone(full_name, layer=layer, device=device, download=download)
     raise UnknownBackbone(
         f"no backbone {name!r}; known are: {', '.join(backbone_names())}, spec files (.toml), and "
         f"Hugging Face models: {', '.join(HUB_NAMES)}, owner/name, or a folder with a config.json"
@@ -103,9 +106,12 @@ def load_backbone(name: str, *, layer: int | None = None, device: str | None = N
 def restore_backbone(
     name: str, definition: Mapping[str, Any] | None, folder: Path | None
 ) -> Backbone:
-    """Return the backbone that a vocabulary in `folder` was made with, by what it has stored."""
+    """Return the backbone that a vocabulary in `folder` was made with, by what it has stored.
+
+    A vocabulary may come from others, so the model that it names is not downloaded.
+    """
     if definition is None:
-        return load_backbone(name)
+        return load_backbone(name, download=False)
     first, second = split_pair(name)
     if second is not None:
         return PairedBackbone(restore_backbone(first, definition, folder), load_backbone(second))

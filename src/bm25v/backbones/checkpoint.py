@@ -24,10 +24,10 @@ from bm25v.privacy import import_quietly
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _PREPROCESSOR = "preprocessor_config.json"
 _PROCESSOR = "processor_config.json"  # newer checkpoints keep the same settings inside this file
-_DESCRIPTION = ["config.json", _PREPROCESSOR, _PROCESSOR]
 _SAFETENSORS = ["model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"]
 _PICKLES = ["pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"]
 _TOKENIZER = ["tokenizer*", "special_tokens_map.json", "spiece.model", "vocab.json", "merges.txt"]
+_DESCRIPTION = ["config.json", _PREPROCESSOR, _PROCESSOR, *_TOKENIZER]
 _SLICE_BYTES = 1024
 
 
@@ -63,28 +63,31 @@ def import_extra(module: str, name: str) -> Any:
         raise MissingExtra(f"the backbone {name}", "hf") from error
 
 
-def find_model(source: str) -> Path:
-    """Return the folder that describes a model, downloaded from the hub unless it is local."""
+def find_model(source: str, *, download: bool = False) -> Path:
+    """Return the folder that describes a model: its own one, or that of the hub's cache.
+
+    Only names that the user gives are downloaded: those in files of others reach no network.
+    """
     if is_model_folder(source):
         return Path(source).expanduser().resolve()
-    folder = _download(source, _DESCRIPTION)
+    folder = _find_snapshot(source, _DESCRIPTION, download=download)
     if not (folder / "config.json").is_file():
-        raise ModelUnavailable(_unreachable(source))
+        raise _unavailable(source, download)
     return folder
 
 
-def find_weight_files(source: str, folder: Path) -> list[Path]:
-    """Return the files of a model's weights, downloaded from the hub unless they are local."""
+def find_weight_files(source: str, folder: Path, *, download: bool = False) -> list[Path]:
+    """Return the files of a model's weights, in the folder that `find_model` returned."""
     for patterns in (_SAFETENSORS, _PICKLES):
         if not is_model_folder(source):
-            _download(source, patterns, revision=folder.name)
+            _find_snapshot(source, patterns, revision=folder.name, download=download)
         single, _, shards = patterns
         files = sorted([*folder.glob(single)] or [*folder.glob(shards)])
         if files:
             return files
     if is_model_folder(source):
         raise ModelUnavailable(f"{folder} has no weights: model.safetensors is missing")
-    raise ModelUnavailable(_unreachable(source))
+    raise _unavailable(source, download)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -195,9 +198,7 @@ def load_tower(name: str, folder: Path, architecture: str, config: Any, **option
     return model.eval()
 
 
-def load_tokenizer(name: str, source: str, folder: Path) -> Any:
-    if not is_model_folder(source):
-        _download(source, _TOKENIZER, revision=folder.name)
+def load_tokenizer(name: str, folder: Path) -> Any:
     with _use_transformers(name, f"{name} has no usable tokenizer") as transformers:
         return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
@@ -216,21 +217,30 @@ def _parse_side(settings: dict[str, Any], image_size: int) -> int:
     return int(size)
 
 
-def _download(source: str, patterns: list[str], revision: str | None = None) -> Path:
+def _find_snapshot(
+    source: str, patterns: list[str], *, download: bool, revision: str | None = None
+) -> Path:
     hub = import_extra("huggingface_hub", source)
     try:
-        return Path(hub.snapshot_download(source, revision=revision, allow_patterns=patterns))
+        folder = hub.snapshot_download(
+            source, revision=revision, allow_patterns=patterns, local_files_only=not download
+        )
+        return Path(folder)
     except hub.errors.RepositoryNotFoundError as error:
         raise ModelUnavailable(
             f"the Hugging Face hub has no public model {source}: check the name; "
             "if it is right, accept its licence there and run: hf auth login"
         ) from error
     except Exception as error:  # the client passes on the errors of its transport
-        raise ModelUnavailable(_unreachable(source)) from error
+        raise _unavailable(source, download) from error
 
 
-def _unreachable(source: str) -> str:
-    return (
+def _unavailable(source: str, download: bool) -> ModelUnavailable:
+    if not download:
+        return ModelUnavailable(
+            f"the model {source} is not on this machine; to download it: bm25v models get {source}"
+        )
+    return ModelUnavailable(
         f"{source} is not on this machine and could not be downloaded from the Hugging Face hub: "
         "give a folder that has it, set HF_HOME to a cache that has it, or connect to a network"
     )

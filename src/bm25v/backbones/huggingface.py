@@ -11,6 +11,7 @@ import math
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,17 +72,26 @@ class HuggingFaceBackbone:
 
     `layer` is the block whose output becomes patch features: 0 is the first, -1 the last and the
     default. `device` is cpu, cuda, cuda:1, mps …; by default the fastest on this machine. Weights
-    are downloaded and loaded on first use; of a model with a text tower only the vision tower.
+    are loaded on first use, and downloaded then with `download`; of a model with a text tower only
+    the vision tower is loaded.
     """
 
     definition = None
 
-    def __init__(self, name: str, *, layer: int | None = None, device: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        layer: int | None = None,
+        device: str | None = None,
+        download: bool = False,
+    ) -> None:
         self._source, named_layer = checkpoint.split_layer(name)
+        self._download = download
         self._torch = checkpoint.import_extra("torch", name)
         checkpoint.import_extra("transformers", name)
         self._device = find_device(self._torch, device)
-        self._folder = checkpoint.find_model(self._source)
+        self._folder = checkpoint.find_model(self._source, download=download)
         self._settings = checkpoint.read_json(self._folder / "config.json")
         self._family = _find_family(name, self._settings)
         self._config = checkpoint.read_tower_config(name, self._folder, "vision_config")
@@ -121,8 +131,7 @@ class HuggingFaceBackbone:
         """A hash of weights, configuration, layer and preparation; the same on every device."""
         settings = self._settings.get("vision_config", self._settings)
         relevant = {key: settings[key] for key in settings.keys() - _IRRELEVANT_SETTINGS}
-        files = checkpoint.find_weight_files(self._source, self._folder)
-        weights = checkpoint.hash_weights(files)
+        weights = checkpoint.hash_weights(self._find_weight_files())
         architecture, described = self._family.architecture, json.dumps(relevant, sort_keys=True)
         identity = (architecture, described, weights, self._layer, self._preparation)
         return hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
@@ -132,7 +141,7 @@ class HuggingFaceBackbone:
 
     @locked_cached_property
     def _model(self) -> Any:
-        checkpoint.find_weight_files(self._source, self._folder)
+        self._find_weight_files()
         family, start = self._family, time.perf_counter()
         model = checkpoint.load_tower(
             self.name, self._folder, family.architecture, self._config, **family.options
@@ -140,6 +149,9 @@ class HuggingFaceBackbone:
         seconds = duration(time.perf_counter() - start)
         _log.info("loaded %s on %s in %s", self.name, self._device, seconds)
         return model
+
+    def _find_weight_files(self) -> list[Path]:
+        return checkpoint.find_weight_files(self._source, self._folder, download=self._download)
 
     def prepare_image(self, image_hwc: ImageArray) -> Floats:
         return self._preparation.prepare_image(image_hwc)

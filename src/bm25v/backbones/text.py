@@ -70,7 +70,7 @@ def load_text_tower(backbone_name: str) -> TextTower:
             "vocabulary made with a SigLIP or CLIP model, such as google/siglip2-base-patch16-224"
         )
     source, folder, model_type = tower
-    tokenizer = checkpoint.load_tokenizer(backbone_name, source, folder)
+    tokenizer = checkpoint.load_tokenizer(backbone_name, folder)
     config = checkpoint.read_tower_config(backbone_name, folder, "text_config")
     checkpoint.find_weight_files(source, folder)
     architecture, is_clip = _ARCHITECTURES[model_type], model_type == "clip"

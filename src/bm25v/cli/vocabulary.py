@@ -194,13 +194,20 @@ def list_models(as_json: bool) -> None:
 @models.command("get")
 @click.argument("name")
 def get_model(name: str) -> None:
-    """Download a backbone's weights now, so that it works offline later."""
+    """Download a backbone, or a vocabulary hf://owner/name, so that it works offline later."""
+    from bm25v import backbones
     from bm25v.backbones import downloads
     from bm25v.backbones.onnx import SPECS
-    from bm25v.errors import UnknownBackbone
+    from bm25v.vocabulary import Vocabulary
+    from bm25v.vocabulary.vocabulary import HUB_PREFIX
 
     if name not in SPECS:
-        raise UnknownBackbone(f"no backbone {name!r} to download: choose from {', '.join(SPECS)}")
+        is_vocabulary = name.startswith(HUB_PREFIX)
+        loaded = Vocabulary.load(name) if is_vocabulary else backbones.load_backbone(name)
+        if not isinstance(loaded, Vocabulary):
+            loaded.load_weights()
+        echo(f"{name}: {loaded.fingerprint}")
+        return
     file = SPECS[name].file
     path = downloads.fetch_file(file)
     echo(f"{name}: {path}")

@@ -216,7 +216,7 @@ class _Encoder:
 
     def _encode_part(self, part: Part) -> bytes:
         if self._encode is None:
-            vocabulary = load_vocabulary(self._meta, None, location="this run")
+            vocabulary = load_vocabulary(self._meta, self._meta.vocabulary, location="this run")
             own = describe_vocabulary(vocabulary, self._meta.parameters)
             check_same_bags(own, self._meta, f"vocabulary {vocabulary.source}", "this run")
             self._encode = encode_here(vocabulary, self._workers)

@@ -59,12 +59,13 @@ def load_vocabulary(
 ) -> Vocabulary:
     """Return the vocabulary that bags were made with, with the same backbone.
 
-    `source` is where it is, if not where the facts say. Errors name the bags by their `location`,
-    and say how to give another source.
+    `source` is where it is, if not where the facts say; a name in the facts is not downloaded.
+    Errors name the bags by their `location`, and say how to give another source.
     """
+    is_given = source is not None
     source = meta.vocabulary if source is None else source
     try:
-        vocabulary = Vocabulary.load(source)
+        vocabulary = Vocabulary.load(source, download=is_given)
     except UnknownVocabulary as error:
         raise UnknownVocabulary(
             f"{location}: {error}; if it has moved, give its new path: {remedy}"

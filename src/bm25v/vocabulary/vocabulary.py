@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -60,7 +61,7 @@ HUB_FILES = [  # downloaded from the hub
 ]
 
 _SHIPPED = Path(__file__).parent / "shipped"
-_HUB_PREFIX = "hf://"
+HUB_PREFIX = "hf://"
 
 
 class Encoding(NamedTuple):
@@ -110,18 +111,21 @@ class Vocabulary:
         return f"<Vocabulary {self.source}: {words}, backbone {self.backbone_name}>"
 
     @classmethod
-    def load(cls, name_or_path: str | os.PathLike[str] = DEFAULT) -> "Vocabulary":
+    def load(
+        cls, name_or_path: str | os.PathLike[str] = DEFAULT, *, download: bool = True
+    ) -> "Vocabulary":
         """Return a shipped vocabulary by its exact name, one from a folder, or one from the hub.
 
         A path may start with "~"; "./toy" is a folder, "toy" is shipped. The hub is Hugging
-        Face's: "hf://owner/name". The backbone is loaded later.
+        Face's: "hf://owner/name"; without `download`, its cache. The backbone is loaded later.
         """
         if name_or_path == "toy":
             return _toy()
         if name_or_path in shipped_names():
             return _read(_SHIPPED / name_or_path, source=str(name_or_path))
-        if str(name_or_path).startswith(_HUB_PREFIX):
-            return _read(_download(str(name_or_path)), source=str(name_or_path))
+        if str(name_or_path).startswith(HUB_PREFIX):
+            folder = _find_snapshot(str(name_or_path), download=download)
+            return _read(folder, source=str(name_or_path))
         folder = _find_folder(name_or_path)
         return _read(folder, source=str(folder))
 
@@ -345,18 +349,25 @@ def _find_folder(name_or_path: str | os.PathLike[str]) -> Path:
         problem = f"no vocabulary {show_value(given)} ({error.strerror})"
     raise UnknownVocabulary(
         f"{problem}: give a folder with a {SETTINGS}, "
-        f"{_HUB_PREFIX}owner/name, or one of: {', '.join(shipped_names())}"
+        f"{HUB_PREFIX}owner/name, or one of: {', '.join(shipped_names())}"
     )
 
 
-def _download(name: str) -> Path:
+def _find_snapshot(name: str, *, download: bool) -> Path:
     try:
         hub = import_quietly("huggingface_hub")
     except ImportError as error:
         raise MissingExtra(f"the vocabulary {name}", "hf") from error
     try:
-        folder = hub.snapshot_download(name.removeprefix(_HUB_PREFIX), allow_patterns=HUB_FILES)
+        folder = hub.snapshot_download(
+            name.removeprefix(HUB_PREFIX), allow_patterns=HUB_FILES, local_files_only=not download
+        )
     except (OSError, ValueError, RuntimeError) as error:  # base classes of all that it raises
+        if not download:
+            raise UnknownVocabulary(
+                f"{name} is not on this machine; to download it: "
+                f"bm25v models get {shlex.quote(name)}"
+            ) from error
         reason = first_line(str(error)) or type(error).__name__
         raise UnknownVocabulary(
             f"{name} cannot be downloaded ({reason}): check the name, or give a local folder"
