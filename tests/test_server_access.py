@@ -486,6 +486,7 @@ def test_the_command_prints_its_address_and_stops_on_ctrl_c(
     monkeypatch.setenv("BROWSER", str(program))
     token = tmp_path / "token"
     token.write_text(TOKEN, encoding="ascii")
+    token.chmod(0o600)
     server = run_serve(gallery, "--port", "0", "--token-file", str(token), "--open")
     watchdog = threading.Timer(60, server.kill)
     watchdog.start()
@@ -500,6 +501,32 @@ def test_the_command_prints_its_address_and_stops_on_ctrl_c(
     out, err = server.communicate()
     watchdog.cancel()
     assert (server.returncode, out, err) == (0, "stopped\n", "")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other permissions")
+@pytest.mark.parametrize(("mode", "is_named"), [(0o644, True), (0o640, True), (0o600, False)])
+def test_a_token_that_others_can_read_is_named_in_one_line(
+    gallery: Gallery, tmp_path: Path, mode: int, is_named: bool
+) -> None:
+    token = tmp_path / "token"
+    token.write_text(TOKEN, encoding="ascii")
+    token.chmod(mode)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        used = str(taken.getsockname()[1])
+        commands = (  # both end in an error
+            ("serve", "-g", str(gallery.path), "--port", used),
+            ("search", "--text", "cat", "--server", "no address"),
+        )
+        for command in commands:
+            done = subprocess.run(
+                [sys.executable, "-m", "bm25v", *command, "--token-file", str(token)],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            lines = done.stderr.splitlines()
+            warning = f"--token-file {token} is open to other users: chmod 600 {token}"
+            assert (done.returncode, lines[:-1]) == (2, [warning] * is_named)
 
 
 def test_the_command_refuses_what_would_be_unsafe_in_one_line(

@@ -3,6 +3,7 @@
 import io
 import ipaddress
 import json
+import logging
 import os
 import re
 import sys
@@ -68,6 +69,7 @@ _ERRORS: dict[str, type[Bm25vError]] = {  # by the kind of a problem
     "unreadable-image": ImageError,
     "gallery-locked": GalleryLocked,
 }
+_log = logging.getLogger(__name__)
 _STORED = (Match, GalleryImage, StoredImage)  # images of the gallery: sent by id
 
 Value = TypeVar("Value")
@@ -311,7 +313,10 @@ class Client:
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file; raise `InvalidOption` for one that is too short or no text."""
+    """Return the token in a file; raise `InvalidOption` for one that is too short or no text.
+
+    The owner of the file is warned if it is open to others.
+    """
     try:
         token = read_limited(path, 4096).decode("ascii").strip()
     except OSError as error:
@@ -325,6 +330,10 @@ def read_token(path: Path) -> str:
             f"--token-file {path}: the token must have at least {MIN_TOKEN} characters and no "
             "spaces; `openssl rand -hex 32` makes one"
         )
+    facts = path.stat()
+    # Windows: no such permissions
+    if os.name == "posix" and facts.st_uid == os.getuid() and facts.st_mode & 0o077:
+        _log.warning("--token-file %s is open to other users: chmod 600 %s", path, path)
     return token
 
 
