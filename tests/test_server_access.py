@@ -20,6 +20,7 @@ import pytest
 from bm25v import Gallery, InvalidOption
 from bm25v.client import read_token, to_id
 from bm25v.extras import install_command
+from bm25v.privacy import cache_folder
 from bm25v.server import guard, run
 from bm25v.server.guard import Access
 from bm25v.server.problems import Problem
@@ -527,6 +528,28 @@ def test_a_token_that_others_can_read_is_named_in_one_line(
             lines = done.stderr.splitlines()
             warning = f"--token-file {token} is open to other users: chmod 600 {token}"
             assert (done.returncode, lines[:-1]) == (2, [warning] * is_named)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other permissions")
+def test_what_the_server_makes_is_closed_to_other_users(
+    gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home" / ".cache"))
+    before, mask = set(tmp_path.rglob("*")), os.umask(0o022)
+    try:
+        with serving(gallery, cache_folder(), writable=True) as client:
+            first, *_ = client.ids()
+            assert client.get(f"/v1/images/{first}/thumbnail").status_code == 200
+            assert client.upload(b"\0" * 2_000_000).status_code == 422
+            assert client.post("/v1/trash", json={"ids": [first]}).status_code == 200
+    finally:
+        os.umask(mask)
+    made = [path for path in set(tmp_path.rglob("*")) - before if gallery.path not in path.parents]
+    files = [path for path in made if path.is_file()]
+    assert {path.suffix for path in files} == {".jpg", ".jsonl", ".png"}
+    closed = {path for path in made if path.stat().st_mode & 0o077 == 0}
+    assert [path for path in files if not closed & {path, *path.parents}] == []
+    assert cache_folder() in closed
 
 
 def test_the_command_refuses_what_would_be_unsafe_in_one_line(

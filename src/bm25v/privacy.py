@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import warnings
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def import_quietly(name: str) -> Any:
 
 
 def cache_folder() -> Path:
-    """Return the one folder that bm25v keeps files in by default."""
+    """Return the one folder that bm25v keeps files in by default; a new one is the user's alone."""
     import platformdirs
 
     folder = platformdirs.user_cache_path("bm25v")
@@ -82,6 +83,8 @@ def cache_folder() -> Path:
             "this user has no home folder to keep files in: set XDG_CACHE_HOME to a folder, or "
             "BM25V_MODELS for models alone"
         )
+    with suppress(OSError):  # who writes there says why it cannot be done
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
 
