@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bm25v.cli import main
 from bm25v.errors import MissingExtra
 from bm25v.extras import install_command, list_extras
 
@@ -42,7 +43,9 @@ def test_extras_come_from_the_metadata(installed: Path) -> None:
     assert list_extras() == {"fast": True, "slow": False}
 
 
-def test_in_an_environment_its_own_pip_adds_an_extra(installed: Path) -> None:
+def test_in_an_environment_its_own_pip_adds_an_extra(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pip = f"{sys.executable} -m pip install"
     assert install_command("slow") == f'{pip} "bm25v[slow]"'
     install_from(installed, url="file:///home/me/my%20code", dir_info={"editable": True})
@@ -52,6 +55,8 @@ def test_in_an_environment_its_own_pip_adds_an_extra(installed: Path) -> None:
     install_from(installed, url="https://host/bm25v", vcs_info={"vcs": "git", "commit_id": "0"})
     assert install_command("slow") == f'{pip} "bm25v[slow] @ git+https://host/bm25v"'
     assert str(MissingExtra("this", "slow")).startswith(f"this needs an extra: {pip} ")
+    monkeypatch.setattr(sys, "executable", "/my env/bin/python")
+    assert install_command("slow").startswith('"/my env/bin/python" -m pip install ')
 
 
 @pytest.mark.parametrize(
@@ -64,3 +69,15 @@ def test_a_tool_keeps_the_extras_that_it_has(
     assert install_command("slow") == f'{command} install --force "bm25v[fast,slow]"'
     install_from(installed, url="file:///home/me/code", dir_info={})
     assert install_command("slow") == f'{command} install --force "/home/me/code[fast,slow]"'
+
+
+def test_the_doctor_prints_how_to_add_what_is_missing(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bm25v", "doctor"])
+    main()
+    lines = capsys.readouterr().out.splitlines()
+    assert "extras        fast installed, slow absent" in lines
+    assert [line for line in lines if line.startswith("to add ")] == [
+        f"to add slow: {install_command('slow')}"
+    ]

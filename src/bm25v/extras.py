@@ -36,7 +36,8 @@ def install_command(extra: str) -> str:
         if (prefix / record).is_file():  # it installs anew, so name what is there already
             present = {name for name, is_installed in list_extras().items() if is_installed}
             return f"{tool} install --force {_name_package(','.join(sorted(present | {extra})))}"
-    return f"{sys.executable} -m pip install {_name_package(extra)}"
+    python = f'"{sys.executable}"' if " " in sys.executable else sys.executable
+    return f"{python} -m pip install {_name_package(extra)}"
 
 
 def _is_installed(package: str) -> bool:

@@ -251,7 +251,7 @@ def doctor(as_json: bool) -> None:
     """
     from bm25v.backbones import downloads
     from bm25v.backbones.onnx import SPECS
-    from bm25v.extras import list_extras
+    from bm25v.extras import install_command, list_extras
     from bm25v.vocabulary.vocabulary import Vocabulary, shipped_names
 
     libraries = ("numpy", "numba", "onnxruntime", "pillow", "safetensors", "jinja2")
@@ -271,7 +271,14 @@ def doctor(as_json: bool) -> None:
         name: value if isinstance(value, str) else [f"{key} {text}" for key, text in value.items()]
         for name, value in facts.items()
     }
-    emit(facts, as_json, lambda: print_facts(lines))
+
+    def print_doctor() -> None:
+        print_facts(lines)
+        for name, here in extras.items():
+            if not here:
+                echo(f"to add {name}: {install_command(name)}")
+
+    emit(facts, as_json, print_doctor)
 
 
 def _precompile() -> str:
