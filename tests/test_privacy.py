@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -14,12 +15,14 @@ from types import MappingProxyType
 
 import pytest
 
+from bm25v.client import Client
 from bm25v.gallery import Gallery
 from bm25v.privacy import cache_folder
 from bm25v.store.local.writer import Writer
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.folder import SETTINGS
 from tests.conftest import make_image
+from tests.http_server import wait_until
 from tests.test_own_backbones import CONVOLUTION, convolution, write
 
 REPOSITORY = Path(__file__).parent.parent
@@ -83,11 +86,15 @@ def commands(backbone: str) -> list[list[str]]:
         [*train, "--k", "2", "--epochs", "1"],
         ["index", "photos", "--vocabulary", "vocabulary"],
         ["search", photo],
+        ["name", "cat", photo],
+        ["search", "--text", "cat"],
         ["explain", photo, "photos/2.png", "-o", "explanation.html"],
         ["explain", photo, "photos/2.png", "-o", "explanation.png"],
-        ["words"],
+        ["words", "list"],
         ["duplicates"],
+        ["info"],
         ["verify"],
+        ["bags", "export", "-o", "bags"],
         ["evaluate", "zipf", "-o", "zipf.png"],
     ]
     return [["bm25v", *line] for line in lines]
@@ -152,6 +159,7 @@ def check_files(work: Path, read: set[str], written: set[str]) -> None:
 def test_commands_open_no_socket_and_no_strange_file(work: Path, backbone: str) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("matplotlib")
+    pytest.importorskip("pyarrow")
     (work.parent / "home").mkdir()
     words = json.dumps(commands(backbone))
     done = run_program(PROGRAM, words, work=work, home=str(work.parent / "home"))
@@ -169,6 +177,7 @@ def test_commands_open_no_socket_and_no_strange_file(work: Path, backbone: str) 
 def test_compiled_libraries_open_no_socket_and_no_strange_file(work: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("matplotlib")
+    pytest.importorskip("pyarrow")
     home = work.parent / "home"
     home.mkdir()
     done, lines = trace(
@@ -229,12 +238,46 @@ def test_what_a_gallery_names_is_not_downloaded(work: Path, named: str) -> None:
     assert done.stderr.count(f"to download it: bm25v models get {named}") == len(lines)
 
 
+@pytest.mark.skipif(STRACE is None, reason="strace is not installed")
+def test_a_server_has_one_socket_and_connects_nowhere(
+    gallery: Gallery, photos: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("fastapi")
+    log = tmp_path / "calls"
+    traced = [str(STRACE), "-D", "-f", "--seccomp-bpf", "-o", str(log), "-e", "trace=%network"]
+    command = ["serve", "-g", str(gallery.path), "--port", "0", "--writable"]
+    with subprocess.Popen(
+        [*traced, sys.executable, "-m", "bm25v", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as server:
+        try:
+            assert server.stdout is not None
+            url = re.search(r"http://[\d.:]+", server.stdout.readline())
+            if url is None:
+                pytest.skip("this system does not allow to trace a process")
+            with Client(url[0]) as client:
+                hit = client.search(photos / "3.png")[0]
+                assert client.explain(photos / "3.png", hit)["words"]
+                assert client.add({"new": photos / "3.png"}).added == 1
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.communicate(timeout=60)
+    end = re.compile(rf"^{server.pid} +\+\+\+ exited with 0", re.MULTILINE)
+    wait_until(lambda: end.search(log.read_text(errors="replace")))
+    lines = log.read_text(errors="replace").splitlines()
+    assert len(find_sockets(lines)) == 1
+    assert [line for line in lines if re.search(r"\bconnect\(.*AF_INET", line)] == []
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows keeps the home folder elsewhere")
 @pytest.mark.parametrize("home", ["/dev/null/home", "/proc", None], ids=["missing", "fixed", "no"])
 def test_commands_work_without_a_home_folder_and_without_warnings(
     work: Path, home: str | None
 ) -> None:
     pytest.importorskip("matplotlib")
+    pytest.importorskip("pyarrow")
     lines = [line for line in commands("toy") if line[1] != "train"]
     words = json.dumps(lines).replace('"vocabulary"]', '"toy"]')
     done = run_program(PROGRAM, words, work=work, home=home)
