@@ -10,8 +10,8 @@ import asyncio
 import hashlib
 import io
 import json
+import random
 import string
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="processes that search")
     parser.add_argument("--vocabulary", default="default")
     parser.add_argument("--only", default="", help="kinds of requests that contain this")
+    parser.add_argument("--mix", action="store_true", help="all kinds at the same time")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -61,12 +62,13 @@ def main() -> None:
         with run_server(gallery, options.workers) as (address, process):
             small = Request("small", "GET", f"/v1/images/{to_id(paths[0])}/similar?k=10")
             warm_up(address, small)
+            kinds = {k: make for k, make in make_requests(paths).items() if options.only in k}
+            if options.mix:
+                kinds = {"all kinds": mix(list(kinds.values()))}
             figures = {}
-            for kind, make in make_requests(paths).items():
-                if options.only in kind:
-                    load = asyncio.run(attack(address, process, small, make, options.seconds))
-                    figures[kind] = load.to_dict()
-                    print(kind, figures[kind], file=sys.stderr)
+            for kind, make in kinds.items():
+                load = asyncio.run(attack(address, process, small, make, options.seconds))
+                figures[kind] = load.to_dict()
     if options.json:
         print(json.dumps({"n_images": options.n, "kinds": figures}, indent=2))
         return
@@ -76,12 +78,13 @@ def main() -> None:
             f"{row['worst_median_ms']:.0f}",
             f"{row['small_p99_ms']:.0f}",
             f"{row['small_max_ms']:.0f}",
-            f"{row['memory_bytes'] / 1e6:.0f}",
+            "  ".join(f"{size / 1e6:.0f}" for size in row["memory_bytes"].values()),
             " ".join(f"{status}×{n}" for status, n in row["statuses"].items()),
         )
         for kind, row in figures.items()
     ]
-    header = (f"{options.n:,} images", "ms", "small p99 ms", "max ms", "MB", "statuses")
+    memory = "MB at start, middle, end, most"
+    header = (f"{options.n:,} images", "ms", "small p99 ms", "max ms", memory, "statuses")
     print_table(header, rows)
 
 
@@ -232,6 +235,11 @@ def form(path: str, fields: list[tuple[str, bytes]]) -> Request:
     return Request("worst", "POST", path, body + b"--b--\r\n", "multipart/form-data; boundary=b")
 
 
+def mix(kinds: list[Make]) -> Make:
+    """Return a request of any kind."""
+    return lambda number: random.Random(number).choice(kinds)(number)
+
+
 def make_photo(side: int = 3000) -> bytes:
     """Return a progressive JPEG of noise, which takes long to decode."""
     noise = np.random.default_rng(0).integers(0, 256, (side // 8, side // 8, 3), dtype=np.uint8)
@@ -248,7 +256,7 @@ class Figures:
     small_ms: list[float] = field(default_factory=list)
     worst_ms: list[float] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
-    memory: int = 0
+    memory: list[int] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -258,7 +266,12 @@ class Figures:
             "small_max_ms": max(self.small_ms),
             "n_small": len(self.small_ms),
             "statuses": {str(status): n for status, n in sorted(self.statuses.items())},
-            "memory_bytes": self.memory,
+            "memory_bytes": {
+                "start": self.memory[0],
+                "middle": self.memory[len(self.memory) // 2],
+                "end": self.memory[-1],
+                "most": max(self.memory),
+            },
         }
 
 
@@ -286,7 +299,7 @@ async def attack(address: str, process: int, small: Request, make: Make, seconds
     async def send_small() -> None:
         while True:
             await send(client, small, figures.small_ms)
-            figures.memory = max(figures.memory, measure_memory(process))
+            figures.memory.append(measure_memory(process))
             await asyncio.sleep(_PAUSE)
 
     async with httpx.AsyncClient(base_url=f"http://{address}", timeout=_PATIENCE) as client:
