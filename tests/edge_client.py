@@ -52,6 +52,8 @@ class EdgeClient:
         **_: Any,
     ) -> None:
         """Create the shards of a collection; without vectors, a sparse one that nothing uses."""
+        if collection_name in self._collections:
+            raise ValueError(f"Collection {collection_name} already exists")
         plain = edge.HnswIndexConfig(
             m=0, ef_construct=16, full_scan_threshold=10_000, max_indexing_threads=1
         )
@@ -86,11 +88,17 @@ class EdgeClient:
             shard.update(edge.UpdateOperation.create_field_index(field_name, kind))
 
     def upsert(
-        self, collection_name: str, points: Sequence[models.PointStruct], wait: bool
+        self,
+        collection_name: str,
+        points: Sequence[models.PointStruct],
+        wait: bool,
+        ordering: models.WriteOrdering | None = None,
+        update_filter: models.Filter | None = None,
     ) -> None:
+        condition = _to_filter(update_filter)
         for shard, part in self._divide(collection_name, points):
             converted = [edge.Point(p.id, _to_vectors(p.vector), p.payload) for p in part]
-            shard.update(edge.UpdateOperation.upsert_points(converted))
+            shard.update(edge.UpdateOperation.upsert_points(converted, condition))
 
     def update_vectors(
         self, collection_name: str, points: Sequence[models.PointVectors], wait: bool

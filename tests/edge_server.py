@@ -95,7 +95,8 @@ class _Collections(_Service, collections.CollectionsServicer):
 class _Points(_Service, points.PointsServicer):
     def Upsert(self, request: Any, context: Any) -> Any:  # noqa: N802
         written = [GrpcToRest.convert_point_struct(point) for point in request.points]
-        self._call(self._client.upsert, request, points=written, wait=True)
+        condition = _filter(request, "update_filter")
+        self._call(self._client.upsert, request, points=written, wait=True, update_filter=condition)
         return _done()
 
     def UpdateVectors(self, request: Any, context: Any) -> Any:  # noqa: N802

@@ -918,17 +918,17 @@ def test_a_second_writer_is_refused(qdrant: Opened) -> None:
 
 
 class InterruptedClient:
-    """The client of one writer; before its n-th call, another writer tries to begin."""
+    """The client of one process; before its n-th call, another one acts."""
 
-    def __init__(self, client: Any, other: QdrantWriter, n: int) -> None:
-        self.client, self.other, self.n_left, self.is_other_admitted = client, other, n, False
+    def __init__(self, client: Any, n: int, act: Callable[[], object]) -> None:
+        self.client, self.n_left, self.act, self.is_other_admitted = client, n, act, False
 
     def __getattr__(self, name: str) -> Any:
         def call(**values: Any) -> Any:
             self.n_left -= 1
             if self.n_left == -1:
                 with suppress(GalleryLocked):
-                    self.other.__enter__()
+                    self.act()
                     self.is_other_admitted = True
             return getattr(self.client, name)(**values)
 
@@ -939,7 +939,7 @@ def test_two_writers_that_begin_at_the_same_time_are_not_both_admitted(qdrant: O
     outcomes = []
     for n in range(20):
         other = QdrantWriter(qdrant.calls)
-        client = InterruptedClient(qdrant.client, other, n)
+        client = InterruptedClient(qdrant.client, n, other.__enter__)
         own = QdrantWriter(Calls(client, qdrant.calls.collection, qdrant.calls.where))
         is_admitted = False
         with suppress(GalleryLocked):
@@ -952,19 +952,74 @@ def test_two_writers_that_begin_at_the_same_time_are_not_both_admitted(qdrant: O
             if is_inside:
                 writer.__exit__(None, None, None)
         assert read_state(qdrant.calls).writer is None
-    assert n > 5
-    assert (True, True) not in outcomes
+    assert n > 3
+    assert set(outcomes) == {(True, False), (False, True)}
+
+
+@pytest.mark.parametrize("uses", ["write", "reconcile"])
+def test_statistics_are_right_whenever_another_process_writes(qdrant: Opened, uses: str) -> None:
+    images = [to_bags(path, encoding) for path, encoding in replacements()[5:]]
+
+    def write(calls: Calls) -> None:
+        with QdrantWriter(calls) as rows:
+            rows.remove(["/photos/new"])
+            rows.add(images[:3])
+
+    def add(calls: Calls) -> None:
+        with QdrantWriter(calls) as rows:
+            rows.add(images[3:])
+
+    outcomes = []
+    for n in range(60):
+        qdrant.remove(["/photos/new"])
+        client = InterruptedClient(qdrant.client, n, lambda: add(qdrant.calls))
+        own = Calls(client, qdrant.calls.collection, qdrant.calls.where)
+        is_admitted = False
+        with suppress(GalleryLocked):
+            write(own) if uses == "write" else reconcile(own)
+            is_admitted = True
+        if client.n_left >= 0:
+            break
+        outcomes.append((is_admitted, client.is_other_admitted))
+        state = read_state(qdrant.calls)
+        assert state.writer is None
+        assert state.statistics.n == qdrant.calls.count(None)
+    assert n < 59
     assert {(True, False), (False, True)} <= set(outcomes)
+    assert (False, False) not in outcomes
 
 
-def test_reconcile_clears_the_announcement_of_a_killed_writer(qdrant: Opened) -> None:
-    payload = {"announced": "process 7 on a node that is gone"}
-    left = models.PointStruct(id=str(uuid.uuid4()), vector={}, payload=payload)
-    qdrant.calls.of(qdrant.calls.collection + SUFFIX).upsert([left])
-    with pytest.raises(GalleryLocked, match=r"written to by process 7 .*`bm25v bags reconcile"):
-        qdrant.remove(PATHS[:1])
-    reconcile(qdrant.calls)
-    assert qdrant.remove(PATHS[:1]) == 1
+def test_a_load_killed_while_it_creates_the_collection_is_repeated(
+    source: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create_or_die(self: Calls, **options: Any) -> None:
+        if self.collection == "images":
+            raise Killed
+        create(self, **options)
+
+    create, calls = Calls.create, Calls(make_edge(), "images", str(IMAGES))
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Calls, "create", create_or_die)
+        load_gallery(calls, source.local)
+    with pytest.raises(GalleryLocked, match=r"written to by process .*`bm25v bags reconcile"):
+        load_gallery(calls, source.local)
+    assert reconcile(calls).was_marked
+    assert load_gallery(calls, source.local) == (N_IMAGES, 0, 0)
+    calls.close()
+
+
+def test_a_server_without_conditional_writes_is_refused(
+    source: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = make_edge()
+    upsert = client.upsert
+
+    def ignore_conditions(update_filter: Any = None, **values: Any) -> None:
+        upsert(**values)
+
+    with closing(client), pytest.raises(EngineError, match=r"it needs Qdrant 1\.16"):
+        monkeypatch.setattr(client, "upsert", ignore_conditions)
+        load_gallery(Calls(client, "images", str(IMAGES)), source.local)
 
 
 def test_points_of_others_are_refused(qdrant: Opened) -> None:

@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, count
+from itertools import chain
 from typing import Any, NamedTuple
 
 import grpc
@@ -132,14 +132,12 @@ class Calls:
         return bool(self._call(self._client.collection_exists))
 
     def create(self, **options: Any) -> None:
-        attempts = count()
-
-        def create_once(**values: Any) -> None:
-            # An attempt whose answer was lost may have created it.
-            if next(attempts) == 0 or not self.exists():
-                self._client.create_collection(**values)
-
-        self._call(create_once, **options)
+        try:
+            self._call(self._client.create_collection, **options)
+        except (EngineError, ValueError):  # the engine in this process raises the latter
+            # Another process, or an attempt whose answer was lost, may have created it.
+            if not self.exists():
+                raise
 
     def index_payload(self, field: str, schema: Any) -> None:
         """Let filters by a field of the payload use an index."""
@@ -149,6 +147,19 @@ class Calls:
 
     def upsert(self, points: Sequence[models.PointStruct]) -> None:
         self._call(self._client.upsert, points=list(points), wait=True)
+
+    def upsert_if(self, point: models.PointStruct, condition: models.Filter) -> None:
+        """Write a point if there is none, or if that meets a condition, as one step.
+
+        Replicas take these steps in the same order, which the node with the highest id decides.
+        """
+        self._call(
+            self._client.upsert,
+            points=[point],
+            wait=True,
+            ordering=models.WriteOrdering.STRONG,
+            update_filter=condition,
+        )
 
     def replace_vectors(self, points: Sequence[models.PointVectors]) -> None:
         self._call(self._client.update_vectors, points=list(points), wait=True)

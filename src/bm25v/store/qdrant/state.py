@@ -1,15 +1,15 @@
 """What is known about a whole collection: one point in a collection of its own beside it.
 
 The statistics are exact whole numbers; every writer keeps them up to date, and `reconcile` counts
-again.
+again. A state replaces only the one that it was made from, which Qdrant checks as it writes; so of
+several processes that mark the same state, one becomes the writer.
 """
 
 import base64
-import time
-import uuid
+import secrets
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from qdrant_client import models
 
-from bm25v.errors import EngineError, GalleryTooNew
+from bm25v.errors import EngineError, GalleryLocked, GalleryTooNew
 from bm25v.index.bm25 import Statistics
 from bm25v.store.meta import Meta
 from bm25v.store.qdrant.calls import Calls
@@ -43,7 +43,7 @@ class CollectionState:
     calibration: Calibration | None = None
     names: Mapping[int, str] = field(default_factory=dict)  # that people gave to words
     other_names: Mapping[int, str] | None = None  # that indexing gave
-    revision: int = 0  # changes with everything else
+    revision: int = 0  # a random number, another one for every state; 0 before the first
 
     @cached_property
     def layout(self) -> np.dtype[np.void]:
@@ -64,15 +64,13 @@ class CollectionState:
 
 def read_state(calls: Calls) -> CollectionState:
     """Return the state of a collection, which must have been made by bm25v."""
-    beside = calls.of(calls.collection + SUFFIX)
     if not calls.exists():
         raise EngineError(f"{calls.where} does not exist: `bm25v bags load --engine` creates it")
-    records = beside.retrieve([_ID], True) if beside.exists() else []
-    if not records:
+    payload = _retrieve(calls, True) if _beside(calls).exists() else {}
+    if not payload:
         raise EngineError(
             f"{calls.where} was not made by bm25v: choose another name for the collection"
         )
-    payload = records[0].payload
     if payload.get("format", 0) > FORMAT:
         raise GalleryTooNew(
             f"{calls.where} has format {payload['format']}, this bm25v reads up to {FORMAT}: "
@@ -86,49 +84,76 @@ def read_state(calls: Calls) -> CollectionState:
 
 def read_revision(calls: Calls) -> int | None:
     """Return the number of the newest state; None if there is none."""
-    records = calls.of(calls.collection + SUFFIX).retrieve([_ID], ["revision"])
-    return int(records[0].payload["revision"]) if records else None
+    return _retrieve(calls, ["revision"]).get("revision")
 
 
-def create_state(calls: Calls, state: CollectionState, replicas: int) -> None:
-    beside = calls.of(calls.collection + SUFFIX)
-    if not beside.exists():
-        beside.create(vectors_config={}, shard_number=1, replication_factor=replicas)
-    now = time.time_ns() // 10**6  # so that a collection of the same name had other revisions
-    write_state(calls, replace(state, revision=now))
+def create_state(calls: Calls, state: CollectionState, replicas: int) -> CollectionState:
+    """Write the first state of a collection; raise `GalleryLocked` if there is one already."""
+    beside = _beside(calls)
+    beside.create(vectors_config={}, shard_number=1, replication_factor=replicas)
+    beside.index_payload(
+        "revision",
+        models.IntegerIndexParams(type=models.IntegerIndexType.INTEGER, lookup=True, range=False),
+    )
+    created = write_state(calls, state)
+    with suppress(GalleryLocked):
+        write_state(calls, state)
+        raise EngineError(f"{calls.where} ignores conditions of writes: it needs Qdrant 1.16")
+    return created
 
 
 def write_state(calls: Calls, state: CollectionState) -> CollectionState:
-    """Write a state, with the next revision, and return it."""
-    state = replace(state, revision=state.revision + 1)
-    point = models.PointStruct(id=_ID, vector={}, payload=_to_payload(state))
-    calls.of(calls.collection + SUFFIX).upsert([point])
+    """Write a state with a new revision, and return it.
+
+    If the stored state is no longer that of its revision, nothing is written: another process is or
+    was writing, and `GalleryLocked` is raised.
+    """
+    state = _replace_stored(calls, state)
+    stored = _retrieve(calls, ["revision", "writer"])
+    if stored.get("revision") != state.revision:
+        raise locked_by(calls, stored.get("writer"))
     return state
 
 
-@contextmanager
-def announce_writer(calls: Calls, writer: str) -> Iterator[list[str]]:
-    """Announce a writer that is about to mark the state; yield the others that do so."""
-    beside, key = calls.of(calls.collection + SUFFIX), str(uuid.uuid4())
-    beside.upsert([models.PointStruct(id=key, vector={}, payload={"announced": writer})])
-    try:
-        others = _read_announcements(calls)
-        yield [name for other, name in others.items() if other != key]
-    finally:
-        beside.delete([key])
+def release_state(calls: Calls, state: CollectionState) -> CollectionState:
+    """Write a state, then clear its mark.
+
+    These are two steps because another process may change the state as soon as it has no mark, and
+    then nobody could tell whether this one was written.
+    """
+    return _replace_stored(calls, replace(write_state(calls, state), writer=None))
 
 
-def clear_announcements(calls: Calls) -> None:
-    """Delete what writers left that were killed before they marked the state."""
-    keys = list(_read_announcements(calls))
-    if keys:
-        calls.of(calls.collection + SUFFIX).delete(keys)
+def delete_orphan(calls: Calls) -> bool:
+    """Delete a state whose collection does not exist; return whether there may have been one."""
+    is_orphan = not calls.exists() and _beside(calls).exists()
+    if is_orphan:
+        _beside(calls).delete([_ID])
+    return is_orphan
 
 
-def _read_announcements(calls: Calls) -> dict[str, str]:
-    parts = calls.of(calls.collection + SUFFIX).scroll(None, ["announced"])
-    records = (record for records in parts for record in records if record.id != _ID)
-    return {str(record.id): record.payload["announced"] for record in records}
+def locked_by(calls: Calls, writer: str | None) -> GalleryLocked:
+    return GalleryLocked(
+        f"{calls.where} is written to by {writer or 'another process'}; if that was killed, run "
+        "`bm25v bags reconcile --engine` first"
+    )
+
+
+def _beside(calls: Calls) -> Calls:
+    return calls.of(calls.collection + SUFFIX)
+
+
+def _retrieve(calls: Calls, fields: list[str] | bool) -> dict[str, Any]:
+    records = _beside(calls).retrieve([_ID], fields)
+    return records[0].payload if records else {}
+
+
+def _replace_stored(calls: Calls, state: CollectionState) -> CollectionState:
+    replaced = models.FieldCondition(key="revision", match=models.MatchAny(any=[state.revision]))
+    state = replace(state, revision=secrets.randbits(63))
+    point = models.PointStruct(id=_ID, vector={}, payload=_to_payload(state))
+    _beside(calls).upsert_if(point, models.Filter(must=[replaced]))
+    return state
 
 
 def _to_payload(state: CollectionState) -> dict[str, Any]:

@@ -1,11 +1,10 @@
 """Writes images to a collection in Qdrant, removes them, and keeps its statistics.
 
-A writer marks the state first and clears the mark together with the new statistics; so a mark
-without a running writer means that the writer was killed, and `reconcile` counts again.
+A writer marks the state first and clears the mark after it has written the new statistics; so a
+mark without a running writer means that the writer was killed, and `reconcile` counts again.
 """
 
 import os
-import random
 import socket
 import time
 import uuid
@@ -40,16 +39,17 @@ from bm25v.store.qdrant.points import (
 from bm25v.store.qdrant.state import (
     LARGEST_DRIFT,
     CollectionState,
-    announce_writer,
-    clear_announcements,
     create_state,
+    delete_orphan,
+    locked_by,
     read_state,
+    release_state,
     write_state,
 )
 
 _KEYWORDS = ("content", FOLDERS)  # fields of the payload that have an index
 _INTEGERS = ("width", "height", "taken", "seconds")
-_PAUSE = 0.1  # seconds until the state is read again, to see whether another process writes
+_PAUSE = 0.1  # seconds until a writer that waits for another one tries again
 
 
 class Added(NamedTuple):
@@ -74,7 +74,7 @@ def create_collection(
     calls: Calls, state: CollectionState, *, shards: int | None, replicas: int | None
 ) -> None:
     """Create an empty collection: its state first, so that what is incomplete is recognised."""
-    create_state(calls, replace(state, writer=_describe_writer()), replicas or 1)
+    state = create_state(calls, replace(state, writer=_describe_writer()), replicas or 1)
     dense = models.VectorParams(
         size=state.meta.dense_dim,
         distance=models.Distance.COSINE,
@@ -89,7 +89,7 @@ def create_collection(
         on_disk_payload=True,
     )
     _index_payload(calls)
-    write_state(calls, replace(read_state(calls), writer=None))
+    release_state(calls, state)
 
 
 class QdrantWriter:
@@ -108,33 +108,24 @@ class QdrantWriter:
         if kind is None:
             if self.state.drift > LARGEST_DRIFT:
                 self.state = rewrite_values(self._calls, self.state)
-            self.state = write_state(self._calls, replace(self.state, writer=None))
+            self.state = release_state(self._calls, self.state)
         elif self._is_certain:
-            with suppress(EngineError):  # the first error is reported; the mark stays
-                self.state = write_state(self._calls, replace(self.state, writer=None))
+            with suppress(EngineError, GalleryLocked):  # the first error is reported
+                self.state = release_state(self._calls, self.state)
 
     def _mark_state(self) -> CollectionState:
-        """Return the state with the mark of this writer, as soon as there is no other.
-
-        Every writer announces itself before it looks for others, so that of two that begin at the
-        same time at least one sees the other and waits.
-        """
-        own, end = _describe_writer(), time.monotonic() + self._timeout
+        """Return the state with the mark of this writer, as soon as there is no other."""
+        end = time.monotonic() + self._timeout
         while True:
-            state = read_state(self._calls)
-            others = [state.writer]
-            if state.writer is None:
-                with announce_writer(self._calls, own) as announced:
-                    state = read_state(self._calls)
-                    others = [state.writer, *announced]
-                    if not any(others):
-                        return write_state(self._calls, replace(state, writer=own))
-            if time.monotonic() >= end:
-                raise GalleryLocked(
-                    f"{self._calls.where} is written to by {next(filter(None, others))}; if that "
-                    "was killed, run `bm25v bags reconcile --engine` first"
-                )
-            time.sleep(_PAUSE * random.uniform(0.5, 1.5))  # not again at the same time
+            try:
+                state = read_state(self._calls)
+                if state.writer is not None:
+                    raise locked_by(self._calls, state.writer)
+                return write_state(self._calls, replace(state, writer=_describe_writer()))
+            except GalleryLocked:
+                if time.monotonic() >= end:
+                    raise
+                time.sleep(_PAUSE)
 
     def add(self, images: Sequence[ImageBags]) -> Added:
         """Add images, or replace those at the same paths; what is there already is not written."""
@@ -195,8 +186,11 @@ class QdrantWriter:
 
 def reconcile(calls: Calls, progress: Progress = no_progress) -> Reconciled:
     """Count all points again, complete what a killed writer has begun, and clear its mark."""
+    if delete_orphan(calls):  # a killed writer was about to create the collection
+        return Reconciled(0, 0, was_marked=True, rewritten=False)
     state = read_state(calls)
-    clear_announcements(calls)
+    n_before, was_marked = state.statistics.n, state.writer is not None
+    state = write_state(calls, replace(state, writer=_describe_writer()))
     _index_payload(calls)
     n_words, layout = state.meta.n_words, state.layout
     own = full = Statistics.empty(n_words)
@@ -205,12 +199,11 @@ def reconcile(calls: Calls, progress: Progress = no_progress) -> Reconciled:
         more = count_words(stored, n_words)
         own, full = own + more[0], full + more[1]
         progress("counting", own.n, max(own.n, state.statistics.n))
-    n_before, was_marked = state.statistics.n, state.writer is not None
     state = replace(state, statistics=own, full_statistics=full)
     is_rewritten = state.rewriting_to is not None or state.drift > LARGEST_DRIFT
     if is_rewritten:
         state = rewrite_values(calls, state, progress)
-    write_state(calls, replace(state, writer=None))
+    release_state(calls, state)
     return Reconciled(n_before, own.n, was_marked, is_rewritten)
 
 
@@ -219,8 +212,7 @@ def rewrite_values(
 ) -> CollectionState:
     """Compute the values of the first stage again with the average length as it is now."""
     average = state.statistics.average_or_one
-    marked = replace(state, rewriting_to=average, writer=state.writer or _describe_writer())
-    state = write_state(calls, marked)
+    state = write_state(calls, replace(state, rewriting_to=average))
     n_done = 0
     for records in calls.scroll(None, [BAGS]):
         stored = read_bags([record.payload for record in records], state.layout, calls.where)
