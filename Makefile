@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -q -c constraints.txt
 
-.PHONY: help demo test check docs pictures install bench ray lowest clean
+.PHONY: help demo test cluster check docs pictures install bench ray lowest clean
 
 help: ## list these commands
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
@@ -14,6 +14,9 @@ demo: $(VENV)/core ## index real photos, search, explain, leave demo/report.html
 
 test: $(VENV)/full ## everything, with every extra installed
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+cluster: $(VENV)/full ## three real Qdrant nodes, of which some are killed; skipped without npm
+	$(BIN)/python -m tests.qdrant_nodes
 
 check: $(VENV)/full ## formatting, lint, types, import directions
 	$(BIN)/ruff format --check .

@@ -5,7 +5,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -19,6 +19,9 @@ from bm25v.search.encode import encode as encode_query
 from bm25v.search.query import Query
 from bm25v.store.local.snapshot import Snapshot
 from bm25v.vocabulary.bag import Bag, FullBag, to_levels
+
+if TYPE_CHECKING:
+    from tests.qdrant_nodes import Cluster
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts background jobs so
     signal.signal(
@@ -114,3 +117,14 @@ def stored_bag(snapshot: Snapshot, row: int) -> Bag:
 def stored_full_bag(snapshot: Snapshot, row: int) -> FullBag:
     """Return the full bag of a row."""
     return snapshot.images(snapshot.rows).read_full_bag(row)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Cluster"]:
+    """Three nodes of Qdrant, if `make cluster` has brought a server."""
+    from tests.qdrant_nodes import BINARY, start_cluster
+
+    if BINARY not in os.environ:
+        pytest.skip("needs a Qdrant server: run `make cluster`")
+    with start_cluster(Path(os.environ[BINARY]), tmp_path_factory.mktemp("nodes")) as cluster:
+        yield cluster

@@ -2,7 +2,7 @@
 
 The engines are the embedded gallery, qdrant-client's own engine in memory, and four shards of
 qdrant-edge, which is Qdrant's engine as a library, directly and over gRPC. A real server is tested
-if BM25V_QDRANT_URL has its address:
+by `make cluster`, or if BM25V_QDRANT_URL has its address:
 `BM25V_QDRANT_URL=qdrant://localhost:6334 pytest tests/test_engines.py -k server`.
 """
 
@@ -181,33 +181,29 @@ def make_source(folder: Path) -> Gallery:
 
 
 @pytest.fixture(scope="module", params=ENGINES)
-def opened(
-    request: pytest.FixtureRequest, source: Gallery, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Opened]:
+def opened(request: pytest.FixtureRequest, source: Gallery) -> Iterator[Opened]:
     """All images in an engine; tests of this collection do not change it."""
-    yield from open_engine(request.param, source, tmp_path_factory)
+    yield from open_engine(request, source)
 
 
 @pytest.fixture(scope="module", params=ENGINES)
-def thinned(
-    request: pytest.FixtureRequest, source: Gallery, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Opened]:
+def thinned(request: pytest.FixtureRequest, source: Gallery) -> Iterator[Opened]:
     """The same after some images were removed."""
-    for opened in open_engine(request.param, source, tmp_path_factory):
+    for opened in open_engine(request, source):
         assert opened.remove(REMOVED) == len(REMOVED)
         yield opened
 
 
 @pytest.fixture(params=["memory", "edge", "grpc"])
-def qdrant(
-    request: pytest.FixtureRequest, source: Gallery, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Opened]:
+def qdrant(request: pytest.FixtureRequest, source: Gallery) -> Iterator[Opened]:
     """The same, in Qdrant alone."""
-    yield from open_engine(request.param, source, tmp_path_factory)
+    yield from open_engine(request, source)
 
 
-def open_engine(kind: str, source: Gallery, folders: pytest.TempPathFactory) -> Iterator[Opened]:
+def open_engine(request: pytest.FixtureRequest, source: Gallery) -> Iterator[Opened]:
+    kind = request.param
     if kind == "embedded":
+        folders: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
         with make_source(folders.mktemp("embedded")) as gallery:
             yield Opened(gallery)
         return
@@ -217,10 +213,12 @@ def open_engine(kind: str, source: Gallery, folders: pytest.TempPathFactory) -> 
             yield from open_qdrant(IMAGES._replace(host="127.0.0.1", port=port), source)
         return
     if kind == "server":
-        if SERVER not in os.environ:
-            pytest.skip(f"needs a Qdrant server: set {SERVER}=qdrant://localhost:6334")
-        address = parse_address(f"{os.environ[SERVER].rstrip('/')}/test-{uuid.uuid4().hex}")
-        yield from open_qdrant(address, source)
+        name = f"test-{uuid.uuid4().hex}"
+        if SERVER in os.environ:
+            address = parse_address(f"{os.environ[SERVER].rstrip('/')}/{name}")
+        else:
+            address = parse_address(request.getfixturevalue("cluster").url(name))
+        yield from open_qdrant(address, source, shards=6, replicas=2)
         with closing(connect(address)) as client:
             for name in (address.collection, address.collection + SUFFIX):
                 client.delete_collection(name)
@@ -230,10 +228,12 @@ def open_engine(kind: str, source: Gallery, folders: pytest.TempPathFactory) -> 
     )
 
 
-def open_qdrant(address: Address, source: Gallery, client: Any = None) -> Iterator[Opened]:
+def open_qdrant(
+    address: Address, source: Gallery, client: Any = None, **options: Any
+) -> Iterator[Opened]:
     client = client or connect(address)
     calls = Calls(client, address.collection, str(address))
-    assert load_gallery(calls, source.local) == (N_IMAGES, 0, 0)
+    assert load_gallery(calls, source.local, **options) == (N_IMAGES, 0, 0)
     with Gallery(QdrantStore(calls)) as collection:
         yield Opened(collection, client)
 

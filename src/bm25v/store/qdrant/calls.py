@@ -27,6 +27,7 @@ _SCROLLED_TOGETHER = 1_000
 _QUERIES_TOGETHER = 500
 _VALUES = 100_000  # that are counted at most
 _SECONDS = 60  # until a call is given up
+_RECONNECT_MS = 1_000  # at most, between attempts: gRPC would wait for up to two minutes
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _PASSING = (
     grpc.StatusCode.UNAVAILABLE,
@@ -50,7 +51,6 @@ def connect(address: Address) -> Any:
     """Return a client that connects at the first call, by gRPC, to this server alone."""
     if address.host == MEMORY:
         return _memory
-    is_local = address.host in _LOCAL
     return QdrantClient(
         host=address.host,
         grpc_port=address.port,
@@ -58,7 +58,10 @@ def connect(address: Address) -> Any:
         https=address.tls,
         api_key=read_api_key(address),
         timeout=_SECONDS,
-        grpc_options={"grpc.enable_http_proxy": int(not is_local)},
+        grpc_options={
+            "grpc.enable_http_proxy": int(address.host not in _LOCAL),
+            "grpc.max_reconnect_backoff_ms": _RECONNECT_MS,
+        },
         check_compatibility=False,  # it would ask another port, and print
     )
 
