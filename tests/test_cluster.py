@@ -35,6 +35,7 @@ from bm25v.store.qdrant.store import QdrantStore
 from bm25v.store.qdrant.writer import QdrantWriter, reconcile
 from tests.http_server import wait_until
 from tests.qdrant_nodes import Cluster
+from tests.test_benchmarks import run_script
 from tests.test_engines import (
     MODES,
     N_IMAGES,
@@ -234,6 +235,12 @@ def test_nodes_are_killed_under_a_server(
             server.communicate(timeout=60)
     assert server.returncode == 0
     check_whole(cluster, collection, source)
+
+
+def test_the_benchmark_has_the_hits_of_a_gallery(cluster: Cluster) -> None:
+    figures = run_script("cluster.py", "--n", "500", "--queries", "2")
+    assert [search["same_hits"] for search in figures["searches"]] == [1.0] * len(MODES)
+    assert figures["load_seconds"] > 0 < min(figures["node_bytes"])
 
 
 def make_images(folder: str) -> list[ImageBags]:
