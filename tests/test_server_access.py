@@ -23,6 +23,7 @@ from bm25v.extras import install_command
 from bm25v.privacy import cache_folder
 from bm25v.server import guard, run
 from bm25v.server.guard import Access
+from bm25v.server.images import read_file
 from bm25v.server.problems import Problem
 from tests.conftest import make_image
 from tests.http_server import TOKEN, Client, serving, wait_until
@@ -445,6 +446,69 @@ def test_a_file_that_was_put_in_place_of_an_image_is_not_read(
         assert response.status_code == 404
         assert response.json()["type"] in ("urn:bm25v:changed-file", "urn:bm25v:no-file")
         assert SECRET not in response.content
+
+
+@pytest.mark.parametrize("change", ["overwritten", "shortened"])
+@pytest.mark.parametrize("route", ["file", "zip"])
+def test_a_file_that_changes_while_it_is_sent_never_arrives_as_a_whole(
+    client: Client, gallery: Gallery, tmp_path: Path, route: str, change: str
+) -> None:
+    path = tmp_path / "large.bmp"
+    make_image(82, side=4000).save(path)  # 48 MB, more than is sent ahead
+    gallery.add(path)
+    image, size = to_id(str(path)), path.stat().st_size
+    method, url = ("GET", f"/v1/images/{image}/file") if route == "file" else ("POST", "/v1/zip")
+    body = None if route == "file" else {"ids": [image]}
+    with client.stream(method, url, json=body) as response:
+        assert response.status_code == 200
+        pieces = response.iter_raw()
+        received = len(next(pieces))
+        with path.open("r+b") as file:
+            if change == "shortened":
+                file.truncate(size - 4)
+            else:
+                file.seek(-4, os.SEEK_END)
+                file.write(b"\xa5\xa5\xa5\xa5")
+        with pytest.raises(httpx.RemoteProtocolError):
+            received += sum(map(len, pieces))
+    assert received < size
+    failed(client.get(f"/v1/images/{image}/file"), 404, "changed-file")
+
+
+def test_what_is_decoded_is_what_was_indexed_while_a_file_is_overwritten(
+    gallery: Gallery, tmp_path: Path
+) -> None:
+    path = tmp_path / "large.bmp"
+    make_image(83, side=2500).save(path)
+    content = path.read_bytes()
+    gallery.add(path)
+    (record,) = gallery.store.read(lambda view: view.find([str(path)])).values()
+    is_done = threading.Event()
+
+    def overwrite() -> None:
+        with path.open("r+b", buffering=0) as file:
+            while not is_done.is_set():
+                for end in (b"\xa5" * 4, content[-4:]):
+                    file.seek(-4, os.SEEK_END)
+                    file.write(end)
+                    is_done.wait(0.02)
+
+    thread = threading.Thread(target=overwrite)
+    thread.start()
+    n_right = n_changed = 0
+    try:
+        for _ in range(100):
+            try:
+                assert read_file(record) == content
+                n_right += 1
+            except Problem as problem:
+                assert problem.kind == "changed-file"
+                n_changed += 1
+    finally:
+        is_done.set()
+        thread.join()
+    assert n_right
+    assert n_changed
 
 
 def test_an_image_behind_a_link_that_was_indexed_is_sent(

@@ -83,14 +83,6 @@ def test_files_that_cannot_be_read_are_left_out_and_listed(
         assert reason in line
 
 
-def test_a_file_that_is_shortened_while_it_is_sent_breaks_the_connection(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(zips, "read_pieces", lambda file: iter([b"only a part"]))
-    with pytest.raises(httpx.RemoteProtocolError):
-        request(client, client.ids()[0])
-
-
 def test_metadata_is_left_out_as_from_single_files(gallery: Gallery, tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x010E] = "a secret"

@@ -2,11 +2,12 @@
 
 An id is the path of the image, or the id that it was added with, in base64url. It is only looked up
 in the gallery as it is, so that no id names a file that is not an image of the gallery. A file is
-sent only if its content is what was indexed.
+sent only if its content is what was indexed, also if another program overwrites it meanwhile.
 """
 
 import base64
 import binascii
+import io
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
@@ -25,7 +26,7 @@ from bm25v.errors import ImageError, StorageFull
 from bm25v.files import read_limited, replace_file
 from bm25v.gallery import Gallery
 from bm25v.images import HEAD_SIZE, detect_format, make_thumbnail, open_stream
-from bm25v.images.streams import Piece, Stream
+from bm25v.images.streams import Piece, Stream, stream_size
 from bm25v.images.stripping import strip_metadata
 from bm25v.render.commands import remove_command
 from bm25v.search.query import OPTIONS
@@ -41,7 +42,7 @@ from bm25v.server.responses import (
 )
 from bm25v.server.service import COMPARING, LISTING, OpenGallery, Served
 from bm25v.store.base import Filter
-from bm25v.store.files import has_changed, hash_file
+from bm25v.store.files import has_changed, hash_image, new_hash
 from bm25v.store.filters import ImageFilter
 from bm25v.store.records import ImageRecord, to_gallery_image
 
@@ -52,7 +53,7 @@ _MEDIA_TYPES = {  # those that are not called as the format
 }
 _MAX_THUMBNAIL = 10_000_000  # bytes
 _END_OF_JPEG = b"\xff\xd9"
-_CHUNK = 2**18  # bytes of a file that are sent at once
+_CHUNK = 2**18  # bytes of a file that are checked and sent at once
 _CACHE_CONTROL = "private, max-age=300"  # then the browser asks whether the content has changed
 
 ImageId = Annotated[
@@ -103,7 +104,10 @@ def find_image(gallery: Gallery, image_id: str) -> ImageRecord:
 def read_file(record: ImageRecord) -> bytes:
     """Return the content of an image's file, which is what was indexed."""
     with ExitStack() as stack:
-        return _open_stream(record, stack).read()
+        content = _open_stream(record, stack).read(record.size)
+    if hash_image(content) != record.content:
+        raise _changed()
+    return content
 
 
 class OpenFile(NamedTuple):
@@ -121,9 +125,12 @@ class OpenFile(NamedTuple):
 def open_file(record: ImageRecord, stack: ExitStack, *, strip: bool) -> OpenFile:
     """Open an image's file until `stack` is closed; raise a `Problem` if it cannot be sent.
 
-    With `strip`, what is sent has no metadata.
+    With `strip`, what is sent has no metadata. Reading raises a `Problem` if the file changes.
     """
-    stream = _open_stream(record, stack)
+    checked = _CheckedFile(_open_stream(record, stack))
+    if checked.content != record.content:
+        raise _changed()
+    stream: Stream = io.BufferedReader(checked, _CHUNK)
     image_format = detect_format(stream.read(HEAD_SIZE))
     pieces = [Piece(0, record.size)]
     if strip:
@@ -145,8 +152,45 @@ def read_pieces(file: OpenFile) -> Iterator[bytes]:
             yield file.stream.read(min(_CHUNK, piece.end - start))
 
 
+class _CheckedFile(io.RawIOBase):
+    """A file that was hashed as a whole; each read of a part of it has the bytes of that time."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream, self._position, self._size = stream, 0, stream_size(stream)
+        self._hashes: list[bytes] = []
+        whole = new_hash()
+        for _ in range(0, self._size, _CHUNK):
+            chunk = stream.read(_CHUNK)
+            whole.update(chunk)
+            self._hashes.append(hash_image(chunk))
+        self.content = whole.digest()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = offset + (0, self._position, self._size)[whence]
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        number, start = divmod(self._position, _CHUNK)
+        if self._position >= self._size:
+            return 0
+        self._stream.seek(number * _CHUNK)
+        chunk = self._stream.read(_CHUNK)
+        if hash_image(chunk) != self._hashes[number]:
+            raise _changed()
+        part = chunk[start : start + len(buffer)]
+        buffer[: len(part)] = part
+        self._position += len(part)
+        return len(part)
+
+
 def _open_stream(record: ImageRecord, stack: ExitStack) -> Stream:
-    """Open an image's file until `stack` is closed; raise a 404 `Problem` if it is another."""
+    """Open an image's file until `stack` is closed; raise a 404 `Problem` if there is none."""
     if not os.path.isabs(record.path):
         raise Problem(404, "no-file", "the image was added from memory: it has no file")
     try:
@@ -154,11 +198,13 @@ def _open_stream(record: ImageRecord, stack: ExitStack) -> Stream:
     except ImageError as error:
         detail = f"the file of the image cannot be read: {error}"
         raise Problem(404, "no-file", detail) from None
-    if hash_file(stream) != record.content:
-        detail = "the file has changed since it was indexed: index it again"
-        raise Problem(404, "changed-file", detail)
-    stream.seek(0)
+    if stream_size(stream) != record.size:
+        raise _changed()
     return stream
+
+
+def _changed() -> Problem:
+    return Problem(404, "changed-file", "the file has changed since it was indexed: index it again")
 
 
 def _describe(record: ImageRecord) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Files of several images as one zip file, which is sent while it is made.
 
 A file that cannot be sent is left out, and `missing.txt` in the zip file says why: what was sent
-already cannot be taken back. The slot is taken until the last byte is sent, and a thread only while
-the next part is made, so that slow readers delay nothing but other zip files.
+already cannot be taken back. One that changes while it is sent ends the connection. The slot is
+taken until the last byte is sent, and a thread only while the next part is made, so that slow
+readers delay nothing but other zip files.
 """
 
 import os
@@ -105,33 +106,26 @@ def _zip(images: dict[str, ImageRecord | None], *, strip: bool) -> Iterator[byte
     parts, missing, used = _Parts(), [], {MISSING}
     with zipfile.ZipFile(parts, "w") as archive:
         for path, record in images.items():
-            try:
-                if record is None:
-                    raise Problem(404, "unknown-image", "the gallery has no such image any more")
-                for _ in _copy(archive, record, used, strip=strip):
-                    yield parts.take()
-            except Problem as problem:
-                missing.append(f"{_to_text(path)}: {problem.detail}\n")
+            with ExitStack() as stack:
+                try:
+                    if record is None:
+                        raise Problem(
+                            404, "unknown-image", "the gallery has no such image any more"
+                        )
+                    file = open_file(record, stack, strip=strip)
+                except Problem as problem:
+                    missing.append(f"{_to_text(path)}: {problem.detail}\n")
+                    continue
+                date = _to_date(0 if strip else record.mtime_ns // 10**9)
+                info = zipfile.ZipInfo(_choose_name(os.path.basename(path), used), date)
+                info.file_size = file.size
+                with archive.open(info, mode="w") as entry:
+                    for part in read_pieces(file):
+                        entry.write(part)
+                        yield parts.take()
         if missing:
             archive.writestr(zipfile.ZipInfo(MISSING), "".join(missing))
     yield parts.take()
-
-
-def _copy(
-    archive: zipfile.ZipFile, record: ImageRecord, used: set[str], *, strip: bool
-) -> Iterator[None]:
-    """Copy the file of an image, part by part; raise a `Problem` before the first one."""
-    with ExitStack() as stack:
-        file = open_file(record, stack, strip=strip)
-        name = _choose_name(os.path.basename(record.path), used)
-        info = zipfile.ZipInfo(name, _to_date(0 if strip else record.mtime_ns // 10**9))
-        info.file_size = file.size
-        with archive.open(info, mode="w") as entry:
-            for part in read_pieces(file):
-                entry.write(part)
-                yield
-        if info.file_size != file.size:  # as it was written: better no zip file than a wrong one
-            raise OSError(f"{record.path} has changed while it was sent")
 
 
 def _choose_name(name: str, used: set[str]) -> str:

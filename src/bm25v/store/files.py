@@ -98,19 +98,19 @@ def has_changed(path: str, record: ImageRecord | None) -> bool:
 
 
 def hash_file(file: Stream) -> bytes:
-    return hashlib.file_digest(file, _new_hash).digest()
+    return hashlib.file_digest(file, new_hash).digest()
 
 
 def hash_image(image: bytes | NDArray[np.uint8]) -> bytes:
     """Return the content hash of an image from memory: that of its file, or of its pixels."""
     if isinstance(image, bytes):
-        return _new_hash(image).digest()
-    digest = _new_hash(f"pixels {image.shape}".encode())
+        return new_hash(image).digest()
+    digest = new_hash(f"pixels {image.shape}".encode())
     digest.update(np.ascontiguousarray(image).data)
     return digest.digest()
 
 
-def _new_hash(content: bytes = b"") -> "hashlib.blake2b":
+def new_hash(content: bytes = b"") -> "hashlib.blake2b":
     return hashlib.blake2b(content, digest_size=16)
 
 
