@@ -2,6 +2,8 @@
 
 import io
 import struct
+import subprocess
+import sys
 import time
 import tracemalloc
 from functools import cache
@@ -78,9 +80,6 @@ def make_file(kind: str, orientation: int = 6) -> bytes:
 def add_to_jpeg(content: bytes) -> bytes:
     """Add what cameras write: IPTC, other images after the first one, and bytes after the end."""
 
-    def segment(marker: int, data: bytes) -> bytes:
-        return struct.pack(">BBH", 0xFF, marker, len(data) + 2) + data
-
     more = segment(0xED, b"Photoshop 3.0\0" + SECRET) + segment(0xE2, b"MPF\0" + SECRET)
     return content[:2] + more + content[2:-2] + segment(0xFE, SECRET) + b"\xff\xd9" + content
 
@@ -145,6 +144,77 @@ def test_the_compressed_pixels_stay_byte_for_byte() -> None:
     assert webp[start : start + length] in strip(webp, "WebP")
 
 
+def segment(marker: int, data: bytes) -> bytes:
+    return struct.pack(">BBH", 0xFF, marker, len(data) + 2) + data
+
+
+def webp_chunk(name: bytes, data: bytes) -> bytes:
+    return struct.pack("<4sI", name, len(data)) + data
+
+
+def hide_in_jpeg(hidden: bytes) -> bytes:
+    content = make_file("JPEG", 1)
+    end = content.index(segment(0xFE, SECRET) + b"\xff\xd9")
+    return content[:end] + hidden + b"\xff\xd9"
+
+
+def hide_in_png(hidden: bytes, *, end: bytes = b"") -> bytes:
+    content = make_file("PNG", 1)
+    start = content.index(b"IDAT") - 4
+    return content[:start] + hidden + content[start : content.index(b"IEND") - 4] + end
+
+
+def hide_in_frames(hidden: bytes) -> bytes:
+    content, frames = make_file("animation", 1), b""
+    at = 12
+    while at < len(content):
+        name, size = struct.unpack_from("<4sI", content, at)
+        data = content[at + 8 : at + 8 + size]
+        frames += webp_chunk(name, data + hidden * (name == b"ANMF")) + b"\0" * (size % 2)
+        at += 8 + size + size % 2
+    return b"RIFF" + struct.pack("<I", len(frames) + 4) + b"WEBP" + frames
+
+
+@pytest.mark.parametrize(
+    ("image_format", "content"),
+    [
+        ("JPEG", hide_in_jpeg(segment(0xDC, b"\0\x3c" + SECRET))),
+        ("JPEG", hide_in_jpeg(segment(0xDB, b"\3" + SECRET.ljust(64)))),
+        ("PNG", hide_in_png(b"", end=chunk(b"IEND", SECRET))),
+        ("PNG", hide_in_png(chunk(b"sBIT", b"\x08\x08\x08" + SECRET), end=chunk(b"IEND", b""))),
+        ("PNG", hide_in_png(chunk(b"gAMA", SECRET), end=chunk(b"IEND", b""))),
+        ("PNG", hide_in_png(chunk(b"pHYs", SECRET + b"\1"), end=chunk(b"IEND", b""))),
+        ("WebP", hide_in_frames(webp_chunk(b"EXIF", b"MM\0*\0\0\0\x08" + bytes(6) + SECRET))),
+    ],
+    ids=["DNL", "DQT", "IEND", "sBIT", "gAMA", "pHYs", "ANMF"],
+)
+def test_what_is_hidden_where_no_decoder_looks_is_left_out(
+    image_format: str, content: bytes
+) -> None:
+    stripped = strip(content, image_format)
+    assert SECRET in content
+    assert SECRET not in stripped
+    for before, after in zip(pixels(content), pixels(stripped), strict=True):
+        assert np.array_equal(before, after)
+
+
+def test_damaged_metadata_prints_nothing_in_a_process_of_bm25v() -> None:
+    script = """
+import io
+from bm25v.images.stripping import strip_metadata
+from bm25v.privacy import own_process
+
+own_process()
+exif = b"Exif\\0\\0II*\\0\\x08\\0\\0\\0\\xff\\xff\\x12\\x01"
+content = b"\\xff\\xd8\\xff\\xe1" + (len(exif) + 2).to_bytes(2) + exif
+print(len(strip_metadata(io.BytesIO(content), "JPEG")))
+"""
+    result = subprocess.run(
+        [sys.executable, "-W", "default", "-c", script], capture_output=True, text=True, check=True
+    )
+    assert (result.stdout, result.stderr) == ("2\n", "")
+
+
 def test_a_preview_in_the_header_of_a_jpeg_is_left_out() -> None:
     content = make_file("JPEG", 1)
     at = content.index(b"JFIF\0")
@@ -186,6 +256,7 @@ def test_damaged_files_end_in_pieces_of_the_file_or_an_error(data: st.DataObject
         ("JPEG", b"\xff\xd8" + bytes(4_000_000)),
         ("PNG", b"\x89PNG\r\n\x1a\n" + b"\0\0\0\0IDAT...." * 400_000),
         ("WebP", b"RIFF....WEBP" + b"VP8 \0\0\0\0" * 400_000),
+        ("WebP", b"RIFF....WEBP" + (b"ANMF\x60\0\0\0" + bytes(96)) * 90_000),
     ],
 )
 def test_hostile_files_take_little_time_and_memory(image_format: str, content: bytes) -> None:

@@ -8,23 +8,29 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 
 from bm25v.errors import ImageError
 from bm25v.images.metadata import read_orientation
-from bm25v.images.streams import Piece, Stream, stream_size
+from bm25v.images.streams import MAX_BYTES, Piece, Stream, stream_size
 from bm25v.images.structure import MAX_METADATA, MAX_PARTS, MAX_SCANS, walk_chunks, walk_jpeg
 
 _SCAN_MARKER, _END_MARKER = 0xDA, 0xD9
-_IMAGE_MARKERS = frozenset([*range(0xC0, 0xD0), *range(0xDA, 0xE0)])
+_IMAGE_MARKERS = frozenset([*range(0xC0, 0xD0), _SCAN_MARKER, 0xDB, 0xDD]) - {0xC8}
 _NEXT_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")  # after a scan
 _BLOCK = 2**20
 
-_PNG_CHUNKS = frozenset(
-    b"IHDR PLTE IDAT IEND tRNS "  # pixels
-    b"cHRM gAMA iCCP sBIT sRGB cICP mDCV cLLI "  # colours
-    b"bKGD pHYs acTL fcTL fdAT".split()  # background, shape of pixels, animation
-)
-_WEBP_CHUNKS = frozenset([b"VP8 ", b"VP8L", b"ALPH", b"ICCP", b"ANIM", b"ANMF"])
+_PNG_CHUNKS = {  # that are kept, and how many bytes they may have
+    **{b"IHDR": 13, b"PLTE": 768, b"IDAT": MAX_BYTES, b"tRNS": 256},  # pixels
+    **{b"cHRM": 32, b"gAMA": 4, b"iCCP": MAX_BYTES, b"sBIT": 4, b"sRGB": 1},  # colours
+    **{b"cICP": 4, b"mDCV": 24, b"cLLI": 8},
+    **{b"bKGD": 6, b"pHYs": 9},  # background, shape of pixels
+    **{b"acTL": 8, b"fcTL": 26, b"fdAT": MAX_BYTES},  # animation
+}
+_PNG_REPEATED = frozenset([b"IDAT", b"fcTL", b"fdAT"])
+_PNG_END = b"\0\0\0\0IEND\xae\x42\x60\x82"
+_WEBP_PIXELS = frozenset([b"VP8 ", b"VP8L", b"ALPH"])
+_WEBP_FRAME = 24  # bytes of a frame before the chunks in it
 _WEBP_EXIF, _WEBP_XMP = 0x08, 0x04
 
 
@@ -62,10 +68,11 @@ def _strip_jpeg(stream: Stream) -> list[Piece]:
     size = stream_size(stream)
     header: list[Piece] = []
     kept: list[Piece] = []
-    orientation = 1
+    orientation, n_kept = 1, 0  # nothing after the last scan
     for marker, start, end in _walk_whole_jpeg(stream):
         if marker in _IMAGE_MARKERS:
             kept.append(Piece(start, min(end, size)))
+            n_kept = len(kept) if marker == _SCAN_MARKER else n_kept
         elif marker in (0xE0, 0xE1, 0xE2, 0xEE):
             stream.seek(start + 4)
             content = stream.read(end - start - 4)
@@ -82,7 +89,7 @@ def _strip_jpeg(stream: Stream) -> list[Piece]:
     if orientation != 1:
         header.append(_make_segment(0xE1, b"Exif\0\0" + _make_exif(orientation)))
     end_of_image = Piece.from_bytes(bytes([0xFF, _END_MARKER]))
-    return [Piece(0, 2), *header, *kept, end_of_image]
+    return [Piece(0, 2), *header, *kept[:n_kept], end_of_image]
 
 
 def _make_segment(marker: int, content: bytes) -> Piece:
@@ -122,8 +129,12 @@ def _find_next_marker(stream: Stream, start: int) -> int:
 
 def _strip_png(stream: Stream) -> list[Piece]:
     kept = [Piece(0, 8)]
+    seen: set[bytes] = set()
     for name, start, end in walk_chunks(stream, "PNG"):
-        if name in _PNG_CHUNKS:
+        if name in seen:
+            continue
+        seen |= {name} - _PNG_REPEATED
+        if name in _PNG_CHUNKS and end - start - 12 <= _PNG_CHUNKS[name]:
             kept.append(Piece(start, end))
         elif name == b"eXIf" and end - start <= MAX_METADATA:
             stream.seek(start + 8)
@@ -132,31 +143,55 @@ def _strip_png(stream: Stream) -> list[Piece]:
                 content = b"eXIf" + _make_exif(orientation)
                 length, checksum = len(content) - 4, zlib.crc32(content)
                 kept.append(Piece.from_bytes(struct.pack(">I30sI", length, content, checksum)))
-    return kept
+    return [*kept, Piece.from_bytes(_PNG_END)]
 
 
 def _strip_webp(stream: Stream) -> list[Piece]:
     kept: list[Piece] = []
+    seen: set[bytes] = set()
     flags, orientation = b"", 1
     for name, start, end in walk_chunks(stream, "WebP"):
-        if name in _WEBP_CHUNKS:
+        stream.seek(start + 8)
+        if name == b"ANMF":
+            kept += _strip_frame(stream, start, end)
+            if len(kept) > MAX_PARTS:
+                raise ImageError(f"too many parts for a WebP: more than {MAX_PARTS:,}")
+            continue
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in _WEBP_PIXELS or name == b"ICCP":
             kept.append(Piece(start, end))
-        elif name == b"VP8X" and not flags:
-            stream.seek(start)
-            flags = stream.read(18)
+        elif name == b"ANIM":
+            kept.append(_make_chunk(name, stream.read(6)))
+        elif name == b"VP8X":
+            flags = stream.read(10)
         elif name == b"EXIF" and end - start <= MAX_METADATA:
-            stream.seek(start + 8)
             orientation = read_orientation(stream.read(end - start - 8))
-    if len(flags) == 18:
+    if len(flags) == 10:
         content = bytearray(flags)
-        content[8] &= ~(_WEBP_EXIF | _WEBP_XMP)
+        content[0] &= ~(_WEBP_EXIF | _WEBP_XMP)
         if orientation != 1:
-            content[8] |= _WEBP_EXIF
-            exif = _make_exif(orientation)
-            kept.append(Piece.from_bytes(struct.pack("<4sI", b"EXIF", len(exif)) + exif))
-        kept.insert(0, Piece.from_bytes(bytes(content)))
+            content[0] |= _WEBP_EXIF
+            kept.append(_make_chunk(b"EXIF", _make_exif(orientation)))
+        kept.insert(0, _make_chunk(b"VP8X", bytes(content)))
     n_bytes = 4 + sum(piece.end - piece.start for piece in kept)
     return [Piece.from_bytes(struct.pack("<4sI4s", b"RIFF", n_bytes, b"WEBP")), *kept]
+
+
+def _strip_frame(stream: Stream, start: int, end: int) -> list[Piece]:
+    """Return a frame of an animation with nothing but its pixels."""
+    kept = [Piece(start + 8, min(start + _WEBP_FRAME, end))]
+    chunks = walk_chunks(stream, "WebP", Piece(start + _WEBP_FRAME, end))
+    for name, first, last in islice(chunks, 2):  # transparency and colours come first
+        if name in _WEBP_PIXELS:
+            kept.append(Piece(first, last))
+    n_bytes = sum(piece.end - piece.start for piece in kept)
+    return [Piece.from_bytes(struct.pack("<4sI", b"ANMF", n_bytes)), *kept]
+
+
+def _make_chunk(name: bytes, content: bytes) -> Piece:
+    return Piece.from_bytes(struct.pack("<4sI", name, len(content)) + content)
 
 
 _STRIPPERS = {"JPEG": _strip_jpeg, "PNG": _strip_png, "WebP": _strip_webp}

@@ -79,14 +79,19 @@ def _read_png(stream: Stream) -> Structure:
     return Structure("PNG", remove_png_metadata(stream) if n_bytes > MAX_METADATA else None)
 
 
-def walk_chunks(stream: Stream, image_format: str) -> Iterator[tuple[bytes, int, int]]:
-    """Yield the name, start and end of each chunk of a PNG, to its last one, or of a WebP."""
-    size, end = stream_size(stream), 8 if image_format == "PNG" else 12
+def walk_chunks(
+    stream: Stream, image_format: str, within: Piece | None = None
+) -> Iterator[tuple[bytes, int, int]]:
+    """Yield the name, start and end of each chunk of a PNG, to its last one, or of a WebP.
+
+    `within` is the part of the file that has them, by default all but the signature.
+    """
+    end, size, _ = within or Piece(8 if image_format == "PNG" else 12, stream_size(stream))
     for _ in range(MAX_PARTS):
         start = end
         stream.seek(start)
         head = stream.read(8)
-        if len(head) < 8:
+        if len(head) < 8 or start + 8 > size:
             return
         if image_format == "PNG":
             name, length = head[4:], 12 + int.from_bytes(head[:4])
