@@ -462,6 +462,14 @@ def test_few_candidates_are_the_best_images_by_words(large_gallery: Gallery) -> 
     assert {hit.path: hit.first_rank for hit in results}.items() <= ranks.items()
 
 
+def test_there_are_at_least_as_many_candidates_as_hits(large_gallery: Gallery) -> None:
+    for mode in ("words", "hybrid", "two-stage"):
+        options: Any = {"mode": mode, "candidates": 2}
+        assert large_gallery.search(query_image(1), k=2, **options).candidates == 2
+        results = large_gallery.search(query_image(1), k=5, **options)
+        assert (len(results), results.candidates) == (5, 5)
+
+
 def test_full_bags_order_all_images_if_there_are_no_more_than_candidates(
     large_gallery: Gallery,
 ) -> None:
