@@ -17,6 +17,7 @@ import pytest
 from bm25v.errors import Bm25vError, GalleryDamaged, GalleryError, GalleryLocked, StorageFull
 from bm25v.gallery import Gallery
 from bm25v.search.scoring import MODES
+from bm25v.store.local import word_names
 from bm25v.store.local.catalog import FILE_NAME, Catalog
 from bm25v.store.local.rows import HEADER_BYTES
 from bm25v.store.local.writer import Writer
@@ -297,8 +298,14 @@ def test_a_file_system_without_locks_is_named(
 
     with Writer(folder):
         pass  # leaves a lock file, as on the disk that the gallery was copied from
+    (folder / "names.lock").touch()
     monkeypatch.setattr(fcntl, "flock", fail)
+    monkeypatch.setattr(word_names, "LOCK_SECONDS", 0.05)
     with Gallery.open(folder) as gallery:
+        with pytest.raises(
+            GalleryLocked, match=r"has no file locks \(flock\).*naming words.*delete .*names\.lock"
+        ):
+            gallery.name_words({7: "grass"})
         with pytest.raises(
             GalleryLocked, match=r"has no file locks \(flock\).*delete .*writer\.lock"
         ):

@@ -15,13 +15,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from filelock import FileLock, Timeout
-
-from bm25v.errors import GalleryError, GalleryLocked, InvalidOption
+from bm25v.errors import GalleryError, InvalidOption
 from bm25v.files import read_limited, replace_file
 from bm25v.store.filters import Called
 from bm25v.store.local.catalog import require_gallery
 from bm25v.store.local.database import disk_errors
+from bm25v.store.local.locks import locking
 from bm25v.store.local.word_names import LOCK_NAME, LOCK_SECONDS
 from bm25v.vocabulary.names import check_name
 from bm25v.vocabulary.phrases import SMALL_WORDS, make_key
@@ -66,18 +65,13 @@ class ImageNames:
         """
         key, name = check_image_name(name)
         require_gallery(self._folder)  # the lock would create a missing folder
-        with disk_errors(self._folder):
-            try:
-                with FileLock(self._folder / LOCK_NAME).acquire(timeout=LOCK_SECONDS):
-                    names = dict(self.by_key)
-                    before = names.pop(key, Called(name, ())) if add else Called(name, ())
-                    called = Called(before.name, tuple({*before.contents, *contents}))
-                    names[key] = called
-                    _write_table(self._folder / FILE_NAME, names)
-            except Timeout:
-                raise GalleryLocked(
-                    f"another process is naming images of {self._folder}: try again"
-                ) from None
+        lock = self._folder / LOCK_NAME
+        with disk_errors(self._folder), locking(lock, "naming images of", timeout=LOCK_SECONDS):
+            names = dict(self.by_key)
+            before = names.pop(key, Called(name, ())) if add else Called(name, ())
+            called = Called(before.name, tuple({*before.contents, *contents}))
+            names[key] = called
+            _write_table(self._folder / FILE_NAME, names)
         return called
 
 

@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from filelock import FileLock, Timeout
-
-from bm25v.errors import GalleryError, GalleryLocked, InvalidOption
+from bm25v.errors import GalleryError, InvalidOption
 from bm25v.files import replace_file
 from bm25v.store.local.catalog import require_gallery
 from bm25v.store.local.database import disk_errors
+from bm25v.store.local.locks import locking
 from bm25v.store.meta import Meta
 from bm25v.vocabulary import names as tables
 
@@ -67,16 +66,11 @@ class WordNames:
         """Name words, or clear names with None; if one change is wrong, none is made."""
         valid = tables.check_names(changes, self._meta.n_words)
         require_gallery(self._folder)  # the lock would create a missing folder
-        with disk_errors(self._folder):
-            try:
-                with FileLock(self._folder / LOCK_NAME).acquire(timeout=LOCK_SECONDS):
-                    names = {**self.own, **valid}
-                    kept = {word: name for word, name in names.items() if name is not None}
-                    self._write_table(FILE_NAME, kept)
-            except Timeout:
-                raise GalleryLocked(
-                    f"another process is naming words of {self._folder}: try again"
-                ) from None
+        lock = self._folder / LOCK_NAME
+        with disk_errors(self._folder), locking(lock, "naming words of", timeout=LOCK_SECONDS):
+            names = {**self.own, **valid}
+            kept = {word: name for word, name in names.items() if name is not None}
+            self._write_table(FILE_NAME, kept)
 
     def _write_table(
         self, file_name: str, names: Mapping[int, str], notes: Mapping[int, str] | None = None

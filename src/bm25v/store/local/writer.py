@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from filelock import FileLock, SoftFileLock, Timeout
 from numpy.typing import NDArray
 
-from bm25v.errors import GalleryDamaged, GalleryLocked
+from bm25v.errors import GalleryDamaged
 from bm25v.files import SCRATCH_SUFFIX, sync_folder
 from bm25v.index.bm25 import Statistics
 from bm25v.progress import Progress, no_progress
@@ -28,6 +27,7 @@ from bm25v.store.base import Rows
 from bm25v.store.files import FileState
 from bm25v.store.local.catalog import FILE_NAME, Catalog, require_gallery
 from bm25v.store.local.database import disk_errors
+from bm25v.store.local.locks import locking
 from bm25v.store.local.rows import RowFile, RowFiles, RowWriter
 from bm25v.vocabulary.bag import LEVELS, Bag, FullBag
 
@@ -58,28 +58,16 @@ class Writer:
 
     def __init__(self, folder: Path, *, timeout: float = 0.0) -> None:
         self._folder = folder
-        self._lock = FileLock(folder / LOCK_NAME)
         self._timeout = timeout
 
     def __enter__(self) -> "Writer":
         require_gallery(self._folder)  # the lock would create a missing folder
         with disk_errors(self._folder), ExitStack() as cleanup:
-            try:
-                self._lock.acquire(timeout=self._timeout)
-            except Timeout:
-                raise GalleryLocked(self._explain_lock()) from None
-            cleanup.callback(self._lock.release)
+            path = self._folder / LOCK_NAME
+            cleanup.enter_context(locking(path, "writing to", timeout=self._timeout))
             self._open(cleanup)
             self._cleanup = cleanup.pop_all()
         return self
-
-    def _explain_lock(self) -> str:
-        if isinstance(self._lock, SoftFileLock):  # what filelock makes of itself without flock
-            return (
-                f"the file system of {self._folder} has no file locks (flock): if no other process "
-                f"writes to it, delete {self._folder / LOCK_NAME}, or keep it on another disk"
-            )
-        return f"another process is writing to {self._folder}: try again when it has finished"
 
     def _open(self, cleanup: ExitStack) -> None:
         self.catalog = Catalog(self._folder / FILE_NAME, write=True)
