@@ -95,10 +95,29 @@ def test_index_says_what_became_of_the_files(run: Run, photos: Path) -> None:
         "unchanged",
         "removed",
         "failed",
+        "skipped",
         "seconds",
     }
     assert (again.json["added"], again.json["unchanged"]) == (0, 12)
     assert [set(failure) for failure in again.json["failed"]] == [{"path", "error", "known"}]
+
+
+def test_index_says_what_it_skips(run: Run, photos: Path) -> None:
+    for name in ("1.nef", "2.NEF", "3.cr2", "1.xmp", "._1.png", ".trashed-1-2.png"):
+        make_image(40).save(photos / name, "PNG")
+    outcome = run("index", photos, photos, "--vocabulary", "toy")
+    assert "12 added, 0 unreadable, 0 unchanged" in outcome.out
+    assert outcome.err.splitlines() == [
+        "note: 3 RAW files are not read (.nef 2, .cr2 1)",
+        "note: 3 paths are skipped (sidecars 2, trash 1)",
+    ]
+    again = run("index", photos, "--json", "--exclude", "*.cr2")
+    assert again.json["skipped"] == {".nef": 2, "sidecars": 2, "trash": 1}
+    for path in photos.glob("[0-9]*.png"):
+        path.unlink()
+    failed(run("index", photos), 2, "no images in", "(3 RAW files are not read (.nef 2, .cr2 1))")
+    named = run("index", photos / "3.cr2", photos / ".trashed-1-2.png", "--json")
+    assert (named.json["added"], named.json["skipped"]) == (2, {})
 
 
 def test_index_lists_a_failure_once(run: Run, photos: Path) -> None:

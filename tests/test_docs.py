@@ -277,6 +277,7 @@ def test_json_examples_have_the_shape_of_the_real_thing(photos: Path, tmp_path: 
     examples = [b for b in blocks(ROOT / "docs" / "reference" / "json.md") if b.language == "json"]
     index_example, search_example = (json.loads(example.text) for example in examples)
     (photos / "torn.png").write_bytes(b"no image")
+    (photos / "1.nef").write_bytes(b"of a camera")
     report = json.loads(run_command("bm25v index photos --vocabulary toy --json", tmp_path))
     same_shape(index_example, report)
     results = json.loads(run_command("bm25v search photos/3.png --json", tmp_path))

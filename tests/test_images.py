@@ -24,6 +24,7 @@ from bm25v.errors import ImageError, InvalidOption
 from bm25v.extras import install_command
 from bm25v.gallery import Gallery
 from bm25v.images.metadata import parse_date
+from tests.conftest import make_image
 
 RED, GREEN, BLUE, YELLOW = (200, 30, 40), (20, 160, 60), (30, 60, 190), (230, 210, 40)
 
@@ -906,24 +907,55 @@ def test_find_skips_galleries_and_thumbnails_of_the_system(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "path",
+    ("path", "reason"),
     [
-        ".trashed-1700000000-a.jpg",
-        ".hidden.jpg",
-        "._a.jpg",
-        ".Trash-1000/files/a.jpg",
-        "$RECYCLE.BIN/S-1-5-21/a.jpg",
-        "#recycle/a.jpg",
-        "@Recycle/a.jpg",
-        "sub/@eaDir/a.jpg/SYNO_L.jpg",
-        "My.photoslibrary/a.jpg",
-        "My.photoslibrary/resources/derivatives/a.jpg",
-        "My.photoslibrary/Thumbnails/a.jpg",
+        (".trashed-1700000000-a.jpg", "trash"),
+        (".Trash-1000/files/a.jpg", "trash"),
+        (".Trashes/501/a.jpg", "trash"),
+        (".bm25v-trash/a.jpg", "trash"),
+        ("$RECYCLE.BIN/S-1-5-21/a.jpg", "trash"),
+        ("#recycle/a.jpg", "trash"),
+        ("@Recycle/a.jpg", "trash"),
+        ("sub/@eaDir/a.jpg/SYNO_L.jpg", "derivatives"),
+        ("Catalog Previews.lrdata/0/a.jpg", "derivatives"),
+        ("My.photoslibrary/resources/derivatives/a.jpg", "derivatives"),
+        ("My.photoslibrary/Thumbnails/a.jpg", "derivatives"),
+        ("iPhoto Library/Data/2008/a.jpg", "derivatives"),
+        ("iPhoto Library.photolibrary/Previews/a.jpg", "derivatives"),
+        ("._a.jpg", "sidecars"),
+        ("a.xmp", "sidecars"),
+        ("A.AAE", "sidecars"),
+        ("a.thm", "sidecars"),
+        ("a.NEF", ".nef"),
+        ("a.cr2", ".cr2"),
+        ("a.dng", ".dng"),
+        (".hidden.jpg", None),
+        (".thumbnails/a.jpg", None),
     ],
 )
-def test_find_skips_trash_hidden_files_and_derivatives(tmp_path: Path, path: str) -> None:
-    touch(tmp_path / "kept" / "a.jpg", tmp_path / "kept" / path)
-    assert names(tmp_path, list(images.find_images(tmp_path))) == ["kept/a.jpg"]
+def test_find_skips_trash_derivatives_sidecars_and_raw_files(
+    tmp_path: Path, path: str, reason: str | None
+) -> None:
+    kept = {"kept/a.jpg"}
+    for library in ("My.photoslibrary", "iPhoto Library", "iPhoto Library.photolibrary"):
+        if path.startswith(library + "/"):
+            kept.add(f"kept/{library}/Originals/b.jpg")
+    touch(*(tmp_path / name for name in kept))
+    skipped = tmp_path / "kept" / path
+    skipped.parent.mkdir(parents=True, exist_ok=True)
+    make_image(1).save(skipped, "JPEG")
+    reasons: list[str] = []
+    found = images.find_images(tmp_path, on_skip=lambda path, reason: reasons.append(reason))
+    assert set(names(tmp_path, list(found))) == kept
+    assert reasons == ([] if reason is None else [reason])
+    if skipped.name == "a.jpg":
+        assert list(images.find_images(skipped.parent)) == [skipped], "it is given by its path"
+
+
+def test_find_takes_folders_that_are_only_called_like_what_is_skipped(tmp_path: Path) -> None:
+    paths = ["2023.raw/a.jpg", "b.xmp/a.jpg", "iPhoto Library/2004/a.jpg", "previews/a.jpg"]
+    touch(*(tmp_path / path for path in paths))
+    assert sorted(names(tmp_path, list(images.find_images(tmp_path)))) == paths
 
 
 def test_find_enters_the_originals_of_a_photos_library(

@@ -120,6 +120,21 @@ def test_the_gallery_follows_new_changed_renamed_and_removed_files(
     assert empty.problems() == []
 
 
+def test_a_hidden_folder_is_followed_if_it_is_given(empty: Gallery, photos: Path) -> None:
+    hidden, trash = photos / ".private", photos / "#recycle"
+    for seed, path in enumerate((hidden / "a.png", trash / "b.png", photos / "1.nef")):
+        path.parent.mkdir(exist_ok=True)
+        make_image(50 + seed).save(path, "PNG")
+    with watching(empty.path, "--watch", photos, "--watch", hidden) as server:
+        wait_until(lambda: "a.png" in server.names())
+        make_image(53).save(hidden / "c.png")
+        wait_until(lambda: "c.png" in server.names())
+        assert not {"b.png", "1.nef"} & server.names()
+        errors = server.stop()[1]
+        assert errors.count("1 RAW file is not read (.nef 1)") == 1
+        assert errors.count("1 path is skipped (trash 1)") == 1
+
+
 def test_a_file_that_is_being_written_is_read_when_it_is_complete(
     empty: Gallery, photos: Path
 ) -> None:

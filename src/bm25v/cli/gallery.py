@@ -26,6 +26,7 @@ from bm25v.cli.printing import (
     echo_wrapped,
     emit,
     print_facts,
+    print_notes,
     print_report,
     print_table,
     report_written,
@@ -210,6 +211,7 @@ def _print_report(report: "IndexReport", verbose: bool) -> None:
     changes = {"updated": report.updated, "moved": report.moved, "removed": report.removed}
     counts += [f"{n:,} {change}" for change, n in changes.items() if n]
     counts.append(f"{report.unchanged:,} unchanged")
+    print_notes(report.notes)
     print_report(listed, f"{', '.join(counts)} in {duration(report.seconds)}")
 
 

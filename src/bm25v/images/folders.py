@@ -1,4 +1,4 @@
-"""Finds image files under a folder: no hidden files, no trash, no thumbnails of other programs."""
+"""Finds image files under a folder: not what is hidden, trash, or made by programs from others."""
 
 import os
 import re
@@ -13,15 +13,25 @@ from bm25v.images.formats import HEAD_SIZE, SUFFIXES, is_image
 from bm25v.images.streams import open_nonblocking, system_reason
 
 _GALLERY_FILE = "catalog.sqlite"  # every gallery has it, under this name
-_SYSTEM_NAMES = {
-    "thumbs.db",  # thumbnails of Windows and of Synology file servers
-    "@eadir",
-    "#recycle",  # the trash of Synology, QNAP and Windows
-    "@recycle",
-    "$recycle.bin",
-}
-_PHOTOS_LIBRARY = ".photoslibrary"  # of macOS
+HIDDEN = "hidden"
+_TRASH = {"#recycle", "@recycle", "$recycle.bin"}  # of Synology, QNAP and Windows
+_TRASH_STARTS = (".trash", ".bm25v-trash")  # of Android, macOS and Linux; and that of `bm25v serve`
+_THUMBNAILS = {"thumbs.db", "@eadir"}  # of Windows and Synology
+_PREVIEWS = ".lrdata"  # a folder of Lightroom
+_LIBRARIES = (  # of Apple
+    ".photoslibrary",
+    ".photolibrary",
+    ".migratedphotolibrary",
+    ".aplibrary",
+    "iphoto library",
+)
 _ORIGINALS = {"originals", "masters"}  # in such a library; other folders have versions of them
+_SIDECARS = {".xmp", ".aae", ".thm", ".pp3", ".dop"}  # what programs note about an image
+_RAW: frozenset[str] = frozenset(  # of cameras; Pillow finds a small preview in one, or nothing
+    {".3fr", ".arw", ".cr2", ".cr3", ".crw", ".dcr", ".dng", ".erf", ".fff", ".gpr", ".iiq"}
+    | {".kdc", ".mef", ".mos", ".mrw", ".nef", ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2"}
+    | {".rwl", ".sr2", ".srf", ".srw", ".x3f"}
+)
 
 
 def find_images(
@@ -29,15 +39,18 @@ def find_images(
     *,
     exclude: Iterable[str] = (),
     on_error: Callable[[Path, ImageError], None] | None = None,
+    on_skip: Callable[[Path, str], None] | None = None,
 ) -> Iterator[Path]:
-    """Yield every image file under a folder, sorted; skip what is hidden, trash and galleries.
+    """Yield every image file under a folder, sorted; skip what is hidden, and galleries.
 
     A file is an image by its name or by its content, also if its format cannot be decoded. Links
     are followed last, and each folder is visited once. Files and folders below `folder` that cannot
     be read are passed to `on_error` and skipped; `folder` itself must be readable. What matches a
-    pattern of `exclude` (`matches_pattern`) is left out.
+    pattern of `exclude` (`matches_pattern`) is left out. `on_skip` gets what else is skipped, and
+    why: "trash", "derivatives", "sidecars", or the suffix of a RAW file.
     """
     report = on_error or (lambda path, error: None)
+    skip = on_skip or (lambda path, reason: None)
     root = Path(folder)
     excluded = _compile(tuple(exclude))
     visited: set[tuple[int, int]] = set()
@@ -57,12 +70,17 @@ def find_images(
             report(current, ImageError(system_reason(error)))
             continue
         folders: list[Path] = []
+        in_library = _is_library(current, entries)
         for entry in entries:
             path = current / entry.name
             has_suffix = path.suffix.lower() in SUFFIXES
             try:
                 relative = path.relative_to(root).as_posix() + "/" * entry.is_dir()
-                if excluded.fullmatch(relative):
+                reason = why_skipped(entry.name, is_folder=entry.is_dir(), in_library=in_library)
+                if excluded.fullmatch(relative) or reason == HIDDEN:
+                    continue
+                if reason is not None:
+                    skip(path, reason)
                     continue
                 if entry.is_dir():
                     (links if entry.is_symlink() else folders).append(path)
@@ -74,6 +92,26 @@ def find_images(
             except OSError as error:
                 report(path, ImageError(system_reason(error)))
         waiting += reversed(folders)
+
+
+def why_skipped(name: str, *, is_folder: bool, in_library: bool = False) -> str | None:
+    """Return why a file or folder is skipped unless somebody gives it by its path; else None.
+
+    >>> [why_skipped(name, is_folder=False) for name in ("._a.jpg", "A.XMP", "a.NEF", "a.jpg")]
+    ['sidecars', 'sidecars', '.nef', None]
+    """
+    name = name.lower()
+    suffix = os.path.splitext(name)[1]
+    if name in _TRASH or name.startswith(_TRASH_STARTS):
+        return "trash"
+    if name.startswith("._") or (suffix in _SIDECARS and not is_folder):  # AppleDouble files
+        return "sidecars"
+    if name.startswith("."):
+        return HIDDEN
+    is_previews = is_folder and suffix == _PREVIEWS
+    if name in _THUMBNAILS or is_previews or (in_library and name not in _ORIGINALS):
+        return "derivatives"
+    return suffix if suffix in _RAW and not is_folder else None
 
 
 def matches_pattern(path: str, patterns: tuple[str, ...]) -> bool:
@@ -148,13 +186,12 @@ def _list_folder(folder: Path) -> list[os.DirEntry[str]]:
         entries = sorted(scan, key=lambda entry: entry.name)
     if any(entry.name == _GALLERY_FILE for entry in entries):
         return []
-    if folder.absolute().suffix.lower() == _PHOTOS_LIBRARY:
-        return [entry for entry in entries if entry.name.lower() in _ORIGINALS]
-    return [
-        entry
-        for entry in entries
-        if not entry.name.startswith(".") and entry.name.lower() not in _SYSTEM_NAMES
-    ]
+    return entries
+
+
+def _is_library(folder: Path, entries: list[os.DirEntry[str]]) -> bool:
+    name = folder.absolute().name.lower()
+    return name.endswith(_LIBRARIES) and any(e.name.lower() in _ORIGINALS for e in entries)
 
 
 def _has_image_content(path: Path) -> bool:

@@ -20,6 +20,7 @@ import watchfiles
 from bm25v.display import one_line
 from bm25v.errors import Bm25vError, GalleryLocked
 from bm25v.gallery import Gallery
+from bm25v.images.folders import why_skipped
 from bm25v.threads import available_cpus
 
 STOP_SECONDS = 10.0  # for the image that is being read
@@ -150,14 +151,13 @@ class Watcher:
 
     def _is_relevant(self, change: watchfiles.Change, path: str) -> bool:
         """Return whether a change can be one of images; the gallery itself changes in a scan."""
-        folder = os.path.dirname(path)
-        is_hidden = any(
-            part.startswith(".")
-            for watched in self.folders
-            if Path(folder).is_relative_to(watched.path)
-            for part in Path(folder).relative_to(watched.path).parts
+        folder = Path(path).parent
+        is_scanned = any(
+            not any(why_skipped(name, is_folder=True) for name in folder.relative_to(root).parts)
+            for root in (watched.path for watched in self.folders)
+            if folder.is_relative_to(root)
         )
-        return not is_hidden and not Path(os.path.realpath(path)).is_relative_to(self._own_folder)
+        return is_scanned and not Path(os.path.realpath(path)).is_relative_to(self._own_folder)
 
     def _scan(self, folder: WatchedFolder) -> None:
         def follow(stage: str, done: int, total: int) -> None:
@@ -191,6 +191,8 @@ class Watcher:
         incomplete = [failure for failure in report.failed if _is_fresh(failure.path)]
         folder.pending = len(incomplete)
         folder.due = now + (max(_RETRY, folder.seconds) if incomplete else _RESCAN)
+        for note in report.notes if folder.scans == 1 else ():
+            _log.warning("%s: %s", one_line(folder.path), note)
         known = folder.unreadable
         folder.unreadable = {f.path: f.error for f in report.failed if f not in incomplete}
         new = [

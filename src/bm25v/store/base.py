@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.display import count
 from bm25v.errors import GalleryDamaged
 from bm25v.images import ImageInput
 from bm25v.index.bm25 import Statistics
@@ -258,7 +259,22 @@ class IndexReport:
     unchanged: int = 0
     removed: int = 0
     failed: list[Failure] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)  # by reason; RAW files by suffix
     seconds: float = 0.0
+
+    @property
+    def notes(self) -> list[str]:
+        """What was skipped, in words: a line for RAW files, and one for all else."""
+        raw = {name: n for name, n in self.skipped.items() if name.startswith(".")}
+        others = {name: n for name, n in self.skipped.items() if name not in raw}
+        notes = []
+        for counts, what, verb in ((raw, "RAW file", "not read"), (others, "path", "skipped")):
+            most_first = sorted(counts, key=lambda name: (-counts[name], name))
+            listed = ", ".join(f"{name} {counts[name]:,}" for name in most_first)
+            n = sum(counts.values())
+            if n:
+                notes.append(f"{count(n, what)} {'is' if n == 1 else 'are'} {verb} ({listed})")
+        return notes
 
     @property
     def n_indexed(self) -> int:

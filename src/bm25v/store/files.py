@@ -131,10 +131,12 @@ def require_images(paths: Sequence[str], exclude: tuple[str, ...]) -> None:
     for path in paths:
         if not os.path.lexists(path):
             raise InvalidOption(f"{path} does not exist")
-        if os.path.isdir(path) and not any(images.find_images(path)):
+        report = IndexReport()
+        if os.path.isdir(path) and not any(_walk([path], (), report)):
+            notes = "".join(f" ({note})" for note in report.notes)
             raise InvalidOption(
-                f"no images in {path}: nothing was changed; to remove on purpose what was indexed "
-                f"there: `bm25v remove {path}`"
+                f"no images in {path}{notes}: nothing was changed; to remove on purpose what was "
+                f"indexed there: `bm25v remove {path}`"
             )
     if exclude and not any(_walk(paths, exclude, IndexReport())):
         patterns = ", ".join(exclude)
@@ -157,9 +159,19 @@ def _walk(paths: Sequence[str], exclude: tuple[str, ...], report: IndexReport) -
     def add_failure(path: Path, error: ImageError) -> None:
         report.failed.append(Failure(str(path), str(error)))
 
+    skipped: set[Path] = set()  # folders that are given may overlap
+
+    def add_skipped(path: Path, reason: str) -> None:
+        if path not in skipped:
+            skipped.add(path)
+            report.skipped[reason] = report.skipped.get(reason, 0) + 1
+
     for path in paths:
         if os.path.isdir(path):
-            yield from map(str, images.find_images(path, exclude=exclude, on_error=add_failure))
+            found = images.find_images(
+                path, exclude=exclude, on_error=add_failure, on_skip=add_skipped
+            )
+            yield from map(str, found)
         elif not is_excluded(path, [path], exclude):
             yield path
 
