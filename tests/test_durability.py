@@ -19,7 +19,7 @@ from bm25v.gallery import Gallery
 from bm25v.search.scoring import MODES
 from bm25v.store.local import word_names
 from bm25v.store.local.catalog import FILE_NAME, Catalog
-from bm25v.store.local.rows import HEADER_BYTES
+from bm25v.store.local.rows import HEADER_BYTES, RowFiles
 from bm25v.store.local.writer import Writer
 from tests.children import REFUSED, Report, die_at_step, finish, needs_fork, start
 from tests.conftest import make_pixels
@@ -587,3 +587,23 @@ def test_a_damaged_full_bag_raises_gallery_damaged(tmp_path: Path) -> None:
         assert gallery.search(query, mode="sparse").hits
         assert len(gallery.problems()) == len(list(gallery.local.catalog.records()))
     assert (tmp_path / "g" / "full.rows").stat().st_size == len(content)
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "words"])
+def test_a_damaged_empty_slot_of_a_full_bag_raises_gallery_damaged(
+    tmp_path: Path, mode: Any
+) -> None:
+    """Its word is beyond the vocabulary, and its frequency is 0."""
+    fill_gallery(tmp_path / "g")
+    with Gallery.open(tmp_path / "g") as gallery:
+        state = gallery.local.snapshot().state
+        file = RowFiles.of(gallery.path, gallery.store.meta, state.generation).full_bags
+        assert gallery.search(make_encoding(3), mode=mode).hits
+    rows = file.view(state.n_rows).copy()
+    rows["words"][rows["levels"] == 0] = 0xFFFF
+    file.path.write_bytes(file.path.read_bytes()[:HEADER_BYTES] + rows.tobytes())
+    with (
+        Gallery.open(tmp_path / "g") as gallery,
+        pytest.raises(GalleryDamaged, match="no valid bag: run bm25v verify"),
+    ):
+        gallery.search(make_encoding(3), mode=mode)

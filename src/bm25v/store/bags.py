@@ -31,17 +31,17 @@ def read_bag(row: np.void) -> Bag:
 def are_bags(
     words_nk: NDArray[np.unsignedinteger], tf_nk: NDArray[np.unsignedinteger], n_words: int
 ) -> NDArray[np.bool_]:
-    """Return of which stored bags the words exist and ascend; a slot with tf 0 is empty.
+    """Return of which stored bags the words exist, also in empty slots (tf 0), and ascend.
 
-    >>> words_nk = np.array([[1, 3, 0], [3, 1, 0], [1, 8, 0]])
-    >>> are_bags(words_nk, np.array([[5, 7, 0]] * 3), n_words=8).tolist()
-    [True, False, False]
+    >>> words_nk = np.array([[1, 3, 0], [3, 1, 0], [1, 8, 0], [1, 3, 8]])
+    >>> are_bags(words_nk, np.array([[5, 7, 0]] * 4), n_words=8).tolist()
+    [True, False, False, False]
     """
     used_nk = tf_nk > 0
     ends_nk = np.where(used_nk, words_nk.astype(np.int64) + 1, 0)
     largest_nk = np.maximum.accumulate(ends_nk, axis=1)
     ascends_nk = ~used_nk[:, 1:] | (words_nk[:, 1:] >= largest_nk[:, :-1])
-    return np.asarray(ascends_nk.all(axis=1) & (largest_nk[:, -1] <= n_words))
+    return np.asarray(ascends_nk.all(axis=1) & (words_nk < n_words).all(axis=1))
 
 
 def write_bag(row: np.void, bag: Bag) -> None:
