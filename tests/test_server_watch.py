@@ -120,6 +120,15 @@ def test_the_gallery_follows_new_changed_renamed_and_removed_files(
     assert empty.problems() == []
 
 
+def test_a_file_that_comes_during_the_first_scan_is_found(empty: Gallery, photos: Path) -> None:
+    for seed in range(100, 700):
+        make_image(seed).save(photos / f"{seed}.png")
+    with watching(empty.path, "--watch", photos) as server:
+        wait_until(lambda: server.state()["pending"])  # the files are listed
+        make_image(50).save(photos / "late.png")
+        wait_until(lambda: "late.png" in server.names())
+
+
 def test_a_hidden_folder_is_followed_if_it_is_given(empty: Gallery, photos: Path) -> None:
     hidden, trash = photos / ".private", photos / "#recycle"
     for seed, path in enumerate((hidden / "a.png", trash / "b.png", photos / "1.nef")):

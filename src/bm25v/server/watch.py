@@ -126,8 +126,7 @@ class Watcher:
                 return
 
     def _wait_for_changes(self, paths: list[str]) -> Iterator[set[str]]:
-        """Yield changed paths, at least once in a tick; first nothing."""
-        yield set()
+        """Yield changed paths, at least once in a tick: from before the first scan on."""
         try:
             if paths:
                 for changes in watchfiles.watch(
@@ -143,11 +142,12 @@ class Watcher:
                     yield {path for _, path in changes}
         except OSError as error:  # the system has a limit of watches
             _log.warning("changes are not reported, folders are scanned: %s", _describe(error))
-        while not self._stop.wait(_TICK):
+        while not self._stop.is_set():
             for folder in self.folders:
                 latest = time.monotonic() + RESCAN_WITHOUT_EVENTS
                 folder.due = min(folder.due, latest)
             yield set()
+            self._stop.wait(_TICK)
 
     def _is_relevant(self, change: watchfiles.Change, path: str) -> bool:
         """Return whether a change can be one of images; the gallery itself changes in a scan."""
