@@ -13,6 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from bm25v.errors import Bm25vError, InvalidOption
 from bm25v.gallery import Gallery
 from bm25v.server.app import MAX_BODY, create_app
+from bm25v.server.children import share_memory
 from bm25v.server.guard import Access
 from bm25v.server.preparation import Preparation
 from bm25v.server.service import Service
@@ -102,6 +103,7 @@ def serve(
     `watcher` keeps the gallery current meanwhile. `start_workers` starts processes that search
     beside this one.
     """
+    share_memory()
     # SIGTERM ends the process as Ctrl-C does, so that a scan is not cut off.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with bind(host, port) as listener:
