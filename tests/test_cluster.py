@@ -238,7 +238,7 @@ def test_nodes_are_killed_under_a_server(
 
 
 def test_the_benchmark_has_the_hits_of_a_gallery(cluster: Cluster) -> None:
-    figures = run_script("cluster.py", "--n", "500", "--queries", "2")
+    figures = run_script("cluster.py", "--n", "500", "--queries", "2", "--nodes", "1")
     assert [search["same_hits"] for search in figures["searches"]] == [1.0] * len(MODES)
     assert figures["load_seconds"] > 0 < min(figures["node_bytes"])
 
