@@ -18,6 +18,8 @@ from bm25v.vocabulary.bag import LEVELS, SCALE, dequantise
 _CHUNK_ROWS = 128  # converted to float32 at once: they fit into the cache
 _TAIL = 16  # this many sums of a row are added one after the other
 _SHORTEST = np.float32(1e-12)  # length of a vector; shorter ones get a cosine of about 0
+_EXPONENT, _MOVED_BITS = np.float32(2.0**112), np.int32(-0x70002000)  # as in the kernels
+_LARGEST = np.float32(2.0**32)  # squares of what is not finite would be larger
 _EVERY_TF = np.arange(1 << 16, dtype=np.uint16)  # the levels of bags that store tf themselves
 
 
@@ -44,19 +46,35 @@ def cosines(
     if compiled:
         from bm25v.index import second_stage_kernels
 
-        cosines_c: NDArray[np.float32] = second_stage_kernels.cosines(
-            dense_ne.view(np.int16), query_e, rows
-        )
-        return cosines_c
+        halves_ne = dense_ne.view(np.int16)
+        compiled_c: NDArray[np.float32] = second_stage_kernels.cosines(halves_ne, query_e, rows)[0]
+        return compiled_c
     cosines_c = np.empty(len(rows), dtype=np.float32)
-    with np.errstate(invalid="ignore"):  # a row with infinity or NaN gets NaN
-        for start in range(0, len(rows), _CHUNK_ROWS):
-            chunk = slice(start, start + _CHUNK_ROWS)
-            chunk_ne = dense_ne[rows[chunk]].astype(np.float32)
-            dots = _sum_rows(chunk_ne * query_e)
-            lengths = np.sqrt(_sum_rows(np.square(chunk_ne, out=chunk_ne)))
-            cosines_c[chunk] = np.clip(dots / np.maximum(lengths, _SHORTEST), -1, 1)
+    for start in range(0, len(rows), _CHUNK_ROWS):
+        chunk = slice(start, start + _CHUNK_ROWS)
+        stored_ne = dense_ne[rows[chunk]]
+        chunk_ne = _to_float32(stored_ne)
+        dots = _sum_rows(chunk_ne * query_e)
+        squares = _sum_rows(np.square(chunk_ne, out=chunk_ne))
+        cosines_c[chunk] = np.clip(dots / np.maximum(np.sqrt(squares), _SHORTEST), -1, 1)
+        if squares.max() >= _LARGEST:  # a row with infinity or NaN gets NaN
+            cosines_c[chunk][~np.isfinite(stored_ne).all(axis=1)] = np.nan
     return cosines_c
+
+
+def _to_float32(halves_ne: NDArray[np.floating]) -> NDArray[np.float32]:
+    """Return a copy; float16 several times as fast as by numpy, 2¹⁶ or more if not finite.
+
+    The bits of a float16, moved to where a float32 has them, are the number divided by 2¹¹².
+    """
+    if halves_ne.dtype != np.float16:
+        return halves_ne.astype(np.float32)
+    bits_ne = halves_ne.view(np.int16).astype(np.int32)
+    bits_ne <<= 13
+    bits_ne &= _MOVED_BITS
+    floats_ne = bits_ne.view(np.float32)
+    floats_ne *= _EXPONENT
+    return floats_ne
 
 
 def _sum_rows(values_ne: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -134,12 +152,14 @@ def score_bags(
         formula = (terms, statistics, parameters)
         return _score_compiled(words_ck, tf_ck, np.arange(len(words_ck)), _EVERY_TF, *formula)
     term_v = np.append(terms.term_v, np.uint16(0))  # the last is for words that do not exist
-    last = np.int64(statistics.n_words)  # may be more than the type of words holds
+    kind = words_ck.dtype
+    last = kind.type(min(statistics.n_words, np.iinfo(kind).max))
     term_ck = term_v[np.minimum(words_ck, last)]
-    at, slots = np.nonzero((term_ck > 0) & (tf_ck > 0))
+    shared = np.flatnonzero((term_ck > 0) & (tf_ck > 0))
+    at = shared // words_ck.shape[1]
     norms = statistics.length_norms(tf_ck.sum(axis=1, dtype=np.int64), parameters)
-    weights = terms.term_weights[term_ck[at, slots]]
-    values = weights * saturation(dequantise(tf_ck[at, slots]), norms[at], parameters)
+    weights = terms.term_weights[term_ck.ravel()[shared]]
+    values = weights * saturation(dequantise(tf_ck.ravel()[shared]), norms[at], parameters)
     bm25 = np.bincount(at, values, minlength=len(words_ck))  # adds in this order
     shared_mass = np.bincount(at, np.maximum(weights, 0), minlength=len(words_ck))
     return BagScores(bm25.astype(np.float64), shared_mass.astype(np.float64))

@@ -24,8 +24,11 @@ _TAIL = 16  # as in `second_stage`; passed as an argument, it would make the ker
 @jit
 def cosines(
     halves_ne: NDArray[np.int16], query_e: NDArray[np.float32], rows: NDArray[np.int64]
-) -> NDArray[np.float32]:
-    """Return the cosine between a query of length 1 and each row, given as bits of float16."""
+) -> tuple[NDArray[np.float32], int]:
+    """Return the cosine between a query of length 1 and each row, given as bits of float16.
+
+    The last value means nothing; without it, the compiler would leave out reading ahead.
+    """
     width = halves_ne.shape[1]
     n = width // 4
     bits = np.empty(width, dtype=np.int32)
@@ -33,7 +36,12 @@ def cosines(
     dots = np.empty(n + 4, dtype=np.float32)
     squares = np.empty(n + 4, dtype=np.float32)
     cosines_c = np.empty(len(rows), dtype=np.float32)
+    touched = 0
     for i in range(len(rows)):
+        if i % _TOGETHER == 0:  # read all of these rows first: they wait for memory together
+            for row in rows[i : i + _TOGETHER]:
+                for j in range(0, width, 32):
+                    touched += halves_ne[row, j]
         halves = halves_ne[rows[i]]
         for j in range(width):
             bits[j] = (np.int32(halves[j]) << np.int32(13)) & _MOVED_BITS
@@ -73,7 +81,7 @@ def cosines(
                 if halves[j] & _NOT_FINITE == _NOT_FINITE:
                     cosine = np.float32(np.nan)
         cosines_c[i] = cosine
-    return cosines_c
+    return cosines_c, touched
 
 
 @jit
@@ -88,8 +96,6 @@ def score_bags(
     term_weights: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
     """Return the BM25 score of each row, and the IDF mass of the words that it shares.
-
-    The last value means nothing; without it, the compiler would leave out reading ahead.
 
     `stored_tf` is the stored tf of each level, `formula` has k1, b, the average length and what a
     stored tf is divided by. `is_term_v` is 1 for words of the query; its last entry, 0, is for

@@ -37,7 +37,14 @@ _KEPT_BYTES = 50_000_000  # of crops
 
 
 class Kept(Generic[T]):
-    """The values that were made last, up to a total size."""
+    """The values that were made last, up to a total size.
+
+    >>> kept = Kept[str](6, len)
+    >>> [kept.get(key, lambda: "abc") for key in (1, 2, 3)]
+    ['abc', 'abc', 'abc']
+    >>> kept.get(3, lambda: "new"), kept.get(1, lambda: "new")
+    ('abc', 'new')
+    """
 
     def __init__(self, max_size: int, measure: Callable[[T], int]) -> None:
         self._max_size, self._measure = max_size, measure
