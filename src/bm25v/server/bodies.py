@@ -6,6 +6,7 @@ lists every mistake of a body before it answers.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 from fastapi import Depends
@@ -40,8 +41,14 @@ class Upload(Generic[Body]):
     negative: list[bytes] = field(default_factory=list)
 
 
+def with_json(model: type[BaseModel], slot: Any) -> dict[str, Any]:
+    """Return what a route has that reads a body of JSON, and then takes a slot."""
+    return {"dependencies": [read_json(model), slot], "openapi_extra": describe_json(model)}
+
+
+@cache
 def read_json(model: type[Body]) -> Any:
-    """Return a dependency that reads a body of JSON."""
+    """Return a dependency that reads a body of JSON, the same one for the same model."""
 
     async def read(request: Request) -> Body:
         if _media_type(request) != "application/json":

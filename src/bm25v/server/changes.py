@@ -13,7 +13,7 @@ from starlette.responses import Response
 from bm25v.client import to_id
 from bm25v.errors import ImageError
 from bm25v.server import problems
-from bm25v.server.bodies import describe_json, read_json
+from bm25v.server.bodies import read_json, with_json
 from bm25v.server.images import ImageId, find_image, find_images
 from bm25v.server.problems import Problem
 from bm25v.server.responses import (
@@ -86,16 +86,10 @@ class TrashBody(BaseModel):
     ids: list[ImageId] = Field(min_length=1, max_length=_MAX_IMAGES)
 
 
-_TRASH = read_json(TrashBody)
-
-
-@router.post(
-    "/trash",
-    response_model=TRASHED,
-    dependencies=[_TRASH, WRITING],
-    openapi_extra=describe_json(TrashBody),
-)
-def trash_images(gallery: OpenGallery, body: Annotated[TrashBody, _TRASH]) -> Response:
+@router.post("/trash", response_model=TRASHED, **with_json(TrashBody, WRITING))
+def trash_images(
+    gallery: OpenGallery, body: Annotated[TrashBody, read_json(TrashBody)]
+) -> Response:
     """Move files into the folder `.bm25v-trash` beside the gallery, and remove their images.
 
     Nothing is moved if a file is missing, has changed since it was indexed, or is a link.
@@ -120,16 +114,10 @@ class ImageNameBody(BaseModel):
     add: bool = Field(False, description="Whether other images keep this name.")
 
 
-_IMAGE_NAME = read_json(ImageNameBody)
-
-
-@router.put(
-    "/names",
-    response_model=IMAGE_NAME,
-    dependencies=[_IMAGE_NAME, WRITING],
-    openapi_extra=describe_json(ImageNameBody),
-)
-def name_images(gallery: OpenGallery, body: Annotated[ImageNameBody, _IMAGE_NAME]) -> Response:
+@router.put("/names", response_model=IMAGE_NAME, **with_json(ImageNameBody, WRITING))
+def name_images(
+    gallery: OpenGallery, body: Annotated[ImageNameBody, read_json(ImageNameBody)]
+) -> Response:
     """Give images a name, which texts find.
 
     Case, accents and plurals make no other name, and copies of a file have its names, too.
@@ -147,17 +135,9 @@ class NameBody(BaseModel):
     name: str | None = Field(max_length=1000, examples=["striped ear"])
 
 
-_NAME = read_json(NameBody)
-
-
-@router.put(
-    "/words/{number}/name",
-    response_model=NAMED,
-    dependencies=[_NAME, WRITING],
-    openapi_extra=describe_json(NameBody),
-)
+@router.put("/words/{number}/name", response_model=NAMED, **with_json(NameBody, WRITING))
 def name_word(
-    gallery: OpenGallery, number: WordNumber, body: Annotated[NameBody, _NAME]
+    gallery: OpenGallery, number: WordNumber, body: Annotated[NameBody, read_json(NameBody)]
 ) -> Response:
     """Name a word, or remove the name that it has in this gallery."""
     check_number(gallery, number)

@@ -33,7 +33,7 @@ from bm25v.gallery import Gallery
 from bm25v.render.commands import name_command
 from bm25v.search.topics import list_topics
 from bm25v.server import problems
-from bm25v.server.bodies import describe_json, read_json
+from bm25v.server.bodies import read_json, with_json
 from bm25v.server.images import ImageId, Offset, find_images, read_file
 from bm25v.server.problems import Problem
 from bm25v.server.responses import (
@@ -216,17 +216,13 @@ class CropsBody(BaseModel):
         return self
 
 
-_CROPS = read_json(CropsBody)
-
-
 @router.post(
     "/crops",
     response_class=Response,
     responses={200: {"content": {"image/webp": {}}}},
-    dependencies=[_CROPS, CUTTING],
-    openapi_extra=describe_json(CropsBody),
+    **with_json(CropsBody, CUTTING),
 )
-def show_crops(service: Served, body: Annotated[CropsBody, _CROPS]) -> Response:
+def show_crops(service: Served, body: Annotated[CropsBody, read_json(CropsBody)]) -> Response:
     """Cut words out of images, where each is strongest, into one image.
 
     Its rows have eight squares, in the order of `crops`; the last row may have fewer. Squares of

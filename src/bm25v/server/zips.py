@@ -21,7 +21,7 @@ from starlette.responses import Response, StreamingResponse
 
 from bm25v.gallery import Gallery
 from bm25v.server import problems
-from bm25v.server.bodies import describe_json, read_json
+from bm25v.server.bodies import read_json, with_json
 from bm25v.server.images import ImageId, from_id, open_file, read_pieces
 from bm25v.server.problems import Problem
 from bm25v.server.responses import PREFIX
@@ -44,7 +44,6 @@ class ZipBody(BaseModel):
     ids: list[ImageId] = Field(min_length=1, max_length=MAX_IDS)
 
 
-_IDS = read_json(ZipBody)
 router = APIRouter(prefix=PREFIX, tags=["images"], responses=problems.RESPONSES)
 
 
@@ -52,10 +51,9 @@ router = APIRouter(prefix=PREFIX, tags=["images"], responses=problems.RESPONSES)
     "/zip",
     response_class=StreamingResponse,
     responses={200: {"content": {"application/zip": {}}}},
-    dependencies=[_IDS, ZIPPING],
-    openapi_extra=describe_json(ZipBody),
+    **with_json(ZipBody, ZIPPING),
 )
-def zip_files(service: Served, body: Annotated[ZipBody, _IDS]) -> Response:
+def zip_files(service: Served, body: Annotated[ZipBody, read_json(ZipBody)]) -> Response:
     """Return the files of images as a zip file, of at most 2 GB.
 
     They are in no folders; a number is added to a name that another file has. A file that cannot
