@@ -38,7 +38,7 @@ def test_work_for_a_request_has_an_end(
     monkeypatch.setattr(workers, "TASK_SECONDS", 0.0)
     failed(client.upload(photo, photo), 503, "took-too-long", "ask for less")
     failed(client.get("/v1/images?folder=*.png"), 503, "took-too-long")
-    failed(client.get("/v1/duplicates"), 503, "took-too-long")
+    failed(client.get("/v1/duplicates"), 503, "took-too-long", "bm25v duplicates")
     assert client.get(f"/v1/images/{client.ids()[0]}/similar").status_code == 200
 
 

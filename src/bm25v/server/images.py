@@ -22,7 +22,7 @@ from starlette.responses import Response, StreamingResponse
 from bm25v.client import to_id
 from bm25v.deadline import check_deadline
 from bm25v.duplicates import DuplicateGroup, find_duplicates
-from bm25v.errors import ImageError, StorageFull
+from bm25v.errors import ImageError, StorageFull, TookTooLong
 from bm25v.files import read_limited, replace_file
 from bm25v.gallery import Gallery
 from bm25v.images import HEAD_SIZE, detect_format, make_thumbnail, open_stream
@@ -268,9 +268,13 @@ def list_duplicates(
 
     Files are compared for each request, one request at a time.
     """
-    groups, n_left_out = find_duplicates(
-        gallery.local, near=near, progress=lambda *step: check_deadline()
-    )
+    try:
+        groups, n_left_out = find_duplicates(
+            gallery.local, near=near, progress=lambda *step: check_deadline()
+        )
+    except TookTooLong:
+        detail = "too many images to compare for one request: run `bm25v duplicates` instead"
+        raise Problem(503, "took-too-long", detail) from None
     page = {"total": len(groups), "offset": offset, "limit": limit, "n_left_out": n_left_out}
     shown = map(_describe_group, groups[offset : offset + limit])
     return json_response({**page, "groups": list(shown)})
