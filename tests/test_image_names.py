@@ -17,6 +17,7 @@ from bm25v.client import to_id
 from bm25v.errors import GalleryError, ImageNotFound
 from bm25v.search.text_names import take_names
 from bm25v.store.filters import Called
+from bm25v.store.local import image_names
 from bm25v.store.local.image_names import FILE_NAME, ImageNames, check_image_name
 from tests import test_cli
 from tests.children import Report, die_at_step, finish, needs_fork, start
@@ -251,3 +252,15 @@ def test_the_client_names_images_as_a_gallery_does(client: Client, named: Galler
         assert library.name_images("Rome", [hit.path]) == 1
         assert named.image_names == {BIRTHDAY: 3, "Rome": 1}
         assert library.name_images("Rome", []) == 0
+
+
+def test_no_name_makes_the_table_too_large_to_be_read(
+    named: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = find(named, BIRTHDAY)
+    size = (named.path / FILE_NAME).stat().st_size
+    monkeypatch.setattr(image_names, "_MAX_BYTES", size + 40)
+    with pytest.raises(InvalidOption, match=r"would have .* bytes, at most .* are read"):
+        named.name_images("holiday", [next(named.images()).path])
+    assert find(named, BIRTHDAY) == before != []
+    assert list(named.image_names) == [BIRTHDAY]

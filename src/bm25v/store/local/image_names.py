@@ -28,7 +28,7 @@ from bm25v.vocabulary.phrases import SMALL_WORDS, make_key
 FILE_NAME = "images.tsv"
 FORMAT = 1
 
-_MAX_BYTES = 64_000_000
+_MAX_BYTES = 16_000_000  # some 300,000 lines
 _HEADER = f"# bm25v image names, format {FORMAT}"
 _CONTENT = re.compile("[0-9a-f]{32}")
 _NO_NAMES: Mapping[str, Called] = MappingProxyType({})
@@ -112,9 +112,16 @@ def read_table(path: Path) -> dict[str, Called]:
 
 
 def _write_table(path: Path, names: Mapping[str, Called]) -> None:
+    """Replace the file; raise `InvalidOption` if it would be too large to be read again."""
     lines = [
         f"{content.hex()}\t{names[key].name}"
         for key in sorted(names)
         for content in sorted(names[key].contents)
     ]
-    replace_file(path, "".join(f"{line}\n" for line in (_HEADER, "content\tname", *lines)))
+    table = "".join(f"{line}\n" for line in (_HEADER, "content\tname", *lines)).encode()
+    if len(table) > _MAX_BYTES:
+        raise InvalidOption(
+            f"{path} would have {len(table):,} bytes, at most {_MAX_BYTES:,} are read: name fewer "
+            "images, or remove a name"
+        )
+    replace_file(path, table)
