@@ -70,6 +70,7 @@ REQUESTS = {
     "two equal lengths": JSON + "\nContent-Length: 2\nContent-Length: 2\n\n{{}}",
     "different lengths": JSON + "\nContent-Length: 2\nContent-Length: 3\n\n{{}}",
     "negative length": JSON + "\nContent-Length: -2\n\n{{}}",
+    "length of 5,000 digits": JSON + "\nContent-Length: " + "9" * 5_000 + "\n\n{{}}",
     "length of letters": JSON + "\nContent-Length: two\n\n{{}}",
     "other coding": JSON + "\nTransfer-Encoding: gzip, chunked\n\n0\r\n\r\n",
     "wrong chunk": JSON + "\nTransfer-Encoding: chunked\n\nzz\r\n",

@@ -201,12 +201,13 @@ def get_model(name: str) -> None:
     from bm25v.vocabulary import Vocabulary
     from bm25v.vocabulary.vocabulary import HUB_PREFIX
 
+    if name.startswith(HUB_PREFIX):
+        echo(f"{name}: {Vocabulary.load(name).fingerprint}")
+        return
     if name not in SPECS:
-        is_vocabulary = name.startswith(HUB_PREFIX)
-        loaded = Vocabulary.load(name) if is_vocabulary else backbones.load_backbone(name)
-        if not isinstance(loaded, Vocabulary):
-            loaded.load_weights()
-        echo(f"{name}: {loaded.fingerprint}")
+        backbone = backbones.load_backbone(name)
+        backbone.load_weights()
+        echo(f"{name}: {backbone.fingerprint}")
         return
     file = SPECS[name].file
     path = downloads.fetch_file(file)
