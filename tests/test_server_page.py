@@ -118,6 +118,7 @@ def find_similar(tab: Browser, cell: str = ".cell a", n: int = 0) -> None:
     """Open a photo of the grid, and search with it."""
     tab.click(cell, n)
     tab.wait_for('document.querySelector("#photo .main-button")')
+    tab.wait_for('document.querySelector("#photo .similar img")')  # nothing moves after that
     tab.click("#photo .main-button")
     tab.wait_for('document.querySelector(".hit")')
 
