@@ -4,7 +4,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -129,14 +129,21 @@ def encode_images(
         for chunk in _split_in_batches(named, vocabulary, progress):
             pending.append(pool.submit(_encode_chunk, chunk, vocabulary, find_known))
             if len(pending) > 2 * workers:
-                yield from pending[0].result()
+                yield from _wait_for(pending[0])
                 pending.popleft()
         while pending:
-            yield from pending[0].result()
+            yield from _wait_for(pending[0])
             pending.popleft()
     finally:
         # After Ctrl-C nobody waits for images that are being decoded: one can take seconds.
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _wait_for(future: Future[list[tuple[str, Outcome]]]) -> list[tuple[str, Outcome]]:
+    # Ctrl-C just before a wait begins takes effect only after it, so no single wait is long.
+    while not wait([future], timeout=1).done:
+        pass
+    return future.result()
 
 
 def list_finished(pending: Pending) -> Iterator[tuple[str, Outcome]]:
