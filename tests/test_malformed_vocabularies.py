@@ -211,27 +211,31 @@ def test_weights_for_another_backbone_are_refused_before_they_are_used(folder: P
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
-        ("input", {"size": 0, "preset": "clip"}, "input.size must be from 1 to 4096, not 0"),
+        (
+            "input",
+            {"size": 0, "preset": "clip"},
+            "input.size is 0, not a whole number from 1 to 4,096",
+        ),
         (
             "input",
             {"size": 10**30, "preset": "clip"},
-            "input.size must be from 1 to 4096, not 1000",
+            "000, not a whole number from 1 to 4,096",
         ),
         (
             "input",
             {"size": 8, "mean": [10**400, 0, 0], "std": [1, 1, 1]},
-            "input.mean must be a list of three numbers",
+            "0, 0], not a list of three numbers",
         ),
         (
             "input",
             {"size": 8, "mean": [0, 0, 0], "std": [1e-320, 1, 1]},
-            "input.std must not contain 0",
+            "input.std is [1e-320, 1, 1], not a list of three numbers, of which none is close to 0",
         ),
-        ("model", "a\0b", "model must be the path of a file, not 'a\\x00b'"),
-        ("model", "x" * 10_000, "model must be the path of a file"),
-        ("patches", {"layout": {}}, "patches.layout must be a text, not {}"),
+        ("model", "a\0b", "model is 'a\\x00b', not the path of a file"),
+        ("model", "x" * 10_000, "xxx', not the path of a file"),
+        ("patches", {"layout": {}}, "patches.layout is {}, not one of BDHW, BHWD, BND"),
         ("\x1b", 1, "'\\x1b' is not a known key"),
-        ("name", None, "name must be a text"),
+        ("name", None, "name is None, not a name of letters"),
     ],
 )
 def test_a_wrong_definition_of_a_backbone_names_the_vocabulary(

@@ -9,7 +9,7 @@ import os
 import re
 import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
@@ -19,7 +19,7 @@ from bm25v.backbones.downloads import PackagedFile, cached_path, models_folder, 
 from bm25v.backbones.onnx_model import hash_model
 from bm25v.display import printable
 from bm25v.errors import BackboneError, ModelUnavailable
-from bm25v.schema import number, show_value
+from bm25v.schema import Rule, SchemaError, check_values, number, show_value, text, whole
 
 Layout: TypeAlias = Literal["BDHW", "BHWD", "BND"]
 Channels: TypeAlias = Literal["RGB", "BGR"]
@@ -33,28 +33,53 @@ PRESETS: dict[str, tuple[Numbers, Numbers]] = {
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "none": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
 }
-_MAX_NAME = 200
-_MAX_SIZE = 4096  # pixels: an image of that size takes 200 MB
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,199}")
 _LARGEST_NUMBER = 1e6  # of a mean or standard deviation, where pixels are between 0 and 1
 _SMALLEST_STD = 1e-6
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
-_KINDS = {str: "a text", int: "a whole number", list: "a list of three numbers"}
-_KEYS = {
-    "name": str,
-    "licence": str,
-    "model": str,
-    "sha256": str,
-    "input.size": int,
-    "input.preset": str,
-    "input.mean": list,
-    "input.std": list,
-    "input.channels": str,
-    "patches.output": str,
-    "patches.layout": str,
-    "patches.leading_tokens": int,
-    "dense.output": str,
-    "dense.pool": str,
+
+
+def _one_of(*choices: str) -> Rule:
+    return text(lambda value: value in choices, f"one of {', '.join(choices)}")
+
+
+def _three_numbers(smallest: float) -> Rule:
+    one = number(-_LARGEST_NUMBER, _LARGEST_NUMBER)
+    return Rule(
+        "a list of three numbers" + ", of which none is close to 0" * (smallest > 0),
+        lambda value: (
+            isinstance(value, list)
+            and len(value) == 3
+            and all(one.accepts(v) and abs(v) >= smallest for v in value)
+        ),
+    )
+
+
+def _is_path(value: str) -> bool:
+    """Return whether a text can be a path, and can be written into a vocabulary."""
+    return 0 < len(value) <= 4096 and "\0" not in value and printable(value) == value
+
+
+_REQUIRED = {
+    "name": text(
+        lambda value: _NAME.fullmatch(value) is not None,
+        "a name of letters, digits and . _ - only, up to 200",
+    ),
+    "model": text(_is_path, "the path of a file"),
+    "input.size": whole(1, 4096),  # pixels: an image of the largest size takes 200 MB
+    "patches.layout": _one_of(*get_args(Layout)),
+    "patches.output": text(),
 }
+_SCALE = {"input.mean": _three_numbers(0), "input.std": _three_numbers(_SMALLEST_STD)}
+_OPTIONAL = {
+    "licence": text(),
+    "sha256": text(),
+    "input.preset": _one_of(*PRESETS),
+    "input.channels": _one_of(*get_args(Channels)),
+    "patches.leading_tokens": whole(0),
+    "dense.output": text(),
+    "dense.pool": _one_of(*get_args(Pool)),
+}
+_RULES = _REQUIRED | _SCALE | _OPTIONAL
 
 
 class PixelInput(NamedTuple):
@@ -135,17 +160,30 @@ def read_spec(path: Path) -> OwnSpec:
 
 def parse_spec(definition: Mapping[str, Any], *, source: str, folder: Path | None) -> OwnSpec:
     """Return the spec in a table; errors name its `source`, and its model may be in `folder`."""
-    values = _Values(definition, source)
-    name, pixels, patches, dense = _parse_parts(values)
-    path, sha256 = _find_model(values, folder)
+    values = check_definition(definition, source=source)
+    path, sha256 = _find_model(values, source, folder)
     if not _is_path(str(path)):
-        raise values.error(
-            "model", f"has a path that is not text, {show_value(str(path))}: rename it"
+        raise BackboneError(
+            f"{source}: model has a path that is not text, {show_value(str(path))}: rename it"
         )
+    if "input.preset" in values:
+        mean, std = PRESETS[values["input.preset"]]
+    else:
+        mean, std = values["input.mean"], values["input.std"]
+    pixels = PixelInput(
+        values["input.size"],
+        tuple(map(float, mean)),
+        tuple(map(float, std)),
+        values.get("input.channels", "RGB"),
+    )
+    patches = PatchOutput(
+        values["patches.output"], values["patches.layout"], values.get("patches.leading_tokens", 0)
+    )
+    dense = DenseOutput(values.get("dense.output"), values.get("dense.pool"))
     # Explicit, so that a later field does not change the fingerprints of existing vocabularies.
     identity = (sha256, tuple(pixels), tuple(patches), dense.tensor, dense.pool)
     return OwnSpec(
-        name=name,
+        name=values["name"],
         fingerprint=hashlib.sha256(repr(identity).encode()).hexdigest()[:16],
         path=path,
         pixels=pixels,
@@ -155,66 +193,50 @@ def parse_spec(definition: Mapping[str, Any], *, source: str, folder: Path | Non
     )
 
 
-def check_definition(definition: Mapping[str, Any], *, source: str) -> None:
-    """Raise the errors of `parse_spec` that can be known without the model."""
-    _parse_parts(_Values(definition, source))
+def check_definition(definition: Mapping[str, Any], *, source: str) -> dict[str, Any]:
+    """Return the values of a spec by their keys, such as "input.size"; the model is not read."""
+    values: dict[str, Any] = {}
+    for key, value in definition.items():
+        if isinstance(value, Mapping):
+            values |= {f"{key}.{name}": entry for name, entry in value.items()}
+        else:
+            values[key] = value
+    try:
+        _check_keys(values)
+        has_preset = "input.preset" in values
+        required = _REQUIRED if has_preset else _REQUIRED | _SCALE
+        check_values(values, {k: r for k, r in _RULES.items() if k in required or k in values})
+        if has_preset and not _SCALE.keys().isdisjoint(values):
+            raise SchemaError("input.preset contradicts input.mean and input.std: give one")
+        layout, n_tokens = values["patches.layout"], values.get("patches.leading_tokens", 0)
+        if n_tokens and layout != "BND":
+            shown = show_value(n_tokens)
+            raise SchemaError(f"patches.leading_tokens is {shown}, and {layout} has none")
+        if ("dense.output" in values) == ("dense.pool" in values):
+            raise SchemaError("dense.output or dense.pool is needed, and not both")
+        if values.get("dense.pool") == "class" and not n_tokens:
+            raise SchemaError("dense.pool is 'class', which needs patches.leading_tokens")
+    except SchemaError as error:
+        raise BackboneError(f"{source}: {error}") from error
+    return values
 
 
-def _parse_parts(values: "_Values") -> tuple[str, PixelInput, PatchOutput, DenseOutput]:
-    """Return all parts of a spec that do not depend on the model's file."""
-    name = values.take("name")
-    if not _NAME.fullmatch(name) or len(name) > _MAX_NAME:
-        raise values.error(
-            "name",
-            f"may have letters, digits and . _ - only, up to {_MAX_NAME}, not {show_value(name)}",
-        )
-    model = values.take("model")
-    if not _is_path(model):
-        raise values.error("model", f"must be the path of a file, not {show_value(model)}")
-    layout = values.choose("patches.layout", get_args(Layout))
-    leading_tokens = values.take("patches.leading_tokens", 0)
-    if leading_tokens < 0 or (leading_tokens and layout != "BND"):
-        raise values.error(
-            "patches.leading_tokens", f"must be 0, or positive with the layout BND, not {layout}"
-        )
-    patches = PatchOutput(values.take("patches.output"), layout, leading_tokens)
-    return name, _parse_pixels(values), patches, _parse_dense(values, leading_tokens)
+def _check_keys(keys: Iterable[str]) -> None:
+    for key in keys:
+        if key not in _RULES:
+            close = difflib.get_close_matches(key, _RULES, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are: {', '.join(_RULES)}"
+            is_short = key.isprintable() and len(key) < 60
+            raise SchemaError(f"{key if is_short else show_value(key)} is not a known key; {hint}")
 
 
-def _parse_pixels(values: "_Values") -> PixelInput:
-    size = values.take("input.size")
-    if not 1 <= size <= _MAX_SIZE:
-        raise values.error("input.size", f"must be from 1 to {_MAX_SIZE}, not {show_value(size)}")
-    if "input.preset" in values.given:
-        if {"input.mean", "input.std"} & set(values.given):
-            raise values.error("input.preset", "contradicts input.mean and input.std: give one")
-        mean, std = PRESETS[values.choose("input.preset", tuple(PRESETS))]
-    else:
-        mean, std = values.take_three("input.mean"), values.take_three("input.std")
-    if not all(abs(value) >= _SMALLEST_STD for value in std):
-        raise values.error("input.std", f"must not contain 0, or less than {_SMALLEST_STD}")
-    return PixelInput(size, mean, std, values.choose("input.channels", get_args(Channels), "RGB"))
-
-
-def _parse_dense(values: "_Values", leading_tokens: int) -> DenseOutput:
-    has_output, has_pool = (key in values.given for key in ("dense.output", "dense.pool"))
-    if has_output == has_pool:
-        raise values.error("dense.output", "or dense.pool is needed, and not both")
-    if has_output:
-        return DenseOutput(tensor=values.take("dense.output"))
-    pool = values.choose("dense.pool", get_args(Pool))
-    if pool == "class" and not leading_tokens:
-        raise values.error("dense.pool", "is 'class', which needs patches.leading_tokens")
-    return DenseOutput(pool=pool)
-
-
-def _find_model(values: "_Values", folder: Path | None) -> tuple[Path, str]:
+def _find_model(values: Mapping[str, Any], source: str, folder: Path | None) -> tuple[Path, str]:
     """Return the path and the hash of the model.
 
     A vocabulary may have been moved to another machine. So the model is looked for at its path,
     then by its name beside the spec or vocabulary, then in the folder of downloaded models.
     """
-    model, expected = values.take("model"), values.take("sha256", "")
+    model, expected = values["model"], values.get("sha256", "")
     name = PureWindowsPath(model).name  # knows the separators of every system
     folders = [models_folder()] if folder is None else [folder, models_folder()]
     given = folders[0] / os.path.expanduser(model)
@@ -229,11 +251,11 @@ def _find_model(values: "_Values", folder: Path | None) -> tuple[Path, str]:
             return path, sha256
     for path, sha256 in hashes.items():
         raise ModelUnavailable(
-            f"{path} is another model (SHA-256 {sha256[:16]}…) than the one in {values.source} "
+            f"{path} is another model (SHA-256 {sha256[:16]}…) than the one in {source} "
             f"({expected[:16]}…): put that one back, or train a new vocabulary"
         )
     raise ModelUnavailable(
-        f"the model of {values.source} is missing: copy {name} to one of these paths: "
+        f"the model of {source} is missing: copy {name} to one of these paths: "
         f"{', '.join(map(str, paths))}"
     )
 
@@ -244,53 +266,3 @@ def _report_unreadable(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ModelUnavailable(f"{path} cannot be read ({error.strerror})") from error
-
-
-class _Values:
-    """The values of a spec by their keys, such as "input.size"; keys and types are checked."""
-
-    def __init__(self, definition: Mapping[str, Any], source: str) -> None:
-        self.source = source
-        self.given: dict[str, Any] = {}
-        for key, value in definition.items():
-            if isinstance(value, Mapping):
-                self.given |= {f"{key}.{inner}": entry for inner, entry in value.items()}
-            else:
-                self.given[key] = value
-        for key, value in self.given.items():
-            if key not in _KEYS:
-                close = difflib.get_close_matches(key, _KEYS, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"known are: {', '.join(_KEYS)}"
-                is_short = key.isprintable() and len(key) < 60
-                shown = key if is_short else show_value(key)
-                raise self.error(shown, f"is not a known key; {hint}")
-            if not isinstance(value, _KEYS[key]) or isinstance(value, bool):
-                raise self.error(key, f"must be {_KINDS[_KEYS[key]]}, not {show_value(value)}")
-
-    def error(self, key: str, problem: str) -> BackboneError:
-        return BackboneError(f"{self.source}: {key} {problem}")
-
-    def take(self, key: str, default: Any = None) -> Any:
-        """Return a value; without a default, the key is required."""
-        value = self.given.get(key, default)
-        if value is None:
-            raise self.error(key, "is missing")
-        return value
-
-    def choose(self, key: str, choices: tuple[str, ...], default: str | None = None) -> Any:
-        value = self.take(key, default)
-        if value not in choices:
-            raise self.error(key, f"must be one of {', '.join(choices)}, not {show_value(value)}")
-        return value
-
-    def take_three(self, key: str) -> Numbers:
-        value = self.take(key)
-        is_number = number(-_LARGEST_NUMBER, _LARGEST_NUMBER).accepts
-        if len(value) != 3 or not all(map(is_number, value)):
-            raise self.error(key, f"must be {_KINDS[list]}, not {show_value(value)}")
-        return tuple(map(float, value))
-
-
-def _is_path(value: str) -> bool:
-    """Return whether a text can be a path, and can be written into a vocabulary."""
-    return 0 < len(value) <= 4096 and "\0" not in value and printable(value) == value
