@@ -262,8 +262,6 @@ def tiff_cases() -> dict[str, Writer]:
 
 
 def other_cases() -> dict[str, Writer]:
-    header = struct.pack("<HHI", 1, 32, 10**6) + struct.pack("<I", 22)
-    bitmap = struct.pack("<IiiHHIIiiII", 40, 60_000, 60_000, 1, 32, 0, 0, 0, 0, 0, 0)
     j2k = encode(SMALL, "JPEG2000", no_jp2=True)
     size = struct.pack(">II", 64, 48)
     bmp = encode(SMALL, "BMP")
@@ -275,8 +273,6 @@ def other_cases() -> dict[str, Writer]:
         "claim.bmp": content(
             replace(bmp, struct.pack("<ii", 64, 48), struct.pack("<ii", SIDE, SIDE))
         ),
-        "png.ico": content(b"\0\0\1\0\1\0\0\0\0\0" + header + png(8, 6, SIDE, n_rows=1)),
-        "bitmap.ico": content(b"\0\0\1\0\1\0\0\0\0\0" + header + bitmap + bytes(1000)),
         "large.j2k": content(encode(solid("RGB", 3000), "JPEG2000", no_jp2=True)),
         "claim.j2k": content(replace(j2k, size, struct.pack(">II", 60_000, 60_000))),
         "long.png": content(png(8, 2, 1)[:16] + struct.pack(">II", 150_000_000, 1) + bytes(99)),

@@ -190,13 +190,6 @@ def test_a_portable_floatmap_is_white_at_one() -> None:
     assert images.decode_image(data)[0, :, 0].tolist() == [51, 255, 255]
 
 
-@pytest.mark.parametrize("bitmap_format", ["png", "bmp"])
-def test_an_icon_gives_its_largest_image(bitmap_format: str) -> None:
-    icon = quarters(64, 64)
-    data = encode(icon, "ICO", sizes=[(16, 16), (64, 64)], bitmap_format=bitmap_format)
-    assert_close(images.decode_image(data), icon)
-
-
 def test_qoi_is_decoded() -> None:
     data = b"qoif" + struct.pack(">IIBB", 3, 1, 3, 0) + b"\xfe\xc8\x1e\x28\xc1" + bytes(7) + b"\1"
     assert images.decode_image(data).tolist() == [[list(RED)] * 3]

@@ -170,11 +170,7 @@ def _open_image(source: Source) -> Iterator[tuple[Stream, Structure]]:
         try:
             image_format = detect_format(file.read(HEAD_SIZE))
             structure = read_structure(file, image_format)
-            stream = join_pieces(file, structure.pieces)
-            if structure.image_format != image_format:  # an icon that is a PNG
-                structure = read_structure(stream, structure.image_format)
-                stream = join_pieces(stream, structure.pieces)
-            yield stream, structure
+            yield join_pieces(file, structure.pieces), structure
         except ImageError:
             raise
         except Exception as error:  # Pillow's plugins raise nearly every type there is

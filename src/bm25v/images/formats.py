@@ -19,14 +19,13 @@ PLUGINS = {
     "JPEG 2000": ("PIL.Jpeg2KImagePlugin", "Jpeg2KImageFile"),
     "PNM": ("PIL.PpmImagePlugin", "PpmImageFile"),
     "QOI": ("PIL.QoiImagePlugin", "QoiImageFile"),
-    "ICO": ("PIL.IcoImagePlugin", "IcoImageFile"),
 }
 """The module and the class that decode each format."""
 
 SUFFIXES: frozenset[str] = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp"}
     | {".tif", ".tiff", ".avif", ".avifs", ".heic", ".heif", ".hif", ".mpo"}
-    | {".jp2", ".j2k", ".pbm", ".pgm", ".ppm", ".pnm", ".pfm", ".qoi", ".ico"}
+    | {".jp2", ".j2k", ".pbm", ".pgm", ".ppm", ".pnm", ".pfm", ".qoi"}
 )
 """A file with one of these suffixes counts as an image without a look at its content."""
 
@@ -40,7 +39,6 @@ _STARTS = {
     "JPEG 2000": rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
     "PNM": rb"P[1-6f]\s+(#|\d)",
     "QOI": rb"qoif.{8}[\x03\x04][\x00\x01]",
-    "ICO": rb"\0\0\x01\0[^\0]\0...\0[\x00\x01]\0[\x00-\x20]\0",
     # ISO media files list their brands first; an AVIF may have those of HEIC too.
     "AVIF": rb"....ftyp(?:....)*?(?:avif|avis)",
     "HEIC": rb"....ftyp(?:....)*?(?:he[iv][cxms]|mif1|mif2|msf1)",

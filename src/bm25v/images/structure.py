@@ -26,7 +26,6 @@ MAX_PARTS = 100_000
 _MAX_TIFF_VALUES = 2_000_000  # two for each strip
 # Width, height, rows of a strip, width and height of a tile, samples of a pixel, orientation.
 _TIFF_DEFAULTS = {256: 0, 257: 0, 278: 2**32, 322: 0, 323: 0, 277: 1, 274: 1}
-_MAX_ICON_SIDE = 1024
 _CODEC_BOXES = {"AVIF": b"av1C", "HEIC": b"hvcC"}
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _METADATA_MARKERS = frozenset({0xFE, *range(0xE1, 0xEE)})
@@ -271,28 +270,6 @@ def _walk_tiff(stream: Stream) -> Iterator[tuple[int, int, int, int, int, int]]:
         yield tag, kind, count, value, start + number.size + at + 4, 8 if is_big else 4
 
 
-def _read_ico(stream: Stream) -> Structure:
-    """An icon is a small bitmap, or a PNG, which is then read as one."""
-    n_entries = int.from_bytes(stream.read(6)[4:], "little")
-    content = stream.read(16 * n_entries)
-    entries = [content[at : at + 16] for at in range(0, len(content) - 15, 16)]
-    if not entries:
-        raise ImageError("damaged or truncated ICO: it has no image")
-    best = max(entries, key=lambda entry: ((entry[0] or 256) * (entry[1] or 256), entry[6]))
-    size, start = struct.unpack_from("<II", best, 8)
-    stream.seek(start)
-    head = stream.read(16).ljust(16, b"\0")
-    if head.startswith(b"\x89PNG"):
-        return Structure("PNG", [Piece(start, min(start + size, stream_size(stream)))])
-    width, height = struct.unpack_from("<ii", head, 4)
-    if not (0 < width <= _MAX_ICON_SIDE and 0 < height <= 2 * _MAX_ICON_SIDE):
-        raise ImageError(f"too large: an icon of {width} × {abs(height) // 2} pixels")
-    header = b"\0\0\1\0\1\0" + best[:12] + struct.pack("<I", 22)
-    return Structure(
-        "ICO", [Piece.from_bytes(header), Piece(start, min(start + size, stream_size(stream)))]
-    )
-
-
 _READERS: dict[str, Callable[[Stream], Structure]] = {
     "PNG": _read_png,
     "JPEG": _read_jpeg,
@@ -301,5 +278,4 @@ _READERS: dict[str, Callable[[Stream], Structure]] = {
     "HEIC": partial(_read_iso_media, image_format="HEIC"),
     "JPEG 2000": _read_jpeg_2000,
     "TIFF": _read_tiff,
-    "ICO": _read_ico,
 }

@@ -49,7 +49,6 @@ from bm25v.store.records import ImageRecord, to_gallery_image
 _MEDIA_TYPES = {  # those that are not called as the format
     "JPEG 2000": "image/jp2",
     "PNM": "image/x-portable-anymap",
-    "ICO": "image/x-icon",
 }
 _MAX_THUMBNAIL = 10_000_000  # bytes
 _END_OF_JPEG = b"\xff\xd9"
