@@ -4,7 +4,6 @@ The vectors have length 1 and compare with the dense vectors of the model's visi
 """
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from bm25v.dense import normalise
 from bm25v.errors import BackboneError
 
 _BATCH_SIZE = 64  # texts
-CACHE_SIZE = 8192  # texts; each search compares its text with all word names again
+CACHE_SIZE = 1024  # texts: a search is followed by others with the same one
 _ARCHITECTURES = {  # transformers' class of the text tower, by the type of a model
     "siglip": "SiglipTextModel",  # also the SigLIP 2 checkpoints of one fixed size
     "siglip2": "Siglip2TextModel",
@@ -25,32 +24,28 @@ _ARCHITECTURES = {  # transformers' class of the text tower, by the type of a mo
 
 
 class TextTower:
-    """The text half of a model; it keeps the vectors of recent texts. Threads may share it.
+    """The text half of a model; it keeps the vectors of the last texts. Threads may share it.
 
     `compute` returns the vectors of some texts in lower case, one per row.
     """
 
-    def __init__(self, name: str, compute: Callable[[list[str]], Floats]) -> None:
-        self.name = name
+    def __init__(self, compute: Callable[[list[str]], Floats]) -> None:
         self._compute = compute
         self._lock = threading.Lock()
-        self._cache: OrderedDict[str, Floats] = OrderedDict()  # the least recently used one first
+        self._vectors: dict[str, Floats] = {}
 
     def embed(self, texts: Sequence[str]) -> Floats:
         """Return a vector of length 1 for each text, one per row; long texts are cut off."""
         keys = [text.lower() for text in texts]
         with self._lock:
-            vectors = {key: self._cache[key] for key in keys if key in self._cache}
-            new = [key for key in dict.fromkeys(keys) if key not in vectors]
+            new = [key for key in dict.fromkeys(keys) if key not in self._vectors]
             for start in range(0, len(new), _BATCH_SIZE):
                 batch = new[start : start + _BATCH_SIZE]
-                vectors.update(zip(batch, self._compute(batch), strict=True))
-            for key, vector_e in vectors.items():
-                self._cache[key] = vector_e
-                self._cache.move_to_end(key)
-            while len(self._cache) > CACHE_SIZE:
-                self._cache.popitem(last=False)
-        return np.stack([vectors[key] for key in keys])
+                self._vectors.update(zip(batch, self._compute(batch), strict=True))
+            vectors_te = np.stack([self._vectors[key] for key in keys])
+            for key in list(self._vectors)[:-CACHE_SIZE]:
+                del self._vectors[key]
+        return vectors_te
 
 
 def has_text_tower(backbone_name: str) -> bool:
@@ -92,7 +87,7 @@ def load_text_tower(backbone_name: str) -> TextTower:
         vectors_te = outputs.text_embeds if is_clip else outputs.pooler_output
         return np.asarray(normalise(vectors_te.float().numpy()), dtype=np.float32)
 
-    return TextTower(backbone_name, compute)
+    return TextTower(compute)
 
 
 def _find_tower(backbone_name: str) -> tuple[str, Path, str] | None:
