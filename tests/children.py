@@ -1,14 +1,16 @@
-"""Runs functions in child processes, forked from this one so that they start at once.
+"""Runs scripts in other processes, and functions in children forked from this one.
 
-Windows has no fork: tests that use this module are marked with `needs_fork`.
+Windows has no fork: tests that fork are marked with `needs_fork`.
 """
 
 import os
 import signal
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -25,6 +27,17 @@ _DISK_CALLS = {"execute", "write", "fsync", "truncate", "unlink", "open", "close
 Report = Callable[[], object]
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+
+
+def run_python(
+    script: str, *words: object, cwd: Path | None = None, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run a script in another Python; with `check`, it must end with the exit code 0."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *map(str, words)], cwd=cwd, capture_output=True, text=True
+    )
+    assert not check or done.returncode == 0, done.stderr
+    return done
 
 
 def start(function: Callable[[Report], None]) -> tuple[int, int]:

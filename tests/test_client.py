@@ -2,7 +2,6 @@
 
 import io
 import json
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -263,19 +262,6 @@ def test_requests_to_this_machine_take_no_proxy(
                 assert len(other) == 12
                 assert len(other.search(png(3), k=2)) == 2
         assert received == []
-
-
-def test_a_missing_extra_is_named() -> None:
-    script = (
-        "import sys; sys.modules['httpx'] = None\n"
-        "import bm25v\n"
-        "try: bm25v.Client('http://127.0.0.1:8025')\n"
-        "except bm25v.MissingExtra as error: print(error)"
-    )
-    outcome = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert "bm25v.Client needs an extra" in outcome.stdout
 
 
 def test_the_command_searches_on_a_server(

@@ -1,7 +1,5 @@
 """Candidates from torch are those of the index, to the last bit, also if memory is short."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,13 +12,13 @@ from numpy.typing import NDArray
 
 from bm25v.device import DeviceSearcher
 from bm25v.errors import InvalidOption
-from bm25v.extras import install_command
 from bm25v.gallery import Gallery
 from bm25v.index.bm25 import Bm25Parameters, WeightedWords, reference_search
 from bm25v.index.searcher import Ranked, Searcher, SearchRequest
 from bm25v.search.query import Query
 from bm25v.search.scoring import Mode
 from bm25v.vocabulary.bag import Bag
+from tests.children import run_python
 from tests.conftest import make_pixels
 
 torch = pytest.importorskip("torch")
@@ -185,7 +183,7 @@ assert 0 < sizes[-1] < 128, sizes
 """
     if not Path("/proc/self/statm").exists():
         pytest.skip("needs /proc")
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    run_python(script)
 
 
 def test_searches_on_a_device_have_the_same_hits(
@@ -216,23 +214,3 @@ def test_devices_that_torch_does_not_have_are_refused(gallery: Gallery, photos: 
     for device in ("cuda:99", "quantum"):
         with pytest.raises(InvalidOption, match=f"device '{device}' cannot be used"):
             gallery.search_many([photos / "0.png"], device=device, candidates=2, k=2)
-
-
-def test_torch_is_imported_only_for_a_device_and_named_if_it_is_missing(
-    gallery: Gallery, photos: Path, tmp_path: Path
-) -> None:
-    script = f"""
-import sys, bm25v
-sys.modules["torch"] = None
-gallery = bm25v.Gallery.open({str(gallery.path)!r})
-photo = {str(photos / "0.png")!r}
-gallery.search_many([photo])
-try:
-    gallery.search_many([photo], device="cpu", candidates=2, k=2)
-except bm25v.MissingExtra as error:
-    print(error)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == f"a search on a device needs an extra: {install_command('train')}\n"

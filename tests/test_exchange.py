@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
@@ -20,7 +18,6 @@ from PIL import Image
 from bm25v.errors import BagFileError, InvalidOption, VocabularyMismatch
 from bm25v.exchange.bags import FailedImage, ImageBags
 from bm25v.exchange.parquet import BagFolder, format_part, part_name
-from bm25v.extras import install_command
 from bm25v.files import replace_file
 from bm25v.gallery import Gallery
 from bm25v.images import Metadata
@@ -30,6 +27,7 @@ from bm25v.store.meta import describe_vocabulary
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import Bag, FullBag
 from tests import test_cli
+from tests.children import run_python
 from tests.conftest import make_image, make_pixels
 from tests.test_cli import Run, failed
 
@@ -218,8 +216,7 @@ def test_a_killed_run_continues_as_if_nothing_had_happened(
     tmp_path: Path,
 ) -> None:
     script = KILLED.format(step=step, folder="bags")
-    killed = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=False)
-    assert killed.returncode == -9
+    assert run_python(script, cwd=tmp_path, check=False).returncode == -9
     n_left = len(read_rows(tmp_path / "bags"))
     assert n_left == 2 * (max(step - 1, 0) // 2)
     report = encode_toy(run, photos, "--images-per-file", 2)
@@ -284,21 +281,6 @@ def test_what_is_in_the_way_is_one_line(run: Run, photos: Path, tmp_path: Path) 
 def replace_metadata(part: Path, values: dict[str, Any]) -> None:
     table = pyarrow.table({"key": ["a"]})
     parquet.write_table(table.replace_schema_metadata({"bm25v": json.dumps(values)}), part)
-
-
-def test_without_pyarrow_the_extra_is_named(tmp_path: Path, photos: Path) -> None:
-    script = """
-import sys
-sys.modules["pyarrow"] = None
-from bm25v.cli import main
-sys.argv = ["bm25v", "bags", "encode", "photos", "-o", "bags", "--vocabulary", "toy"]
-main()
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert done.stderr == f"error: a folder of bags needs an extra: {install_command('parquet')}\n"
 
 
 def make_bag(words: list[int]) -> Bag:

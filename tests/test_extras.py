@@ -1,4 +1,4 @@
-"""The command that adds an extra is the one of this installation."""
+"""What needs a missing extra says so, with the command of this installation that adds it."""
 
 import json
 import sys
@@ -10,6 +10,8 @@ import pytest
 from bm25v.cli import main
 from bm25v.errors import MissingExtra
 from bm25v.extras import install_command, list_extras
+from bm25v.gallery import Gallery
+from tests.children import run_python
 
 METADATA = """Metadata-Version: 2.4
 Name: bm25v
@@ -81,3 +83,64 @@ def test_the_doctor_prints_how_to_add_what_is_missing(
     assert [line for line in lines if line.startswith("to add ")] == [
         f"to add slow: {install_command('slow')}"
     ]
+
+
+@pytest.mark.parametrize(
+    ("missing", "extra", "feature", "before", "call"),
+    [
+        (
+            *("torch", "train", "a search on a device"),
+            "gallery = bm25v.Gallery.open('gallery.bm25v'); gallery.search_many(['photos/0.png'])",
+            "gallery.search_many(['photos/0.png'], device='cpu', candidates=2, k=2)",
+        ),
+        ("torch", "train", "training a vocabulary", "bm25v.train", "bm25v.train('photos', 'mine')"),
+        (
+            *("torch", "train", "training a vocabulary"),
+            "import bm25v.training.feature_store, bm25v.training.recipe",  # research needs these
+            "from bm25v.training import train_vocabulary",
+        ),
+        ("httpx", "serve", "bm25v.Client", "bm25v.Client", "bm25v.Client('http://127.0.0.1:8025')"),
+    ],
+)
+def test_a_call_names_the_extra_that_it_needs(
+    missing: str, extra: str, feature: str, before: str, call: str, gallery: Gallery, tmp_path: Path
+) -> None:
+    script = f"""
+import sys, bm25v
+sys.modules[{missing!r}] = None
+{before}
+try:
+    {call}
+except bm25v.MissingExtra as error:
+    print(error)
+"""
+    expected = f"{feature} needs an extra: {install_command(extra)}\n"
+    assert run_python(script, cwd=tmp_path).stdout == expected
+
+
+@pytest.mark.parametrize(
+    ("missing", "extra", "feature", "command"),
+    [
+        ("pyarrow", "parquet", "a folder of bags", "bags encode photos -o bags --vocabulary toy"),
+        ("fastapi", "serve", "bm25v serve", "serve -g gallery.bm25v"),
+        ("torch", "train", "", "index training -g new --backbone toy"),
+        ("torch", "hf", "", "index training -g new --backbone siglip2-base"),
+    ],
+)
+def test_a_command_names_the_extra_that_it_needs_and_writes_nothing(
+    missing: str,
+    extra: str,
+    feature: str,
+    command: str,
+    gallery: Gallery,
+    training_images: Path,
+    tmp_path: Path,
+) -> None:
+    names = sorted(path.name for path in tmp_path.iterdir())
+    script = f"import sys; sys.modules[{missing!r}] = None; from bm25v.cli import main; main()"
+    done = run_python(script, *command.split(), cwd=tmp_path, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: {feature}")
+    assert line.endswith(f" needs an extra: {install_command(extra)}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == names

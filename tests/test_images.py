@@ -24,6 +24,7 @@ from bm25v.errors import ImageError, InvalidOption
 from bm25v.extras import install_command
 from bm25v.gallery import Gallery
 from bm25v.images.metadata import parse_date
+from tests.children import run_python
 from tests.conftest import make_image
 
 RED, GREEN, BLUE, YELLOW = (200, 30, 40), (20, 160, 60), (30, 60, 190), (230, 210, 40)
@@ -782,8 +783,8 @@ def test_import_is_light() -> None:
         "import sys, bm25v; from bm25v import images\n"
         "assert 'PIL.JpegImagePlugin' not in sys.modules and 'pillow_heif' not in sys.modules\n"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True)
-    assert (run.returncode, run.stdout, run.stderr) == (0, b"", b"")
+    done = run_python(code)
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 # Arrays and tensors

@@ -2,8 +2,6 @@
 
 import logging
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +10,11 @@ import pytest
 from bm25v.gallery import Gallery
 from bm25v.index.bm25 import Bm25Parameters
 from bm25v.index.searcher import Searcher
+from tests.children import run_python
 from tests.conftest import make_pixels
 from tests.test_docs import blocks
 
 ROOT = Path(__file__).parent.parent
-
-
-def run_python(script: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
 
 
 def test_a_program_that_configures_no_logging_sees_nothing() -> None:

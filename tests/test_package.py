@@ -17,14 +17,13 @@ from typing import Any
 
 import numpy.typing
 import pandas
-import pytest
 
 import bm25v
 from bm25v import duplicates, errors
 from bm25v.explain import explanation, words
-from bm25v.extras import install_command
 from bm25v.images.decode import Tensor
 from bm25v.search import word_groups
+from tests.children import run_python
 
 ROOT = Path(__file__).parent.parent
 SELF = ("self", "cls")
@@ -79,7 +78,7 @@ def test_exported_names_are_all_there_and_sorted() -> None:
 def test_dir_lists_every_exported_name_without_importing_anything() -> None:
     assert set(bm25v.__all__) <= set(dir(bm25v))
     script = "import sys, bm25v; assert 'Gallery' in dir(bm25v) and 'numpy' not in sys.modules"
-    subprocess.run([sys.executable, "-c", script], check=True)
+    run_python(script)
 
 
 def test_the_python_reference_has_every_exported_name() -> None:
@@ -182,23 +181,6 @@ def test_what_users_have_no_business_with_has_an_underscore() -> None:
     assert unlisted == {"Gallery.store"}  # the packages above `gallery` read it
 
 
-@pytest.mark.parametrize("call", ["bm25v.train('photos', 'mine.vocab')", "bm25v.train"])
-def test_training_without_torch_names_the_extra(call: str, tmp_path: Path) -> None:
-    script = f"""
-import sys, bm25v
-sys.modules["torch"] = None
-try:
-    {call}
-except bm25v.MissingExtra as error:
-    print(error)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    message = f"training a vocabulary needs an extra: {install_command('train')}\n"
-    assert done.stdout == (message if call.endswith(")") else "")  # the name alone needs no torch
-
-
 def test_the_tree_of_errors_names_every_error() -> None:
     assert errors.__doc__ is not None
     for name, value in vars(errors).items():
@@ -218,7 +200,7 @@ gallery = bm25v.Gallery.create("g", vocabulary="toy")
 gallery.search(np.zeros((9, 9, 3), dtype=np.uint8))
 assert not {"numba", "torch"} & set(sys.modules), "at search"
 """
-    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True)
+    run_python(script, cwd=tmp_path)
 
 
 def test_versions_agree() -> None:
@@ -243,9 +225,7 @@ print([name for name in sys.modules if name.split(".")[0] in ("jinja2", "fastapi
 parts = ("bm25v.render", "bm25v.server", "bm25v.duplicates", "bm25v.exchange", "bm25v.cli")
 print([name for name in sys.modules if name.startswith(parts)])
 """
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n[]\n"
+    assert run_python(script, cwd=tmp_path).stdout == "[]\n[]\n"
 
 
 def test_a_wheel_holds_all_that_search_needs(tmp_path: Path) -> None:

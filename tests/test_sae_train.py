@@ -1,7 +1,5 @@
 """The trainer: reconstruction, folding, scale, determinism, revival of dead words, clear errors."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -160,18 +158,3 @@ def test_a_run_that_diverges_raises_an_error() -> None:
 def test_impossible_k_is_refused() -> None:
     with pytest.raises(InvalidOption, match="between 1 and"):
         train_sae(planted(), replace(RECIPE, k=97))
-
-
-def test_features_are_stored_without_torch() -> None:
-    """Research stores features too, and its users may have no torch."""
-    code = (
-        "import sys; sys.modules['torch'] = None\n"
-        "import bm25v.training.feature_store, bm25v.training.recipe\n"
-        "from bm25v.errors import MissingExtra\n"
-        "try:\n    from bm25v.training import train_vocabulary\n"
-        "except MissingExtra as error:\n    print(error)\n"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert "[train]" in result.stdout

@@ -19,7 +19,6 @@ import pytest
 
 from bm25v import Gallery, InvalidOption
 from bm25v.client import read_token, to_id
-from bm25v.extras import install_command
 from bm25v.privacy import cache_folder
 from bm25v.server import guard, run
 from bm25v.server.guard import Access
@@ -671,16 +670,3 @@ def test_the_page_names_tests_that_exist() -> None:
     }
     assert len(named) > 20
     assert named <= defined, named - defined
-
-
-def test_a_missing_extra_is_one_line_with_the_remedy(gallery: Gallery) -> None:
-    script = (
-        "import sys; sys.modules['fastapi'] = None\n"
-        f"sys.argv = ['bm25v', 'serve', '-g', {str(gallery.path)!r}]\n"
-        "from bm25v.cli import main; main()"
-    )
-    outcome = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
-    assert outcome.returncode == 1
-    assert outcome.stderr == f"error: bm25v serve needs an extra: {install_command('serve')}\n"

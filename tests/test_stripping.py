@@ -2,8 +2,6 @@
 
 import io
 import struct
-import subprocess
-import sys
 import time
 import tracemalloc
 from functools import cache
@@ -20,6 +18,7 @@ from bm25v import Gallery, ImageError
 from bm25v.client import to_id
 from bm25v.images.streams import Piece
 from bm25v.images.stripping import strip_metadata
+from tests.children import run_python
 from tests.conftest import make_image
 from tests.http_server import serving
 from tests.test_hostile_images import chunk
@@ -200,18 +199,17 @@ def test_what_is_hidden_where_no_decoder_looks_is_left_out(
 
 def test_damaged_metadata_prints_nothing_in_a_process_of_bm25v() -> None:
     script = """
-import io
+import io, warnings
 from bm25v.images.stripping import strip_metadata
 from bm25v.privacy import own_process
 
+warnings.simplefilter("default")
 own_process()
 exif = b"Exif\\0\\0II*\\0\\x08\\0\\0\\0\\xff\\xff\\x12\\x01"
 content = b"\\xff\\xd8\\xff\\xe1" + (len(exif) + 2).to_bytes(2) + exif
 print(len(strip_metadata(io.BytesIO(content), "JPEG")))
 """
-    result = subprocess.run(
-        [sys.executable, "-W", "default", "-c", script], capture_output=True, text=True, check=True
-    )
+    result = run_python(script)
     assert (result.stdout, result.stderr) == ("2\n", "")
 
 
