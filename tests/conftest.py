@@ -19,8 +19,10 @@ from bm25v.search.encode import encode as encode_query
 from bm25v.search.query import Query
 from bm25v.store.local.snapshot import Snapshot
 from bm25v.vocabulary.bag import Bag, FullBag, to_levels
+from tests.browser import CHROMIUM, Browser, browser
 
 if TYPE_CHECKING:
+    from tests.http_server import Client
     from tests.qdrant_nodes import Cluster
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts background jobs so
@@ -79,6 +81,24 @@ def gallery(photos: Path, make_gallery: Callable[[str], Gallery]) -> Gallery:
     gallery = make_gallery("gallery.bm25v")
     gallery.add(photos)
     return gallery
+
+
+@pytest.fixture
+def client(gallery: Gallery, tmp_path: Path) -> Iterator["Client"]:
+    """A client of a server that may change the gallery."""
+    from tests.http_server import serving
+
+    with serving(gallery, tmp_path / "cache", writable=True) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A tab of a browser without a window."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed")
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
 
 
 @pytest.fixture

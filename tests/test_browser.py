@@ -1,6 +1,5 @@
 """Pages in a real browser: with the mouse, with the keyboard, on a phone, in light and dark."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from bm25v.explain.portraits import make_portraits
 from bm25v.gallery import Gallery
 from bm25v.render.explanation_page import render_explanation
 from bm25v.render.word_page import render_word, render_words_overview
-from tests.browser import CHROMIUM, Browser, browser
+from tests.browser import CHROMIUM, Browser
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 
@@ -51,12 +50,6 @@ CONTRASTS = """(() => {
 })()"""
 BOX = """(() => {{ const box = document.querySelectorAll("{selector}")[{n}].getBoundingClientRect();
   return [box.x, box.y, box.width, box.height]; }})()"""
-
-
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
 
 
 @pytest.fixture

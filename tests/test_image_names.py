@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -209,12 +208,6 @@ def test_the_command_that_names_images(indexed: Any) -> None:
     test_cli.failed(run("name", "Rome", "photos/none.png"), 1, "index it first")
     assert run("name", "ANNAS birthday", "--clear").out == "ANNAS birthday: 0 images\n"
     assert run("name").out == "no images have a name\n"
-
-
-@pytest.fixture
-def client(gallery: Gallery, tmp_path: Path) -> Iterator[Client]:
-    with serving(gallery, tmp_path / "cache", writable=True) as client:
-        yield client
 
 
 def test_requests_name_images(client: Client, gallery: Gallery) -> None:

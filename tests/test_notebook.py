@@ -1,7 +1,7 @@
 """What a notebook shows: HTML fragments that add up, escape every value and change nothing else."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from bm25v.gallery import Gallery
 from bm25v.render.html import fixed
 from bm25v.render.notebook import MAX_HITS, MAX_WORDS
 from bm25v.search import Results
-from tests.browser import CHROMIUM, Browser, browser
+from tests.browser import CHROMIUM, Browser
 from tests.conftest import make_image
 from tests.html_page import HtmlPage, find_numbers
 from tests.lexicons import save_vocabulary
@@ -302,12 +302,6 @@ def test_the_style_is_limited_to_the_fragment_and_all_of_it_is_used() -> None:
     }
     assert len(classes) > 15
     assert classes - styled == set()
-
-
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")

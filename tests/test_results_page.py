@@ -7,7 +7,7 @@ import pickle
 import re
 import shlex
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from bm25v.errors import InvalidOption
 from bm25v.gallery import Gallery
 from bm25v.render.results_page import EXPLAINED_HITS
 from tests import test_cli
-from tests.browser import CHROMIUM, Browser, browser
+from tests.browser import Browser
 from tests.conftest import make_image, make_pixels
 from tests.html_page import HtmlPage
 from tests.lexicons import save_vocabulary
@@ -272,14 +272,6 @@ def test_open_opens_the_page(
         assert page.absolute().as_uri() == opened.read_text().splitlines()[-1]
         assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     failed(indexed("search", pair[0], "-o", "hits.csv", "--open"), 2, "--open", "hits.html")
-
-
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("no Chromium is installed")
-    with browser(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
 
 
 OPEN = '[...document.querySelectorAll(".panel:popover-open")].map((panel) => panel.id)'

@@ -44,12 +44,6 @@ def gallery(folder: Path, tmp_path: Path) -> Iterator[Gallery]:
         yield gallery
 
 
-@pytest.fixture
-def client(gallery: Gallery, tmp_path: Path) -> Iterator[Client]:
-    with serving(gallery, tmp_path / "cache", writable=True) as client:
-        yield client
-
-
 def list_names(client: Client, **parameters: Any) -> list[str]:
     page = client.get("/v1/images", params={"order": "date", **parameters}).json()
     return [Path(image["path"]).name for image in page["images"]]

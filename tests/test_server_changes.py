@@ -2,7 +2,6 @@
 
 import re
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,6 @@ from bm25v.store.local.writer import Writer
 from tests.http_server import Client, serving
 from tests.test_images_from_memory import png
 from tests.test_server import failed
-
-
-@pytest.fixture
-def client(gallery: Gallery, tmp_path: Path) -> Iterator[Client]:
-    """A client of a server that may change its gallery."""
-    with serving(gallery, tmp_path / "cache", writable=True) as client:
-        yield client
 
 
 def add(client: Client, name: str, content: bytes) -> httpx.Response:

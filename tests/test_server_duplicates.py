@@ -46,12 +46,6 @@ def gallery(folder: Path, tmp_path: Path) -> Iterator[Gallery]:
 
 
 @pytest.fixture
-def client(gallery: Gallery, tmp_path: Path) -> Iterator[Client]:
-    with serving(gallery, tmp_path / "cache", writable=True) as client:
-        yield client
-
-
-@pytest.fixture
 def trash(tmp_path: Path) -> Path:
     return tmp_path / "home" / ".bm25v-trash"
 

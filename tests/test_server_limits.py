@@ -1,23 +1,15 @@
 """No request, however large, delays others for long, takes much memory, or works without end."""
 
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from bm25v import Gallery
 from bm25v.server import workers
-from tests.http_server import Client, serving
+from tests.http_server import Client
 from tests.test_benchmarks import run_script
 from tests.test_server import failed
-
-
-@pytest.fixture
-def client(gallery: Gallery, tmp_path: Path) -> Iterator[Client]:
-    with serving(gallery, tmp_path / "cache", writable=True) as client:
-        yield client
 
 
 def test_small_searches_are_answered_beside_the_largest_requests() -> None:

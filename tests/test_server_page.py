@@ -15,7 +15,7 @@ from PIL import Image, ImageChops, ImageStat
 
 from bm25v import Gallery
 from bm25v.client import to_id
-from tests.browser import CHROMIUM, Browser, browser
+from tests.browser import CHROMIUM, Browser
 from tests.conftest import make_image
 from tests.http_server import TOKEN, Client, serving, wait_until
 from tests.lexicons import save_vocabulary
@@ -40,12 +40,6 @@ SIDEWAYS = "document.documentElement.scrollWidth > innerWidth"
 
 def text_of(selector: str) -> str:
     return TEXT.format(selector=selector)
-
-
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -29,12 +29,11 @@ from tests.test_server_page import (
     check_health,
     open_page,
     parameters,
-    tab,
     text_of,
 )
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-__all__ = ["axe", "tab"]  # fixtures
+__all__ = ["axe"]  # a fixture
 
 N_IMAGES = 450  # more than two blocks of the grid
 MONTHS = 15  # of which each has as many images

@@ -28,7 +28,6 @@ from tests.test_server_page import (
     open_page,
     parameters,
     search,
-    tab,  # noqa: F401
     text_of,
 )
 

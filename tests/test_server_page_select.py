@@ -25,7 +25,7 @@ from tests.test_server_page import (
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 
-tab, folder, client = test_server_page.tab, test_server_page.folder, test_server_page.client
+folder, client = test_server_page.folder, test_server_page.client
 image, axe = test_server_page.image, test_server_page.axe
 
 SELECTED = 'JSON.parse(sessionStorage.getItem("bm25v-selection")).map(([id]) => id)'

@@ -9,7 +9,7 @@ from tests.test_server_page import open_page, text_of
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 
-tab, client = test_server_page.tab, test_server_page.client
+client = test_server_page.client
 folder, image = test_server_page.folder, test_server_page.image
 
 
