@@ -13,6 +13,8 @@ from hypothesis import settings
 from numpy.typing import NDArray
 from PIL import Image
 
+from bm25v.backbones.protocol import Features, Floats
+from bm25v.backbones.toy import ToyBackbone
 from bm25v.gallery import Gallery
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.encode import encode as encode_query
@@ -43,6 +45,18 @@ def make_image(seed: int, *, side: int = 64) -> Image.Image:
 def make_pixels(seed: int) -> NDArray[np.uint8]:
     """Return the pixels of `make_image`."""
     return np.asarray(make_image(seed))
+
+
+class RecordingBackbone(ToyBackbone):
+    """A toy backbone that records the sizes of its batches."""
+
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size = batch_size
+        self.sizes: list[int] = []
+
+    def forward_batch(self, batch: list[Floats]) -> list[Features]:
+        self.sizes.append(len(batch))
+        return super().forward_batch(batch)
 
 
 def expand_bag(bag: Bag) -> FullBag:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from bm25v import demo
 from bm25v.errors import VocabularyMismatch
 from bm25v.vocabulary import Vocabulary
-from tests.conftest import make_image
+from tests.test_images_from_memory import png
 
 
 def zipped(files: dict[str, bytes]) -> bytes:
@@ -25,9 +25,7 @@ def zipped(files: dict[str, bytes]) -> bytes:
 def flowers(n_species: int = 3, per_species: int = 5) -> bytes:
     files, rows = {}, ["file,label"]
     for n in range(n_species * per_species):
-        content = io.BytesIO()
-        make_image(n).save(content, "PNG")
-        files[f"flower_images/{n:04}.png"] = content.getvalue()
+        files[f"flower_images/{n:04}.png"] = png(n)
         rows.append(f"{n:04}.png,{n % n_species}")
     files["flower_images/flower_labels.csv"] = "\n".join(rows).encode()
     return zipped(files)

@@ -3,7 +3,6 @@
 Each image is decoded in a process of its own, which reports its peak of memory and its CPU time.
 """
 
-import io
 import json
 import os
 import struct
@@ -12,11 +11,12 @@ import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from tests.test_images import chunk, encode
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the child process is forked")
 
@@ -52,12 +52,6 @@ for path in sys.stdin.read().splitlines():
 Writer = Callable[[Path], object]
 
 
-def encode(pil_image: Image.Image, image_format: str, **options: Any) -> bytes:
-    file = io.BytesIO()
-    pil_image.save(file, image_format, **options)
-    return file.getvalue()
-
-
 def solid(mode: str, side: int) -> Image.Image:
     return Image.new(mode, (side, side), 1)
 
@@ -80,10 +74,6 @@ def extended(data: bytes) -> Writer:
 
 
 # PNG
-
-
-def chunk(name: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
 
 def png(

@@ -10,14 +10,12 @@ import pytest
 from PIL import Image
 
 from bm25v import Gallery, ImageError, StoredImage
-from bm25v.backbones.protocol import Features, Floats
-from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import ImageNotFound, InvalidOption
 from bm25v.search import Mode
 from bm25v.store.base import Filter
 from bm25v.store.filters import ImageFilter
 from bm25v.store.records import ImageRecord
-from tests.conftest import find_row, make_image, make_pixels, stored_bag
+from tests.conftest import RecordingBackbone, find_row, make_image, make_pixels, stored_bag
 
 
 @pytest.fixture
@@ -201,23 +199,10 @@ def test_a_deleted_file_can_still_be_searched_with(gallery: Gallery, photos: Pat
         gallery.search(photos / "missing.png")
 
 
-class BatchingBackbone(ToyBackbone):
-    """A toy backbone with batches of four images, which records their sizes."""
-
-    batch_size = 4
-
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-
-    def forward_batch(self, batch: list[Floats]) -> list[Features]:
-        self.sizes.append(len(batch))
-        return super().forward_batch(batch)
-
-
 def test_search_many_encodes_in_batches(gallery: Gallery, photos: Path) -> None:
     queries: list[Any] = [make_pixels(20 + number) for number in range(10)]
     expected = [[hit.path for hit in gallery.search(query)] for query in queries]
-    backbone = BatchingBackbone()
+    backbone = RecordingBackbone(4)
     gallery.vocabulary.__dict__["backbone"] = backbone
     results = gallery.search_many(queries)
     assert [[hit.path for hit in hits] for hits in results] == expected

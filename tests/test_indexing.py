@@ -32,7 +32,7 @@ from bm25v.store.local.indexing import index_files
 from bm25v.store.local.writer import Writer
 from bm25v.store.records import ImageRecord
 from bm25v.vocabulary import Encoding, Vocabulary
-from tests.conftest import make_image, make_pixels
+from tests.conftest import RecordingBackbone, make_image, make_pixels
 
 
 def forbid_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,24 +57,11 @@ def test_indexing_unchanged_files_does_not_load_the_backbone(
     assert (report.added, report.unchanged, report.removed) == (0, 12, 0)
 
 
-class CountingBackbone(ToyBackbone):
-    """A toy backbone with batches of five images, which records their sizes."""
-
-    batch_size = 5
-
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-
-    def forward_batch(self, batch: list[Floats]) -> list[Features]:
-        self.sizes.append(len(batch))
-        return super().forward_batch(batch)
-
-
 def test_an_unreadable_file_does_not_affect_the_others_of_its_batch(
     photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (photos / "torn.png").write_bytes(b"no image")
-    vocabulary, backbone = Vocabulary.load("toy"), CountingBackbone()
+    vocabulary, backbone = Vocabulary.load("toy"), RecordingBackbone(5)
     expected = {str(path): vocabulary.encode(path) for path in photos.glob("[0-9]*.png")}
     vocabulary.__dict__["backbone"] = backbone
     decode = Vocabulary.decode_with_metadata

@@ -21,7 +21,7 @@ from bm25v.images.stripping import strip_metadata
 from tests.children import run_python
 from tests.conftest import make_image
 from tests.http_server import serving
-from tests.test_hostile_images import chunk
+from tests.test_images import chunk
 from tests.test_server import failed
 
 pytestmark = pytest.mark.filterwarnings("ignore:Image appears to be a malformed MPO")

@@ -23,7 +23,6 @@ torch = pytest.importorskip("torch")
 
 import bm25v  # noqa: E402
 from bm25v import images  # noqa: E402
-from bm25v.backbones.protocol import Features, Floats  # noqa: E402
 from bm25v.backbones.toy import ToyBackbone  # noqa: E402
 from bm25v.cli import progress  # noqa: E402
 from bm25v.cli.vocabulary import train as command  # noqa: E402
@@ -40,6 +39,7 @@ from bm25v.training.recipe import (  # noqa: E402
 )
 from bm25v.training.trainer import StepFigures, Trainer  # noqa: E402
 from bm25v.vocabulary import Vocabulary  # noqa: E402
+from tests.conftest import RecordingBackbone  # noqa: E402
 
 RECIPE = Recipe(expansion=4, k=4, batch=128, epochs=2, seed=3)
 
@@ -174,18 +174,6 @@ def test_each_process_uses_its_own_gpu(
         train_vocabulary(replace(options, device="cuda"))
 
 
-class CountingBackbone(ToyBackbone):
-    """A toy backbone that records the sizes of its batches."""
-
-    def __init__(self, batch_size: int) -> None:
-        self.batch_size = batch_size
-        self.sizes: list[int] = []
-
-    def forward_batch(self, batch: list[Floats]) -> list[Features]:
-        self.sizes.append(len(batch))
-        return super().forward_batch(batch)
-
-
 def drawn(options: Extraction, path: Path, seed: tuple[int, ...]) -> NDArray[np.float16]:
     """Return the patches of one image, view by view."""
     toy, rng = ToyBackbone(), np.random.default_rng(seed)
@@ -202,7 +190,7 @@ def test_the_views_of_several_images_go_through_the_backbone_together(
     (training_images / "7.png").write_bytes(b"not an image")
     paths = tuple(sorted(training_images.iterdir()))
     for batch, images_at_once in ((7, 2), (3, 1), (1, 1)):
-        backbone = CountingBackbone(batch)
+        backbone = RecordingBackbone(batch)
         options = Extraction(backbone, paths, views=3, patches=9, held_out=0.1, seed=5)
         torn: list[str] = []
         store = PatchStore(tmp_path / f"of {batch}", key="", dim=12)

@@ -20,27 +20,12 @@ from bm25v.training.quality import measure_quality  # noqa: E402
 from bm25v.training.recipe import Patches, Recipe, iterate_batches  # noqa: E402
 from bm25v.training.trainer import StepFigures, Trainer  # noqa: E402
 from bm25v.vocabulary import Vocabulary  # noqa: E402
+from tests.array_training import ArrayWindow  # noqa: E402
 
 SMALL = replace(Recipe.paper(), expansion=4, k=3, batch=64, epochs=2)
 STEPS = 16
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # Adam's
-
-
-class OneWindow:
-    """Patches of a toy distribution, in one window."""
-
-    def __init__(self) -> None:
-        rng = np.random.default_rng(5)
-        self.patches_nd = (rng.normal(size=(512, 12)) * 3 + 1).astype(np.float32)
-
-    def __len__(self) -> int:
-        return 1
-
-    def n_patches(self, window: int) -> int:
-        return len(self.patches_nd)
-
-    def read(self, window: int) -> Patches:
-        return self.patches_nd
+PATCHES_ND = (np.random.default_rng(5).normal(size=(512, 12)) * 3 + 1).astype(np.float32)
 
 
 def encode(z_nd: Any, w_enc: Any, b_enc: Any, k: int) -> Any:
@@ -77,10 +62,9 @@ def train_by_formula(
 
 
 def run_trainer() -> tuple[Any, Any, list[Patches], list[StepFigures]]:
-    windows = OneWindow()
-    trainer = Trainer(windows.patches_nd, SMALL, STEPS)
+    trainer = Trainer(PATCHES_ND, SMALL, STEPS)
     start = trainer.autoencoder()
-    batches = list(islice(iterate_batches(windows, SMALL), STEPS))
+    batches = list(islice(iterate_batches(ArrayWindow(PATCHES_ND), SMALL), STEPS))
     figures = [trainer.step(batch_nd) for batch_nd in batches]
     return start, trainer.autoencoder(), batches, figures
 
@@ -93,18 +77,17 @@ def test_every_step_is_the_one_of_the_formulas() -> None:
     np.testing.assert_allclose(trained.b_enc_v, b_enc, atol=2e-5)
     np.testing.assert_allclose(trained.w_dec_vd, w_dec, atol=2e-5)
     assert not trained.b_dec_d.any()
-    variance = OneWindow().patches_nd.var(axis=0, dtype=np.float64).sum()
+    variance = PATCHES_ND.var(axis=0, dtype=np.float64).sum()
     np.testing.assert_allclose([f.fvu for f in figures], np.array(errors) / variance, rtol=1e-4)
 
 
 @pytest.mark.parametrize("recipe", [SMALL, replace(Recipe(), expansion=4, k=3, batch=512)])
 def test_the_logged_fvu_is_a_share_of_the_variance(recipe: Recipe) -> None:
     """A step logs what measuring the model on the same patches gives."""
-    patches_nd = OneWindow().patches_nd
-    trainer = Trainer(patches_nd, recipe, steps=100)
+    trainer = Trainer(PATCHES_ND, recipe, steps=100)
     for _ in range(20):
-        measured = measure_quality(trainer.autoencoder(), [patches_nd])["fvu"]
-        assert trainer.step(patches_nd).fvu == pytest.approx(measured, rel=1e-3)
+        measured = measure_quality(trainer.autoencoder(), [PATCHES_ND])["fvu"]
+        assert trainer.step(PATCHES_ND).fvu == pytest.approx(measured, rel=1e-3)
 
 
 def test_bags_are_those_of_the_formulas() -> None:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from bm25v.backbones import Backbone
+from bm25v.backbones.onnx_spec import check_definition
 from bm25v.display import first_line
 from bm25v.errors import BackboneError, InvalidOption, VocabularyError
 from bm25v.files import make_folder, read_limited, replace_file, sync_folder
@@ -145,8 +146,6 @@ def _read_settings(folder: Path) -> bytes:
 
 def _parse_settings(folder: Path, content: bytes) -> dict[str, Any]:
     """Return the checked settings; what may be missing has its default."""
-    from bm25v.backbones.onnx_spec import check_definition
-
     path = folder / SETTINGS
     try:
         settings = {"k_full": None, "stop_words": [], **parse_object(content)}
