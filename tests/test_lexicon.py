@@ -277,6 +277,7 @@ def test_names_are_found_by_their_words_and_beginnings() -> None:
         ("gras", None),  # too short to be sure
         ("bzcyzle", None),  # two mistakes
         ("graass", "grass"),
+        ("holliday", None),  # no caption has it
     ],
 )
 def test_one_mistake_is_forgiven(gallery: Gallery, text: str, read_as: str | None) -> None:

@@ -245,11 +245,13 @@ class _Reader:
         if not is_excluded and self._has_path(name):
             self._images = replace(self._images, names=(*self._images.names, name))
             return
-        spelled = None if self._lexicon is None else self._lexicon.index.find_misspelled(token)
-        if spelled is None or self._lexicon is None or spelled in _NEGATIONS:
+        lexicon, spelled = self._lexicon, None
+        if lexicon is not None:  # a word that no caption has is no evidence of a mistake
+            spelled = lexicon.index.find_misspelled(token, lexicon.is_estimated)
+        if spelled is None or lexicon is None or spelled in _NEGATIONS:
             self._unknown.append(token.text)
             return
-        (number,) = self._lexicon.index.find(split_text(spelled))
+        (number,) = lexicon.index.find(split_text(spelled))
         self._notes.append(f"{token.text} was read as {spelled}")
         self._add_entry(spelled, number, is_excluded)
 

@@ -7,7 +7,7 @@ word or as several; only whole words count: "cat" is not in "catamaran".
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -150,17 +150,22 @@ class PhraseIndex:
         names = (name for name in self._exact if not keys.isdisjoint(name.split(" ")))
         return tuple(dict.fromkeys(number for name in names for number in self._exact[name]))
 
-    def find_misspelled(self, token: Token) -> str | None:
-        """Return the name that a word is one mistake away from, the first one of several.
+    def find_misspelled(self, token: Token, is_doubtful: Callable[[int], bool]) -> str | None:
+        """Return the name that a word is one mistake away from; of several, swapped letters first.
 
-        >>> PhraseIndex({"bicycle": (1,), "beach": (2,)}).find_misspelled(split_text("bycicle")[0])
-        'bicycle'
+        A doubtful name, by its number, is none: the word is more likely one that is not known.
+
+        >>> index = PhraseIndex({"bagel": (1,), "beagle": (2,), "bengali": (3,)})
+        >>> [index.find_misspelled(t, lambda n: n > 2) for t in split_text("bageel beagel Bengal")]
+        ['bagel', 'beagle', None]
         """
         key = token.key
         if not _SPELLED.fullmatch(key):
             return None
-        names = (name for name in _list_misspellings(key) if name in self._exact)
-        return min(names, key=lambda name: self._exact[name], default=None)
+        known = (name for name in _list_misspellings(key) if name in self._exact)
+        names = (name for name in known if not is_doubtful(self._exact[name][0]))
+        letters = sorted(key)
+        return min(names, key=lambda n: (sorted(n) != letters, self._exact[n]), default=None)
 
     def _find_keys(self, keys: Sequence[str]) -> tuple[int, ...]:
         spaced = " ".join(keys)
