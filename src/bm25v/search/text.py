@@ -1,8 +1,9 @@
 """Reads a text: what it means by the lexicon, by names that people gave, by dates and by paths.
 
-The longest names count. "without a dog", "no dog" and "-dog" count against images; small words such
-as "a" and "on" say nothing. What is no word of the lexicon is looked for in folder and file names,
-then as a misspelled word; what is left is not understood. A text tower reads a text as a whole.
+Names of images come first (“Anna's birthday”). The longest names count. "without a dog", "no dog"
+and "-dog" count against images; small words such as "a" and "on" say nothing. What is no word of
+the lexicon is looked for in folder and file names, then as a misspelled word; what is left is not
+understood. A text tower reads a text as a whole.
 """
 
 import re
@@ -17,7 +18,6 @@ from bm25v.backbones.protocol import Floats
 from bm25v.errors import InvalidQuery
 from bm25v.index.bm25 import WeightedWords
 from bm25v.search.query import Word
-from bm25v.search.text_names import take_names
 from bm25v.store.base import Filter, View
 from bm25v.store.filters import Called, DateRange, ImageFilter, parse_period
 from bm25v.vocabulary import Vocabulary
@@ -28,6 +28,7 @@ from bm25v.vocabulary.phrases import (
     SMALL_WORDS,
     PhraseIndex,
     Token,
+    list_singulars,
     make_key,
     split_text,
 )
@@ -114,20 +115,59 @@ class TextMeaning:
 
 def interpret_text(text: str, named: NamedVocabulary, view: View) -> TextMeaning:
     """Return what a text means, for any mode of search."""
-    text, called = take_names(text, named.image_names, _NEGATIONS)
-    if called:
-        left = interpret_text(text, named._replace(image_names={}), view) if text else TextMeaning()
-        labels = tuple(f"“{name}” (a name that people gave)" for name, _ in called)
-        images = replace(left.images, called=called)
-        return replace(left, images=images, understood=(*labels, *left.understood))
+    left, called = take_names(text, named.image_names)
+    meaning = _read_text(left, named, view) if left else TextMeaning()
+    if not called:
+        return meaning
+    labels = tuple(f"“{name}” (a name that people gave)" for name, _ in called)
+    images = replace(meaning.images, called=called)
+    return replace(meaning, images=images, understood=(*labels, *meaning.understood))
+
+
+def take_names(text: str, names: Mapping[str, Called]) -> tuple[str, tuple[Called, ...]]:
+    """Return what is left of a text, and the images that names in it stand for; the longest count.
+
+    `names` are those that people gave to images, by their keys. A name is left in the text if a
+    negation or a minus is before it.
+
+    >>> names = {"annas birthday": Called("Anna's birthday", ())}
+    >>> take_names("cake at anna’s birthdays!", names)
+    ('cake at', (Called(name="Anna's birthday", contents=()),))
+    >>> take_names("no Anna's birthday", names)
+    ("no Anna's birthday", ())
+    """
+    keyed = [(chunk, key) for chunk in text.split() if (key := make_key(chunk))]
+    chunks, keys = [chunk for chunk, _ in keyed], [key for _, key in keyed]
+    longest = max((key.count(" ") + 1 for key in names), default=0)
+    left: list[str] = []
+    called: list[Called] = []
+    at = 0
+    while at < len(keys):
+        is_negated = chunks[at][0] in "-−–" or (at > 0 and keys[at - 1] in _NEGATIONS)
+        for n in range(0 if is_negated else min(longest, len(keys) - at), 0, -1):
+            *first, last = " ".join(keys[at : at + n]).split(" ")
+            endings = (last, *list_singulars(last))
+            written = (" ".join((*first, ending)) for ending in endings)
+            images = next((names[name] for name in written if name in names), None)
+            if images is not None:
+                called.append(images)
+                at += n
+                break
+        else:
+            left.append(chunks[at])
+            at += 1
+    return (" ".join(left), tuple(dict.fromkeys(called))) if called else (text, ())
+
+
+def _read_text(text: str, named: NamedVocabulary, view: View) -> TextMeaning:
     vocabulary = named.vocabulary
     tower = vocabulary.text_tower
-    if tower is not None:
-        (text_e,) = tower.embed([text])
-        no_words = WeightedWords(np.empty(0, np.int32), np.empty(0), np.empty(0))
-        vector_e = text_e / np.float32(TEXT_WEIGHT)  # so it counts like one more image
-        return TextMeaning((TextTerm(text, vector_e, no_words),), understood=(text,))
-    return _Reader(vocabulary.lexicon, named, view).read(text)
+    if tower is None:
+        return _Reader(vocabulary.lexicon, named, view).read(text)
+    (text_e,) = tower.embed([text])
+    no_words = WeightedWords(np.empty(0, np.int32), np.empty(0), np.empty(0))
+    vector_e = text_e / np.float32(TEXT_WEIGHT)  # so it counts like one more image
+    return TextMeaning((TextTerm(text, vector_e, no_words),), understood=(text,))
 
 
 class _Reader:
