@@ -18,8 +18,7 @@ from bm25v.index.bm25 import Bm25Parameters
 from bm25v.progress import Progress, no_progress
 from bm25v.search.calibrate import calibrate, is_outdated, needs_calibration
 from bm25v.search.encode import EncodedQuery, encode, load_models
-from bm25v.search.matching import Matcher
-from bm25v.search.no_match import explain_no_match
+from bm25v.search.matching import Matcher, explain_no_match
 from bm25v.search.query import Query, QueryImage, QueryOptions, as_query, list_paths
 from bm25v.search.query_images import encode_batch, require_records
 from bm25v.search.rank import rank

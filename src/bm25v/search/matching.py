@@ -1,15 +1,18 @@
-"""How images compare with a query: score, strength, coverage, and what each word contributes."""
+"""How images compare with a query: score, strength, coverage, and what each word contributes.
+
+And why no image does.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.display import word_label
-from bm25v.index.bm25 import Contributions, contributions
+from bm25v.display import count, display_path, one_line, word_label
+from bm25v.index.bm25 import Contributions, Statistics, WeightedWords, contributions
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.rank import RankedImages, compare, words_factor
 from bm25v.search.results import (
@@ -23,11 +26,12 @@ from bm25v.search.results import (
 )
 from bm25v.search.scoring import MODES
 from bm25v.search.text import TextTerm
-from bm25v.store.base import Candidates, Rows, View
+from bm25v.store.base import Candidates, Filter, Rows, View
 from bm25v.store.records import Calibration
 from bm25v.vocabulary.bag import SCALE
 
 _ROUNDING = 1e-9  # of the sum of shares
+_LISTED, _LONGEST = 8, 200  # words that are not understood, and their characters
 
 
 class Matcher:
@@ -54,22 +58,12 @@ class Matcher:
         n_judged = query.k_full if query.is_plain else 0
         self._is_judged = np.isin(words.words, words.strongest(n_judged).words)
         self._judged_mass = float(self._masses[self._is_judged].sum())
-        self._query_words = self._list_words()
-
-    def split_scores(self, ranked: RankedImages) -> "SplitScores":
-        """Return what each word and each term of a text adds to the scores of ranked images."""
-        images, rows = ranked.images, ranked.rows
-        words_nk, tf_nk = images.read_bags(rows, full=self._query.uses_full_bags)
-        shared = contributions(
-            self._query.words, words_nk, tf_nk, self._statistics, self._parameters
-        )
-        terms = [
-            similarity_n + by_words_n
-            for similarity_n, by_words_n in self._split_text(images, rows, shared)
-        ]
-        return SplitScores(
-            ranked.scores, self.sparse_factor, self._query.words.words, shared, terms
-        )
+        self._shares = [_share_of(term, words) for term in query.terms]
+        statistics, numbers = self._statistics, words.words
+        idf, df = statistics.idf(numbers), statistics.df_v[numbers]
+        columns = (values.tolist() for values in (words.weights, words.frequencies, idf, df))
+        listed = numbers.tolist()
+        self._query_words = list(map(QueryWord, listed, map(names.get, listed), *columns))
 
     def match(self, images: Candidates, rows: Rows) -> list[Match]:
         """Return how some images compare with the query."""
@@ -81,12 +75,10 @@ class Matcher:
         images, rows, cosines_n = ranked.images, ranked.rows, ranked.cosines
         if cosines_n is None:
             cosines_n = compare(images, self._query, rows)
-        first = self._query.offset + 1
         copies = [tuple(ranked.copies.get(row, ())) for row in rows.tolist()]
         listed = sorted({row for group in copies for row in group})
-        paths = dict(
-            zip(listed, images.paths(np.array(listed, np.int64)), strict=True) if listed else ()
-        )
+        copied = images.paths(np.array(listed, np.int64)) if listed else []
+        paths = dict(zip(listed, copied, strict=True))
         columns = (self._describe(images, rows, cosines_n), ranked.first_ranks, copies)
         return tuple(
             Hit(
@@ -96,16 +88,17 @@ class Matcher:
                 copies=tuple(paths[row] for row in group),
                 _search=search,
             )
-            for rank, (facts, first_rank, group) in enumerate(zip(*columns, strict=True), first)
+            for rank, (facts, first_rank, group) in enumerate(
+                zip(*columns, strict=True), self._query.offset + 1
+            )
         )
 
     def _describe(
         self, images: Candidates, rows: Rows, cosines_n: NDArray[np.float32]
     ) -> Iterator[dict[str, Any]]:
         """Yield the fields of each image's `Match`."""
-        words_nk, tf_nk = images.read_bags(rows, full=self._query.uses_full_bags)
-        n, statistics, factor = len(rows), self._statistics, self.sparse_factor
-        shared = contributions(self._query.words, words_nk, tf_nk, statistics, self._parameters)
+        query, statistics, n = self._query, self._statistics, len(rows)
+        shared, tf_nk = self._compare_words(images, rows)
         shared_masses = shared.sum_by_bag(self._covered_masses[shared.positions], n)
         columns = (
             images.paths(rows),
@@ -117,20 +110,19 @@ class Matcher:
             self._match_text(images, rows, cosines_n, shared),
             pairwise(np.searchsorted(shared.bags, np.arange(n + 1)).tolist()),
         )
-        counts_cosine, has_vector = self._query.scoring.cosine > 0, self._query.dense_e is not None
-        constant, bounds = self._query.constant, self._query.bounds
+        counts_cosine, factor = query.scoring.cosine > 0, self.sparse_factor
         for path, cosine, bm25, strength, coverage, length, (text, rest), ends in zip(
             *columns, strict=True
         ):
-            score = (cosine if counts_cosine else 0.0) + factor * bm25 + constant
+            score = (cosine if counts_cosine else 0.0) + factor * bm25 + query.constant
             yield {
                 "path": path,
-                "mode": self._query.mode,
+                "mode": query.mode,
                 "score": score,
                 "sparse": bm25,
                 "sparse_factor": factor,
-                "strength": strength if bounds is None else grade(score, *bounds),
-                "dense": cosine if has_vector else None,
+                "strength": strength if query.bounds is None else grade(score, *query.bounds),
+                "dense": None if query.dense_e is None else cosine,
                 "words": MatchWords(self._query_words, shared.select(slice(*ends))),
                 "coverage": coverage,
                 "length": length,
@@ -140,59 +132,61 @@ class Matcher:
                 "rest": rest,
             }
 
+    def _compare_words(
+        self, images: Candidates, rows: Rows
+    ) -> tuple[Contributions, NDArray[np.uint16]]:
+        """Return what each word adds to BM25 of each image, and the tf of all their words."""
+        words_nk, tf_nk = images.read_bags(rows, full=self._query.uses_full_bags)
+        formula = (self._statistics, self._parameters)
+        return contributions(self._query.words, words_nk, tf_nk, *formula), tf_nk
+
     def _split_text(
         self, images: Candidates, rows: Rows, shared: Contributions
-    ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        """Yield what each term of a text adds by the vector and by visual words, to each image."""
-        n = len(rows)
-        for term in self._query.terms:
-            values = self._share_of(term)[shared.positions] * shared.values
-            similarity_n = np.zeros(n)
+    ) -> NDArray[np.float64]:
+        """Return what each term of a text adds by the vector, and by visual words, to each image.
+
+        What it adds for any photo is part of it.
+        """
+        terms, n = self._query.terms, len(rows)
+        split_2tn = np.zeros((2, len(terms), n))
+        for t, term in enumerate(terms):
             if self._query.scoring.cosine and term.dense_e is not None:
-                length = float(np.linalg.norm(term.dense_e))
-                similarity_n = length * images.cosines(term.dense_e, rows).astype(np.float64)
-            yield similarity_n, self.sparse_factor * shared.sum_by_bag(values, n)
+                cosines_n = images.cosines(term.dense_e, rows).astype(np.float64)
+                split_2tn[0, t] = float(np.linalg.norm(term.dense_e)) * cosines_n
+            values = self._shares[t][shared.positions] * shared.values
+            split_2tn[1, t] = self.sparse_factor * shared.sum_by_bag(values, n)
+        return split_2tn
 
     def _match_text(
         self, images: Candidates, rows: Rows, cosines_n: NDArray[np.float32], shared: Contributions
-    ) -> list[tuple[tuple[TextPart, ...], float]]:
-        """Return what each term of a text adds to the score of each image, and all else does."""
-        terms, counts_cosine = self._query.terms, self._query.scoring.cosine > 0
-        columns, n = [], len(rows)
-        rest_n = np.zeros(n)
-        if terms:
-            split = list(self._split_text(images, rows, shared))
-            for term, (similarity_n, by_words_n) in zip(terms, split, strict=True):
-                means = term.means if counts_cosine else (0.0, 0.0)
-                columns.append(
-                    ((similarity_n - means[0]).tolist(), (by_words_n - means[1]).tolist())
-                )
-            rest_shares = 1.0 - np.sum([self._share_of(term) for term in terms], axis=0)
-            rest_shares[np.abs(rest_shares) < _ROUNDING] = 0.0
-            values = rest_shares[shared.positions] * shared.values
-            rest_n = self.sparse_factor * shared.sum_by_bag(values, n)
-            if counts_cosine and self._query.has_images:
-                rest_n = rest_n + cosines_n - np.sum([part for part, _ in split], axis=0)
-        return [
-            (
-                tuple(
-                    TextPart(term.label, similarity[i] + by_words[i], similarity[i], by_words[i])
-                    for term, (similarity, by_words) in zip(terms, columns, strict=True)
-                ),
-                rest,
+    ) -> Iterator[tuple[tuple[TextPart, ...], float]]:
+        """Yield what each term of a text adds to the score of each image, and all else does."""
+        terms, n = self._query.terms, len(rows)
+        if not terms:
+            yield from [((), 0.0)] * n
+            return
+        counts_cosine = self._query.scoring.cosine > 0
+        split_2tn = self._split_text(images, rows, shared)
+        rest = 1.0 - np.sum(self._shares, axis=0)
+        rest[np.abs(rest) < _ROUNDING] = 0.0
+        rest_n = self.sparse_factor * shared.sum_by_bag(rest[shared.positions] * shared.values, n)
+        if counts_cosine:
+            if self._query.has_images:
+                rest_n = rest_n + cosines_n - split_2tn[0].sum(axis=0)
+            split_2tn -= np.transpose([term.means for term in terms])[..., None]
+        for values_t2, rest_of_image in zip(split_2tn.T.tolist(), rest_n.tolist(), strict=True):
+            parts = (
+                TextPart(term.label, similarity + by_words, similarity, by_words)
+                for term, (similarity, by_words) in zip(terms, values_t2, strict=True)
             )
-            for i, rest in enumerate(rest_n.tolist())
-        ]
+            yield tuple(parts), rest_of_image
 
-    def _share_of(self, term: TextTerm) -> NDArray[np.float64]:
-        """Return which share of the weight of each query word a term of a text has."""
-        words = self._query.words
-        shares = np.zeros(len(words.words))
-        at = np.searchsorted(words.words, term.words.words)
-        at[at == len(shares)] = 0
-        is_kept = words.words[at] == term.words.words if len(shares) else np.zeros(len(at), bool)
-        shares[at[is_kept]] = term.words.weights[is_kept] / words.weights[at[is_kept]]
-        return shares
+    def split_scores(self, ranked: RankedImages) -> "SplitScores":
+        """Return what each word and each term of a text adds to the scores of ranked images."""
+        shared, _ = self._compare_words(ranked.images, ranked.rows)
+        terms_tn = self._split_text(ranked.images, ranked.rows, shared).sum(axis=0)
+        words = self._query.words.words
+        return SplitScores(ranked.scores, self.sparse_factor, words, shared, terms_tn)
 
     def _judge(
         self, cosines_n: NDArray[np.float64], shared: Contributions
@@ -212,14 +206,6 @@ class Matcher:
         return tuple(
             sorted(self._query_words, key=lambda word: (-word.weight * word.idf, word.word))
         )
-
-    def _list_words(self) -> list[QueryWord]:
-        """Return the words of the query, ascending."""
-        words, weights, frequencies = self._query.words
-        names = map(self._names.get, words.tolist())
-        idf, df = self._statistics.idf(words), self._statistics.df_v[words]
-        columns = (column.tolist() for column in (weights, frequencies, idf, df))
-        return list(map(QueryWord, words.tolist(), names, *columns))
 
     def notes(self) -> tuple[str, ...]:
         return self._query.notes + tuple(
@@ -241,7 +227,7 @@ class SplitScores:
     factor: float  # of what words add
     words: NDArray[np.integer]  # of the query, ascending
     shared: Contributions
-    terms: list[NDArray[np.float64]]  # what each term of a text adds, and a constant
+    terms_tn: NDArray[np.float64]  # what each term of a text adds, and a constant
 
     def rank_without_words(self, position: int, words: Sequence[int]) -> int:
         """Return the rank that an image would have if some words did not count."""
@@ -252,7 +238,17 @@ class SplitScores:
 
     def rank_without_term(self, position: int, term: int) -> int:
         """Return the rank that an image would have without a term of the text."""
-        return _rank_of(self.scores - self.terms[term], position)
+        return _rank_of(self.scores - self.terms_tn[term], position)
+
+
+def _share_of(term: TextTerm, words: WeightedWords) -> NDArray[np.float64]:
+    """Return which share of the weight of each query word a term of a text has."""
+    shares = np.zeros(len(words.words))
+    at = np.searchsorted(words.words, term.words.words)
+    at[at == len(shares)] = 0
+    is_kept = words.words[at] == term.words.words if len(shares) else np.zeros(len(at), bool)
+    shares[at[is_kept]] = term.words.weights[is_kept] / words.weights[at[is_kept]]
+    return shares
 
 
 def _rank_of(scores_n: NDArray[np.floating], position: int) -> int:
@@ -261,3 +257,67 @@ def _rank_of(scores_n: NDArray[np.floating], position: int) -> int:
 
 def grade(score: float, weak_below: float, strong_from: float) -> Strength:
     return "weak" if score < weak_below else "strong" if score >= strong_from else "fair"
+
+
+def explain_no_match(encoded: EncodedQuery, view: View, names: Mapping[int, str]) -> str:
+    """Return the reason why a search has no hits."""
+    words, condition = encoded.positive_words, encoded.filter
+    if view.statistics.n == 0:
+        return "the gallery has no images"
+    if encoded.not_understood and not encoded.understood:
+        unknown = one_line(", ".join(encoded.not_understood[:_LISTED]))
+        return f"nothing is known about {unknown[:_LONGEST]}"
+    if encoded.offset:
+        return f"there are no more hits after the first {encoded.offset:,}"
+    required = _describe_words(condition, names)
+    which = f" {condition.images.describe()}" if condition.images else ""
+    which += f" that {required}" if required else ""
+    if not view.count(condition):
+        if view.count(replace(condition, own_paths=(), own_contents=())):
+            return f"there is no other image{which} than those of the query"
+        return _explain_filter(condition, which, view.full_statistics, names)
+    if not len(words.words) and not encoded.has_images and not encoded.boosted:
+        has_vector = encoded.dense_e is not None
+        return f"the text {'has no visual words' if has_vector else 'names nothing to look for'}"
+    if not len(words.words):
+        return "the query has no words: the image has none, or all are muted"
+    best = view.best_coverage(encoded)
+    if best.share <= 0:
+        return f"0 of {count(len(words.words), 'word')} shared with any image{which}"
+    if best.share < encoded.min_coverage:
+        closest = f"the best has {best.share:.2f}: {display_path(best.path)}"
+        return f"no image{which} reaches a coverage of {encoded.min_coverage:g} ({closest})"
+    return "in every image, the words that count against it outweigh those that count for it"
+
+
+def _explain_filter(
+    condition: Filter, which: str, statistics: Statistics, names: Mapping[int, str]
+) -> str:
+    for group in condition.must:
+        if not statistics.df_v[list(group)].any():
+            return f"no image has {_list_words(group, names)}"
+    if condition.images:
+        return f"no image{which}"
+    if not condition.must:
+        return f"every image has {_list_words(condition.without, names)}"
+    return f"no image {_describe_words(condition, names)}"
+
+
+def _describe_words(condition: Filter, names: Mapping[int, str]) -> str:
+    """Return which words images must have and not have."""
+    groups = (_list_words(group, names) for group in condition.must)
+    required = f"has {' and '.join(groups)}" if condition.must else ""
+    excluded = _list_words(condition.without, names)
+    if required and excluded:
+        return f"{required} but not {excluded}"
+    return required or (f"does not have {excluded}" if excluded else "")
+
+
+def _list_words(words: Sequence[int], names: Mapping[int, str]) -> str:
+    """Return words as a list.
+
+    >>> _list_words((3, 4, 7), {4: "striped ear"})
+    'word 3, striped ear or word 7'
+    """
+    labels = list(dict.fromkeys(word_label(word, names.get(word)) for word in words))
+    return " or ".join(filter(None, (", ".join(labels[:-1]), *labels[-1:])))
