@@ -22,7 +22,7 @@ import bm25v
 from bm25v import duplicates, errors
 from bm25v.explain import explanation, words
 from bm25v.images.decode import Tensor
-from bm25v.search import word_groups
+from bm25v.search import naming
 from tests.children import run_python
 
 ROOT = Path(__file__).parent.parent
@@ -62,7 +62,7 @@ def annotated_classes(annotation: Any) -> Iterator[type]:
 
 
 def resolve_annotations(value: Any) -> dict[str, Any]:
-    modules = (words, duplicates, explanation, word_groups)
+    modules = (words, duplicates, explanation, naming)
     imported_for_types = {name: kind for module in modules for name, kind in vars(module).items()}
     hints = typing.get_type_hints(value, localns={"pandas": pandas, **imported_for_types})
     return {name: hint for name, hint in hints.items() if not name.startswith("_")}

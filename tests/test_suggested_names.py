@@ -98,6 +98,23 @@ def test_a_name_that_the_lexicon_lacks_is_not_confirmed(vocabulary: Path) -> Non
         assert other.word_names == {}, "without a lexicon nothing is confirmed"
 
 
+def test_names_that_mean_the_same_are_one(vocabulary: Path) -> None:
+    lexicon = Vocabulary.load(vocabulary).lexicon
+    assert lexicon is not None
+    tensors = {
+        name: tensor if name == "bounds" else np.concatenate([tensor, tensor[:1]])
+        for name, tensor in lexicon.tensors.items()
+    }
+    names = [*lexicon.names, ("crimson",)]
+    Lexicon(names, tensors).save(vocabulary, vocabulary=TOY.fingerprint)
+    suggest(vocabulary, {RED: "crimson", BLUE: "blue", 7: "red"})
+    with Gallery.create(vocabulary.parent / "g", vocabulary=vocabulary) as gallery:
+        gallery.add({f"{colour} {i}": paint(colour, i) for colour in COLOURS for i in range(6)})
+        gallery.refresh()
+        assert gallery.word_names[RED] == "red", "the more frequent name"
+        assert gallery.word_names[BLUE] == "blue"
+
+
 def test_suggestions_of_another_vocabulary_are_refused(vocabulary: Path) -> None:
     suggest(vocabulary, {3: "sky"}, fingerprint="0123456789abcdef")
     with pytest.raises(VocabularyError, match="0123456789abcdef"):

@@ -19,12 +19,12 @@ from bm25v.progress import Progress, no_progress
 from bm25v.search.calibrate import calibrate, is_outdated, needs_calibration
 from bm25v.search.encode import EncodedQuery, encode, load_models
 from bm25v.search.matching import Matcher, explain_no_match
+from bm25v.search.naming import GroupedWords, confirm_names, group_words, list_topics
 from bm25v.search.query import Query, QueryImage, QueryOptions, as_query, list_paths
 from bm25v.search.query_images import encode_batch, require_records
 from bm25v.search.rank import rank
 from bm25v.search.results import Match, Results
 from bm25v.search.text import NamedVocabulary
-from bm25v.search.word_groups import GroupedWords, group_words
 from bm25v.store.base import Candidates, Filter, GalleryInfo, IndexReport, Store, View
 from bm25v.store.encoding import parse_images
 from bm25v.store.files import check_path
@@ -279,8 +279,6 @@ class Gallery:
         """
         snapshot, names = self.local.snapshot(), self.local.names
         if is_outdated(snapshot.calibration, snapshot) or not names.has_automatic:
-            from bm25v.search.word_naming import confirm_names
-
             names.replace_automatic(*confirm_names(self.vocabulary, snapshot))
         calibration = self.local.read(
             lambda newest: calibrate(newest) if needs_calibration(newest) else None
@@ -361,8 +359,6 @@ class Gallery:
         """Return a note with what can be searched for, if nothing of a text is understood."""
         if encoded.understood or not encoded.not_understood:
             return []
-        from bm25v.search.topics import list_topics
-
         topics = [topic.name for topic in list_topics(self.vocabulary, view, 8)]
         return [f"images here show, for example: {', '.join(topics)}"] if topics else []
 

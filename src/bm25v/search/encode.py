@@ -212,6 +212,21 @@ def encode(
     )
 
 
+class Remaining(NamedTuple):
+    """How many images a search allows: those that have a word, and those that do not have it."""
+
+    must: int
+    without: int
+
+
+def count_remaining(query: Query, view: View, named: NamedVocabulary) -> Remaining:
+    """Count the images that a query allows, and those if the first of its `must` was excluded."""
+    condition = encode(query, view, named).filter
+    group, *others = condition.must
+    excluded = replace(condition, must=tuple(others), without=(*condition.without, *group))
+    return Remaining(view.count(condition), view.count(excluded))
+
+
 def _find_bounds(
     query: Query, text: TextMeaning, sum_: _Sum, mode: Mode, vocabulary: Vocabulary
 ) -> tuple[float, float] | None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas
 
     from bm25v.explain import ExplainedHits, Explanation
-    from bm25v.search.word_groups import GroupedWords
+    from bm25v.search.naming import GroupedWords
 
 
 _COLUMNS = {  # of Results.to_pandas()

@@ -20,8 +20,9 @@ from bm25v.explain.sums import SumLine
 from bm25v.explain.terms import TermWord
 from bm25v.explain.words import FolderWithWord, ImageWithWord, SharedWord, WordInGallery
 from bm25v.schema import list_fields
+from bm25v.search.encode import Remaining
+from bm25v.search.naming import Topic, WordGroup
 from bm25v.search.rank import Ranking
-from bm25v.search.remaining import Remaining
 from bm25v.search.results import (
     Hit,
     Match,
@@ -31,8 +32,6 @@ from bm25v.search.results import (
     TextPart,
     WordContribution,
 )
-from bm25v.search.topics import Topic
-from bm25v.search.word_groups import WordGroup
 from bm25v.server.watch import WatchedFolder
 from bm25v.store.base import GalleryInfo
 from bm25v.store.local.trash import TrashedImage

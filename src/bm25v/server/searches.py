@@ -25,8 +25,8 @@ from bm25v.explain.heatmaps import combine_maps, make_mask
 from bm25v.explain.sums import sum_up
 from bm25v.gallery import Gallery
 from bm25v.sae.model import Codes
+from bm25v.search.encode import count_remaining
 from bm25v.search.query import OPTIONS, Kind, Option, Query, QueryImage, StoredImage
-from bm25v.search.remaining import count_remaining
 from bm25v.search.scoring import Mode
 from bm25v.server import problems
 from bm25v.server.bodies import MAX_IMAGES, Upload, describe_query, read_query

@@ -31,7 +31,7 @@ from bm25v.explain.words import (
 )
 from bm25v.gallery import Gallery
 from bm25v.render.commands import name_command
-from bm25v.search.topics import list_topics
+from bm25v.search.naming import list_topics
 from bm25v.server import problems
 from bm25v.server.bodies import read_json, with_json
 from bm25v.server.images import ImageId, Offset, find_images, read_file
