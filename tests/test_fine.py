@@ -8,9 +8,9 @@ import pytest
 
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.explain import explanation as explanations
-from bm25v.explain.fine import encode_tiles, join_tiles
 from bm25v.explain.groups import Grid
 from bm25v.explain.heatmaps import combine_maps
+from bm25v.explain.maps import encode_tiles, join_tiles
 from bm25v.gallery import Gallery
 from tests.lexicons import save_vocabulary
 

@@ -371,7 +371,7 @@ def make_tiny_gallery(folder: Path, photos: Path) -> Gallery:
 
 
 def test_suggested_names_are_the_most_similar_prompts(two_towers: TwoTowers, photos: Path) -> None:
-    from bm25v.explain import crops, suggest
+    from bm25v.explain import heatmaps, suggest
     from bm25v.explain.portraits import find_strongest
 
     gallery = make_tiny_gallery(two_towers.folder, photos)
@@ -386,7 +386,7 @@ def test_suggested_names_are_the_most_similar_prompts(two_towers: TwoTowers, pho
         vectors = []
         for image in images:
             assert image.grid is not None
-            crop = crops.crop_word(gallery.vocabulary.decode(image.path), image.grid)
+            crop = heatmaps.crop_word(gallery.vocabulary.decode(image.path), image.grid)
             dense_e = backbone.forward(backbone.prepare_image(crop)).dense_e
             vectors.append(dense_e / np.linalg.norm(dense_e))
         word_e = np.mean(vectors, axis=0) - mean_e

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bm25v.explain import crops
+from bm25v.explain import heatmaps
 from bm25v.explain.words import PatchBox, WordExample, find_examples
 from bm25v.gallery import Gallery
 from bm25v.render.commands import explain_command
@@ -84,8 +84,8 @@ def test_many_rows_are_sampled(gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 def test_a_crop_shows_the_patch_and_what_is_around_it() -> None:
     pixels = np.zeros((70, 140, 3), dtype=np.uint8)
     pixels[20:30, 120:140] = 255  # the patch in row 2, column 6
-    inside = crops.crop_patch(pixels, PatchBox(6 / 7, 2 / 7, 1 / 7, 1 / 7))
-    elsewhere = crops.crop_patch(pixels, PatchBox(0, 0, 1 / 7, 1 / 7))
+    inside = heatmaps.crop_patch(pixels, PatchBox(6 / 7, 2 / 7, 1 / 7, 1 / 7))
+    elsewhere = heatmaps.crop_patch(pixels, PatchBox(0, 0, 1 / 7, 1 / 7))
     assert inside.shape == elsewhere.shape == (45, 45, 3)
     assert (inside > 128).all(axis=-1).sum() == 10 * 20
     assert not elsewhere.any()

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from bm25v.errors import GalleryDamaged, InvalidOption
-from bm25v.explain import crops
+from bm25v.explain import heatmaps
 from bm25v.explain.portraits import MAX_BINS, TOP, make_portraits, nearest_words, tf_bins
 from bm25v.explain.words import (
     FolderWithWord,
@@ -389,18 +389,18 @@ def test_a_crop_is_the_smallest_square_with_most_of_a_word() -> None:
     image[100:120, 150:180] = 255
     grid = np.zeros((7, 7), dtype=np.float32)
     grid[5, 5] = 1.0
-    ear = crops.crop_word(image, grid)
+    ear = heatmaps.crop_word(image, grid)
     assert ear.shape[0] == ear.shape[1] == round(3 * (20 + 30) / 2)
     assert (ear == 255).all(axis=2).sum() == 20 * 30
-    whole = crops.crop_word(image, np.ones((7, 7), dtype=np.float32))
+    whole = heatmaps.crop_word(image, np.ones((7, 7), dtype=np.float32))
     assert whole.shape[0] == whole.shape[1] == 125, "five of seven patches"
     corner = np.full((7, 7), 0.1, dtype=np.float32)
     corner[:3, 4:] = 1.0
-    part = crops.crop_word(gradient(140, 140), corner)
+    part = heatmaps.crop_word(gradient(140, 140), corner)
     assert part[0, -1].tolist() == gradient(140, 140)[0, -1].tolist(), "not the middle"
     fine = np.zeros((27, 27), dtype=np.float32)
     fine[0, 0] = 1.0
-    assert crops.crop_word(image, fine).shape[0] == round(8 * (140 / 27 + 210 / 27) / 2)
+    assert heatmaps.crop_word(image, fine).shape[0] == round(8 * (140 / 27 + 210 / 27) / 2)
 
 
 @pytest.mark.parametrize("values", [[], [0.01], [655.35], [0.1, 0.1, 0.1], [9.99, 10.0, 120.0]])
@@ -526,5 +526,5 @@ def test_wrong_options_are_named(indexed: Any) -> None:
 
 def test_a_highlight_keeps_the_shape() -> None:
     image = np.asarray(make_image(3, side=90))[:60]
-    highlighted = crops.encode_highlight(image, np.eye(3, dtype=np.float32), side=45)
+    highlighted = heatmaps.encode_highlight(image, np.eye(3, dtype=np.float32), side=45)
     assert Image.open(io.BytesIO(highlighted)).size == (45, 30)

@@ -13,21 +13,13 @@ from numpy.typing import NDArray
 from bm25v.dataframes import make_frame
 from bm25v.display import count
 from bm25v.errors import ImageError, InvalidOption
-from bm25v.explain.fine import SecondPass, encode_tiles
-from bm25v.explain.groups import (
-    Group,
-    Part,
-    QueryVectors,
-    describe_groups,
-    group_words,
-    make_groups,
-    spread_words,
-)
+from bm25v.explain.groups import Grid, Group, Part, describe_groups, list_groups, place_words
+from bm25v.explain.maps import SecondPass, TermMap, encode_tiles, locate_terms
 from bm25v.explain.sums import list_reasons, round_to_sum
-from bm25v.explain.terms import TermMap, locate_terms
 from bm25v.images import ImageInput
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, Bm25Parameters
 from bm25v.progress import Progress, no_progress
+from bm25v.sae.model import Codes
 from bm25v.search.encode import EncodedQuery, encode
 from bm25v.search.matching import Matcher, SplitScores
 from bm25v.search.query import Query, QueryImage, StoredImage
@@ -283,82 +275,64 @@ def explain_hits(
     has_codes = encoded is not None and len(encoded.codes) == len(query_images)
     if not has_codes and encodings is None:
         encodings = [vocabulary.encode(pixels) for pixels in query_images]
-
-    def match_hits(view: View) -> _MatchedHits:
-        named, used = gallery._named_vocabulary, encoded
-        if used is None:
-            used = encode(query, view, named, encodings)
-        calibration = gallery._find_calibration(used, view)
-        matcher = Matcher(used, view, named.names, calibration)
-        records = require_records(view.find(hits), hits)
-        images = view.fetch(records)
-        matches = matcher.match(images, images.rows)
-        ranked = order_all(used, view)
-        split = matcher.split_scores(ranked)
-        positions = find_positions(ranked, images)
-        is_sum = used.scoring.is_sum
-        rankings = [
-            None if at is None else find_ranking(ranked, at, is_sum=is_sum) for at in positions
-        ]
-        words = matcher.query_words()
-        return _MatchedHits(used, words, records, matches, rankings, split)
-
-    matched = gallery.store.read(match_hits)
-    codes, patches = matched.encoded.codes, matched.encoded.patches
-    if not has_codes and len(codes) != len(query_images) and encodings is not None:
-        codes = tuple(encoding.codes for encoding in encodings)  # of images that are stored
-        patches = tuple(encoding.patches_pd for encoding in encodings)
-    vectors = QueryVectors(matched.encoded.dense_e, patches)
+    matched = gallery.store.read(
+        lambda view: _match_hits(gallery, view, query, hits, encoded, encodings)
+    )
+    used = matched.encoded
+    if len(used.codes) != len(query_images) and encodings is not None:  # of stored images
+        codes = tuple(encoding.codes for encoding in encodings)
+        used = replace(used, codes=codes, patches=tuple(e.patches_pd for e in encodings))
     backbone, grid = vocabulary.backbone, vocabulary.backbone.grid
     encode_queries = cache(lambda: [encode_tiles(backbone, pixels) for pixels in query_images])
-    explanations = []
-    for match, ranking, record in zip(
-        matched.matches, matched.rankings, matched.records, strict=True
-    ):
+    unknown = ", ".join(used.not_understood)
+    query_notes = (*used.notes, *([f"not understood: {unknown}"] if unknown else []))
+
+    def explain(match: Match, ranking: Ranking | None, record: ImageRecord) -> Explanation:
         notes, hit_image, hit = _read_hit(vocabulary, record, image)
-        parts = [
+
+        def place(word: int, codes: Codes) -> Grid:
+            return bags.word_activations(codes, word).reshape(grid)
+
+        parts = tuple(
             Part(
                 word,
-                tuple(bags.word_activations(c, word.word).reshape(grid) for c in codes),
-                None if hit is None else bags.word_activations(hit.codes, word.word).reshape(grid),
+                tuple(place(word.word, codes) for codes in used.codes),
+                None if hit is None else place(word.word, hit.codes),
             )
             for word in list_reasons(match)
-        ]
-        terms = tuple(locate_terms(matched.encoded, match, parts, hit, backbone))
+        )
+        terms = tuple(locate_terms(used, match, parts, hit, backbone))
         if hit is not None and terms and not any(term.in_hit is not None for term in terms):
             notes.append(f"{vocabulary.backbone_name} does not say where in an image a text is")
-        groups = _list_groups(match, parts, terms, hit, vectors, gallery)
-        refine = None
-        if max(grid) < _FINE:
-            refine = SecondPass(
-                vocabulary,
-                match,
-                matched.encoded.terms,
-                encode_queries,
-                hit_image,
-                None if hit is None else hit.patches_pd,
-            ).refine
-        explanations.append(
-            Explanation(
-                query_images,
-                hit_image,
-                match,
-                tuple(parts),
-                query_words=matched.query_words,
-                region=as_box(query.region),
-                text=query.text,
-                notes=(*_list_notes(matched.encoded), *notes),
-                parameters=gallery.store.meta.parameters,
-                query_paths=tuple(path_of(source) or "" for source in query.images),
-                ranking=ranking,
-                gallery=gallery.location,
-                query=query,
-                terms=terms,
-                groups=tuple(_find_ranks(groups, ranking, matched.split)),
-                refine=refine,
-            )
+        if terms:
+            groups = _list_terms(match, parts, terms)
+        else:
+            groups = list_groups(match, parts, hit, used, gallery._named_vocabulary)
+        patches_pd = None if hit is None else hit.patches_pd
+        second = SecondPass(vocabulary, match, used.terms, encode_queries, hit_image, patches_pd)
+        return Explanation(
+            query_images,
+            hit_image,
+            match,
+            parts,
+            query_words=matched.query_words,
+            region=as_box(query.region),
+            text=query.text,
+            notes=(*query_notes, *notes),
+            parameters=gallery.store.meta.parameters,
+            query_paths=tuple(path_of(source) or "" for source in query.images),
+            ranking=ranking,
+            gallery=gallery.location,
+            query=query,
+            terms=terms,
+            groups=tuple(_find_ranks(groups, ranking, matched.split)),
+            refine=second.refine if max(grid) < _FINE else None,
         )
-        progress("explaining hits", len(explanations), len(hits))
+
+    explanations = []
+    for number, hit in enumerate(matched.hits, start=1):
+        explanations.append(explain(*hit))
+        progress("explaining hits", number, len(hits))
     return ExplainedHits(query, query_images, tuple(explanations))
 
 
@@ -367,37 +341,46 @@ class _MatchedHits(NamedTuple):
 
     encoded: EncodedQuery
     query_words: tuple[QueryWord, ...]
-    records: list[ImageRecord]
-    matches: list[Match]
-    rankings: list[Ranking | None]
     split: SplitScores
+    hits: list[tuple[Match, Ranking | None, ImageRecord]]
 
 
-def _list_groups(
-    match: Match,
-    parts: Sequence[Part],
-    terms: Sequence[TermMap],
-    hit: Encoding | None,
-    query: QueryVectors,
+def _match_hits(
     gallery: "Gallery",
-) -> Iterator[Group]:
-    """Yield the parts of a score as groups: the terms of a text, or words of one name."""
-    if not terms:
-        grouped = group_words(parts, hit, query, gallery._named_vocabulary)
-        yield from make_groups(match, grouped)
-        return
+    view: View,
+    query: Query,
+    hits: Sequence[str],
+    encoded: EncodedQuery | None,
+    encodings: Sequence[Encoding] | None,
+) -> _MatchedHits:
+    named = gallery._named_vocabulary
+    if encoded is None:
+        encoded = encode(query, view, named, encodings)
+    matcher = Matcher(encoded, view, named.names, gallery._find_calibration(encoded, view))
+    records = require_records(view.find(hits), hits)
+    images = view.fetch(records)
+    ranked, is_sum = order_all(encoded, view), encoded.scoring.is_sum
+    rankings = [
+        None if position is None else find_ranking(ranked, position, is_sum=is_sum)
+        for position in find_positions(ranked, images)
+    ]
+    matches = matcher.match(images, images.rows)
+    listed = list(zip(matches, rankings, records, strict=True))
+    return _MatchedHits(encoded, matcher.query_words(), matcher.split_scores(ranked), listed)
+
+
+def _list_terms(match: Match, parts: Sequence[Part], terms: Sequence[TermMap]) -> Iterator[Group]:
+    """Yield the parts of the score of a text as groups: its terms, and all else."""
     whole = sum(max(0.0, part.value) for part in match.parts) or 1.0
     for term in terms:
-        label, value = term.part.label, term.part.value
+        value, in_hit = term.part.value, term.in_hit
         words = tuple(word.word for word in term.words)
-        in_hit = term.in_hit
         if in_hit is not None:
             in_hit = np.maximum(in_hit if value >= 0 else -in_hit, 0)
-        yield Group("term", label, value, value / whole, words, in_hit=in_hit)
+        yield Group("term", term.part.label, value, value / whole, words, in_hit=in_hit)
     if match.rest:
-        maps = spread_words(parts)
-        words = tuple(part.word.word for part in parts)
-        yield Group("similarity", "like the image", match.rest, match.rest / whole, words, *maps)
+        value = match.rest
+        yield Group("similarity", "like the image", value, value / whole, *place_words(parts))
 
 
 def _find_ranks(
@@ -415,11 +398,6 @@ def _find_ranks(
             rank = split.rank_without_words(position, group.words)
         about = "Without it: " + ("the same rank" if rank == ranking.rank else f"rank {rank:,}")
         yield group._replace(rank_without=rank, about=about)
-
-
-def _list_notes(encoded: EncodedQuery) -> tuple[str, ...]:
-    unknown = ", ".join(encoded.not_understood)
-    return (*encoded.notes, *([f"not understood: {unknown}"] if unknown else []))
 
 
 def _read_hit(

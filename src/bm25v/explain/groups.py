@@ -16,6 +16,8 @@ from bm25v.backbones import Backbone
 from bm25v.backbones.protocol import Floats
 from bm25v.display import identify_word
 from bm25v.explain.sums import percent_of
+from bm25v.search.encode import EncodedQuery
+from bm25v.search.naming import choose_names
 from bm25v.search.rank import Ranking
 from bm25v.search.results import Match, WordContribution
 from bm25v.search.text import NamedVocabulary
@@ -94,56 +96,64 @@ def to_shares(grid: Grid | None) -> list[list[float]] | None:
     return shares
 
 
-class QueryVectors(NamedTuple):
-    """The dense vector of a query, and the features of the patches of each of its images."""
-
-    dense_e: Floats | None
-    patches: Sequence[Floats | None] = ()  # None if they are not known any more
-
-
-def group_words(
+def list_groups(
+    match: Match,
     parts: Sequence[Part],
     hit: Encoding | None,
-    query: QueryVectors,
-    named_vocabulary: NamedVocabulary,
-) -> list[tuple[str, list[Part]]]:
-    """Return the words of a match in groups with labels, the largest first, then the others.
+    encoded: EncodedQuery,
+    named: NamedVocabulary,
+) -> Iterator[Group]:
+    """Yield the parts of the score of a match with an image as groups, which sum to it."""
+    whole = sum(max(0.0, part.value) for part in match.parts) or 1.0
+    groups = _group_words(parts, hit, encoded, named) if match.sparse_factor else []
+    for label, members in groups:
+        value = match.sparse_factor * _sum_of(members)
+        kind: Literal["words", "rest"] = "rest" if label == REST else "words"
+        yield Group(kind, label, value, value / whole, *place_words(members))
+    for part in match.parts:
+        if part.word is None:
+            yield Group("similarity", SIMILARITY, part.value, part.value / whole)
 
-    Names that people gave are kept.
+
+def _group_words(
+    parts: Sequence[Part], hit: Encoding | None, encoded: EncodedQuery, named: NamedVocabulary
+) -> list[tuple[str, list[Part]]]:
+    """Return the words of a match in groups with labels, the largest group first, then the others.
+
+    Names that people gave are kept. If it is not known where a word is, its own name counts, as far
+    as the query shows it.
     """
-    vocabulary, own_names = named_vocabulary.vocabulary, named_vocabulary.own_names
-    named: dict[str, list[Part]] = {}
-    open_parts = []
+    own = set(named.own_names.values())
+    names = {part.word.name for part in parts if part.word.name}
+    fitting = choose_names(names, named, encoded.dense_e)
+    groups: dict[str, list[Part]] = {}
+    unnamed = []
     for part in parts:
-        name = own_names.get(part.word.word)
-        if name is None and (hit is None or part.in_hit is None):
+        name = named.own_names.get(part.word.word)
+        if name is None and part.in_hit is None and part.word.name in fitting:
             name = part.word.name
-        if name is not None:
-            named.setdefault(name, []).append(part)
+        if name:
+            groups.setdefault(name, []).append(part)
         else:
-            open_parts.append(part)
-    left = _name_by_regions(open_parts, hit, query, vocabulary, named)
-    for part in left:
+            unnamed.append(part)
+    for part in _name_by_regions(unnamed, hit, encoded, named.vocabulary, groups):
         if part.in_hit is not None and part.in_hit.any():
-            named.setdefault(_describe_position(part.in_hit), []).append(part)
-    total = sum(abs(part.word.contribution) for part in parts)
-    sizes = {label: _sum_of(group) for label, group in named.items()}
-    own = set(own_names.values())
-    is_kept = {
-        label: label in own or abs(size) >= _LEAST_SHARE * total for label, size in sizes.items()
-    }
-    largest = sorted(filter(is_kept.get, sizes), key=lambda label: -abs(sizes[label]))
-    kept = sorted(largest, key=lambda label: label not in own)[:_MAX_GROUPS]
-    kept.sort(key=largest.index)
-    grouped = {part.word.word for label in kept for part in named[label]}
+            groups.setdefault(_describe_position(part.in_hit), []).append(part)
+    least = _LEAST_SHARE * sum(abs(part.word.contribution) for part in parts)
+    sizes = {label: abs(_sum_of(group)) for label, group in groups.items()}
+    large = [label for label, size in sizes.items() if label in own or size >= least]
+    large.sort(key=lambda label: -sizes[label])
+    kept = sorted(large, key=lambda label: label not in own)[:_MAX_GROUPS]
+    grouped = {part.word.word for label in kept for part in groups[label]}
     rest = [part for part in parts if part.word.word not in grouped]
-    return [*((label, named[label]) for label in kept), *([(REST, rest)] if rest else [])]
+    named_groups = [(label, groups[label]) for label in large if label in kept]
+    return [*named_groups, *([(REST, rest)] if rest else [])]
 
 
 def _name_by_regions(
     parts: Sequence[Part],
     hit: Encoding | None,
-    query: QueryVectors,
+    encoded: EncodedQuery,
     vocabulary: Vocabulary,
     named: dict[str, list[Part]],
 ) -> list[Part]:
@@ -152,7 +162,7 @@ def _name_by_regions(
     The name that explains most of the score is chosen first, and takes all words whose regions show
     it about as much as anything else.
     """
-    names, shown_nt = _read_regions(parts, hit, query, vocabulary)
+    names, shown_nt = _read_regions(parts, hit, encoded, vocabulary)
     if not names:
         return list(parts)
     values_n = np.array([max(0.0, part.word.contribution) for part in parts])
@@ -172,7 +182,7 @@ def _name_by_regions(
 def _read_regions(
     parts: Sequence[Part],
     hit: Encoding | None,
-    query: QueryVectors,
+    encoded: EncodedQuery,
     vocabulary: Vocabulary,
 ) -> tuple[list[str], Floats]:
     """Return names, and how much both images show each of them: where each word is, and as a whole.
@@ -189,13 +199,13 @@ def _read_regions(
         return [], empty
     shown_nt = labels.measure(vectors_ne)
     best = [int(np.argmax([grid.sum() for grid in part.in_queries] or [0])) for part in parts]
-    known = [patches_pd for patches_pd in query.patches if patches_pd is not None]
-    if known and len(known) == len(query.patches):
+    known = [patches_pd for patches_pd in encoded.patches if patches_pd is not None]
+    if known and len(known) == len(encoded.patches):
         query_grids = [part.in_queries[i] for part, i in zip(parts, best, strict=True)]
         vectors_ne = _pool_regions(query_grids, [known[i] for i in best], vocabulary.backbone)
         if vectors_ne is not None:
             shown_nt = np.minimum(shown_nt, labels.measure(vectors_ne))
-    whole = [vector_e for vector_e in (hit.dense_e, query.dense_e) if vector_e is not None]
+    whole = [vector_e for vector_e in (hit.dense_e, encoded.dense_e) if vector_e is not None]
     shown_nt += _WHOLE_IMAGES * labels.measure(np.stack(whole)).min(axis=0) - labels.rarity_t
     position = {name: i for i, name in enumerate(labels.names)}
     for row, part in enumerate(parts):
@@ -233,50 +243,36 @@ def _sum_of(group: Sequence[Part]) -> float:
     return sum(part.word.contribution for part in group)
 
 
-def make_groups(match: Match, groups: Sequence[tuple[str, list[Part]]]) -> Iterator[Group]:
-    """Yield the groups of a match with an image; their values sum to its score."""
-    parts = match.parts
-    whole = sum(max(0.0, part.value) for part in parts) or 1.0
-    for label, members in groups if match.sparse_factor else ():
-        value = match.sparse_factor * _sum_of(members)
-        words = sorted(members, key=lambda part: -abs(part.word.contribution))
-        yield Group(
-            "rest" if label == REST else "words",
-            label,
-            value,
-            value / whole,
-            tuple(part.word.word for part in words),
-            *spread_words(words),
-        )
-    for part in parts:
-        if part.word is None:
-            yield Group("similarity", SIMILARITY, part.value, part.value / whole)
+def place_words(
+    parts: Sequence[Part],
+) -> tuple[tuple[int, ...], tuple[Grid | None, ...], Grid | None]:
+    """Return words, the largest contribution first, and where they are together.
 
-
-def spread_words(parts: Sequence[Part]) -> tuple[tuple[Grid | None, ...], Grid | None]:
-    """Return where words are together, in each image of the query and in the hit.
-
-    Words that count the other way than all of them together are left out.
+    That is in each image of the query, and in the hit.
     """
-    sign = 1 if _sum_of(parts) >= 0 else -1
-    counted = [(sign * part.word.contribution, part) for part in parts]
-    counted = [(value, part) for value, part in counted if value > 0]
-    n_queries = len(parts[0].in_queries) if parts else 0
-    return tuple(
-        spread_contributions([(value, part.in_queries[n]) for value, part in counted])
-        for n in range(n_queries)
-    ), spread_contributions([(value, part.in_hit) for value, part in counted])
+    largest = sorted(parts, key=lambda part: -abs(part.word.contribution))
+    values = [part.word.contribution for part in largest]
+    images = zip(*((part.in_hit, *part.in_queries) for part in largest), strict=True)
+    maps = [spread_words(list(zip(values, grids, strict=True))) for grids in images]
+    return tuple(part.word.word for part in largest), tuple(maps[1:]), maps[0] if maps else None
 
 
-def spread_contributions(grids: Iterable[tuple[float, Grid | None]]) -> Grid | None:
+def spread_words(values: Sequence[tuple[float, Floats | None]]) -> Floats | None:
     """Return the sum of contributions, each spread over the patches where its word is active.
 
-    >>> spread_contributions(
-    ...     [(6.0, np.array([[1, 2]], np.float32)), (1.0, np.array([[0, 5]], np.float32))]
-    ... )
+    Words that count the other way than all of them together are left out.
+
+    >>> spread_words([(6.0, np.array([[1, 2]], np.float32)), (1.0, np.array([[0, 5]], np.float32))])
     array([[2., 5.]], dtype=float32)
     """
-    shares = [value * grid / grid.sum() for value, grid in grids if grid is not None and grid.any()]
+    sign = 1 if sum(value for value, _ in values) >= 0 else -1
+    return spread_contributions((sign * value, grid) for value, grid in values if sign * value > 0)
+
+
+def spread_contributions(values: Iterable[tuple[float, Floats | None]]) -> Floats | None:
+    """Return the sum of contributions, whatever their signs; None if nothing is known."""
+    known = ((value, grid) for value, grid in values if grid is not None and grid.any())
+    shares = [value * grid / grid.sum() for value, grid in known]
     return np.asarray(np.sum(shares, axis=0), np.float32) if shares else None
 
 

@@ -17,7 +17,7 @@ from bm25v.backbones import text
 from bm25v.dense import normalise
 from bm25v.display import count
 from bm25v.errors import ImageError, InvalidOption
-from bm25v.explain.crops import crop_word
+from bm25v.explain.heatmaps import crop_word
 from bm25v.explain.portraits import WordInImage, find_strongest
 from bm25v.progress import Progress, no_progress
 from bm25v.store.base import View

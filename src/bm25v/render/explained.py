@@ -6,10 +6,16 @@ from typing import Any
 
 from PIL import Image
 
-from bm25v.explain.crops import encode_highlight, encode_jpeg, shrink
 from bm25v.explain.explanation import Explanation
 from bm25v.explain.groups import Grid
-from bm25v.explain.heatmaps import list_photos, make_edge, make_mask
+from bm25v.explain.heatmaps import (
+    encode_highlight,
+    encode_jpeg,
+    list_photos,
+    make_edge,
+    make_mask,
+    shrink,
+)
 from bm25v.explain.sums import sum_up
 
 _MISSING_WORDS = 24

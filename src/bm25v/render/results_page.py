@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bm25v.display import count, format_json
-from bm25v.explain.crops import encode_jpeg, shrink
 from bm25v.explain.explanation import ExplainedHits, Explanation
+from bm25v.explain.heatmaps import encode_jpeg, shrink
 from bm25v.explain.sums import list_reasons, list_shares
 from bm25v.progress import Progress, no_progress
 from bm25v.render.commands import explain_command

@@ -7,7 +7,9 @@ from pathlib import Path
 from bm25v import images
 from bm25v.display import percent
 from bm25v.errors import ImageError
-from bm25v.explain.crops import Grid, Pixels, encode_crop, encode_highlight
+from bm25v.explain.explanation import Pixels
+from bm25v.explain.groups import Grid
+from bm25v.explain.heatmaps import encode_crop, encode_highlight
 from bm25v.explain.portraits import RelatedWord, WordInImage, WordPortrait
 from bm25v.render import commands
 from bm25v.render.html import EmbeddedImage, render

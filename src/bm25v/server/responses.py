@@ -16,8 +16,8 @@ from starlette.responses import Response
 from bm25v.display import format_json
 from bm25v.duplicates import Duplicate, Similarity
 from bm25v.explain.groups import Group
+from bm25v.explain.maps import TermWord
 from bm25v.explain.sums import SumLine
-from bm25v.explain.terms import TermWord
 from bm25v.explain.words import FolderWithWord, ImageWithWord, SharedWord, WordInGallery
 from bm25v.schema import list_fields
 from bm25v.search.encode import Remaining

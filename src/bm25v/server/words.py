@@ -18,7 +18,8 @@ import bm25v
 from bm25v import images
 from bm25v.client import to_id
 from bm25v.errors import ImageError
-from bm25v.explain.crops import Pixels, crop_patch, make_sheet
+from bm25v.explain.explanation import Pixels
+from bm25v.explain.heatmaps import crop_patch, make_sheet
 from bm25v.explain.words import (
     ImageWithWord,
     PatchBox,
