@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from bm25v.dense import normalise
 from bm25v.errors import InvalidQuery
 from bm25v.index.bm25 import WeightedWords
-from bm25v.search.query import Word
 from bm25v.vocabulary.bag import Bag
 
 MAX_BOOST = 1e6  # beyond, other words would not count at all, and sums might overflow
@@ -90,13 +89,16 @@ def combine_vectors(
 ) -> NDArray[np.float32]:
     """Return one dense vector of length 1 for several, with the weights of `combine_bags`.
 
+    It is as short as the shortest of them: regions and texts have no vector of a second backbone.
+
     >>> combine_vectors([np.array([3.0, 0.0]), np.array([0.0, 5.0])]).round(3).tolist()
     [0.7070000171661377, 0.7070000171661377]
     """
     weighted = ((1.0, vectors), (LIKED_WEIGHT, liked), (-NEGATIVE_WEIGHT, negative))
+    width = min((len(v) for _, group in weighted for v in group), default=0)
     sum_e = sum(
         (
-            weight * np.mean([normalise(v.astype(np.float64)) for v in group], axis=0)
+            weight * np.mean([normalise(v[:width].astype(np.float64)) for v in group], axis=0)
             for weight, group in weighted
             if len(group)
         ),
@@ -142,7 +144,7 @@ def apply_word_options(
 
 
 def _check_word_options(
-    must: Collection[int], without: Collection[int], boost: Mapping[int, float]
+    must: Collection[int], without: Collection[int], boost: Mapping[int, Any]
 ) -> None:
     for word in without:
         if word in must:
@@ -150,14 +152,9 @@ def _check_word_options(
         if word in boost:
             raise InvalidQuery(f"word {word} is excluded (without): it cannot be boosted")
     for word, factor in boost.items():
-        _check_factor(word, factor)
-
-
-def _check_factor(word: Word, factor: Any) -> float:
-    is_number = isinstance(factor, numbers.Real) and not isinstance(factor, bool)
-    if not is_number or not abs(factor) <= MAX_BOOST:
-        raise InvalidQuery(
-            f"boost of word {word} by {factor!r}: give a number from {-MAX_BOOST:,.0f} to "
-            f"{MAX_BOOST:,.0f}; 0 mutes the word"
-        )
-    return float(factor)
+        is_number = isinstance(factor, numbers.Real) and not isinstance(factor, bool)
+        if not is_number or not abs(factor) <= MAX_BOOST:
+            raise InvalidQuery(
+                f"boost of word {word} by {factor!r}: give a number from {-MAX_BOOST:,.0f} to "
+                f"{MAX_BOOST:,.0f}; 0 mutes the word"
+            )

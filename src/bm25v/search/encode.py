@@ -5,9 +5,10 @@ is read; then all of them are combined (`combine`).
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from itertools import repeat
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,6 @@ from bm25v.search.text import (
     interpret_text,
 )
 from bm25v.store.base import Filter, View
-from bm25v.store.filters import ImageFilter
 from bm25v.vocabulary import Encoding, Vocabulary
 from bm25v.vocabulary.bag import FULL_WORDS
 from bm25v.vocabulary.names import is_name
@@ -54,7 +54,6 @@ class EncodedQuery:
     filter: Filter = field(default_factory=Filter)
     boosted: tuple[int, ...] = ()
     dense_e: NDArray[np.float32] | None = None
-    no_dense: str = ""  # the reason, if there is no dense vector
     codes: tuple[Codes, ...] = ()  # of each query image, within the region
     patches: tuple[NDArray[np.float32] | None, ...] = ()  # their features, if they are known
     notes: tuple[str, ...] = ()  # for the user: what a text was taken to mean
@@ -149,31 +148,31 @@ def encode(
     if query.text is not None:
         text = interpret_text(query.text, named, view)
     mode = choose_mode(query, text)
-    reader = ImageReader(resolve_region(query), view, named.vocabulary, mode)
+    region = resolve_region(query).region
+    reader = ImageReader(query, view, named.vocabulary, mode)
     liked, negative = reader.read_stored(query.like), reader.read_stored(query.unlike)
-    parts, codes, patches = reader.encode_images(encodings)
-    negative += map(reader.encode_negative, query.negative)
-    words = combine_bags(
-        [part.bag for part in parts],
-        liked=[part.bag for part in liked],
-        negative=[part.bag for part in negative],
-        by_strength=MODES[mode].bags == "full" or query.query_words is not None,
-    )
-    sum_ = _Sum(words, *_combine_dense(parts, liked, negative))
+    given: Iterable[Encoding | None] = encodings or repeat(None, len(query.images))
+    parts = [reader.read_image(*pair, region) for pair in zip(query.images, given, strict=True)]
+    negative += map(reader.read_image, query.negative)
+    by_strength = MODES[mode].bags == "full" or query.query_words is not None
+    sum_ = _add_images(parts, liked, negative, by_strength=by_strength)
     if text.terms:
         weight = 1.0 if parts else LIKED_WEIGHT  # feedback counts less than an image of the query
-        images = sum_ if parts or liked or negative else None
-        sum_ = _add_text(images, weight, text.terms, mode, view)
+        beside = sum_ if parts or liked or negative else None
+        sum_ = _add_text(beside, weight, text.terms, mode, view)
     weights = dict(zip(sum_.words.words.tolist(), sum_.words.weights.tolist(), strict=True))
-    excluded = [
-        _choose_words(group, weights, _STRONGEST) for group in named.find_groups(query.without)
-    ]
-    without = tuple(dict.fromkeys(word for group in excluded for word in group))
-    groups = (_choose_words(group, weights, _STRONGEST) for group in named.find_groups(query.must))
-    must = _leave_out(tuple(map(tuple, groups)), without)
+    must, excluded = (
+        [_choose_words(group, weights, _STRONGEST) for group in named.find_groups(words)]
+        for words in (query.must, query.without)
+    )
+    without = dict.fromkeys(word for group in excluded for word in group)
+    # A required name stands for its words that are not excluded, if there are any.
+    must = [tuple(word for word in group if word not in without) or group for group in must]
+    images, of_text = make_filter(query), text.images
+    dates = images.dates or of_text.dates  # an option for dates counts more than a text
     condition = Filter(
-        _add_text_filter(make_filter(query), text),
-        (*must, *text.must),
+        replace(images, names=of_text.names, called=of_text.called, dates=dates),
+        (*map(tuple, must), *text.must),
         tuple(dict.fromkeys((*without, *text.without))),
         *reader.list_own(),
     )
@@ -191,9 +190,8 @@ def encode(
         condition,
         boosted=tuple(boost),
         dense_e=sum_.dense_e,
-        no_dense=sum_.no_dense,
-        codes=tuple(codes),
-        patches=tuple(patches),
+        codes=tuple(part.codes for part in parts if part.codes is not None),
+        patches=tuple(part.patches_pd for part in parts if part.codes is not None),
         notes=(*view.notes, *text.notes),
         is_plain=is_plain,
         terms=sum_.terms,
@@ -256,12 +254,6 @@ def choose_mode(query: Query, text: TextMeaning) -> Mode:
     return "hybrid"
 
 
-def _add_text_filter(images: ImageFilter, text: TextMeaning) -> ImageFilter:
-    """Return a filter with the dates and names of a text; an option for dates counts more."""
-    dates, given = images.dates or text.images.dates, text.images
-    return replace(images, names=given.names, called=given.called, dates=dates)
-
-
 def _add_text(
     images: _Sum | None, weight: float, terms: tuple[TextTerm, ...], mode: Mode, view: View
 ) -> _Sum:
@@ -317,14 +309,6 @@ def _is_plain(query: Query) -> bool:
     return len(query.images) == 1 and is_whole and not any(others)
 
 
-def _leave_out(
-    groups: tuple[tuple[int, ...], ...], without: tuple[int, ...]
-) -> tuple[tuple[int, ...], ...]:
-    """Return groups without excluded words; a group that has no others is left as it is."""
-    kept = (tuple(word for word in group if word not in without) for group in groups)
-    return tuple(left or group for left, group in zip(kept, groups, strict=True))
-
-
 def _choose_words(
     group: Sequence[int], weights: Mapping[int, float], n: int | None = None
 ) -> Sequence[int]:
@@ -351,26 +335,23 @@ def _find_boosts(
     return factors
 
 
-def _combine_dense(
-    parts: list[QueryPart], liked: list[QueryPart], negative: list[QueryPart]
-) -> tuple[NDArray[np.float32] | None, str]:
-    """Return the query's dense vector, or None and the reason.
-
-    It is as short as the shortest of them: regions and texts have no vector of a second backbone.
-    """
+def _add_images(
+    parts: list[QueryPart], liked: list[QueryPart], negative: list[QueryPart], *, by_strength: bool
+) -> _Sum:
+    """Return the sum of the images of a query; without a vector, the reason is known."""
+    bags, liked_bags, negative_bags = (
+        [part.bag for part in group] for group in (parts, liked, negative)
+    )
+    words = combine_bags(bags, liked=liked_bags, negative=negative_bags, by_strength=by_strength)
     if not parts and not liked:
-        return None, "words have no dense vector"
+        return _Sum(words, None, "words have no dense vector")
     missing = [part.no_dense for part in parts if part.dense_e is None]
     if missing:
-        return None, missing[0]
-    groups: list[list[Any]] = [
+        return _Sum(words, None, missing[0])
+    vectors, liked_vectors, negative_vectors = (
         [part.dense_e for part in group if part.dense_e is not None]
         for group in (parts, liked, negative)
-    ]
-    width = min((len(vector_e) for group in groups for vector_e in group), default=0)
-    vectors, liked_vectors, negative_vectors = (
-        [vector_e[:width] for vector_e in group] for group in groups
     )
     if len(vectors) == 1 and not liked_vectors and not negative_vectors:
-        return vectors[0].astype(np.float32), ""
-    return combine_vectors(vectors, liked=liked_vectors, negative=negative_vectors), ""
+        return _Sum(words, vectors[0].astype(np.float32))
+    return _Sum(words, combine_vectors(vectors, liked=liked_vectors, negative=negative_vectors))

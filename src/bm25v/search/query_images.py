@@ -35,6 +35,8 @@ class QueryPart(NamedTuple):
     bag: Bag
     dense_e: NDArray[np.floating] | None
     no_dense: str = ""  # the reason, if there is no dense vector
+    codes: Codes | None = None  # where its words are; None if only its words are known
+    patches_pd: Floats | None = None
 
 
 class ImageReader:
@@ -86,65 +88,45 @@ class ImageReader:
         bag = stored.read_bag(row, full=self._full or n_words is not None)
         return QueryPart(bag.strongest(n_words), stored.dense_vectors(np.array([row]))[0])
 
-    def encode_images(
-        self, encodings: Sequence[Encoding] | None
-    ) -> tuple[list[QueryPart], list[Codes], list[Floats | None]]:
-        """Return the parts of the query's images, where their words are, and their patches.
+    def read_image(
+        self, image: QueryImage, given: Encoding | None = None, region: regions.Region | None = None
+    ) -> QueryPart:
+        """Return the words and the vector of an image or of its region, and where the words are.
 
         A `StoredImage`, and an image whose file no longer exists or that was added from memory, is
         searched with what is stored; where its words are is known by its encoding alone.
         """
-        parts, codes, patches = [], [], []
-        for number, image in enumerate(self._query.images):
-            given = None if encodings is None else encodings[number]
-            stored = None
-            if given is None or isinstance(image, StoredImage):
-                stored = find_without_file(image, self._records)
-            if stored is not None:
-                if self._query.region is not None:
-                    raise InvalidQuery(
-                        f"cannot cut a region from the stored words of {stored}: give the image "
-                        "itself"
-                    )
-                parts += self.read_stored([stored])
-                codes += [] if given is None else [given.codes]
-                patches += [] if given is None else [given.patches_pd]
-            else:
-                encoding = given or encode_image(self._vocabulary, image)
-                part, part_codes = self._to_part(encoding)
-                parts.append(part)
-                codes.append(part_codes)
-                patches.append(encoding.patches_pd)
-        return parts, codes, patches
-
-    def encode_negative(self, image: ImageInput | Encoding) -> QueryPart:
-        stored = find_without_file(image, self._records)
+        stored = None
+        if given is None or isinstance(image, StoredImage):
+            stored = find_without_file(image, self._records)
         if stored is not None:
-            return self.read_stored([stored])[0]
-        encoding = encode_image(self._vocabulary, image)
-        return QueryPart(self._choose_words(encoding), encoding.dense_e)
-
-    def _to_part(self, encoding: Encoding) -> tuple[QueryPart, Codes]:
-        """Return the words and the vector of an image or of its region, from the image's codes."""
-        if self._query.region is None:
-            return QueryPart(self._choose_words(encoding), encoding.dense_e), encoding.codes
-        backbone = self._vocabulary.backbone
-        weights_p = regions.patch_weights(self._query.region, backbone.grid)
-        codes = regions.weigh_codes(encoding.codes, weights_p)
-        n_words = MAX_K_POST if self._full else self._vocabulary.k_post
-        bag = pool_codes(codes, k_post=self._query.query_words or n_words)
-        dense_e = None
-        if encoding.patches_pd is not None:
-            mean_d = np.average(encoding.patches_pd, axis=0, weights=weights_p)
-            dense_e = backbone.pool_dense(mean_d.astype(np.float32))
-        reason = f"{backbone.name} has dense vectors of whole images, not of regions"
-        return QueryPart(bag, dense_e, reason), codes
-
-    def _choose_words(self, encoding: Encoding) -> Bag:
-        """Return as many words as a search by full bags, or by the index, takes."""
-        if self._query.query_words is not None:
-            return pool_codes(encoding.codes, k_post=self._query.query_words)
-        return (encoding.all_words or encoding.full_bag.bag) if self._full else encoding.bag
+            if region is not None:
+                raise InvalidQuery(
+                    f"cannot cut a region from the stored words of {stored}: give the image itself"
+                )
+            (part,) = self.read_stored([stored])
+            if given is None:
+                return part
+            return part._replace(codes=given.codes, patches_pd=given.patches_pd)
+        encoding = given or encode_image(self._vocabulary, image)
+        codes, patches_pd = encoding.codes, encoding.patches_pd
+        dense_e: NDArray[np.floating] | None = encoding.dense_e
+        n_words, reason = self._query.query_words, ""
+        if region is not None:
+            backbone = self._vocabulary.backbone
+            weights_p = regions.patch_weights(region, backbone.grid)
+            codes = regions.weigh_codes(codes, weights_p)
+            n_words = n_words or (MAX_K_POST if self._full else self._vocabulary.k_post)
+            reason = f"{backbone.name} has dense vectors of whole images, not of regions"
+            dense_e = None
+            if patches_pd is not None:
+                mean_d = np.average(patches_pd, axis=0, weights=weights_p)
+                dense_e = backbone.pool_dense(mean_d.astype(np.float32))
+        if n_words is not None:
+            bag = pool_codes(codes, k_post=n_words)
+        else:
+            bag = (encoding.all_words or encoding.full_bag.bag) if self._full else encoding.bag
+        return QueryPart(bag, dense_e, reason, codes, patches_pd)
 
 
 def encode_batch(
