@@ -85,6 +85,26 @@ def test_names_that_people_gave_name_groups(gallery: Gallery, photos: Path) -> N
     assert f"zigzag {named.share:.0%}" in explanation.sentence
 
 
+def test_without_the_file_of_a_hit_groups_have_the_names_of_the_results(
+    photos: Path, tmp_path: Path
+) -> None:
+    vocabulary = save_vocabulary(tmp_path / "mine.vocab", make_lexicon(seed=4))
+    gallery = Gallery.create(tmp_path / "mine.bm25v", vocabulary=vocabulary)
+    gallery.add({path.name: path.read_bytes() for path in photos.iterdir()})
+    n_named = []
+    for photo in sorted(photos.iterdir()):
+        words = [word.word for word in gallery.search(photo).query]
+        names = dict.fromkeys(words[:40], "cat") | dict.fromkeys(words[40:80], "dog")
+        gallery.local.names.replace_automatic(names, dict.fromkeys(names, ""))
+        results = gallery.search(photo, k=1)
+        chips = {group.label for group in results.group_words().query if group.label}
+        groups = {group.label for group in results[0].explain().groups if group.kind == "words"}
+        assert groups <= chips
+        n_named.append((len(groups), len(chips)))
+    assert any(groups for groups, _ in n_named)
+    assert (0, 0) in n_named, "a photo shows neither"
+
+
 def test_groups_are_named_after_what_the_hit_shows_where_they_are(
     photos: Path, tmp_path: Path
 ) -> None:

@@ -33,22 +33,21 @@ _OF_QUERY, _OF_HIT = 6, 3  # groups at most
 _MOST_WORDS = 16  # of a group that are listed
 
 
-class NamesWithNotes(NamedTuple):
-    """Names of words, and for each a note on how sure it is."""
+def confirm_names(
+    vocabulary: Vocabulary, snapshot: Snapshot
+) -> tuple[dict[int, str], dict[int, str]]:
+    """Return the names that the vocabulary suggests and the images of a gallery confirm.
 
-    names: dict[int, str]
-    notes: dict[int, str]
-
-
-def confirm_names(vocabulary: Vocabulary, snapshot: Snapshot) -> NamesWithNotes:
-    """Return the names that the vocabulary suggests and the images of a gallery confirm."""
+    And for each a note on how sure it is.
+    """
     lexicon, suggested = vocabulary.lexicon, vocabulary.suggested_names
     if lexicon is None or not len(snapshot.rows):
-        return NamesWithNotes({}, {})
+        return {}, {}
     same = merge_synonyms(lexicon, set(suggested.values()))
     words = [word for word in sorted(suggested) if suggested[word] in same]
     rows = snapshot.rows[:: -(-len(snapshot.rows) // _SAMPLE)]
-    names, notes = {}, {}
+    names: dict[int, str] = {}
+    notes: dict[int, str] = {}
     for word, word_rows in snapshot.find_strongest_among(rows, words, _STRONGEST).items():
         name, number = same[suggested[word]]
         if not len(word_rows):
@@ -59,7 +58,7 @@ def confirm_names(vocabulary: Vocabulary, snapshot: Snapshot) -> NamesWithNotes:
         if shown >= _CONFIRMED:
             names[word] = name
             notes[word] = f"{shown:.1f} standard deviations"
-    return NamesWithNotes(names, notes)
+    return names, notes
 
 
 def merge_synonyms(lexicon: Lexicon, names: Iterable[str]) -> dict[str, tuple[str, int]]:
