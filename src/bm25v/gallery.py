@@ -491,11 +491,12 @@ class Gallery:
         They are in the order of their numbers, or of how many images have them: `sort` is "df" for
         most images first, "idf" for fewest, "name" for named words first.
         """
-        from bm25v.explain.words import list_words
+        from bm25v.explain.words import WordList, describe_words, order_words
 
-        def read(view: View) -> "WordList":
+        def read(view: View) -> WordList:
             names = self.word_names
-            return list_words(view, names, best=best, sort=sort, offset=offset, limit=limit)
+            words = order_words(view, names, sort)[offset:][:limit]
+            return WordList(describe_words(view, names, words, best))
 
         return self.store.read(read)
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from bm25v.dense import normalise
 from bm25v.errors import ImageError, InvalidOption
 from bm25v.explain.words import (
-    DistinctImages,
     ImageWithWord,
     WordInGallery,
     WordUse,
@@ -41,6 +40,7 @@ _AVERAGED = 32  # random images whose grids are averaged
 _NEAREST = 8
 _MIN_LIFT = 1.1  # a word that is almost everywhere comes with all others
 _COMPARED = 200  # images of a word that are compared with each other
+_COPY_COSINE = 0.95  # of dense vectors: from there on, two images show the same
 _MAX_CACHED = 2_000  # files whose codes are kept for the next portraits
 
 Grid = NDArray[np.float32]  # (rows, columns): how active a word is in each patch
@@ -253,8 +253,12 @@ def _leave_out_copies(view: View, uses: Sequence[ImageWithWord]) -> list[ImageWi
     compared = [use for use in uses[:_COMPARED] if use.path in records]
     images = view.fetch([records[use.path] for use in compared])
     vectors = images.dense_vectors(images.rows)
-    distinct = DistinctImages()
-    kept = [use for use, dense_e in zip(compared, vectors, strict=True) if distinct.accept(dense_e)]
+    kept: list[ImageWithWord] = []
+    units_ne = np.empty_like(vectors)
+    for use, unit_e in zip(compared, normalise(vectors.astype(np.float32)), strict=True):
+        if not (units_ne[: len(kept)] @ unit_e >= _COPY_COSINE).any():
+            units_ne[len(kept)] = unit_e
+            kept.append(use)
     return [*kept, *uses[_COMPARED:]]
 
 

@@ -6,6 +6,7 @@ Counts are exact. Images are those with most of a word; of a frequent word in Qd
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -15,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.dataframes import make_frame
-from bm25v.dense import normalise
 from bm25v.display import count, identify_word, word_label
 from bm25v.errors import GalleryDamaged, ImageError
 from bm25v.index.bm25 import Statistics
@@ -23,7 +23,6 @@ from bm25v.search.query_images import require_records
 from bm25v.store.base import Candidates, Filter, Rows, View, WordImages
 from bm25v.store.files import has_changed
 from bm25v.store.filters import list_folders
-from bm25v.store.records import ImageRecord
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import dequantise
 from bm25v.vocabulary.names import check_word
@@ -36,7 +35,6 @@ _COMPANIONS = 8
 _USUAL_IMAGES = 3  # that are added to each folder for comparison with others
 _CHUNK_ROWS = 4_096  # bags that are read together
 _CONSIDERED = 24  # images of an example, as some files are missing
-_COPY_COSINE = 0.95  # of dense vectors: from there on, two images show the same
 _SHOWN = 10  # words of a list in a REPL
 _COLUMNS = {  # of WordList.to_pandas()
     "word": "int",
@@ -174,21 +172,6 @@ class WordExample(NamedTuple):
     patch: PatchBox
 
 
-def list_words(
-    view: View,
-    names: Mapping[int, str],
-    *,
-    best: int,
-    sort: WordOrder,
-    offset: int,
-    limit: int | None,
-) -> WordList:
-    """Return the words in use, or some of them, each with the `best` images that have it."""
-    words = order_words(view, names, sort)
-    listed = words[offset : None if limit is None else offset + limit]
-    return WordList(describe_words(view, names, listed, best))
-
-
 def order_words(view: View, names: Mapping[int, str], sort: WordOrder, name: str = "") -> list[int]:
     """Return the words in use; with a `name`, those whose names contain it."""
     df_v = view.full_statistics.df_v
@@ -313,17 +296,17 @@ def compare_folders(
     # While somebody writes to Qdrant, one count may be newer than the other.
     known = Counter({name: n for name, n in word_counts.items() if n <= all_counts[name]})
     share = known.total() / all_counts.total()
-    folders = [
+
+    def order(folder: FolderWithWord) -> tuple[float, int, str]:
+        name, n_images, n, _ = folder
+        # With a few usual images, so that a folder with a single image is not the first.
+        return -(n + share * _USUAL_IMAGES) / (n_images + _USUAL_IMAGES), -n, name
+
+    folders = (
         FolderWithWord(name, all_counts[name], n, n / all_counts[name] / share)
         for name, n in known.items()
-    ]
-
-    def careful_share(folder: FolderWithWord) -> float:
-        """Add a few usual images, so that a folder with a single image is not the first."""
-        n_with_word = folder.has_word + share * _USUAL_IMAGES
-        return n_with_word / (folder.n_images + _USUAL_IMAGES)
-
-    return tuple(sorted(folders, key=lambda f: (-careful_share(f), -f.has_word, f.name)))
+    )
+    return tuple(sorted(folders, key=order))
 
 
 def _count_by_name(counts: Mapping[str, int], n_images: int) -> Counter[str]:
@@ -347,21 +330,6 @@ def _count_by_name(counts: Mapping[str, int], n_images: int) -> Counter[str]:
     return +names
 
 
-class DistinctImages:
-    """Accepts images that are not copies of those accepted before: the same, or nearly."""
-
-    def __init__(self) -> None:
-        self._accepted: list[NDArray[np.float32]] = []
-
-    def accept(self, dense_e: NDArray[np.floating]) -> bool:
-        """Return whether an image shows something else, by its vector, and remember it."""
-        unit_e = normalise(dense_e.astype(np.float32))
-        if any(float(unit_e @ other) >= _COPY_COSINE for other in self._accepted):
-            return False
-        self._accepted.append(unit_e)
-        return True
-
-
 def find_examples(
     view: View, vocabulary: Vocabulary, words: Sequence[int]
 ) -> dict[int, WordExample]:
@@ -369,7 +337,13 @@ def find_examples(
     images, rows_by_word = view.find_examples(words, _CONSIDERED, 2)
     different = {row for rows in rows_by_word.values() for row in rows.tolist()}
     records = images.records(np.array(sorted(different), dtype=np.int64))
-    is_usable = cache(lambda row: row in records and _is_unchanged(records[row]))
+
+    @cache
+    def is_usable(row: int) -> bool:
+        with suppress(ImageError):
+            return row in records and not has_changed(records[row].path, records[row])
+        return False
+
     best = {
         word: next(filter(is_usable, rows.tolist()), None) for word, rows in rows_by_word.items()
     }
@@ -402,13 +376,6 @@ def find_parts(
         return WordExample(path, _read_patch(images, rows[path], word, vocabulary))
 
     return [locate(word, path) for word, path in pairs]
-
-
-def _is_unchanged(record: ImageRecord) -> bool:
-    try:
-        return not has_changed(record.path, record)
-    except ImageError:
-        return False
 
 
 def _read_patch(images: Candidates, row: int, word: int, vocabulary: Vocabulary) -> PatchBox:
