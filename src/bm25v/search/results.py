@@ -223,19 +223,13 @@ class Match:
     def formula(self) -> str:
         """How the score is made of its parts."""
         scoring, score = MODES[self.mode], f"{self.score:.{self.digits}f}"
-        if self.text or scoring.is_sum:
-            return f"{score} = {' + '.join(self._describe_parts())}"
+        if self.text:
+            return f"{score} = {' + '.join(f'{p.label} {p.value:.3f}' for p in self.parts)}"
+        if scoring.is_sum:
+            by_words = f"{self.sparse_factor:.3g} × {self.sparse:.2f} by words (BM25)"
+            return f"{score} = similarity {self.dense:.3f} + {by_words}"
         did_nothing = "" if self.by_words_alone else ": words did not order the hits"
         return f"{score} by {scoring.order}{did_nothing}"
-
-    def _describe_parts(self) -> Iterator[str]:
-        if self.text:
-            yield from (f"{part.label} {part.value:.3f}" for part in self.parts)
-            return
-        if self.dense is not None and MODES[self.mode].cosine:
-            yield f"similarity {self.dense:.3f}"
-        if self.sparse_factor:
-            yield f"{self.sparse_factor:.3g} × {self.sparse:.2f} by words (BM25)"
 
     def __fspath__(self) -> str:
         """Return the path, so that a hit is accepted wherever an image or a path is."""
