@@ -473,10 +473,15 @@ class Gallery:
         `encoding` saves encoding the query's image again. `image` is that of the hit, if it was
         added from memory, or if its file is not here any more.
         """
-        from bm25v.explain.explanation import explain_hit
+        from bm25v.explain.explanation import explain_hits
 
-        checked = as_query(query, options)
-        return explain_hit(self, checked, check_path(hit), encoding=encoding, image=image)
+        checked, hits = as_query(query, options), [check_path(hit)]
+        if encoding is not None and len(checked.images) != 1:
+            n = len(checked.images)
+            raise InvalidOption(f"encoding= needs a query with exactly one image, got {n}")
+        encodings = None if encoding is None else [encoding]
+        explained = explain_hits(self, checked, hits, encodings=encodings, image=image)
+        return explained.explanations[0]
 
     def words(
         self,
@@ -619,15 +624,17 @@ class _Search(NamedTuple):
     query: Query
     encoded: EncodedQuery
 
-    def explain(self, hit: str, *, image: ImageInput | None = None) -> "Explanation":
-        from bm25v.explain.explanation import explain_hit
-
-        return explain_hit(self.gallery, self.query, hit, encoded=self.encoded, image=image)
-
-    def explain_hits(self, hits: Sequence[str], *, progress: Progress) -> "ExplainedHits":
+    def explain_hits(
+        self,
+        hits: Sequence[str],
+        *,
+        image: ImageInput | None = None,
+        progress: Progress = no_progress,
+    ) -> "ExplainedHits":
         from bm25v.explain.explanation import explain_hits
 
-        return explain_hits(self.gallery, self.query, hits, encoded=self.encoded, progress=progress)
+        of_search = (self.gallery, self.query, hits, self.encoded)
+        return explain_hits(*of_search, image=image, progress=progress)
 
     def group_words(self, results: Results) -> GroupedWords:
         given = {str(name) for name in (*self.query.must, *self.query.boost)}

@@ -229,44 +229,21 @@ class ExplainedHits:
     explanations: tuple[Explanation, ...]
 
 
-def explain_hit(
-    gallery: "Gallery",
-    query: Query,
-    hit: str,
-    *,
-    encoded: EncodedQuery | None = None,
-    encoding: Encoding | None = None,
-    image: ImageInput | None = None,
-) -> Explanation:
-    """Explain why an image of the gallery matches a query.
-
-    `encoded` is the query as a search has encoded it, `encoding` that of the query's image: either
-    saves encoding it again. `image` is the hit's, if it has no file. The query's mode decides which
-    score is explained.
-    """
-    if encoding is not None and len(query.images) != 1:
-        raise InvalidOption(
-            f"encoding= needs a query with exactly one image, got {len(query.images)}"
-        )
-    given = None if encoding is None else [encoding]
-    explained = explain_hits(gallery, query, [hit], encoded=encoded, encodings=given, image=image)
-    (explanation,) = explained.explanations
-    return explanation
-
-
 def explain_hits(
     gallery: "Gallery",
     query: Query,
     hits: Sequence[str],
-    *,
     encoded: EncodedQuery | None = None,
+    *,
     encodings: Sequence[Encoding] | None = None,
     image: ImageInput | None = None,
     progress: Progress = no_progress,
 ) -> ExplainedHits:
-    """Explain several hits of one query, whose images are encoded at most once.
+    """Explain hits of one query, whose images are encoded at most once.
 
-    `image` is that of all hits.
+    `encoded` is the query as a search has encoded it, `encodings` are those of its images: either
+    saves encoding them again. `image` is that of the hits, if they have no file. The query's mode
+    decides which score is explained.
     """
     query, vocabulary = resolve_region(query), gallery.vocabulary
     paths = [path for query_image in query.images if (path := path_of(query_image)) is not None]

@@ -133,9 +133,13 @@ Strength = Literal["strong", "fair", "weak"]
 class OpenSearch(Protocol):
     """A search with the query as it was encoded, whose hits an open gallery can explain."""
 
-    def explain(self, hit: str, *, image: ImageInput | None = None) -> "Explanation": ...
-
-    def explain_hits(self, hits: Sequence[str], *, progress: Progress) -> "ExplainedHits": ...
+    def explain_hits(
+        self,
+        hits: Sequence[str],
+        *,
+        image: ImageInput | None = None,
+        progress: Progress = no_progress,
+    ) -> "ExplainedHits": ...
 
     def group_words(self, results: "Results") -> "GroupedWords": ...
 
@@ -276,7 +280,7 @@ class Hit(Match):
                 f"{self!r} has no open gallery: use gallery.explain(query, hit), or "
                 "client.explain(query, hit) if it is from a server"
             )
-        return self._search.explain(self.path, image=image)
+        return self._search.explain_hits([self.path], image=image).explanations[0]
 
     def to_dict(self, *, words: int | None = None) -> dict[str, Any]:
         """Return the hit as plain values, with all words or the first ones."""
