@@ -117,25 +117,20 @@ class Photo(NamedTuple):
 def list_photos(explanation: Explanation) -> Iterator[Photo]:
     """Yield each image of the query, then the hit if its file can be read."""
     groups, paths = explanation.groups, dict(enumerate(explanation.query_paths))
-    in_queries, in_hit = combine_maps(explanation)
-    for n, (pixels, grid) in enumerate(zip(explanation.query_images, in_queries, strict=True)):
+    for n, pixels in enumerate(explanation.query_images):
         grids = [group.in_queries[n] if group.in_queries else None for group in groups]
-        yield Photo("Query", paths.get(n, ""), pixels, grid, grids)
-    if explanation.hit_image is not None and in_hit is not None:
+        yield Photo("Query", paths.get(n, ""), pixels, _add_maps(groups, grids), grids)
+    if explanation.hit_image is not None:
         grids = [group.in_hit for group in groups]
-        yield Photo("Hit", explanation.hit_path, explanation.hit_image, in_hit, grids)
+        combined = _add_maps(groups, grids)
+        yield Photo("Hit", explanation.hit_path, explanation.hit_image, combined, grids)
 
 
 def combine_maps(explanation: Explanation) -> tuple[tuple[Grid, ...], Grid | None]:
     """Return where all that matched is: in each image of the query, and in the hit."""
-    groups = [group for group in explanation.groups if group.value > 0]
-    in_queries = tuple(
-        _add_maps(groups, [group.in_queries[n] if group.in_queries else None for group in groups])
-        for n in range(len(explanation.query_images))
-    )
-    if explanation.hit_image is None:
-        return in_queries, None
-    return in_queries, _add_maps(groups, [group.in_hit for group in groups])
+    photos = list(list_photos(explanation))
+    in_hit = next((photo.grid for photo in photos if photo.role == "Hit"), None)
+    return tuple(photo.grid for photo in photos if photo.role == "Query"), in_hit
 
 
 def _add_maps(groups: Sequence[Group], grids: Sequence[Grid | None]) -> Grid:
@@ -143,10 +138,10 @@ def _add_maps(groups: Sequence[Group], grids: Sequence[Grid | None]) -> Grid:
 
     The peak of a term is what it adds: a small object is not brighter than a large one.
     """
-    pairs = zip(groups, grids, strict=True)
-    known = [(group, grid) for group, grid in pairs if grid is not None and grid.any()]
+    counted = [pair for pair in zip(groups, grids, strict=True) if pair[0].value > 0]
+    known = [(group, grid) for group, grid in counted if grid is not None and grid.any()]
     if not known:
-        return np.full((1, 1), bool(groups), dtype=np.float32)
+        return np.full((1, 1), bool(counted), dtype=np.float32)
     units = [grid.max() if group.kind == "term" else grid.sum() for group, grid in known]
     shares = [g.value * grid / unit for (g, grid), unit in zip(known, units, strict=True)]
     return np.asarray(np.sum(shares, axis=0), dtype=np.float32)
