@@ -368,11 +368,8 @@ def _find_ranks(
         if ranking is None or group.kind in ("similarity", "rest"):
             yield group
             continue
-        position = ranking.rank - 1
-        if group.kind == "term":
-            rank = split.rank_without_term(position, number)
-        else:
-            rank = split.rank_without_words(position, group.words)
+        term = number if group.kind == "term" else None
+        rank = split.rank_without(ranking.rank - 1, group.words, term)
         about = "Without it: " + ("the same rank" if rank == ranking.rank else f"rank {rank:,}")
         yield group._replace(rank_without=rank, about=about)
 

@@ -237,7 +237,7 @@ def _find_bounds(
     weight = sum(term.weight for term in text.terms)
     if mode != "hybrid" or not is_whole or not weight or sum_.factor is None:
         return None
-    lexicon = vocabulary.lexicon
+    lexicon = vocabulary.lexicon  # which a search without a text does not read
     if lexicon is None:
         return None
     weak_below, strong_from = lexicon.find_bounds(weight)

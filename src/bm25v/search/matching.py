@@ -229,16 +229,16 @@ class SplitScores:
     shared: Contributions
     terms_tn: NDArray[np.float64]  # what each term of a text adds, and a constant
 
-    def rank_without_words(self, position: int, words: Sequence[int]) -> int:
-        """Return the rank that an image would have if some words did not count."""
-        is_left_out = np.isin(self.words, words)[self.shared.positions]
-        values = np.where(is_left_out, self.shared.values, 0.0)
-        added_n = self.factor * self.shared.sum_by_bag(values, len(self.scores))
-        return _rank_of(self.scores - added_n, position)
-
-    def rank_without_term(self, position: int, term: int) -> int:
-        """Return the rank that an image would have without a term of the text."""
-        return _rank_of(self.scores - self.terms_tn[term], position)
+    def rank_without(self, position: int, words: Sequence[int], term: int | None) -> int:
+        """Return the rank that an image would have if some words, or a term, did not count."""
+        if term is None:
+            is_left_out = np.isin(self.words, words)[self.shared.positions]
+            values = np.where(is_left_out, self.shared.values, 0.0)
+            added_n = self.factor * self.shared.sum_by_bag(values, len(self.scores))
+        else:
+            added_n = self.terms_tn[term]
+        scores_n = self.scores - added_n
+        return 1 + int(np.count_nonzero(scores_n > scores_n[position]))
 
 
 def _share_of(term: TextTerm, words: WeightedWords) -> NDArray[np.float64]:
@@ -249,10 +249,6 @@ def _share_of(term: TextTerm, words: WeightedWords) -> NDArray[np.float64]:
     is_kept = words.words[at] == term.words.words if len(shares) else np.zeros(len(at), bool)
     shares[at[is_kept]] = term.words.weights[is_kept] / words.weights[at[is_kept]]
     return shares
-
-
-def _rank_of(scores_n: NDArray[np.floating], position: int) -> int:
-    return 1 + int(np.count_nonzero(scores_n > scores_n[position]))
 
 
 def grade(score: float, weak_below: float, strong_from: float) -> Strength:
