@@ -17,7 +17,7 @@ import pytest
 from bm25v.errors import Bm25vError, GalleryDamaged, GalleryError, GalleryLocked, StorageFull
 from bm25v.gallery import Gallery
 from bm25v.search.scoring import MODES
-from bm25v.store.local import word_names
+from bm25v.store.local import names
 from bm25v.store.local.catalog import FILE_NAME, Catalog
 from bm25v.store.local.rows import HEADER_BYTES, RowFiles
 from bm25v.store.local.writer import Writer
@@ -300,7 +300,7 @@ def test_a_file_system_without_locks_is_named(
         pass  # leaves a lock file, as on the disk that the gallery was copied from
     (folder / "names.lock").touch()
     monkeypatch.setattr(fcntl, "flock", fail)
-    monkeypatch.setattr(word_names, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(names, "LOCK_SECONDS", 0.05)
     with Gallery.open(folder) as gallery:
         with pytest.raises(
             GalleryLocked, match=r"has no file locks \(flock\).*naming words.*delete .*names\.lock"

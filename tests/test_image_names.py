@@ -16,8 +16,8 @@ from bm25v.client import to_id
 from bm25v.errors import GalleryError, ImageNotFound
 from bm25v.search.text import take_names
 from bm25v.store.filters import Called
-from bm25v.store.local import image_names
-from bm25v.store.local.image_names import FILE_NAME, ImageNames, check_image_name
+from bm25v.store.local import names as gallery_names
+from bm25v.store.local.names import IMAGES, ImageNames, check_image_name
 from tests import test_cli
 from tests.children import Report, die_at_step, finish, needs_fork, start
 from tests.conftest import make_image, make_pixels
@@ -130,7 +130,7 @@ def test_names_that_no_text_could_have_are_refused(
 )
 def test_a_damaged_table_is_reported(named: Gallery, content: bytes, problem: str) -> None:
     assert named.problems() == []
-    (named.path / FILE_NAME).write_bytes(content)
+    (named.path / IMAGES).write_bytes(content)
     (reported,) = named.problems()
     assert problem in reported
     with pytest.raises(GalleryError, match="delete it to remove all names"):
@@ -250,8 +250,8 @@ def test_no_name_makes_the_table_too_large_to_be_read(
     named: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = find(named, BIRTHDAY)
-    size = (named.path / FILE_NAME).stat().st_size
-    monkeypatch.setattr(image_names, "_MAX_BYTES", size + 40)
+    size = (named.path / IMAGES).stat().st_size
+    monkeypatch.setattr(gallery_names, "_MAX_BYTES", size + 40)
     with pytest.raises(InvalidOption, match=r"would have .* bytes, at most .* are read"):
         named.name_images("holiday", [next(named.images()).path])
     assert find(named, BIRTHDAY) == before != []

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from bm25v.backbones import text
 from bm25v.errors import BackboneError, GalleryError, GalleryLocked, InvalidOption, VocabularyError
 from bm25v.gallery import Gallery
-from bm25v.store.local import word_names
+from bm25v.store.local import names as gallery_names
 from bm25v.vocabulary import Vocabulary, names
 from bm25v.vocabulary.folder import NAMES
 from tests import test_cli
@@ -176,21 +176,21 @@ def test_the_names_of_a_vocabulary_are_a_table(tmp_path: Path) -> None:
 
 
 def test_the_error_for_a_damaged_table_names_the_remedy(gallery: Gallery, photos: Path) -> None:
-    (gallery.path / word_names.FILE_NAME).write_text("3\tear\nnonsense\n")
+    (gallery.path / gallery_names.WORDS).write_text("3\tear\nnonsense\n")
     with pytest.raises(
         GalleryError, match=r"names\.tsv, line 2: .*; correct .*names\.tsv, or delete"
     ):
         gallery.search(photos / "4.png")
-    (gallery.path / word_names.FILE_NAME).unlink()
+    (gallery.path / gallery_names.WORDS).unlink()
     assert len(gallery.search(photos / "4.png")) > 0
 
 
 def test_naming_words_waits_for_a_lock_and_then_raises_gallery_locked(
     gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(word_names, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(gallery_names, "LOCK_SECONDS", 0.05)
     with (
-        FileLock(gallery.path / word_names.LOCK_NAME),
+        FileLock(gallery.path / gallery_names.LOCK_NAME),
         pytest.raises(GalleryLocked, match=r"another process is naming words of .*: try again"),
     ):
         gallery.name_words({3: "ear"})
@@ -201,7 +201,7 @@ def test_naming_words_waits_for_a_lock_and_then_raises_gallery_locked(
     assert not gallery.path.exists()
 
 
-def open_names(folder: Path) -> word_names.WordNames:
+def open_names(folder: Path) -> gallery_names.WordNames:
     with Gallery.open(folder) as gallery:
         return gallery.local.names
 

@@ -1,4 +1,4 @@
-"""A connection to a gallery's SQLite file, and errors of the disk as errors of the gallery."""
+"""A connection to a gallery's SQLite file, its locks, and errors of the disk as its own errors."""
 
 import os
 import sqlite3
@@ -9,9 +9,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, SoftFileLock, Timeout
+
 from bm25v.errors import (
     GalleryDamaged,
     GalleryError,
+    GalleryLocked,
     GalleryNotFound,
     InvalidOption,
     StorageFull,
@@ -176,6 +179,30 @@ def disk_errors(folder: Path) -> Iterator[None]:
         raise GalleryError(
             f"cannot write to {folder}: {error.strerror or error}; everything committed is kept"
         ) from error
+
+
+@contextmanager
+def locking(path: Path, doing: str, *, timeout: float) -> Iterator[None]:
+    """Hold a lock within the block; after `timeout` seconds, raise `GalleryLocked` instead.
+
+    `doing` is what the process does that holds it, such as "writing to".
+    """
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=timeout)
+    except Timeout:
+        if isinstance(lock, SoftFileLock):  # what filelock makes of itself without flock
+            raise GalleryLocked(
+                f"the file system of {path.parent} has no file locks (flock): if no other process "
+                f"is {doing} it, delete {path}, or keep it on another disk"
+            ) from None
+        raise GalleryLocked(
+            f"another process is {doing} {path.parent}: try again when it has finished"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _storage_full(folder: Path) -> StorageFull:

@@ -17,12 +17,11 @@ from bm25v.store.files import check_path
 from bm25v.store.filters import Called
 from bm25v.store.local.catalog import FILE_NAME, Catalog, RowsRenumbered
 from bm25v.store.local.database import disk_errors
-from bm25v.store.local.image_names import ImageNames
 from bm25v.store.local.indexing import index_files, index_images
+from bm25v.store.local.names import ImageNames, WordNames
 from bm25v.store.local.rows import RowFiles
 from bm25v.store.local.snapshot import Snapshot
 from bm25v.store.local.verify import find_problems
-from bm25v.store.local.word_names import WordNames
 from bm25v.store.local.writer import Writer
 from bm25v.store.meta import Meta, describe_vocabulary
 from bm25v.store.records import Calibration

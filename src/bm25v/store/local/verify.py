@@ -1,22 +1,15 @@
 """Checks a gallery: rows against their checksums, the catalogue, and the tables of names."""
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
-from bm25v.errors import GalleryDamaged, InvalidOption
+from bm25v.errors import GalleryDamaged
 from bm25v.index.bm25 import Statistics
 from bm25v.store.bags import are_bags
+from bm25v.store.local import names
 from bm25v.store.local.catalog import Catalog
-from bm25v.store.local.image_names import FILE_NAME as IMAGE_NAMES
-from bm25v.store.local.image_names import read_table
 from bm25v.store.local.snapshot import view_rows
-from bm25v.store.local.word_names import AUTOMATIC
-from bm25v.store.local.word_names import FILE_NAME as NAMES
 from bm25v.store.local.writer import row_checksum
-from bm25v.store.meta import Meta
 from bm25v.vocabulary.bag import LEVELS
-from bm25v.vocabulary.names import read_names
 
 _ROWS_AT_ONCE = 4_096
 
@@ -24,7 +17,7 @@ _ROWS_AT_ONCE = 4_096
 def find_problems(folder: Path, catalog: Catalog) -> list[str]:
     """Return what is wrong with a gallery, one line per problem; an intact one has none."""
     problems = [f"catalogue: {text}" for text in catalog.problems()]
-    problems += _check_names(folder, catalog.meta)
+    problems += names.find_problems(folder, catalog.meta)
     with catalog.transaction():
         state = catalog.state()
         records = list(catalog.records())
@@ -60,25 +53,4 @@ def find_problems(folder: Path, catalog: Catalog) -> list[str]:
         difference = counted - statistics
         if difference.n or difference.total_length or difference.df_v.any():
             problems.append("catalogue: its statistics are not those of the full bags")
-    return problems
-
-
-def _check_names(folder: Path, meta: Meta) -> list[str]:
-    problems = []
-    read_words = partial(read_names, n_words=meta.n_words, vocabulary=meta.vocabulary_fingerprint)
-    readers: dict[str, Callable[[Path], object]] = {
-        NAMES: read_words,
-        AUTOMATIC: read_words,
-        IMAGE_NAMES: read_table,
-    }
-    for name, read in readers.items():
-        path = folder / name
-        try:
-            read(path)
-        except FileNotFoundError:
-            continue
-        except InvalidOption as error:
-            problems.append(str(error))
-        except OSError as error:
-            problems.append(f"{path}: {error.strerror}")
     return problems

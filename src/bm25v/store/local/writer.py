@@ -26,8 +26,7 @@ from bm25v.store.bags import read_full_bag, write_bag, write_full_bag
 from bm25v.store.base import Rows
 from bm25v.store.files import FileState
 from bm25v.store.local.catalog import FILE_NAME, Catalog, require_gallery
-from bm25v.store.local.database import disk_errors
-from bm25v.store.local.locks import locking
+from bm25v.store.local.database import disk_errors, locking
 from bm25v.store.local.rows import RowFile, RowFiles, RowWriter
 from bm25v.vocabulary.bag import LEVELS, Bag, FullBag
 
