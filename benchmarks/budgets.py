@@ -29,10 +29,10 @@ from serve import Request, measure_memory, run_server
 from workload import print_table
 
 from bm25v.client import to_id
-from bm25v.exchange.bags import ImageBags
 from bm25v.gallery import Gallery
 from bm25v.images import Metadata
 from bm25v.store.base import IndexReport
+from bm25v.store.encoding import ImageBags
 from bm25v.store.files import FileState
 from bm25v.store.filters import ImageFilter
 from bm25v.store.local.indexing import add_batch

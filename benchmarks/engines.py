@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 from workload import N_PATCHES, EncodedImages, SyntheticImages, print_table, synthetic_file
 
-from bm25v.exchange.bags import ImageBags
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, Statistics
 from bm25v.research.systems.full_bags import encode_bag
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.rank import rank
 from bm25v.search.scoring import Mode
 from bm25v.store.base import View
+from bm25v.store.encoding import ImageBags
 from bm25v.store.meta import Meta
 from bm25v.store.qdrant.calls import Calls
 from bm25v.store.qdrant.loading import BATCH_IMAGES, load_images

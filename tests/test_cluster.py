@@ -21,10 +21,10 @@ import pytest
 
 from bm25v.client import to_id
 from bm25v.errors import EngineError, GalleryLocked
-from bm25v.exchange.bags import ImageBags
 from bm25v.gallery import Gallery
 from bm25v.search import Query
 from bm25v.search.scoring import Mode
+from bm25v.store.encoding import ImageBags
 from bm25v.store.meta import Meta
 from bm25v.store.qdrant import loading, open_calls, parse_address
 from bm25v.store.qdrant.calls import Calls

@@ -34,7 +34,6 @@ from bm25v.errors import (
     MissingExtra,
     VocabularyMismatch,
 )
-from bm25v.exchange.bags import ImageBags
 from bm25v.exchange.parquet import BagFolder
 from bm25v.gallery import Gallery
 from bm25v.images import Metadata
@@ -46,6 +45,7 @@ from bm25v.search.encode import encode as encode_query
 from bm25v.search.scoring import MODES as SCORINGS
 from bm25v.search.scoring import Mode
 from bm25v.store.base import View, WordImages
+from bm25v.store.encoding import ImageBags
 from bm25v.store.files import FileState
 from bm25v.store.local.writer import Writer
 from bm25v.store.qdrant import API_KEY, Address, loading, open_calls, parse_address

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from bm25v.errors import BagFileError, InvalidOption, VocabularyMismatch
-from bm25v.exchange.bags import FailedImage, ImageBags
-from bm25v.exchange.parquet import BagFolder, format_part, part_name
+from bm25v.exchange.parquet import BagFolder, FailedImage, format_part, part_name
 from bm25v.files import replace_file
 from bm25v.gallery import Gallery
 from bm25v.images import Metadata
 from bm25v.search.scoring import Mode
+from bm25v.store.encoding import ImageBags
 from bm25v.store.files import FileState
 from bm25v.store.meta import describe_vocabulary
 from bm25v.vocabulary import Vocabulary

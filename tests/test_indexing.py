@@ -28,7 +28,7 @@ from bm25v.store.encoding import EncodedImage, NamedImage, encode_images
 from bm25v.store.files import read_file_state
 from bm25v.store.local import indexing
 from bm25v.store.local.catalog import Catalog
-from bm25v.store.local.indexing import index_files
+from bm25v.store.local.indexing import index_images
 from bm25v.store.local.writer import Writer
 from bm25v.store.records import ImageRecord
 from bm25v.vocabulary import Encoding, Vocabulary
@@ -567,10 +567,11 @@ def test_a_new_image_takes_one_lookup_and_one_insert(
         with Writer(gallery.path) as writer:
             statements.clear()
             writer.catalog.db.set_trace_callback(statements.append)
-            report = index_files(
+            report = index_images(
                 writer,
                 gallery.vocabulary,
                 [str(photos)],
+                total=n,
                 exclude=(),
                 remove_missing=True,
                 workers=None,

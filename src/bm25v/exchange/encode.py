@@ -7,18 +7,16 @@ not at all: what is in a file is not encoded again, unless the image has changed
 import os
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from filelock import FileLock, Timeout
-
-from bm25v.errors import BagFileError, ImageError, InvalidOption
-from bm25v.exchange.bags import FailedImage, ImageBags, check_same_bags
+from bm25v.errors import ImageError, InvalidOption
 from bm25v.exchange.parquet import (
     BagFolder,
+    FailedImage,
     Row,
     find_parts,
     format_part,
@@ -28,9 +26,10 @@ from bm25v.exchange.parquet import (
 from bm25v.files import make_folder, replace_file
 from bm25v.progress import Progress
 from bm25v.store.base import Failure, IndexReport
-from bm25v.store.encoding import NamedImage, Outcome, encode_images
+from bm25v.store.encoding import ImageBags, NamedImage, Outcome, encode_images
 from bm25v.store.files import has_size_and_time, require_images, walk_files
-from bm25v.store.meta import Meta, describe_vocabulary
+from bm25v.store.local.database import locking
+from bm25v.store.meta import Meta, check_same_bags, describe_vocabulary
 from bm25v.threads import one_blas_thread
 from bm25v.vocabulary import Vocabulary
 
@@ -79,7 +78,7 @@ def encode_folder(
     walked = IndexReport()
     paths = _list_paths(inputs, exclude, walked)
     make_folder(folder)
-    with _locked(folder):
+    with locking(folder / "encode.lock", "writing to", timeout=0):
         done = _find_encoded(folder, meta, set(paths), retry)
         parts = _divide(paths, done, find_parts(folder), images_per_file)
         # Images are encoded in parallel, so each matrix product gets one thread.
@@ -123,7 +122,7 @@ def _to_row(path: str, outcome: Outcome) -> Row:
         return FailedImage(path, status.st_size, status.st_mtime_ns, str(outcome))
     file, encoding = outcome
     assert encoding is not None  # no content was said to be known
-    return ImageBags(file, encoding.bag, encoding.full_bag, encoding.dense_e.astype("float16"))
+    return ImageBags.of(file, encoding)
 
 
 def _list_paths(inputs: Sequence[str], exclude: tuple[str, ...], report: IndexReport) -> list[str]:
@@ -141,15 +140,6 @@ def _list_paths(inputs: Sequence[str], exclude: tuple[str, ...], report: IndexRe
         listed = (os.path.abspath(os.fsdecode(line)) for line in lines if line.strip())
         paths |= dict.fromkeys(listed)
     return list(paths)
-
-
-def _locked(folder: Path) -> AbstractContextManager[object]:
-    try:
-        return FileLock(folder / "encode.lock").acquire(timeout=0)
-    except Timeout:
-        raise BagFileError(
-            f"another process is writing to {folder}: try again when it has finished"
-        ) from None
 
 
 def _find_encoded(folder: Path, meta: Meta, paths: set[str], retry: bool) -> set[str]:

@@ -7,18 +7,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bm25v.errors import InvalidOption
-from bm25v.exchange.bags import ImageBags, check_same_bags
 from bm25v.exchange.parquet import BagFolder, format_part, part_name, require_pyarrow
 from bm25v.files import is_unused, make_folder, replace_file, replacing_folder
 from bm25v.progress import Progress
 from bm25v.store.base import Failure, IndexReport
+from bm25v.store.encoding import ImageBags
 from bm25v.store.files import FileState
 from bm25v.store.local.catalog import RowsRenumbered
 from bm25v.store.local.indexing import add_batch
 from bm25v.store.local.snapshot import Snapshot
 from bm25v.store.local.store import FolderStore
 from bm25v.store.local.writer import Writer
-from bm25v.store.meta import describe_vocabulary, load_vocabulary
+from bm25v.store.meta import check_same_bags, describe_vocabulary, load_vocabulary
 from bm25v.store.records import ImageRecord
 
 PART_ROWS = 16_384  # images of an exported file

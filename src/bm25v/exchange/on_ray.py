@@ -20,11 +20,10 @@ from threadpoolctl import threadpool_limits
 
 from bm25v.display import first_line
 from bm25v.errors import Bm25vError, ClusterError, MissingExtra
-from bm25v.exchange.bags import check_same_bags
 from bm25v.exchange.encode import EncodeParts, Part, encode_here
 from bm25v.privacy import silence_libraries
 from bm25v.progress import Progress, no_progress
-from bm25v.store.meta import Meta, describe_vocabulary, load_vocabulary
+from bm25v.store.meta import Meta, check_same_bags, describe_vocabulary, load_vocabulary
 from bm25v.threads import available_cpus
 
 Content = tuple[int, bytes, str]  # number, content and error of a part

@@ -13,26 +13,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.display import first_line, printable
 from bm25v.errors import BagFileError, MissingExtra
-from bm25v.exchange.bags import Batch, FailedImage, ImageBags, check_same_bags
 from bm25v.images import Metadata
 from bm25v.schema import Rule, SchemaError, check_values, number, parse_object, text, whole
+from bm25v.store.encoding import ImageBags
 from bm25v.store.files import FileState
-from bm25v.store.meta import Meta
+from bm25v.store.meta import Meta, check_same_bags
 from bm25v.vocabulary.bag import SCALE, Bag, FullBag, patch_bytes, word_bytes
 
 if TYPE_CHECKING:
     import pyarrow
 
 FORMAT = 1
-
-Row = ImageBags | FailedImage
 
 _METADATA = b"bm25v"
 _PART = re.compile(r"part-(\d{6,})\.parquet")
@@ -54,6 +52,25 @@ _META: Mapping[str, Rule] = {
     "k1": number(0, 1e6),
     "b": number(0, 1),
 }
+
+
+class FailedImage(NamedTuple):
+    """A file that could not be read, its size and time at that moment, and the reason."""
+
+    path: str
+    size: int | None  # None, as the time, if there was no file
+    mtime_ns: int | None
+    error: str
+
+
+Row = ImageBags | FailedImage
+
+
+class Batch(NamedTuple):
+    """Some images of a folder of bags, in its order."""
+
+    images: list[ImageBags]
+    failed: list[FailedImage]
 
 
 def part_name(number: int) -> str:

@@ -6,7 +6,7 @@ A `Store` is an open collection, a `View` one state of it, and `Candidates` some
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -194,13 +194,13 @@ class Names(Protocol):
         """Name words, or clear names with None; if one change is wrong, none is made."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GalleryInfo:
     """Facts about a gallery; what only a folder has is NaN in Qdrant."""
 
     path: str
     n_images: int
-    removed_rows: int  # rows on disk whose image was removed
+    removed_rows: int = 0  # rows on disk whose image was removed
     vocabulary: str
     vocabulary_fingerprint: str
     backbone: str
@@ -209,23 +209,19 @@ class GalleryInfo:
     average_length: float
     k1: float
     b: float
-    bag_bytes_per_image: float
-    full_bag_bytes_per_image: float
-    dense_bytes_per_image: float
-    catalog_bytes_per_image: float
+    bag_bytes_per_image: float = float("nan")
+    full_bag_bytes_per_image: float = float("nan")
+    dense_bytes_per_image: float = float("nan")
+    catalog_bytes_per_image: float = float("nan")
     image_names: int = 0  # names that people gave to images
 
     @classmethod
-    def of(cls, location: str, view: View, removed_rows: int = 0, **sizes: float) -> "GalleryInfo":
-        """Return what a view says about a collection, and the bytes per image that are given."""
+    def of(cls, location: str, view: View, **others: Any) -> "GalleryInfo":
+        """Return what a view says about a collection, with the other facts that are given."""
         meta, statistics = view.meta, view.statistics
-        files = ("bag", "full_bag", "dense", "catalog")
-        nan = float("nan")
-        bytes_per_image: Any = {f"{name}_bytes_per_image": sizes.get(name, nan) for name in files}
         return cls(
             path=location,
             n_images=statistics.n,
-            removed_rows=removed_rows,
             vocabulary=meta.vocabulary,
             vocabulary_fingerprint=meta.vocabulary_fingerprint,
             backbone=meta.backbone,
@@ -234,7 +230,7 @@ class GalleryInfo:
             average_length=statistics.average_length,
             k1=meta.k1,
             b=meta.b,
-            **bytes_per_image,
+            **others,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -286,6 +282,16 @@ class IndexReport:
         return {**asdict(self), "failed": [failure._asdict() for failure in self.failed]}
 
 
+class AddOptions(TypedDict):
+    """How images are added; those of `Gallery.add`, and how many images are given."""
+
+    total: int
+    exclude: tuple[str, ...]
+    remove_missing: bool
+    workers: int | None
+    progress: Progress
+
+
 class Store(Protocol):
     """An open collection."""
 
@@ -316,12 +322,8 @@ class Store(Protocol):
         images: list[str] | Iterator[tuple[str, ImageInput]],
         vocabulary: Vocabulary,
         *,
-        total: int,
-        exclude: tuple[str, ...] = (),
-        remove_missing: bool = False,
-        workers: int | None = None,
-        timeout: float = 0.0,
-        progress: Progress,
+        timeout: float,
+        **options: Unpack[AddOptions],
     ) -> IndexReport:
         """Add or update the images at some paths, or images from memory with ids."""
 

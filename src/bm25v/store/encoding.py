@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -16,9 +17,11 @@ from bm25v.backbones.protocol import Floats
 from bm25v.errors import ImageError, InvalidOption
 from bm25v.images import Source
 from bm25v.progress import Progress, no_progress, show_downloads
+from bm25v.store.base import AddOptions
 from bm25v.store.files import FileState, check_path, check_unchanged, hash_image, read_file
 from bm25v.store.records import ImageRecord
 from bm25v.vocabulary import Encoding, Vocabulary
+from bm25v.vocabulary.bag import Bag, FullBag
 
 
 class NamedImage(NamedTuple):
@@ -35,11 +38,18 @@ class EncodedImage(NamedTuple):
     encoding: Encoding | None
 
 
-class _PreparedImage(NamedTuple):
-    """An image with new content, ready for the backbone."""
+@dataclass(frozen=True)
+class ImageBags:
+    """What is stored of one image: its file, its bags, its dense vector."""
 
-    file: FileState
-    pixels: Floats
+    file: FileState  # its path is the key: a path, or the id of an image from memory
+    bag: Bag
+    full_bag: FullBag
+    dense_e: NDArray[np.float16]
+
+    @classmethod
+    def of(cls, file: FileState, encoding: Encoding) -> "ImageBags":
+        return cls(file, encoding.bag, encoding.full_bag, encoding.dense_e.astype("float16"))
 
 
 Outcome = EncodedImage | ImageError
@@ -105,7 +115,11 @@ def check_named_images(named: Iterable[tuple[Any, Any]]) -> Iterator[NamedImage]
             raise InvalidOption(f"image {name!r}: {error}") from None
 
 
-def check_workers(workers: int | None) -> None:
+def check_options(given: list[str] | Iterator[Any], options: AddOptions) -> None:
+    """Raise `InvalidOption` for options that have no meaning for what is added."""
+    workers, is_memory = options["workers"], not isinstance(given, list)
+    if is_memory and (options["exclude"] or options["remove_missing"]):
+        raise InvalidOption("exclude and remove_missing are for files, not for images from memory")
     if workers is not None and workers < 1:
         raise InvalidOption(f"workers = {workers}: give at least 1")
 
@@ -170,18 +184,21 @@ def _encode_chunk(
     chunk: list[NamedImage], vocabulary: Vocabulary, find_known: FindKnown
 ) -> list[tuple[str, Outcome]]:
     prepared = [_prepare_image(named, vocabulary, find_known) for named in chunk]
-    pixels = [image.pixels for image in prepared if isinstance(image, _PreparedImage)]
+    pixels = [pixels for _, pixels in prepared if pixels is not None]
     encodings = iter(vocabulary.encode_features(vocabulary.backbone.forward_batch(pixels)))
     outcomes = (
-        EncodedImage(image.file, next(encodings)) if isinstance(image, _PreparedImage) else image
-        for image in prepared
+        outcome
+        if isinstance(outcome, ImageError) or pixels is None
+        else outcome._replace(encoding=next(encodings))
+        for outcome, pixels in prepared
     )
     return list(zip((named.path for named in chunk), outcomes, strict=True))
 
 
 def _prepare_image(
     named: NamedImage, vocabulary: Vocabulary, find_known: FindKnown
-) -> _PreparedImage | Outcome:
+) -> tuple[Outcome, Floats | None]:
+    """Return an image without its encoding, and the pixels to encode if its content is new."""
     try:
         image = named.path if named.image is None else named.image
         if isinstance(image, bytes | np.ndarray):
@@ -192,11 +209,11 @@ def _prepare_image(
         known = find_known(file.content)
         if known is not None:
             state = file._replace(path=named.path, metadata=known.metadata)
-            return EncodedImage(state, None)
+            return EncodedImage(state, None), None
         pixels_hwc, metadata = vocabulary.decode_with_metadata(image)
         pixels = vocabulary.backbone.prepare_image(pixels_hwc)
         if isinstance(image, str):
             check_unchanged(file)
-        return _PreparedImage(file._replace(path=named.path, metadata=metadata), pixels)
+        return EncodedImage(file._replace(path=named.path, metadata=metadata), None), pixels
     except ImageError as error:
-        return error
+        return error, None

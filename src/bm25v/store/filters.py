@@ -194,7 +194,7 @@ def folder_of_pattern(pattern: str) -> str:
     return literal.rpartition(os.sep)[0] if os.path.isabs(literal) else ""
 
 
-def has_pattern(path: str, *patterns: str) -> bool:
+def has_pattern(path: str, patterns: Iterable[str]) -> bool:
     names = tuple(pattern.replace(os.sep, "/") for pattern in patterns)
     return matches_pattern(path.replace(os.sep, "/").lstrip("/"), names)
 

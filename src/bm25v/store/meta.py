@@ -3,6 +3,7 @@
 import math
 import os
 from dataclasses import dataclass
+from operator import attrgetter
 
 from bm25v.backbones import split_pair
 from bm25v.errors import UnknownVocabulary, VocabularyMismatch
@@ -48,6 +49,28 @@ def describe_vocabulary(
         k1=float(parameters.k1),  # the catalogue refuses an int
         b=float(parameters.b),
     )
+
+
+def check_same_bags(own: Meta, other: Meta, name: str, other_name: str) -> None:
+    """Raise `VocabularyMismatch` unless bags of both can be in one gallery."""
+    if own.vocabulary_fingerprint != other.vocabulary_fingerprint:
+        raise VocabularyMismatch(
+            f"{name} has bags of vocabulary {own.vocabulary} ({own.vocabulary_fingerprint}), "
+            f"{other_name} those of {other.vocabulary} ({other.vocabulary_fingerprint}): "
+            "choose another folder or gallery, or encode the images again"
+        )
+    if own.backbone_fingerprint != other.backbone_fingerprint:
+        raise VocabularyMismatch(
+            f"{name} has dense vectors of {own.backbone} ({own.backbone_fingerprint}), "
+            f"{other_name} those of {other.backbone} ({other.backbone_fingerprint}): "
+            "choose another folder or gallery, or encode the images again"
+        )
+    sizes = attrgetter("n_words", "k_post", "k_full", "n_patches", "dense_dim")
+    if sizes(own) != sizes(other):
+        raise VocabularyMismatch(
+            f"{name} and {other_name} store bags of the same vocabulary in different ways: "
+            "use one version of bm25v for both"
+        )
 
 
 def load_vocabulary(

@@ -201,6 +201,9 @@ class Catalog(Database):
         query = f"SELECT row FROM images WHERE live AND {condition}"
         return np.fromiter(chain.from_iterable(self.execute(query, *values)), dtype=np.int64)
 
+    def rows_with(self, contents: Sequence[bytes]) -> Rows:
+        return _to_rows([row for (row,) in self._select_in("row", "live AND content", contents)])
+
     def rows_of(self, paths: Sequence[str], contents: Sequence[bytes], generation: int) -> Rows:
         """Return the rows of images at some paths, and of those with some contents."""
         keys = (*map(os.fsencode, paths), *contents)

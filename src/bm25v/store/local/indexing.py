@@ -12,7 +12,7 @@ import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import filterfalse, islice
 from types import FrameType
@@ -30,7 +30,6 @@ from bm25v.store.encoding import (
     Outcome,
     Pending,
     check_named_images,
-    check_workers,
     encode_images,
     list_finished,
 )
@@ -53,21 +52,52 @@ _BATCH_SECONDS = 10.0
 _log = logging.getLogger(__name__)
 
 
-def index_files(
+def index_images(
     writer: Writer,
     vocabulary: Vocabulary,
-    paths: list[str],
+    given: list[str] | Iterator[tuple[str, ImageInput]],
     *,
+    total: int,
     exclude: tuple[str, ...],
     remove_missing: bool,
     workers: int | None,
     progress: Progress,
 ) -> IndexReport:
-    """Add, update and move images so that the gallery agrees with the files at these paths."""
-    start = time.perf_counter()
-    check_workers(workers)
+    """Add, update and move images so that the gallery agrees with the files at some paths.
+
+    Images from memory are added, or replace those whose ids the gallery has already.
+    """
+    start, report = time.perf_counter(), IndexReport()
+    if isinstance(given, list):
+        changed = _find_changed(writer, given, exclude, remove_missing, report)
+        total = report.unchanged + len(changed)
+        progress("indexing", report.unchanged, total)
+        named: Iterator[NamedImage] = map(NamedImage, changed)
+    else:
+        named = check_named_images(given)
+    n_threads = workers or available_cpus()
+    is_files = isinstance(given, list)
+    _add_images(writer, vocabulary, named, total, report, n_threads, progress, is_files=is_files)
+    if isinstance(given, list):
+        if remove_missing:
+            _remove_missing(writer, given, exclude, report)
+        _note_failures(writer, given, report)
+    writer.commit()
+    report.seconds = time.perf_counter() - start
+    counts = f"{report.added} added, {report.updated} updated, {report.removed} removed"
+    _log.info("%s, %s failed in %s", counts, len(report.failed), duration(report.seconds))
+    return report
+
+
+def _find_changed(
+    writer: Writer,
+    paths: list[str],
+    exclude: tuple[str, ...],
+    remove_missing: bool,
+    report: IndexReport,
+) -> list[str]:
+    """Return the files that are new or may have changed; count the others in the report."""
     require_images(paths, exclude)
-    report = IndexReport()
     changed = []
     walk = walk_files(paths, exclude, report)
     while chunk := list(islice(walk, _LOOKUPS)):
@@ -77,39 +107,7 @@ def index_files(
     report.unchanged -= len(changed)
     if remove_missing:
         changed += _find_overwritten(writer, paths, exclude, changed)
-    progress("indexing", report.unchanged, report.unchanged + len(changed))
-    new = map(NamedImage, changed)
-    _add_images(writer, vocabulary, new, len(changed), report, workers, progress, follow_moves=True)
-    if remove_missing:
-        _remove_missing(writer, paths, exclude, report)
-    _note_failures(writer, paths, report)
-    return _finish(writer, report, start)
-
-
-def index_images(
-    writer: Writer,
-    vocabulary: Vocabulary,
-    named: Iterable[tuple[str, ImageInput]],
-    *,
-    total: int,
-    workers: int | None,
-    progress: Progress,
-) -> IndexReport:
-    """Add images from memory, and replace those whose ids the gallery has already."""
-    start = time.perf_counter()
-    check_workers(workers)
-    report = IndexReport()
-    new = check_named_images(named)
-    _add_images(writer, vocabulary, new, total, report, workers, progress, follow_moves=False)
-    return _finish(writer, report, start)
-
-
-def _finish(writer: Writer, report: IndexReport, start: float) -> IndexReport:
-    writer.commit()
-    report.seconds = time.perf_counter() - start
-    counts = f"{report.added} added, {report.updated} updated, {report.removed} removed"
-    _log.info("%s, %s failed in %s", counts, len(report.failed), duration(report.seconds))
-    return report
+    return changed
 
 
 def _note_failures(writer: Writer, paths: Sequence[str], report: IndexReport) -> None:
@@ -158,16 +156,14 @@ def _add_images(
     writer: Writer,
     vocabulary: Vocabulary,
     named: Iterator[NamedImage],
-    n_images: int,
+    total: int,
     report: IndexReport,
-    workers: int | None,
+    n_threads: int,
     progress: Progress,
     *,
-    follow_moves: bool,
+    is_files: bool,
 ) -> None:
-    done = report.unchanged
-    total = done + n_images
-    last_commit = time.monotonic()
+    done, last_commit = report.unchanged, time.monotonic()
     batch: list[tuple[FileState, Sequence[np.void] | None]] = []
     in_batch: dict[bytes, ImageRecord] = {}  # by content
 
@@ -186,13 +182,12 @@ def _add_images(
         nonlocal last_commit
         last_commit = time.monotonic()
         with _uninterrupted():
-            add_batch(writer, batch, report, follow_moves=follow_moves)
+            add_batch(writer, batch, report, follow_moves=is_files)
             batch.clear()
             in_batch.clear()
             writer.commit()
 
     pending: Pending = deque()
-    n_threads = workers or available_cpus()
     encoded = encode_images(named, vocabulary, find_known, n_threads, progress, pending)
     # The limit is set here and not in the generator: an abandoned generator would leave it set.
     with one_blas_thread(), closing(encoded):

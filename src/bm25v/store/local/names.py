@@ -156,7 +156,7 @@ class ImageNames:
         return called
 
 
-def find_problems(folder: Path, meta: Meta) -> list[str]:
+def find_name_problems(folder: Path, meta: Meta) -> list[str]:
     """Return what is wrong with the tables, one line per problem."""
     words, images, problems = WordNames(folder, meta), ImageNames(folder), []
     for table in (words._own, words._automatic, images._table):

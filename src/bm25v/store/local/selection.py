@@ -25,7 +25,6 @@ from bm25v.store.local.catalog import Catalog, path_bounds
 from bm25v.store.records import to_seconds
 
 _PATHS_AT_ONCE = 10_000
-_CONTENTS_AT_ONCE = 1_000  # SQLite limits the values of a query
 
 
 def select_rows(catalog: Catalog, image_filter: ImageFilter) -> Rows:
@@ -36,7 +35,7 @@ def select_rows(catalog: Catalog, image_filter: ImageFilter) -> Rows:
         selections.append([_rows_like(catalog, patterns), *(_rows_in(catalog, f) for f in folders)])
     if image_filter.names:
         selections.append([_rows_named(catalog, image_filter.names)])
-    selections += [_rows_called(catalog, called.contents) for called in image_filter.called]
+    selections += [[catalog.rows_with(called.contents)] for called in image_filter.called]
     if image_filter.dates or image_filter.min_size or image_filter.max_size:
         selections.append(_rows_by_metadata(catalog, image_filter))
     if not selections:
@@ -60,7 +59,7 @@ def _rows_like(catalog: Catalog, patterns: tuple[str, ...]) -> Rows:
     for low, high in sorted(map(_bounds_of_pattern, patterns)):
         if low >= end:  # else it is in a folder that was read already
             paths = _read_paths(catalog, low, high, {_to_glob(pattern) for pattern in patterns})
-            rows += [row for row, path in paths if has_pattern(os.fsdecode(path), *patterns)]
+            rows += [row for row, path in paths if has_pattern(os.fsdecode(path), patterns)]
             end = high
     return np.array(rows, dtype=np.int64)
 
@@ -73,16 +72,6 @@ def _rows_named(catalog: Catalog, names: tuple[str, ...]) -> Rows:
     found = catalog.execute(query, *("".join(re.findall("^[ -~]*", name)) for name in names))
     rows = [row for row, path in found if has_names(os.fsdecode(path), names)]
     return np.array(rows, dtype=np.int64)
-
-
-def _rows_called(catalog: Catalog, contents: tuple[bytes, ...]) -> list[Rows]:
-    """Return the rows of images with some contents, in parts."""
-    rows = [np.empty(0, np.int64)]
-    for start in range(0, len(contents), _CONTENTS_AT_ONCE):
-        part = contents[start : start + _CONTENTS_AT_ONCE]
-        marks = ", ".join("?" * len(part))
-        rows.append(catalog.rows_where(f"content IN ({marks})", *part))
-    return rows
 
 
 def _bounds_of_pattern(pattern: str) -> tuple[bytes, bytes]:

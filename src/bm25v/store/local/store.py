@@ -3,31 +3,33 @@
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
-from bm25v.errors import GalleryError, InvalidOption
+from bm25v.errors import GalleryDamaged, GalleryError
 from bm25v.files import replacing_folder
 from bm25v.images import ImageInput
-from bm25v.index.bm25 import Bm25Parameters
+from bm25v.index.bm25 import Bm25Parameters, Statistics
 from bm25v.progress import Progress, no_progress
-from bm25v.store.base import GalleryInfo, IndexReport
+from bm25v.store.bags import are_bags
+from bm25v.store.base import AddOptions, GalleryInfo, IndexReport
+from bm25v.store.encoding import check_options
 from bm25v.store.files import check_path
 from bm25v.store.filters import Called
 from bm25v.store.local.catalog import FILE_NAME, Catalog, RowsRenumbered
 from bm25v.store.local.database import disk_errors
-from bm25v.store.local.indexing import index_files, index_images
-from bm25v.store.local.names import ImageNames, WordNames
+from bm25v.store.local.indexing import index_images
+from bm25v.store.local.names import ImageNames, WordNames, find_name_problems
 from bm25v.store.local.rows import RowFiles
-from bm25v.store.local.snapshot import Snapshot
-from bm25v.store.local.verify import find_problems
-from bm25v.store.local.writer import Writer
+from bm25v.store.local.snapshot import Snapshot, view_rows
+from bm25v.store.local.writer import Writer, row_checksum
 from bm25v.store.meta import Meta, describe_vocabulary
 from bm25v.store.records import Calibration
 from bm25v.vocabulary import Vocabulary
+from bm25v.vocabulary.bag import LEVELS
 
 _ATTEMPTS = 10  # compactions in a row, until a reader gives up
+_ROWS_AT_ONCE = 4_096  # that are checked together
 
 T = TypeVar("T")
 
@@ -118,35 +120,15 @@ class FolderStore:
         images: list[str] | Iterator[tuple[str, ImageInput]],
         vocabulary: Vocabulary,
         *,
-        total: int,
-        exclude: tuple[str, ...] = (),
-        remove_missing: bool = False,
-        workers: int | None = None,
-        timeout: float = 0.0,
-        progress: Progress,
+        timeout: float,
+        **options: Unpack[AddOptions],
     ) -> IndexReport:
-        is_memory = not isinstance(images, list)
-        if is_memory and (exclude or remove_missing):
-            raise InvalidOption(
-                "exclude and remove_missing are for files, not for images from memory"
-            )
+        check_options(images, options)
         with Writer(self.path, timeout=timeout) as writer:
             if vocabulary.source != writer.catalog.meta.vocabulary:
                 writer.catalog.set_vocabulary(vocabulary.source)
                 writer.n_pending += 1
-            if not isinstance(images, list):
-                return index_images(
-                    writer, vocabulary, images, total=total, workers=workers, progress=progress
-                )
-            return index_files(
-                writer,
-                vocabulary,
-                images,
-                exclude=exclude,
-                remove_missing=remove_missing,
-                workers=workers,
-                progress=progress,
-            )
+            return index_images(writer, vocabulary, images, **options)
 
     def remove(self, paths: Iterable[str], *, recursive: bool, timeout: float) -> int:
         known = self.read(lambda snapshot: snapshot.find(names)) if (names := list(paths)) else {}
@@ -176,25 +158,67 @@ class FolderStore:
 
     def find_problems(self) -> list[str]:
         """Check every row and return what is wrong, one line per problem."""
-        return self.retry(lambda: find_problems(self.path, self.catalog))
+        return self.retry(lambda: _find_problems(self.path, self.catalog))
 
     def info(self) -> GalleryInfo:
         snapshot = self.snapshot()
         n = max(snapshot.statistics.n, 1)
         catalog_bytes = sum(p.stat().st_size for p in self.path.glob(f"{FILE_NAME}*"))
-        facts = GalleryInfo.of(
+        return GalleryInfo.of(
             self.location,
             snapshot,
-            snapshot.state.n_rows - snapshot.statistics.n,
-            bag=snapshot.bags.nbytes / n,
-            full_bag=snapshot.full_bags.nbytes / n,
-            dense=snapshot.dense_ne.nbytes / n,
-            catalog=catalog_bytes / n,
+            removed_rows=snapshot.state.n_rows - snapshot.statistics.n,
+            bag_bytes_per_image=snapshot.bags.nbytes / n,
+            full_bag_bytes_per_image=snapshot.full_bags.nbytes / n,
+            dense_bytes_per_image=snapshot.dense_ne.nbytes / n,
+            catalog_bytes_per_image=catalog_bytes / n,
+            image_names=len(self.image_names),
         )
-        return replace(facts, image_names=len(self.image_names))
 
 
 def check_new(path: Path) -> None:
     """Raise an error if no gallery can be created at a path, because something else is there."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise GalleryError(f"{path} already exists: choose another path, or open it")
+
+
+def _find_problems(folder: Path, catalog: Catalog) -> list[str]:
+    """Return what is wrong with a gallery, one line per problem; an intact one has none."""
+    problems = [f"catalogue: {text}" for text in catalog.problems()]
+    problems += find_name_problems(folder, catalog.meta)
+    with catalog.transaction():
+        state = catalog.state()
+        records = list(catalog.records())
+        statistics = None
+        try:
+            statistics = catalog.full_statistics()
+        except GalleryDamaged:
+            problems.append("catalogue: it has no valid statistics of full bags")
+    files = view_rows(folder, catalog, state)
+    if [record.row for record in records] != list(range(state.n_rows)):
+        return [*problems, "catalogue: there are rows that it does not name"]
+    n_words = catalog.meta.n_words
+    counted = Statistics.empty(n_words)
+    for start in range(0, state.n_rows, _ROWS_AT_ONCE):
+        block = slice(start, start + _ROWS_AT_ONCE)
+        bags, dense, full_bags = (rows[block] for rows in files)
+        is_bag = are_bags(bags["words"], bags["tf"], n_words)
+        is_full_bag = are_bags(full_bags["words"], full_bags["levels"], n_words)
+        for i, record in enumerate(records[block]):
+            if row_checksum(bags[i], dense[i], full_bags[i]) != record.checksum:
+                problem = "its bytes have changed"
+            elif not is_bag[i]:
+                problem = "it is not a bag of this vocabulary"
+            elif not is_full_bag[i]:
+                problem = "it is not a full bag of this vocabulary"
+            else:
+                continue
+            problems.append(f"row {record.row} ({record.path}): {problem}")
+        if not problems:
+            live = full_bags[[record.live for record in records[block]]]
+            counted += Statistics.count(live["words"], LEVELS[live["levels"]], n_words)
+    if not problems and statistics is not None:
+        difference = counted - statistics
+        if difference.n or difference.total_length or difference.df_v.any():
+            problems.append("catalogue: its statistics are not those of the full bags")
+    return problems

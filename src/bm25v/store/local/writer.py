@@ -13,10 +13,8 @@ import zlib
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bm25v.errors import GalleryDamaged
 from bm25v.files import SCRATCH_SUFFIX, sync_folder
@@ -24,11 +22,13 @@ from bm25v.index.bm25 import Statistics
 from bm25v.progress import Progress, no_progress
 from bm25v.store.bags import read_full_bag, write_bag, write_full_bag
 from bm25v.store.base import Rows
+from bm25v.store.encoding import ImageBags
 from bm25v.store.files import FileState
 from bm25v.store.local.catalog import FILE_NAME, Catalog, require_gallery
 from bm25v.store.local.database import disk_errors, locking
 from bm25v.store.local.rows import RowFile, RowFiles, RowWriter
-from bm25v.vocabulary.bag import LEVELS, Bag, FullBag
+from bm25v.vocabulary import Encoding
+from bm25v.vocabulary.bag import LEVELS
 
 LOCK_NAME = "writer.lock"
 
@@ -37,19 +37,6 @@ _log = logging.getLogger(__name__)
 _LEFTOVER_SECONDS = 3_600  # what is being written is younger
 _COPY_ROWS = 16_384  # rows copied at once
 _STAGES = ("bags", "dense vectors", "full bags")  # of a compaction, in the order of `RowFiles`
-
-
-class Encoded(Protocol):
-    """What is stored of an image: an `Encoding`, or what was stored of one before."""
-
-    @property
-    def bag(self) -> Bag: ...
-
-    @property
-    def full_bag(self) -> FullBag: ...
-
-    @property
-    def dense_e(self) -> NDArray[np.floating]: ...
 
 
 class Writer:
@@ -87,14 +74,14 @@ class Writer:
         with self._cleanup:
             self.catalog.rollback()
 
-    def put(self, file: FileState, encoding: Encoded) -> None:
+    def put(self, file: FileState, encoding: Encoding | ImageBags) -> None:
         """Add an image at a path that has none."""
         self.put_rows(file, self.to_rows(encoding))
 
     def put_copy(self, file: FileState, row: int) -> None:
         self.put_rows(file, [rows.view(row + 1)[row] for rows in self.files])
 
-    def to_rows(self, encoding: Encoded) -> list[np.void]:
+    def to_rows(self, encoding: Encoding | ImageBags) -> list[np.void]:
         """Return what is stored of an image: its rows, in the order of `RowFiles`."""
         bag_row, dense_row, full_row = (np.zeros(1, dtype=file.dtype)[0] for file in self.files)
         write_bag(bag_row, encoding.bag)

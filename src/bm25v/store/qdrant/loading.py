@@ -9,15 +9,15 @@ from itertools import islice
 from typing import Any, TypedDict, Unpack
 
 from bm25v.errors import InvalidOption
-from bm25v.exchange.bags import ImageBags, check_same_bags
 from bm25v.exchange.galleries import read_images, read_unchanged
 from bm25v.exchange.parquet import BagFolder
 from bm25v.index.bm25 import Statistics
 from bm25v.progress import Progress, no_progress
 from bm25v.search.calibrate import calibrate, needs_calibration
+from bm25v.store.encoding import ImageBags
 from bm25v.store.local.snapshot import Snapshot
 from bm25v.store.local.store import FolderStore
-from bm25v.store.meta import Meta
+from bm25v.store.meta import Meta, check_same_bags
 from bm25v.store.qdrant.calls import Calls
 from bm25v.store.qdrant.state import CollectionState, read_state
 from bm25v.store.qdrant.writer import Added, QdrantWriter, create_collection

@@ -1,15 +1,18 @@
-"""An image as a point of Qdrant: its id, vectors and payload.
+"""An image as a point of Qdrant: its id, vectors and payload, and filters as conditions on these.
 
 A point has the sparse vector `words`, whose values are the saturated term frequencies of the index
 bag under the frozen average length; the vector `dense`; and a payload with what filters, the second
 stage and explanations need. Bags are rows of a gallery's files, in base64.
+
+Every condition that Qdrant knows is checked there, exactly. Patterns of paths it does not know: the
+paths are read, and those that match become a list of ids.
 """
 
 import hashlib
 import math
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,14 +23,24 @@ from pybase64 import b64decode, b64encode_as_string
 from qdrant_client import models
 
 from bm25v.errors import EngineError
-from bm25v.exchange.bags import ImageBags
 from bm25v.index.bm25 import Statistics, saturation
 from bm25v.store.bags import RowArray, bag_layout, full_bag_layout, write_bag, write_full_bag
+from bm25v.store.base import Filter
+from bm25v.store.encoding import ImageBags
 from bm25v.store.files import FileState
-from bm25v.store.filters import list_folders
+from bm25v.store.filters import (
+    ImageFilter,
+    folder_of_pattern,
+    has_names,
+    has_pattern,
+    is_pattern,
+    list_folders,
+    time_bounds,
+)
 from bm25v.store.meta import Meta
-from bm25v.store.records import ImageRecord
-from bm25v.vocabulary.bag import LEVELS, dequantise
+from bm25v.store.qdrant.calls import Calls
+from bm25v.store.records import ImageRecord, to_seconds
+from bm25v.vocabulary.bag import dequantise
 
 if TYPE_CHECKING:
     from bm25v.store.qdrant.state import CollectionState
@@ -75,13 +88,6 @@ def fill_rows(images: Sequence[ImageBags], layout: np.dtype[np.void]) -> RowArra
         write_bag(rows["bag"][i], image.bag)
         write_full_bag(rows["full"][i], image.full_bag)
     return rows
-
-
-def count_words(rows: RowArray, n_words: int) -> tuple[Statistics, Statistics]:
-    """Return the statistics of the bags of the index, and of full bags."""
-    bags, full = rows["bag"], rows["full"]
-    own = Statistics.count(bags["words"], bags["tf"], n_words)
-    return own, Statistics.count(full["words"], LEVELS[full["levels"]], n_words)
 
 
 def make_points(
@@ -202,3 +208,89 @@ def _checksum(payload: Mapping[str, Any], dense_e: NDArray[np.float32]) -> str:
     digest = hashlib.blake2b(dense_e.tobytes(), digest_size=8)
     digest.update(repr([payload.get(key) for key in (*RECORD, BAGS)]).encode())
     return digest.hexdigest()
+
+
+def select_images(images: ImageFilter, calls: Calls) -> models.Filter | None:
+    """Return the conditions of a filter by folder, date and size; None if there are none."""
+    if not images:
+        return None
+    must: list[Any] = []
+    if images.folders:
+        must.append(models.Filter(should=_in_folders(images.folders, calls)))
+    if images.names:
+        must.append(_with_paths(calls, lambda path: has_names(path, images.names)))
+    for size, side in ((images.min_size, "gte"), (images.max_size, "lte")):
+        if size is not None:
+            must += [
+                _range(key, **{side: n}) for key, n in zip(("width", "height"), size, strict=True)
+            ]
+    if images.dates:
+        has_no_date = models.IsEmptyCondition(is_empty=models.PayloadField(key="taken"))
+        periods: list[Any] = []
+        for dates in images.dates:
+            by_file = [bound // 10**9 for bound in time_bounds(dates)]
+            by_time: list[Any] = [has_no_date, _range("seconds", gte=by_file[0], lt=by_file[1])]
+            taken = (to_seconds(dates.start), to_seconds(dates.end))
+            periods += [_range("taken", gte=taken[0], lt=taken[1]), models.Filter(must=by_time)]
+        must.append(models.Filter(should=periods))
+    return models.Filter(must=must)
+
+
+def allow_images(condition: Filter, selected: models.Filter | None) -> models.Filter | None:
+    """Return everything that a query rules out as conditions; None if that is nothing.
+
+    `selected` are the conditions of its folders, dates and sizes.
+    """
+    must: list[Any] = [_has(WORDS, group) for group in condition.must]
+    must_not: list[Any] = [_has(WORDS, [word]) for word in condition.without]
+    if selected is not None:
+        must.append(selected)
+    if condition.own_paths:
+        must_not.append(models.HasIdCondition(has_id=list(map(point_id, condition.own_paths))))
+    if condition.own_contents:
+        contents = sorted(content.hex() for content in condition.own_contents)
+        must_not.append(_has("content", contents))
+    return models.Filter(must=must or None, must_not=must_not or None) if condition else None
+
+
+def at_or_below(paths: Sequence[str]) -> list[Any]:
+    ids: list[Any] = [point_id(path) for path in paths]
+    return [_has(FOLDERS, list(map(to_text, paths))), models.HasIdCondition(has_id=ids)]
+
+
+def with_any_word(words: Sequence[int], others: models.Filter | None = None) -> models.Filter:
+    more = [] if others is None else [others]
+    return models.Filter(must=[_has(WORDS, list(words)), *more])
+
+
+def _in_folders(folders: Sequence[str], calls: Calls) -> list[Any]:
+    plain = [name.rstrip(os.sep) for name in folders if not is_pattern(name)]
+    conditions: list[Any] = at_or_below(plain) if plain else []
+    patterns = tuple(filter(is_pattern, folders))
+    if patterns:
+        within = list(map(folder_of_pattern, patterns))
+        in_one = models.Filter(must=[_has(FOLDERS, list(map(to_text, within)))])
+        below = in_one if all(within) else None
+        conditions.append(_with_paths(calls, lambda path: has_pattern(path, patterns), below))
+    return conditions
+
+
+def _with_paths(
+    calls: Calls, accepts: Callable[[str], bool], among: models.Filter | None = None
+) -> models.HasIdCondition:
+    """Return a condition for the images whose paths are accepted; all paths are read."""
+    ids: list[Any] = [
+        record.id
+        for records in calls.scroll(among, ["path", "bytes"])
+        for record in records
+        if accepts(read_path(record.payload))
+    ]
+    return models.HasIdCondition(has_id=ids)
+
+
+def _has(key: str, values: Sequence[Any]) -> models.FieldCondition:
+    return models.FieldCondition(key=key, match=models.MatchAny(any=list(values)))
+
+
+def _range(key: str, **bounds: int | None) -> models.FieldCondition:
+    return models.FieldCondition(key=key, range=models.Range(**bounds))

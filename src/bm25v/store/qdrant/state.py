@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import add, sub
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,12 @@ from qdrant_client import models
 
 from bm25v.errors import EngineError, GalleryLocked, GalleryTooNew
 from bm25v.index.bm25 import Statistics
+from bm25v.store.bags import RowArray
 from bm25v.store.meta import Meta
 from bm25v.store.qdrant.calls import Calls
 from bm25v.store.qdrant.points import FrozenStatistics, plan_rows, point_id
 from bm25v.store.records import Calibration
+from bm25v.vocabulary.bag import LEVELS
 
 FORMAT = 1  # of the state and of points
 SUFFIX = "_bm25v"  # of the name of the collection with the state
@@ -55,6 +58,17 @@ class CollectionState:
         if not self.statistics.total_length:
             return 0.0
         return abs(self.statistics.average_length / self.average_length - 1)
+
+    def count(self, rows: RowArray, *, removed: bool = False) -> "CollectionState":
+        """Return the state after the images with some bags were added or removed."""
+        bags, full, change = rows["bag"], rows["full"], sub if removed else add
+        own = Statistics.count(bags["words"], bags["tf"], self.meta.n_words)
+        more = Statistics.count(full["words"], LEVELS[full["levels"]], self.meta.n_words)
+        return replace(
+            self,
+            statistics=change(self.statistics, own),
+            full_statistics=change(self.full_statistics, more),
+        )
 
     @cached_property
     def frozen_statistics(self) -> FrozenStatistics:

@@ -6,21 +6,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from bm25v.errors import EngineError, ImageError, InvalidOption
-from bm25v.exchange.bags import ImageBags
 from bm25v.images import ImageInput
-from bm25v.progress import Progress
-from bm25v.store.base import Failure, GalleryInfo, IndexReport
-from bm25v.store.encoding import EncodedImage, check_named_images, check_workers, encode_images
+from bm25v.store.base import AddOptions, Failure, GalleryInfo, IndexReport
+from bm25v.store.encoding import (
+    EncodedImage,
+    ImageBags,
+    check_named_images,
+    check_options,
+    encode_images,
+)
 from bm25v.store.filters import Called
 from bm25v.store.meta import Meta
 from bm25v.store.qdrant.calls import Calls
-from bm25v.store.qdrant.fetched import read_records
 from bm25v.store.qdrant.points import point_id
 from bm25v.store.qdrant.state import CollectionState, read_revision, read_state
-from bm25v.store.qdrant.view import QdrantView
+from bm25v.store.qdrant.view import QdrantView, read_records
 from bm25v.store.qdrant.writer import QdrantWriter
 from bm25v.threads import available_cpus, one_blas_thread
 from bm25v.vocabulary import Vocabulary
@@ -78,12 +81,8 @@ class QdrantStore:
         images: list[str] | Iterator[tuple[str, ImageInput]],
         vocabulary: Vocabulary,
         *,
-        total: int,
-        exclude: tuple[str, ...] = (),
-        remove_missing: bool = False,
-        workers: int | None = None,
-        timeout: float = 0.0,
-        progress: Progress,
+        timeout: float,
+        **options: Unpack[AddOptions],
     ) -> IndexReport:
         """Add images from memory, or replace those that have their ids.
 
@@ -95,13 +94,10 @@ class QdrantStore:
                 "paths in place of images with ids: index files into a gallery, and load it with "
                 "`bm25v bags load --engine`"
             )
-        if exclude or remove_missing:
-            raise InvalidOption(
-                "exclude and remove_missing are for files, not for images from memory"
-            )
+        check_options(images, options)
+        progress, n_threads = options["progress"], options["workers"] or available_cpus()
         start, report, n_done = time.perf_counter(), IndexReport(), 0
-        check_workers(workers)
-        named, n_threads = check_named_images(images), workers or available_cpus()
+        named = check_named_images(images)
         encoded = encode_images(named, vocabulary, lambda _: None, n_threads, progress)
         with one_blas_thread(), closing(encoded):
             while batch := list(islice(encoded, _NEW_IMAGES)):
@@ -113,7 +109,7 @@ class QdrantStore:
                         readable.append(outcome)
                 self._write_changed(readable, report, timeout)
                 n_done += len(batch)
-                progress("indexing", n_done, max(n_done, total))
+                progress("indexing", n_done, max(n_done, options["total"]))
         report.seconds = time.perf_counter() - start
         return report
 
@@ -123,7 +119,7 @@ class QdrantStore:
         known = read_records(self.calls, [point_id(image.file.path) for image in images])
         contents = {record.path: record.content for record in known.values()}
         changed = [
-            ImageBags(file, encoding.bag, encoding.full_bag, encoding.dense_e.astype("float16"))
+            ImageBags.of(file, encoding)
             for file, encoding in images
             if encoding is not None and contents.get(file.path) != file.content
         ]

@@ -8,7 +8,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -17,19 +17,18 @@ from typing import Any, NamedTuple, Self
 from qdrant_client import models
 
 from bm25v.errors import EngineError, GalleryLocked, InvalidOption
-from bm25v.exchange.bags import ImageBags
 from bm25v.index.bm25 import Statistics
 from bm25v.progress import Progress, no_progress
 from bm25v.store.bags import RowArray
+from bm25v.store.encoding import ImageBags
 from bm25v.store.qdrant.calls import Calls, with_ids
-from bm25v.store.qdrant.conditions import at_or_below
 from bm25v.store.qdrant.points import (
     BAGS,
     DENSE,
     FOLDERS,
     SPARSE,
     WORDS,
-    count_words,
+    at_or_below,
     fill_rows,
     make_points,
     point_id,
@@ -100,7 +99,6 @@ class QdrantWriter:
 
     def __enter__(self) -> Self:
         self.state = self._mark_state()
-        self._layout = self.state.layout
         self._is_certain = True  # whether the statistics are those of the points
         return self
 
@@ -130,7 +128,7 @@ class QdrantWriter:
     def add(self, images: Sequence[ImageBags]) -> Added:
         """Add images, or replace those at the same paths; what is there already is not written."""
         images = list({image.file.path: image for image in images}.values())
-        rows = fill_rows(images, self._layout)
+        rows = fill_rows(images, self.state.layout)
         points = make_points(images, rows, self.state)
         records = self._calls.retrieve([str(point.id) for point in points], ["checksum", BAGS])
         known = {record.id: record.payload for record in records}
@@ -143,8 +141,8 @@ class QdrantWriter:
         self._is_certain = False
         if changed:
             self._calls.upsert([points[i] for i in changed])
-        self._count(rows[changed], replaced)
-        self._is_certain = True
+        self.state = self.state.count(rows[changed])
+        self._count_removed(replaced)
         n_replaced = len(replaced)
         return Added(len(changed) - n_replaced, n_replaced, len(images) - len(changed))
 
@@ -163,25 +161,18 @@ class QdrantWriter:
         for records in parts:
             self._is_certain = False
             self._calls.delete([record.id for record in records])
-            self._count(None, [record.payload for record in records])
-            self._is_certain = True
+            self._count_removed([record.payload for record in records])
             n_removed += len(records)
         return n_removed
 
     def describe(self, **facts: Any) -> None:
         self.state = replace(self.state, **facts)
 
-    def _count(self, new: RowArray | None, old: Sequence[dict[str, Any]]) -> None:
-        n_words = self.state.meta.n_words
-        own, full = self.state.statistics, self.state.full_statistics
-        if new is not None:
-            more = count_words(new, n_words)
-            own, full = own + more[0], full + more[1]
-        if old:
-            removed = read_bags(old, self._layout, self._calls.where)
-            less = count_words(removed, n_words)
-            own, full = own - less[0], full - less[1]
-        self.state = replace(self.state, statistics=own, full_statistics=full)
+    def _count_removed(self, payloads: Sequence[dict[str, Any]]) -> None:
+        if payloads:
+            rows = read_bags(payloads, self.state.layout, self._calls.where)
+            self.state = self.state.count(rows, removed=True)
+        self._is_certain = True
 
 
 def reconcile(calls: Calls, progress: Progress = no_progress) -> Reconciled:
@@ -192,19 +183,16 @@ def reconcile(calls: Calls, progress: Progress = no_progress) -> Reconciled:
     n_before, was_marked = state.statistics.n, state.writer is not None
     state = write_state(calls, replace(state, writer=_describe_writer()))
     _index_payload(calls)
-    n_words, layout = state.meta.n_words, state.layout
-    own = full = Statistics.empty(n_words)
-    for records in calls.scroll(None, [BAGS]):
-        stored = read_bags([record.payload for record in records], layout, calls.where)
-        more = count_words(stored, n_words)
-        own, full = own + more[0], full + more[1]
-        progress("counting", own.n, max(own.n, state.statistics.n))
-    state = replace(state, statistics=own, full_statistics=full)
+    empty = Statistics.empty(state.meta.n_words)
+    state = replace(state, statistics=empty, full_statistics=empty)
+    for _, rows in _read_all_bags(calls, state):
+        state = state.count(rows)
+        progress("counting", state.statistics.n, max(state.statistics.n, n_before))
     is_rewritten = state.rewriting_to is not None or state.drift > LARGEST_DRIFT
     if is_rewritten:
         state = rewrite_values(calls, state, progress)
     release_state(calls, state)
-    return Reconciled(n_before, own.n, was_marked, is_rewritten)
+    return Reconciled(n_before, state.statistics.n, was_marked, is_rewritten)
 
 
 def rewrite_values(
@@ -214,19 +202,25 @@ def rewrite_values(
     average = state.statistics.average_or_one
     state = write_state(calls, replace(state, rewriting_to=average))
     n_done = 0
-    for records in calls.scroll(None, [BAGS]):
-        stored = read_bags([record.payload for record in records], state.layout, calls.where)
-        vectors = sparse_vectors(stored["bag"], state, average)
+    for ids, rows in _read_all_bags(calls, state):
+        vectors = sparse_vectors(rows["bag"], state, average)
         calls.replace_vectors(
             [
-                models.PointVectors(id=record.id, vector={SPARSE: vector})
-                for record, vector in zip(records, vectors, strict=True)
+                models.PointVectors(id=key, vector={SPARSE: vector})
+                for key, vector in zip(ids, vectors, strict=True)
                 if vector is not None
             ]
         )
-        n_done += len(records)
+        n_done += len(ids)
         progress("rewriting", n_done, state.statistics.n)
     return replace(state, average_length=average, rewriting_to=None)
+
+
+def _read_all_bags(calls: Calls, state: CollectionState) -> Iterator[tuple[list[Any], RowArray]]:
+    """Yield the ids and the bags of all points, in parts."""
+    for records in calls.scroll(None, [BAGS]):
+        payloads = [record.payload for record in records]
+        yield [record.id for record in records], read_bags(payloads, state.layout, calls.where)
 
 
 def _index_payload(calls: Calls) -> None:
