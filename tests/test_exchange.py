@@ -175,6 +175,24 @@ def test_unreadable_images_are_rows_and_tried_again_when_asked(
     assert run("bags", "encode", "broken.txt", "-o", "b", "--vocabulary", "toy").code == 1
 
 
+def test_an_unreadable_image_of_the_far_future_is_unchanged_afterwards(
+    run: Run, photos: Path
+) -> None:
+    torn, seconds = photos / "torn.jpg", 10_413_792_000  # the first day of 2300
+    torn.write_bytes(b"\xff\xd8\xff\xe0 and no more")
+    try:
+        os.utime(torn, (seconds, seconds))
+        is_stored = torn.stat().st_mtime == seconds
+    except OSError:
+        is_stored = False
+    if not is_stored:
+        pytest.skip("this file system does not store such a time")
+    assert encode_toy(run, photos)["encoded"] == 12
+    report = encode_toy(run, photos)
+    assert (report["encoded"], report["unchanged"]) == (0, 12)
+    assert [failure["known"] for failure in report["failed"]] == [True]
+
+
 def test_only_new_and_changed_images_are_encoded(run: Run, photos: Path, tmp_path: Path) -> None:
     assert encode_toy(run, photos, "--images-per-file", 5)["encoded"] == 12
     assert len(list((tmp_path / "bags").glob("*.parquet"))) == 3

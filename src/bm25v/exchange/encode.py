@@ -27,7 +27,7 @@ from bm25v.files import make_folder, replace_file
 from bm25v.progress import Progress
 from bm25v.store.base import Failure, IndexReport
 from bm25v.store.encoding import ImageBags, NamedImage, Outcome, encode_images
-from bm25v.store.files import has_size_and_time, require_images, walk_files
+from bm25v.store.files import has_size_and_time, require_images, size_and_time, walk_files
 from bm25v.store.local.database import locking
 from bm25v.store.meta import Meta, check_same_bags, describe_vocabulary
 from bm25v.threads import one_blas_thread
@@ -116,10 +116,9 @@ def encode_here(vocabulary: Vocabulary, workers: int) -> EncodeParts:
 def _to_row(path: str, outcome: Outcome) -> Row:
     if isinstance(outcome, ImageError):
         try:
-            status = os.stat(path)
+            return FailedImage(path, *size_and_time(os.stat(path)), str(outcome))
         except OSError:
             return FailedImage(path, None, None, str(outcome))
-        return FailedImage(path, status.st_size, status.st_mtime_ns, str(outcome))
     file, encoding = outcome
     assert encoding is not None  # no content was said to be known
     return ImageBags.of(file, encoding)

@@ -68,11 +68,11 @@ def read_file(path: str) -> tuple[FileState, Source]:
             else:
                 source = head + stream.read(status.st_size)
                 content = hash_image(source)
-            if _size_and_time(os.fstat(stream.fileno())) != _size_and_time(status):
+            if size_and_time(os.fstat(stream.fileno())) != size_and_time(status):
                 raise ImageError(_CHANGED)
     except OSError as error:  # of a disk that fails
         raise ImageError(system_reason(error)) from error
-    return FileState(path, content, *_size_and_time(status)), source
+    return FileState(path, content, *size_and_time(status)), source
 
 
 def check_unchanged(file: FileState) -> None:
@@ -116,12 +116,12 @@ def new_hash(content: bytes = b"") -> "hashlib.blake2b":
 
 def has_size_and_time(path: str, size: int, mtime_ns: int) -> bool:
     try:
-        return _size_and_time(os.stat(path)) == (size, mtime_ns)
+        return size_and_time(os.stat(path)) == (size, mtime_ns)
     except OSError:
         return False
 
 
-def _size_and_time(status: os.stat_result) -> tuple[int, int]:
+def size_and_time(status: os.stat_result) -> tuple[int, int]:
     """Return a file's size, and its time as the catalogue can store it: up to the year 2262."""
     return status.st_size, max(-(2**63), min(status.st_mtime_ns, 2**63 - 1))
 
