@@ -22,8 +22,8 @@ from bm25v.gallery import Gallery
 from bm25v.search import Query, Results
 from bm25v.search.scoring import Mode
 from bm25v.store.qdrant import open_calls, parse_address
-from bm25v.store.qdrant.loading import load_gallery
 from bm25v.store.qdrant.store import QdrantStore
+from bm25v.store.qdrant.writer import load_gallery
 from bm25v.vocabulary import Encoding, Vocabulary
 
 sys.path.insert(0, str(Path(__file__).parent.parent))

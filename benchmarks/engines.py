@@ -26,10 +26,10 @@ from bm25v.store.base import View
 from bm25v.store.encoding import ImageBags
 from bm25v.store.meta import Meta
 from bm25v.store.qdrant.calls import Calls
-from bm25v.store.qdrant.loading import BATCH_IMAGES, load_images
 from bm25v.store.qdrant.points import fill_rows, make_points
 from bm25v.store.qdrant.state import read_state
 from bm25v.store.qdrant.store import QdrantStore
+from bm25v.store.qdrant.writer import BATCH_IMAGES, load_images
 from bm25v.vocabulary import Encoding
 
 sys.path.insert(0, str(Path(__file__).parent.parent))

@@ -26,13 +26,12 @@ from bm25v.search import Query
 from bm25v.search.scoring import Mode
 from bm25v.store.encoding import ImageBags
 from bm25v.store.meta import Meta
-from bm25v.store.qdrant import loading, open_calls, parse_address
+from bm25v.store.qdrant import open_calls, parse_address
 from bm25v.store.qdrant.calls import Calls
-from bm25v.store.qdrant.loading import load_gallery, load_images
 from bm25v.store.qdrant.points import read_path
 from bm25v.store.qdrant.state import SUFFIX, read_state
 from bm25v.store.qdrant.store import QdrantStore
-from bm25v.store.qdrant.writer import QdrantWriter, reconcile
+from bm25v.store.qdrant.writer import QdrantWriter, load_gallery, load_images, reconcile
 from tests.http_server import wait_until
 from tests.qdrant_nodes import Cluster
 from tests.test_benchmarks import run_script
@@ -147,7 +146,7 @@ def test_a_node_is_killed_during_a_load(
     node: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(loading, "BATCH_IMAGES", 30)
+    monkeypatch.setattr("bm25v.store.qdrant.writer.BATCH_IMAGES", 30)
     killer = Killer(cluster, node, after=N_IMAGES // 2)
     with closing(connect(cluster, collection)) as calls:
         fails = fails_in_one_line(lambda: load(calls, source, progress=killer))

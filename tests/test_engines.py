@@ -48,14 +48,13 @@ from bm25v.store.base import View, WordImages
 from bm25v.store.encoding import ImageBags
 from bm25v.store.files import FileState
 from bm25v.store.local.writer import Writer
-from bm25v.store.qdrant import API_KEY, Address, loading, open_calls, parse_address
+from bm25v.store.qdrant import API_KEY, Address, open_calls, parse_address
 from bm25v.store.qdrant import calls as calls_module
 from bm25v.store.qdrant.calls import Calls, connect, read_api_key
-from bm25v.store.qdrant.loading import load_folder, load_gallery
 from bm25v.store.qdrant.points import point_id
 from bm25v.store.qdrant.state import FORMAT, LARGEST_DRIFT, SUFFIX, read_state
 from bm25v.store.qdrant.store import QdrantStore
-from bm25v.store.qdrant.writer import QdrantWriter, reconcile
+from bm25v.store.qdrant.writer import QdrantWriter, load_folder, load_gallery, reconcile
 from bm25v.vocabulary import Encoding
 from bm25v.vocabulary.bag import LEVELS, Bag, FullBag, to_levels
 from tests import test_cli
@@ -840,7 +839,7 @@ def test_calls_that_fail_are_repeated_without_harm(
     client = Flaky(make_edge(), every=every)
     calls = Calls(client, "images", str(IMAGES))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading, "BATCH_IMAGES", 50)
+        patch.setattr("bm25v.store.qdrant.writer.BATCH_IMAGES", 50)
         load_gallery(calls, source.local)
     with Gallery(QdrantStore(calls)) as collection:
         assert collection.remove(PATHS[:3]) == 3

@@ -195,7 +195,7 @@ def test_an_error_of_a_full_disk_says_so_and_nothing_is_lost(
 
     with monkeypatch.context() as patch:
         patch.setattr(rows.RowWriter, "sync", raise_disk_full)
-        with pytest.raises(StorageFull, match="everything committed is kept"):
+        with pytest.raises(StorageFull, match="what was complete is kept"):
             gallery.add(photos)
     assert len(file_names(gallery)) == 12
     assert gallery.problems() == []

@@ -24,10 +24,9 @@ from bm25v.client import to_id
 from bm25v.server import changes
 from bm25v.store.qdrant import calls as calls_module
 from bm25v.store.qdrant import open_calls, parse_address
-from bm25v.store.qdrant.loading import load_gallery
 from bm25v.store.qdrant.state import SUFFIX, read_state, write_state
 from bm25v.store.qdrant.store import QdrantStore
-from bm25v.store.qdrant.writer import QdrantWriter, reconcile
+from bm25v.store.qdrant.writer import QdrantWriter, load_gallery, reconcile
 from tests import test_cli
 from tests.browser import CHROMIUM, browser
 from tests.conftest import make_image, make_pixels

@@ -17,7 +17,7 @@ from bm25v.errors import StorageFull
 
 SCRATCH_SUFFIX = ".part"  # of a file that is not complete yet
 
-DISK_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}  # Windows: no such code
+_DISK_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}  # Windows: no such code
 
 
 def replace_file(path: Path, content: bytes | str) -> None:
@@ -81,10 +81,14 @@ def reporting_full_disk(path: Path) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, StorageFull) or not _is_disk_full(error):
             raise
-        raise StorageFull(
-            f"the disk of {path} is full; what was complete is kept: "
-            "free some space and run the same command again"
-        ) from error
+        raise full_disk(path) from error
+
+
+def full_disk(path: Path) -> StorageFull:
+    return StorageFull(
+        f"the disk of {path} is full; what was complete is kept: "
+        "free some space and run the same command again"
+    )
 
 
 def make_folder(folder: Path) -> None:
@@ -139,7 +143,7 @@ def read_limited(path: Path, limit: int) -> bytes:
 def _is_disk_full(error: BaseException | None) -> bool:
     """Return whether a full disk caused an error; closing a file may raise another one after it."""
     while error is not None:
-        if isinstance(error, OSError) and error.errno in DISK_FULL:
+        if isinstance(error, OSError) and error.errno in _DISK_FULL:
             return True
         error = error.__cause__ or error.__context__
     return False

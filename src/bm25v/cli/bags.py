@@ -181,13 +181,13 @@ def load(
     if engine is not None:
         start = time.perf_counter()
         with _connect(engine) as calls, progress_bar() as progress:
-            from bm25v.store.qdrant import loading
+            from bm25v.store.qdrant.writer import load_folder, load_gallery
 
             if folder is not None:
-                loaded = loading.load_folder(calls, BagFolder(folder), progress=progress, **new)
+                loaded = load_folder(calls, BagFolder(folder), progress=progress, **new)
             else:
                 with Gallery.open(gallery_path, vocabulary=vocabulary) as gallery:
-                    loaded = loading.load_gallery(calls, gallery.local, progress=progress, **new)
+                    loaded = load_gallery(calls, gallery.local, progress=progress, **new)
         summary = (
             f"{loaded.added:,} added, {loaded.updated:,} updated, {loaded.unchanged:,} unchanged "
             f"in {duration(time.perf_counter() - start)}"

@@ -41,7 +41,7 @@ def encode_on(address: str, meta: Meta, cpus_per_actor: int | None) -> EncodePar
         sizes = {part.number: len(part.paths) for part in parts}
         total = sum(sizes.values())
         # Ray prints what happens to nodes as if the program did.
-        with redirect_stdout(_Nowhere()), _connect(address), _reporting():
+        with redirect_stdout(io.StringIO()), _connect(address), _reporting():
             run = _run_from_client if address.startswith("ray://") else _run
             done = 0
             progress("encoding", done, total)
@@ -94,11 +94,6 @@ def _connect(address: str) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
-
-
-class _Nowhere(io.TextIOBase):
-    def write(self, text: str) -> int:
-        return len(text)
 
 
 @contextmanager

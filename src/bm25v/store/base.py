@@ -3,6 +3,7 @@
 A `Store` is an open collection, a `View` one state of it, and `Candidates` some of its images.
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -178,6 +179,25 @@ class View(Protocol):
 
     def find_strongest(self, words: Sequence[int], n: int | None) -> WordImages:
         """Return for each word the n images with most of it, or all; of Qdrant, the first ones."""
+
+
+def find_by_name(
+    names: Sequence[str], find: Callable[[list[str]], Mapping[str, ImageRecord]]
+) -> dict[str, ImageRecord]:
+    """Return images by path or id; paths of files are absolute, so a relative one is an id.
+
+    What is no id is a path from the current folder. `find` returns images by what is stored.
+    """
+    absolute = {name: os.path.abspath(name) for name in names}
+    known = find([*absolute, *absolute.values()])
+    records = {name: known.get(name) or known.get(path) for name, path in absolute.items()}
+    return {name: record for name, record in records.items() if record is not None}
+
+
+def resolve_names(view: View, names: Sequence[str]) -> list[str]:
+    """Return the paths or ids of images as they are stored, and the paths of folders."""
+    known = view.find(names)
+    return [known[name].path if name in known else os.path.abspath(name) for name in names]
 
 
 class Names(Protocol):

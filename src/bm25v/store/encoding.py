@@ -74,7 +74,7 @@ def parse_images(given: Any) -> list[str] | Iterator[tuple[Any, Any]]:
     items = iter(given.items() if isinstance(given, Mapping) else given)
     first = next(items, None)
     if isinstance(first, tuple):
-        return _check_pairs(chain([first], items))
+        return chain([first], items)
     paths = [] if first is None else [first, *items]
     for path in paths:
         if not isinstance(path, str | os.PathLike):
@@ -85,19 +85,15 @@ def parse_images(given: Any) -> list[str] | Iterator[tuple[Any, Any]]:
     return [os.path.abspath(check_path(path)) for path in paths]
 
 
-def _check_pairs(pairs: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+def check_named_images(pairs: Iterable[Any]) -> Iterator[NamedImage]:
+    """Yield images from memory; raise `InvalidOption` for an id or an image that is none."""
+    known: set[str] = set()
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise InvalidOption(
                 f"a {type(pair).__name__} among pairs: give (id, image) for each image"
             )
-        yield pair
-
-
-def check_named_images(named: Iterable[tuple[Any, Any]]) -> Iterator[NamedImage]:
-    """Yield images from memory; raise `InvalidOption` for an id or an image that is none."""
-    known: set[str] = set()
-    for name, image in named:
+        name, image = pair
         if not isinstance(name, str) or not name.strip():
             raise InvalidOption(f"{name!r} is not an id: give each image a text that identifies it")
         if os.path.isabs(name):

@@ -17,9 +17,8 @@ from bm25v.errors import (
     GalleryLocked,
     GalleryNotFound,
     InvalidOption,
-    StorageFull,
 )
-from bm25v.files import DISK_FULL
+from bm25v.files import full_disk, reporting_full_disk
 
 _IMMUTABLE = "ro&immutable=1"  # read without a log, for read-only media
 _NOT_ACCESSIBLE = {  # the file may be intact
@@ -162,7 +161,7 @@ def database_errors(path: Path) -> Iterator[None]:
     except (sqlite3.Error, UnicodeDecodeError) as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code
         if code == sqlite3.SQLITE_FULL:
-            raise _storage_full(path.parent) from error
+            raise full_disk(path.parent) from error
         if code in _NOT_ACCESSIBLE:
             raise GalleryError(f"cannot read or write {path}: {error}") from error
         raise GalleryDamaged(f"{path} is not a readable catalogue: {error}") from error
@@ -172,10 +171,9 @@ def database_errors(path: Path) -> Iterator[None]:
 def disk_errors(folder: Path) -> Iterator[None]:
     """Turn an `OSError` within the block into an error of the gallery in this folder."""
     try:
-        yield
+        with reporting_full_disk(folder):
+            yield
     except OSError as error:
-        if error.errno in DISK_FULL:
-            raise _storage_full(folder) from error
         raise GalleryError(
             f"cannot write to {folder}: {error.strerror or error}; everything committed is kept"
         ) from error
@@ -203,10 +201,3 @@ def locking(path: Path, doing: str, *, timeout: float) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _storage_full(folder: Path) -> StorageFull:
-    return StorageFull(
-        f"the disk of {folder} is full; everything committed is kept: "
-        "free some space and run the same command again"
-    )

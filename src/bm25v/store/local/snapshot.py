@@ -5,7 +5,6 @@ are flags, one for each row. What is looked up in the catalogue raises `RowsRenu
 gallery was compacted: the store then calls the reader again.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -21,7 +20,15 @@ from bm25v.index.bm25 import Statistics, WeightedWords
 from bm25v.index.searcher import Ranked, Searcher, SearchRequest
 from bm25v.index.second_stage import cosines, score_full_bags
 from bm25v.store.bags import RowArray
-from bm25v.store.base import Candidates, Coverage, Filter, Grouping, Rows, WordImages
+from bm25v.store.base import (
+    Candidates,
+    Coverage,
+    Filter,
+    Grouping,
+    Rows,
+    WordImages,
+    find_by_name,
+)
 from bm25v.store.filters import ImageFilter, count_in_folders
 from bm25v.store.local.catalog import Catalog, RowsRenumbered, State
 from bm25v.store.local.rows import RowFiles
@@ -105,12 +112,9 @@ class Snapshot:
         return self.searcher.rows
 
     def find(self, paths: Sequence[str]) -> dict[str, ImageRecord]:
-        """Return images by path or id; paths of files are absolute, so a relative one is an id."""
-        absolute = [os.path.abspath(path) for path in paths]
-        known = self.catalog.at_paths([*paths, *absolute], self.state.generation)
-        pairs = zip(paths, absolute, strict=True)
-        records = {path: known.get(path) or known.get(other) for path, other in pairs}
-        return {p: record for p, record in records.items() if record and self._has_row(record.row)}
+        generation = self.state.generation
+        known = find_by_name(paths, lambda names: self.catalog.at_paths(names, generation))
+        return {path: record for path, record in known.items() if self._has_row(record.row)}
 
     def _has_row(self, row: int) -> bool:
         return 0 <= row < self.state.n_rows and bool(self.searcher.live_n[row])

@@ -12,7 +12,7 @@ from bm25v.images import ImageInput
 from bm25v.index.bm25 import Bm25Parameters, Statistics
 from bm25v.progress import Progress, no_progress
 from bm25v.store.bags import are_bags
-from bm25v.store.base import AddOptions, GalleryInfo, IndexReport
+from bm25v.store.base import AddOptions, GalleryInfo, IndexReport, resolve_names
 from bm25v.store.encoding import check_options
 from bm25v.store.files import check_path
 from bm25v.store.filters import Called
@@ -131,8 +131,8 @@ class FolderStore:
             return index_images(writer, vocabulary, images, **options)
 
     def remove(self, paths: Iterable[str], *, recursive: bool, timeout: float) -> int:
-        known = self.read(lambda snapshot: snapshot.find(names)) if (names := list(paths)) else {}
-        given = [known[name].path if name in known else os.path.abspath(name) for name in names]
+        names = list(paths)
+        given = self.read(lambda snapshot: resolve_names(snapshot, names))
         with Writer(self.path, timeout=timeout) as writer:
             rows = {
                 record.row

@@ -10,7 +10,13 @@ from typing import TypeVar, Unpack
 
 from bm25v.errors import EngineError, ImageError, InvalidOption
 from bm25v.images import ImageInput
-from bm25v.store.base import AddOptions, Failure, GalleryInfo, IndexReport
+from bm25v.store.base import (
+    AddOptions,
+    Failure,
+    GalleryInfo,
+    IndexReport,
+    resolve_names,
+)
 from bm25v.store.encoding import (
     EncodedImage,
     ImageBags,
@@ -131,8 +137,10 @@ class QdrantStore:
             report.updated += updated
 
     def remove(self, paths: Iterable[str], *, recursive: bool, timeout: float) -> int:
+        names = list(paths)
+        given = self.read(lambda view: resolve_names(view, names))
         with QdrantWriter(self.calls, timeout=timeout) as writer:
-            return writer.remove(list(paths), recursive=recursive)
+            return writer.remove(given, recursive=recursive)
 
     def info(self) -> GalleryInfo:
         """Return facts about the collection; how many bytes it has is known to Qdrant alone."""

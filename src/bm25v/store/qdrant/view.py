@@ -5,7 +5,6 @@ as in `bm25v.index`, and accepted once no other image can reach them; otherwise 
 """
 
 import heapq
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,15 @@ from bm25v.index.searcher import QueryTerms, top_positions
 from bm25v.index.second_stage import BagScores, cosines, score_bags, score_full_bags
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.rank import covers_enough
-from bm25v.store.base import Candidates, Coverage, Filter, Grouping, Rows, WordImages
+from bm25v.store.base import (
+    Candidates,
+    Coverage,
+    Filter,
+    Grouping,
+    Rows,
+    WordImages,
+    find_by_name,
+)
 from bm25v.store.filters import ImageFilter
 from bm25v.store.qdrant.calls import Calls, Scored, make_request
 from bm25v.store.qdrant.points import (
@@ -160,11 +167,11 @@ class QdrantView:
             self.notes = (note,)
 
     def find(self, paths: Sequence[str]) -> dict[str, ImageRecord]:
-        """Return images by path or id; paths of files are absolute, so a relative one is an id."""
-        ids = {path: (point_id(path), point_id(os.path.abspath(path))) for path in paths}
-        known = read_records(self._calls, sorted({key for pair in ids.values() for key in pair}))
-        records = {path: known.get(own) or known.get(other) for path, (own, other) in ids.items()}
-        return {path: record for path, record in records.items() if record is not None}
+        def find(names: list[str]) -> dict[str, ImageRecord]:
+            records = read_records(self._calls, sorted({point_id(name) for name in names}))
+            return {record.path: record for record in records.values()}
+
+        return find_by_name(paths, find)
 
     def fetch(self, records: Sequence[ImageRecord]) -> FetchedImages:
         ids = [point_id(record.path) for record in records]

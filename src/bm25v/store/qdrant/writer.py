@@ -1,5 +1,8 @@
 """Writes images to a collection in Qdrant, removes them, and keeps its statistics.
 
+A load writes the images of a gallery, or of a folder of bags, and of these only what has changed,
+so that a load that was killed is repeated.
+
 A writer marks the state first and clears the mark after it has written the new statistics; so a
 mark without a running writer means that the writer was killed, and `reconcile` counts again.
 """
@@ -8,19 +11,25 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Self
+from itertools import islice
+from operator import add
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict, Unpack
 
 from qdrant_client import models
 
 from bm25v.errors import EngineError, GalleryLocked, InvalidOption
+from bm25v.exchange.galleries import read_images, read_unchanged
+from bm25v.exchange.parquet import BagFolder
 from bm25v.index.bm25 import Statistics
 from bm25v.progress import Progress, no_progress
+from bm25v.search.calibrate import calibrate, needs_calibration
 from bm25v.store.bags import RowArray
 from bm25v.store.encoding import ImageBags
+from bm25v.store.meta import Meta, check_same_bags
 from bm25v.store.qdrant.calls import Calls, with_ids
 from bm25v.store.qdrant.points import (
     BAGS,
@@ -46,8 +55,13 @@ from bm25v.store.qdrant.state import (
     write_state,
 )
 
+if TYPE_CHECKING:
+    from bm25v.store.local.snapshot import Snapshot
+    from bm25v.store.local.store import FolderStore
+
 _KEYWORDS = ("content", FOLDERS)  # fields of the payload that have an index
 _INTEGERS = ("width", "height", "taken", "seconds")
+BATCH_IMAGES = 512  # of a load, written together
 _PAUSE = 0.1  # seconds until a writer that waits for another one tries again
 
 
@@ -67,28 +81,6 @@ class Reconciled:
     n_images: int
     was_marked: bool  # a writer had been killed, or was at work
     rewritten: bool  # stored values were computed again
-
-
-def create_collection(
-    calls: Calls, state: CollectionState, *, shards: int | None, replicas: int | None
-) -> None:
-    """Create an empty collection: its state first, so that what is incomplete is recognised."""
-    state = create_state(calls, replace(state, writer=_describe_writer()), replicas or 1)
-    dense = models.VectorParams(
-        size=state.meta.dense_dim,
-        distance=models.Distance.COSINE,
-        hnsw_config=models.HnswConfigDiff(m=0),  # exact search: nothing approximate is built
-        on_disk=True,
-    )
-    calls.create(
-        vectors_config={DENSE: dense},
-        sparse_vectors_config={SPARSE: models.SparseVectorParams()},
-        shard_number=shards,
-        replication_factor=replicas,
-        on_disk_payload=True,
-    )
-    _index_payload(calls)
-    release_state(calls, state)
 
 
 class QdrantWriter:
@@ -147,15 +139,12 @@ class QdrantWriter:
         return Added(len(changed) - n_replaced, n_replaced, len(images) - len(changed))
 
     def remove(self, paths: Sequence[str], *, recursive: bool = True) -> int:
-        """Remove images by path or id, or all images in a folder; return how many there were."""
+        """Remove images, or all images in folders; return how many there were."""
         if not paths:
-            raise InvalidOption("no images to remove: give paths or ids")
-        # A path or id that the collection does not have is a path from the current folder.
-        known = {point.id for point in self._calls.retrieve(list(map(point_id, paths)), False)}
-        names = [path if point_id(path) in known else os.path.abspath(path) for path in paths]
-        named = with_ids([point_id(name) for name in names])
+            return 0
+        named = with_ids([point_id(path) for path in paths])
         if recursive:
-            named = models.Filter(should=at_or_below(names))
+            named = models.Filter(should=at_or_below(paths))
         n_removed = 0
         parts = list(self._calls.scroll(named, [BAGS]))
         for records in parts:
@@ -173,6 +162,106 @@ class QdrantWriter:
             rows = read_bags(payloads, self.state.layout, self._calls.where)
             self.state = self.state.count(rows, removed=True)
         self._is_certain = True
+
+
+class LoadOptions(TypedDict, total=False):
+    """Options of a load; shards and replicas are those of a new collection."""
+
+    shards: int | None
+    replicas: int | None
+    progress: Progress
+
+
+def load_gallery(calls: Calls, store: "FolderStore", **options: Unpack[LoadOptions]) -> Added:
+    """Write all images of a gallery to a collection, with the names of its words."""
+
+    def load(snapshot: "Snapshot") -> Added:
+        is_outdated = needs_calibration(snapshot)
+        facts = {
+            "calibration": calibrate(snapshot) if is_outdated else snapshot.calibration,
+            "names": dict(store.names.own),
+            "other_names": dict(store.names.merge_others({})) or None,
+        }
+        average, n_images = snapshot.statistics.average_or_one, snapshot.statistics.n
+        with read_unchanged(store, snapshot):
+            images = (image for part in read_images(store, snapshot) for image in part)
+            return load_images(calls, store.meta, average, images, n_images, facts, **options)
+
+    return store.read(load)
+
+
+def load_folder(calls: Calls, folder: BagFolder, **options: Unpack[LoadOptions]) -> Added:
+    """Write all images of a folder of bags to a collection; unreadable ones are left out."""
+    average = folder.average_length() or 1.0
+    images = (image for batch in folder.batches() for image in batch.images)
+    return load_images(calls, folder.meta, average, images, folder.n_rows, **options)
+
+
+def load_images(
+    calls: Calls,
+    meta: Meta,
+    average_length: float,
+    images: Iterable[ImageBags],
+    n_images: int,
+    facts: Mapping[str, Any] | None = None,
+    *,
+    shards: int | None = None,
+    replicas: int | None = None,
+    progress: Progress = no_progress,
+) -> Added:
+    """Write images to a collection, which is created if there is none.
+
+    `average_length` is that of the bags of the index, `facts` what else the state is to have.
+    """
+    if calls.exists():
+        if shards is not None or replicas is not None:
+            raise InvalidOption(
+                f"{calls.where} exists: shards and replicas are chosen at its creation"
+            )
+        known = read_state(calls).meta
+        check_same_bags(known, meta, calls.where, "what is loaded")
+        if known.parameters != meta.parameters:
+            raise InvalidOption(
+                f"{calls.where} has k1 = {known.k1}, b = {known.b}, not {meta.k1} and {meta.b}: "
+                "choose another collection"
+            )
+    else:
+        empty = Statistics.empty(meta.n_words)
+        state = CollectionState(meta, empty, empty, average_length)
+        create_collection(calls, state, shards=shards, replicas=replicas)
+    total = Added()
+    with QdrantWriter(calls) as writer:
+        left = iter(images)
+        while batch := list(islice(left, BATCH_IMAGES)):
+            total = Added(*map(add, total, writer.add(batch)))
+            progress("loading", sum(total), max(n_images, sum(total)))
+        if facts is not None:
+            # Some names may be given in the collection.
+            names = {**writer.state.names, **facts["names"]}
+            writer.describe(**{**facts, "names": names})
+    return total
+
+
+def create_collection(
+    calls: Calls, state: CollectionState, *, shards: int | None, replicas: int | None
+) -> None:
+    """Create an empty collection: its state first, so that what is incomplete is recognised."""
+    state = create_state(calls, replace(state, writer=_describe_writer()), replicas or 1)
+    dense = models.VectorParams(
+        size=state.meta.dense_dim,
+        distance=models.Distance.COSINE,
+        hnsw_config=models.HnswConfigDiff(m=0),  # exact search: nothing approximate is built
+        on_disk=True,
+    )
+    calls.create(
+        vectors_config={DENSE: dense},
+        sparse_vectors_config={SPARSE: models.SparseVectorParams()},
+        shard_number=shards,
+        replication_factor=replicas,
+        on_disk_payload=True,
+    )
+    _index_payload(calls)
+    release_state(calls, state)
 
 
 def reconcile(calls: Calls, progress: Progress = no_progress) -> Reconciled:
