@@ -193,6 +193,13 @@ def test_an_unreadable_image_of_the_far_future_is_unchanged_afterwards(
     assert [failure["known"] for failure in report["failed"]] == [True]
 
 
+def test_a_folder_with_the_name_of_a_list_is_a_folder(
+    run: Run, photos: Path, tmp_path: Path
+) -> None:
+    photos.rename(tmp_path / "scans.txt")
+    assert encode_toy(run, "scans.txt")["encoded"] == 12
+
+
 def test_only_new_and_changed_images_are_encoded(run: Run, photos: Path, tmp_path: Path) -> None:
     assert encode_toy(run, photos, "--images-per-file", 5)["encoded"] == 12
     assert len(list((tmp_path / "bags").glob("*.parquet"))) == 3

@@ -128,7 +128,7 @@ def _list_paths(inputs: Sequence[str], exclude: tuple[str, ...], report: IndexRe
     """Return the image files of folders and lists, absolute, each once, as they are indexed."""
     paths: dict[str, None] = {}
     for given in map(os.path.abspath, inputs):
-        if not given.endswith(".txt"):
+        if not given.endswith(".txt") or os.path.isdir(given):
             require_images([given], exclude)
             paths |= dict.fromkeys(walk_files([given], exclude, report))
             continue
