@@ -9,7 +9,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import starmap
 from pathlib import Path
@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from bm25v.display import first_line, printable
 from bm25v.errors import BagFileError, MissingExtra
 from bm25v.images import Metadata
-from bm25v.schema import Rule, SchemaError, check_values, number, parse_object, text, whole
+from bm25v.schema import SchemaError, parse_object
 from bm25v.store.encoding import ImageBags
 from bm25v.store.files import FileState
-from bm25v.store.meta import Meta, check_same_bags
+from bm25v.store.meta import Meta, check_same_bags, parse_meta
 from bm25v.vocabulary.bag import SCALE, Bag, FullBag, patch_bytes, word_bytes
 
 if TYPE_CHECKING:
@@ -38,20 +38,6 @@ _DICTIONARIES = ("words", "full_words", "full_levels", "full_patches")  # much s
 _BATCH_ROWS = 1024
 _ROW_GROUP = 16_384
 _HASH_BYTES = 16
-_LARGEST = 2**31 - 1
-_META: Mapping[str, Rule] = {
-    "vocabulary": text(),
-    "vocabulary_fingerprint": text(),
-    "backbone": text(),
-    "backbone_fingerprint": text(),
-    "n_words": whole(1, _LARGEST),
-    "k_post": whole(1, _LARGEST),
-    "k_full": whole(1, _LARGEST),
-    "n_patches": whole(1, 1 << 16),
-    "dense_dim": whole(1, _LARGEST),
-    "k1": number(0, 1e6),
-    "b": number(0, 1),
-}
 
 
 class FailedImage(NamedTuple):
@@ -221,9 +207,7 @@ def _read_meta(path: Path) -> tuple[Meta, int]:
             raise BagFileError(
                 f"{path} has format {version}, this bm25v reads up to {FORMAT}: upgrade bm25v"
             )
-        check_values(values, _META)
-        given = {name: values[name] for name in _META}
-        meta = Meta(**given | {"k1": float(values["k1"]), "b": float(values["b"])})
+        meta = parse_meta(values)
         for field in _make_schema(meta):
             index = schema.get_field_index(field.name)
             if index < 0 or schema.field(index).type != field.type:

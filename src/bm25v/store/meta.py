@@ -2,13 +2,31 @@
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
 from bm25v.backbones import split_pair
 from bm25v.errors import UnknownVocabulary, VocabularyMismatch
 from bm25v.index.bm25 import DEFAULT_PARAMETERS, Bm25Parameters
+from bm25v.schema import Rule, check_values, number, text, whole
 from bm25v.vocabulary import Vocabulary
+
+_LARGEST = 2**31 - 1
+_RULES: Mapping[str, Rule] = {
+    "vocabulary": text(),
+    "vocabulary_fingerprint": text(),
+    "backbone": text(),
+    "backbone_fingerprint": text(),
+    "n_words": whole(1, _LARGEST),
+    "k_post": whole(1, _LARGEST),
+    "k_full": whole(1, _LARGEST),
+    "n_patches": whole(1, 1 << 16),
+    "dense_dim": whole(1, _LARGEST),
+    "k1": number(0, 1e6),
+    "b": number(0, 1),
+}
 
 
 @dataclass(frozen=True)
@@ -30,6 +48,13 @@ class Meta:
     @property
     def parameters(self) -> Bm25Parameters:
         return Bm25Parameters(k1=self.k1, b=self.b)
+
+
+def parse_meta(values: Mapping[str, Any]) -> Meta:
+    """Return the facts that were stored; raise `SchemaError` for what cannot be one."""
+    check_values(values, _RULES)
+    facts = {name: values[name] for name in _RULES}
+    return Meta(**facts | {"k1": float(values["k1"]), "b": float(values["b"])})
 
 
 def describe_vocabulary(

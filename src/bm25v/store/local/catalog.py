@@ -15,12 +15,13 @@ from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 
-from bm25v.errors import GalleryDamaged, GalleryNotFound, GalleryTooNew, InvalidOption
+from bm25v.errors import GalleryDamaged, GalleryNotFound, GalleryTooNew
 from bm25v.index.bm25 import Statistics
+from bm25v.schema import SchemaError, check_values, whole
 from bm25v.store.base import Rows
 from bm25v.store.files import FileState
 from bm25v.store.local.database import Database, database_errors
-from bm25v.store.meta import Meta
+from bm25v.store.meta import Meta, parse_meta
 from bm25v.store.records import Calibration, ImageRecord, file_date, to_seconds
 
 FILE_NAME = "catalog.sqlite"
@@ -35,7 +36,6 @@ _STATE_KEYS = ("generation", *_CALIBRATION_KEYS, *_CHECKSUM_KEYS)
 _BELOW = "path = ? OR path > ? AND path < ?"  # with `path_bounds`
 _SEPARATOR = os.fsencode(os.sep)
 _ROWS_AT_ONCE = 1_000  # SQLite limits the values of a query
-_LARGEST = 2**31  # more than any size of a row
 CHANGES_KEPT = 1_000_000  # a reader that is further behind reads the whole gallery again
 
 _CREATE_IMAGES = """CREATE TABLE images (
@@ -128,27 +128,16 @@ class Catalog(Database):
 
     def _read_constants(self, db: sqlite3.Connection) -> None:
         entries = dict(db.execute("SELECT key, value FROM meta").fetchall())
-        for key in (*_STATE_KEYS, *_STATISTICS_KEYS):
-            entries.pop(key, 0)  # not constant: see `state`
-        version = entries.pop("format", None)
+        version = entries.get("format")
         if isinstance(version, int) and version > FORMAT:
             raise GalleryTooNew(
                 f"{self.path.parent} was written by a newer bm25v: upgrade bm25v to open it"
             )
-        types = {name: type(value) for name, value in entries.items()}
-        if types != get_type_hints(Meta) or version != FORMAT:
-            raise self._lacks_entries()
-        sizes = {k: n for k, n in entries.items() if isinstance(n, int) and not 0 < n < _LARGEST}
-        if sizes:
-            raise GalleryDamaged(f"{self.path} has impossible sizes {sizes}: restore a backup")
-        self.meta = Meta(**entries)
         try:
-            self.meta.parameters  # noqa: B018 - raises an error for invalid ones
-        except InvalidOption as error:
+            check_values(entries, {"format": whole(FORMAT, FORMAT)})
+            self.meta = parse_meta(entries)
+        except SchemaError as error:
             raise GalleryDamaged(f"{self.path}: {error}; restore it from a backup") from error
-
-    def _lacks_entries(self) -> GalleryDamaged:
-        return GalleryDamaged(f"{self.path} lacks required entries: run bm25v verify")
 
     @contextmanager
     def transaction(self, generation: int | None = None) -> Iterator[None]:
@@ -168,7 +157,7 @@ class Catalog(Database):
         facts = dict(self.execute(f"SELECT key, value FROM meta WHERE key IN {_STATE_KEYS}"))
         generation = facts.get("generation")
         if not isinstance(generation, int):
-            raise self._lacks_entries()
+            raise GalleryDamaged(f"{self.path} lacks required entries: run bm25v verify")
         newest = "SELECT seq FROM sqlite_sequence WHERE name = 'changes'"
         ((last,),) = self.execute(f"SELECT coalesce(({newest}), 0)")
         ((forgotten,),) = self.execute("SELECT coalesce(min(number) - 1, ?) FROM changes", last)

@@ -14,7 +14,6 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,8 +22,8 @@ from pybase64 import b64decode, b64encode_as_string
 from qdrant_client import models
 
 from bm25v.errors import EngineError
-from bm25v.index.bm25 import Statistics, saturation
-from bm25v.store.bags import RowArray, bag_layout, full_bag_layout, write_bag, write_full_bag
+from bm25v.index.bm25 import saturation
+from bm25v.store.bags import RowArray, write_bag, write_full_bag
 from bm25v.store.base import Filter
 from bm25v.store.encoding import ImageBags
 from bm25v.store.files import FileState
@@ -37,7 +36,6 @@ from bm25v.store.filters import (
     list_folders,
     time_bounds,
 )
-from bm25v.store.meta import Meta
 from bm25v.store.qdrant.calls import Calls
 from bm25v.store.records import ImageRecord, to_seconds
 from bm25v.vocabulary.bag import dequantise
@@ -54,17 +52,6 @@ RECORD = ["path", "bytes", "content", "size", "mtime_ns", "width", "height", "ta
 _NAMESPACE = uuid.UUID("5f1bd26c-2a0b-5b0e-9f29-0f6cf3f5a3c1")
 
 
-@dataclass(frozen=True)
-class FrozenStatistics(Statistics):
-    """Statistics with live document frequencies and the average length of the stored values."""
-
-    frozen_average: float = 1.0  # that stored values were computed with
-
-    @property
-    def average_length(self) -> float:
-        return self.frozen_average
-
-
 def point_id(key: str) -> str:
     """Return the id of an image's point: that of its path, so that writing twice changes nothing.
 
@@ -72,14 +59,6 @@ def point_id(key: str) -> str:
     True
     """
     return str(uuid.uuid5(_NAMESPACE, os.fsencode(key).decode("latin-1")))
-
-
-def plan_rows(meta: Meta) -> np.dtype[np.void]:
-    """Return the layout of both bags of an image, which are rows of a gallery's files."""
-    bag = bag_layout(meta.k_post, meta.n_words)
-    full = full_bag_layout(meta.k_full, meta.n_words, meta.n_patches)
-    unused = -(bag.itemsize + full.itemsize) % 3  # so that base64 has no padding
-    return np.dtype([("bag", bag), ("full", full), ("unused", np.dtype((np.void, unused)))])
 
 
 def fill_rows(images: Sequence[ImageBags], layout: np.dtype[np.void]) -> RowArray:
@@ -93,7 +72,7 @@ def fill_rows(images: Sequence[ImageBags], layout: np.dtype[np.void]) -> RowArra
 def make_points(
     images: Sequence[ImageBags], rows: RowArray, state: "CollectionState"
 ) -> list[models.PointStruct]:
-    sparse = sparse_vectors(rows["bag"], state, state.average_length)
+    sparse = sparse_vectors(rows["bag"], state)
     words_nk, used_nk = rows["full"]["words"], rows["full"]["levels"] > 0
     points = []
     for i, image in enumerate(images):
@@ -115,15 +94,11 @@ def make_points(
     return points
 
 
-def sparse_vectors(
-    bags: RowArray, state: "CollectionState", average_length: float
-) -> list[models.SparseVector | None]:
+def sparse_vectors(bags: RowArray, state: "CollectionState") -> list[models.SparseVector | None]:
     """Return the saturated term frequencies of bags; None for a bag without words."""
-    parameters = state.meta.parameters
-    tf_nk = bags["tf"]
+    tf_nk, parameters = bags["tf"], state.meta.parameters
     lengths = tf_nk.sum(axis=1, dtype=np.int64)
-    frozen = FrozenStatistics(0, np.empty(0, np.int64), 0, average_length)
-    norms = frozen.length_norms(lengths, parameters)
+    norms = state.frozen_statistics.length_norms(lengths, parameters)
     values_nk = saturation(dequantise(tf_nk), norms[:, None], parameters)
     used_nk = tf_nk > 0
     return [

@@ -21,10 +21,10 @@ from qdrant_client import models
 
 from bm25v.errors import EngineError, GalleryLocked, GalleryTooNew
 from bm25v.index.bm25 import Statistics
-from bm25v.store.bags import RowArray
-from bm25v.store.meta import Meta
+from bm25v.store.bags import RowArray, bag_layout, full_bag_layout
+from bm25v.store.meta import Meta, parse_meta
 from bm25v.store.qdrant.calls import Calls
-from bm25v.store.qdrant.points import FrozenStatistics, plan_rows, point_id
+from bm25v.store.qdrant.points import point_id
 from bm25v.store.records import Calibration
 from bm25v.vocabulary.bag import LEVELS
 
@@ -33,6 +33,17 @@ SUFFIX = "_bm25v"  # of the name of the collection with the state
 LARGEST_DRIFT = 0.02  # of the average length, until stored values are written again
 
 _ID = point_id("state")
+
+
+@dataclass(frozen=True)
+class FrozenStatistics(Statistics):
+    """Statistics with live document frequencies and the average length of the stored values."""
+
+    frozen_average: float = 1.0  # that stored values were computed with
+
+    @property
+    def average_length(self) -> float:
+        return self.frozen_average
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,12 @@ class CollectionState:
 
     @cached_property
     def layout(self) -> np.dtype[np.void]:
-        return plan_rows(self.meta)
+        """The layout of both bags of an image, which are rows of a gallery's files."""
+        meta = self.meta
+        bag = bag_layout(meta.k_post, meta.n_words)
+        full = full_bag_layout(meta.k_full, meta.n_words, meta.n_patches)
+        unused = -(bag.itemsize + full.itemsize) % 3  # so that base64 has no padding
+        return np.dtype([("bag", bag), ("full", full), ("unused", np.dtype((np.void, unused)))])
 
     @property
     def drift(self) -> float:
@@ -187,10 +203,9 @@ def _to_payload(state: CollectionState) -> dict[str, Any]:
 
 
 def _parse(payload: Mapping[str, Any]) -> CollectionState:
-    meta, calibration = payload["meta"], payload["calibration"]
-    facts = {**meta, "k1": float(meta["k1"]), "b": float(meta["b"])}
+    calibration = payload["calibration"]
     return CollectionState(
-        Meta(**facts),
+        parse_meta(payload["meta"]),
         _unpack(payload["statistics"]),
         _unpack(payload["full_statistics"]),
         float(payload["average_length"]),

@@ -290,9 +290,10 @@ def rewrite_values(
     """Compute the values of the first stage again with the average length as it is now."""
     average = state.statistics.average_or_one
     state = write_state(calls, replace(state, rewriting_to=average))
+    rewritten = replace(state, average_length=average, rewriting_to=None)
     n_done = 0
     for ids, rows in _read_all_bags(calls, state):
-        vectors = sparse_vectors(rows["bag"], state, average)
+        vectors = sparse_vectors(rows["bag"], rewritten)
         calls.replace_vectors(
             [
                 models.PointVectors(id=key, vector={SPARSE: vector})
@@ -302,7 +303,7 @@ def rewrite_values(
         )
         n_done += len(ids)
         progress("rewriting", n_done, state.statistics.n)
-    return replace(state, average_length=average, rewriting_to=None)
+    return rewritten
 
 
 def _read_all_bags(calls: Calls, state: CollectionState) -> Iterator[tuple[list[Any], RowArray]]:
