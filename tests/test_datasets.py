@@ -12,8 +12,7 @@ import pytest
 from scipy.io import savemat
 
 from bm25v.errors import EvaluationError, InvalidOption, MissingExtra
-from bm25v.research.datasets import DATASETS, Dataset, PixelBox, load
-from bm25v.research.datasets.landmarks import load_plain
+from bm25v.research.datasets import DATASETS, Dataset, PixelBox, load, load_plain
 from bm25v.research.features import extract_features
 from bm25v.vocabulary import Vocabulary
 from tests.conftest import make_image

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bm25v.research.datasets.landmarks import PickleRefused, load_plain
+from bm25v.research.datasets import PickleRefused, load_plain
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 

@@ -24,7 +24,7 @@ from bm25v.dense import normalise
 from bm25v.errors import EvaluationError, ImageError, InvalidOption
 from bm25v.privacy import cache_folder
 from bm25v.progress import Progress, no_progress
-from bm25v.research.datasets import Dataset, Item, PixelBox, drop_unreadable
+from bm25v.research.dataset import Dataset, Item, PixelBox, drop_unreadable
 from bm25v.threads import available_cpus, one_blas_thread
 from bm25v.training.feature_store import ImageFeatures, ImageFeatureStore
 from bm25v.vocabulary import Vocabulary
