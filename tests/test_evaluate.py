@@ -32,7 +32,6 @@ from bm25v.research.settings import ALL, RankingSettings
 from bm25v.research.systems import (
     SYSTEMS,
     SystemRunner,
-    classical,
     resolve_systems,
     sparse,
     vectors,
@@ -540,8 +539,8 @@ def test_the_system_dot_uses_the_same_words(extracted: DatasetFeatures, toy: Voc
 
 
 def test_classical_rankings_equal_brute_force(extracted: DatasetFeatures) -> None:
-    words_up = classical.cluster_patches(extracted)
-    answers, n_words = classical.rank_bovw(extracted, 201)
+    words_up = sparse.cluster_patches(extracted)
+    answers, n_words = sparse.rank_clusters(extracted, 201)
     assert n_words == 24 * 49 // 8  # few patches make few words
     assert words_up.shape == (24, 49)
     counts = np.stack([np.bincount(words, minlength=n_words) for words in words_up])

@@ -1,13 +1,12 @@
 """The systems of the comparison: features in, rankings out.
 
-`sparse` ranks by the words of the index, `full_bags` by all words of an image, alone or with dense
-vectors, `vectors` by dense vectors, `classical` by k-means words. All use the same features. The
-words of the index are ranked by `bm25v.index` if the settings allow it.
+`sparse` ranks by the words of the index and by k-means words, `full_bags` by all words of an image,
+alone or with dense vectors, `vectors` by dense vectors. All use the same features.
 """
 
 import re
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -18,9 +17,9 @@ from bm25v.progress import Progress, no_progress
 from bm25v.research.bags import compute_codes, pool_bags, pool_full_bags
 from bm25v.research.features import DatasetFeatures
 from bm25v.research.settings import ALL, RankingSettings, format_setting
-from bm25v.research.systems import classical, vectors
+from bm25v.research.systems import vectors
 from bm25v.research.systems.full_bags import FullBagRanker
-from bm25v.research.systems.sparse import WordRanker, import_scipy_sparse
+from bm25v.research.systems.sparse import WordRanker, import_scipy_sparse, rank_clusters
 from bm25v.sae.model import Codes
 from bm25v.search.encode import FIRST_WORDS
 from bm25v.search.scoring import Mode
@@ -148,25 +147,24 @@ class SystemRunner:
         )
 
     def run(self, name: str) -> SystemOutput:
-        staged = _STAGED.fullmatch(name)
-        if staged is None:
-            k = self._depth + 1  # with the query itself
-            return {
-                "dense": self._dense,
-                "bm25v": self._bm25v,
-                "dot": self._dot,
-                "bovw": self._bovw,
-                "hnsw": self._hnsw,
-                "ivfpq": self._ivfpq,
-            }[name](k)
-        mode, number = cast(Mode, staged[1]), staged[2]
-        candidates = self._settings.candidates_for(mode)
-        if number:
-            candidates = ALL if number == "all" else int(number)
-        return self._two_stage(candidates) if mode == "two-stage" else self._full(mode, candidates)
-
-    def _dense(self, k: int) -> SystemOutput:
-        return SystemOutput(vectors.rank_dense(self.vectors, k), "cosine with all images")
+        if staged := _STAGED.fullmatch(name):
+            mode, number = cast(Mode, staged[1]), staged[2]
+            candidates = self._settings.candidates_for(mode)
+            if number:
+                candidates = ALL if number == "all" else int(number)
+            rank = self._two_stage if mode == "two-stage" else partial(self._full, mode)
+            return rank(candidates)
+        k = self._depth + 1  # with the query itself
+        if name == "dense":
+            return SystemOutput(vectors.rank_dense(self.vectors, k), "cosine with all images")
+        if name == "dot":
+            rankings = self.words.with_scoring("dot").search(k)
+            return SystemOutput(rankings, "dot product of the same words")
+        if name == "bovw":
+            rankings, n_words = rank_clusters(self._features, k, self._progress)
+            trained = f"TF-IDF of {n_words:,} k-means words, trained on the gallery itself"
+            return SystemOutput(rankings, trained)
+        return {"bm25v": self._bm25v, "hnsw": self._hnsw, "ivfpq": self._ivfpq}[name](k)
 
     def _bm25v(self, k: int) -> SystemOutput:
         settings = self._settings
@@ -176,15 +174,6 @@ class SystemRunner:
             f"{k_query}, {self.words.postings_per_query:,.0f} postings per query"
         )
         return SystemOutput(self._rank_by_words(k), description)
-
-    def _dot(self, k: int) -> SystemOutput:
-        rankings = self.words.with_scoring("dot").search(k)
-        return SystemOutput(rankings, "dot product of the same words")
-
-    def _bovw(self, k: int) -> SystemOutput:
-        rankings, n_words = classical.rank_bovw(self._features, k, self._progress)
-        description = f"TF-IDF of {n_words:,} k-means words, trained on the gallery itself"
-        return SystemOutput(rankings, description)
 
     def _hnsw(self, k: int) -> SystemOutput:
         index = vectors.build_hnsw(vectors.to_unit_float32(self.vectors[0]))

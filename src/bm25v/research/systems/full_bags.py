@@ -12,6 +12,7 @@ from bm25v.index.bm25 import WeightedWords, saturation
 from bm25v.index.searcher import Ranked, Searcher
 from bm25v.research.bags import count_full_bags
 from bm25v.research.settings import RankingSettings
+from bm25v.research.systems.sparse import weigh_words
 from bm25v.research.systems.vectors import Vectors
 from bm25v.search.combine import combine_bags
 from bm25v.search.encode import EncodedQuery
@@ -122,12 +123,12 @@ class FullBagRanker:
         )
 
     def _weigh(self, words: WeightedWords) -> WeightedWords:
-        frequencies = words.frequencies
-        if self._settings.full_weighting == "presence":
-            return words._replace(weights=np.ones(len(frequencies)))
-        if self._settings.full_weighting == "tf":
-            return words._replace(weights=frequencies)
         k1, b = self._parameters.k1, self._parameters.b
         average = self._gallery.full_statistics.average_or_one
-        norms = np.full(len(frequencies), k1 * (1 - b + b * frequencies.sum() / average))
-        return words._replace(weights=saturation(frequencies, norms, self._parameters))
+
+        def saturate(tf: NDArray[np.float64]) -> NDArray[np.float64]:
+            norms = np.full(len(tf), k1 * (1 - b + b * tf.sum() / average))
+            return saturation(tf, norms, self._parameters)
+
+        weights = weigh_words(words.frequencies, self._settings.full_weighting, saturate)
+        return words._replace(weights=weights)

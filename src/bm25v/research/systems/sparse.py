@@ -1,25 +1,36 @@
-"""Ranks by visual words: with `bm25v.index` if the settings allow it, else with a product of sparse
-matrices, which supports all settings.
+"""Ranks by words: visual words by `bm25v.index` if the settings allow it, else by a product of
+sparse matrices, which supports all settings; and k-means words, the classical method.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bm25v.dense import normalise
 from bm25v.errors import MissingExtra
-from bm25v.index.bm25 import Statistics, WeightedWords
+from bm25v.index.bm25 import Statistics, WeightedWords, saturation
 from bm25v.index.searcher import Ranked, Searcher, top_positions
+from bm25v.progress import Progress, no_progress
 from bm25v.research.bags import BagTable
+from bm25v.research.features import DatasetFeatures
 from bm25v.research.settings import RankingSettings, Scoring, Transform, Weighting
+from bm25v.research.systems.vectors import import_faiss
+from bm25v.training.feature_store import Arrays, load_or_compute
 from bm25v.vocabulary.bag import quantise, word_bytes
 
 INDEX_FROM = 1_000_000  # pairs of query and image; left alone, `Searcher` would scan for longer
 BLOCK_SCORES = 4_000_000  # scores per product: 48 MB as a sparse matrix
+
+_N_CLUSTERS = 1_024  # k-means words
+_MAX_PATCHES_PER_CLUSTER = 64  # limits the training time
+_MIN_PATCHES_PER_CLUSTER = 8  # small galleries get fewer words
+_ITERATIONS = 10
 
 Floats = NDArray[np.float64]
 
@@ -104,22 +115,15 @@ class WordRanker:
 
     def _query_weights(self, is_stop_v: NDArray[np.bool_]) -> Floats:
         """Return the weight of each query slot; 0 if it is empty or has a stop word."""
-        tf_qk = self._tf_qk
-        weightings: dict[Weighting, Callable[[], Floats]] = {
-            "presence": lambda: np.ones_like(tf_qk),
-            "tf": lambda: tf_qk,
-            "sqrt-tf": lambda: np.sqrt(tf_qk),
-            "saturated": lambda: self._saturation(tf_qk),
-        }
         used_qk = (self._queries.tf_nk > 0) & ~is_stop_v[self._queries.words_nk]
-        return np.where(used_qk, weightings[self._settings.index_weighting](), 0.0)
+        weights_qk = weigh_words(self._tf_qk, self._settings.index_weighting, self._saturate)
+        return np.where(used_qk, weights_qk, 0.0)
 
-    def _saturation(self, tf_nk: Floats) -> Floats:
-        """Return tf (k1 + 1) / (tf + k1 (1 - b + b |d| / average)) (paper, equation 1)."""
+    def _saturate(self, tf_nk: Floats) -> Floats:
         k1, b = self._settings.k1, self._settings.b
         norms_n = k1 * (1 - b + b * tf_nk.sum(axis=1, keepdims=True) / self._average_length)
         with np.errstate(invalid="ignore"):  # 0 / 0 where k1 is 0 and a slot empty
-            return np.asarray(np.nan_to_num(tf_nk * (k1 + 1) / (tf_nk + norms_n)))
+            return np.asarray(np.nan_to_num(saturation(tf_nk, norms_n, self._settings.parameters)))
 
     def _matrices(self) -> tuple[Any, Any]:
         """Return sparse matrices of queries and images whose product is the scores."""
@@ -128,9 +132,9 @@ class WordRanker:
         tf_qk, tf_nk = self._tf_qk * used_qk, self._tf_nk
         idf_qk, idf_nk = self._idf_v[query_words], self._idf_v[image_words]
         scorings: dict[Scoring, Callable[[], tuple[Floats, Floats]]] = {
-            "bm25": lambda: (self._weights_qk * idf_qk, self._saturation(tf_nk)),
-            "tfidf": lambda: (unit_rows(tf_qk * idf_qk), unit_rows(tf_nk * idf_nk)),
-            "cosine": lambda: (unit_rows(tf_qk), unit_rows(tf_nk)),
+            "bm25": lambda: (self._weights_qk * idf_qk, self._saturate(tf_nk)),
+            "tfidf": lambda: (normalise(tf_qk * idf_qk), normalise(tf_nk * idf_nk)),
+            "cosine": lambda: (normalise(tf_qk), normalise(tf_nk)),
             "dot": lambda: (tf_qk, tf_nk),
             "idf": lambda: (used_qk * idf_qk, used_nk),
             "binary": lambda: (used_qk, used_nk),
@@ -141,6 +145,16 @@ class WordRanker:
             sparse_matrix(query_words, values_qk, n_words),
             sparse_matrix(image_words, values_nk, n_words),
         )
+
+
+def weigh_words(tf: Floats, weighting: Weighting, saturate: Callable[[Floats], Floats]) -> Floats:
+    weightings: dict[Weighting, Callable[[Floats], Floats]] = {
+        "presence": np.ones_like,
+        "tf": lambda tf: tf,
+        "sqrt-tf": np.sqrt,
+        "saturated": saturate,
+    }
+    return weightings[weighting](tf)
 
 
 def rank_by_product(queries: Any, gallery: Any, k: int) -> Iterator[Ranked]:
@@ -162,13 +176,74 @@ def sparse_matrix(words_nk: NDArray[np.int64], values_nk: Floats, n_words: int) 
     return import_scipy_sparse().csr_array(content, shape=(len(words_nk), n_words))
 
 
-def unit_rows(values_nk: Floats) -> Floats:
-    lengths_n = np.linalg.norm(values_nk, axis=1, keepdims=True)
-    return np.asarray(values_nk / np.maximum(lengths_n, 1e-12))
-
-
 def import_scipy_sparse() -> Any:
     try:
         return import_module("scipy.sparse")
     except ImportError as error:
         raise MissingExtra("scoring by sparse matrices", "research") from error
+
+
+# The classical bag of visual words (BoVW): k-means clusters of patch features, scored by TF-IDF.
+# They are trained on the gallery that is searched, as was usual before vocabularies were shared.
+
+
+def rank_clusters(
+    features: DatasetFeatures, k: int, progress: Progress = no_progress
+) -> tuple[list[Ranked], int]:
+    """Rank by the cosine of tf · ln(N / df) of k-means words; also return their number."""
+    clusters_up = cluster_patches(features, progress)
+    bags = BagTable.stack(np.unique(words, return_counts=True) for words in clusters_up)
+    gallery, queries = bags.take(features.gallery_index_n), bags.take(features.query_index_q)
+    n_words = int(clusters_up.max()) + 1
+    df_v = np.bincount(gallery.words_nk[gallery.tf_nk > 0], minlength=n_words)
+    idf_v = np.log(len(gallery.tf_nk) / np.maximum(df_v, 1))
+    query_matrix, gallery_matrix = (
+        sparse_matrix(side.words_nk, normalise(side.tf_nk * idf_v[side.words_nk]), n_words)
+        for side in (queries, gallery)
+    )
+    return list(rank_by_product(query_matrix, gallery_matrix, k)), n_words
+
+
+def cluster_patches(
+    features: DatasetFeatures, progress: Progress = no_progress
+) -> NDArray[np.uint16]:
+    """Return the cluster of each patch of all distinct images, from the cache if possible."""
+    gallery = np.unique(features.gallery_index_n)
+    gallery_hash = hashlib.blake2b(gallery.tobytes(), digest_size=8).hexdigest()
+    path = features.cache / "words" / f"{features.key}-kmeans-{_N_CLUSTERS}-{gallery_hash}.npz"
+
+    def train() -> Arrays:
+        sample_nd = _sample_patches(features, gallery)
+        kmeans = import_faiss("k-means").Kmeans(
+            sample_nd.shape[1],
+            min(_N_CLUSTERS, max(1, len(sample_nd) // _MIN_PATCHES_PER_CLUSTER)),
+            niter=_ITERATIONS,
+            seed=0,
+            min_points_per_centroid=1,
+            max_points_per_centroid=_MAX_PATCHES_PER_CLUSTER,
+        )
+        progress("k-means", 0, len(features))
+        kmeans.train(sample_nd)
+
+        def find_nearest(patches_npd: NDArray[np.float16]) -> tuple[NDArray[np.uint16]]:
+            n, p, d = patches_npd.shape
+            _, nearest = kmeans.index.search(patches_npd.reshape(n * p, d).astype(np.float32), 1)
+            return (nearest.reshape(n, p).astype(np.uint16),)
+
+        (clusters_up,) = features.map_patches(find_nearest, partial(progress, "k-means"))
+        return {"words": clusters_up}
+
+    return np.asarray(load_or_compute(path, ("words",), train)["words"])
+
+
+def _sample_patches(features: DatasetFeatures, gallery: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return random patches of the gallery, the same number from each image."""
+    per_image = max(1, -(-_N_CLUSTERS * _MAX_PATCHES_PER_CLUSTER // len(gallery)))
+    in_gallery = np.isin(np.arange(len(features)), gallery)
+    samples: dict[int, NDArray[np.float32]] = {}
+    for rows, patches_npd in features.patches():
+        for row, patches_pd in zip(rows.tolist(), patches_npd, strict=True):
+            if in_gallery[row]:  # a generator per image, as shards come in any order
+                chosen = np.random.default_rng(row).permutation(len(patches_pd))[:per_image]
+                samples[row] = patches_pd[chosen].astype(np.float32)
+    return np.concatenate([samples[row] for row in sorted(samples)])
