@@ -24,7 +24,7 @@ from bm25v.extras import install_command
 from bm25v.index import bm25
 from bm25v.index.bm25 import WeightedWords
 from bm25v.index.searcher import Ranked
-from bm25v.research import datasets, features, metrics, significance
+from bm25v.research import datasets, features, metrics
 from bm25v.research.bags import BagTable, compute_codes, pool_bags
 from bm25v.research.evaluate import evaluate
 from bm25v.research.features import DatasetFeatures, extract_features
@@ -630,10 +630,8 @@ def test_metrics_have_intervals_and_are_compared_with_dense(
 
 def test_several_intervals_equal_single_ones() -> None:
     values_qm = np.random.default_rng(0).random((50, 3))
-    for column, interval in zip(
-        values_qm.T, significance.confidence_intervals(values_qm), strict=True
-    ):
-        assert interval == pytest.approx(significance.confidence_interval(column))
+    for column, interval in zip(values_qm.T, metrics.confidence_intervals(values_qm), strict=True):
+        assert interval == pytest.approx(metrics.confidence_interval(column))
 
 
 def test_without_dense_nothing_is_compared(data: Path, cache: Path, toy: Vocabulary) -> None:

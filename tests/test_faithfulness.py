@@ -10,19 +10,11 @@ from PIL import Image
 
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import EvaluationError
-from bm25v.research import datasets, significance
+from bm25v.research import datasets, metrics
 from bm25v.research.faithfulness import (
-    GREY,
-    MaskableImage,
-    Pair,
-    draw_pairs,
-    importance_maps,
-    measure_faithfulness,
-    order_patches,
-)
-from bm25v.research.faithfulness_results import (
     DENSE,
     EXPLANATION,
+    GREY,
     KINDS,
     MASKS,
     MIDDLE,
@@ -31,6 +23,12 @@ from bm25v.research.faithfulness_results import (
     Curves,
     Faithfulness,
     Mask,
+    MaskableImage,
+    Pair,
+    draw_pairs,
+    importance_maps,
+    measure_faithfulness,
+    order_patches,
 )
 from bm25v.research.features import extract_features
 from bm25v.sae.model import SparseAutoEncoder
@@ -250,10 +248,10 @@ def test_each_distinct_masked_image_takes_one_forward_pass(
 
 def test_the_interval_of_a_ratio_is_a_bootstrap_over_pairs() -> None:
     # Two pairs are drawn from two: the mean of a is 1, 2 or 3, in a quarter, a half and a quarter.
-    assert significance.ratio_interval(np.array([1.0, 3.0]), np.ones(2)) == (2.0, 1.0, 3.0)
+    assert metrics.ratio_interval(np.array([1.0, 3.0]), np.ones(2)) == (2.0, 1.0, 3.0)
     a = np.random.default_rng(0).random(50) + 0.1
-    assert significance.ratio_interval(3 * a, a) == pytest.approx((3, 3, 3))
-    assert significance.ratio_interval(3 * a, a[::-1]).high > 3.1
+    assert metrics.ratio_interval(3 * a, a) == pytest.approx((3, 3, 3))
+    assert metrics.ratio_interval(3 * a, a[::-1]).high > 3.1
 
 
 # The command

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bm25v.errors import EvaluationError
-from bm25v.research import metrics, significance
+from bm25v.research import metrics
 from bm25v.research.datasets import Item, PixelBox, RevisitedTruth
 from bm25v.research.metrics import Judgements, QueryMetrics, judge_rankings, judge_revisited
 
@@ -194,39 +194,39 @@ def test_intervals_contain_the_true_mean_in_95_percent_of_samples() -> None:
     rng = np.random.default_rng(0)
     covered = 0
     for _ in range(200):
-        low_high = significance.confidence_interval(rng.random(150) < 0.7)
+        low_high = metrics.confidence_interval(rng.random(150) < 0.7)
         covered += low_high.low <= 0.7 <= low_high.high
     assert 0.90 <= covered / 200 <= 0.99
 
 
 def test_an_interval_of_many_queries_is_that_of_the_normal_distribution() -> None:
     values = np.random.default_rng(1).random(4_000)
-    interval = significance.confidence_interval(values)
+    interval = metrics.confidence_interval(values)
     error = 1.96 * values.std() / np.sqrt(len(values))
     assert interval.mean == pytest.approx(values.mean())
     assert interval.high - interval.mean == pytest.approx(error, rel=0.1)
     assert interval.mean - interval.low == pytest.approx(error, rel=0.1)
-    assert significance.confidence_interval(values) == interval
+    assert metrics.confidence_interval(values) == interval
 
 
 def test_the_chunk_size_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     values, others = np.random.default_rng(2).random((2, 50))
-    whole = significance.confidence_interval(values), significance.compare(values, others)
-    monkeypatch.setattr(significance, "CHUNK", 64 * 50)
-    assert significance.confidence_interval(values) == whole[0]
-    assert significance.compare(values, others).p == pytest.approx(whole[1].p, abs=0.02)
+    whole = metrics.confidence_interval(values), metrics.compare(values, others)
+    monkeypatch.setattr(metrics, "CHUNK", 64 * 50)
+    assert metrics.confidence_interval(values) == whole[0]
+    assert metrics.compare(values, others).p == pytest.approx(whole[1].p, abs=0.02)
 
 
 def test_without_queries_there_is_no_interval() -> None:
     with pytest.raises(EvaluationError, match="no queries"):
-        significance.confidence_interval(np.array([]))
+        metrics.confidence_interval(np.array([]))
 
 
 @pytest.mark.parametrize(("wins", "losses"), [(5, 0), (12, 3), (7, 7), (0, 0), (600, 500), (0, 2)])
 def test_p_values_of_hits_and_misses_are_those_of_mcnemars_test(wins: int, losses: int) -> None:
     a = np.array([True] * wins + [False] * losses + [True] * 30 + [False] * 20)
     b = np.array([False] * wins + [True] * losses + [True] * 30 + [False] * 20)
-    comparison = significance.compare(a, b)
+    comparison = metrics.compare(a, b)
     expected = scipy.stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1
     assert comparison.p == pytest.approx(expected)
     assert (comparison.wins, comparison.losses) == (wins, losses)
@@ -241,15 +241,15 @@ def test_other_p_values_are_those_of_scipys_permutation_test(seed: int) -> None:
     exact = scipy.stats.permutation_test(
         (a, b), lambda x, y: (x - y).mean(), permutation_type="samples", n_resamples=np.inf
     )
-    comparison = significance.compare(a, b)
+    comparison = metrics.compare(a, b)
     assert exact.pvalue > 0.1
     assert comparison.p == pytest.approx(exact.pvalue, abs=0.02)
-    assert significance.compare(b, a).difference == -comparison.difference
+    assert metrics.compare(b, a).difference == -comparison.difference
 
 
 def test_a_large_difference_is_significant_and_noise_is_not() -> None:
     rng = np.random.default_rng(4)
     a = rng.random(300)
-    assert significance.compare(a + rng.normal(0.05, 0.1, 300), a).p == 1 / 10_001  # never 0
-    assert significance.compare(a + rng.normal(0, 0.1, 300), a).p > 0.05
-    assert significance.compare(a, a).p == 1
+    assert metrics.compare(a + rng.normal(0.05, 0.1, 300), a).p == 1 / 10_001  # never 0
+    assert metrics.compare(a + rng.normal(0, 0.1, 300), a).p > 0.05
+    assert metrics.compare(a, a).p == 1

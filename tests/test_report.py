@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from bm25v.research import cost, datasets, report, tables, zipf
+from bm25v.research.metrics import Interval
 from bm25v.research.report import Report
-from bm25v.research.significance import Interval
 from bm25v.research.systems import SYSTEMS
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary import bag as bags

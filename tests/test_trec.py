@@ -13,7 +13,7 @@ from bm25v.errors import InvalidOption
 from bm25v.index.searcher import Ranked
 from bm25v.research import metrics
 from bm25v.research.datasets import Dataset, Item, PixelBox, RevisitedTruth
-from bm25v.research.trec import write_trec
+from bm25v.research.tables import write_trec
 
 ROOT = Path("/data")
 

@@ -149,7 +149,7 @@ def evaluate(
     for the others of its class, or those in test/ for those in train/. Features are kept, so only
     the first run takes long.
     """
-    from bm25v.research import datasets, tables, trec
+    from bm25v.research import datasets, tables
     from bm25v.research.evaluate import evaluate
     from bm25v.vocabulary import Vocabulary
 
@@ -164,7 +164,7 @@ def evaluate(
     print_notes(result.problems)
     if run_folder:
         rankings = {name: system.rankings for name, system in result.systems.items()}
-        trec.write_trec(run_folder, result.dataset, rankings)
+        tables.write_trec(run_folder, result.dataset, rankings)
     if output:
         result.save(output, format_name)
 

@@ -351,17 +351,16 @@ def faithfulness(
     ("middle"), or random. Insertion is the reverse: everything is masked, and patches are revealed
     in that order.
     """
-    from bm25v.research import faithfulness_results, plots
-    from bm25v.research.faithfulness import measure_faithfulness
+    from bm25v.research import faithfulness, plots
     from bm25v.vocabulary import Vocabulary
 
     if output:
         plots.check_path(output)  # before minutes of work
     with progress_bar() as progress:
-        result = measure_faithfulness(
+        result = faithfulness.measure_faithfulness(
             dataset,
             Vocabulary.load(vocabulary),
-            masks=tuple(mask for mask in faithfulness_results.MASKS if mask in masks),
+            masks=tuple(mask for mask in faithfulness.MASKS if mask in masks),
             progress=progress,
             **options,
         )
@@ -370,13 +369,13 @@ def faithfulness(
         plots.draw_faithfulness(result, output)
 
     def print_result() -> None:
-        for line in faithfulness_results.describe(result):
+        for line in faithfulness.describe(result):
             echo_wrapped(line, style="dim")
         for mask, measured in result.masks.items():
-            for table in faithfulness_results.mask_tables(mask, measured):
+            for table in faithfulness.mask_tables(mask, measured):
                 echo()
                 print_grid(*table)
-            echo_wrapped(faithfulness_results.describe_word(measured))
+            echo_wrapped(faithfulness.describe_word(measured))
         if output:
             echo(f"{display_path(str(output))}: the curves")
 

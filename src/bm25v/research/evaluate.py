@@ -17,9 +17,17 @@ from bm25v.research import tables
 from bm25v.research.datasets import Dataset
 from bm25v.research.datasets import load as load_dataset
 from bm25v.research.features import DatasetFeatures, extract_features
-from bm25v.research.metrics import RECALL_KS, QueryMetrics, ranking_depth, score_queries
+from bm25v.research.metrics import (
+    RECALL_KS,
+    Comparison,
+    Interval,
+    QueryMetrics,
+    compare,
+    confidence_intervals,
+    ranking_depth,
+    score_queries,
+)
 from bm25v.research.settings import RankingSettings
-from bm25v.research.significance import Comparison, Interval, compare, confidence_intervals
 from bm25v.research.systems import SystemRunner, default_systems, resolve_systems
 from bm25v.research.systems.vectors import MIN_PQ_VECTORS
 from bm25v.vocabulary import DEFAULT, Vocabulary

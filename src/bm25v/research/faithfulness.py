@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,29 +21,25 @@ from bm25v import images
 from bm25v.backbones import Backbone
 from bm25v.errors import EvaluationError
 from bm25v.index.bm25 import Statistics, WeightedWords, contributions
-from bm25v.index.searcher import Searcher
 from bm25v.progress import Progress, no_progress
-from bm25v.research.bags import compute_codes, pool_bags
 from bm25v.research.datasets import Dataset
 from bm25v.research.evaluate import describe_vocabulary
-from bm25v.research.faithfulness_results import (
-    DENSE,
-    EXPLANATION,
-    MASKS,
-    MIDDLE,
-    Curves,
-    Faithfulness,
-    Floats,
-    Mask,
-    MaskResult,
-    WordDeletion,
-)
 from bm25v.research.features import DatasetFeatures, extract_features, worker_pool
+from bm25v.research.metrics import (
+    Comparison,
+    Interval,
+    compare,
+    confidence_interval,
+    confidence_intervals,
+    ratio_interval,
+)
 from bm25v.research.settings import RankingSettings
+from bm25v.research.systems import SystemRunner
+from bm25v.research.tables import Cells, format_interval, format_p, format_share
 from bm25v.sae.model import Codes
 from bm25v.threads import one_blas_thread
 from bm25v.vocabulary import Vocabulary
-from bm25v.vocabulary.bag import Bag, quantise, word_activations, word_bytes
+from bm25v.vocabulary.bag import Bag, word_activations
 
 GREY = 128
 TOP_HITS = 10  # the hit of a pair is one of the best 10
@@ -50,6 +47,125 @@ SHARES = (0.0, 0.1, 0.2, 0.4)  # of the patches that are masked; also 1 minus ea
 RANDOM_DRAWS = 2  # random orders per pair
 
 Pixels = NDArray[np.uint8]
+Floats = NDArray[np.float64]
+Mask = Literal["grey", "blur"]
+MASKS: tuple[Mask, ...] = get_args(Mask)
+
+# Orders of patches; the explanation's order is compared with the three others.
+EXPLANATION, DENSE, MIDDLE, RANDOM = "explanation", "dense", "middle", "random"
+ORDERS = (EXPLANATION, DENSE, MIDDLE, RANDOM)
+BASELINES = (RANDOM, MIDDLE, DENSE)
+KINDS = ("deletion", "insertion")
+
+_NOTE = (
+    "deletion: the score while the most important patches are masked first, lower is better; "
+    "insertion: the score while they are revealed first, higher is better; both are areas under "
+    "the curve"
+)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """A score over the share of patches that are masked, or revealed."""
+
+    shares_s: Floats
+    values_qoxs: Floats  # by ORDERS and KINDS
+
+    def values(self, order: str, kind: str) -> Floats:
+        return self.values_qoxs[:, ORDERS.index(order), KINDS.index(kind)]
+
+    def aucs(self, order: str, kind: str) -> Floats:
+        """Return the area under the curve of each pair: 1 if the score is 1 throughout."""
+        return np.asarray(np.trapezoid(self.values(order, kind), self.shares_s, axis=1))
+
+    def auc(self, order: str, kind: str) -> Interval:
+        return confidence_interval(self.aucs(order, kind))
+
+    def means(self, order: str, kind: str) -> list[Interval]:
+        return confidence_intervals(self.values(order, kind))
+
+    def compare(self, baseline: str, kind: str) -> Comparison:
+        """Compare the areas of the explanation's order with those of another order."""
+        return compare(self.aucs(EXPLANATION, kind), self.aucs(baseline, kind))
+
+    def ratio(self, baseline: str, kind: str) -> Interval:
+        """Return how many times better the explanation's area is than a baseline's."""
+        ours, theirs = self.aucs(EXPLANATION, kind), self.aucs(baseline, kind)
+        return ratio_interval(theirs, ours) if kind == "deletion" else ratio_interval(ours, theirs)
+
+
+class WordDeletion(NamedTuple):
+    """How much of one word's contribution is left after masking, as a share; a value per pair."""
+
+    patches_q: Floats  # how many patches have the word
+    left_q: Floats  # after masking these patches
+    left_random_q: Floats  # after masking as many random patches
+
+    @property
+    def p(self) -> float:
+        return compare(self.left_q, self.left_random_q).p
+
+
+class MaskResult(NamedTuple):
+    bm25: Curves  # relative to the score of the complete hit
+    cosine: Curves
+    word: WordDeletion
+
+    def to_dict(self) -> dict[str, Any]:
+        def describe_order(curves: Curves, order: str) -> dict[str, Any]:
+            areas = {kind: curves.auc(order, kind)._asdict() for kind in KINDS}
+            means = {
+                f"{kind}_curve": [point.mean for point in curves.means(order, kind)]
+                for kind in KINDS
+            }
+            return {**areas, **means}
+
+        def compare_with(baseline: str) -> dict[str, Any]:
+            compared: dict[str, Any] = {}
+            for kind in KINDS:
+                compared[f"{kind}_ratio"] = self.bm25.ratio(baseline, kind)._asdict()
+                compared[f"{kind}_p"] = self.bm25.compare(baseline, kind).p
+            return compared
+
+        scores = {"bm25": self.bm25, "cosine": self.cosine}
+        return {
+            "orders": {
+                order: {score: describe_order(curves, order) for score, curves in scores.items()}
+                for order in ORDERS
+            },
+            "against": {baseline: compare_with(baseline) for baseline in BASELINES},
+            "one_word": {
+                **{
+                    name.removesuffix("_q"): confidence_interval(values_q)._asdict()
+                    for name, values_q in self.word._asdict().items()
+                },
+                "p": self.word.p,
+            },
+        }
+
+
+@dataclass(frozen=True)
+class Faithfulness:
+    title: str
+    images: int
+    pairs: int
+    seed: int
+    vocabulary: dict[str, Any]
+    problems: list[str]
+    shares: list[float]
+    masks: dict[Mask, MaskResult]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "dataset": self.title,
+            "n_images": self.images,
+            "pairs": self.pairs,
+            "seed": self.seed,
+            "shares": self.shares,
+            "masks": {mask: result.to_dict() for mask, result in self.masks.items()},
+            "problems": self.problems,
+            "vocabulary": self.vocabulary,
+        }
 
 
 def measure_faithfulness(
@@ -130,18 +246,12 @@ def draw_pairs(
     A copy of the query does not count as a hit. Also returns the statistics of the gallery.
     """
     rng = np.random.default_rng(seed)
-    codes_upk = compute_codes(extracted, vocabulary, progress)
-    bags = pool_bags(codes_upk, RankingSettings(), k_post=vocabulary.k_post)
-    gallery = bags.take(extracted.gallery_index_n)
-    n_words = vocabulary.n_words
-    words_nk = gallery.words_nk.astype(f"u{word_bytes(n_words)}")  # as in a gallery
-    searcher = Searcher(words_nk, quantise(gallery.tf_nk), n_words=n_words)
+    words = SystemRunner(extracted, vocabulary, RankingSettings(), depth=0, progress=progress).words
+    searcher, queries = words.prepare_searcher(), words.queries()
     (means_ud,) = extracted.map_patches(lambda npd: (npd.mean(axis=1, dtype=np.float32),))
     pairs: list[Pair] = []
     for number in rng.permutation(len(extracted.query_index_q)):
-        own = extracted.query_index_q[number]
-        words, tf = bags.row(own)
-        query = WeightedWords.from_bag(Bag(words.astype(np.int32), quantise(tf)))
+        own, query = extracted.query_index_q[number], queries[number]
         copies = int(np.count_nonzero(extracted.gallery_index_n == own))
         rows = searcher.search(query, TOP_HITS + copies).rows
         rows = rows[extracted.gallery_index_n[rows] != own][:TOP_HITS]
@@ -250,9 +360,10 @@ def _score_pair(
     deletions = [*orders, *random_orders]
     # A reversed random order is as random, and gives the same masked images as its deletion.
     insertions = [*orders, *(order[::-1] for order in random_orders)]
+    # The rank of a patch in an order says from which size on a mask covers it.
     masks_oxsp = np.array(
         [
-            (_mask_first(deletion, sizes_s), ~_mask_first(insertion, sizes_s))
+            (np.argsort(deletion) < sizes_s[:, None], np.argsort(insertion) >= sizes_s[:, None])
             for deletion, insertion in zip(deletions, insertions, strict=True)
         ]
     )
@@ -271,12 +382,6 @@ def _score_pair(
         _average_random(np.reshape(cosines[:n_curves], shape)),
         np.array([has_word_p.sum(), left[0], np.mean(left[1:])]),
     )
-
-
-def _mask_first(order: NDArray[np.int64], sizes_s: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return a mask per size, which covers that many patches from the start of an order."""
-    rank_p = np.argsort(order)
-    return np.asarray(rank_p < sizes_s[:, None])
 
 
 def _score_masks(
@@ -312,3 +417,49 @@ def _average_random(values_oxs: Floats) -> Floats:
     """Replace the random orders, which are the last ones, by their mean."""
     random_xs = values_oxs[-RANDOM_DRAWS:].mean(axis=0)
     return np.concatenate([values_oxs[:-RANDOM_DRAWS], random_xs[None]])
+
+
+# For people
+
+
+def describe(result: Faithfulness) -> list[str]:
+    words = result.vocabulary
+    shares = ", ".join(f"{share:.0%}" for share in result.shares)
+    return [
+        f"{result.title}: {result.pairs:,} pairs of a query and a hit, {result.images:,} images to "
+        f"search; seed {result.seed}; {shares} of the patches",
+        f"vocabulary {words['name']}: {words['words']:,} words of {words['backbone']}, "
+        f"k_post {words['k_post']}",
+        _NOTE,
+    ]
+
+
+def mask_tables(mask: Mask, measured: MaskResult) -> tuple[Cells, Cells]:
+    """Return the areas of all orders, and how they compare with the explanation's."""
+    area_columns = ["deletion", "95 %", "insertion", "95 %", "cosine deletion", "cosine insertion"]
+    areas = []
+    for order in ORDERS:
+        bm25 = [cell for kind in KINDS for cell in format_interval(measured.bm25.auc(order, kind))]
+        cosine = [format_share(measured.cosine.auc(order, kind).mean) for kind in KINDS]
+        areas.append([order, *bm25, *cosine])
+    ratios = []
+    for baseline in BASELINES:
+        cells = [baseline]
+        for kind in KINDS:
+            mean, low, high = measured.bm25.ratio(baseline, kind)
+            p = format_p(measured.bm25.compare(baseline, kind).p)
+            cells += [f"{mean:.2f}× ({low:.2f}–{high:.2f})", p]
+        ratios.append(cells)
+    ratio_columns = ["explanation, times better than", "deletion", "p", "insertion", "p"]
+    return ([f"order of patches, mask: {mask}", *area_columns], areas), (ratio_columns, ratios)
+
+
+def describe_word(measured: MaskResult) -> str:
+    """Return what is left of a word's contribution without its patches, in one sentence."""
+    patches, *shares = map(confidence_interval, measured.word)
+    left, left_random = ("{} ({})".format(*format_interval(share)) for share in shares)
+    return (
+        f"one word per explanation: after masking its patches ({patches.mean:.1f} on average), "
+        f"{left} of its contribution is left; after masking as many random patches, "
+        f"{left_random} ({format_p(measured.word.p)})"
+    )

@@ -10,7 +10,7 @@ import numpy as np
 from bm25v.errors import InvalidOption, MissingExtra
 from bm25v.files import replacing_file
 from bm25v.privacy import prepare_matplotlib
-from bm25v.research.faithfulness_results import ORDERS
+from bm25v.research.faithfulness import ORDERS
 from bm25v.research.tables import format_share
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bm25v.research.ablate import AblationResult
     from bm25v.research.cost import Growth
     from bm25v.research.evaluate import EvaluationResult
-    from bm25v.research.faithfulness_results import Faithfulness
+    from bm25v.research.faithfulness import Faithfulness
     from bm25v.research.zipf import ZipfFit
 
 # Okabe and Ito's palette for colour-blind readers, without its yellow, which is too pale for lines.

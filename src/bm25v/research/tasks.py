@@ -21,8 +21,7 @@ from bm25v.files import read_limited
 from bm25v.gallery import Gallery
 from bm25v.progress import Progress, no_progress
 from bm25v.research.dataset import Dataset, Item
-from bm25v.research.metrics import Judgements, average_precision
-from bm25v.research.significance import Interval, confidence_interval
+from bm25v.research.metrics import Interval, Judgements, average_precision, confidence_interval
 from bm25v.search import Mode, Query, Results
 from bm25v.search.calibrate import MIN_IMAGES
 from bm25v.search.results import Strength
