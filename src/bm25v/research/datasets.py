@@ -156,10 +156,10 @@ class DatasetFolder:
 def _read_class_folders(folder: DatasetFolder) -> DatasetParts:
     train, test = folder.root / "train", folder.root / "test"
     if not all(part.is_dir() and any(map(Path.is_dir, part.iterdir())) for part in (train, test)):
-        items, notes = _find_items(folder.root)
+        items, notes = find_class_images(folder.root)
         return DatasetParts("leave-one-out", items, items, notes)
-    gallery, gallery_notes = _find_items(train)
-    queries, query_notes = _find_items(test)
+    gallery, gallery_notes = find_class_images(train)
+    queries, query_notes = find_class_images(test)
     others = sorted(
         path.name for path in folder.root.iterdir() if path.is_dir() and path not in (train, test)
     )
@@ -168,7 +168,7 @@ def _read_class_folders(folder: DatasetFolder) -> DatasetParts:
     return DatasetParts("gallery: train, queries: test", gallery, queries, notes)
 
 
-def _find_items(folder: Path) -> tuple[list[Item], list[str]]:
+def find_class_images(folder: Path) -> tuple[list[Item], list[str]]:
     """Return the images in class folders, and notes about the rest."""
     items: list[Item] = []
     outside: list[str] = []

@@ -214,12 +214,16 @@ def confidence_intervals(values_qm: Values) -> list[Interval]:
 def ratio_interval(a_q: Values, b_q: Values) -> Interval:
     """Return mean(a) / mean(b) with its bootstrap interval, the same queries resampled for both.
 
+    It is infinite, or NaN, where the mean of b is 0.
+
     >>> ratio_interval(np.array([2.0, 4.0, 6.0]), np.array([1.0, 2.0, 3.0]))
     Interval(mean=2.0, low=2.0, high=2.0)
     """
     means = _resampled_means(np.stack([a_q, b_q], axis=1).astype(np.float64))
-    low, high = np.quantile(means[:, 0] / means[:, 1], [0.025, 0.975]).tolist()
-    return Interval(float(a_q.mean() / b_q.mean()), low, high)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean, ratios = np.divide(a_q.mean(), b_q.mean()), means[:, 0] / means[:, 1]
+    low, high = np.quantile(ratios, [0.025, 0.975], method="nearest").tolist()
+    return Interval(float(mean), low, high)
 
 
 def compare(a_q: Values, b_q: Values) -> Comparison:

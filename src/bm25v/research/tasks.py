@@ -5,7 +5,7 @@ import random
 import re
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -20,8 +20,14 @@ from bm25v.errors import EvaluationError, ImageError, InvalidOption
 from bm25v.files import read_limited
 from bm25v.gallery import Gallery
 from bm25v.progress import Progress, no_progress
-from bm25v.research.dataset import Dataset, Item
-from bm25v.research.metrics import Interval, Judgements, average_precision, confidence_interval
+from bm25v.research.datasets import Dataset, Item, find_class_images
+from bm25v.research.metrics import (
+    Interval,
+    Judgements,
+    average_precision,
+    confidence_interval,
+    ratio_interval,
+)
 from bm25v.search import Mode, Query, Results
 from bm25v.search.calibrate import MIN_IMAGES
 from bm25v.search.results import Strength
@@ -34,7 +40,6 @@ SENTENCE_PHOTOS = 1_000  # that captions are searched among
 
 _BATCH = 64  # queries between two reports of progress
 _HEIGHT = 400  # of a joined image, in pixels
-_BOOTSTRAP_SAMPLES = 2_000
 _WORDS = 150  # of captions that are searched for
 _WORD_PHOTOS = 12  # that such a word has at least
 _MAX_BYTES = 256_000_000  # of a file with captions
@@ -113,7 +118,7 @@ def measure_region_recall(
         " and ".join(sorted(modes)),
         confidence_interval(np.array(whole)),
         confidence_interval(np.array(box)),
-        _ratio(np.reshape(box, (-1, 2)), np.reshape(whole, (-1, 2))),
+        ratio_interval(*(np.reshape(halves, (-1, 2)).mean(axis=1) for halves in (box, whole))),
     )
 
 
@@ -170,21 +175,6 @@ def _decode(item: Item) -> NDArray[np.uint8]:
         raise EvaluationError(f"{item.path}: {error}; remove it from the data set") from error
 
 
-def _ratio(a_p2: NDArray[np.bool_], b_p2: NDArray[np.bool_]) -> Interval:
-    """Return the mean of a divided by the mean of b, with a bootstrap over pairs.
-
-    >>> _ratio(np.ones((50, 2), bool), np.tile([True, False], (50, 1)))
-    Interval(mean=2.0, low=2.0, high=2.0)
-    """
-    shape = (_BOOTSTRAP_SAMPLES, len(a_p2))
-    samples = np.random.default_rng(0).integers(len(a_p2), size=shape)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        mean = np.divide(a_p2.mean(), b_p2.mean())
-        ratios = a_p2[samples].sum(axis=(1, 2)) / b_p2[samples].sum(axis=(1, 2))
-    low, high = np.quantile(ratios, [0.025, 0.975], method="nearest").tolist()
-    return Interval(float(mean), low, high)
-
-
 # Text
 
 
@@ -235,21 +225,18 @@ def measure_text(
 
     A text also finds folders by their names, so images are indexed under numbers.
     """
-    paths = sorted(images.find_images(folder)) if folder.is_dir() else []
-    parts = {path: path.relative_to(folder).parts for path in paths}
-    numbered = _number([path for path in paths if len(parts[path]) > 1])
-    if len({parts[path][0] for path in numbered.values()}) < 2:
-        raise EvaluationError(f"{folder} has no class folders: give one folder for each class")
+    items = _list_class_images(folder)
+    numbered = _number([item.path for item in items])
+    labels = {number: item.label for number, item in zip(numbered, items, strict=True)}
     classes: defaultdict[str, set[str]] = defaultdict(set)
     with _index(numbered, vocabulary, progress) as gallery:
         for image in gallery:
-            classes[parts[numbered[image.path]][0]].add(image.path)
-        return TextResult(
-            len(gallery), _measure_names(gallery, dict(sorted(classes.items())), progress)
-        )
+            classes[labels[image.path]].add(image.path)
+        measured = _measure_names(gallery, dict(sorted(classes.items())), progress)
+        return TextResult(len(gallery), measured)
 
 
-def _number(paths: Sequence[Path]) -> dict[str, Path]:
+def _number(paths: Iterable[Path]) -> dict[str, Path]:
     return {f"{number:06}": path for number, path in enumerate(paths)}
 
 
@@ -469,13 +456,18 @@ def measure_no_match(
 
 def split_classes(folder: Path) -> tuple[list[Path], list[Path]]:
     """Return every second image of each class folder, and the others."""
-    by_class: defaultdict[Path, list[Path]] = defaultdict(list)
-    for path in _find_images(folder):
-        by_class[path.parent].append(path)
-    if len(by_class) < 2:
-        raise EvaluationError(f"{folder} has no class folders: give one folder for each class")
+    by_class: defaultdict[str, list[Path]] = defaultdict(list)
+    for item in _list_class_images(folder):
+        by_class[item.label].append(item.path)
     first = [path for paths in by_class.values() for path in paths[::2]]
     return first, [path for paths in by_class.values() for path in paths[1::2]]
+
+
+def _list_class_images(folder: Path) -> list[Item]:
+    items, _ = find_class_images(folder)
+    if len({item.label for item in items}) < 2:
+        raise EvaluationError(f"{folder} has no class folders: give one folder for each class")
+    return sorted(items, key=lambda item: item.path)
 
 
 def _find_images(folder: Path) -> list[Path]:
