@@ -27,7 +27,12 @@ from bm25v.index.searcher import Ranked
 from bm25v.research import datasets, features, metrics
 from bm25v.research.bags import BagTable, compute_codes, pool_bags
 from bm25v.research.evaluate import evaluate
-from bm25v.research.features import DatasetFeatures, extract_features
+from bm25v.research.features import (
+    DatasetFeatures,
+    ImageFeatures,
+    ImageFeatureStore,
+    extract_features,
+)
 from bm25v.research.settings import ALL, RankingSettings
 from bm25v.research.systems import (
     SYSTEMS,
@@ -38,7 +43,6 @@ from bm25v.research.systems import (
 )
 from bm25v.research.systems.sparse import WordRanker
 from bm25v.sae.model import Codes
-from bm25v.training.feature_store import ImageFeatures, ImageFeatureStore
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary import bag as bags
 from bm25v.vocabulary.bag import Bag

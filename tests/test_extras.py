@@ -96,7 +96,7 @@ def test_the_doctor_prints_how_to_add_what_is_missing(
         ("torch", "train", "training a vocabulary", "bm25v.train", "bm25v.train('photos', 'mine')"),
         (
             *("torch", "train", "training a vocabulary"),
-            "import bm25v.training.feature_store, bm25v.training.recipe",  # research needs these
+            "import bm25v.training.patches, bm25v.training.recipe",  # research needs these
             "from bm25v.training import train_vocabulary",
         ),
         ("httpx", "serve", "bm25v.Client", "bm25v.Client", "bm25v.Client('http://127.0.0.1:8025')"),

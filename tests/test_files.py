@@ -21,8 +21,9 @@ from bm25v.files import (
     replacing_folder,
     reporting_full_disk,
 )
+from bm25v.research.features import ImageFeatures, ImageFeatureStore
 from bm25v.sae.formats import export_saelens
-from bm25v.training.feature_store import ImageFeatures, ImageFeatureStore, PatchStore, write_arrays
+from bm25v.training.patches import PatchStore, write_arrays
 from bm25v.vocabulary import Vocabulary
 from tests.test_durability import needs_proc
 

@@ -30,8 +30,11 @@ from tests.children import run_python
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
 
-from bm25v.training.extraction import Extraction, extract_patches  # noqa: E402 - needs torch
-from bm25v.training.feature_store import PatchStore  # noqa: E402
+from bm25v.training.patches import (  # noqa: E402 - needs torch
+    Extraction,
+    PatchStore,
+    extract_patches,
+)
 
 SIZES = {
     "hidden_size": 16,

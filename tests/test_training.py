@@ -29,8 +29,13 @@ from bm25v.cli.vocabulary import train as command  # noqa: E402
 from bm25v.errors import InvalidOption, VocabularyError  # noqa: E402
 from bm25v.gallery import Gallery  # noqa: E402
 from bm25v.training import Listener, TrainingOptions, run, train_vocabulary  # noqa: E402
-from bm25v.training.extraction import Extraction, extract_patches, image_views  # noqa: E402
-from bm25v.training.feature_store import PatchStore, PatchWindows  # noqa: E402
+from bm25v.training.patches import (  # noqa: E402  # noqa: E402
+    Extraction,
+    PatchStore,
+    PatchWindows,
+    extract_patches,
+    image_views,
+)
 from bm25v.training.recipe import (  # noqa: E402
     Recipe,
     count_steps,

@@ -26,7 +26,7 @@ from bm25v.training import (  # noqa: E402
     train_vocabulary,
 )
 from bm25v.training.checkpoints import load_checkpoint  # noqa: E402
-from bm25v.training.feature_store import PatchStore  # noqa: E402
+from bm25v.training.patches import PatchStore  # noqa: E402
 from bm25v.training.quality import measure_quality  # noqa: E402
 from bm25v.training.recipe import Recipe  # noqa: E402
 from bm25v.training.trainer import StepFigures  # noqa: E402

@@ -19,7 +19,7 @@ from bm25v.backbones.protocol import Floats
 from bm25v.cli.progress import progress_bar
 from bm25v.errors import ImageError
 from bm25v.threads import available_cpus
-from bm25v.training.feature_store import read_arrays, write_arrays
+from bm25v.training.patches import read_arrays, write_arrays
 
 SHARD = 1024
 

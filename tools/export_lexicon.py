@@ -29,7 +29,7 @@ from pool_bags import read_bags
 from tokenizers import Tokenizer
 
 from bm25v.dense import normalise
-from bm25v.training.feature_store import read_arrays
+from bm25v.training.patches import read_arrays
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.lexicon import Lexicon
 from bm25v.vocabulary.phrases import SMALL_WORDS, list_singulars, make_key

@@ -28,7 +28,7 @@ from torch import Tensor
 from bm25v.dense import normalise
 from bm25v.index.bm25 import Bm25Parameters, Statistics, saturation
 from bm25v.store.bags import RowArray
-from bm25v.training.feature_store import write_arrays
+from bm25v.training.patches import write_arrays
 from bm25v.vocabulary.bag import LEVELS, dequantise
 
 VALIDATION = 2000  # photos that nothing is learned from

@@ -11,7 +11,7 @@ from bm25v.backbones import Features
 from bm25v.cli.progress import progress_bar
 from bm25v.store.bags import RowArray, full_bag_layout, write_full_bag
 from bm25v.threads import available_cpus, one_blas_thread
-from bm25v.training.feature_store import read_arrays, write_arrays
+from bm25v.training.patches import read_arrays, write_arrays
 from bm25v.vocabulary import Vocabulary
 
 _BATCH = 16  # photos

@@ -25,7 +25,7 @@ from bm25v.cli.progress import training_display
 from bm25v.files import make_folder
 from bm25v.sae.model import SparseAutoEncoder
 from bm25v.training import Listener, checkpoints
-from bm25v.training.feature_store import WINDOW_BYTES, Halves, read_arrays
+from bm25v.training.patches import WINDOW_BYTES, Halves, read_arrays
 from bm25v.training.quality import STOP_SHARE
 from bm25v.training.recipe import Recipe, Windows, count_steps, iterate_batches
 from bm25v.training.run import CHECKPOINT_SECONDS

@@ -19,12 +19,12 @@ from bm25v.errors import InvalidOption
 from bm25v.progress import Progress, no_progress
 from bm25v.research import settings as choices
 from bm25v.research.datasets import Dataset
-from bm25v.research.features import DatasetFeatures, extract_features
+from bm25v.research.features import DatasetFeatures, extract_features, load_or_compute
 from bm25v.research.metrics import ranking_depth, score_queries
 from bm25v.research.settings import RankingSettings
 from bm25v.research.systems import FULL_BAG_SYSTEMS, SystemRunner, resolve_systems
 from bm25v.research.tables import Cells, format_share
-from bm25v.training.feature_store import Arrays, load_or_compute
+from bm25v.training.patches import Arrays
 from bm25v.vocabulary import Vocabulary
 
 _METRICS = ("R@1", "R@100", "mAP")  # of a table

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from bm25v.index.bm25 import Statistics
 from bm25v.progress import Progress, no_progress
-from bm25v.research.features import DatasetFeatures
+from bm25v.research.features import DatasetFeatures, load_or_compute
 from bm25v.research.settings import Pooling, RankingSettings
 from bm25v.sae.model import Codes
 from bm25v.store.bags import RowArray, full_bag_layout
 from bm25v.threads import available_cpus, one_blas_thread
-from bm25v.training.feature_store import Arrays, load_or_compute
+from bm25v.training.patches import Arrays
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import FULL_WORDS, LEVELS, dequantise, quantise, to_levels, word_bytes
 

@@ -5,7 +5,9 @@ moved, and an interrupted run continues where it stopped.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,18 +23,111 @@ from bm25v import images
 from bm25v.backbones import Backbone, Features
 from bm25v.backbones.protocol import Floats
 from bm25v.dense import normalise
-from bm25v.errors import EvaluationError, ImageError, InvalidOption
+from bm25v.errors import EvaluationError, ImageError, InvalidOption, StorageFull
+from bm25v.files import make_folder
 from bm25v.privacy import cache_folder
 from bm25v.progress import Progress, no_progress
 from bm25v.research.dataset import Dataset, Item, PixelBox, drop_unreadable
 from bm25v.threads import available_cpus, one_blas_thread
-from bm25v.training.feature_store import ImageFeatures, ImageFeatureStore
+from bm25v.training.patches import Arrays, DamagedArrays, Halves, read_arrays, write_arrays
 from bm25v.vocabulary import Vocabulary
 
 _SHARD_BYTES = 64_000_000
 _SHARD_IMAGES = 256  # at most: a crash loses no more than these
 
+_log = logging.getLogger(__name__)
+
 PatchBatch = tuple[NDArray[np.int64], NDArray[np.float16]]  # images, and their patches_npd
+
+
+class ImageFeatures(NamedTuple):
+    """The features of some images, each with a key made of its content."""
+
+    keys: list[bytes]
+    patches_npd: Halves
+    dense_ne: NDArray[np.float32]
+
+
+class ImageFeatureStore:
+    """Features of images by key, in shards; any number of processes may add some.
+
+    Only shards with at least one of the `needed` keys are opened.
+    """
+
+    def __init__(self, folder: Path, needed: Iterable[bytes]) -> None:
+        self._folder = folder
+        self.dense: dict[bytes, NDArray[np.float32]] = {}
+        self._shards: dict[Path, list[bytes]] = {}
+        needed_keys = frozenset(needed)
+        for path in sorted(folder.glob("*.npz")):
+            index = _read_or_delete(path, "keys")
+            keys = [] if index is None else [key.tobytes() for key in index["keys"]]
+            if needed_keys.isdisjoint(keys):
+                continue
+            arrays = _read_or_delete(path, "dense")
+            if arrays is not None:
+                self._remember(path, keys, arrays["dense"])
+
+    def add(self, features: ImageFeatures) -> None:
+        path = self._folder / f"{uuid.uuid4().hex}.npz"
+        keys = np.frombuffer(b"".join(features.keys), dtype=np.uint8)
+        arrays: Arrays = {
+            "keys": keys.reshape(len(features.keys), -1),
+            "patches": features.patches_npd,
+            "dense": features.dense_ne,
+        }
+        _write_to_cache(path, arrays)
+        self._remember(path, features.keys, features.dense_ne)
+
+    def shards(self, needed: Iterable[bytes]) -> Iterable[ImageFeatures]:
+        """Yield the shards that have needed images; damaged shards are deleted instead."""
+        missing = set(needed)
+        for path, keys in list(self._shards.items()):
+            if missing.isdisjoint(keys):
+                continue
+            arrays = _read_or_delete(path, "patches", "dense")
+            if arrays is None:
+                for key in self._shards.pop(path):
+                    self.dense.pop(key, None)
+                continue
+            missing.difference_update(keys)
+            yield ImageFeatures(keys, arrays["patches"], arrays["dense"])
+
+    def _remember(self, path: Path, keys: list[bytes], dense_ne: NDArray[np.float32]) -> None:
+        self._shards[path] = keys
+        self.dense.update(zip(keys, dense_ne, strict=True))
+
+
+def load_or_compute(path: Path, names: tuple[str, ...], compute: Callable[[], Arrays]) -> Arrays:
+    """Return the arrays of a file; if it is missing or damaged, compute them and write it."""
+    arrays: Arrays | None = _read_or_delete(path, *names)
+    if arrays is None:
+        arrays = compute()
+        _write_to_cache(path, arrays)
+    return arrays
+
+
+def _read_or_delete(path: Path, *names: str) -> dict[str, NDArray[Any]] | None:
+    """Return arrays of a file; a damaged file is deleted, because it can be computed again."""
+    try:
+        return read_arrays(path, *names)
+    except FileNotFoundError:
+        return None
+    except DamagedArrays as error:
+        _log.warning("%s: it will be computed again", error)
+        path.unlink(missing_ok=True)
+        return None
+
+
+def _write_to_cache(path: Path, arrays: Arrays) -> None:
+    try:
+        make_folder(path.parent)
+        write_arrays(path, arrays)
+    except (OSError, StorageFull) as error:
+        reason = error.strerror if isinstance(error, OSError) else "the disk is full"
+        raise EvaluationError(
+            f"{path} cannot be written ({reason}): name another folder with --cache"
+        ) from error
 
 
 class ImagePart(NamedTuple):

@@ -1,9 +1,8 @@
 """Trains vocabularies; most of it needs torch (extra `[train]`).
 
-`run` trains a vocabulary on a folder of images. It reads patches from `extraction`, which
-`feature_store` may keep on disk. `trainer` is one training run of a sparse auto-encoder, step by
-step, by the settings of a `recipe`; `checkpoints` writes its state, log and curves; `quality`
-measures the result.
+`run` trains a vocabulary on a folder of images, whose `patches` may be kept on disk. `trainer` is
+one training run of a sparse auto-encoder, step by step, by the settings of a `recipe`;
+`checkpoints` writes its state, log and curves; `quality` measures the result.
 """
 
 import logging
@@ -27,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: `train`, `feature_store` and `recipe` are imported without torch."""
+    """Import on first use: `train`, `patches` and `recipe` are imported without torch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     prepare_torch()

@@ -29,14 +29,15 @@ from bm25v.files import make_folder, reporting_full_disk
 from bm25v.progress import Progress, no_progress
 from bm25v.schema import SchemaError, check_values, nullable, whole
 from bm25v.training import checkpoints
-from bm25v.training.extraction import (
+from bm25v.training.patches import (
     VIEWS_ABOUT,
     Extraction,
+    PatchStore,
+    PatchWindows,
     StreamedPatches,
     extract_patches,
     find_training_images,
 )
-from bm25v.training.feature_store import PatchStore, PatchWindows
 from bm25v.training.quality import check_held_out, find_stop_words
 from bm25v.training.recipe import Patches, Recipe, Windows, iterate_batches
 from bm25v.training.trainer import (

@@ -18,10 +18,10 @@ from bm25v.index.bm25 import Statistics, WeightedWords, saturation
 from bm25v.index.searcher import Ranked, Searcher, top_positions
 from bm25v.progress import Progress, no_progress
 from bm25v.research.bags import BagTable
-from bm25v.research.features import DatasetFeatures
+from bm25v.research.features import DatasetFeatures, load_or_compute
 from bm25v.research.settings import RankingSettings, Scoring, Transform, Weighting
 from bm25v.research.systems.vectors import import_faiss
-from bm25v.training.feature_store import Arrays, load_or_compute
+from bm25v.training.patches import Arrays
 from bm25v.vocabulary.bag import quantise, word_bytes
 
 INDEX_FROM = 1_000_000  # pairs of query and image; left alone, `Searcher` would scan for longer

@@ -1,16 +1,21 @@
 """Extracts the patch features of images to train on, in shards; the first ones are held out.
 
-`extract_patches` keeps them in a store on disk; `StreamedPatches` extracts them again whenever they
-are read. Each image is shown in several views.
+`extract_patches` keeps them in a store on disk, of which `PatchWindows` reads as many at a time as
+memory allows; `StreamedPatches` extracts them again whenever they are read. Each image is shown in
+several views. Arrays are in numpy archives with checksums. No torch.
 """
 
 import hashlib
 import itertools
+import json
 import math
-from collections.abc import Callable, Iterator
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,22 +23,57 @@ from numpy.typing import NDArray
 from bm25v import images
 from bm25v.backbones import Backbone
 from bm25v.backbones.protocol import Floats
-from bm25v.errors import ImageError, InvalidOption
+from bm25v.errors import ImageError, InvalidOption, VocabularyError
+from bm25v.files import replace_file, replacing_file
 from bm25v.progress import Progress, no_progress
+from bm25v.schema import TABLE, SchemaError, check_values, parse_object, text, whole
 from bm25v.threads import available_cpus
-from bm25v.training.feature_store import Halves, PatchStore
 
 VIEWS_ABOUT = (
     "whole, mirrored, then random parts of 25 to 70 % of the area, mirrored half of the time"
 )
 
+FORMAT = 1  # of a PatchStore
+WINDOW_BYTES = 512 * 2**20  # of patches that are shuffled together, and held in memory
+
+_INDEX = "activations.json"
 _SHARD_PATCHES = 65_536
 
+Arrays = Mapping[str, NDArray[Any]]
+Halves = NDArray[np.float16]
 OnError = Callable[[Path, ImageError], None]
 Seed = tuple[int, ...]
 Pixels = NDArray[np.uint8]
 # A view of an image, as the backbone takes it, and which of its patches are kept.
 PreparedView = tuple[Floats, slice | NDArray[np.int64]]
+
+
+class DamagedArrays(ValueError):
+    """An archive whose contents do not match its checksums, or that cannot be read."""
+
+
+def write_arrays(path: Path, arrays: Arrays) -> None:
+    """Write arrays as a file that is complete or not there.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "shard.npz"
+    >>> write_arrays(path, {"keys": np.arange(3)})
+    >>> read_arrays(path, "keys")
+    {'keys': array([0, 1, 2])}
+    """
+    with replacing_file(path) as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+def read_arrays(path: Path, *names: str) -> dict[str, NDArray[Any]]:
+    """Return arrays of a file; raise `DamagedArrays`, or `FileNotFoundError` if it is missing."""
+    try:
+        with path.open("rb") as file, np.load(file) as archive:
+            return {name: archive[name] for name in names}
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(str(path)) from error
+    except Exception as error:  # damaged files raise errors of many types
+        raise DamagedArrays(f"{path} is damaged ({error})") from error
 
 
 @dataclass(frozen=True)
@@ -93,23 +133,88 @@ def find_training_images(folder: Path) -> tuple[Path, ...]:
     return paths
 
 
-def extract_patches(
-    extraction: Extraction,
-    store: PatchStore,
-    *,
-    progress: Progress = no_progress,
-    on_error: OnError,
-) -> None:
-    """Fill a store with the patches of all images; shards that it has already are kept."""
-    done = 0
-    for number, paths in enumerate(extraction.shards()):
-        if number not in store.shards:
-            parts: list[Halves] = []
-            for part in _extract_shard(extraction, number, paths, on_error):
-                parts.append(part)
-                progress("extracting patches", done + len(parts), len(extraction.paths))
-            store.write(number, np.concatenate(parts))
-        done += len(paths)
+class PatchStore:
+    """The patches of a training run, in numbered shards; an interrupted extraction can continue.
+
+    `key` stands for everything that decides the patches. A folder of another key has no shards for
+    this run; `clear` empties it.
+    """
+
+    def __init__(self, folder: Path, *, key: str, dim: int) -> None:
+        self.folder = folder
+        self.dim = dim
+        self._key = key
+        self.shards: dict[int, int] = {}  # the number of patches of each
+        self.has_other_patches = False
+        path = folder / _INDEX
+        try:
+            index = parse_object(path.read_bytes())
+            check_values(index, {"format": whole(1), "key": text(), "shards": TABLE})
+            if index["format"] > FORMAT:
+                raise VocabularyError(f"{folder} was written by a newer bm25v: upgrade bm25v")
+            shards = index["shards"]
+            check_values(shards, dict.fromkeys(shards, whole(0)), within="shards.")
+            if not all(re.fullmatch("[0-9]{1,9}", number) for number in shards):
+                raise SchemaError("shards are not numbered")
+        except FileNotFoundError:
+            return
+        except SchemaError as error:
+            raise VocabularyError(f"{path} is damaged ({error}): delete the folder") from error
+        self.has_other_patches = index["key"] != key
+        if not self.has_other_patches:
+            self.shards = {int(number): n_patches for number, n_patches in shards.items()}
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(self.shards.values()) * self.dim * 2
+
+    def clear(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.shards, self.has_other_patches = {}, False
+
+    def write(self, number: int, patches_nd: Halves) -> None:
+        write_arrays(self._path(number), {"patches": patches_nd})
+        self.shards[number] = len(patches_nd)
+        index = {"format": FORMAT, "key": self._key, "dim": self.dim, "shards": self.shards}
+        replace_file(self.folder / _INDEX, json.dumps(index, indent=1))
+
+    def read(self, number: int) -> Halves:
+        try:
+            return read_arrays(self._path(number), "patches")["patches"]
+        except (DamagedArrays, FileNotFoundError) as error:
+            raise VocabularyError(
+                f"{self._path(number)} is damaged or missing: delete {self.folder} and start again"
+            ) from error
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"shard-{number:05d}.npz"
+
+
+class PatchWindows:
+    """Some shards of a store, as many at a time as memory allows."""
+
+    def __init__(
+        self, store: PatchStore, numbers: list[int], window_bytes: int = WINDOW_BYTES
+    ) -> None:
+        self._store = store
+        self._windows: list[list[int]] = []
+        size = 0
+        for number in numbers:
+            n_bytes = store.shards[number] * store.dim * 2
+            if not self._windows or size + n_bytes > window_bytes:
+                self._windows.append([])
+                size = 0
+            self._windows[-1].append(number)
+            size += n_bytes
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def n_patches(self, window: int) -> int:
+        return sum(self._store.shards[number] for number in self._windows[window])
+
+    def read(self, window: int) -> Halves:
+        return np.concatenate([self._store.read(number) for number in self._windows[window]])
 
 
 class StreamedPatches:
@@ -140,6 +245,25 @@ class StreamedPatches:
                 "remove unreadable images"
             )
         return np.resize(patches_nd, (self.n_patches(window), patches_nd.shape[1]))
+
+
+def extract_patches(
+    extraction: Extraction,
+    store: PatchStore,
+    *,
+    progress: Progress = no_progress,
+    on_error: OnError,
+) -> None:
+    """Fill a store with the patches of all images; shards that it has already are kept."""
+    done = 0
+    for number, paths in enumerate(extraction.shards()):
+        if number not in store.shards:
+            parts: list[Halves] = []
+            for part in _extract_shard(extraction, number, paths, on_error):
+                parts.append(part)
+                progress("extracting patches", done + len(parts), len(extraction.paths))
+            store.write(number, np.concatenate(parts))
+        done += len(paths)
 
 
 def image_views(image_hwc: Pixels, n: int, rng: np.random.Generator) -> Iterator[Pixels]:
