@@ -17,11 +17,10 @@ import numpy as np
 import safetensors.numpy
 import scipy.sparse as sp
 from captions import Reader
-from make_lexicon import VALIDATION, Floats, Sources, source_options
+from make_lexicon import VALIDATION, Floats, Sources, open_lexicon, source_options
 from numpy.typing import NDArray
 
 from bm25v.files import replace_file
-from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.labels import list_labels
 from bm25v.vocabulary.lexicon import TENSORS, Lexicon
 from bm25v.vocabulary.phrases import split_text
@@ -142,10 +141,7 @@ def describe(present: Sequence[Text], absent: Sequence[Text], lexicon: Lexicon) 
 @click.argument("vocabulary")
 def main(vocabulary: str, **paths: Path) -> None:
     """Write the bounds into the lexicon of a vocabulary."""
-    target = Vocabulary.load(vocabulary)
-    lexicon = target.lexicon
-    assert lexicon is not None
-    assert target.folder is not None
+    target, lexicon, folder = open_lexicon(vocabulary)
     examples, _, phrases, _ = Sources(**paths).read(target.n_words)
     reader = Reader(phrases)
     topics = [[name.replace("_", " ") for name in topic.split()] for topic in _TOPICS]
@@ -167,7 +163,7 @@ def main(vocabulary: str, **paths: Path) -> None:
     print(f"weak below {bounds[0]:.2f}, strong from {bounds[1]:.2f}")
     print("chosen with:", describe(present[::2], absent[::2], chosen))
     print("checked with:", describe(present[1::2], absent[1::2], chosen))
-    replace_file(target.folder / TENSORS, safetensors.numpy.save(dict(chosen.tensors)))
+    replace_file(folder / TENSORS, safetensors.numpy.save(dict(chosen.tensors)))
 
 
 if __name__ == "__main__":

@@ -36,17 +36,6 @@ def read_coco(path: Path, skipped: Path) -> dict[str, list[str]]:
     return captions
 
 
-def read_flickr(tokens: Path, names: Path) -> dict[str, list[str]]:
-    """Return the captions of the photos of one part of Flickr8k, by name."""
-    captions: dict[str, list[str]] = {Path(n).stem: [] for n in names.read_text().split()}
-    for line in tokens.read_text(encoding="utf-8").splitlines():
-        photo, _, caption = line.partition("\t")
-        name = Path(photo.partition("#")[0]).stem
-        if name in captions:
-            captions[name].append(caption)
-    return captions
-
-
 class Reader:
     """Turns texts into numbers of the words and phrases that it knows."""
 

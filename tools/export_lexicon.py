@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 import onnxruntime
-import scipy.sparse as sp
 from encode_photos import read_photos
 from make_lexicon import (
     Examples,
@@ -23,6 +22,7 @@ from make_lexicon import (
     keep_strongest,
     score_words,
     source_options,
+    to_sparse,
 )
 from numpy.typing import NDArray
 from pool_bags import read_bags
@@ -158,9 +158,7 @@ def normalise_entries(
 ) -> dict[str, NDArray[np.generic]]:
     """Return entries in 8 bits, whose sums are in standard deviations over photos."""
     sample = slice(0, _SAMPLE)
-    rows = np.repeat(np.arange(len(words_tk)), words_tk.shape[1])
-    shape = (len(words_tk), examples.words_nv.shape[1])
-    words_tv = sp.csr_matrix((weights_tk.ravel(), (rows, words_tk.ravel().astype(np.int64))), shape)
+    words_tv = to_sparse(words_tk, weights_tk, examples.words_nv.shape[1])
     means, deviations = [], []
     for start in range(0, len(words_tk), 1000):
         part = slice(start, start + 1000)

@@ -29,7 +29,9 @@ from bm25v.dense import normalise
 from bm25v.index.bm25 import Bm25Parameters, Statistics, saturation
 from bm25v.store.bags import RowArray
 from bm25v.training.patches import write_arrays
+from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import LEVELS, dequantise
+from bm25v.vocabulary.lexicon import Lexicon
 
 VALIDATION = 2000  # photos that nothing is learned from
 KEPT_WORDS = 64  # visual words of each English word
@@ -59,14 +61,6 @@ class Examples(NamedTuple):
         return len(self.captions)
 
 
-class Table(NamedTuple):
-    """What is learned, per entry."""
-
-    directions_te: Floats
-    words_tv: sp.csr_matrix
-    weights_t: Floats
-
-
 def score_words(bags: RowArray, statistics: Statistics) -> sp.csr_matrix:
     """Return what BM25 gives for each visual word of some photos, with weight 1."""
     parameters = Bm25Parameters()
@@ -78,6 +72,13 @@ def score_words(bags: RowArray, statistics: Statistics) -> sp.csr_matrix:
     shape = (len(bags), statistics.n_words)
     values = values_nk.astype(np.float32).ravel()
     return sp.csr_matrix((values, words_nk.ravel(), starts), shape=shape)
+
+
+def to_sparse(words_tk: NDArray[np.integer], weights_tk: Floats, n_words: int) -> sp.csr_matrix:
+    """Return the weights of entries for visual words, of which each has some."""
+    rows = np.repeat(np.arange(len(words_tk)), words_tk.shape[1])
+    columns = words_tk.ravel().astype(np.int64)
+    return sp.csr_matrix((weights_tk.ravel(), (rows, columns)), (len(words_tk), n_words))
 
 
 def count_bags(bags: RowArray, n_words: int) -> Statistics:
@@ -335,6 +336,14 @@ def source_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def open_lexicon(vocabulary: str) -> tuple[Vocabulary, Lexicon, Path]:
+    """Return a vocabulary in a folder, its lexicon, and the folder."""
+    target = Vocabulary.load(vocabulary)
+    if target.lexicon is None or target.folder is None:
+        raise click.UsageError(f"{vocabulary} has no lexicon: write it by export_lexicon.py")
+    return target, target.lexicon, target.folder
+
+
 class Standard(NamedTuple):
     """All features of photos, of about the same size: the dense vector and the components."""
 
@@ -420,9 +429,7 @@ def main(n_words: int, epochs: tuple[int, int], output: Path, **paths: Path) -> 
     start = (directions_te, kept_tk, kept_weights_tk, weights_t)
 
     def score(directions_te: Floats, kept_weights_tk: Floats) -> Floats:
-        rows = np.repeat(np.arange(len(kept_tk)), kept_tk.shape[1])
-        shape = (len(kept_tk), n_words)
-        words_tv = sp.csr_matrix((kept_weights_tk.ravel(), (rows, kept_tk.ravel())), shape)
+        words_tv = to_sparse(kept_tk, kept_weights_tk, n_words)
         by_words = (validation.words_nv @ words_tv.T).toarray()
         return np.asarray(validation.dense_ne @ directions_te.T + by_words, np.float32)
 

@@ -27,40 +27,14 @@ _MIN_SHARE = 0.5  # of them, whose captions have the name
 _MIN_LIFT = 4.0  # times as often as in all photos
 _MIN_PHOTOS = 80  # that have the name
 _NOUN_SHARE = 0.12  # of a word's uses that are those of a noun
-_NO_NAMES = {  # what captions count, compare and arrange with
-    *("black", "white", "red", "blue", "green", "brown", "yellow", "orange", "pink", "purple"),
-    *(
-        "gray",
-        "grey",
-        "silver",
-        "gold",
-        "tan",
-        "area",
-        "background",
-        "back",
-        "bunch",
-        "close",
-        "closeup",
-        "couple",
-        "day",
-        "different",
-    ),
-    *("display", "end", "edge", "front", "group", "image", "item", "kind", "left", "line", "lot"),
-    *("middle", "number", "object", "one", "other", "pair", "photo", "piece", "right", "row"),
-    *("scene", "set", "shot", "side", "something", "someone", "thing", "top", "two", "type"),
-    *(
-        "variety",
-        "view",
-        "way",
-        "style",
-        "person",
-        "man",
-        "woman",
-        "people",
-        "looking",
-        "foreground",
-    ),
-}
+_UNNAMED = (  # what captions count, compare and arrange with
+    "black white red blue green brown yellow orange pink purple gray grey silver gold tan",
+    "area background back bunch close closeup couple day different display end edge front group",
+    "image item kind left line lot middle number object one other pair photo piece right row scene",
+    "set shot side something someone thing top two type variety view way style",
+    "person man woman people looking foreground",
+)
+_NO_NAMES = frozenset(word for line in _UNNAMED for word in line.split())
 
 
 def find_nouns(captions: texts.Captions, phrases: Sequence[str]) -> set[int]:

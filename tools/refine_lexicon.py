@@ -10,7 +10,6 @@ from pathlib import Path
 
 import click
 import numpy as np
-import scipy.sparse as sp
 from captions import MIN_PHOTOS
 from export_lexicon import describe_sources, normalise_entries
 from make_lexicon import (
@@ -20,12 +19,13 @@ from make_lexicon import (
     Standard,
     evaluate,
     fit_ridge,
+    open_lexicon,
     source_options,
     split_examples,
+    to_sparse,
 )
 from numpy.typing import NDArray
 
-from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.lexicon import Lexicon
 from bm25v.vocabulary.phrases import SMALL_WORDS
 
@@ -64,10 +64,7 @@ def fit_entry(
 @click.argument("vocabulary")
 def main(vocabulary: str, **paths: Path) -> None:
     """Write the improved lexicon into the folder of a vocabulary; do this once."""
-    target = Vocabulary.load(vocabulary)
-    lexicon = target.lexicon
-    assert lexicon is not None
-    assert target.folder is not None
+    target, lexicon, folder = open_lexicon(vocabulary)
     every, _, phrases, _ = Sources(**paths).read(target.n_words)
     examples, validation = split_examples(every)
     standard = Standard.fit(examples.dense_ne, examples.words_nv)
@@ -119,13 +116,7 @@ def main(vocabulary: str, **paths: Path) -> None:
     measure("after")
     tensors = normalise_entries(examples, directions_te, words_tk, weights_tk, t["weights"])
     improved = Lexicon(names, {**t, **tensors})
-    improved.save(target.folder, vocabulary=target.fingerprint, about=describe_sources())
-
-
-def to_sparse(words_tk: NDArray[np.int64], weights_tk: Floats, n_words: int) -> sp.csr_matrix:
-    rows = np.repeat(np.arange(len(words_tk)), words_tk.shape[1])
-    shape = (len(words_tk), n_words)
-    return sp.csr_matrix((weights_tk.ravel(), (rows, words_tk.ravel())), shape)
+    improved.save(folder, vocabulary=target.fingerprint, about=describe_sources())
 
 
 if __name__ == "__main__":

@@ -18,16 +18,8 @@ _CLASSIFIER = "mobilenetv20_output_pred_weight"
 class Teacher:
     """MobileNetV2 as a classifier of patches; downloaded on first use."""
 
-    name = MOBILENET.name
-    licence = f"{MOBILENET.file.about}, {MOBILENET.file.licence}"
-    grid = (7, 7)
-
     def __init__(self) -> None:
         self._backbone = OnnxBackbone(MOBILENET)
-
-    def classify_patches(self, image_hwc: ImageArray) -> Floats:
-        """Return the logits of each patch, (49, 1000), of an upright RGB image."""
-        return self.classify_features(self.forward(image_hwc))
 
     def forward(self, image_hwc: ImageArray) -> Floats:
         """Return the features of each patch, (49, 1280)."""

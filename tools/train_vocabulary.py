@@ -5,7 +5,6 @@ stop words. A run that was stopped continues if it is started again with the sam
 """
 
 import hashlib
-import itertools
 import json
 import math
 import os
@@ -24,12 +23,12 @@ from bm25v.cli.options import COUNT, FILE, FOLDER, output_option
 from bm25v.cli.progress import training_display
 from bm25v.files import make_folder
 from bm25v.sae.model import SparseAutoEncoder
-from bm25v.training import Listener, checkpoints
+from bm25v.training import checkpoints
 from bm25v.training.patches import WINDOW_BYTES, Halves, read_arrays
-from bm25v.training.quality import STOP_SHARE
-from bm25v.training.recipe import Recipe, Windows, count_steps, iterate_batches
-from bm25v.training.run import CHECKPOINT_SECONDS
-from bm25v.training.trainer import Trainer, check_patches, describe_run, start_trainer
+from bm25v.training.quality import choose_stop_words
+from bm25v.training.recipe import Recipe, count_steps
+from bm25v.training.run import train_steps
+from bm25v.training.trainer import check_patches, describe_run, start_trainer
 from bm25v.vocabulary import Vocabulary
 
 _BACKBONE = "tinyvit-5m"  # that of `encode_photos.py`
@@ -76,34 +75,13 @@ def list_shards(folder: Path, skipped: frozenset[str]) -> list[Shard]:
     return shards
 
 
-def train(trainer: Trainer, windows: Windows, work: Path, key: str, listener: Listener) -> None:
-    """Train to the end, from the last checkpoint if there is one."""
-    if (work / checkpoints.FILE_NAME).exists():
-        checkpoints.check_checkpoint(work, key=key)
-        trainer.restore(checkpoints.load_checkpoint(work))
-    after, last = trainer.step_number, time.monotonic()
-    batches = iterate_batches(windows, trainer.recipe, start=after)
-    with checkpoints.open_log(work, after=after) as log:
-        for batch_nd in itertools.islice(batches, trainer.steps - after):
-            figures = trainer.step(batch_nd)
-            log.write(figures)
-            listener.on_step(figures, trainer.steps)
-            is_last = trainer.step_number == trainer.steps
-            if is_last or time.monotonic() - last > CHECKPOINT_SECONDS:
-                log.sync()
-                checkpoints.save_checkpoint(work, trainer.state(), key=key)
-                last = time.monotonic()
-
-
-def find_stop_words(sae: SparseAutoEncoder, photos_npd: Halves) -> list[int]:
-    """Return the words that most photos have, at most one word in 500."""
+def find_stop_words(sae: SparseAutoEncoder, photos_npd: Halves) -> tuple[int, ...]:
+    """Return the words that most photos have."""
     images_v = np.zeros(sae.n_words, dtype=np.int64)
     for patches_pd in photos_npd:
         codes = sae.encode(patches_pd.astype(np.float32))
         images_v[np.unique(codes.words_pk[codes.activations_pk > 0])] += 1
-    frequent = np.flatnonzero(images_v > STOP_SHARE * len(photos_npd))
-    order = np.argsort(-images_v[frequent], kind="stable")
-    return sorted(frequent[order[: sae.n_words // 500]].tolist())
+    return choose_stop_words(images_v, len(photos_npd))
 
 
 @click.command()
@@ -140,8 +118,11 @@ def main(
     output = Path(os.path.abspath(output))
     work = output.parent / f"{output.name}.work"
     trainer = start_trainer(windows, recipe)
+    if (work / checkpoints.FILE_NAME).exists():
+        checkpoints.check_checkpoint(work, key=key)
+        trainer.restore(checkpoints.load_checkpoint(work))
     with training_display() as listener:
-        train(trainer, windows, work, key, listener)
+        train_steps(trainer, windows, work, key=key, listener=listener)
     sae = trainer.autoencoder()
     held_out_nd = held_out_npd.reshape(-1, backbone.patch_dim)
     report = {

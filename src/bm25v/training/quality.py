@@ -102,11 +102,7 @@ def find_stop_words(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> tuple[int, ...]:
-    """Return the words that most of some random images have: they link everything to everything.
-
-    At most one word in 500 is left out, so that a small vocabulary, whose words are all frequent,
-    keeps them.
-    """
+    """Return the words that most of some random images have."""
     chosen = np.random.default_rng(seed).permutation(len(paths))[:STOP_WORD_IMAGES].tolist()
 
     def find_words(path: Path) -> NDArray[np.int32] | None:
@@ -124,6 +120,15 @@ def find_stop_words(
                 n_images += 1
                 images_v[words] += 1
             progress("counting words", done, len(chosen))
+    return choose_stop_words(images_v, n_images)
+
+
+def choose_stop_words(images_v: NDArray[np.int64], n_images: int) -> tuple[int, ...]:
+    """Return the words that most images have: they link everything to everything.
+
+    At most one word in 500 is left out, so that a small vocabulary, whose words are all frequent,
+    keeps them. `images_v` says how many of the images have each word.
+    """
     frequent = np.flatnonzero(images_v > STOP_SHARE * n_images)
-    most = frequent[np.argsort(-images_v[frequent], kind="stable")[: sae.n_words // 500]]
+    most = frequent[np.argsort(-images_v[frequent], kind="stable")[: len(images_v) // 500]]
     return tuple(sorted(most.tolist()))

@@ -156,7 +156,7 @@ def train_vocabulary(options: TrainingOptions, listener: Listener | None = None)
             f"{trainer.step_number:,}",
             f"{trainer.steps:,}",
         )
-        _train(options, trainer, windows, key, processes, listener)
+        train_steps(trainer, windows, options.work, key=key, listener=listener, processes=processes)
         sae = trainer.autoencoder()
         report = {
             "data": {
@@ -339,25 +339,28 @@ def _fill_store(
     return PatchStore(folder, key=key, dim=patch_dim)
 
 
-def _train(
-    options: TrainingOptions,
+def train_steps(
     trainer: Trainer,
     windows: Windows,
+    work: Path,
+    *,
     key: str,
-    processes: Processes,
     listener: Listener,
+    processes: Processes = Processes(),  # noqa: B008 - this one alone
 ) -> None:
+    """Train to the end; `work` gets the log, and checkpoints, with `key`, to resume from."""
+
     def save() -> None:
         if log is not None:
             log.sync()  # before: a log has every step up to the checkpoint
-            checkpoints.save_checkpoint(options.work, trainer.state(), key=key)
+            checkpoints.save_checkpoint(work, trainer.state(), key=key)
             _log.debug("checkpoint after step %s", f"{trainer.step_number:,}")
 
     last = time.monotonic()
     after = trainer.step_number
     opening: AbstractContextManager[checkpoints.Log | None] = nullcontext()
     if processes.is_first:
-        opening = checkpoints.open_log(options.work, after=after)
+        opening = checkpoints.open_log(work, after=after)
     with opening as log, _defer_interrupt() as stop:
         try:
             batches = iterate_batches(windows, trainer.recipe, start=after)
