@@ -783,6 +783,14 @@ def test_all_formats_have_the_same_values(run: Run, tmp_path: Path) -> None:
     assert "trained on" not in latex
 
 
+def test_written_tables_have_the_classes_that_are_asked_for(run: Run, tmp_path: Path) -> None:
+    for name, start in (("t.md", "| a | 6 |"), ("t.txt", "a ")):
+        for options, n in (((), 0), (("--per-class",), 1)):
+            assert run("--systems", "dense", *options, "-o", tmp_path / name).code == 0
+            lines = (tmp_path / name).read_text().splitlines()
+            assert sum(line.startswith(start) for line in lines) == n
+
+
 def test_ir_measures_computes_the_same_metrics_from_trec_files(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("--systems", "dense,bm25v", "--run", tmp_path / "trec", "--json")
     assert code == 0

@@ -174,10 +174,11 @@ def evaluate(
             return
         for line in tables.describe(result):
             echo_wrapped(line, style="dim")
-        print_grid(*tables.result_table(result))
-        if any(system.classes for system in result.systems.values()):
+        first, *others = tables.list_tables(result)
+        print_grid(*first)
+        for table in others:
             echo()
-            print_grid(*tables.class_table(result))
+            print_grid(*table)
 
     if as_json or output is None:
         emit(result.to_dict, as_json, print_result)

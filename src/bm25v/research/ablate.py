@@ -136,12 +136,12 @@ def plan_trials(
         raise InvalidOption("--vocabularies is for k, expansion and layer: use --vocabulary")
     trials = []
     for combination in itertools.product(*options):
-        trial = Trial({}, vocabulary, settings)
-        for name, (label, chosen) in zip(axes, combination, strict=True):
-            values, setting = {**trial.values, name: label}, AXES[name].setting
-            changed = trial.settings.with_value(setting, label) if setting else trial.settings
-            trial = Trial(values, chosen or trial.vocabulary, changed)
-        trials.append(trial)
+        values, used, changed = {}, vocabulary, settings
+        for name, (label, trained) in zip(axes, combination, strict=True):
+            values[name], used = label, trained or used
+            if setting := AXES[name].setting:
+                changed = changed.with_value(setting, label)
+        trials.append(Trial(values, used, changed))
     return trials
 
 

@@ -113,16 +113,11 @@ def write_report(report: Report, folder: Path) -> None:
 def _write_parts(report: Report) -> Iterator[str]:
     result = report.result
     yield f"# {result.name}"
-    yield from tables.describe(result)
-    yield "## How good the hits are"
-    yield markdown_table(*tables.result_table(result))
-    yield "\n".join(f"- {name}: {s.description}" for name, s in result.systems.items())
+    yield tables.to_markdown(result).rstrip()
     if any(metric.startswith("R@") for metric in result.metrics):
         yield "![Share of queries with their class among the first K hits](recall.png)"
     yield "The paper's systems, ours and dense vectors:"
     yield markdown_table(*tables.comparison_table(result))
-    if any(system.classes for system in result.systems.values()):
-        yield markdown_table(*tables.class_table(result))
     yield "## What settings change"
     for ablation in report.ablations:
         (axis,) = ablation.axes
@@ -153,9 +148,6 @@ def _write_parts(report: Report) -> Iterator[str]:
     for usage in report.usages:
         yield f"{usage.n_images:,} images, {usage.active:,.0f} words in use:"
         yield markdown_table(*usage.table(report.dim))
-    if result.problems:
-        yield "## Problems of the data"
-        yield "\n".join(f"- {problem}" for problem in result.problems)
     yield "## How to measure this again"
     yield "\n".join(["```", *report.commands, "```"])
 

@@ -46,8 +46,15 @@ def result_table(result: "EvaluationResult") -> Cells:
     return ["system", first, "95 % CI", *others, "vs. dense"], rows
 
 
+def list_tables(result: "EvaluationResult") -> list[Cells]:
+    """Return the table of systems, and that of classes if they were measured."""
+    has_classes = any(system.classes for system in result.systems.values())
+    return [result_table(result), *([class_table(result)] if has_classes else [])]
+
+
 def to_text(result: "EvaluationResult") -> str:
-    return "\n".join([*describe(result), "", _align(*result_table(result))])
+    tables = [_align(*table) for table in list_tables(result)]
+    return "\n".join([*describe(result), "", *tables])
 
 
 def describe(result: "EvaluationResult") -> list[str]:
@@ -67,11 +74,11 @@ def describe(result: "EvaluationResult") -> list[str]:
 
 
 def to_markdown(result: "EvaluationResult") -> str:
-    """Return a Markdown table, below a description and above the problems of the data set."""
+    """Return Markdown tables, below a description and above the problems of the data set."""
     systems = [f"- {name}: {system.description}" for name, system in result.systems.items()]
     problems = [f"- {problem}" for problem in result.problems]
-    table = markdown_table(*result_table(result))
-    return "\n\n".join([*describe(result), table, "\n".join([*systems, *problems])]) + "\n"
+    tables = [markdown_table(*table) for table in list_tables(result)]
+    return "\n\n".join([*describe(result), *tables, "\n".join([*systems, *problems])]) + "\n"
 
 
 def to_csv(result: "EvaluationResult") -> str:

@@ -18,7 +18,7 @@ from bm25v.research.bags import compute_codes, pool_bags, pool_full_bags
 from bm25v.research.features import DatasetFeatures
 from bm25v.research.settings import ALL, RankingSettings, format_setting
 from bm25v.research.systems import vectors
-from bm25v.research.systems.full_bags import FullBagRanker
+from bm25v.research.systems.full_bags import FullBagRanker, MemoryView
 from bm25v.research.systems.sparse import WordRanker, import_scipy_sparse, rank_clusters
 from bm25v.sae.model import Codes
 from bm25v.search.encode import FIRST_WORDS
@@ -137,14 +137,10 @@ class SystemRunner:
         table = pool_bags(codes_q, self._settings, k_post=self._settings.k_query or ALL)
         pooled = map(table.row, range(len(queries_q)))
         queries = [Bag(words.astype(np.int32), quantise(tf)) for words, tf in pooled]
-        return FullBagRanker(
-            self.words.prepare_searcher(),
-            rows[self._features.gallery_index_n],
-            rows[queries_q],
-            queries,
-            self.vectors,
-            self._settings,
-        )
+        dense_ne, dense_qe = self.vectors
+        gallery_rows = rows[self._features.gallery_index_n]
+        gallery = MemoryView.of(self.words.prepare_searcher(), gallery_rows, dense_ne)
+        return FullBagRanker(gallery, queries, rows[queries_q], dense_qe, self._settings)
 
     def run(self, name: str) -> SystemOutput:
         if staged := _STAGED.fullmatch(name):

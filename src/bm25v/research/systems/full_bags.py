@@ -13,7 +13,6 @@ from bm25v.index.searcher import Ranked, Searcher
 from bm25v.research.bags import count_full_bags
 from bm25v.research.settings import RankingSettings
 from bm25v.research.systems.sparse import weigh_words
-from bm25v.research.systems.vectors import Vectors
 from bm25v.search.combine import combine_bags
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.rank import rank, words_factor
@@ -77,25 +76,21 @@ class MemoryView(Snapshot):
         return Ranked(ranked.rows, ranked.scores.astype(np.float64, copy=False))
 
 
+@dataclass(frozen=True)
 class FullBagRanker:
-    def __init__(
-        self,
-        searcher: Searcher,
-        full_rows: RowArray,
-        query_rows: RowArray,
-        queries: Sequence[Bag],
-        vectors: Vectors,
-        settings: RankingSettings,
-    ) -> None:
-        dense_ne, self._dense_qe = vectors
-        self._gallery = MemoryView.of(searcher, full_rows, dense_ne)
-        self.queries, self._settings = queries, settings
-        self._parameters = searcher.parameters
-        self.rows, self.query_rows = full_rows, query_rows  # as galleries store them
+    gallery: MemoryView
+    queries: Sequence[Bag]
+    query_rows: RowArray  # the queries' full bags, as galleries store them
+    dense_qe: NDArray[np.float32]
+    settings: RankingSettings
+
+    @property
+    def rows(self) -> RowArray:
+        return self.gallery.full_bags
 
     @property
     def words_per_image(self) -> float:
-        statistics = self._gallery.full_statistics
+        statistics = self.gallery.full_statistics
         return float(statistics.df_v.sum() / max(statistics.n, 1))
 
     def search(
@@ -106,16 +101,16 @@ class FullBagRanker:
         def rank(number: int) -> Ranked:
             own_rows = own_row_q[number : number + 1]
             encoded = self._encode(number, mode, own_rows[own_rows >= 0].tolist())
-            return self._gallery.search(
-                encoded, k=k, candidates=candidates, weight=self._settings.weight
+            return self.gallery.search(
+                encoded, k=k, candidates=candidates, weight=self.settings.weight
             )
 
         with ThreadPoolExecutor(available_cpus()) as pool:
             return list(pool.map(rank, range(len(self.queries))))
 
     def _encode(self, number: int, mode: Mode, own_rows: list[int]) -> EncodedQuery:
-        encoded = encode_bag(self.queries[number], self._dense_qe[number], mode, own_rows)
-        if self._settings.full_weighting == "sqrt-tf":
+        encoded = encode_bag(self.queries[number], self.dense_qe[number], mode, own_rows)
+        if self.settings.full_weighting == "sqrt-tf":
             return encoded
         fields: dict[str, Any] = vars(encoded)
         return ReweightedQuery(
@@ -123,12 +118,12 @@ class FullBagRanker:
         )
 
     def _weigh(self, words: WeightedWords) -> WeightedWords:
-        k1, b = self._parameters.k1, self._parameters.b
-        average = self._gallery.full_statistics.average_or_one
+        k1, b = self.settings.parameters.k1, self.settings.parameters.b
+        average = self.gallery.full_statistics.average_or_one
 
         def saturate(tf: NDArray[np.float64]) -> NDArray[np.float64]:
             norms = np.full(len(tf), k1 * (1 - b + b * tf.sum() / average))
-            return saturation(tf, norms, self._parameters)
+            return saturation(tf, norms, self.settings.parameters)
 
-        weights = weigh_words(words.frequencies, self._settings.full_weighting, saturate)
+        weights = weigh_words(words.frequencies, self.settings.full_weighting, saturate)
         return words._replace(weights=weights)
