@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
+from bm25v.backbones import Features
 from bm25v.backbones.toy import ToyBackbone
 from bm25v.errors import EvaluationError, InvalidOption, MissingExtra
 from bm25v.extras import install_command
@@ -29,7 +30,6 @@ from bm25v.research.bags import BagTable, compute_codes, pool_bags
 from bm25v.research.evaluate import evaluate
 from bm25v.research.features import (
     DatasetFeatures,
-    ImageFeatures,
     ImageFeatureStore,
     extract_features,
 )
@@ -873,12 +873,10 @@ def test_an_error_names_the_extra_to_install(
 
 
 def test_two_stores_can_add_to_one_folder(cache: Path) -> None:
-    def shard(key: bytes) -> ImageFeatures:
-        return ImageFeatures([key], np.zeros((1, 2, 3), np.float16), np.ones((1, 3), np.float32))
-
+    image = Features(np.zeros((2, 3), np.float32), np.ones(3, np.float32))
     keys = {b"1" * 16, b"2" * 16}
     first, second = ImageFeatureStore(cache, keys), ImageFeatureStore(cache, keys)
     for store, key in zip((first, second), sorted(keys), strict=True):
-        store.add(shard(key))
+        store.add({key: image})
     assert set(ImageFeatureStore(cache, keys).dense) == keys
     assert set(ImageFeatureStore(cache, {b"1" * 16, b"3" * 16}).dense) == {b"1" * 16}

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import bm25v
+from bm25v.backbones import Features
 from bm25v.errors import EvaluationError, StorageFull
 from bm25v.files import (
     make_folder,
@@ -21,7 +22,7 @@ from bm25v.files import (
     replacing_folder,
     reporting_full_disk,
 )
-from bm25v.research.features import ImageFeatures, ImageFeatureStore
+from bm25v.research.features import ImageFeatureStore
 from bm25v.sae.formats import export_saelens
 from bm25v.training.patches import PatchStore, write_arrays
 from bm25v.vocabulary import Vocabulary
@@ -48,9 +49,8 @@ def write_patches(folder: Path) -> None:
 
 
 def cache_features(folder: Path) -> None:
-    patches = BIG.astype(np.float16).reshape(1, -1, 4)
-    features = ImageFeatures([b"key"], patches, np.ones((1, 4), np.float32))
-    ImageFeatureStore(folder / "cache", [b"key"]).add(features)
+    features = Features(BIG.astype(np.float32).reshape(-1, 4), np.ones(4, np.float32))
+    ImageFeatureStore(folder / "cache", [b"key"]).add({b"key": features})
 
 
 def fill_folder(path: Path) -> None:

@@ -111,10 +111,10 @@ def pool_bags(codes_upk: Codes, settings: RankingSettings, *, k_post: int) -> Ba
     >>> words_nk.tolist(), tf_nk.tolist()
     ([[2, 7]], [[0.5, 2.0]])
     """
-    return BagTable.stack(_pool_images(codes_upk, settings, k_post))
+    return BagTable.stack(pool_images(codes_upk, settings, k_post))
 
 
-def _pool_images(codes_upk: Codes, settings: RankingSettings, k: int) -> Iterator[Pooled]:
+def pool_images(codes_upk: Codes, settings: RankingSettings, k: int) -> Iterator[Pooled]:
     """Yield the k strongest words of each image and their frequencies."""
     pool = _POOLINGS[settings.pooling]
     for words_pk, activations_pk in zip(*codes_upk, strict=True):
@@ -140,7 +140,7 @@ def pool_full_bags(
     width = min(k_full, max(FULL_WORDS, n_patches * k))  # that of galleries, unless k_full is more
     rows = np.zeros(n, dtype=full_bag_layout(width, n_words, n_patches))
     for row, (words, tf) in zip(
-        rows, _pool_images(codes_upk, replace(settings, quantised=True), k_full), strict=True
+        rows, pool_images(codes_upk, replace(settings, quantised=True), k_full), strict=True
     ):
         row["words"][: len(words)] = words
         row["levels"][: len(words)] = to_levels(quantise(tf))

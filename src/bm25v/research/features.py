@@ -40,14 +40,6 @@ _log = logging.getLogger(__name__)
 PatchBatch = tuple[NDArray[np.int64], NDArray[np.float16]]  # images, and their patches_npd
 
 
-class ImageFeatures(NamedTuple):
-    """The features of some images, each with a key made of its content."""
-
-    keys: list[bytes]
-    patches_npd: Halves
-    dense_ne: NDArray[np.float32]
-
-
 class ImageFeatureStore:
     """Features of images by key, in shards; any number of processes may add some.
 
@@ -68,30 +60,33 @@ class ImageFeatureStore:
             if arrays is not None:
                 self._remember(path, keys, arrays["dense"])
 
-    def add(self, features: ImageFeatures) -> None:
-        path = self._folder / f"{uuid.uuid4().hex}.npz"
-        keys = np.frombuffer(b"".join(features.keys), dtype=np.uint8)
-        arrays: Arrays = {
-            "keys": keys.reshape(len(features.keys), -1),
-            "patches": features.patches_npd,
-            "dense": features.dense_ne,
-        }
+    def add(self, features: Mapping[bytes, Features]) -> None:
+        path, keys = self._folder / f"{uuid.uuid4().hex}.npz", list(features)
+        patches = [image.patches_pd.astype(np.float16) for image in features.values()]
+        dense_ne = np.stack([image.dense_e for image in features.values()])
+        dense_ne = normalise(dense_ne.astype(np.float32))
+        key_bytes = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1)
+        arrays = {"keys": key_bytes, "patches": np.stack(patches), "dense": dense_ne}
         _write_to_cache(path, arrays)
-        self._remember(path, features.keys, features.dense_ne)
+        self._remember(path, keys, dense_ne)
 
-    def shards(self, needed: Iterable[bytes]) -> Iterable[ImageFeatures]:
-        """Yield the shards that have needed images; damaged shards are deleted instead."""
-        missing = set(needed)
+    def take_patches(self, missing: set[bytes]) -> Iterator[tuple[list[bytes], Halves]]:
+        """Yield keys of `missing`, which are removed from it, and their images' patches.
+
+        Damaged shards are deleted instead.
+        """
         for path, keys in list(self._shards.items()):
             if missing.isdisjoint(keys):
                 continue
-            arrays = _read_or_delete(path, "patches", "dense")
+            arrays = _read_or_delete(path, "patches")
             if arrays is None:
                 for key in self._shards.pop(path):
                     self.dense.pop(key, None)
                 continue
-            missing.difference_update(keys)
-            yield ImageFeatures(keys, arrays["patches"], arrays["dense"])
+            rows = [row for row, key in enumerate(keys) if key in missing]
+            read = [keys[row] for row in rows]
+            missing.difference_update(read)
+            yield read, arrays["patches"][rows]
 
     def _remember(self, path: Path, keys: list[bytes], dense_ne: NDArray[np.float32]) -> None:
         self._shards[path] = keys
@@ -225,11 +220,8 @@ def extract_features(
             missing_parts = {part_of_key[key]: key for key in missing}
             for key, error in _fill_store(store, missing_parts, vocabulary, progress).items():
                 raise EvaluationError(f"{part_of_key[key].path} can no longer be read: {error}")
-            for shard in store.shards(missing):
-                rows = [row for row, key in enumerate(shard.keys) if key in missing]
-                read = [shard.keys[row] for row in rows]
-                missing.difference_update(read)
-                yield np.array([index[key] for key in read]), shard.patches_npd[rows]
+            for read, patches_npd in store.take_patches(missing):
+                yield np.array([index[key] for key in read]), patches_npd
 
     return DatasetFeatures(
         dataset=readable,
@@ -290,18 +282,12 @@ def _fill_store(
                     continue
                 waiting[key] = outcome
                 if len(waiting) == shard_size:
-                    store.add(_make_shard(waiting))
+                    store.add(waiting)
                     waiting = {}
     finally:  # an interrupted run keeps what it has extracted
         if waiting:
-            store.add(_make_shard(waiting))
+            store.add(waiting)
     return errors
-
-
-def _make_shard(features: Mapping[bytes, Features]) -> ImageFeatures:
-    dense_ne = np.stack([image.dense_e for image in features.values()]).astype(np.float32)
-    patches_npd = np.stack([image.patches_pd.astype(np.float16) for image in features.values()])
-    return ImageFeatures(list(features), patches_npd, normalise(dense_ne))
 
 
 def _extract(batch: Sequence[tuple[bytes, ImagePart]], backbone: Backbone) -> list[Features | str]:

@@ -14,7 +14,7 @@ import numpy as np
 from bm25v.errors import InvalidOption
 from bm25v.index.searcher import Ranked
 from bm25v.progress import Progress, no_progress
-from bm25v.research.bags import compute_codes, pool_bags, pool_full_bags
+from bm25v.research.bags import compute_codes, pool_bags, pool_full_bags, pool_images
 from bm25v.research.features import DatasetFeatures
 from bm25v.research.settings import ALL, RankingSettings, format_setting
 from bm25v.research.systems import vectors
@@ -134,8 +134,7 @@ class SystemRunner:
         rows = pool_full_bags(self._codes, self._settings, k_full=k_full, n_words=n_words)
         queries_q = self._features.query_index_q
         codes_q = Codes(self._codes.words_pk[queries_q], self._codes.activations_pk[queries_q])
-        table = pool_bags(codes_q, self._settings, k_post=self._settings.k_query or ALL)
-        pooled = map(table.row, range(len(queries_q)))
+        pooled = pool_images(codes_q, self._settings, self._settings.k_query or ALL)
         queries = [Bag(words.astype(np.int32), quantise(tf)) for words, tf in pooled]
         dense_ne, dense_qe = self.vectors
         gallery_rows = rows[self._features.gallery_index_n]
