@@ -43,6 +43,7 @@ from bm25v.research.systems import (
 )
 from bm25v.research.systems.sparse import WordRanker
 from bm25v.sae.model import Codes
+from bm25v.training import patches
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary import bag as bags
 from bm25v.vocabulary.bag import Bag
@@ -193,7 +194,7 @@ def test_extracted_features_can_be_passed_instead_of_the_data_set(
 def test_an_interrupted_extraction_continues(
     data: Path, cache: Path, toy: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(features, "available_cpus", lambda: 1)
+    monkeypatch.setattr(patches, "available_cpus", lambda: 1)
     original, seen = ToyBackbone.forward_batch, [0]
 
     def interrupt(self: ToyBackbone, batch: list[Any]) -> Any:
@@ -783,7 +784,7 @@ def test_all_formats_have_the_same_values(run: Run, tmp_path: Path) -> None:
     assert "trained on" not in latex
 
 
-def test_written_tables_have_the_classes_that_are_asked_for(run: Run, tmp_path: Path) -> None:
+def test_written_tables_have_the_classes_too(run: Run, tmp_path: Path) -> None:
     for name, start in (("t.md", "| a | 6 |"), ("t.txt", "a ")):
         for options, n in (((), 0), (("--per-class",), 1)):
             assert run("--systems", "dense", *options, "-o", tmp_path / name).code == 0
@@ -849,11 +850,14 @@ def test_an_error_is_one_line(run: Run, tmp_path: Path) -> None:
     failed(run(name="cub200"), 1, "classes.txt is missing; expected: ")
 
 
-def test_revisited_data_sets_cannot_be_written_as_trec_files(run: Run, tmp_path: Path) -> None:
+def test_files_that_cannot_be_written_are_refused_before_the_work(
+    run: Run, tmp_path: Path, forwards: list[int]
+) -> None:
     landmarks(tmp_path / "r")
     outcome = run("--run", tmp_path / "t", name="roxford5k", folder=tmp_path / "r")
-    assert outcome[0] == 2
-    assert "cannot be written as TREC files" in outcome[2]
+    failed(outcome, 2, "cannot be written as TREC files")
+    failed(run("-o", tmp_path / "none" / "t.md"), 2, "none does not exist: create it first")
+    assert not forwards
 
 
 def test_an_error_names_the_extra_to_install(

@@ -10,9 +10,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import types
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,8 +30,8 @@ from bm25v.cli import progress  # noqa: E402
 from bm25v.cli.vocabulary import train as command  # noqa: E402
 from bm25v.errors import InvalidOption, VocabularyError  # noqa: E402
 from bm25v.gallery import Gallery  # noqa: E402
-from bm25v.training import Listener, TrainingOptions, run, train_vocabulary  # noqa: E402
-from bm25v.training.patches import (  # noqa: E402  # noqa: E402
+from bm25v.training import Listener, TrainingOptions, patches, run, train_vocabulary  # noqa: E402
+from bm25v.training.patches import (  # noqa: E402
     Extraction,
     PatchStore,
     PatchWindows,
@@ -158,6 +160,31 @@ def test_interrupted_extraction_continues(options: TrainingOptions, tmp_path: Pa
     train_vocabulary(kept)
     assert len(list((tmp_path / "kept").glob("*.npz"))) == 20
     assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def test_an_interruption_does_not_wait_for_the_other_images(
+    options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[int] = []
+    original = ToyBackbone.forward_batch
+
+    def slowly(self: ToyBackbone, batch: list[Any]) -> Any:
+        encoded.append(len(batch))
+        time.sleep(0.1)
+        return original(self, batch)
+
+    def stop(stage: str, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ToyBackbone, "forward_batch", slowly)
+    monkeypatch.setattr(ToyBackbone, "batch_size", 1)
+    monkeypatch.setattr(patches, "available_cpus", lambda: 1)
+    paths = tuple(sorted(options.folder.iterdir()))[:4] * 40  # eight for each shard
+    extraction = Extraction(ToyBackbone(), paths, 1, None, 0.02, 0)
+    store = PatchStore(options.work, key=extraction.key(), dim=12)
+    with pytest.raises(KeyboardInterrupt):
+        extract_patches(extraction, store, progress=stop, on_error=lambda *_: None)
+    assert 1 <= len(encoded) <= 3
 
 
 def test_patches_of_other_settings_are_not_overwritten(

@@ -153,9 +153,14 @@ def evaluate(
     from bm25v.research.evaluate import evaluate
     from bm25v.vocabulary import Vocabulary
 
+    dataset = datasets.load(name, data)
+    if run_folder:
+        tables.check_trec(dataset)  # before hours of work
+    if output and not output.parent.is_dir():
+        raise InvalidOption(f"{output}: the folder {output.parent} does not exist: create it first")
     with progress_bar() as progress:
         result = evaluate(
-            datasets.load(name, data),
+            dataset,
             Vocabulary.load(vocabulary).with_dense(dense),
             systems=None if systems is None else split_list(systems),
             progress=progress,

@@ -24,7 +24,7 @@ from bm25v.index.bm25 import Statistics, WeightedWords, contributions
 from bm25v.progress import Progress, no_progress
 from bm25v.research.datasets import Dataset
 from bm25v.research.evaluate import describe_vocabulary
-from bm25v.research.features import DatasetFeatures, extract_features, worker_pool
+from bm25v.research.features import DatasetFeatures, extract_features
 from bm25v.research.metrics import (
     Comparison,
     Interval,
@@ -38,6 +38,7 @@ from bm25v.research.systems import SystemRunner
 from bm25v.research.tables import Cells, format_interval, format_p, format_share
 from bm25v.sae.model import Codes
 from bm25v.threads import one_blas_thread
+from bm25v.training.patches import worker_pool
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import Bag, word_activations
 

@@ -8,8 +8,6 @@ import hashlib
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -28,8 +26,15 @@ from bm25v.files import make_folder
 from bm25v.privacy import cache_folder
 from bm25v.progress import Progress, no_progress
 from bm25v.research.dataset import Dataset, Item, PixelBox, drop_unreadable
-from bm25v.threads import available_cpus, one_blas_thread
-from bm25v.training.patches import Arrays, DamagedArrays, Halves, read_arrays, write_arrays
+from bm25v.threads import one_blas_thread
+from bm25v.training.patches import (
+    Arrays,
+    DamagedArrays,
+    Halves,
+    read_arrays,
+    worker_pool,
+    write_arrays,
+)
 from bm25v.vocabulary import Vocabulary
 
 _SHARD_BYTES = 64_000_000
@@ -322,13 +327,3 @@ def _crop(pixels_hwc: NDArray[np.uint8], box: PixelBox) -> NDArray[np.uint8]:
             f"the box {tuple(box)} lies outside the image of {width} × {height} pixels"
         )
     return np.ascontiguousarray(pixels_hwc[top:bottom, left:right])
-
-
-@contextmanager
-def worker_pool() -> Iterator[ThreadPoolExecutor]:
-    """Yield a pool with one thread per CPU; an interruption cancels what has not started."""
-    pool = ThreadPoolExecutor(available_cpus())
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)

@@ -227,17 +227,19 @@ def _escape_latex(cell: str) -> str:
 # TREC
 
 
-def write_trec(
-    folder: Path, dataset: Dataset, rankings_by_system: Mapping[str, Sequence[Ranked]]
-) -> None:
-    """Write qrels.txt, and one run per system, into a folder.
-
-    The revisited benchmarks are refused, as qrels cannot express their junk images.
-    """
+def check_trec(dataset: Dataset) -> None:
+    """Refuse the revisited benchmarks, as qrels cannot express their junk images."""
     if dataset.is_revisited:
         raise InvalidOption(
             f"{dataset.name} cannot be written as TREC files, because qrels cannot mark junk images"
         )
+
+
+def write_trec(
+    folder: Path, dataset: Dataset, rankings_by_system: Mapping[str, Sequence[Ranked]]
+) -> None:
+    """Write qrels.txt, and one run per system, into a folder."""
+    check_trec(dataset)
     make_folder(folder)
     _write_lines(folder / "qrels.txt", _qrels(dataset))
     for system, rankings in rankings_by_system.items():

@@ -13,6 +13,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -266,6 +267,16 @@ def extract_patches(
         done += len(paths)
 
 
+@contextmanager
+def worker_pool() -> Iterator[ThreadPoolExecutor]:
+    """Yield a pool with one thread per CPU; an interruption cancels what has not started."""
+    pool = ThreadPoolExecutor(available_cpus())
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def image_views(image_hwc: Pixels, n: int, rng: np.random.Generator) -> Iterator[Pixels]:
     """Yield `n` views of an image: whole, mirrored, then random parts.
 
@@ -292,7 +303,7 @@ def _extract_shard(
     seeded = [(path, (extraction.seed, number, i)) for i, path in enumerate(paths)]
     size = max(1, backbone.batch_size // extraction.views)
     chunks = [seeded[start : start + size] for start in range(0, len(seeded), size)]
-    with ThreadPoolExecutor(available_cpus()) as pool:
+    with worker_pool() as pool:
         extracted = pool.map(lambda chunk: _extract_chunk(extraction, chunk), chunks)
         for path, part in zip(paths, itertools.chain.from_iterable(extracted), strict=True):
             if isinstance(part, ImageError):

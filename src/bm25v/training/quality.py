@@ -1,7 +1,6 @@
 """Measures a trained auto-encoder: on held-out patches, and which words nearly all images have."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from bm25v.dense import normalise
 from bm25v.errors import ImageError, InvalidOption
 from bm25v.progress import Progress, no_progress
 from bm25v.sae.model import SparseAutoEncoder
-from bm25v.threads import available_cpus
+from bm25v.training.patches import worker_pool
 from bm25v.training.recipe import Patches
 
 STOP_WORD_IMAGES = 400  # at most, in which words are counted
@@ -114,7 +113,7 @@ def find_stop_words(
         return np.unique(codes.words_pk[codes.activations_pk > 0])
 
     n_images, images_v = 0, np.zeros(sae.n_words, dtype=np.int64)
-    with ThreadPoolExecutor(available_cpus()) as pool:
+    with worker_pool() as pool:
         for done, words in enumerate(pool.map(find_words, [paths[i] for i in chosen]), start=1):
             if words is not None:
                 n_images += 1

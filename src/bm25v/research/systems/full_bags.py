@@ -1,7 +1,6 @@
 """Ranks by full bags in arrays, as searches in modes "words" and "hybrid" do in a gallery."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +21,7 @@ from bm25v.store.base import Filter, Rows
 from bm25v.store.local.catalog import State
 from bm25v.store.local.snapshot import Snapshot
 from bm25v.store.meta import Meta
-from bm25v.threads import available_cpus
+from bm25v.training.patches import worker_pool
 from bm25v.vocabulary.bag import Bag
 
 
@@ -105,7 +104,7 @@ class FullBagRanker:
                 encoded, k=k, candidates=candidates, weight=self.settings.weight
             )
 
-        with ThreadPoolExecutor(available_cpus()) as pool:
+        with worker_pool() as pool:
             return list(pool.map(rank, range(len(self.queries))))
 
     def _encode(self, number: int, mode: Mode, own_rows: list[int]) -> EncodedQuery:

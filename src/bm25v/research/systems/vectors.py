@@ -1,7 +1,6 @@
 """Ranks by dense vectors: exactly, as searches with mode "dense" do, and approximately by faiss."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -14,7 +13,7 @@ from bm25v.errors import MissingExtra
 from bm25v.index import second_stage
 from bm25v.index.searcher import Ranked, top_positions
 from bm25v.research.cost import HNSW_DEGREE, HNSW_EF, PQ_PARTS
-from bm25v.threads import available_cpus
+from bm25v.training.patches import worker_pool
 
 _FEWEST_BITS, _MOST_BITS = 4, 8  # of the code of a part
 _VECTORS_PER_CODE = 39  # and per list: with fewer, faiss warns
@@ -40,7 +39,7 @@ def rank_dense(vectors: Vectors, k: int) -> list[Ranked]:
         best = top_positions(rows, cosines, k)
         return Ranked(rows[best], cosines[best].astype(np.float64))
 
-    with ThreadPoolExecutor(available_cpus()) as pool:
+    with worker_pool() as pool:
         return list(pool.map(rank, dense_qe))
 
 
