@@ -80,7 +80,7 @@ def test_zipf_prints_one_row_per_gallery_and_draws(
     assert " ".join(head.split()) == "gallery images active words α R² head tail IDF > 2"
     assert first.split()[:2] == ["gallery", "12"]
     assert second.split()[:2] == ["other", "5"]
-    assert "α 1.20 to 2.32" in paper
+    assert paper.startswith("the paper's seven sets  ") and "  1.20–2.32  " in paper
     assert drawn == f"{plot}: words by rank"
     assert plot.read_bytes().startswith(b"\x89PNG")
     plot.unlink()

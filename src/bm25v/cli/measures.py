@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     from bm25v.research.datasets import Dataset
     from bm25v.research.tasks import TextResult
 
-_PAPER_ZIPF = (
-    "the paper's seven sets: α 1.20 to 2.32, R² .917 to .973, head 0.25 to 1.83%, "
-    "IDF > 2 96 to 99.7%"
-)
 _COST_NOTE = (
     "bytes per vector as in the paper: 4 per number, 6 per word; counted: 5 operations for each "
     "posting that is read, with the gallery's own images as queries; projected: each word keeps "
@@ -67,7 +63,7 @@ def zipf(paths: tuple[Path, ...], output: Path | None, as_json: bool) -> None:
     shares of the active words: those in at least one image.
     """
     from bm25v.research import plots
-    from bm25v.research.zipf import read_frequencies
+    from bm25v.research.zipf import read_frequencies, zipf_table
 
     paths = tuple(dict.fromkeys(paths))
     galleries = [read_frequencies(path) for path in paths]
@@ -87,14 +83,7 @@ def zipf(paths: tuple[Path, ...], output: Path | None, as_json: bool) -> None:
         ]
 
     def print_fits() -> None:
-        header = ("gallery", "images", "active words", "α", "R²", "head", "tail", "IDF > 2")
-        rows = []
-        for name, fit in fits.items():
-            counts = (f"{fit.n_images:,}", f"{fit.active_words:,}")
-            shares = (f"{fit.head:.2%}", f"{fit.tail:.1%}", f"{fit.high_idf:.1%}")
-            rows.append((name, *counts, f"{fit.alpha:.2f}", f"{fit.r2:.3f}", *shares))
-        print_grid(header, rows)
-        echo_wrapped(_PAPER_ZIPF, style="dim")
+        print_grid(*zipf_table(fits))
         if output:
             echo(f"{display_path(str(output))}: words by rank")
 

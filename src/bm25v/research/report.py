@@ -18,7 +18,7 @@ from bm25v.research.evaluate import EvaluationResult, evaluate
 from bm25v.research.features import extract_features
 from bm25v.research.settings import RankingSettings, format_setting
 from bm25v.research.systems import FULL_BAG_SYSTEMS, SystemRunner, default_systems, resolve_systems
-from bm25v.research.tables import format_share, markdown_table
+from bm25v.research.tables import markdown_table
 from bm25v.research.zipf import ZipfFit
 from bm25v.vocabulary import DEFAULT, Vocabulary
 
@@ -130,18 +130,11 @@ def _write_parts(report: Report) -> Iterator[str]:
         if _is_numeric(ablation):
             yield f"![Metrics by {axis}]({axis}.png)"
     yield "## How often words occur"
-    fit = report.zipf
-    yield markdown_table(
-        ["", "here", "in the paper's seven sets"],
-        [
-            ["exponent α", f"{fit.alpha:.2f}", "1.20 to 2.32"],
-            ["R² of the fit", format_share(fit.r2), ".917 to .973"],
-            ["words in any image", f"{fit.active_words:,}", "527 to 3,240"],
-            ["… in over half of the images", f"{fit.head:.2%}", "0.25% to 1.83%"],
-            ["… in less than a tenth", f"{fit.tail:.1%}", ""],
-            ["… with an IDF above 2", f"{fit.high_idf:.1%}", "96% to 99.7%"],
-        ],
+    yield (
+        "α and R² are those of a power law. Head: words in over half of the images, tail: in less "
+        "than a tenth; all shares are of the active words, those in any image."
     )
+    yield markdown_table(*zipf.zipf_table({result.name: report.zipf}))
     yield "![Images with each word, from frequent to rare](zipf.png)"
     yield "![Words in use as the gallery grows](growth.png)"
     yield "## What a search costs"

@@ -1,5 +1,6 @@
 """How word frequencies are distributed: the paper's analysis in section 5."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from bm25v.errors import EvaluationError, InvalidOption
 from bm25v.gallery import Gallery
 from bm25v.index.bm25 import Statistics
+from bm25v.research.tables import Cells, format_share
 from bm25v.store.bags import RowArray
 from bm25v.store.base import GalleryInfo
 
@@ -76,6 +78,19 @@ def fit_zipf(df_v: NDArray[np.integer], images: int) -> ZipfFit:
         tail=float((df_r < 0.1 * images).mean()),
         high_idf=float((idf_r > 2.0).mean()),
     )
+
+
+def zipf_table(fits: Mapping[str, ZipfFit]) -> Cells:
+    """Return a row for each collection, and one with what the paper found."""
+    header = ["gallery", "images", "active words", "α", "R²", "head", "tail", "IDF > 2"]
+    rows = []
+    for name, fit in fits.items():
+        counts = [f"{fit.n_images:,}", f"{fit.active_words:,}"]
+        shares = [f"{fit.head:.2%}", f"{fit.tail:.1%}", f"{fit.high_idf:.1%}"]
+        rows.append([name, *counts, f"{fit.alpha:.2f}", format_share(fit.r2), *shares])
+    counts, shares = ["", "527–3,240"], ["0.25–1.83%", "", "96–99.7%"]
+    paper = ["the paper's seven sets", *counts, "1.20–2.32", ".917–.973", *shares]
+    return header, [*rows, paper]
 
 
 @dataclass(frozen=True)
