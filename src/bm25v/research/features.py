@@ -71,7 +71,7 @@ class ImageFeatureStore:
         dense_ne = np.stack([image.dense_e for image in features.values()])
         dense_ne = normalise(dense_ne.astype(np.float32))
         key_bytes = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1)
-        arrays = {"keys": key_bytes, "patches": np.stack(patches), "dense": dense_ne}
+        arrays: Arrays = {"keys": key_bytes, "patches": np.stack(patches), "dense": dense_ne}
         _write_to_cache(path, arrays)
         self._remember(path, keys, dense_ne)
 
