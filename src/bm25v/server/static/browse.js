@@ -53,26 +53,22 @@ async function show(filters, content, { scroll = 0 } = {}) {
     content.replaceChildren(nothing(Boolean(String(filters))));
     return;
   }
-  const title = h("h1", { class: "count" }, count(first.total, "image"));
-  const hint = h(
-    "p",
-    { class: "hint" },
-    "Type what you look for, or drop, paste or choose an image of yours.",
-  );
-  const topicList = h("ul", { class: "topics", "aria-label": "What many images show" });
+  const title = h("h1.count", count(first.total, "image"));
+  const hint = h("p.hint", "Type what you look for, or drop, paste or choose an image of yours.");
+  const topicList = h("ul.topics", { "aria-label": "What many images show" });
   if (String(filters)) topicList.hidden = true;
   else fillTopics(topicList);
-  const list = h("div", { class: "cells", role: "list", "aria-label": "Images" });
+  const list = h("div.cells", { role: "list", "aria-label": "Images" });
   const located = locateMonths(months, first.total);
   const { goTo, ...grid } = makeGrid(list, first, load, located, (index) => side.mark(index));
   const side = makeMonths(located, goTo);
-  const columns = [folders.list, h("div", {}, list), side.list].filter(Boolean);
+  const columns = [folders.list, h("div", list), side.list].filter(Boolean);
   const menus = [folders.menu, side.menu].filter(Boolean);
   content.replaceChildren(
-    h("div", { class: "headline" }, title, hint),
+    h("div.headline", title, hint),
     topicList,
-    ...(menus.length ? [h("div", { class: "menus" }, menus)] : []),
-    h("div", { class: "browser" }, columns),
+    ...(menus.length ? [h("div.menus", menus)] : []),
+    h("div.browser", columns),
   );
   folders.list?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
   grid.start();
@@ -104,16 +100,14 @@ export function stopBrowsing() {
 function nothing(isFiltered, reason = "") {
   if (isFiltered)
     return h(
-      "div",
-      { class: "empty-state" },
-      h("h1", {}, "No image in this folder and time"),
-      h("p", {}, reason, " Change the filter, or ", h("a", { href: "/" }, "show all images"), "."),
+      "div.empty-state",
+      h("h1", "No image in this folder and time"),
+      h("p", reason, " Change the filter, or ", h("a", { href: "/" }, "show all images"), "."),
     );
   return h(
-    "div",
-    { class: "empty-state" },
-    h("h1", {}, "The gallery has no images yet"),
-    h("p", {}, "Add a folder of images. They appear here when you load this page again."),
+    "div.empty-state",
+    h("h1", "The gallery has no images yet"),
+    h("p", "Add a folder of images. They appear here when you load this page again."),
     command("bm25v index PHOTOS", "index a folder"),
   );
 }
@@ -181,8 +175,7 @@ function makeGrid(list, first, load, months, mark) {
   }
 
   function makeCell(index) {
-    const cell = h("div", {
-      class: "cell",
+    const cell = h("div.cell", {
       role: "listitem",
       "aria-posinset": index + 1,
       "aria-setsize": total,
@@ -214,7 +207,7 @@ function makeGrid(list, first, load, months, mark) {
       ),
     );
     cell.append(link);
-    if (labels.has(index)) cell.append(h("span", { class: "month" }, labels.get(index)));
+    if (labels.has(index)) cell.append(h("span.month", labels.get(index)));
     selectable(cell, image, { position: index, between });
   }
 

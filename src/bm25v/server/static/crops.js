@@ -7,7 +7,7 @@ const COLUMNS = 8; // of the image
 let queue = Promise.resolve(); // one request at a time: thumbnails have the other connections
 
 /** Return an element for what a word looks like. */
-export const emptyCrop = () => h("i", { class: "crop", "aria-hidden": "true" });
+export const emptyCrop = () => h("i.crop", { "aria-hidden": "true" });
 
 /**
  * Fill each element with a crop, {word} or {word, image}: by default, the image is the one that
@@ -26,7 +26,10 @@ async function load(crops, elements, size) {
   const different = [...new Set(keys)];
   const json = { crops: different.map((key) => JSON.parse(key)), size };
   const address = await blobAddress("/v1/crops", { method: "POST", json });
-  const [columns, rows] = [Math.min(COLUMNS, different.length), Math.ceil(different.length / COLUMNS)];
+  const [columns, rows] = [
+    Math.min(COLUMNS, different.length),
+    Math.ceil(different.length / COLUMNS),
+  ];
   elements.forEach(({ style }, i) => {
     const at = different.indexOf(keys[i]);
     const [column, row] = [at % COLUMNS, Math.floor(at / COLUMNS)];

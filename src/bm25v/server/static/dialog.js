@@ -18,13 +18,8 @@ export function open(dialog, name) {
 /** Return the head of a dialog: its title, and a button that closes it. */
 export function head(text, name, id, ...before) {
   return h(
-    "div",
-    { class: "dialog-head" },
+    "div.dialog-head",
     h("h1", { id, tabindex: -1 }, before, text),
-    h(
-      "button",
-      { type: "button", class: "icon-button", "aria-label": "Close", onclick: () => leave(name) },
-      icon("close"),
-    ),
+    h("button.icon-button", { "aria-label": "Close", onclick: () => leave(name) }, icon("close")),
   );
 }

@@ -12,20 +12,27 @@ const PATHS = {
   box: "M4 8V4h4M16 4h4v4M20 16v4h-4M8 20H4v-4",
 };
 
-/** Return an element with attributes, properties (functions, `style`) and children. */
-export function h(tag, attributes = {}, ...children) {
+/**
+ * Return an element: `h("p.note", { title: "…", onclick: work }, ...children)`. What comes first may
+ * be attributes, functions that are called on events, and `style`. Children that are null or false
+ * are left out.
+ */
+export function h(selector, ...content) {
+  const [tag, ...classes] = selector.split(".");
   const element = document.createElement(tag);
+  if (tag === "button") element.type = "button";
+  const attributes = content[0]?.constructor === Object ? content.shift() : {};
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined) continue;
-    if (name.startsWith("aria-")) element.setAttribute(name, value);
-    else if (value === false) continue;
-    else if (typeof value === "function") element.addEventListener(name.slice(2), value);
+    if (typeof value === "function") element.addEventListener(name.slice(2), value);
     else if (name === "style")
       for (const [key, v] of Object.entries(value)) element.style.setProperty(key, v);
-    else element.setAttribute(name, value === true ? "" : value);
+    else if (value !== false || name.startsWith("aria-"))
+      element.setAttribute(name, value === true && !name.startsWith("aria-") ? "" : value);
   }
+  element.classList.add(...classes);
   element.append(
-    ...children
+    ...content
       .flat(Infinity)
       .filter((child) => child !== null && child !== undefined && child !== false),
   );
@@ -45,8 +52,8 @@ export function icon(name) {
 
 /** Return a command, and a button that copies it. */
 export function command(text, label) {
-  const code = h("code", {}, text);
-  const button = h("button", { type: "button", "aria-label": `Copy: ${label}` }, "Copy");
+  const code = h("code", text);
+  const button = h("button", { "aria-label": `Copy: ${label}` }, "Copy");
   button.addEventListener("click", async () => {
     getSelection().selectAllChildren(code);
     try {
@@ -57,7 +64,7 @@ export function command(text, label) {
     button.textContent = "Copied";
     setTimeout(() => (button.textContent = "Copy"), 1500);
   });
-  return h("span", { class: "command" }, code, button);
+  return h("span.command", code, button);
 }
 
 export const byId = (id) => document.getElementById(id);
@@ -71,7 +78,7 @@ export const minus = (text) => text.replace("-", "−");
 
 /** Return a message in which commands are between backticks. */
 export const withCode = (text) =>
-  text.split("`").map((part, i) => (i % 2 ? h("code", {}, part) : part));
+  text.split("`").map((part, i) => (i % 2 ? h("code", part) : part));
 
 /** Tell people who do not see the page. */
 export function announce(text) {
@@ -80,7 +87,7 @@ export function announce(text) {
 
 /** Say what went wrong, above what is there. */
 export function showProblem(message, ...controls) {
-  byId("problem").replaceChildren(h("p", {}, message), ...controls);
+  byId("problem").replaceChildren(h("p", message), ...controls);
   byId("problem").hidden = false;
 }
 

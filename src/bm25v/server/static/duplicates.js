@@ -14,17 +14,13 @@ let shown = null;
 export async function showDuplicates(state, content, { scroll = 0 } = {}) {
   const kind = state.kind in KINDS ? state.kind : "";
   if (shown?.kind === kind && content.contains(shown.list)) return;
-  const list = h("ol", { class: "duplicate-list" });
+  const list = h("ol.duplicate-list");
   shown = { kind, list };
-  const title = h("h1", {}, "Duplicates");
-  const about = h(
-    "p",
-    { class: "hint" },
-    "Comparing images. In a large gallery this takes minutes.",
-  );
+  const title = h("h1", "Duplicates");
+  const about = h("p.hint", "Comparing images. In a large gallery this takes minutes.");
   content.replaceChildren(
-    h("div", { class: "headline" }, title, about),
-    h("div", { class: "row list-head" }, choices(kind)),
+    h("div.headline", title, about),
+    h("div.row.list-head", choices(kind)),
     list,
   );
   announce(about.textContent);
@@ -41,7 +37,7 @@ export async function showDuplicates(state, content, { scroll = 0 } = {}) {
   const groups = page.groups.filter(({ images }) => images.length > 1); // others were moved
   title.textContent = count(groups.length, "group");
   about.textContent = describe(page, writable);
-  const again = h("button", { type: "button", class: "plain-button" }, "Compare again");
+  const again = h("button.plain-button", "Compare again");
   again.addEventListener("click", () => {
     known.delete(kind);
     shown = null;
@@ -58,8 +54,8 @@ const compare = (kind) =>
 
 const choices = (kind) =>
   h(
-    "div",
-    { class: "choices", role: "group", "aria-label": "Which" },
+    "div.choices",
+    { role: "group", "aria-label": "Which" },
     Object.entries(KINDS).map(([key, text]) =>
       h(
         "a",
@@ -81,7 +77,7 @@ function describe({ total, groups, n_left_out }, writable) {
 }
 
 function fill(list, groups, writable) {
-  const more = h("button", { type: "button", class: "plain-button more" }, "Show more");
+  const more = h("button.plain-button.more", "Show more");
   const add = () => {
     const start = list.children.length;
     list.append(...groups.slice(start, start + SHOWN).map((group) => makeGroup(group, writable)));
@@ -94,10 +90,10 @@ function fill(list, groups, writable) {
 
 /** Return a group; `images` of it are those that were not moved. */
 function makeGroup(group, writable) {
-  const moved = h("div", { class: "moved", role: "status" });
-  const problem = h("p", { class: "no-match", role: "alert" });
+  const moved = h("div.moved", { role: "status" });
+  const problem = h("p.no-match", { role: "alert" });
   const figures = new Map(group.images.map((image) => [image.id, makeImage(image)]));
-  const others = h("button", { type: "button", class: "plain-button" });
+  const others = h("button.plain-button");
   const update = () => {
     const n = group.images.length - 1;
     others.hidden = !n;
@@ -114,7 +110,7 @@ function makeGroup(group, writable) {
       for (const id of ids) figures.get(id).remove();
       moved.append(
         ...images.map(({ path, file }) =>
-          h("p", {}, `${fileName(path)} is now at `, command(file, "the path in the trash folder")),
+          h("p", `${fileName(path)} is now at `, command(file, "the path in the trash folder")),
         ),
       );
       update();
@@ -127,7 +123,7 @@ function makeGroup(group, writable) {
     const isBest = image.id === group.best;
     const button =
       writable && !isBest && group.images.length > 2
-        ? h("button", { type: "button", class: "plain-button small" }, "Move to trash")
+        ? h("button.plain-button.small", "Move to trash")
         : null;
     button?.addEventListener("click", () => trash([image.id]));
     const name = fileName(image.path);
@@ -135,13 +131,13 @@ function makeGroup(group, writable) {
       "li",
       { class: isBest ? "is-best" : "" },
       h(
-        "a",
-        { class: "frame", href: withChanges({ photo: image.id }), "aria-label": name },
+        "a.frame",
+        { href: withChanges({ photo: image.id }), "aria-label": name },
         loadImage(h("img", { alt: name, loading: "lazy" }), thumbnail(image.id, 256)),
       ),
-      h("p", { class: "verdict" }, isBest ? h("b", {}, "Keep") : kindOf(group, image)),
-      h("small", {}, sizeOf(image)),
-      h("small", {}, image.date.slice(0, 10)),
+      h("p.verdict", isBest ? h("b", "Keep") : kindOf(group, image)),
+      h("small", sizeOf(image)),
+      h("small", image.date.slice(0, 10)),
       command(image.path, "the path"),
       button,
     );
@@ -152,10 +148,9 @@ function makeGroup(group, writable) {
   );
   update();
   return h(
-    "li",
-    { class: "duplicates" },
-    h("ol", {}, [...figures.values()]),
-    h("div", { class: "row" }, writable && others),
+    "li.duplicates",
+    h("ol", [...figures.values()]),
+    h("div.row", writable && others),
     problem,
     moved,
   );

@@ -22,12 +22,12 @@ export async function makeFolders(chosen) {
         style: { "--level": level },
         "aria-current": path === chosen ? "true" : null,
       },
-      h("span", {}, name),
-      n && h("small", {}, thousands(n)),
+      h("span", name),
+      n && h("small", thousands(n)),
     );
   const list = h(
-    "nav",
-    { class: "folder-tree", "aria-label": "Folders" },
+    "nav.folder-tree",
+    { "aria-label": "Folders" },
     link("", "All folders", 0),
     known.folders
       .filter((folder) => depth(folder) === 1 || isAbove(parent(folder)))

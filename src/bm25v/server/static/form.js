@@ -18,12 +18,12 @@ async function searchWith(file, isAdded = false) {
   } catch (error) {
     if (error.name === "AbortError") return;
     const again = h(
-      "button",
-      { type: "button", class: "plain-button", onclick: () => searchWith(file, isAdded) },
+      "button.plain-button",
+      { onclick: () => searchWith(file, isAdded) },
       "Try again",
     );
     const controls = isHopeless(error) ? [] : [again];
-    showProblem([h("b", {}, file.name), ": ", error.message], ...controls);
+    showProblem([h("b", file.name), ": ", error.message], ...controls);
     announce(error.message);
   }
 }

@@ -68,11 +68,7 @@ export async function search(state, content, { scroll = 0 } = {}) {
   content.setAttribute("aria-busy", "true");
   if (!content.querySelector(".results, .cells"))
     content.replaceChildren(
-      h(
-        "p",
-        { class: "loading" },
-        state.upload.length ? "Sending the image and searching…" : "Searching…",
-      ),
+      h("p.loading", state.upload.length ? "Sending the image and searching…" : "Searching…"),
     );
   let results;
   try {
@@ -89,13 +85,8 @@ export async function search(state, content, { scroll = 0 } = {}) {
     content.removeAttribute("aria-busy");
   }
   const { side, photos } = showQuery(state, results);
-  const list = h("ol", { class: "hits-list", "aria-label": "Hits" });
-  const section = h(
-    "div",
-    { class: "results" },
-    side,
-    h("div", { class: "found" }, summary(state, results), list),
-  );
+  const list = h("ol.hits-list", { "aria-label": "Hits" });
+  const section = h("div.results", side, h("div.found", summary(state, results), list));
   if (isUnknown(results)) list.before(topics());
   shown = { key, results, section };
   setPhotos(photos);
@@ -157,37 +148,33 @@ function summary(state, results) {
   const hasHits = results.hits.length > 0;
   const unknown = isUnknown(results);
   return h(
-    "div",
-    { class: "summary" },
+    "div.summary",
     h("h1", { class: isWeak(results) || !hasHits ? "no-match" : null }, heading(results, state)),
-    !hasHits && !unknown && h("p", {}, explainNothing(state, results)),
+    !hasHits && !unknown && h("p", explainNothing(state, results)),
     unknown &&
       h(
         "p",
-        {},
         "A text can have words for what photos show, as in “dog on a beach”, names of folders, files and visual words, and dates, as in “June 2023”.",
       ),
     !unknown &&
       results.not_understood.length > 0 &&
       h(
         "p",
-        {},
         "Not understood: ",
-        results.not_understood.map((term) => [h("span", { class: "term is-unknown" }, term), " "]),
+        results.not_understood.map((term) => [h("span.term.is-unknown", term), " "]),
       ),
     !hasHits && steps(state, results),
     isWeak(results) &&
       h(
         "p",
-        {},
         state.text
           ? "The gallery has nothing that clearly shows this. These are the closest images."
           : "Nothing here is as close as hits usually are in this gallery. These are the closest images.",
       ),
     hasHits &&
       !isWeak(results) &&
-      h("p", {}, "Choose a photo to see why it matches. Thumbs up and down refine the search."),
-    !unknown && results.notes.map((note) => h("p", { class: "note" }, note)),
+      h("p", "Choose a photo to see why it matches. Thumbs up and down refine the search."),
+    !unknown && results.notes.map((note) => h("p.note", note)),
   );
 }
 
@@ -199,15 +186,13 @@ function explainNothing(state, { no_match: reason }) {
 
 /** Return what to do if there are no hits. */
 function steps(state, results) {
-  const step = (href, ...children) => h("a", { class: "plain-button", href }, children);
+  const step = (href, ...children) => h("a.plain-button", { href }, children);
   return h(
-    "p",
-    { class: "row steps" },
+    "p.row.steps",
     findChanges(state, results).map(({ about, content, href }) =>
-      step(href, h("span", {}, `Remove “${about}”`), content),
+      step(href, h("span", `Remove “${about}”`), content),
     ),
-    (state.folder || state.date) &&
-      step(withChanges({ folder: "", date: "" }), "Clear the filter"),
+    (state.folder || state.date) && step(withChanges({ folder: "", date: "" }), "Clear the filter"),
     state.text && hasImages(state) && step(withChanges({ text: "" }), "Search without the text"),
     step(newSearch({}), "Show all images"),
   );
@@ -215,8 +200,8 @@ function steps(state, results) {
 
 /** Return a list of what can be searched for, which is filled later. */
 function topics() {
-  const list = h("ul", { class: "topics is-wrapped" });
-  const part = h("section", { hidden: true }, h("h2", {}, "Photos here show"), list);
+  const list = h("ul.topics.is-wrapped");
+  const part = h("section", { hidden: true }, h("h2", "Photos here show"), list);
   fillTopics(list).then(() => (part.hidden = list.hidden));
   return part;
 }
@@ -227,8 +212,7 @@ function append(list, hits) {
   list.querySelector(".divide")?.remove();
   const all = [...list.querySelectorAll(".hit")];
   const last = all.findLastIndex((item) => !item.classList.contains("weak"));
-  if (last >= 0 && all[last + 1])
-    all[last].after(h("li", { class: "divide" }, "Less similar from here"));
+  if (last >= 0 && all[last + 1]) all[last].after(h("li.divide", "Less similar from here"));
   addPhotos(cards.map(({ photo }) => photo));
 }
 
@@ -257,15 +241,8 @@ function card(hit) {
       go(withChanges({ [list]: marked, [other]: now[other].filter((id) => id !== hit.id) }));
     };
     return h(
-      "button",
-      {
-        type: "button",
-        class: "icon-button",
-        title,
-        "aria-label": `${title}: ${name}`,
-        "aria-pressed": isOn,
-        onclick: mark,
-      },
+      "button.icon-button",
+      { title, "aria-label": `${title}: ${name}`, "aria-pressed": isOn, onclick: mark },
       icon(kind),
     );
   };
@@ -276,29 +253,25 @@ function card(hit) {
     "li",
     { class: `hit ${hit.strength ?? ""}${isLiked ? " is-liked" : ""}`, "data-id": hit.id },
     h(
-      "a",
+      "a.frame",
       {
-        class: "frame",
         href: withChanges({ why: hit.id }),
         "aria-label": `Hit ${hit.rank}, ${isLiked ? "liked, " : ""}${hit.strength ? `${hit.strength} match, ` : ""}${name}: why it matches`,
       },
       photo,
     ),
     h(
-      "div",
-      { class: "figures" },
-      h("b", {}, hit.rank),
+      "div.figures",
+      h("b", hit.rank),
       hit.strength && h("span", { class: `strength ${hit.strength}` }, hit.strength),
-      isLiked && h("span", { class: "liked" }, "liked"),
+      isLiked && h("span.liked", "liked"),
       h(
-        "span",
-        { class: "tools" },
+        "span.tools",
         feedback("like", "unlike", "More like this", "good"),
         feedback("unlike", "like", "Less like this", "bad"),
         h(
-          "a",
+          "a.icon-button",
           {
-            class: "icon-button",
             href: newSearch({ image: hit.id }),
             title: "Search with this image",
             "aria-label": `Search with ${name}`,
@@ -307,9 +280,8 @@ function card(hit) {
         ),
         !isInQuery &&
           h(
-            "a",
+            "a.icon-button",
             {
-              class: "icon-button",
               href: withChanges({ image: [...state.image, hit.id], region: null }),
               title: "Add to the query",
               "aria-label": `Add ${name} to the query`,
@@ -319,15 +291,14 @@ function card(hit) {
       ),
     ),
     h(
-      "p",
-      { class: "hit-words" },
+      "p.hit-words",
       hit.groups.map((group) => chip(group, { small: true })),
     ),
     h(
-      "p",
-      { class: "path one-line", title: [hit.path, ...hit.copies].join("\n") },
-      shares && [h("b", {}, shares), " · "],
-      hit.copies.length > 0 && [h("b", {}, `${hit.copies.length + 1} copies`), " · "],
+      "p.path.one-line",
+      { title: [hit.path, ...hit.copies].join("\n") },
+      shares && [h("b", shares), " · "],
+      hit.copies.length > 0 && [h("b", `${hit.copies.length + 1} copies`), " · "],
       name,
     ),
   );
@@ -346,7 +317,7 @@ function listShares(hit) {
 }
 
 function moreButton(state, list) {
-  const button = h("button", { type: "button", class: "plain-button more" }, "Show more");
+  const button = h("button.plain-button.more", "Show more");
   button.addEventListener("click", async () => {
     button.disabled = true;
     try {
@@ -369,29 +340,25 @@ function moreButton(state, list) {
 
 function impossible(state, message) {
   return h(
-    "div",
-    { class: "empty-state" },
-    h("h1", {}, "This search is not possible"),
-    h("p", {}, withCode(message)),
+    "div.empty-state",
+    h("h1", "This search is not possible"),
+    h("p", withCode(message)),
     steps(state),
   );
 }
 
 function lostUpload() {
   return h(
-    "div",
-    { class: "empty-state" },
-    h("h1", {}, "This search used an image that is not in the address"),
+    "div.empty-state",
+    h("h1", "This search used an image that is not in the address"),
     h(
       "p",
-      {},
       "An image of somebody’s own device stays in the tab where it was chosen. Choose it again to search with it.",
     ),
     h(
-      "p",
-      { class: "row steps" },
-      h("button", { type: "button", class: "main-button choose-image" }, "Choose an image"),
-      h("a", { class: "plain-button", href: "/" }, "Show all images"),
+      "p.row.steps",
+      h("button.main-button.choose-image", "Choose an image"),
+      h("a.plain-button", { href: "/" }, "Show all images"),
     ),
   );
 }

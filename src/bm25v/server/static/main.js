@@ -99,7 +99,7 @@ async function attempt(work, options) {
 }
 
 function fail(message, options) {
-  const again = h("button", { type: "button", class: "plain-button" }, "Try again");
+  const again = h("button.plain-button", "Try again");
   again.addEventListener("click", () => {
     dialogs = "";
     follow(options);
@@ -108,9 +108,7 @@ function fail(message, options) {
   const dialog = DIALOGS.map(byId).find(({ open }) => open);
   const loading = dialog?.querySelector(".loading");
   if (loading)
-    loading.replaceWith(
-      h("div", { class: "problem", role: "alert" }, h("p", {}, withCode(message)), again),
-    );
+    loading.replaceWith(h("div.problem", { role: "alert" }, h("p", withCode(message)), again));
   else showProblem(withCode(message), again);
   announce(message);
 }

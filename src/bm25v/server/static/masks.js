@@ -18,8 +18,7 @@ export async function gridMasks(grid, strength = 1) {
       shown[y * SIDE + x] = rise * rise * (3 - 2 * rise);
     }
   }
-  const isInside = (x, y) =>
-    x >= 0 && y >= 0 && x < SIDE && y < SIDE && shown[y * SIDE + x] >= 0.5;
+  const isInside = (x, y) => x >= 0 && y >= 0 && x < SIDE && y < SIDE && shown[y * SIDE + x] >= 0.5;
   const isEdge = (x, y) =>
     isInside(x, y) &&
     !(isInside(x - 1, y) && isInside(x + 1, y) && isInside(x, y - 1) && isInside(x, y + 1));

@@ -28,8 +28,8 @@ export function makeMonths(months, goTo) {
   const years = Map.groupBy(months, ({ year }) => year);
   const buttons = new Map();
   const list = h(
-    "nav",
-    { class: "months", "aria-label": "Months" },
+    "nav.months",
+    { "aria-label": "Months" },
     [...years].map(([year, parts]) => {
       const n = parts.reduce((sum, part) => sum + part.n, 0);
       return h(
@@ -38,7 +38,6 @@ export function makeMonths(months, goTo) {
         monthButton(year, n, () => goTo(parts[0].start)),
         h(
           "div",
-          {},
           parts.map((part) => {
             const button = monthButton(toName(part.number), part.n, () => goTo(part.start));
             buttons.set(part, button);
@@ -51,7 +50,7 @@ export function makeMonths(months, goTo) {
   const menu = h(
     "select",
     { "aria-label": "Month", onchange: () => goTo(months[menu.selectedIndex].start) },
-    months.map((part) => h("option", {}, `${monthName(part)} (${thousands(part.n)})`)),
+    months.map((part) => h("option", `${monthName(part)} (${thousands(part.n)})`)),
   );
   let current = null;
   const mark = (index) => {
@@ -70,4 +69,4 @@ export function makeMonths(months, goTo) {
 }
 
 const monthButton = (name, n, onclick) =>
-  h("button", { type: "button", onclick }, h("span", {}, name), " ", h("small", {}, thousands(n)));
+  h("button", { onclick }, h("span", name), " ", h("small", thousands(n)));

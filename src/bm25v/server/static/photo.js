@@ -15,7 +15,7 @@ export async function showPhoto(state) {
   const [id, dialog] = [state.photo, byId("photo")];
   dialog.replaceChildren(
     head("Photo", "photo", "photo-title"),
-    h("p", { class: "loading" }, "Loading the photo…"),
+    h("p.loading", "Loading the photo…"),
   );
   open(dialog, "photo");
   const [image, stats] = await whileBusy(
@@ -29,22 +29,20 @@ export async function showPhoto(state) {
   );
   const [stage, light] = await makeStage(image, address, file);
   if (!dialog.open || readState().photo !== id) return;
-  const shows = h("ul", { class: "shown-groups" });
-  const similar = h("ol", { class: "similar" });
+  const shows = h("ul.shown-groups");
+  const similar = h("ol.similar");
   dialog.replaceChildren(
     head(fileName(image.path), "photo", "photo-title"),
     h(
-      "div",
-      { class: "photo-view" },
+      "div.photo-view",
       stage,
       h(
-        "div",
-        { class: "photo-side" },
+        "div.photo-side",
         !isThere && absence(image, stats),
         actions(state, id, image, file),
-        h("section", { class: "shows" }, h("h2", {}, "What it shows"), shows),
+        h("section.shows", h("h2", "What it shows"), shows),
         facts(image),
-        h("section", {}, h("h2", {}, "Similar"), similar),
+        h("section", h("h2", "Similar"), similar),
       ),
     ),
   );
@@ -81,20 +79,15 @@ async function addNeighbours(state, image, stage) {
 /** Say why there is no file, and what can be done. */
 function absence(image, stats) {
   const [about, help] = ABSENCES[image.file];
-  const remove = h(
-    "button",
-    { type: "button", class: "plain-button" },
-    "Remove it from the gallery",
-  );
+  const remove = h("button.plain-button", "Remove it from the gallery");
   remove.addEventListener("click", async () => {
     await whileBusy(send(`/v1/images/${image.id}`, { method: "DELETE" }));
     grid.stopBrowsing(); // it has the image still
     leave("photo");
   });
   return h(
-    "div",
-    { class: "note" },
-    h("p", {}, h("b", {}, about), " ", help),
+    "div.note",
+    h("p", h("b", about), " ", help),
     image.file === "missing" &&
       (stats.writable
         ? remove
@@ -113,13 +106,13 @@ const ABSENCES = {
 
 /** Return the photo, and a function that lights a grid up in it. */
 async function makeStage(image, address, file) {
-  const stage = h("div", { class: "photo-stage" });
+  const stage = h("div.photo-stage");
   byId("photo").onkeydown = null;
   const img = Object.assign(new Image(), { src: address ?? "", alt: fileName(image.path) });
   try {
     await img.decode();
   } catch {
-    stage.append(h("p", { class: "empty" }, "This photo cannot be shown."));
+    stage.append(h("p.empty", "This photo cannot be shown."));
     return [stage, () => {}];
   }
   const map = makeMap(address, {
@@ -141,12 +134,8 @@ async function makeStage(image, address, file) {
 
 /** Show the file in its own size, at least twice as large, around the point of a click. */
 function addZoom(stage, map, whole) {
-  const button = h("button", { type: "button", class: "zoom", "aria-label": "Zoom" }, "+");
-  const box = h(
-    "div",
-    { class: "zoomed", tabindex: 0, role: "group", "aria-label": "Photo" },
-    whole,
-  );
+  const button = h("button.zoom", { "aria-label": "Zoom" }, "+");
+  const box = h("div.zoomed", { tabindex: 0, role: "group", "aria-label": "Photo" }, whole);
   const zoom = async (isZoomed, x = 0.5, y = 0.5) => {
     stage.classList.toggle("is-zoomed", isZoomed);
     button.setAttribute("aria-pressed", isZoomed);
@@ -176,18 +165,12 @@ const ARROWS = { before: "‹", after: "›" };
 
 function actions(state, id, image, file) {
   return h(
-    "p",
-    { class: "row" },
-    h("a", { class: "main-button", href: newSearch({ image: id }) }, "Find similar"),
+    "p.row",
+    h("a.main-button", { href: newSearch({ image: id }) }, "Find similar"),
     isSearch(state) &&
-      h(
-        "a",
-        { class: "plain-button", href: withChanges({ why: id, photo: "" }) },
-        "Why it matches",
-      ),
-    file && h("a", { class: "plain-button", href: file, target: "_blank" }, "Open"),
-    file &&
-      h("a", { class: "plain-button", href: file, download: fileName(image.path) }, "Download"),
+      h("a.plain-button", { href: withChanges({ why: id, photo: "" }) }, "Why it matches"),
+    file && h("a.plain-button", { href: file, target: "_blank" }, "Open"),
+    file && h("a.plain-button", { href: file, download: fileName(image.path) }, "Download"),
   );
 }
 
@@ -196,14 +179,9 @@ function facts(image) {
   const size = fileSize(image.file_size);
   const pixels = image.width && `${thousands(image.width)} × ${thousands(image.height)}, ${size}`;
   return h(
-    "div",
-    { class: "photo-facts" },
-    h(
-      "span",
-      {},
-      `${image.taken ? "Taken" : "Changed"} ${image.date.slice(0, 16).replace("T", " ")}`,
-    ),
-    h("span", {}, pixels ?? size),
+    "div.photo-facts",
+    h("span", `${image.taken ? "Taken" : "Changed"} ${image.date.slice(0, 16).replace("T", " ")}`),
+    h("span", pixels ?? size),
     folder && h("a", { href: newSearch({ folder }) }, folder),
     command(image.path, "the path"),
   );
@@ -212,7 +190,7 @@ function facts(image) {
 async function fillGroups(list, id, light) {
   const { groups } = await getJson(`/v1/images/${id}/shows`).catch(() => ({ groups: null }));
   if (!groups?.length) {
-    list.replaceWith(h("p", {}, groups ? "Nothing that has a name." : "This is not known."));
+    list.replaceWith(h("p", groups ? "Nothing that has a name." : "This is not known."));
     return;
   }
   let chosen = null; // stays bright after a click or a tap
@@ -230,17 +208,13 @@ async function fillGroups(list, id, light) {
   };
   list.replaceChildren(
     ...groups.map((group) => {
-      const button = h(
-        "button",
-        { type: "button", class: "plain-button", "aria-pressed": "false" },
-        group.label,
-      );
+      const button = h("button.plain-button", { "aria-pressed": "false" }, group.label);
       button.addEventListener("click", () => choose(group));
       for (const type of ["pointerenter", "focus"])
         button.addEventListener(type, () => light(group.in_hit));
       for (const type of ["pointerleave", "blur"])
         button.addEventListener(type, () => light(chosen?.in_hit));
-      return h("li", {}, button);
+      return h("li", button);
     }),
     search,
   );
@@ -254,7 +228,6 @@ async function fillSimilar(list, id) {
     ...found.map((hit) =>
       h(
         "li",
-        {},
         h(
           "a",
           { href: withChanges({ photo: hit.id }), "aria-label": fileName(hit.path) },

@@ -13,7 +13,7 @@ export async function querySides(state, explanation) {
       : state.like.length
         ? "The query is what you marked as good."
         : "The query has no image, only words.";
-    return [{ figure: h("div", { class: "empty" }, h("p", {}, about)) }];
+    return [{ figure: h("div.empty", h("p", about)) }];
   }
   const uploads = state.upload.map(findUpload).filter(Boolean);
   const sources = [
@@ -48,11 +48,11 @@ export function makeMap(address, attributes = {}) {
       style: { "background-image": `url(${JSON.stringify(address)})` },
     });
   return h(
-    "div",
-    { class: "map", role: "img", ...attributes },
+    "div.map",
+    { role: "img", ...attributes },
     layer("veiled"),
     layer("matched"),
-    h("i", { class: "photo edge" }),
+    h("i.photo.edge"),
   );
 }
 
@@ -62,12 +62,12 @@ async function photoSide(role, address, name, gridOf, explanation, region) {
     await img.decode();
   } catch {
     const about = `${fileName(name) || role}: the image cannot be shown.`;
-    return { figure: h("div", { class: "empty" }, h("p", {}, about)) };
+    return { figure: h("div.empty", h("p", about)) };
   }
   const map = makeMap(address);
   if (region) {
     const [left, top, width, height] = region.map((share) => `${100 * share}%`);
-    map.append(h("i", { class: "region", style: { left, top, width, height } }));
+    map.append(h("i.region", { style: { left, top, width, height } }));
   }
   const known = new Map();
   let last = null;
@@ -91,12 +91,7 @@ async function photoSide(role, address, name, gridOf, explanation, region) {
     "figure",
     { style: { "--shape": (img.naturalWidth / img.naturalHeight).toFixed(4) } },
     map,
-    h(
-      "figcaption",
-      {},
-      h("small", {}, role),
-      h("span", { class: "file", title: name }, h("b", {}, fileName(name))),
-    ),
+    h("figcaption", h("small", role), h("span.file", { title: name }, h("b", fileName(name)))),
   );
   return { figure, show };
 }

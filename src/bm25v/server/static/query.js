@@ -12,8 +12,8 @@ const SINGLE = 3; // details without a name that have a line each
 /** Return a photo in two layers: a grey one, and one in colours where a mask is. */
 export function layeredPhoto(alt, load) {
   const base = load(h("img", { alt, decoding: "async" }));
-  const lit = load(h("img", { alt: "", class: "lit", decoding: "async" }));
-  const photo = h("span", { class: "photo-box" }, base, lit);
+  const lit = load(h("img.lit", { alt: "", decoding: "async" }));
+  const photo = h("span.photo-box", base, lit);
   base.addEventListener("load", () => {
     const shape = base.naturalWidth / base.naturalHeight;
     photo.style.setProperty("--shape", shape.toFixed(4));
@@ -24,15 +24,14 @@ export function layeredPhoto(alt, load) {
 
 /** Return the query's side of the page, and the photos in which details can be shown. */
 export function showQuery(state, results) {
-  const side = h("aside", { class: "asked", "aria-label": "Your query" });
+  const side = h("aside.asked", { "aria-label": "Your query" });
   const parts = [
     ...state.upload.map((key) => uploadedPhoto(state, key, results)),
     ...state.image.map((id) => storedPhoto(state, id)),
   ];
   side.append(
     h(
-      "div",
-      { class: "query-parts" },
+      "div.query-parts",
       parts.length > 0 &&
         h(
           "div",
@@ -40,58 +39,43 @@ export function showQuery(state, results) {
           parts.map(({ figure }) => figure),
         ),
       h(
-        "div",
-        { class: "query-others" },
+        "div.query-others",
         state.text &&
-          h(
-            "p",
-            { class: "query-text" },
-            h("span", {}, `“${state.text}”`),
-            removeLink("the text", { text: "" }),
-          ),
+          h("p.query-text", h("span", `“${state.text}”`), removeLink("the text", { text: "" })),
         parts.length === 1 && drawable(parts[0].photo, state.region),
-        h(
-          "button",
-          { type: "button", class: "plain-button small add-image" },
-          icon("add"),
-          "Add an image",
-        ),
+        h("button.plain-button.small.add-image", icon("add"), "Add an image"),
       ),
     ),
   );
   if (state.upload.length)
     side.append(
       h(
-        "p",
-        { class: "about" },
+        "p.about",
         "Your image stays in this browser: the address of this page does not contain it, and the server does not keep it.",
       ),
     );
   const changes = listChanges(state, results);
-  if (changes.length) side.append(section("You changed", h("ul", { class: "changes" }, changes)));
+  if (changes.length) side.append(section("You changed", h("ul.changes", changes)));
   const groups = results.groups.filter((group) => !roleOf(group, state));
   if (groups.length)
     side.append(
       section(
         "What counts",
         h(
-          "p",
-          { class: "about" },
-          h("span", { class: "wide-only" }, "Point at one to see where it is. "),
+          "p.about",
+          h("span.wide-only", "Point at one to see where it is. "),
           "Choose one to change the search.",
         ),
         h(
-          "ul",
-          { class: "chip-list" },
-          groups.map((group) => h("li", {}, chip(group))),
+          "ul.chip-list",
+          groups.map((group) => h("li", chip(group))),
         ),
       ),
     );
   return { side, photos: parts };
 }
 
-const section = (title, ...children) =>
-  h("section", { class: "part" }, h("h2", {}, title), children);
+const section = (title, ...children) => h("section.part", h("h2", title), children);
 
 /** Return the address without a part of the query; without the last one, that of all images. */
 function withoutPart(changes) {
@@ -102,9 +86,8 @@ function withoutPart(changes) {
 
 const removeLink = (name, changes) =>
   h(
-    "a",
+    "a.icon-button.remove",
     {
-      class: "icon-button remove",
       href: withoutPart(changes),
       title: "Remove from the query",
       "aria-label": `Remove ${name} from the query`,
@@ -113,11 +96,11 @@ const removeLink = (name, changes) =>
   );
 
 function figure(photo, caption, remove) {
-  return h("figure", {}, h("div", { class: "frame" }, photo, remove), caption);
+  return h("figure", h("div.frame", photo, remove), caption);
 }
 
 function storedPhoto(state, id) {
-  const caption = h("figcaption", { class: "one-line" }, "\u00a0");
+  const caption = h("figcaption.one-line", "\u00a0");
   const photo = layeredPhoto("Your query", (img) => loadImage(img, thumbnail(id, 512)));
   const remove = removeLink("this image", {
     image: state.image.filter((other) => other !== id),
@@ -138,15 +121,13 @@ function storedPhoto(state, id) {
 function uploadedPhoto(state, key, results) {
   const file = findUpload(key);
   const photo = layeredPhoto("Your query, an image of yours", (img) => {
-    img.addEventListener(
-      "error",
-      () => img.replaceWith(h("span", { class: "unreadable" }, file.name)),
-      { once: true },
-    );
+    img.addEventListener("error", () => img.replaceWith(h("span.unreadable", file.name)), {
+      once: true,
+    });
     img.src = uploadAddress(file);
     return img;
   });
-  const caption = h("figcaption", { class: "one-line", title: file.name }, file.name);
+  const caption = h("figcaption.one-line", { title: file.name }, file.name);
   const groups = [...results.groups, ...results.hits.flatMap((hit) => hit.groups)];
   const keys = [...new Set(groups.map(({ words }) => words.join()))];
   let masks = null;
@@ -193,7 +174,7 @@ export function findChanges(state, results) {
         role: name,
         about,
         content: loadImage(
-          h("img", { alt: "an image", width: 40, height: 40, class: "tiny" }),
+          h("img.tiny", { alt: "an image", width: 40, height: 40 }),
           thumbnail(id, 64),
         ),
         label: "an image",
@@ -205,19 +186,12 @@ export function findChanges(state, results) {
 const listChanges = (state, results) =>
   findChanges(state, results).map(({ about, content, label, key, href }) =>
     h(
-      "li",
-      { class: "changed" },
-      h("small", {}, about),
+      "li.changed",
+      h("small", about),
       content,
       h(
-        "a",
-        {
-          class: "icon-button",
-          href,
-          title: "Undo",
-          "data-key": key,
-          "aria-label": `Undo: ${about}, ${label}`,
-        },
+        "a.icon-button",
+        { href, title: "Undo", "data-key": key, "aria-label": `Undo: ${about}, ${label}` },
         icon("close"),
       ),
     ),

@@ -8,7 +8,7 @@ const MIDDLE = [0.25, 0.25, 0.5, 0.5];
 
 /** Let people draw a box on a photo; return the controls that belong to it. */
 export function drawable(photo, region) {
-  const box = h("i", { class: "query-region", hidden: !region });
+  const box = h("i.query-region", { hidden: !region });
   photo.append(box);
   photo.classList.add("drawable");
   let current = region;
@@ -54,8 +54,8 @@ export function drawable(photo, region) {
   photo.addEventListener("pointercancel", () => ((start = null), show(region)));
 
   const title = region ? "Change the part" : "Search by a part";
-  const text = h("span", {}, title);
-  const part = h("button", { type: "button", class: "plain-button small" }, icon("box"), text);
+  const text = h("span", title);
+  const part = h("button.plain-button.small", icon("box"), text);
   part.addEventListener("click", () => {
     if (photo.classList.contains("is-drawing")) {
       search(current);
@@ -90,12 +90,8 @@ export function drawable(photo, region) {
     } else return;
     event.preventDefault();
   });
-  const whole = h(
-    "button",
-    { type: "button", class: "plain-button small", onclick: () => search(null) },
-    "Use all of it",
-  );
-  return h("div", { class: "row" }, part, region && whole);
+  const whole = h("button.plain-button.small", { onclick: () => search(null) }, "Use all of it");
+  return h("div.row", part, region && whole);
 }
 
 function span([x0, y0], [x1, y1]) {

@@ -1,16 +1,6 @@
 // Images that somebody collects over several searches, and what can be done with them.
 import { getJson, loadImage, send, thumbnail } from "./api.js";
-import {
-  announce,
-  byId,
-  count,
-  fileName,
-  fileSize,
-  h,
-  icon,
-  thousands,
-  whileBusy,
-} from "./dom.js";
+import { announce, byId, count, fileName, fileSize, h, icon, thousands, whileBusy } from "./dom.js";
 import { newSearch } from "./state.js";
 
 const KEPT = "bm25v-selection"; // in the storage of the tab
@@ -46,10 +36,8 @@ export function selectable(item, { id, path }, { position, between = listBetween
       }
   };
   const check = h(
-    "button",
+    "button.check",
     {
-      type: "button",
-      class: "check",
       role: "checkbox",
       tabindex: -1,
       title: "Select (key x). With Shift: all from the last one on.",
@@ -106,13 +94,13 @@ function show() {
 
 function fillBar(bar) {
   const button = (text, onclick, kind = "plain-button", title = null) =>
-    h("button", { type: "button", class: kind, title, onclick }, text);
+    h("button", { class: kind, title, onclick }, text);
   parts.count = h("span");
   parts.download = button("Download", download, "main-button", "All files in one zip file");
   parts.name = button("Name…", showNaming);
   parts.name.hidden = true;
-  parts.said = h("span", { class: "said", role: "status" });
-  const wide = (text) => h("span", { class: "wide-only" }, text);
+  parts.said = h("span.said", { role: "status" });
+  const wide = (text) => h("span.wide-only", text);
   bar.append(
     button([parts.count, icon("up")], showSelected, "quiet-button", "Show what is selected"),
     parts.download,
@@ -160,7 +148,7 @@ async function copyPaths() {
   try {
     await navigator.clipboard.writeText(paths);
   } catch {
-    const field = h("textarea", { class: "unseen", "aria-hidden": "true" });
+    const field = h("textarea.unseen", { "aria-hidden": "true" });
     field.value = paths;
     document.body.append(field);
     field.select();
@@ -181,11 +169,7 @@ function openDialog(...content) {
 }
 
 const closeButton = (text = "Close") =>
-  h(
-    "button",
-    { type: "button", class: "plain-button", onclick: () => byId("selected").close() },
-    text,
-  );
+  h("button.plain-button", { onclick: () => byId("selected").close() }, text);
 
 function showSelected() {
   const title = h("h2", { id: "selected-title" });
@@ -197,10 +181,8 @@ function showSelected() {
       { title: image.path },
       loadImage(h("img", { alt: name, loading: "lazy" }), thumbnail(image.id, 128)),
       h(
-        "button",
+        "button.icon-button",
         {
-          type: "button",
-          class: "icon-button",
           "aria-label": `Remove ${name} from the selection`,
           onclick: () => {
             const next = (item.nextElementSibling ?? item.previousElementSibling)?.lastChild;
@@ -217,35 +199,26 @@ function showSelected() {
     return item;
   };
   showCount();
-  openDialog(
-    title,
-    h("ul", { class: "selected-list" }, listSelected().map(row)),
-    h("div", { class: "row" }, closeButton()),
-  );
+  openDialog(title, h("ul.selected-list", listSelected().map(row)), h("div.row", closeButton()));
 }
 
 async function showNaming() {
   const { names } = await getJson("/v1/names").catch(() => ({ names: [] }));
   const field = h("input", { maxlength: 100, required: true, autocomplete: "off", list: "given" });
-  const problem = h("p", { class: "no-match", role: "alert" });
+  const problem = h("p.no-match", { role: "alert" });
   const form = h(
     "form",
     { method: "dialog" },
     h("h2", { id: "selected-title" }, `Name ${count(selected.size, "image")}`),
-    h("p", {}, "A search for the name then shows them."),
-    h("label", {}, "Name", field),
+    h("p", "A search for the name then shows them."),
+    h("label", "Name", field),
     h(
       "datalist",
       { id: "given" },
       names.map(({ name }) => h("option", { value: name })),
     ),
     problem,
-    h(
-      "div",
-      { class: "row" },
-      h("button", { type: "submit", class: "main-button" }, "Name"),
-      closeButton("Cancel"),
-    ),
+    h("div.row", h("button.main-button", { type: "submit" }, "Name"), closeButton("Cancel")),
   );
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -272,16 +245,11 @@ function showNamed({ name, n_images: n }) {
 
 function listNames(names) {
   const row = ({ name, n_images: n }) => {
-    const remove = h(
-      "button",
-      { type: "button", class: "text-button", "aria-label": `Remove the name ${name}` },
-      "Remove",
-    );
+    const remove = h("button.text-button", { "aria-label": `Remove the name ${name}` }, "Remove");
     const item = h(
       "li",
-      {},
       h("a", { href: newSearch({ text: name }), onclick: () => byId("selected").close() }, name),
-      h("small", {}, thousands(n)),
+      h("small", thousands(n)),
       remove,
     );
     let isSure = false;
@@ -292,7 +260,7 @@ function listNames(names) {
     });
     return item;
   };
-  return [h("h3", {}, "Names in this gallery"), h("ul", { class: "given-names" }, names.map(row))];
+  return [h("h3", "Names in this gallery"), h("ul.given-names", names.map(row))];
 }
 
 const announceError = (error) => announce(error.message);

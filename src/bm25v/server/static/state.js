@@ -115,7 +115,9 @@ function countSteps(before, after) {
     const steps = history.state?.steps?.[name];
     return steps ? steps + 1 : 0;
   };
-  return Object.fromEntries(["photo", "why", "word"].map((name) => [name, after[name] ? count(name) : 0]));
+  return Object.fromEntries(
+    ["photo", "why", "word"].map((name) => [name, after[name] ? count(name) : 0]),
+  );
 }
 
 /** Close a dialog: back to where it was not open, if that was in this page. */

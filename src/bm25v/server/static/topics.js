@@ -15,11 +15,10 @@ export async function fillTopics(list) {
 const makeLink = ({ name, n_images, id }) =>
   h(
     "li",
-    {},
     h(
-      "a",
-      { class: "topic", href: newSearch({ text: name }) },
+      "a.topic",
+      { href: newSearch({ text: name }) },
       loadImage(h("img", { alt: "", width: 64, height: 64 }), thumbnail(id, 128)),
-      h("span", {}, name, " ", h("small", {}, thousands(n_images))),
+      h("span", name, " ", h("small", thousands(n_images))),
     ),
   );

@@ -14,7 +14,7 @@ export async function showWhy(state) {
   const dialog = byId("why");
   dialog.replaceChildren(
     head("Why it matches", "why", "why-title"),
-    h("p", { class: "loading" }, "Comparing both images…"),
+    h("p.loading", "Comparing both images…"),
   );
   open(dialog, "why");
   const explanation = await whileBusy(
@@ -32,17 +32,15 @@ async function fill(dialog, state, explanation) {
     h("span", { class: `meter ${strength}`, "aria-hidden": "true" }, h("i"), h("i"), h("i"));
   const [queries, hit] = await Promise.all([querySides(state, explanation), hitSide(explanation)]);
   const sides = [...queries, hit];
-  const status = h("p", { class: "status", "aria-live": "polite" }, "Bright: what matched");
-  const originals = h("input", { type: "checkbox", class: "show-originals" });
+  const status = h("p.status", { "aria-live": "polite" }, "Bright: what matched");
+  const originals = h("input.show-originals", { type: "checkbox" });
   const stage = h(
-    "div",
-    { class: "stage" },
+    "div.stage",
     h(
-      "div",
-      { class: "photos" },
+      "div.photos",
       sides.map((side) => side.figure),
     ),
-    h("div", { class: "controls" }, status, h("label", {}, originals, " Show original photos")),
+    h("div.controls", status, h("label", originals, " Show original photos")),
   );
   const show = (row, part) => {
     for (const other of dialog.querySelectorAll(".group.on")) other.classList.remove("on");
@@ -52,32 +50,29 @@ async function fill(dialog, state, explanation) {
   };
   dialog.replaceChildren(
     head(title, "why", "why-title", meter),
-    h("p", { class: "lead" }, sentence),
-    ...notes.map((note) => h("p", { class: "note" }, note)),
+    h("p.lead", sentence),
+    ...notes.map((note) => h("p.note", note)),
     h(
-      "div",
-      { class: "why-columns" },
+      "div.why-columns",
       h(
-        "div",
-        { class: "why-aside" },
+        "div.why-aside",
         stage,
         h(
-          "p",
-          { class: "row" },
+          "p.row",
           h(
-            "a",
-            { class: "plain-button", href: newSearch({ image: explanation.id }) },
+            "a.plain-button",
+            { href: newSearch({ image: explanation.id }) },
             "Search with this hit",
           ),
           " ",
           h(
-            "a",
-            { class: "plain-button", href: withChanges({ photo: explanation.id, why: "" }) },
+            "a.plain-button",
+            { href: withChanges({ photo: explanation.id, why: "" }) },
             "Open the photo",
           ),
         ),
       ),
-      h("div", { class: "contributions" }, groupList(explanation, show), details(explanation)),
+      h("div.contributions", groupList(explanation, show), details(explanation)),
     ),
   );
   byId("why-title").focus({ preventScroll: true });
@@ -88,9 +83,9 @@ function groupList({ groups }, show) {
     const row = h(
       "li",
       { class: `group${group.value < 0 ? " against" : ""}`, tabindex: group.in_hit && 0 },
-      h("h3", {}, group.label, " ", h("b", {}, group.percent)),
-      h("div", { class: "bar", style: { "--size": `${100 * Math.abs(group.share)}%` } }, h("i")),
-      group.about && h("small", {}, group.about),
+      h("h3", group.label, " ", h("b", group.percent)),
+      h("div.bar", { style: { "--size": `${100 * Math.abs(group.share)}%` } }, h("i")),
+      group.about && h("small", group.about),
       group.kind === "words" && actions(group),
     );
     if (group.in_hit) {
@@ -104,16 +99,14 @@ function groupList({ groups }, show) {
     }
     return row;
   });
-  return [h("h2", {}, "What the score is made of"), h("ol", { class: "group-list" }, rows)];
+  return [h("h2", "What the score is made of"), h("ol.group-list", rows)];
 }
 
 function actions(group) {
   const action = (text, role, about) =>
     h(
-      "button",
+      "button.text-button",
       {
-        type: "button",
-        class: "text-button",
         title: about,
         "aria-label": `${text}: ${group.label}`,
         onclick: () => changeAll(group.words, role),
@@ -121,8 +114,7 @@ function actions(group) {
       text,
     );
   return h(
-    "p",
-    { class: "actions" },
+    "p.actions",
     action("More", "boosted", "It counts four times in a new search"),
     action("Ignore", "muted", "It does not count in a new search"),
   );
@@ -135,34 +127,31 @@ function details(explanation) {
     h(
       "div",
       { class: i === sum.length - 1 ? "score" : null },
-      h("dt", {}, name, " ", h("small", {}, about)),
-      h("dd", {}, minus(value)),
+      h("dt", name, " ", h("small", about)),
+      h("dd", minus(value)),
     ),
   );
   const rows = words.map((word) =>
     h(
       "tr",
-      {},
-      h("td", {}, h("a", { href: withChanges({ word: word.word }) }, label(word))),
-      h("td", {}, minus(word.points.toFixed(2))),
-      h("td", {}, thousands(word.df)),
+      h("td", h("a", { href: withChanges({ word: word.word }) }, label(word))),
+      h("td", minus(word.points.toFixed(2))),
+      h("td", thousands(word.df)),
     ),
   );
   return h(
     "details",
-    {},
-    h("summary", {}, "Details"),
-    h("dl", {}, lines),
-    h("p", {}, aboutRank),
+    h("summary", "Details"),
+    h("dl", lines),
+    h("p", aboutRank),
     rows.length > 0 &&
       h(
         "table",
-        {},
-        h("caption", {}, `${count(total, "visual word")}; the first add most (BM25)`),
-        h("thead", {}, h("tr", {}, h("th", {}, "word"), h("th", {}, "adds"), h("th", {}, "images"))),
-        h("tbody", {}, rows),
+        h("caption", `${count(total, "visual word")}; the first add most (BM25)`),
+        h("thead", h("tr", h("th", "word"), h("th", "adds"), h("th", "images"))),
+        h("tbody", rows),
       ),
     missing.length > 0 &&
-      h("p", {}, "In your query, missing here: ", missing.slice(0, 12).map(label).join(", ")),
+      h("p", "In your query, missing here: ", missing.slice(0, 12).map(label).join(", ")),
   );
 }

@@ -16,7 +16,7 @@ export async function showWord(state, onNamed) {
   const dialog = byId("word");
   dialog.replaceChildren(
     head("Visual word", "word", "word-title"),
-    h("p", { class: "loading" }, "Looking at its images…"),
+    h("p.loading", "Looking at its images…"),
   );
   open(dialog, "word");
   const parameters = new URLSearchParams({ images: IMAGES, ...wordOrder(state) });
@@ -36,7 +36,6 @@ function fill(dialog, word, stats, onNamed) {
   const crop = (image) =>
     h(
       "li",
-      {},
       h(
         "a",
         {
@@ -50,11 +49,9 @@ function fill(dialog, word, stats, onNamed) {
   const whole = (image) =>
     h(
       "li",
-      {},
       h(
-        "a",
+        "a.frame",
         {
-          class: "frame",
           href: newSearch({ image: image.id }),
           "aria-label": `Search with ${fileName(image.path)}`,
         },
@@ -64,36 +61,25 @@ function fill(dialog, word, stats, onNamed) {
   dialog.replaceChildren(
     withNeighbours(dialog, word, head(wordTitle(word), "word", "word-title")),
     h(
-      "p",
-      { class: "lead" },
+      "p.lead",
       word.df
         ? `In ${thousands(word.df)} of ${count(word.n_images, "image")}. `
         : "No image of this gallery has it. ",
-      h("small", {}, `Visual word no. ${word.word}`),
+      h("small", `Visual word no. ${word.word}`),
     ),
     h(
-      "div",
-      { class: "row" },
+      "div.row",
       word.df > 0 &&
-        h(
-          "a",
-          { class: "main-button", href: newSearch({ must: [word.word] }) },
-          "Search for this word",
-        ),
+        h("a.main-button", { href: newSearch({ must: [word.word] }) }, "Search for this word"),
       naming(word, stats, onNamed),
     ),
     ...(word.top.length
       ? [
-          h("h2", {}, "Where it is strongest"),
-          h("ol", { class: "word-crops-grid" }, word.top.map(crop)),
-          h(
-            "div",
-            { class: "word-columns" },
-            facts(word),
-            h("div", {}, companions(word), namesakes(word)),
-          ),
-          h("h2", {}, "The whole images"),
-          h("ol", { class: "word-crops-grid" }, word.top.slice(0, WHOLE).map(whole)),
+          h("h2", "Where it is strongest"),
+          h("ol.word-crops-grid", word.top.map(crop)),
+          h("div.word-columns", facts(word), h("div", companions(word), namesakes(word))),
+          h("h2", "The whole images"),
+          h("ol.word-crops-grid", word.top.slice(0, WHOLE).map(whole)),
         ]
       : []),
   );
@@ -110,15 +96,11 @@ function fill(dialog, word, stats, onNamed) {
 function withNeighbours(dialog, word, top) {
   const link = (number, text, about) =>
     number !== null &&
-    h(
-      "a",
-      { class: "plain-button", href: withChanges({ word: number }), "aria-label": about },
-      text,
-    );
+    h("a.plain-button", { href: withChanges({ word: number }), "aria-label": about }, text);
   top.lastChild.before(
     h(
-      "nav",
-      { class: "neighbours", "aria-label": "Words of the list" },
+      "nav.neighbours",
+      { "aria-label": "Words of the list" },
       link(word.before, "‹", "Previous word (arrow left)"),
       link(word.after, "›", "Next word (arrow right)"),
     ),
@@ -133,9 +115,8 @@ function withNeighbours(dialog, word, top) {
 function naming(word, stats, onNamed) {
   if (!stats.writable) {
     return h(
-      "div",
-      { class: "naming" },
-      h("span", {}, word.name ? "Rename it:" : "Give it a name:"),
+      "div.naming",
+      h("span", word.name ? "Rename it:" : "Give it a name:"),
       command(word.name_command, "name the word"),
     );
   }
@@ -146,12 +127,11 @@ function naming(word, stats, onNamed) {
     "aria-label": `Name of word ${word.word}`,
     placeholder: "Give it a name",
   });
-  const problem = h("p", { class: "no-match", role: "alert" });
+  const problem = h("p.no-match", { role: "alert" });
   const form = h(
-    "form",
-    { class: "naming" },
+    "form.naming",
     field,
-    h("button", { type: "submit", class: "plain-button" }, "Save"),
+    h("button.plain-button", { type: "submit" }, "Save"),
     problem,
   );
   form.addEventListener("submit", async (event) => {
@@ -176,39 +156,28 @@ function facts(word) {
   const [share, folders] = [word.n_images ? word.df / word.n_images : 0, word.folders.slice(0, 6)];
   return h(
     "section",
-    {},
-    h("h2", {}, "How frequent it is"),
+    h("h2", "How frequent it is"),
     h(
-      "dl",
-      { class: "word-facts" },
+      "dl.word-facts",
       h(
         "div",
-        {},
-        h("dt", {}, "of all images"),
-        h("dd", {}, `${(100 * share).toFixed(share < 0.01 ? 2 : 0)}%`),
+        h("dt", "of all images"),
+        h("dd", `${(100 * share).toFixed(share < 0.01 ? 2 : 0)}%`),
       ),
-      h(
-        "div",
-        {},
-        h("dt", {}, "IDF: the rarer, the more it counts"),
-        h("dd", {}, word.idf.toFixed(2)),
-      ),
+      h("div", h("dt", "IDF: the rarer, the more it counts"), h("dd", word.idf.toFixed(2))),
     ),
     folders.length > 1 && [
-      h("h3", {}, "In which folders"),
+      h("h3", "In which folders"),
       h(
-        "ol",
-        { class: "folders" },
+        "ol.folders",
         folders.map((folder) =>
           h(
             "li",
-            {},
-            h("span", {}, folder.name),
-            h("small", {}, `${thousands(folder.has_word)} of ${thousands(folder.n_images)}`),
+            h("span", folder.name),
+            h("small", `${thousands(folder.has_word)} of ${thousands(folder.n_images)}`),
             h(
-              "div",
+              "div.bar",
               {
-                class: "bar",
                 style: {
                   "--start": "0%",
                   "--size": `${(100 * folder.has_word) / folder.n_images}%`,
@@ -233,24 +202,20 @@ function others(title, words, describe) {
   if (!words.length) return null;
   return h(
     "section",
-    {},
-    h("h2", {}, title),
+    h("h2", title),
     h(
-      "ol",
-      { class: "companions" },
+      "ol.companions",
       words.map((other) =>
         h(
           "li",
-          {},
           h(
             "a",
             { href: withChanges({ word: other.word }) },
             emptyCrop(),
             h(
               "span",
-              {},
               h("b", { class: other.name ? "" : "is-unnamed" }, wordTitle(other)),
-              h("small", {}, describe(other)),
+              h("small", describe(other)),
             ),
           ),
         ),

@@ -55,17 +55,16 @@ function makeView(content) {
     clearTimeout(timer);
     timer = setTimeout(() => replace(withChanges({ name: field.value.trim() })), PAUSE);
   });
-  const orders = h("div", { class: "choices", role: "group", "aria-label": "Order" });
-  const list = h("ol", { class: "word-cards" });
-  const more = h("button", { type: "button", class: "plain-button more" }, "Show more");
+  const orders = h("div.choices", { role: "group", "aria-label": "Order" });
+  const list = h("ol.word-cards");
+  const more = h("button.plain-button.more", "Show more");
   content.replaceChildren(
     h(
-      "div",
-      { class: "headline" },
+      "div.headline",
       title,
-      h("p", { class: "hint" }, "Parts that many images have in common. A search compares these."),
+      h("p.hint", "Parts that many images have in common. A search compares these."),
     ),
-    h("div", { class: "row list-head" }, field, orders),
+    h("div.row.list-head", field, orders),
     list,
     more,
   );
@@ -88,9 +87,7 @@ function makeView(content) {
     list.replaceChildren();
     add(page);
     if (!page.total)
-      list.append(
-        h("li", { class: "nothing" }, state.name ? "No word has such a name." : "No words yet."),
-      );
+      list.append(h("li.nothing", state.name ? "No word has such a name." : "No words yet."));
     announce(title.textContent);
     more.onclick = async () => {
       more.disabled = true;
@@ -122,13 +119,12 @@ function makeView(content) {
 function makeCard(word) {
   return h(
     "li",
-    {},
     h(
-      "a",
-      { class: "word-card", href: withChanges({ word: word.word }) },
-      h("span", { class: "looks" }, word.best.map(emptyCrop)),
+      "a.word-card",
+      { href: withChanges({ word: word.word }) },
+      h("span.looks", word.best.map(emptyCrop)),
       h("b", { class: word.name ? "" : "is-unnamed" }, wordTitle(word)),
-      h("small", {}, `in ${count(word.df, "image")} · no. ${word.word}`),
+      h("small", `in ${count(word.df, "image")} · no. ${word.word}`),
     ),
   );
 }

@@ -52,11 +52,11 @@ export const nameOf = (key, names) => (typeof key === "string" ? key : (names.ge
 export const tag = (name, words) =>
   name === null
     ? h(
-        "span",
-        { class: "tag", role: "img", "aria-label": "a detail" },
+        "span.tag",
+        { role: "img", "aria-label": "a detail" },
         words.map((word) => h("span", { "data-word": word }, emptyCrop())),
       )
-    : h("span", { class: "tag" }, name);
+    : h("span.tag", name);
 
 /** Return a chip: what a group looks like, and its name. */
 export function chip(group, { small = false } = {}) {
@@ -65,7 +65,6 @@ export function chip(group, { small = false } = {}) {
   const button = h(
     "button",
     {
-      type: "button",
       class: `chip${small ? " small-chip" : ""}${role ? ` is-${role}` : ""}`,
       "data-word": group.words[0],
       "data-key": keyOf(group),
@@ -74,7 +73,7 @@ export function chip(group, { small = false } = {}) {
       "aria-label": `${name}${role ? `, ${ROLES[role].about}` : ""}`,
     },
     emptyCrop(),
-    group.label && h("span", {}, group.label),
+    group.label && h("span", group.label),
   );
   button.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && light(group));
   button.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && light(null));
@@ -142,31 +141,21 @@ function openMenu(button, group) {
   const role = roleOf(group, state);
   const items = Object.entries(ROLES).map(([next, { about, effect, counted }]) => {
     const isOn = role === next;
-    const small = h("small", {}, isOn ? "undo" : (effect ?? "…"));
-    const item = h(
-      "button",
-      { type: "button", class: "menu-item", "aria-pressed": isOn },
-      h("b", {}, about),
-      small,
-    );
+    const small = h("small", isOn ? "undo" : (effect ?? "…"));
+    const item = h("button.menu-item", { "aria-pressed": isOn }, h("b", about), small);
     item.addEventListener("click", () => {
       if (item.getAttribute("aria-disabled") !== "true") changeGroup(group, isOn ? "" : next);
     });
     return { item, small, counted: isOn ? null : counted };
   });
   menu.replaceChildren(
-    h(
-      "div",
-      { class: "menu-head" },
-      button.querySelector(".crop").cloneNode(),
-      h("b", {}, titleOf(group)),
-    ),
+    h("div.menu-head", button.querySelector(".crop").cloneNode(), h("b", titleOf(group))),
     ...(isSearch(state) ? items.map(({ item }) => item) : []),
     h(
-      "a",
-      { class: "menu-item", href: withChanges({ word: group.words[0] }) },
-      h("b", {}, "Show examples"),
-      h("small", {}, "and name it"),
+      "a.menu-item",
+      { href: withChanges({ word: group.words[0] }) },
+      h("b", "Show examples"),
+      h("small", "and name it"),
     ),
   );
   menu.showPopover();
