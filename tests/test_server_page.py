@@ -112,7 +112,8 @@ def find_similar(tab: Browser, cell: str = ".cell a", n: int = 0) -> None:
     """Open a photo of the grid, and search with it."""
     tab.click(cell, n)
     tab.wait_for('document.querySelector("#photo .main-button")')
-    tab.wait_for('document.querySelector("#photo .similar img")')  # nothing moves after that
+    for part in ("similar img", "shows :is(button, p)"):  # nothing moves after these
+        tab.wait_for(f'document.querySelector("#photo .{part}")')
     tab.click("#photo .main-button")
     tab.wait_for('document.querySelector(".hit")')
 
@@ -265,7 +266,7 @@ def test_a_detail_changes_the_search(
     open_page(tab, client, f"?image={image}")
     before = tab.value(HITS)
     tab.click(".asked .chip", 1)
-    word = tab.value('Number(document.querySelectorAll(".asked .chip")[1].dataset.word)')
+    word = tab.value('Number(document.querySelectorAll(".asked .chip .crop")[1].dataset.word)')
     items = tab.value('[...document.querySelectorAll(".menu-item b")].map((b) => b.textContent)')
     tab.click(".menu-item", items.index(choice))
     tab.wait_for('document.querySelector(".changed")')
@@ -383,7 +384,7 @@ def test_a_hit_is_explained_side_by_side(tab: Browser, client: Client, image: st
 
 def test_a_word_is_opened_and_named(tab: Browser, client: Client, image: str) -> None:
     open_page(tab, client, f"?image={image}")
-    word = tab.value('Number(document.querySelector(".asked .chip").dataset.word)')
+    word = tab.value('Number(document.querySelector(".asked .chip .crop").dataset.word)')
     tab.click(".asked .chip")
     tab.click(".menu-item", 4)
     tab.wait_for(FILLED.format(selector="#word .crop"))
@@ -401,7 +402,7 @@ def test_a_word_is_opened_and_named(tab: Browser, client: Client, image: str) ->
     tab.press("Escape")
     tab.wait_for('!document.querySelector("#word").open')
     assert parameters(tab) == {"image": [image]}, "both words are closed"
-    assert tab.wait_for(text_of(f".asked .chip[data-word='{word}']")) == "green <b>corner</b>"
+    assert tab.wait_for(text_of(f".asked .chip:has([data-word='{word}'])")) == "green <b>corner</b>"
     open_page(tab, client, f"?word={word}")
     tab.wait_for(FILLED.format(selector="#word .crop"))
     tab.click("#word .main-button")
@@ -516,7 +517,7 @@ def test_the_keyboard_is_enough(tab: Browser, client: Client) -> None:
     tab.press("Enter")
     tab.press("ArrowDown")
     assert focused("textContent").startswith("Leave out")
-    word = tab.value('document.querySelector(".asked .chip").dataset.word')
+    word = tab.value('document.querySelector(".asked .chip .crop").dataset.word')
     tab.press("Enter")
     tab.wait_for('document.querySelector(".changed")')
     assert focused("dataset.key") == word, "the focus stays at the detail"
@@ -665,7 +666,7 @@ def test_each_view_asks_for_its_crops_once(
     assert crop_requests(tab) == 1
     tab.click(".asked .chip", 1)
     tab.wait_for(FILLED.format(selector=".menu-head .crop"))
-    word = tab.value('Number(document.querySelectorAll(".asked .chip")[1].dataset.word)')
+    word = tab.value('Number(document.querySelectorAll(".asked .chip .crop")[1].dataset.word)')
     sheet = client.post("/v1/crops", json={"crops": [{"word": word}], "size": 72}).content
     box = """(({x, y, width, height}) => [x, y, width, height])(
       document.querySelector(".menu-head .crop").getBoundingClientRect())"""

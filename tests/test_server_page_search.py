@@ -217,7 +217,7 @@ def test_a_menu_says_how_many_images_remain(
     tab.click(".menu-item")
     tab.wait_for(f"{CHANGES}.length === 1")
     assert tab.value(f"{HITS}.length") == count(first)["must"]
-    tab.click(f".asked .chip[data-word='{second}']")
+    tab.click(f".asked .chip:has([data-word='{second}'])")
     tab.wait_for(f"{MENU}[0] === 'Must have0 images'")
     before = tab.value("location.href")
     tab.click(".menu-item")

@@ -1,5 +1,6 @@
 // Requests to this server: JSON and images, with the token if there is one; errors in plain words.
-import { announce, byId } from "./dom.js";
+import { announce, byId, h } from "./dom.js";
+import { findUpload } from "./uploads.js";
 
 const TOKEN = "bm25v-token";
 const ATTEMPTS = 4; // while the server is busy
@@ -105,8 +106,9 @@ async function askForToken() {
 const blobs = new Map(); // request → promise of a blob URL, oldest first
 
 /** Return a promise of an address that an image can have: itself, or a blob if a token is needed. */
-export function imageAddress(path) {
-  return sessionStorage.getItem(TOKEN) ? blobAddress(path) : Promise.resolve(path);
+export async function imageAddress(path) {
+  const isOpen = path.startsWith("blob:") || !sessionStorage.getItem(TOKEN);
+  return isOpen ? path : blobAddress(path);
 }
 
 /** Return a promise of the blob URL of an image, which is loaded once. */
@@ -129,17 +131,8 @@ export function blobAddress(path, options = {}) {
 
 /** Load an image into an element; if there is none, show its name instead. */
 export function loadImage(img, path) {
-  img.addEventListener(
-    "error",
-    () =>
-      img.replaceWith(
-        Object.assign(document.createElement("span"), {
-          className: "unreadable",
-          textContent: img.alt,
-        }),
-      ),
-    { once: true },
-  );
+  const fail = () => img.replaceWith(h("span.unreadable", img.alt));
+  img.addEventListener("error", fail, { once: true });
   imageAddress(path).then(
     (address) => (img.src = address),
     () => img.dispatchEvent(new Event("error")),
@@ -148,3 +141,36 @@ export function loadImage(img, path) {
 }
 
 export const thumbnail = (id, size) => `/v1/images/${id}/thumbnail?size=${size}`;
+
+/** Return a small image of the gallery, no side longer than `size`. */
+export const photo = (id, size, attributes) => loadImage(h("img", attributes), thumbnail(id, size));
+
+/** Return the query of a state, without the images of this machine. */
+export const toQuery = (state) => ({
+  images: state.image,
+  must: state.must,
+  without: state.without,
+  boost: state.boost,
+  like: state.like,
+  unlike: state.unlike,
+  folder: state.folder ? [state.folder] : [],
+  merge_copies: true,
+  ...(state.text && { text: state.text }),
+  ...(state.region && { region: state.region }),
+  ...(state.date && { date: state.date }),
+});
+
+/** Return the options of a request for what a state means: JSON, or a form with the images. */
+export function toRequest(state, more = {}) {
+  const query = { ...toQuery(state), ...more };
+  if (!state.upload.length) return { method: "POST", json: query };
+  return { method: "POST", form: toForm(state.upload.map(findUpload), query) };
+}
+
+/** Return a form with images of this machine. */
+export function toForm(files, query) {
+  const form = new FormData();
+  for (const file of files) form.append("image", file);
+  form.append("query", JSON.stringify(query));
+  return form;
+}

@@ -1,12 +1,10 @@
 // All images as a grid, newest first. Only cells in view are in the page; images are listed in
 // blocks. Folders and months are beside it.
-import { getJson, loadImage, thumbnail } from "./api.js";
+import { getJson, photo } from "./api.js";
 import { announce, command, count, fileName, h, whileBusy } from "./dom.js";
-import { makeFolders } from "./folders.js";
-import { locateMonths, makeMonths, monthName } from "./months.js";
 import { selectable } from "./select.js";
+import { fillTopics, locateMonths, makeFolders, makeMonths } from "./sides.js";
 import { isSearch, readState, withChanges } from "./state.js";
-import { fillTopics } from "./topics.js";
 
 const BLOCK = 200; // images of one request
 const SMALLEST = 150; // pixels of a cell
@@ -117,7 +115,7 @@ function makeGrid(list, first, load, months, mark) {
   const images = new Map(); // index → image
   const indexes = new Map(); // id → index
   const cells = new Map(); // index → element
-  const labels = new Map(months.map((month) => [month.start, monthName(month)]));
+  const labels = new Map(months.map(({ start, title }) => [start, title]));
   const total = first.total;
   let target = null; // the image that somebody went to, and where that was
   let opened = null; // the photo that was opened last
@@ -201,10 +199,7 @@ function makeGrid(list, first, load, months, mark) {
         "data-index": index,
         "aria-label": name,
       },
-      loadImage(
-        h("img", { alt: name, width: 256, height: 256, decoding: "async" }),
-        thumbnail(image.id, 256),
-      ),
+      photo(image.id, 256, { alt: name, width: 256, height: 256, decoding: "async" }),
     );
     cell.append(link);
     if (labels.has(index)) cell.append(h("span.month", labels.get(index)));

@@ -1,4 +1,5 @@
-// Makes elements. Texts are always texts, never markup.
+// Makes elements, and dialogs, which close by going back. Texts are always texts, never markup.
+import { go, leave, withChanges } from "./state.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const PATHS = {
@@ -21,7 +22,10 @@ export function h(selector, ...content) {
   const [tag, ...classes] = selector.split(".");
   const element = document.createElement(tag);
   if (tag === "button") element.type = "button";
-  const attributes = content[0]?.constructor === Object ? content.shift() : {};
+  const isGiven = content[0]?.constructor === Object;
+  const { class: more, ...attributes } = isGiven ? content.shift() : {};
+  const names = [...classes, more].filter(Boolean).join(" ");
+  if (names) element.className = names;
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined) continue;
     if (typeof value === "function") element.addEventListener(name.slice(2), value);
@@ -30,7 +34,6 @@ export function h(selector, ...content) {
     else if (value !== false || name.startsWith("aria-"))
       element.setAttribute(name, value === true && !name.startsWith("aria-") ? "" : value);
   }
-  element.classList.add(...classes);
   element.append(
     ...content
       .flat(Infinity)
@@ -53,18 +56,96 @@ export function icon(name) {
 /** Return a command, and a button that copies it. */
 export function command(text, label) {
   const code = h("code", text);
-  const button = h("button", { "aria-label": `Copy: ${label}` }, "Copy");
-  button.addEventListener("click", async () => {
-    getSelection().selectAllChildren(code);
-    try {
-      await navigator.clipboard.writeText(text);
-    } catch {
-      document.execCommand("copy"); // over HTTP, pages have no right to the clipboard
-    }
+  const copy = async () => {
+    await copyText(code);
     button.textContent = "Copied";
     setTimeout(() => (button.textContent = "Copy"), 1500);
-  });
+  };
+  const button = h("button", { "aria-label": `Copy: ${label}`, onclick: copy }, "Copy");
   return h("span.command", code, button);
+}
+
+/** Select the text of an element, and copy it. */
+export async function copyText(element) {
+  getSelection().selectAllChildren(element);
+  try {
+    await navigator.clipboard.writeText(element.textContent);
+  } catch {
+    document.execCommand("copy"); // over HTTP, pages have no right to the clipboard
+  }
+}
+
+/** Return links to the addresses that `change` returns for some choices, of which one is `chosen`. */
+export const choices = (about, texts, chosen, change) =>
+  h(
+    "div.choices",
+    { role: "group", "aria-label": about },
+    Object.entries(texts).map(([key, text]) =>
+      h("a", { href: change(key), "aria-current": key === chosen ? "true" : null }, text),
+    ),
+  );
+
+/** Return a button that calls a function for more of a list, until that returns true: it was all. */
+export function moreButton(addMore) {
+  const add = async () => {
+    button.disabled = true;
+    try {
+      if (await addMore()) button.remove();
+    } catch (error) {
+      announce(error.message);
+      button.textContent = `${error.message} Try again`;
+    }
+    button.disabled = false;
+  };
+  const button = h("button.plain-button.more", { onclick: add }, "Show more");
+  return button;
+}
+
+/** Open a dialog, which closes by going back, and say that its content is loading. */
+export function openDialog(name, title, about) {
+  const dialog = byId(name);
+  dialog.oncancel = (event) => {
+    event.preventDefault();
+    leave(name);
+  };
+  dialog.onclick = (event) => {
+    if (event.target === dialog) leave(name); // beside it
+  };
+  dialog.onkeydown = null;
+  dialog.replaceChildren(dialogHead(name, title), h("p.loading", about));
+  if (!dialog.open) dialog.showModal();
+  dialog.scrollTop = 0;
+  return dialog;
+}
+
+/** Fill an open dialog: its title, controls beside that, and the other content. */
+export function fillDialog(name, title, controls, ...content) {
+  byId(name).replaceChildren(dialogHead(name, title, controls), ...content.filter(Boolean));
+  byId(`${name}-title`).focus({ preventScroll: true });
+}
+
+const dialogHead = (name, title, controls) =>
+  h(
+    "div.dialog-head",
+    h("h1", { id: `${name}-title`, tabindex: -1 }, title),
+    controls,
+    h("button.icon-button", { "aria-label": "Close", onclick: () => leave(name) }, icon("close")),
+  );
+
+/** Return links to what is before and after something in a list; the arrow keys follow them. */
+export function neighbourLinks(name, noun, { before, after }, isFree = () => true) {
+  const isKnown = (value) => value !== null && value !== undefined;
+  byId(name).onkeydown = (event) => {
+    const value = { ArrowLeft: before, ArrowRight: after }[event.key];
+    if (isKnown(value) && isFree(event)) go(withChanges({ [name]: value }));
+  };
+  const link = (value, kind, text, about) =>
+    isKnown(value) &&
+    h(`a.plain-button.${kind}`, { href: withChanges({ [name]: value }), "aria-label": about }, text);
+  return [
+    link(before, "before", "‹", `Previous ${noun} (arrow left)`),
+    link(after, "after", "›", `Next ${noun} (arrow right)`),
+  ].filter(Boolean);
 }
 
 export const byId = (id) => document.getElementById(id);

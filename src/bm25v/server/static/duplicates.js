@@ -1,6 +1,17 @@
 // Groups of the same and nearly the same images: which to keep, and the others into the trash.
-import { getJson, loadImage, send, thumbnail } from "./api.js";
-import { announce, command, count, fileName, fileSize, h, thousands, whileBusy } from "./dom.js";
+import { getJson, photo, send } from "./api.js";
+import {
+  announce,
+  choices,
+  command,
+  count,
+  fileName,
+  fileSize,
+  h,
+  moreButton,
+  thousands,
+  whileBusy,
+} from "./dom.js";
 import { readState, withChanges } from "./state.js";
 
 const LIMIT = 1000; // groups of one request, as each request compares all images
@@ -20,7 +31,10 @@ export async function showDuplicates(state, content, { scroll = 0 } = {}) {
   const about = h("p.hint", "Comparing images. In a large gallery this takes minutes.");
   content.replaceChildren(
     h("div.headline", title, about),
-    h("div.row.list-head", choices(kind)),
+    h(
+      "div.row.list-head",
+      choices("Which", KINDS, kind, (key) => withChanges({ kind: key })),
+    ),
     list,
   );
   announce(about.textContent);
@@ -37,13 +51,13 @@ export async function showDuplicates(state, content, { scroll = 0 } = {}) {
   const groups = page.groups.filter(({ images }) => images.length > 1); // others were moved
   title.textContent = count(groups.length, "group");
   about.textContent = describe(page, writable);
-  const again = h("button.plain-button", "Compare again");
-  again.addEventListener("click", () => {
+  const again = () => {
     known.delete(kind);
     shown = null;
     showDuplicates(readState(), content);
-  });
-  content.querySelector(".list-head").append(again);
+  };
+  const button = h("button.plain-button", { onclick: again }, "Compare again");
+  content.querySelector(".list-head").append(button);
   fill(list, groups, writable);
   scrollTo({ top: scroll, behavior: "instant" });
   announce(title.textContent);
@@ -51,19 +65,6 @@ export async function showDuplicates(state, content, { scroll = 0 } = {}) {
 
 const compare = (kind) =>
   getJson(`/v1/duplicates?${new URLSearchParams({ near: kind !== "exact", limit: LIMIT })}`);
-
-const choices = (kind) =>
-  h(
-    "div.choices",
-    { role: "group", "aria-label": "Which" },
-    Object.entries(KINDS).map(([key, text]) =>
-      h(
-        "a",
-        { href: withChanges({ kind: key }), "aria-current": key === kind ? "true" : null },
-        text,
-      ),
-    ),
-  );
 
 function describe({ total, groups, n_left_out }, writable) {
   const parts = [];
@@ -77,15 +78,12 @@ function describe({ total, groups, n_left_out }, writable) {
 }
 
 function fill(list, groups, writable) {
-  const more = h("button.plain-button.more", "Show more");
   const add = () => {
     const start = list.children.length;
     list.append(...groups.slice(start, start + SHOWN).map((group) => makeGroup(group, writable)));
-    more.hidden = list.children.length >= groups.length;
+    return list.children.length >= groups.length;
   };
-  more.addEventListener("click", add);
-  list.after(more);
-  add();
+  if (!add()) list.after(moreButton(add));
 }
 
 /** Return a group; `images` of it are those that were not moved. */
@@ -93,7 +91,9 @@ function makeGroup(group, writable) {
   const moved = h("div.moved", { role: "status" });
   const problem = h("p.no-match", { role: "alert" });
   const figures = new Map(group.images.map((image) => [image.id, makeImage(image)]));
-  const others = h("button.plain-button");
+  const trashOthers = () =>
+    trash(group.images.map(({ id }) => id).filter((id) => id !== group.best));
+  const others = h("button.plain-button", { onclick: trashOthers });
   const update = () => {
     const n = group.images.length - 1;
     others.hidden = !n;
@@ -120,40 +120,29 @@ function makeGroup(group, writable) {
   }
 
   function makeImage(image) {
-    const isBest = image.id === group.best;
-    const button =
-      writable && !isBest && group.images.length > 2
-        ? h("button.plain-button.small", "Move to trash")
-        : null;
-    button?.addEventListener("click", () => trash([image.id]));
-    const name = fileName(image.path);
+    const { id, path, date } = image;
+    const name = fileName(path);
+    const isBest = id === group.best;
+    const hasButton = writable && !isBest && group.images.length > 2;
     return h(
       "li",
       { class: isBest ? "is-best" : "" },
       h(
         "a.frame",
-        { href: withChanges({ photo: image.id }), "aria-label": name },
-        loadImage(h("img", { alt: name, loading: "lazy" }), thumbnail(image.id, 256)),
+        { href: withChanges({ photo: id }), "aria-label": name },
+        photo(id, 256, { alt: name, loading: "lazy" }),
       ),
       h("p.verdict", isBest ? h("b", "Keep") : kindOf(group, image)),
       h("small", sizeOf(image)),
-      h("small", image.date.slice(0, 10)),
-      command(image.path, "the path"),
-      button,
+      h("small", date.slice(0, 10)),
+      command(path, "the path"),
+      hasButton && h("button.plain-button.small", { onclick: () => trash([id]) }, "Move to trash"),
     );
   }
 
-  others.addEventListener("click", () =>
-    trash(group.images.map(({ id }) => id).filter((id) => id !== group.best)),
-  );
   update();
-  return h(
-    "li.duplicates",
-    h("ol", [...figures.values()]),
-    h("div.row", writable && others),
-    problem,
-    moved,
-  );
+  const row = h("div.row", writable && others);
+  return h("li.duplicates", h("ol", [...figures.values()]), row, problem, moved);
 }
 
 const kindOf = (group, image) =>

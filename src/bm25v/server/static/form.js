@@ -1,7 +1,8 @@
 // What starts a search: the text field, images that are dropped, pasted or chosen, and the filters.
 import { getJson } from "./api.js";
-import { announce, byId, fileName, h, showProblem, thousands } from "./dom.js";
+import { announce, byId, h, showProblem } from "./dom.js";
 import { isHopeless, trySearch } from "./hits.js";
+import { chooseFolder, fillFolderMenu } from "./sides.js";
 import { go, hasImages, isSearch, newSearch, readState, withChanges } from "./state.js";
 import { forgetOldUploads, keepUpload } from "./uploads.js";
 
@@ -124,30 +125,10 @@ function prepareFilters() {
   });
 }
 
-let folders = null;
-
-async function showFilters(isVisible) {
+function showFilters(isVisible) {
   byId("filters").hidden = !isVisible;
   byId("filter").setAttribute("aria-expanded", isVisible);
-  if (!isVisible) return;
-  folders ??= getJson("/v1/folders").catch(() => ((folders = null), { root: "", folders: [] }));
-  const known = await folders;
-  const options = known.folders.map(({ path, n_images }) =>
-    h(
-      "option",
-      { value: path },
-      `${path.slice(known.root.length).replace(/^\//, "")} (${thousands(n_images)})`,
-    ),
-  );
-  byId("folder").replaceChildren(h("option", { value: "" }, "All folders"), ...options);
-  showChosenFolder(readState().folder);
-}
-
-function showChosenFolder(folder) {
-  const select = byId("folder");
-  if (![...select.options].some((option) => option.value === folder))
-    select.append(h("option", { value: folder }, fileName(folder)));
-  select.value = folder;
+  if (isVisible) fillFolderMenu(byId("folder"), readState().folder);
 }
 
 /** Show what an address says in the fields. */
@@ -157,7 +138,7 @@ export function fillForm(state) {
   const [from, to] = state.date.includes("..") ? state.date.split("..") : [state.date, state.date];
   byId("from").value = from;
   byId("to").value = to;
-  showChosenFolder(state.folder);
+  chooseFolder(byId("folder"), state.folder);
   const n = Number(Boolean(state.folder)) + Number(Boolean(state.date));
   byId("filter").classList.toggle("is-on", n > 0);
   byId("filter").setAttribute(

@@ -1,14 +1,23 @@
 // The hits of a search: how strong each is, by which details, and whether it is a good one.
-import { getJson, loadImage, thumbnail } from "./api.js";
-import { fillCrops } from "./crops.js";
-import { announce, byId, count, fileName, h, icon, whileBusy, withCode } from "./dom.js";
-import { findChanges, layeredPhoto, showQuery } from "./query.js";
-import { toRequest } from "./requests.js";
+import { getJson, thumbnail, toRequest } from "./api.js";
+import { addPhotos, chip, fillCrops, hitPhoto, setPhotos } from "./chips.js";
+import {
+  announce,
+  byId,
+  count,
+  fileName,
+  h,
+  icon,
+  moreButton,
+  whileBusy,
+  withCode,
+} from "./dom.js";
+import { layeredPhoto } from "./photos.js";
+import { findChanges, showQuery } from "./query.js";
 import { selectable } from "./select.js";
+import { fillTopics } from "./sides.js";
 import { go, hasImages, newSearch, readState, withChanges } from "./state.js";
-import { fillTopics } from "./topics.js";
 import { findUpload } from "./uploads.js";
-import { addPhotos, chip, hitPhoto, setPhotos } from "./words.js";
 
 const PAGE = 24; // hits of one request
 const CROP = 96; // pixels: the menu of a chip shows it larger
@@ -78,7 +87,7 @@ export async function search(state, content, { scroll = 0 } = {}) {
     if (!isHopeless(error)) throw error;
     stopSearch();
     content.replaceChildren(impossible(state, error.message));
-    fillChips([content]);
+    fillCrops([content], CROP);
     announce(error.message);
     return;
   } finally {
@@ -92,8 +101,9 @@ export async function search(state, content, { scroll = 0 } = {}) {
   setPhotos(photos);
   content.replaceChildren(section);
   append(list, results.hits);
-  fillChips([section]);
-  if (results.hits.length === PAGE) section.lastChild.append(moreButton(state, list));
+  fillCrops([section], CROP);
+  if (results.hits.length === PAGE)
+    section.lastChild.append(moreButton(() => addMore(state, list)));
   scrollTo({ top: scroll, behavior: "instant" });
   if (focused !== null) focusAgain(content, focused);
   announce(
@@ -216,94 +226,67 @@ function append(list, hits) {
   addPhotos(cards.map(({ photo }) => photo));
 }
 
-/** Show what the words of chips look like, after the photos. */
-function fillChips(parts) {
-  const all = (selector) => parts.flatMap((part) => [...part.querySelectorAll(selector)]);
-  const crops = all("[data-word] > .crop");
-  if (!crops.length) return;
-  const words = crops.map(({ parentNode }) => ({
-    word: Number(parentNode.dataset.word),
-    image: parentNode.closest(".hit")?.dataset.id,
-  }));
-  fillCrops(words, crops, CROP, all("img"));
-}
-
 function card(hit) {
-  const name = fileName(hit.path);
-  const photo = layeredPhoto(name, (img) => loadImage(img, thumbnail(hit.id, 256)));
+  const { id, rank, strength, path, copies } = hit;
   const state = readState();
+  const name = fileName(path);
+  const photo = layeredPhoto(name, thumbnail(id, 256));
+  const isLiked = state.like.includes(id);
+  const about = `Hit ${rank}, ${isLiked ? "liked, " : ""}${strength ? `${strength} match, ` : ""}`;
+  const shares = listShares(hit);
   const feedback = (list, other, title, kind) => {
-    const isOn = state[list].includes(hit.id);
+    const isOn = state[list].includes(id);
     const mark = () => {
       const now = readState(); // somebody may have marked another one meanwhile
-      const others = now[list].filter((id) => id !== hit.id);
-      const marked = isOn ? others : [...others, hit.id];
-      go(withChanges({ [list]: marked, [other]: now[other].filter((id) => id !== hit.id) }));
+      const others = now[list].filter((key) => key !== id);
+      const marked = isOn ? others : [...others, id];
+      go(withChanges({ [list]: marked, [other]: now[other].filter((key) => key !== id) }));
     };
-    return h(
-      "button.icon-button",
-      { title, "aria-label": `${title}: ${name}`, "aria-pressed": isOn, onclick: mark },
-      icon(kind),
-    );
+    const said = { title, "aria-label": `${title}: ${name}`, "aria-pressed": isOn };
+    return h("button.icon-button", { ...said, onclick: mark }, icon(kind));
   };
-  const shares = listShares(hit);
-  const isLiked = state.like.includes(hit.id);
-  const isInQuery = state.image.includes(hit.id);
+  const link = (href, title, said, kind) =>
+    h("a.icon-button", { href, title, "aria-label": said }, icon(kind));
+  const add = () => {
+    const href = withChanges({ image: [...state.image, id], region: null });
+    return link(href, "Add to the query", `Add ${name} to the query`, "add");
+  };
+  const tools = h(
+    "span.tools",
+    feedback("like", "unlike", "More like this", "good"),
+    feedback("unlike", "like", "Less like this", "bad"),
+    link(newSearch({ image: id }), "Search with this image", `Search with ${name}`, "search"),
+    !state.image.includes(id) && add(),
+  );
   const item = h(
-    "li",
-    { class: `hit ${hit.strength ?? ""}${isLiked ? " is-liked" : ""}`, "data-id": hit.id },
+    "li.hit",
+    { class: `${strength ?? ""}${isLiked ? " is-liked" : ""}`, "data-id": id },
     h(
       "a.frame",
-      {
-        href: withChanges({ why: hit.id }),
-        "aria-label": `Hit ${hit.rank}, ${isLiked ? "liked, " : ""}${hit.strength ? `${hit.strength} match, ` : ""}${name}: why it matches`,
-      },
+      { href: withChanges({ why: id }), "aria-label": `${about}${name}: why it matches` },
       photo,
     ),
     h(
       "div.figures",
-      h("b", hit.rank),
-      hit.strength && h("span", { class: `strength ${hit.strength}` }, hit.strength),
+      h("b", rank),
+      strength && h("span.strength", { class: strength }, strength),
       isLiked && h("span.liked", "liked"),
-      h(
-        "span.tools",
-        feedback("like", "unlike", "More like this", "good"),
-        feedback("unlike", "like", "Less like this", "bad"),
-        h(
-          "a.icon-button",
-          {
-            href: newSearch({ image: hit.id }),
-            title: "Search with this image",
-            "aria-label": `Search with ${name}`,
-          },
-          icon("search"),
-        ),
-        !isInQuery &&
-          h(
-            "a.icon-button",
-            {
-              href: withChanges({ image: [...state.image, hit.id], region: null }),
-              title: "Add to the query",
-              "aria-label": `Add ${name} to the query`,
-            },
-            icon("add"),
-          ),
-      ),
+      tools,
     ),
     h(
       "p.hit-words",
-      hit.groups.map((group) => chip(group, { small: true })),
+      hit.groups.map((group) => chip(group, id)),
     ),
     h(
       "p.path.one-line",
-      { title: [hit.path, ...hit.copies].join("\n") },
+      { title: [path, ...copies].join("\n") },
       shares && [h("b", shares), " · "],
-      hit.copies.length > 0 && [h("b", `${hit.copies.length + 1} copies`), " · "],
+      copies.length > 0 && [h("b", `${copies.length + 1} copies`), " · "],
       name,
     ),
   );
   selectable(item, hit);
-  return { item, photo: hitPhoto(photo, hit.id) };
+  return { item, photo: hitPhoto(photo, id) };
 }
 
 /** Return the share of each word of a text that has several. */
@@ -316,26 +299,16 @@ function listShares(hit) {
     .join(", ");
 }
 
-function moreButton(state, list) {
-  const button = h("button.plain-button.more", "Show more");
-  button.addEventListener("click", async () => {
-    button.disabled = true;
-    try {
-      const first = list.querySelectorAll(".hit").length;
-      const { hits } = await load(state, first);
-      shown?.results.hits.push(...hits);
-      append(list, hits);
-      const added = [...list.querySelectorAll(".hit")].slice(first);
-      fillChips(added);
-      added[0]?.querySelector("a").focus();
-      if (hits.length < PAGE) button.remove();
-    } catch (error) {
-      announce(error.message);
-      button.textContent = `${error.message} Try again`;
-    }
-    button.disabled = false;
-  });
-  return button;
+/** Add hits to the list; return whether these are the last. */
+async function addMore(state, list) {
+  const first = list.querySelectorAll(".hit").length;
+  const { hits } = await load(state, first);
+  shown?.results.hits.push(...hits);
+  append(list, hits);
+  const added = [...list.querySelectorAll(".hit")].slice(first);
+  fillCrops(added, CROP);
+  added[0]?.querySelector("a").focus();
+  return hits.length < PAGE;
 }
 
 function impossible(state, message) {

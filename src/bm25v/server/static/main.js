@@ -1,6 +1,7 @@
 // Shows what the address says: all images, or the hits of a search; a dialog above them.
 import { ServerError } from "./api.js";
 import { browse, stopBrowsing } from "./browse.js";
+import { prepareMenu } from "./chips.js";
 import { announce, byId, h, showProblem, withCode } from "./dom.js";
 import { showDuplicates } from "./duplicates.js";
 import { fillForm, prepareForm } from "./form.js";
@@ -9,9 +10,7 @@ import { showPhoto } from "./photo.js";
 import { isSearch, onState, readState } from "./state.js";
 import { restoreUploads } from "./uploads.js";
 import { showWhy } from "./why.js";
-import { showWord } from "./word.js";
-import { forgetWords, showWords } from "./wordlist.js";
-import { prepareMenu } from "./words.js";
+import { forgetWords, showWord, showWords } from "./words.js";
 
 const PREPARING = 1500; // milliseconds between questions whether the server is ready
 

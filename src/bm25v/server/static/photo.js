@@ -1,23 +1,28 @@
 // One photo, large: what is known about it, what it shows and where, and images like it.
-import { getJson, imageAddress, loadImage, send, thumbnail } from "./api.js";
+import { getJson, imageAddress, photo, send, thumbnail } from "./api.js";
 import * as grid from "./browse.js";
-import { head, open } from "./dialog.js";
-import { announce, byId, command, fileName, fileSize, h, thousands, whileBusy } from "./dom.js";
+import {
+  announce,
+  command,
+  fileName,
+  fileSize,
+  fillDialog,
+  h,
+  neighbourLinks,
+  openDialog,
+  thousands,
+  whileBusy,
+} from "./dom.js";
 import * as hits from "./hits.js";
-import { gridMasks } from "./masks.js";
 import { makeMap } from "./photos.js";
-import { go, isSearch, leave, newSearch, readState, withChanges } from "./state.js";
+import { isSearch, leave, newSearch, readState, withChanges } from "./state.js";
 
 const SIMILAR = 9;
 
 /** Show a photo in its dialog. */
 export async function showPhoto(state) {
-  const [id, dialog] = [state.photo, byId("photo")];
-  dialog.replaceChildren(
-    head("Photo", "photo", "photo-title"),
-    h("p.loading", "Loading the photo…"),
-  );
-  open(dialog, "photo");
+  const id = state.photo;
+  const dialog = openDialog("photo", "Photo", "Loading the photo…");
   const [image, stats] = await whileBusy(
     Promise.all([getJson(`/v1/images/${id}`), getJson("/v1/stats")]),
   );
@@ -27,72 +32,52 @@ export async function showPhoto(state) {
       (path) => path && imageAddress(path).catch(() => null),
     ),
   );
-  const [stage, light] = await makeStage(image, address, file);
+  const name = fileName(image.path);
+  const map = await makeMap(address, name);
   if (!dialog.open || readState().photo !== id) return;
+  const stage = h("div.photo-stage", map?.map ?? h("p.empty", "This photo cannot be shown."));
+  if (map && file) addZoom(stage, map.map, h("img", { alt: name, src: file }));
   const shows = h("ul.shown-groups");
   const similar = h("ol.similar");
-  dialog.replaceChildren(
-    head(fileName(image.path), "photo", "photo-title"),
-    h(
-      "div.photo-view",
-      stage,
-      h(
-        "div.photo-side",
-        !isThere && absence(image, stats),
-        actions(state, id, image, file),
-        h("section.shows", h("h2", "What it shows"), shows),
-        facts(image),
-        h("section", h("h2", "Similar"), similar),
-      ),
-    ),
+  const side = h(
+    "div.photo-side",
+    !isThere && absence(image, stats),
+    actions(state, id, image, file),
+    h("section.shows", h("h2", "What it shows"), shows),
+    facts(image),
+    h("section", h("h2", "Similar"), similar),
   );
-  byId("photo-title").focus({ preventScroll: true });
-  announce(fileName(image.path));
+  fillDialog("photo", name, null, h("div.photo-view", stage, side));
+  announce(name);
   await Promise.all([
     addNeighbours(state, image, stage),
-    fillGroups(shows, id, light),
+    fillGroups(shows, id, map?.light ?? (() => {})),
     fillSimilar(similar, id),
   ]);
 }
 
 /** Add links to the photos before and after one, as soon as they are known. */
 async function addNeighbours(state, image, stage) {
-  const { before, after } = isSearch(state)
+  const around = isSearch(state)
     ? hits.neighbours(image.id)
     : await grid.neighbours(image).catch(() => ({}));
   if (!stage.isConnected) return;
-  const link = (id, kind, about) =>
-    id &&
-    h("a", { class: kind, href: withChanges({ photo: id }), "aria-label": about }, ARROWS[kind]);
-  stage.append(
-    ...[
-      link(before, "before", "Previous photo (arrow left)"),
-      link(after, "after", "Next photo (arrow right)"),
-    ].filter(Boolean),
-  );
-  byId("photo").onkeydown = (event) => {
-    const id = { ArrowLeft: before, ArrowRight: after }[event.key];
-    if (id && !stage.classList.contains("is-zoomed")) go(withChanges({ photo: id }));
-  };
+  const isFree = () => !stage.classList.contains("is-zoomed");
+  stage.append(...neighbourLinks("photo", "photo", around, isFree));
 }
 
 /** Say why there is no file, and what can be done. */
 function absence(image, stats) {
   const [about, help] = ABSENCES[image.file];
-  const remove = h("button.plain-button", "Remove it from the gallery");
-  remove.addEventListener("click", async () => {
+  const remove = async () => {
     await whileBusy(send(`/v1/images/${image.id}`, { method: "DELETE" }));
     grid.stopBrowsing(); // it has the image still
     leave("photo");
-  });
-  return h(
-    "div.note",
-    h("p", h("b", about), " ", help),
-    image.file === "missing" &&
-      (stats.writable
-        ? remove
-        : command(image.remove_command, "remove the image from the gallery")),
-  );
+  };
+  const control = stats.writable
+    ? h("button.plain-button", { onclick: remove }, "Remove it from the gallery")
+    : command(image.remove_command, "remove the image from the gallery");
+  return h("div.note", h("p", h("b", about), " ", help), image.file === "missing" && control);
 }
 
 const ABSENCES = {
@@ -103,34 +88,6 @@ const ABSENCES = {
   changed: ["The file has changed since it was indexed.", "Index its folder again."],
   none: ["There is no file.", "The image was added from memory."],
 };
-
-/** Return the photo, and a function that lights a grid up in it. */
-async function makeStage(image, address, file) {
-  const stage = h("div.photo-stage");
-  byId("photo").onkeydown = null;
-  const img = Object.assign(new Image(), { src: address ?? "", alt: fileName(image.path) });
-  try {
-    await img.decode();
-  } catch {
-    stage.append(h("p.empty", "This photo cannot be shown."));
-    return [stage, () => {}];
-  }
-  const map = makeMap(address, {
-    "aria-label": fileName(image.path),
-    style: { "--shape": (img.naturalWidth / img.naturalHeight).toFixed(4) },
-  });
-  stage.append(map);
-  if (file) addZoom(stage, map, h("img", { alt: fileName(image.path), src: file }));
-  const light = async (cells) => {
-    if (cells) {
-      const [mask, edge] = await gridMasks(cells);
-      map.style.setProperty("--mask", mask);
-      map.style.setProperty("--edge", edge);
-    }
-    map.classList.toggle("is-lit", Boolean(cells));
-  };
-  return [stage, light];
-}
 
 /** Show the file in its own size, at least twice as large, around the point of a click. */
 function addZoom(stage, map, whole) {
@@ -161,29 +118,26 @@ function addZoom(stage, map, whole) {
   stage.append(button);
 }
 
-const ARROWS = { before: "‹", after: "›" };
-
 function actions(state, id, image, file) {
+  const link = (href, text, more) => h("a.plain-button", { href, ...more }, text);
   return h(
     "p.row",
     h("a.main-button", { href: newSearch({ image: id }) }, "Find similar"),
-    isSearch(state) &&
-      h("a.plain-button", { href: withChanges({ why: id, photo: "" }) }, "Why it matches"),
-    file && h("a.plain-button", { href: file, target: "_blank" }, "Open"),
-    file && h("a.plain-button", { href: file, download: fileName(image.path) }, "Download"),
+    isSearch(state) && link(withChanges({ why: id, photo: "" }), "Why it matches"),
+    file && link(file, "Open", { target: "_blank" }),
+    file && link(file, "Download", { download: fileName(image.path) }),
   );
 }
 
-function facts(image) {
-  const folder = image.path.slice(0, image.path.lastIndexOf("/"));
-  const size = fileSize(image.file_size);
-  const pixels = image.width && `${thousands(image.width)} × ${thousands(image.height)}, ${size}`;
+function facts({ path, width, height, file_size: bytes, taken, date }) {
+  const folder = path.slice(0, path.lastIndexOf("/"));
+  const pixels = width ? `${thousands(width)} × ${thousands(height)}, ` : "";
   return h(
     "div.photo-facts",
-    h("span", `${image.taken ? "Taken" : "Changed"} ${image.date.slice(0, 16).replace("T", " ")}`),
-    h("span", pixels ?? size),
+    h("span", `${taken ? "Taken" : "Changed"} ${date.slice(0, 16).replace("T", " ")}`),
+    h("span", `${pixels}${fileSize(bytes)}`),
     folder && h("a", { href: newSearch({ folder }) }, folder),
-    command(image.path, "the path"),
+    command(path, "the path"),
   );
 }
 
@@ -199,41 +153,39 @@ async function fillGroups(list, id, light) {
     chosen = chosen === group ? null : group;
     light(chosen?.in_hit);
     for (const button of list.querySelectorAll("button"))
-      button.setAttribute("aria-pressed", button.textContent === chosen?.label);
+      button.ariaPressed = String(button.textContent === chosen?.label);
     search.hidden = !chosen;
-    if (chosen)
-      search.replaceChildren(
-        h("a", { href: newSearch({ text: chosen.label }) }, `Search for “${chosen.label}”`),
-      );
+    if (!chosen) return;
+    const href = newSearch({ text: chosen.label });
+    search.replaceChildren(h("a", { href }, `Search for “${chosen.label}”`));
   };
-  list.replaceChildren(
-    ...groups.map((group) => {
-      const button = h("button.plain-button", { "aria-pressed": "false" }, group.label);
-      button.addEventListener("click", () => choose(group));
-      for (const type of ["pointerenter", "focus"])
-        button.addEventListener(type, () => light(group.in_hit));
-      for (const type of ["pointerleave", "blur"])
-        button.addEventListener(type, () => light(chosen?.in_hit));
-      return h("li", button);
-    }),
-    search,
-  );
+  const makeButton = (group) => {
+    const show = () => light(group.in_hit);
+    const end = () => light(chosen?.in_hit);
+    return h(
+      "button.plain-button",
+      {
+        "aria-pressed": "false",
+        onclick: () => choose(group),
+        onpointerenter: show,
+        onfocus: show,
+        onpointerleave: end,
+        onblur: end,
+      },
+      group.label,
+    );
+  };
+  list.replaceChildren(...groups.map((group) => h("li", makeButton(group))), search);
 }
 
 async function fillSimilar(list, id) {
-  const { hits: found } = await getJson(`/v1/images/${id}/similar?k=${SIMILAR}`).catch(() => ({
+  const similar = await getJson(`/v1/images/${id}/similar?k=${SIMILAR}`).catch(() => ({
     hits: [],
   }));
-  list.replaceChildren(
-    ...found.map((hit) =>
-      h(
-        "li",
-        h(
-          "a",
-          { href: withChanges({ photo: hit.id }), "aria-label": fileName(hit.path) },
-          loadImage(h("img", { alt: fileName(hit.path), loading: "lazy" }), thumbnail(hit.id, 256)),
-        ),
-      ),
-    ),
-  );
+  const link = (hit) => {
+    const name = fileName(hit.path);
+    const look = photo(hit.id, 256, { alt: name, loading: "lazy" });
+    return h("a", { href: withChanges({ photo: hit.id }), "aria-label": name }, look);
+  };
+  list.replaceChildren(...similar.hits.map((hit) => h("li", link(hit))));
 }

@@ -1,26 +1,15 @@
 // The query as people see it: its images and text, its details, and what was changed about it.
-import { getJson, loadImage, thumbnail } from "./api.js";
-import { fileName, h, icon } from "./dom.js";
-import { uploadMasks } from "./masks.js";
-import { drawable } from "./region.js";
-import { hasImages, newSearch, readState, readWord, withChanges } from "./state.js";
+import { getJson, photo as loadPhoto, thumbnail } from "./api.js";
+import { ROLES, chip, hitPhoto, nameOf, roleOf, tag, withRole } from "./chips.js";
+import { announce, fileName, h, icon } from "./dom.js";
+import { layeredPhoto, uploadMasks } from "./photos.js";
+import { go, hasImages, newSearch, readState, readWord, withChanges } from "./state.js";
 import { findUpload, uploadAddress } from "./uploads.js";
-import { ROLES, chip, hitPhoto, nameOf, roleOf, tag, withRole } from "./words.js";
 
 const SINGLE = 3; // details without a name that have a line each
-
-/** Return a photo in two layers: a grey one, and one in colours where a mask is. */
-export function layeredPhoto(alt, load) {
-  const base = load(h("img", { alt, decoding: "async" }));
-  const lit = load(h("img.lit", { alt: "", decoding: "async" }));
-  const photo = h("span.photo-box", base, lit);
-  base.addEventListener("load", () => {
-    const shape = base.naturalWidth / base.naturalHeight;
-    photo.style.setProperty("--shape", shape.toFixed(4));
-    photo.classList.toggle("is-tall", shape < 1);
-  });
-  return photo;
-}
+const SMALLEST = 0.04; // side of a box, as a share; less is a click
+const STEP = 0.05;
+const MIDDLE = [0.25, 0.25, 0.5, 0.5];
 
 /** Return the query's side of the page, and the photos in which details can be shown. */
 export function showQuery(state, results) {
@@ -101,7 +90,7 @@ function figure(photo, caption, remove) {
 
 function storedPhoto(state, id) {
   const caption = h("figcaption.one-line", "\u00a0");
-  const photo = layeredPhoto("Your query", (img) => loadImage(img, thumbnail(id, 512)));
+  const photo = layeredPhoto("Your query", thumbnail(id, 512));
   const remove = removeLink("this image", {
     image: state.image.filter((other) => other !== id),
     region: null,
@@ -120,13 +109,7 @@ function storedPhoto(state, id) {
 
 function uploadedPhoto(state, key, results) {
   const file = findUpload(key);
-  const photo = layeredPhoto("Your query, an image of yours", (img) => {
-    img.addEventListener("error", () => img.replaceWith(h("span.unreadable", file.name)), {
-      once: true,
-    });
-    img.src = uploadAddress(file);
-    return img;
-  });
+  const photo = layeredPhoto(`Your query: ${file.name}`, uploadAddress(file));
   const caption = h("figcaption.one-line", { title: file.name }, file.name);
   const groups = [...results.groups, ...results.hits.flatMap((hit) => hit.groups)];
   const keys = [...new Set(groups.map(({ words }) => words.join()))];
@@ -149,7 +132,7 @@ export function findChanges(state, results) {
     results?.groups.flatMap(({ label, words }) => words.map((word) => [word, label])),
   );
   const lines = [];
-  for (const [role, { read, about }] of Object.entries(ROLES)) {
+  for (const { read, about } of Object.values(ROLES)) {
     const keys = read(state).map(readWord);
     const named = Map.groupBy(
       keys.filter((key) => nameOf(key, names)),
@@ -159,7 +142,6 @@ export function findChanges(state, results) {
     const lists = unnamed.length > SINGLE ? [unnamed] : unnamed.map((key) => [key]);
     for (const [name, list] of [...named, ...lists.map((list) => [null, list])])
       lines.push({
-        role,
         about,
         content: tag(name, list.slice(0, SINGLE)),
         label: name ?? "a detail",
@@ -171,12 +153,8 @@ export function findChanges(state, results) {
   for (const [name, about] of Object.entries(titles))
     for (const id of state[name])
       lines.push({
-        role: name,
         about,
-        content: loadImage(
-          h("img.tiny", { alt: "an image", width: 40, height: 40 }),
-          thumbnail(id, 64),
-        ),
+        content: loadPhoto(id, 64, { class: "tiny", alt: "an image", width: 40, height: 40 }),
         label: "an image",
         href: withChanges({ [name]: state[name].filter((other) => other !== id) }),
       });
@@ -196,3 +174,98 @@ const listChanges = (state, results) =>
       ),
     ),
   );
+
+/** Let people draw a box on a photo; return the controls that belong to it. */
+function drawable(photo, region) {
+  const box = h("i.query-region", { hidden: !region });
+  photo.append(box);
+  photo.classList.add("drawable");
+  let current = region;
+  show(region);
+
+  function show(next) {
+    current = next;
+    box.hidden = !next;
+    if (!next) return;
+    ["left", "top", "width", "height"].forEach(
+      (side, i) => (box.style[side] = `${100 * next[i]}%`),
+    );
+  }
+
+  const search = (next) => go(withChanges({ region: next, why: "", word: "" }));
+
+  const share = ({ clientX, clientY }) => {
+    const { left, top, width, height } = photo.getBoundingClientRect();
+    return [clip((clientX - left) / width), clip((clientY - top) / height)];
+  };
+  let start = null;
+  photo.addEventListener("pointerdown", (event) => {
+    if (event.button || (event.pointerType === "touch" && !photo.classList.contains("is-drawing")))
+      return;
+    event.preventDefault();
+    photo.setPointerCapture(event.pointerId);
+    start = share(event);
+  });
+  photo.addEventListener("pointermove", (event) => {
+    if (start) show(span(start, share(event)));
+  });
+  photo.addEventListener("pointerup", (event) => {
+    if (!start) return;
+    const drawn = span(start, share(event));
+    start = null;
+    if (drawn[2] < SMALLEST || drawn[3] < SMALLEST) show(region);
+    else search(drawn);
+  });
+  photo.addEventListener("pointercancel", () => ((start = null), show(region)));
+
+  const title = region ? "Change the part" : "Search by a part";
+  const text = h("span", title);
+  const part = h("button.plain-button.small", icon("box"), text);
+  part.addEventListener("click", () => {
+    if (photo.classList.contains("is-drawing")) {
+      search(current);
+      return;
+    }
+    photo.classList.add("is-drawing");
+    text.textContent = "Search by this box";
+    photo.tabIndex = 0;
+    photo.role = "application";
+    photo.ariaLabel =
+      "The part to search by. Arrow keys move it, with Shift they resize it, Enter searches.";
+    show(current ?? MIDDLE);
+    photo.focus();
+    announce(
+      "Draw a box on the image, or move it with the arrow keys. Enter searches, Escape ends.",
+    );
+  });
+  photo.addEventListener("keydown", (event) => {
+    if (!photo.classList.contains("is-drawing")) return;
+    const move = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[
+      event.key
+    ];
+    if (move) show(shift(current, move, event.shiftKey));
+    else if (event.key === "Enter") search(current);
+    else if (event.key === "Escape") {
+      photo.classList.remove("is-drawing");
+      text.textContent = title;
+      show(region);
+      part.focus();
+    } else return;
+    event.preventDefault();
+  });
+  const whole = h("button.plain-button.small", { onclick: () => search(null) }, "Use all of it");
+  return h("div.row", part, region && whole);
+}
+
+function span([x0, y0], [x1, y1]) {
+  return [Math.min(x0, x1), Math.min(y0, y1), Math.abs(x1 - x0), Math.abs(y1 - y0)];
+}
+
+function shift([x, y, width, height], [right, down], isResized) {
+  const resize = (side, start, step) => Math.min(1 - start, Math.max(STEP, side + STEP * step));
+  if (isResized) return [x, y, resize(width, x, right), resize(height, y, down)];
+  const move = (start, side, step) => clip(start + STEP * step, 1 - side);
+  return [move(x, width, right), move(y, height, down), width, height];
+}
+
+const clip = (value, most = 1) => Math.min(most, Math.max(0, value));

@@ -1,6 +1,17 @@
 // Images that somebody collects over several searches, and what can be done with them.
-import { getJson, loadImage, send, thumbnail } from "./api.js";
-import { announce, byId, count, fileName, fileSize, h, icon, thousands, whileBusy } from "./dom.js";
+import { getJson, photo, send } from "./api.js";
+import {
+  announce,
+  byId,
+  copyText,
+  count,
+  fileName,
+  fileSize,
+  h,
+  icon,
+  thousands,
+  whileBusy,
+} from "./dom.js";
 import { newSearch } from "./state.js";
 
 const KEPT = "bm25v-selection"; // in the storage of the tab
@@ -145,122 +156,103 @@ async function download() {
 
 async function copyPaths() {
   const paths = [...selected.values()].join("\n");
-  try {
-    await navigator.clipboard.writeText(paths);
-  } catch {
-    const field = h("textarea.unseen", { "aria-hidden": "true" });
-    field.value = paths;
-    document.body.append(field);
-    field.select();
-    document.execCommand("copy"); // over HTTP, pages have no right to the clipboard
-    field.remove();
-  }
+  const hidden = { "aria-hidden": "true", style: { "white-space": "pre" } };
+  const text = h("span.unseen", hidden, paths);
+  document.body.append(text);
+  await copyText(text);
+  text.remove();
   say(`${count(selected.size, "path")} copied`);
 }
 
-function openDialog(...content) {
+function showDialog(...content) {
   const dialog = byId("selected");
   dialog.onclick = (event) => {
     if (event.target === dialog) dialog.close(); // beside it
   };
   dialog.replaceChildren(...content);
   if (!dialog.open) dialog.showModal();
-  return dialog;
 }
 
-const closeButton = (text = "Close") =>
-  h("button.plain-button", { onclick: () => byId("selected").close() }, text);
+const closeDialog = () => byId("selected").close();
+const closeButton = (text) => h("button.plain-button", { onclick: closeDialog }, text);
 
 function showSelected() {
   const title = h("h2", { id: "selected-title" });
   const showCount = () => (title.textContent = `${thousands(selected.size)} selected`);
   const row = (image) => {
     const name = fileName(image.path);
+    const remove = () => {
+      const next = (item.nextElementSibling ?? item.previousElementSibling)?.lastChild;
+      change([image], false);
+      item.remove();
+      showCount();
+      if (next) next.focus();
+      else closeDialog();
+    };
+    const about = `Remove ${name} from the selection`;
     const item = h(
       "li",
       { title: image.path },
-      loadImage(h("img", { alt: name, loading: "lazy" }), thumbnail(image.id, 128)),
-      h(
-        "button.icon-button",
-        {
-          "aria-label": `Remove ${name} from the selection`,
-          onclick: () => {
-            const next = (item.nextElementSibling ?? item.previousElementSibling)?.lastChild;
-            change([image], false);
-            item.remove();
-            showCount();
-            if (next) next.focus();
-            else byId("selected").close();
-          },
-        },
-        icon("close"),
-      ),
+      photo(image.id, 128, { alt: name, loading: "lazy" }),
+      h("button.icon-button", { "aria-label": about, onclick: remove }, icon("close")),
     );
     return item;
   };
   showCount();
-  openDialog(title, h("ul.selected-list", listSelected().map(row)), h("div.row", closeButton()));
+  const list = h("ul.selected-list", listSelected().map(row));
+  showDialog(title, list, h("div.row", closeButton("Close")));
 }
 
 async function showNaming() {
   const { names } = await getJson("/v1/names").catch(() => ({ names: [] }));
   const field = h("input", { maxlength: 100, required: true, autocomplete: "off", list: "given" });
+  const options = names.map(({ name }) => h("option", { value: name }));
   const problem = h("p.no-match", { role: "alert" });
-  const form = h(
-    "form",
-    { method: "dialog" },
-    h("h2", { id: "selected-title" }, `Name ${count(selected.size, "image")}`),
-    h("p", "A search for the name then shows them."),
-    h("label", "Name", field),
-    h(
-      "datalist",
-      { id: "given" },
-      names.map(({ name }) => h("option", { value: name })),
-    ),
-    problem,
-    h("div.row", h("button.main-button", { type: "submit" }, "Name"), closeButton("Cancel")),
-  );
-  form.addEventListener("submit", async (event) => {
+  const save = async (event) => {
     event.preventDefault();
     try {
-      showNamed(await putName(field.value, [...selected.keys()]));
-      byId("selected").close();
+      const { name, n_images: n } = await putName(field.value, [...selected.keys()]);
+      const link = h("a", { href: newSearch({ text: name }) }, `“${name}”`);
+      say(link, ` is the name of ${count(n, "image")} now.`);
+      closeDialog();
     } catch (error) {
       problem.textContent = error.message;
     }
-  });
-  openDialog(form, ...(names.length ? listNames(names) : []));
+  };
+  const form = h(
+    "form",
+    { method: "dialog", onsubmit: save },
+    h("h2", { id: "selected-title" }, `Name ${count(selected.size, "image")}`),
+    h("p", "A search for the name then shows them."),
+    h("label", "Name", field),
+    h("datalist", { id: "given" }, options),
+    problem,
+    h("div.row", h("button.main-button", { type: "submit" }, "Name"), closeButton("Cancel")),
+  );
+  showDialog(form, ...(names.length ? listNames(names) : []));
   field.focus();
 }
 
 const putName = (name, ids) =>
   getJson("/v1/names", { method: "PUT", json: { name, ids, add: ids.length > 0 } });
 
-function showNamed({ name, n_images: n }) {
-  say(
-    h("a", { href: newSearch({ text: name }) }, `“${name}”`),
-    ` is the name of ${count(n, "image")} now.`,
-  );
-}
-
 function listNames(names) {
   const row = ({ name, n_images: n }) => {
-    const remove = h("button.text-button", { "aria-label": `Remove the name ${name}` }, "Remove");
-    const item = h(
-      "li",
-      h("a", { href: newSearch({ text: name }), onclick: () => byId("selected").close() }, name),
-      h("small", thousands(n)),
-      remove,
-    );
     let isSure = false;
-    remove.addEventListener("click", async () => {
-      if (isSure) await putName(name, []).then(() => item.remove(), announceError);
+    const remove = async () => {
+      if (isSure)
+        await putName(name, []).then(
+          () => item.remove(),
+          (error) => announce(error.message),
+        );
       isSure = true;
-      remove.textContent = "Really remove this name?";
-    });
+      button.textContent = "Really remove this name?";
+    };
+    const about = `Remove the name ${name}`;
+    const button = h("button.text-button", { "aria-label": about, onclick: remove }, "Remove");
+    const link = h("a", { href: newSearch({ text: name }), onclick: closeDialog }, name);
+    const item = h("li", link, h("small", thousands(n)), button);
     return item;
   };
   return [h("h3", "Names in this gallery"), h("ul.given-names", names.map(row))];
 }
-
-const announceError = (error) => announce(error.message);

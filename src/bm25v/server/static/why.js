@@ -1,81 +1,72 @@
 // Why a hit matches: a sentence, both photos, and what each group of words adds to the score.
-import { getJson } from "./api.js";
-import { head, open } from "./dialog.js";
-import { announce, byId, count, h, label, minus, thousands, whileBusy } from "./dom.js";
-import { hitSide, querySides } from "./photos.js";
-import { toRequest } from "./requests.js";
-import { newSearch, withChanges } from "./state.js";
-import { changeAll } from "./words.js";
+import { getJson, imageAddress, thumbnail, toRequest } from "./api.js";
+import { withRole } from "./chips.js";
+import {
+  announce,
+  count,
+  fileName,
+  fillDialog,
+  h,
+  label,
+  minus,
+  openDialog,
+  thousands,
+  whileBusy,
+} from "./dom.js";
+import { makeMap } from "./photos.js";
+import { go, hasImages, newSearch, withChanges } from "./state.js";
+import { findUpload, uploadAddress } from "./uploads.js";
 
 const WORDS = 24; // that are listed under "Details"
 
 /** Show the explanation of a hit in its dialog. */
 export async function showWhy(state) {
-  const dialog = byId("why");
-  dialog.replaceChildren(
-    head("Why it matches", "why", "why-title"),
-    h("p.loading", "Comparing both images…"),
-  );
-  open(dialog, "why");
+  const dialog = openDialog("why", "Why it matches", "Comparing both images…");
   const explanation = await whileBusy(
     getJson("/v1/explain", toRequest(state, { hit: state.why, words: WORDS })),
   );
+  const [queries, hit] = await Promise.all([querySides(state, explanation), hitSide(explanation)]);
   if (!dialog.open) return;
-  await fill(dialog, state, explanation);
+  fill(explanation, [...queries, hit]);
   announce(`${explanation.title}. ${explanation.sentence}`);
 }
 
-async function fill(dialog, state, explanation) {
-  const { strength, title, sentence, notes } = explanation;
+function fill(explanation, sides) {
+  const { id, strength, title, sentence, notes } = explanation;
   const meter =
     strength &&
     h("span", { class: `meter ${strength}`, "aria-hidden": "true" }, h("i"), h("i"), h("i"));
-  const [queries, hit] = await Promise.all([querySides(state, explanation), hitSide(explanation)]);
-  const sides = [...queries, hit];
   const status = h("p.status", { "aria-live": "polite" }, "Bright: what matched");
   const originals = h("input.show-originals", { type: "checkbox" });
-  const stage = h(
-    "div.stage",
-    h(
-      "div.photos",
-      sides.map((side) => side.figure),
-    ),
-    h("div.controls", status, h("label", originals, " Show original photos")),
-  );
-  const show = (row, part) => {
-    for (const other of dialog.querySelectorAll(".group.on")) other.classList.remove("on");
+  const figures = sides.map(({ figure }) => figure);
+  const controls = h("div.controls", status, h("label", originals, " Show original photos"));
+  const show = (row, group) => {
+    for (const other of document.querySelectorAll(".group.on")) other.classList.remove("on");
     row?.classList.add("on");
-    status.textContent = part ? `Bright: only ${label(part)}` : "Bright: what matched";
-    for (const side of sides) side.show?.(part);
+    status.textContent = group ? `Bright: only ${label(group)}` : "Bright: what matched";
+    for (const side of sides) side.show?.(group);
   };
-  dialog.replaceChildren(
-    head(title, "why", "why-title", meter),
+  const link = (href, text) => h("a.plain-button", { href }, text);
+  fillDialog(
+    "why",
+    [meter, title],
+    null,
     h("p.lead", sentence),
     ...notes.map((note) => h("p.note", note)),
     h(
       "div.why-columns",
       h(
         "div.why-aside",
-        stage,
+        h("div.stage", h("div.photos", figures), controls),
         h(
           "p.row",
-          h(
-            "a.plain-button",
-            { href: newSearch({ image: explanation.id }) },
-            "Search with this hit",
-          ),
-          " ",
-          h(
-            "a.plain-button",
-            { href: withChanges({ photo: explanation.id, why: "" }) },
-            "Open the photo",
-          ),
+          link(newSearch({ image: id }), "Search with this hit"),
+          link(withChanges({ photo: id, why: "" }), "Open the photo"),
         ),
       ),
       h("div.contributions", groupList(explanation, show), details(explanation)),
     ),
   );
-  byId("why-title").focus({ preventScroll: true });
 }
 
 function groupList({ groups }, show) {
@@ -89,10 +80,10 @@ function groupList({ groups }, show) {
       group.kind === "words" && actions(group),
     );
     if (group.in_hit) {
-      row.addEventListener("pointerenter", () => show(row, group));
-      row.addEventListener("pointerleave", () => show(null, null));
-      row.addEventListener("focusin", () => show(row, group));
-      row.addEventListener("focusout", () => show(null, null));
+      for (const type of ["pointerenter", "focusin"])
+        row.addEventListener(type, () => show(row, group));
+      for (const type of ["pointerleave", "focusout"])
+        row.addEventListener(type, () => show(null, null));
       row.addEventListener("click", ({ target }) => {
         if (!target.closest("button")) row.focus({ preventScroll: true }); // iOS: a tap does not
       });
@@ -102,22 +93,81 @@ function groupList({ groups }, show) {
   return [h("h2", "What the score is made of"), h("ol.group-list", rows)];
 }
 
-function actions(group) {
-  const action = (text, role, about) =>
-    h(
+function actions({ label: name, words }) {
+  const action = (text, role, title) => {
+    const change = () => go(withRole(words, role));
+    return h(
       "button.text-button",
-      {
-        title: about,
-        "aria-label": `${text}: ${group.label}`,
-        onclick: () => changeAll(group.words, role),
-      },
+      { title, "aria-label": `${text}: ${name}`, onclick: change },
       text,
     );
+  };
   return h(
     "p.actions",
     action("More", "boosted", "It counts four times in a new search"),
     action("Ignore", "muted", "It does not count in a new search"),
   );
+}
+
+/** Return a side for each image of the query: its figure, and how to show where a group is. */
+async function querySides(state, explanation) {
+  if (!hasImages(state)) {
+    const about = state.text
+      ? `The query is a text: “${state.text}”.`
+      : state.like.length
+        ? "The query is what you marked as good."
+        : "The query has no image, only words.";
+    return [{ figure: h("div.empty", h("p", about)) }];
+  }
+  const uploads = state.upload.map(findUpload).filter(Boolean);
+  const sources = [
+    ...uploads.map(async (file) => [uploadAddress(file), file.name]),
+    ...state.image.map((id) =>
+      Promise.all([
+        imageAddress(thumbnail(id, 1024)).catch(() => null),
+        getJson(`/v1/images/${id}`).then(({ path }) => path),
+      ]),
+    ),
+  ];
+  return Promise.all(
+    sources.map(async (source, n) => {
+      const [address, name] = await source;
+      const gridOf = (part) => part.in_queries?.[n];
+      return photoSide("Query", address, name, gridOf, explanation, n ? null : state.region);
+    }),
+  );
+}
+
+/** Return the hit's side. */
+async function hitSide(explanation) {
+  const address = await imageAddress(thumbnail(explanation.id, 1024)).catch(() => null);
+  return photoSide("Hit", address, explanation.path, (part) => part.in_hit, explanation);
+}
+
+async function photoSide(role, address, name, gridOf, explanation, region) {
+  const photo = await makeMap(address);
+  if (!photo) {
+    const about = `${fileName(name) || role}: the image cannot be shown.`;
+    return { figure: h("div.empty", h("p", about)) };
+  }
+  const { map, shape, light } = photo;
+  if (region) {
+    const [left, top, width, height] = region.map((share) => `${100 * share}%`);
+    map.append(h("i.region", { style: { left, top, width, height } }));
+  }
+  const show = (group) => {
+    const what = group ? `Where ${label(group)} is` : "What matched";
+    map.setAttribute("aria-label", `${what} in the ${role.toLowerCase()}`);
+    return light(gridOf(group ?? explanation), group ? 1 : explanation.visibility);
+  };
+  await show(null);
+  const figure = h(
+    "figure",
+    { style: { "--shape": shape } },
+    map,
+    h("figcaption", h("small", role), h("span.file", { title: name }, h("b", fileName(name)))),
+  );
+  return { figure, show };
 }
 
 /** Return the numbers behind the groups. */

@@ -1,238 +1,241 @@
-// Chips of groups of words: point at one to see where it is; click on it to change the search.
-import { getJson } from "./api.js";
-import { emptyCrop } from "./crops.js";
-import { announce, byId, count, h } from "./dom.js";
-import { NOWHERE, wordMask } from "./masks.js";
-import { toQuery } from "./requests.js";
-import { go, isSearch, readState, withChanges } from "./state.js";
+// The visual words of the gallery as a list, and one of them in a dialog.
+import { getJson, photo, send } from "./api.js";
+import { emptyCrop, fillCrops } from "./chips.js";
+import {
+  announce,
+  choices,
+  command,
+  count,
+  fileName,
+  fillDialog,
+  h,
+  moreButton,
+  neighbourLinks,
+  openDialog,
+  thousands,
+  whileBusy,
+} from "./dom.js";
+import { newSearch, readState, replace, withChanges } from "./state.js";
 
-const DELAY = 130; // milliseconds that the pointer rests on a chip
-const AT_ONCE = 3; // requests for masks
-const STRONGER = 4; // twice the weight seldom changes the first hits
+const LIMIT = 48; // words of one request
+const LOOKS = 3; // crops of each
+const TOGETHER = 8; // words whose crops come by one request
+const CARD_CROP = 120; // pixels
+const CROP = 240;
+const IMAGES = 16; // of one word, by its crops,
+const WHOLE = 8; // and as a whole
+const PAUSE = 250; // milliseconds between the last letter and the search
+const ORDERS = { name: "Named first", df: "Most images first" };
 
-/** What a group can be in a search: which ones are, the verb, and what the verb does. */
-export const ROLES = {
-  required: { read: (state) => state.must, about: "Must have", counted: "must" },
-  excluded: { read: (state) => state.without, about: "Leave out", counted: "without" },
-  boosted: {
-    read: ({ boost }) => Object.keys(boost).filter((key) => boost[key]),
-    about: "More",
-    effect: "counts four times",
-  },
-  muted: {
-    read: ({ boost }) => Object.keys(boost).filter((key) => !boost[key]),
-    about: "Ignore",
-    effect: "does not count",
-  },
-};
+let shown = null;
 
-let photos = []; // {photo, mask(group, signal)} of the query and the hits
-let running = null;
+/** Return what people call a word. */
+const titleOf = (word) => word.name ?? "Unnamed word";
+const boldTitle = (word) => h("b", { class: word.name ? "" : "is-unnamed" }, titleOf(word));
 
-/** Say which photos show where a group is; `mask` returns a promise of a mask. */
-export function setPhotos(list) {
-  photos = list;
+/** Return in which order the words are listed, as parameters of requests. */
+const orderOf = ({ sort, name }) => ({ sort: sort in ORDERS ? sort : "name", name });
+
+/** Load the list again when it is shown next. */
+export function forgetWords() {
+  shown = null;
 }
-export const addPhotos = (list) => photos.push(...list);
-export const hitPhoto = (photo, id) => ({
-  photo,
-  mask: ({ words }, signal) => wordMask(id, words, signal),
-});
 
-/** Return what a group is called; without a name, its crop says what it is. */
-const titleOf = (group) => group.label ?? "a detail";
+/** Show the list of words. */
+export async function showWords(state, content, { scroll = 0 } = {}) {
+  const key = JSON.stringify(orderOf(state));
+  const isOpen = shown && content.contains(shown.list);
+  if (isOpen && shown.key === key) return;
+  const first = await whileBusy(load(state, 0));
+  if (readState().page !== "words" || JSON.stringify(orderOf(readState())) !== key) return;
+  if (!isOpen) shown = makeView(content);
+  shown.key = key;
+  shown.fill(state, first);
+  scrollTo({ top: isOpen ? 0 : scroll, behavior: "instant" });
+}
 
-/** Return what stands for a group in a query: its name, or its word. */
-const keyOf = (group) => group.label ?? group.words[0];
-
-/** Return the name of a key of a query, if it has one. */
-export const nameOf = (key, names) => (typeof key === "string" ? key : (names.get(key) ?? null));
-
-/** Return a name, or crops of words that have none. */
-export const tag = (name, words) =>
-  name === null
-    ? h(
-        "span.tag",
-        { role: "img", "aria-label": "a detail" },
-        words.map((word) => h("span", { "data-word": word }, emptyCrop())),
-      )
-    : h("span.tag", name);
-
-/** Return a chip: what a group looks like, and its name. */
-export function chip(group, { small = false } = {}) {
-  const name = titleOf(group);
-  const role = roleOf(group, readState());
-  const button = h(
-    "button",
-    {
-      class: `chip${small ? " small-chip" : ""}${role ? ` is-${role}` : ""}`,
-      "data-word": group.words[0],
-      "data-key": keyOf(group),
-      "aria-haspopup": "dialog",
-      title: name,
-      "aria-label": `${name}${role ? `, ${ROLES[role].about}` : ""}`,
-    },
-    emptyCrop(),
-    group.label && h("span", group.label),
+const load = (state, offset) =>
+  getJson(
+    `/v1/words?${new URLSearchParams({ ...orderOf(state), best: LOOKS, offset, limit: LIMIT })}`,
   );
-  button.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && light(group));
-  button.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && light(null));
-  button.addEventListener("focus", () => button.matches(":focus-visible") && light(group));
-  button.addEventListener("blur", () => light(null));
-  button.addEventListener("click", () => {
-    openMenu(button, group);
-    light(group);
+
+function makeView(content) {
+  const title = h("h1");
+  const about = "Parts that many images have in common. A search compares these.";
+  const field = h("input", {
+    type: "search",
+    maxlength: 200,
+    placeholder: "Search by name",
+    "aria-label": "Name of a word",
   });
-  return button;
-}
-
-/** Return what a group is in a search; "" if it was not changed. */
-export function roleOf(group, state) {
-  const keys = [keyOf(group), group.words[0]].map(String);
-  return (
-    Object.keys(ROLES).find((role) =>
-      ROLES[role].read(state).some((key) => keys.includes(String(key))),
-    ) ?? ""
-  );
-}
-
-/** Show where a group is in all photos; null shows the photos as they are. */
-function light(group) {
-  running?.abort();
-  running = null;
-  if (!group) {
-    if (byId("word-menu").matches(":popover-open")) return;
-    for (const { photo } of photos) photo.classList.remove("is-masked", "is-waiting");
-    return;
-  }
-  running = new AbortController();
-  const { signal } = running;
-  setTimeout(() => !signal.aborted && showMasks(group, signal), DELAY);
-}
-
-async function showMasks(group, signal) {
-  const waiting = photos
-    .filter(({ photo }) => photo.isConnected)
-    .sort((a, b) => isInView(b.photo) - isInView(a.photo));
-  for (const { photo } of waiting) {
-    photo.classList.remove("is-masked");
-    photo.classList.add("is-waiting");
-  }
-  announce(`In colour: where ${titleOf(group)} is`);
-  const work = async () => {
-    for (let next = waiting.shift(); next && !signal.aborted; next = waiting.shift()) {
-      const mask = await next.mask(group, signal).catch(() => NOWHERE);
-      if (signal.aborted) return;
-      next.photo.style.setProperty("--mask", mask);
-      next.photo.classList.replace("is-waiting", "is-masked");
-    }
-  };
-  await Promise.all(Array.from({ length: AT_ONCE }, work));
-}
-
-function isInView(photo) {
-  const { top, bottom } = photo.getBoundingClientRect();
-  return bottom > 0 && top < innerHeight;
-}
-
-function openMenu(button, group) {
-  const menu = byId("word-menu");
-  const state = readState();
-  const role = roleOf(group, state);
-  const items = Object.entries(ROLES).map(([next, { about, effect, counted }]) => {
-    const isOn = role === next;
-    const small = h("small", isOn ? "undo" : (effect ?? "…"));
-    const item = h("button.menu-item", { "aria-pressed": isOn }, h("b", about), small);
-    item.addEventListener("click", () => {
-      if (item.getAttribute("aria-disabled") !== "true") changeGroup(group, isOn ? "" : next);
-    });
-    return { item, small, counted: isOn ? null : counted };
+  let timer = 0;
+  field.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => replace(withChanges({ name: field.value.trim() })), PAUSE);
   });
-  menu.replaceChildren(
-    h("div.menu-head", button.querySelector(".crop").cloneNode(), h("b", titleOf(group))),
-    ...(isSearch(state) ? items.map(({ item }) => item) : []),
+  const head = h("div.row.list-head", field);
+  const list = h("ol.word-cards");
+  content.replaceChildren(h("div.headline", title, h("p.hint", about)), head, list);
+
+  function fill(state, page) {
+    if (document.activeElement !== field) field.value = state.name;
+    title.textContent = count(page.total, "visual word");
+    const change = (sort) => withChanges({ sort });
+    head.querySelector(".choices")?.remove();
+    head.append(choices("Order", ORDERS, orderOf(state).sort, change));
+    list.replaceChildren();
+    content.querySelector(".more")?.remove();
+    const more = async () => add(await whileBusy(load(state, list.children.length)));
+    if (!add(page)) list.after(moreButton(more));
+    if (!page.total)
+      list.append(h("li.nothing", state.name ? "No word has such a name." : "No words yet."));
+    announce(title.textContent);
+  }
+
+  /** Add words to the list; return whether these are the last. */
+  function add(page) {
+    const cards = page.words.map(makeCard);
+    list.append(...cards);
+    for (let start = 0; start < cards.length; start += TOGETHER)
+      fillCrops(cards.slice(start, start + TOGETHER), CARD_CROP);
+    return list.children.length >= page.total;
+  }
+
+  return { list, fill };
+}
+
+function makeCard(word) {
+  const crops = word.best.map(({ id }) => emptyCrop(word.word, id));
+  return h(
+    "li",
     h(
-      "a.menu-item",
-      { href: withChanges({ word: group.words[0] }) },
-      h("b", "Show examples"),
-      h("small", "and name it"),
+      "a.word-card",
+      { href: withChanges({ word: word.word }) },
+      h("span.looks", crops),
+      boldTitle(word),
+      h("small", `in ${count(word.df, "image")} · no. ${word.word}`),
     ),
   );
-  menu.showPopover();
-  place(menu, button);
-  menu.querySelector("button, a").focus();
-  menu.ontoggle = (event) => {
-    if (event.newState !== "closed") return;
-    light(null);
-    if (menu.contains(document.activeElement) || document.activeElement === document.body)
-      button.focus({ preventScroll: true });
-  };
-  if (isSearch(state)) showCounts(group, state, items);
 }
 
-/** Say how many images each choice leaves; what leaves none cannot be chosen. */
-async function showCounts(group, state, items) {
-  const isOther = (key) => key !== keyOf(group) && !group.words.includes(key);
-  const query = {
-    ...toQuery({ ...state, region: null, boost: {} }), // which rule out nothing
-    must: state.must.filter(isOther),
-    without: state.without.filter(isOther),
-    word: keyOf(group),
-  };
-  const remaining = await getJson("/v1/remaining", { method: "POST", json: query }).catch(
-    () => ({}),
+/** Show a word in its dialog; `onNamed` is called when it gets another name. */
+export async function showWord(state, onNamed) {
+  const dialog = openDialog("word", "Visual word", "Looking at its images…");
+  const parameters = new URLSearchParams({ images: IMAGES, ...orderOf(state) });
+  const [word, stats] = await whileBusy(
+    Promise.all([
+      getJson(`/v1/words/${encodeURIComponent(state.word)}?${parameters}`),
+      getJson("/v1/stats"),
+    ]),
   );
-  for (const { item, small, counted } of items) {
-    if (!counted) continue;
-    const n = remaining[counted];
-    small.textContent = n === undefined ? "" : count(n, "image");
-    if (n === 0) item.setAttribute("aria-disabled", "true");
+  if (!dialog.open) return;
+  fill(word, stats, onNamed);
+  fillCrops([dialog], CROP);
+  document.title = `${titleOf(word)} · bm25v`;
+  announce(`${titleOf(word)}, in ${count(word.df, "image")}`);
+}
+
+function fill(word, stats, onNamed) {
+  const isFree = (event) => !event.target.closest("input");
+  const use = word.df
+    ? `In ${thousands(word.df)} of ${count(word.n_images, "image")}. `
+    : "No image of this gallery has it. ";
+  const href = newSearch({ must: [word.word] });
+  const search = h("a.main-button", { href }, "Search for this word");
+  const link = ({ id, path }, attributes, look) => {
+    const about = { title: path, "aria-label": `Search with ${fileName(path)}` };
+    return h("li", h("a", { href: newSearch({ image: id }), ...about, ...attributes }, look));
+  };
+  const crops = word.top.map((image) => link(image, {}, emptyCrop(word.word, image.id)));
+  const whole = word.top
+    .slice(0, WHOLE)
+    .map((image) => link(image, { class: "frame" }, photo(image.id, 256, { alt: "" })));
+  fillDialog(
+    "word",
+    titleOf(word),
+    h("nav.neighbours", { "aria-label": "Words" }, neighbourLinks("word", "word", word, isFree)),
+    h("p.lead", use, h("small", `Visual word no. ${word.word}`)),
+    h("div.row", word.df > 0 && search, naming(word, stats, onNamed)),
+    ...(word.top.length
+      ? [
+          h("h2", "Where it is strongest"),
+          h("ol.word-crops-grid", crops),
+          h("div.word-columns", facts(word), h("div", companions(word), namesakes(word))),
+          h("h2", "The whole images"),
+          h("ol.word-crops-grid", whole),
+        ]
+      : []),
+  );
+}
+
+function naming(word, stats, onNamed) {
+  if (!stats.writable) {
+    const about = word.name ? "Rename it:" : "Give it a name:";
+    return h("div.naming", h("span", about), command(word.name_command, "name the word"));
   }
-}
-
-function place(menu, button) {
-  const anchor = button.getBoundingClientRect();
-  const { width, height } = menu.getBoundingClientRect();
-  const below = anchor.bottom + 6 + height <= innerHeight;
-  menu.style.left = `${Math.max(8, Math.min(anchor.left, innerWidth - width - 8))}px`;
-  menu.style.top = `${Math.max(8, below ? anchor.bottom + 6 : anchor.top - height - 6)}px`;
-}
-
-/** Give a group a role in the search, or none. */
-function changeGroup(group, role) {
-  byId("word-menu").hidePopover();
-  go(withRole([keyOf(group)], role, group.words));
-}
-
-/** Give words a role in the search. */
-export const changeAll = (words, role) => go(withRole(words, role));
-
-/** Return the address of the search in which words or names have a role; `also` lose theirs. */
-export function withRole(keys, role, also = []) {
-  const state = readState();
-  const isOther = (key) => ![...keys, ...also].map(String).includes(String(key));
-  const boost = Object.fromEntries(Object.entries(state.boost).filter(([key]) => isOther(key)));
-  for (const key of keys) {
-    if (role === "boosted") boost[key] = STRONGER;
-    if (role === "muted") boost[key] = 0;
-  }
-  return withChanges({
-    must: [...state.must.filter(isOther), ...(role === "required" ? keys : [])],
-    without: [...state.without.filter(isOther), ...(role === "excluded" ? keys : [])],
-    boost,
-    why: "",
-    word: "",
+  const field = h("input", {
+    type: "text",
+    maxlength: 200,
+    value: word.name ?? "",
+    "aria-label": `Name of word ${word.word}`,
+    placeholder: "Give it a name",
   });
-}
-
-export function prepareMenu() {
-  const menu = byId("word-menu");
-  menu.addEventListener("keydown", (event) => {
-    const items = [...menu.querySelectorAll(".menu-item")];
-    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (!step) return;
+  const problem = h("p.no-match", { role: "alert" });
+  const save = async (event) => {
     event.preventDefault();
-    items[(items.indexOf(document.activeElement) + step + items.length) % items.length].focus();
-  });
-  menu.addEventListener("click", (event) => event.target.closest("a") && menu.hidePopover());
+    problem.textContent = "";
+    const json = { name: field.value.trim() || null };
+    try {
+      await whileBusy(send(`/v1/words/${word.word}/name`, { method: "PUT", json }));
+      onNamed();
+    } catch (error) {
+      problem.textContent = error.message;
+    }
+  };
+  const button = h("button.plain-button", { type: "submit" }, "Save");
+  return h("form.naming", { onsubmit: save }, field, button, problem);
+}
+
+function facts({ df, n_images: n, idf, folders }) {
+  const share = n ? df / n : 0;
+  const fact = (name, value) => h("div", h("dt", name), h("dd", value));
+  const row = ({ name, has_word: has, n_images: all }) =>
+    h(
+      "li",
+      h("span", name),
+      h("small", `${thousands(has)} of ${thousands(all)}`),
+      h("div.bar", { style: { "--size": `${(100 * has) / all}%` } }, h("i")),
+    );
+  return h(
+    "section",
+    h("h2", "How frequent it is"),
+    h(
+      "dl.word-facts",
+      fact("of all images", `${(100 * share).toFixed(share < 0.01 ? 2 : 0)}%`),
+      fact("IDF: the rarer, the more it counts", idf.toFixed(2)),
+    ),
+    folders.length > 1 && [
+      h("h3", "In which folders"),
+      h("ol.folders", folders.slice(0, 6).map(row)),
+    ],
+  );
+}
+
+const companions = (word) =>
+  others("Often together with", word.companions, ({ lift }) => `${lift.toFixed(1)} × chance`);
+
+const namesakes = (word) =>
+  others(`Others named ${word.name}`, word.same_name, ({ df }) => `in ${count(df, "image")}`);
+
+function others(title, words, describe) {
+  if (!words.length) return null;
+  const link = (other) =>
+    h(
+      "a",
+      { href: withChanges({ word: other.word }) },
+      emptyCrop(other.word),
+      h("span", boldTitle(other), h("small", describe(other))),
+    );
+  const items = words.map((other) => h("li", link(other)));
+  return h("section", h("h2", title), h("ol.companions", items));
 }
