@@ -1,21 +1,25 @@
-"""The app: all routes of a gallery behind the guard.
+"""The app: all routes of a gallery and the files of the web page, behind the guard.
 
 What another process commits is visible to the next request, as each takes a new snapshot.
 """
 
+import hashlib
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import Annotated
 
 from anyio.to_thread import current_default_thread_limiter
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Header
 from fastapi.routing import APIRoute
+from starlette.requests import Request
 from starlette.responses import Response
 
 import bm25v
 from bm25v.display import one_line
 from bm25v.errors import Bm25vError
-from bm25v.server import changes, images, page, problems, searches, words, zips
+from bm25v.server import changes, images, problems, searches, words, zips
 from bm25v.server.guard import Access, Guard
 from bm25v.server.problems import RETRY, Problem
 from bm25v.server.responses import PREFIX, READY, STATUS, json_response
@@ -31,7 +35,21 @@ to its score. An image has an `id` in all responses, which other requests accept
 `application/problem+json`.
 """
 
+# Reads by the page's own scripts only; strings cannot become markup.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'"
+)
+_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
 status = APIRouter(tags=["status"])
+page = APIRouter(include_in_schema=False)  # no token is needed: they are the same for all
 
 
 @status.get("/healthz", response_model=STATUS)
@@ -58,6 +76,53 @@ def show_metrics(service: Served) -> Response:
     return service.metrics.respond()
 
 
+def _read_files() -> dict[str, tuple[bytes, dict[str, str]]]:
+    """Return contents and headers by name."""
+    own = files("bm25v.server").joinpath("static").iterdir()
+    shared = files("bm25v.render").joinpath("static", "style.css")  # that of all pages
+    known = {}
+    for entry in (*own, shared):
+        media_type = _TYPES.get(f".{entry.name.rpartition('.')[2]}")
+        if media_type is not None:
+            content = entry.read_bytes()
+            headers = {
+                "Content-Security-Policy": _POLICY,
+                "Content-Type": media_type,
+                "Cache-Control": "no-cache",  # the browser asks whether it has changed
+                "ETag": f'"{hashlib.sha256(content).hexdigest()[:16]}"',
+            }
+            known[entry.name] = content, headers
+    return known
+
+
+_FILES = _read_files()
+
+
+@page.get("/static/{name}")
+async def show_file(name: str, if_none_match: Annotated[str, Header()] = "") -> Response:
+    if name not in _FILES:
+        raise Problem(404, "unknown-file", f"the page has no file {name!r}")
+    content, headers = _FILES[name]
+    if if_none_match == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    return Response(content, headers=headers)
+
+
+@page.get("/")
+async def show_page(if_none_match: Annotated[str, Header()] = "") -> Response:
+    return await show_file("index.html", if_none_match)
+
+
+async def show_missing(request: Request, error: Exception) -> Response:
+    """Answer a request for what does not exist: people get a page, programs a problem."""
+    is_page = not request.url.path.startswith((f"{PREFIX}/", "/static/"))
+    if not is_page or "text/html" not in request.headers.get("accept", ""):
+        return await problems.answer(request, error)
+    content, headers = _FILES["missing.html"]
+    headers = {name: value for name, value in headers.items() if name != "ETag"}
+    return Response(content, 404, headers)
+
+
 def create_app(service: Service, access: Access, *, max_body: int = MAX_BODY) -> Guard:
     """Return the app of a gallery; the body of a request has at most `max_body` bytes."""
 
@@ -75,11 +140,11 @@ def create_app(service: Service, access: Access, *, max_body: int = MAX_BODY) ->
         docs_url=None,  # these pages would load scripts from the network
         redoc_url=None,
         lifespan=add_threads,
-        exception_handlers={**problems.HANDLERS, 404: page.show_missing},
+        exception_handlers={**problems.HANDLERS, 404: show_missing},
         # The environment could make FastAPI send addresses and durations of requests to others.
         telemetry={"auto_configure": False, "tracing": False, "metrics": False, "logs": False},
     )
-    routers = [searches.router, images.router, zips.router, words.router, page.router, status]
+    routers = [searches.router, images.router, zips.router, words.router, page, status]
     if service.writable:
         routers.append(changes.router)
     else:

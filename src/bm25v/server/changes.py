@@ -13,7 +13,6 @@ from starlette.responses import Response
 from bm25v.client import to_id
 from bm25v.errors import ImageError
 from bm25v.server import problems
-from bm25v.server.bodies import read_json, with_json
 from bm25v.server.images import ImageId, find_image, find_images
 from bm25v.server.problems import Problem
 from bm25v.server.responses import (
@@ -25,7 +24,7 @@ from bm25v.server.responses import (
     TRASHED,
     json_response,
 )
-from bm25v.server.service import WRITING, OpenGallery
+from bm25v.server.service import WRITING, OpenGallery, read_json, with_json
 from bm25v.server.words import WordNumber, check_number
 from bm25v.store.local.trash import move_to_trash
 

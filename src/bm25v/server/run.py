@@ -13,9 +13,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from bm25v.errors import Bm25vError, InvalidOption
 from bm25v.gallery import Gallery
 from bm25v.server.app import MAX_BODY, create_app
-from bm25v.server.children import share_memory
 from bm25v.server.guard import Access
-from bm25v.server.preparation import Preparation
+from bm25v.server.processes import Preparation, share_memory
 from bm25v.server.service import Service
 from bm25v.server.watch import Watcher
 from bm25v.server.workers import Workers

@@ -29,7 +29,6 @@ from bm25v.search.encode import count_remaining
 from bm25v.search.query import OPTIONS, Kind, Option, Query, QueryImage, StoredImage
 from bm25v.search.scoring import Mode
 from bm25v.server import problems
-from bm25v.server.bodies import MAX_IMAGES, Upload, describe_query, read_query
 from bm25v.server.images import ImageId, Offset, find_image, find_images, read_file
 from bm25v.server.problems import Problem
 from bm25v.server.responses import (
@@ -43,7 +42,15 @@ from bm25v.server.responses import (
     json_response,
     write_json,
 )
-from bm25v.server.service import ENCODING, Served, Service
+from bm25v.server.service import (
+    ENCODING,
+    MAX_IMAGES,
+    Served,
+    Service,
+    Upload,
+    describe_query,
+    read_query,
+)
 from bm25v.server.workers import Slots
 from bm25v.store.filters import is_pattern
 from bm25v.vocabulary import Vocabulary

@@ -34,7 +34,6 @@ from bm25v.gallery import Gallery
 from bm25v.render.commands import name_command
 from bm25v.search.naming import list_topics
 from bm25v.server import problems
-from bm25v.server.bodies import read_json, with_json
 from bm25v.server.images import ImageId, Offset, find_images, read_file
 from bm25v.server.problems import Problem
 from bm25v.server.responses import (
@@ -48,7 +47,15 @@ from bm25v.server.responses import (
     WORD_PAGE,
     json_response,
 )
-from bm25v.server.service import CUTTING, LISTING, OpenGallery, Served, Service
+from bm25v.server.service import (
+    CUTTING,
+    LISTING,
+    OpenGallery,
+    Served,
+    Service,
+    read_json,
+    with_json,
+)
 from bm25v.store.base import Filter, View
 from bm25v.store.records import ImageRecord
 from bm25v.threads import available_cpus

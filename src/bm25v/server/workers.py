@@ -18,9 +18,8 @@ from starlette.concurrency import run_in_threadpool
 from bm25v.deadline import limit_seconds
 from bm25v.errors import GalleryError
 from bm25v.gallery import Gallery
-from bm25v.server.children import CONTEXT, belong_to_server
-from bm25v.server.preparation import Preparation
 from bm25v.server.problems import RETRY, Problem, to_problem
+from bm25v.server.processes import CONTEXT, Preparation, belong_to_server
 
 T = TypeVar("T")
 Task = Callable[[Gallery], T]  # it can be pickled

@@ -21,11 +21,10 @@ from starlette.responses import Response, StreamingResponse
 
 from bm25v.gallery import Gallery
 from bm25v.server import problems
-from bm25v.server.bodies import read_json, with_json
 from bm25v.server.images import ImageId, from_id, open_file, read_pieces
 from bm25v.server.problems import Problem
 from bm25v.server.responses import PREFIX
-from bm25v.server.service import ZIPPING, Served
+from bm25v.server.service import ZIPPING, Served, read_json, with_json
 from bm25v.store.records import ImageRecord
 
 MAX_BYTES = 2_000_000_000  # of all files together, so that a zip file needs no 64-bit sizes

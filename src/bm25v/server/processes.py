@@ -1,24 +1,56 @@
-"""Compiles code while the server answers the first requests, which scan in numpy meanwhile."""
+"""The processes that the server starts, and what each does first; one of them compiles.
 
+They import this module, so it imports no web framework.
+"""
+
+import ctypes
 import logging
+import multiprocessing
 import os
+import signal
 import threading
+from contextlib import suppress
 
 from bm25v.display import one_line
 from bm25v.errors import Bm25vError
 from bm25v.gallery import Gallery
 from bm25v.precompile import precompile
-from bm25v.server.children import CONTEXT, belong_to_server
+from bm25v.privacy import own_process
+
+# Linux: the default is to fork, which copies a process without its threads.
+CONTEXT = multiprocessing.get_context("spawn")
 
 _SEARCHES = 10**9  # that a server expects: enough to justify an index
 _NICENESS = 10  # of the process that compiles
 _STOP_SECONDS = 10.0  # to load compiled code
+_ARENAS_MAX = -8  # M_ARENA_MAX of glibc's mallopt
 
 _log = logging.getLogger(__name__)
 
 
+def share_memory() -> None:
+    """Let threads share what others have freed: by default each keeps its largest work (glibc)."""
+    with suppress(OSError, AttributeError, TypeError):  # another C library
+        ctypes.CDLL(None).mallopt(_ARENAS_MAX, 2)
+
+
+def belong_to_server() -> None:
+    """Leave Ctrl-C to the server, and end when it does, however it ends."""
+    own_process()
+    share_memory()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_server, daemon=True).start()
+
+
+def _end_with_the_server() -> None:
+    server = multiprocessing.parent_process()
+    assert server is not None
+    server.join()
+    os._exit(1)
+
+
 class Preparation:
-    """Compiles what searches need, then builds the index of a gallery.
+    """Compiles what searches need, then builds the index of a gallery; searches scan meanwhile.
 
     Python runs one thread at a time, and compiling would slow every request down. So another
     process compiles, and this one loads the compiled code.
