@@ -19,7 +19,6 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
-from bm25v.gallery import Gallery
 from bm25v.server import problems
 from bm25v.server.images import ImageId, from_id, open_file, read_pieces
 from bm25v.server.problems import Problem
@@ -58,26 +57,19 @@ def zip_files(service: Served, body: Annotated[ZipBody, read_json(ZipBody)]) -> 
     They are in no folders; a number is added to a name that another file has. A file that cannot
     be read, or has changed since it was indexed, is left out and listed in `missing.txt`.
     """
-    ids = list(dict.fromkeys(body.ids))
-    records = _find_records(service.gallery, ids)
+    paths = [from_id(image_id) or image_id for image_id in dict.fromkeys(body.ids)]
+    known = service.gallery.store.read(lambda view: view.find(paths))
+    records = {path: record for path, record in known.items() if record.path == path}
     size = sum(record.size for record in records.values())
     if size > MAX_BYTES:
         detail = f"the files have {size / 1e9:.1f} GB, a zip file has at most 2 GB: choose fewer"
         raise Problem(400, "too-many-bytes", detail)
-    paths = {image_id: from_id(image_id) or image_id for image_id in ids}
-    images = {path: records.get(path) for path in paths.values()}
+    images = {path: records.get(path) for path in paths}
     return StreamingResponse(
         _zip(images, strip=service.strip_metadata),
         headers={"Content-Disposition": 'attachment; filename="images.zip"'},
         media_type="application/zip",
     )
-
-
-def _find_records(gallery: Gallery, ids: list[str]) -> dict[str, ImageRecord]:
-    """Return what is known about images that the gallery still has, by path."""
-    paths = list(filter(None, map(from_id, ids)))
-    known = gallery.store.read(lambda view: view.find(paths)) if paths else {}
-    return {path: record for path, record in known.items() if record.path == path}
 
 
 class _Parts(RawIOBase):
