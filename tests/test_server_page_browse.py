@@ -381,7 +381,8 @@ def test_axe_finds_nothing_in_views_of_browsing(
 
 def test_an_unknown_address_leads_home(tab: Browser, client: Client) -> None:
     tab.open(f"{client.base_url}nothing")
-    assert tab.value(text_of("h1")) == "There is no page at this address"
+    tab.wait_for("document.querySelector('main h1')")
+    assert tab.value(text_of("main h1")) == "There is no page at this address"
     tab.click(".empty-state a")
     wait_until(lambda: tab.value("location.pathname === '/'"))
     tab.wait_for(CELLS)

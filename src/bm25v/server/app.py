@@ -118,7 +118,7 @@ async def show_missing(request: Request, error: Exception) -> Response:
     is_page = not request.url.path.startswith((f"{PREFIX}/", "/static/"))
     if not is_page or "text/html" not in request.headers.get("accept", ""):
         return await problems.answer(request, error)
-    content, headers = _FILES["missing.html"]
+    content, headers = _FILES["index.html"]
     headers = {name: value for name, value in headers.items() if name != "ETag"}
     return Response(content, 404, headers)
 

@@ -15,9 +15,12 @@ import { forgetWords, showWord, showWords } from "./words.js";
 const PREPARING = 1500; // milliseconds between questions whether the server is ready
 
 const content = byId("content");
-const PAGES = { words: showWords, duplicates: showDuplicates };
-const DIALOGS = ["word", "why", "photo"]; // the uppermost first
-let dialogs = ""; // what is open
+const PAGES = new Map([
+  ["words", showWords],
+  ["duplicates", showDuplicates],
+]);
+const DIALOGS = { photo: showPhoto, why: showWhy, word: (state) => showWord(state, onNamed) };
+let shown = {}; // the state whose dialogs are open
 
 async function follow(options) {
   const state = readState();
@@ -27,30 +30,18 @@ async function follow(options) {
   for (const link of document.querySelectorAll(".pages a"))
     link.ariaCurrent = link.dataset.page === state.page ? "page" : null;
   await restoreUploads(state.upload);
-  const below = state.page in PAGES ? showPage : isSearch(state) ? showHits : showImages;
+  const page = PAGES.get(state.page) ?? (isSearch(state) ? search : browse);
+  const show = location.pathname === "/" ? page : showMissing;
+  if (show !== browse) stopBrowsing();
+  if (show !== search) stopSearch();
   await Promise.all([
     attempt(() => showDialogs(state), options),
-    attempt(() => below(state, options), options),
+    attempt(() => show(state, content, options), options),
   ]);
 }
 
-function showHits(state, options) {
-  stopBrowsing();
-  return search(state, content, options);
-}
-
-function showImages(state, options) {
-  stopSearch();
-  return browse(state, content, options);
-}
-
-function showPage(state, options) {
-  stopBrowsing();
-  stopSearch();
-  return PAGES[state.page](state, content, options);
-}
-
 function title(state) {
+  if (location.pathname !== "/") return "No such page · bm25v";
   if (state.word) return `word ${state.word} · bm25v`;
   if (state.photo) return "Photo · bm25v";
   if (state.why) return "Why it matches · bm25v";
@@ -60,27 +51,36 @@ function title(state) {
   return isSearch(state) ? "Search · bm25v" : "bm25v";
 }
 
-/** Open and close dialogs; a word is shown above an explanation, and that above a photo. */
+function showMissing() {
+  content.replaceChildren(
+    h(
+      "div.empty-state",
+      h("h1", "There is no page at this address"),
+      h("p", "It may be misspelt, or from another version of bm25v."),
+      h("p", h("a.main-button", { href: "/" }, "All images")),
+    ),
+  );
+}
+
+/** Open and close dialogs: a word is shown above an explanation, and that above a photo. */
 function showDialogs(state) {
-  for (const name of DIALOGS) if (!state[name] && byId(name).open) byId(name).close();
-  const wanted = JSON.stringify([state.photo, state.why, state.word]);
-  if (wanted === dialogs) return undefined;
-  const [photo, why, word] = dialogs ? JSON.parse(dialogs) : ["", "", ""];
-  dialogs = wanted;
-  const shown = [];
-  if (state.photo && (state.photo !== photo || !byId("photo").open)) shown.push(showPhoto(state));
-  if (state.why && (state.why !== why || !byId("why").open)) shown.push(showWhy(state));
-  if (state.word && (state.word !== word || !byId("word").open)) {
-    shown.push(
-      showWord(state, () => {
-        dialogs = "";
-        stopSearch(); // chips have the old name
-        forgetWords();
-        follow({ scroll: scrollY });
-      }),
-    );
-  }
-  return Promise.all(shown);
+  for (const name in DIALOGS) if (!state[name] && byId(name).open) byId(name).close();
+  const before = shown;
+  shown = state;
+  const isNew = (name) => state[name] && (state[name] !== before[name] || !byId(name).open);
+  return Promise.all(
+    Object.keys(DIALOGS)
+      .filter(isNew)
+      .map((name) => DIALOGS[name](state)),
+  );
+}
+
+/** Show everything again that has the old name of a word. */
+function onNamed() {
+  shown = {};
+  stopSearch();
+  forgetWords();
+  follow({ scroll: scrollY });
 }
 
 /** Do something; if it fails, say why, and offer to try again. */
@@ -89,23 +89,21 @@ async function attempt(work, options) {
     await work();
   } catch (error) {
     if (error.name === "AbortError") return;
-    if (!(error instanceof ServerError)) console.error(error);
-    fail(
-      error instanceof ServerError ? error.message : "Something went wrong in this page.",
-      options,
-    );
+    const isKnown = error instanceof ServerError;
+    if (!isKnown) console.error(error);
+    fail(isKnown ? error.message : "Something went wrong in this page.", options);
   }
 }
 
 function fail(message, options) {
-  const again = h("button.plain-button", "Try again");
-  again.addEventListener("click", () => {
-    dialogs = "";
+  const tryAgain = () => {
+    shown = {};
     follow(options);
-  });
+  };
+  const again = h("button.plain-button", { onclick: tryAgain }, "Try again");
   content.querySelector(".loading")?.remove();
-  const dialog = DIALOGS.map(byId).find(({ open }) => open);
-  const loading = dialog?.querySelector(".loading");
+  const name = Object.keys(DIALOGS).findLast((key) => byId(key).open); // the uppermost
+  const loading = name && byId(name).querySelector(".loading");
   if (loading)
     loading.replaceWith(h("div.problem", { role: "alert" }, h("p", withCode(message)), again));
   else showProblem(withCode(message), again);
