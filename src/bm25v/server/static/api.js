@@ -19,10 +19,14 @@ const headers = () => {
 };
 const pause = (seconds) => new Promise((done) => setTimeout(done, 1000 * seconds));
 
-/** Return the response to a request; ask for a token, and try again while the server is busy. */
-export async function send(path, { method = "GET", json, form, signal } = {}) {
-  const body = json === undefined ? form : JSON.stringify(json);
-  const type = json === undefined ? {} : { "Content-Type": "application/json" };
+/**
+ * Return the response to a request, a POST if it has a body; ask for a token, and try again while
+ * the server is busy.
+ */
+export async function send(path, { json, form, signal, method } = {}) {
+  const body = json ? JSON.stringify(json) : form;
+  const type = json ? { "Content-Type": "application/json" } : {};
+  method ??= body ? "POST" : "GET";
   for (let attempt = 1; ; attempt += 1) {
     let response;
     try {
@@ -163,8 +167,8 @@ export const toQuery = (state) => ({
 /** Return the options of a request for what a state means: JSON, or a form with the images. */
 export function toRequest(state, more = {}) {
   const query = { ...toQuery(state), ...more };
-  if (!state.upload.length) return { method: "POST", json: query };
-  return { method: "POST", form: toForm(state.upload.map(findUpload), query) };
+  if (!state.upload.length) return { json: query };
+  return { form: toForm(state.upload.map(findUpload), query) };
 }
 
 /** Return a form with images of this machine. */

@@ -185,9 +185,7 @@ async function showCounts(group, state, items) {
     without: state.without.filter(isOther),
     word: keyOf(group),
   };
-  const remaining = await getJson("/v1/remaining", { method: "POST", json: query }).catch(
-    () => ({}),
-  );
+  const remaining = await getJson("/v1/remaining", { json: query }).catch(() => ({}));
   for (const { item, small, counted } of items) {
     if (!counted) continue;
     const n = remaining[counted];
@@ -258,7 +256,7 @@ async function load(elements, size) {
   );
   const different = [...new Set(keys)];
   const json = { crops: different.map((key) => JSON.parse(key)), size };
-  const address = await blobAddress("/v1/crops", { method: "POST", json });
+  const address = await blobAddress("/v1/crops", { json });
   const [columns, rows] = [
     Math.min(COLUMNS, different.length),
     Math.ceil(different.length / COLUMNS),

@@ -91,6 +91,7 @@ export function moreButton(addMore) {
     button.disabled = true;
     try {
       if (await addMore()) button.remove();
+      button.textContent = "Show more";
     } catch (error) {
       announce(error.message);
       button.textContent = `${error.message} Try again`;
@@ -141,7 +142,11 @@ export function neighbourLinks(name, noun, { before, after }, isFree = () => tru
   };
   const link = (value, kind, text, about) =>
     isKnown(value) &&
-    h(`a.plain-button.${kind}`, { href: withChanges({ [name]: value }), "aria-label": about }, text);
+    h(
+      `a.plain-button.${kind}`,
+      { href: withChanges({ [name]: value }), "aria-label": about },
+      text,
+    );
   return [
     link(before, "before", "‹", `Previous ${noun} (arrow left)`),
     link(after, "after", "›", `Next ${noun} (arrow right)`),

@@ -104,7 +104,7 @@ function makeGroup(group, writable) {
   async function trash(ids) {
     problem.textContent = "";
     try {
-      const answer = await whileBusy(send("/v1/trash", { method: "POST", json: { ids } }));
+      const answer = await whileBusy(send("/v1/trash", { json: { ids } }));
       const { images } = await answer.json();
       group.images = group.images.filter(({ id }) => !ids.includes(id));
       for (const id of ids) figures.get(id).remove();

@@ -128,7 +128,7 @@ function prepareFilters() {
 function showFilters(isVisible) {
   byId("filters").hidden = !isVisible;
   byId("filter").setAttribute("aria-expanded", isVisible);
-  if (isVisible) fillFolderMenu(byId("folder"), readState().folder);
+  if (isVisible) fillFolderMenu(byId("folder"));
 }
 
 /** Show what an address says in the fields. */

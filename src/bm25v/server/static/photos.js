@@ -63,7 +63,7 @@ export async function wordMask(id, words, signal) {
 /** Return a promise of the masks of groups of words in a file of this machine, in their order. */
 export async function uploadMasks(file, groups) {
   const form = toForm([file], { groups });
-  const { grids } = await getJson("/v1/heatmap", { method: "POST", form });
+  const { grids } = await getJson("/v1/heatmap", { form });
   return Promise.all(grids.map(gridMask));
 }
 

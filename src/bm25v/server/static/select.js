@@ -135,7 +135,7 @@ async function download() {
   say("Making the zip file…");
   try {
     const json = { ids: [...selected.keys()] };
-    const response = await whileBusy(send("/v1/zip", { method: "POST", json }));
+    const response = await whileBusy(send("/v1/zip", { json }));
     const zip = await whileBusy(response.blob()).catch(() => {
       throw new Error("The download was interrupted. Try again.");
     });

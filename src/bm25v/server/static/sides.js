@@ -64,11 +64,12 @@ async function loadFolders() {
   });
 }
 
-/** Fill a menu with the folders. */
-export async function fillFolderMenu(menu, chosen) {
+/** Fill a menu with the folders; what is selected stays so. */
+export async function fillFolderMenu(menu) {
   const options = (await loadFolders()).map(({ path, n, name, level }) =>
     h("option", { value: path }, `${"\u2003".repeat(level)}${name} (${thousands(n)})`),
   );
+  const chosen = menu.value;
   menu.replaceChildren(h("option", { value: "" }, "All folders"), ...options);
   chooseFolder(menu, chosen);
 }
@@ -103,7 +104,8 @@ export async function makeFolders(chosen) {
   const list = h("nav.folder-tree", { "aria-label": "Folders" }, links);
   const onchange = () => go(newSearch({ folder: menu.value }));
   const menu = h("select", { "aria-label": "Folder", onchange });
-  await fillFolderMenu(menu, chosen);
+  await fillFolderMenu(menu);
+  chooseFolder(menu, chosen);
   return { list, menu };
 }
 

@@ -153,7 +153,11 @@ function fill(word, stats, onNamed) {
   fillDialog(
     "word",
     titleOf(word),
-    h("nav.neighbours", { "aria-label": "Words" }, neighbourLinks("word", "word", word, isFree)),
+    h(
+      "nav.neighbours",
+      { "aria-label": "Words of the list" },
+      neighbourLinks("word", "word", word, isFree),
+    ),
     h("p.lead", use, h("small", `Visual word no. ${word.word}`)),
     h("div.row", word.df > 0 && search, naming(word, stats, onNamed)),
     ...(word.top.length
