@@ -50,11 +50,14 @@ if TYPE_CHECKING:
 )
 @json_option
 def demo(folder: Path, as_json: bool) -> None:
-    """Index photos of flowers, search by a text, a photo and a box, and write a report page."""
+    """Index photos of flowers, search them, and write a page.
+
+    Searches by a text, a photo and a part of a photo.
+    """
     from bm25v import demo
 
     with progress_bar() as progress:
-        report = demo.run(folder, progress=progress, say=lambda line: echo(line, err=True))
+        report = demo.run(folder, progress=progress)
 
     def print_demo() -> None:
         for example in report.examples:
@@ -62,14 +65,8 @@ def demo(folder: Path, as_json: bool) -> None:
             print_table([Column(example.title, "text"), Column("shows", "list")], hits)
             echo()
         echo_wrapped(f"why the first hit of the photo is one: {report.sentence}")
-        agreement, by_words = report.agreement, report.agreement_by_words
-        echo(
-            f"of {agreement.queries} photos, {agreement.first} first hits are of the same species, "
-            f"{agreement.all} of {agreement.hits} hits in all"
-        )
-        echo(f"by words alone, without dense vectors: {by_words.first} and {by_words.all}")
-        echo(f"report: {display_path(str(report.page))}")
-        echo(f"one explanation: {display_path(str(report.drawing))}")
+        echo(f"report: {display_path(report.page)}")
+        echo(f"one explanation: {display_path(report.drawing)}")
         echo()
         echo("try it yourself:")
         for command in report.commands:
