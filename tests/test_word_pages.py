@@ -26,7 +26,7 @@ from bm25v.explain.words import (
     find_parts,
 )
 from bm25v.gallery import Gallery
-from bm25v.render.word_page import render_word, render_words_overview
+from bm25v.render.word_page import render_words
 from bm25v.sae.model import Codes
 from bm25v.store.base import View
 from bm25v.store.files import FileState
@@ -259,13 +259,13 @@ def test_a_portrait_shows_images_of_all_strengths(tmp_path: Path) -> None:
 
 def render_all(gallery: Gallery, *words: int) -> Iterator[HtmlPage]:
     for portrait in make_portraits(gallery, words):
-        yield HtmlPage(render_word(portrait))
+        yield HtmlPage(render_words([portrait]))
 
 
 def test_the_page_of_a_word_is_self_contained(gallery: Gallery) -> None:
     word = common_word(gallery)
     (portrait,) = make_portraits(gallery, [word])
-    text = render_word(portrait)
+    text = render_words([portrait])
     assert not re.search(r"https?://|url\(|@import|<link|src=(?!\"data:)| on\w+=", text)
     page = HtmlPage(text)
     assert f"bm25v words name {word} 'NEW NAME' -g {gallery.path}" in page.text
@@ -282,16 +282,12 @@ def test_the_page_of_a_word_is_self_contained(gallery: Gallery) -> None:
     assert "In which folders" not in page.text
 
 
-def test_pages_link_to_each_other(gallery: Gallery) -> None:
-    words = [facts.word for facts in gallery.words()]
-    links = {word: f"word-{word}.html" for word in words}
-    (first, *_) = made = list(make_portraits(gallery, words[:3]))
-    page = HtmlPage(render_word(first, links=links, home="index.html"))
-    related = [word.facts.word for word in (*first.companions, *first.neighbours)]
-    assert page.values("a", "href") == ["index.html", *(links[word] for word in related)]
-    home = HtmlPage(render_words_overview("pets & co", made, links))
-    assert home.values("a", "href") == [links[word] for word in words[:3]]
-    assert "pets & co" in home.text
+def test_words_are_below_each_other_on_one_page(gallery: Gallery) -> None:
+    words = [facts.word for facts in gallery.words()[:3]]
+    page = HtmlPage(render_words(list(make_portraits(gallery, words))))
+    assert [tag for tag, _ in page.tags].count("article") == 3
+    for word in words:
+        assert f"words name {word} " in page.text
 
 
 def test_folders_are_shown_as_labels(photos: Path, tmp_path: Path) -> None:
@@ -347,12 +343,12 @@ def test_missing_unreadable_and_changed_files_are_named(gallery: Gallery, photos
     assert "has changed since it was indexed" in (problems[2] or "")
     assert problems[3] is None
     assert portrait.top[2].grid is None
-    text = HtmlPage(render_word(portrait)).text
+    text = HtmlPage(render_words([portrait])).text
     assert f"{first.name}: does not exist" in text
     for path in photos.iterdir():
         path.unlink()
     (portrait,) = make_portraits(gallery, [word])
-    assert "None of its images can be read any more" in HtmlPage(render_word(portrait)).text
+    assert "None of its images can be read any more" in HtmlPage(render_words([portrait])).text
     assert portrait.n_averaged == 0
 
 
@@ -415,7 +411,7 @@ def test_every_image_is_in_one_bin(values: list[float]) -> None:
 def test_the_charts_of_a_page_show_the_bins_and_the_mean_grid(gallery: Gallery) -> None:
     (portrait,) = make_portraits(gallery, [common_word(gallery)])
     grid = np.array([[0.0, 1.0], [0.5, 0.001]], dtype=np.float32)
-    page = HtmlPage(render_word(replace(portrait, mean_grid=grid)))
+    page = HtmlPage(render_words([replace(portrait, mean_grid=grid)]))
     assert page.values("svg", "role") == ["img", "img"]
     rects = [attrs for tag, attrs in page.tags if tag == "rect"]
     bars = [(int(r["data-count"] or 0), r["height"]) for r in rects if "data-count" in r]
@@ -498,18 +494,13 @@ def test_a_word_is_shown(indexed: Any) -> None:
     assert "<h1>striped ear</h1>" in Path("word.html").read_text(encoding="utf-8")
 
 
-def test_several_words_become_a_folder_of_pages(indexed: Any) -> None:
+def test_several_words_are_shown_once_each(indexed: Any) -> None:
     run = indexed
     words = [word["word"] for word in run("words", "list", "--json").json["words"][:3]]
-    shown = run("words", "show", *words, words[0], "-o", "pages/deep", "--json").json
-    names = ["index.html", *(f"word-{word}.html" for word in words)]
-    assert shown["written"] == [f"pages/deep/{name}" for name in names]
-    assert sorted(os.listdir("pages/deep")) == sorted(names)
-    for name in names:
-        for link in HtmlPage(Path("pages/deep", name).read_text(encoding="utf-8")).values(
-            "a", "href"
-        ):
-            assert (Path("pages/deep") / link).is_file()
+    command = ("words", "show", *words, words[0], "-o", "words.html")
+    assert [word["word"] for word in run(*command, "--json").json["words"]] == words
+    page = Path("words.html").read_text(encoding="utf-8")
+    assert all(f"<h1>word {word}</h1>" in page for word in words)
 
 
 def test_wrong_options_are_named(indexed: Any) -> None:
@@ -517,7 +508,7 @@ def test_wrong_options_are_named(indexed: Any) -> None:
     for command, message in (
         (("show", "192"), "no word 192: this vocabulary has words 0 to 191"),
         (("show", "tail"), "no word is named 'tail'"),
-        (("show", "1", "2", "-o", "one.html"), "2 words need several pages: give a folder"),
+        (("show", "1", "-o", "pages/"), "name a file that ends in .html"),
     ):
         done = run("words", *command)
         assert (done.code, done.out) == (2, "")

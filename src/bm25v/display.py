@@ -108,18 +108,6 @@ def count(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
-def percent(share: float) -> str:
-    """Return a share in percent, with two digits that matter.
-
-    >>> percent(1), percent(0.1), percent(0.0217), percent(0.000464)
-    ('100%', '10%', '2.2%', '0.046%')
-    """
-    value = 100 * share
-    digits = 0 if value >= 10 or value == 0 else 1 - math.floor(math.log10(value) + 1e-9)
-    text = f"{value:.{digits}f}"
-    return (text.rstrip("0").rstrip(".") if "." in text else text) + "%"
-
-
 def duration(seconds: float) -> str:
     """Return a duration in the units that people use.
 

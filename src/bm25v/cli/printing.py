@@ -253,11 +253,9 @@ def choose_output(
 
     if output is not None:
         check_output(output, suffixes)
-    return temporary_page(page) if output is None and is_opened else output
-
-
-def temporary_page(name: str) -> Path:
-    return Path(tempfile.mkdtemp(prefix="bm25v-")) / f"{name}.html"
+    elif is_opened:
+        return Path(tempfile.mkdtemp(prefix="bm25v-")) / f"{page}.html"
+    return output
 
 
 def report_written(output: Path | None, *, is_opened: bool, is_silent: bool) -> None:

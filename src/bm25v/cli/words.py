@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bm25v.cli.options import (
-    ANY_PATH,
     COUNT,
     FILE,
     engine_option,
@@ -19,18 +18,18 @@ from bm25v.cli.options import (
 )
 from bm25v.cli.printing import (
     Column,
+    choose_output,
     echo,
     echo_text,
     emit,
     print_facts,
     print_table,
     report_written,
-    temporary_page,
 )
 from bm25v.cli.progress import progress_bar
 from bm25v.display import count, display_path
 from bm25v.errors import InvalidOption
-from bm25v.files import make_folder, replace_file
+from bm25v.files import replace_file
 
 if TYPE_CHECKING:
     from bm25v.explain.portraits import WordPortrait
@@ -92,58 +91,29 @@ def _short_path(path: str) -> str:
 @words.command("show")
 @click.argument("words", metavar="WORD...", nargs=-1, required=True)
 @gallery_option
-@output_option("The page to write, or a folder for the pages of several words.", ANY_PATH)
+@output_option("Write a page (.html) with images of each word.")
 @open_option
 @json_option
 def show(
     words: tuple[str, ...], gallery_path: Path, output: Path | None, open_page: bool, as_json: bool
 ) -> None:
-    """Show what WORD is: how often, where, in which images, with which other words.
+    """Show how often words are in images, where, and with which others.
 
     WORD is the number or the name of a word.
     """
     from bm25v.explain.portraits import make_portraits
-    from bm25v.render.html import PAGE_SUFFIXES
+    from bm25v.render.html import PAGE_SUFFIXES, write_output
+    from bm25v.render.word_page import render_words
 
-    if output is None and open_page:
-        page = temporary_page("word")
-        output = page if len(words) == 1 else page.parent
-    is_page = output is not None and output.suffix.lower() in PAGE_SUFFIXES
-    into_folder = len(words) > 1 or (output is not None and (output.is_dir() or not is_page))
-    if into_folder and is_page:
-        raise click.UsageError(f"{len(words)} words need several pages: give a folder, -o pages/")
-    with open_gallery(gallery_path) as gallery:
+    output = choose_output(output, PAGE_SUFFIXES, page="words", is_opened=open_page)
+    with open_gallery(gallery_path) as gallery, progress_bar() as progress:
         numbers = [_find_word(gallery, word) for word in dict.fromkeys(words)]
-        with progress_bar() as progress:
-            portraits = list(make_portraits(gallery, numbers, progress=progress))
-        title = gallery.path.name
-    written = [] if output is None else _write_pages(portraits, output, into_folder, title)
-
-    def to_dict() -> dict[str, Any]:
-        listed = [portrait.to_dict() for portrait in portraits]
-        return {"words": listed, "written": [str(path) for path in written]}
-
-    emit(to_dict, as_json, lambda: _print_portraits(portraits))
-    report_written(written[0] if written else None, is_opened=open_page, is_silent=as_json)
-
-
-def _write_pages(
-    portraits: "list[WordPortrait]", output: Path, into_folder: bool, title: str
-) -> list[Path]:
-    from bm25v.render.word_page import render_word, render_words_overview
-
-    if not into_folder:
-        replace_file(output, render_word(portraits[0]))
-        return [output]
-    make_folder(output)
-    numbers = [portrait.uses.facts.word for portrait in portraits]
-    links = {number: f"word-{number}.html" for number in numbers}
-    pages = {"index.html": render_words_overview(title, portraits, links)}
-    for number, portrait in zip(numbers, portraits, strict=True):
-        pages[links[number]] = render_word(portrait, links=links, home="index.html")
-    for name, text in pages.items():
-        replace_file(output / name, text)
-    return [output / name for name in pages]
+        portraits = list(make_portraits(gallery, numbers, progress=progress))
+    if output is not None:
+        write_output(output, render_words(portraits))
+    listed = {"words": [portrait.to_dict() for portrait in portraits]}
+    emit(listed, as_json, lambda: _print_portraits(portraits))
+    report_written(output, is_opened=open_page, is_silent=as_json)
 
 
 def _print_portraits(portraits: "list[WordPortrait]") -> None:

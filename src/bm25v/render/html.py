@@ -110,7 +110,6 @@ def _environment() -> Environment:
         "data_url": data_url,
         "dirname": os.path.dirname,
         "fixed": fixed,
-        "percent": display.percent,
         "sentence": lambda text: text[:1].upper() + text[1:],  # `capitalize` changes all letters
         "signed": signed,
         "thousands": "{:,.0f}".format,
