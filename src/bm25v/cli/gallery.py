@@ -371,8 +371,8 @@ def duplicates(
     cropped, rotated or brightened. The first of a group is the best: most pixels, then most bytes,
     then the oldest. The others are compared with it.
     """
-    from bm25v.render.duplicates_page import write_duplicates
-    from bm25v.render.html import PAGE_SUFFIXES
+    from bm25v.render.duplicates_page import render_duplicates
+    from bm25v.render.html import PAGE_SUFFIXES, write_output
 
     output = choose_output(output, PAGE_SUFFIXES, page="duplicates", is_opened=open_page)
     with open_gallery(gallery_path) as gallery, progress_bar() as progress:
@@ -380,7 +380,7 @@ def duplicates(
         n_images = len(gallery)
     groups = [group for group in groups if only != "near" or group.kind == "near"]
     if output is not None:
-        write_duplicates(groups, output, n_images=n_images)
+        write_output(output, render_duplicates(groups, n_images=n_images))
 
     def print_groups() -> None:
         for group in groups:

@@ -2,28 +2,16 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from bm25v.display import file_size
 from bm25v.duplicates import DuplicateGroup
-from bm25v.render.html import (
-    PAGE_SUFFIXES,
-    check_output,
-    embed_thumbnail,
-    render,
-    write_output,
-)
+from bm25v.render.html import embed_thumbnail, render
 
 MAX_GROUPS = 200  # that are shown: the page holds the pixels of each image
 MAX_IMAGES = 24  # of a group
 
 _SIDE = 280  # pixels
-
-
-def write_duplicates(groups: Sequence[DuplicateGroup], path: Path, *, n_images: int) -> None:
-    check_output(path, PAGE_SUFFIXES)
-    write_output(path, render_duplicates(groups, n_images=n_images))
 
 
 def render_duplicates(groups: Sequence[DuplicateGroup], *, n_images: int) -> str:

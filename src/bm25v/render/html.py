@@ -16,6 +16,7 @@ from markupsafe import Markup
 from bm25v import display, images
 from bm25v.errors import Bm25vError, ImageError, InvalidOption
 from bm25v.files import replace_file
+from bm25v.search import QueryWord
 
 PAGE_SUFFIXES = (".html", ".htm")
 
@@ -94,6 +95,11 @@ def signed(value: float) -> str:
     return f"{value:+.2f}".replace("-", "−")
 
 
+def weigh(word: QueryWord) -> str:
+    """Return the label of a word, and its weight unless that is 1."""
+    return word.label if word.weight == 1 else f"{word.label} × {word.weight:.3g}".replace("-", "−")
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -113,6 +119,7 @@ def _environment() -> Environment:
         "sentence": lambda text: text[:1].upper() + text[1:],  # `capitalize` changes all letters
         "signed": signed,
         "thousands": "{:,.0f}".format,
+        "weigh": weigh,
     }
     return environment
 

@@ -11,8 +11,8 @@ from bm25v.display import count
 from bm25v.explain.explanation import Explanation
 from bm25v.explain.sums import list_reasons, list_shares, round_to_sum
 from bm25v.explain.words import ImageWithWord, WordInGallery, WordUse
-from bm25v.render.explained import describe, embed_highlights
-from bm25v.render.html import embed_thumbnail, fixed, render
+from bm25v.render.explanation_page import describe, embed_highlights
+from bm25v.render.html import embed_thumbnail, fixed, render, weigh
 from bm25v.search import Hit, Match, Results
 
 MAX_HITS = 24  # that are shown: a notebook stores the pixels of each
@@ -26,18 +26,23 @@ _WORD_IMAGES = 8
 def results_fragment(results: Results) -> str:
     """Return the hits as a grid of thumbnails, or the reason why there are none."""
     words = () if results.understood else results.query
+    chips = (
+        ("Query", list(map(weigh, words[:_QUERY_WORDS])), len(words[_QUERY_WORDS:])),
+        ("Understood", results.understood, 0),
+        ("Not understood", results.not_understood, 0),
+    )
     return render(
         "notebook_results.html",
         results=results,
-        query_words=words[:_QUERY_WORDS],
-        n_more_words=len(words[_QUERY_WORDS:]),
+        chips=chips,
         hits=[_describe_match(hit, _HIT_SIDE, _HIT_WORDS) for hit in results.hits[:MAX_HITS]],
         n_more_hits=len(results.hits[MAX_HITS:]),
     )
 
 
 def match_fragment(match: Match) -> str:
-    return render("notebook_hit.html", hit=_describe_match(match, _CARD_SIDE, _CARD_WORDS))
+    card = _describe_match(match, _CARD_SIDE, _CARD_WORDS)
+    return render("notebook_results.html", results=None, hits=[card])
 
 
 def explanation_fragment(explanation: Explanation) -> str:

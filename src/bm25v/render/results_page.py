@@ -16,7 +16,7 @@ from bm25v.explain.heatmaps import encode_jpeg, shrink
 from bm25v.explain.sums import list_reasons, list_shares
 from bm25v.progress import Progress, no_progress
 from bm25v.render.commands import explain_command
-from bm25v.render.explained import describe, embed_photos
+from bm25v.render.explanation_page import describe, embed_photos
 from bm25v.render.html import (
     PAGE_SUFFIXES,
     EmbeddedImage,
