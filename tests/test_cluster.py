@@ -206,7 +206,7 @@ def test_nodes_are_killed_under_a_server(
     with closing(connect(cluster, collection)) as calls:
         load(calls, source)
     address = cluster.url(collection)
-    command = [sys.executable, "-m", "bm25v", "serve", "--engine", address, "--port", "0"]
+    command = [sys.executable, "-m", "bm25v", "serve", "-g", address, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8") as server:
         assert server.stdout is not None
         words = server.stdout.readline().split()

@@ -1091,22 +1091,24 @@ def test_the_commands(run: Any, photos: Path, at_edge: str) -> None:
     assert (loaded.code, loaded.out[:31]) == (0, "12 added, 0 updated, 0 unchange")
     image = photos / "3.png"
     options = ("search", image, "--mode", "hybrid", "--json")
-    here, there = (json.loads(run(*options, *more).out) for more in ((), ("--engine", at_edge)))
+    here, there = (json.loads(run(*options, *more).out) for more in ((), ("-g", at_edge)))
     del here["ms"], there["ms"]
     assert_close(there, here)
     hit = here["hits"][0]["path"]
-    assert "rank 1" in run("explain", image, hit, "--engine", at_edge).out
-    page = run("search", image, "--engine", at_edge, "-o", "hits.html")
+    assert "rank 1" in run("explain", image, hit, "-g", at_edge).out
+    page = run("search", image, "-g", at_edge, "-o", "hits.html")
     assert page.code == 0
-    command = "--engine qdrant://localhost:6334/images --open"
+    command = "-g qdrant://localhost:6334/images --open"
     assert command in Path("hits.html").read_text(encoding="utf-8")
-    assert run("remove", hit, "--engine", at_edge).out == "1 removed\n"
-    missing = run("remove", hit, "--engine", at_edge)
+    assert run("remove", hit, "-g", at_edge).out == "1 removed\n"
+    missing = run("remove", hit, "-g", at_edge)
     assert (missing.code, "has no image" in missing.err) == (1, True)
     assert run("bags", "reconcile", "--engine", at_edge).out == "11 images\n"
     assert json.loads(run("bags", "load", "--engine", at_edge, "--json").out)["added"] == 1
-    wrong = run("search", image, "--engine", "http://localhost")
+    wrong = run("search", image, "-g", "http://localhost")
     assert (wrong.code, wrong.err.count("\n")) == (2, 1)
+    folder = run("compact", "-g", at_edge)
+    assert (folder.code, "needs a gallery in a folder" in folder.err) == (2, True)
 
 
 @pytest.fixture(scope="module")

@@ -189,7 +189,7 @@ def test_words_folders_and_facts_are_the_same(served: Served) -> None:
     assert served.there.get("/readyz").json() == {"status": "ready", "preparing": False}
     failed(served.there.get("/v1/words/192"), 404, "unknown-word", "0 to 191")
     command = served.there.get("/v1/words/5").json()["name_command"]
-    assert command == f"bm25v words name 5 'NEW NAME' --engine {stats['path']}"
+    assert command == f"bm25v words name 5 'NEW NAME' -g {stats['path']}"
 
 
 def test_files_thumbnails_and_crops_are_the_same(served: Served) -> None:
@@ -336,7 +336,7 @@ def test_a_collection_that_disappears_or_is_replaced_is_a_problem(changeable: Se
 @pytest.mark.skipif(os.name == "nt", reason="Ctrl-C is a signal")
 def test_the_command_prints_both_addresses_and_stops_on_ctrl_c(served: Served) -> None:
     address = served.engine.location
-    command = [sys.executable, "-m", "bm25v", "serve", "--engine", address, "--port", "0"]
+    command = [sys.executable, "-m", "bm25v", "serve", "-g", address, "--port", "0"]
     command += ["--workers", "2"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, encoding="utf-8") as server:
@@ -365,19 +365,18 @@ def test_what_cannot_be_served_is_refused_in_one_line(
     monkeypatch.setattr(calls_module, "ATTEMPTS", 1)
     address = served.engine.location
     for engine, options, code, part in (
-        (address, ("--watch", "photos"), 2, "a gallery on this machine follows folders"),
-        (address, ("-g", "gallery.bm25v"), 2, "--gallery and --engine: give one of them"),
+        (address, ("--watch", "photos"), 2, "only a gallery on this machine follows folders"),
         ("http://host/images", (), 2, "give an address such as qdrant://"),
         ("qdrant://127.0.0.1:1/images", (), 1, "is the server running at this port"),
         (address.replace("/images", "/others"), (), 1, "does not exist: `bm25v bags load"),
     ):
-        wrong = run("serve", "--engine", engine, "--port", 0, *options)
+        wrong = run("serve", "-g", engine, "--port", 0, *options)
         assert (wrong.code, wrong.out, wrong.err.count("\n")) == (code, "", 1)
         assert part in wrong.err
 
 
 def test_commands_show_facts_and_name_words(run: Any, changeable: Served) -> None:
-    engine = ("--engine", changeable.engine.location)
+    engine = ("-g", changeable.engine.location)
     facts = run("info", *engine).out
     assert f"gallery         {engine[1]}" in facts
     assert "bytes" not in facts

@@ -11,10 +11,9 @@ from bm25v.cli.options import (
     COUNT,
     FOLDER,
     PathType,
-    engine_option,
+    collection_option,
     gallery_option,
     json_option,
-    open_collection,
     open_gallery,
     open_option,
     output_option,
@@ -237,12 +236,11 @@ def _add_images(
 
 
 @click.command("info")
-@gallery_option
-@engine_option
+@collection_option
 @json_option
-def info(gallery_path: Path, engine: str | None, as_json: bool) -> None:
+def info(gallery_path: Path | str, as_json: bool) -> None:
     """Show facts about a gallery."""
-    with open_collection(gallery_path, engine) as gallery:
+    with open_gallery(gallery_path) as gallery:
         facts = gallery.info()
     removed = f" ({facts.removed_rows:,} removed)" if facts.removed_rows else ""
     lines = {
@@ -256,7 +254,7 @@ def info(gallery_path: Path, engine: str | None, as_json: bool) -> None:
     }
     if facts.image_names:
         lines["names of images"] = f"{facts.image_names:,}"
-    if engine is None:
+    if isinstance(gallery_path, Path):
         lines["bytes per image"] = (
             f"{facts.bag_bytes_per_image:,.0f} bag, {facts.full_bag_bytes_per_image:,.0f} full "
             f"bag, {facts.dense_bytes_per_image:,.0f} dense vector, "
@@ -301,20 +299,19 @@ def name(
 
 @click.command("remove")
 @click.argument("paths", nargs=-1, required=True, type=PathType())
-@gallery_option
-@engine_option
+@collection_option
 @json_option
-def remove(paths: tuple[str, ...], gallery_path: Path, engine: str | None, as_json: bool) -> None:
+def remove(paths: tuple[str, ...], gallery_path: Path | str, as_json: bool) -> None:
     """Remove images from the gallery; files stay.
 
     A folder stands for all images in it.
     """
-    with open_collection(gallery_path, engine) as gallery:
+    with open_gallery(gallery_path) as gallery:
         removed = gallery.remove(paths)
     if removed or as_json:
         emit({"removed": removed}, as_json, f"{removed:,} removed")
     if not removed:
-        raise GalleryError(f"{engine or gallery_path} has no image at {', '.join(paths)}")
+        raise GalleryError(f"{gallery_path} has no image at {', '.join(paths)}")
 
 
 @click.command("compact")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from bm25v.errors import InvalidOption
 
@@ -36,21 +35,43 @@ FILE = PathType(dir_okay=False, path_type=Path)
 FOLDER = PathType(file_okay=False, path_type=Path)
 COUNT = click.IntRange(1)
 
-gallery_option = click.option(
-    "-g",
-    "--gallery",
-    "gallery_path",
-    envvar="BM25V_GALLERY",
-    default=lambda: find_gallery(),
-    show_default=f"the nearest {DEFAULT_GALLERY} here or in a parent folder",
-    show_envvar=True,
-    type=ANY_PATH,
-    help="The gallery's folder.",
-)
-engine_option = click.option(
-    "--engine",
-    metavar="URL",
-    help="Use this collection of Qdrant instead of a gallery: qdrant://host:6334/images.",
+
+class _GalleryType(PathType):
+    """A gallery's folder, or, if that is possible, the address of a collection, as a text."""
+
+    def __init__(self, *, takes_address: bool) -> None:
+        super().__init__(path_type=Path)
+        self._takes_address = takes_address
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str) or "://" not in value:
+            return super().convert(value, param, ctx)
+        if not self._takes_address:
+            self.fail(f"{value}: this command needs a gallery in a folder", param, ctx)
+        return value
+
+
+def _gallery_option(
+    help_text: str, *, takes_address: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        "-g",
+        "--gallery",
+        "gallery_path",
+        envvar="BM25V_GALLERY",
+        default=lambda: find_gallery(),
+        show_default=f"the nearest {DEFAULT_GALLERY} here or in a parent folder",
+        show_envvar=True,
+        type=_GalleryType(takes_address=takes_address),
+        metavar="PATH",
+        help=help_text,
+    )
+
+
+gallery_option = _gallery_option("The gallery's folder.")
+collection_option = _gallery_option(
+    "The gallery's folder, or a collection of Qdrant: qdrant://host:6334/images.",
+    takes_address=True,
 )
 
 
@@ -149,19 +170,7 @@ def _make_option(name: str, option: "Option") -> click.Option:
     )
 
 
-def open_collection(gallery_path: Path, engine: str | None) -> "Gallery":
-    """Open the collection in Qdrant if one is given, else the gallery."""
-    from bm25v.gallery import Gallery
-
-    if engine is None:
-        return open_gallery(gallery_path)
-    source = click.get_current_context().get_parameter_source("gallery_path")
-    if source == ParameterSource.COMMANDLINE:
-        raise InvalidOption("--gallery and --engine: give one of them")
-    return Gallery.open(engine)
-
-
-def open_gallery(gallery_path: Path) -> "Gallery":
+def open_gallery(gallery_path: Path | str) -> "Gallery":
     from bm25v.gallery import Gallery
 
     return Gallery.open(gallery_path)

@@ -14,10 +14,9 @@ from bm25v.cli.options import (
     FILE,
     PathType,
     QueryCommand,
-    engine_option,
-    gallery_option,
+    collection_option,
     json_option,
-    open_collection,
+    open_gallery,
     open_option,
     output_option,
 )
@@ -68,7 +67,7 @@ _THUMBNAIL_SIDE = 180  # pixels
 @json_option
 @output_option("Write the hits: a page with thumbnails (.html), a table (.csv) or JSON (.json).")
 @open_option
-@gallery_option
+@collection_option
 @click.option("-0", "--null", is_flag=True, help="With --format paths: end each with a null byte.")
 @click.option(
     "--words",
@@ -80,7 +79,6 @@ _THUMBNAIL_SIDE = 180  # pixels
     help="Words of each hit, and of the query, in JSON and CSV: those that add most.",
 )
 @click.option("--show", is_flag=True, help="Show thumbnails in the terminal.")
-@engine_option
 @click.option("--server", metavar="URL", help="Search the gallery of this `bm25v serve` instead.")
 @click.option("--token-file", type=FILE, help="With --server: a file with its token.")
 def search(
@@ -90,11 +88,10 @@ def search(
     as_json: bool,
     output: Path | None,
     open_page: bool,
-    gallery_path: Path,
+    gallery_path: Path | str,
     null: bool,
     n_words: int,
     show: bool,
-    engine: str | None,
     server: str | None,
     token_file: Path | None,
 ) -> None:
@@ -119,8 +116,6 @@ def search(
             "an empty query: give an IMAGE, a --text, or words by --must or --boost"
         )
     if server is not None:
-        if engine is not None:
-            raise InvalidOption("--server and --engine: give one of them")
         if output or open_page or show:
             raise InvalidOption("-o, --open and --show need the files: not with --server")
         from bm25v.client import Client, read_token
@@ -139,11 +134,11 @@ def search(
                     f"--open opens a page, and {output} is none: name a file like hits.html"
                 )
             output = choose_output(output, SUFFIXES, page="results", is_opened=open_page)
-        with open_collection(gallery_path, engine) as gallery:
+        with open_gallery(gallery_path) as gallery:
             results = gallery.search(images, **options)
             labels = _label_hits(results)
             is_empty = not len(gallery)
-            no_match = f"{engine or gallery_path} has no images" if is_empty else results.no_match
+            no_match = f"{gallery_path} has no images" if is_empty else results.no_match
             if output is not None:
                 with progress_bar() as progress:
                     results.save(output, words=n_words, progress=progress)
@@ -301,7 +296,7 @@ def _is_steered(results: "Results") -> bool:
     ".pdf)."
 )
 @open_option
-@gallery_option
+@collection_option
 @click.option(
     "--words",
     "n_words",
@@ -309,7 +304,6 @@ def _is_steered(results: "Results") -> bool:
     help="Visual words to list with their numbers  [default: none; 24 in the details of a page]",
 )
 @click.option("--show", is_flag=True, help="Show both images in the terminal.")
-@engine_option
 def explain(
     images: tuple[str, ...],
     hit: str,
@@ -317,10 +311,9 @@ def explain(
     as_json: bool,
     output: Path | None,
     open_page: bool,
-    gallery_path: Path,
+    gallery_path: Path | str,
     n_words: int | None,
     show: bool,
-    engine: str | None,
 ) -> None:
     """Show why HIT, an image of the gallery, matches IMAGE.
 
@@ -331,7 +324,7 @@ def explain(
         from bm25v.render.explanation_page import FORMATS
 
         output = choose_output(output, FORMATS, page="why", is_opened=open_page)
-    with open_collection(gallery_path, engine) as gallery:
+    with open_gallery(gallery_path) as gallery:
         explanation = gallery.explain(images, hit, **options)
     if output is not None:
         explanation.save(output, **({} if n_words is None else {"words": n_words}))

@@ -9,14 +9,13 @@ from typing import Any
 
 import click
 
-from bm25v.cli.options import FILE, FOLDER, engine_option, gallery_option, open_collection
+from bm25v.cli.options import FILE, FOLDER, collection_option
 from bm25v.cli.printing import echo
 from bm25v.errors import InvalidOption, MissingExtra
 
 
 @click.command("serve")
-@gallery_option
-@engine_option
+@collection_option
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="The address or name to listen at."
 )
@@ -75,8 +74,7 @@ from bm25v.errors import InvalidOption, MissingExtra
 )
 @click.option("--open", "open_page", is_flag=True, help="Open the address in a browser.")
 def serve(
-    gallery_path: Path,
-    engine: str | None,
+    gallery_path: Path | str,
     token_file: Path | None,
     watch: tuple[Path, ...],
     exclude: tuple[str, ...],
@@ -93,9 +91,9 @@ def serve(
 
     if exclude and not watch:
         raise InvalidOption("--exclude leaves images out of --watch: give both, or none")
-    if watch and engine is not None:
+    if watch and not isinstance(gallery_path, Path):
         raise InvalidOption(
-            "--watch and --engine: a gallery on this machine follows folders; give -g"
+            f"--watch and -g {gallery_path}: only a gallery on this machine follows folders"
         )
     try:
         from bm25v.server.run import serve as run
@@ -107,15 +105,12 @@ def serve(
     token = None if token_file is None else read_token(token_file)
 
     def announce(url: str) -> None:
-        echo(f"serving {engine or gallery_path} at {url} (Ctrl-C stops it)")
+        echo(f"serving {gallery_path} at {url} (Ctrl-C stops it)")
         if open_page:
             webbrowser.open(url)
 
-    if watch:
-        opened = Gallery.open_or_create(gallery_path)
-    else:
-        opened = open_collection(gallery_path, engine)
-    reopen: Callable[[], Gallery] = partial(Gallery.open, engine or gallery_path)
+    opened = (Gallery.open_or_create if watch else Gallery.open)(gallery_path)
+    reopen: Callable[[], Gallery] = partial(Gallery.open, gallery_path)
     with opened as gallery, suppress(KeyboardInterrupt):
         run(
             gallery,

@@ -8,10 +8,9 @@ import click
 from bm25v.cli.options import (
     COUNT,
     FILE,
-    engine_option,
+    collection_option,
     gallery_option,
     json_option,
-    open_collection,
     open_gallery,
     open_option,
     output_option,
@@ -152,12 +151,11 @@ def _find_word(gallery: "Gallery", word: str) -> int:
 @words.command("name")
 @click.argument("word")
 @click.argument("name", required=False)
-@gallery_option
-@engine_option
+@collection_option
 @click.option("--clear", is_flag=True, help="Remove the name instead.")
 @json_option
 def name_word(
-    word: str, name: str | None, gallery_path: Path, engine: str | None, clear: bool, as_json: bool
+    word: str, name: str | None, gallery_path: Path | str, clear: bool, as_json: bool
 ) -> None:
     """Give WORD a NAME, which all searches of this gallery show.
 
@@ -165,7 +163,7 @@ def name_word(
     """
     if (name is None) != clear:
         raise click.UsageError("give a NAME, or --clear to remove it")
-    with open_collection(gallery_path, engine) as gallery:
+    with open_gallery(gallery_path) as gallery:
         number = _find_word(gallery, word)
         gallery.name_words({number: name})
         new_name = gallery.word_names.get(number)

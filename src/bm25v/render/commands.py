@@ -24,7 +24,7 @@ def explain_command(explanation: Explanation) -> str | None:
     if is_mask or not are_files:
         return None
     images = (*map(os.path.abspath, explanation.query_paths), explanation.hit_path)
-    options = (*list_options(query), *_gallery_option(explanation.gallery))
+    options = (*list_options(query), "-g", explanation.gallery)
     return join_command("explain", *images, *options, "--open")
 
 
@@ -52,9 +52,9 @@ def name_command(gallery: str, word: int) -> str:
     >>> name_command("gallery.bm25v", 12)
     "bm25v words name 12 'NEW NAME' -g gallery.bm25v"
     >>> name_command("qdrant://host:6334/images", 12)
-    "bm25v words name 12 'NEW NAME' --engine qdrant://host:6334/images"
+    "bm25v words name 12 'NEW NAME' -g qdrant://host:6334/images"
     """
-    return join_command("words", "name", str(word), "NEW NAME", *_gallery_option(gallery))
+    return join_command("words", "name", str(word), "NEW NAME", "-g", gallery)
 
 
 def remove_command(gallery: str, path: str) -> str:
@@ -63,18 +63,10 @@ def remove_command(gallery: str, path: str) -> str:
     >>> remove_command("gallery.bm25v", "/photos/cat.jpg")
     'bm25v remove /photos/cat.jpg -g gallery.bm25v'
     """
-    return join_command("remove", path, *_gallery_option(gallery))
+    return join_command("remove", path, "-g", gallery)
 
 
 def join_command(*arguments: str) -> str:
     # Windows: it has other rules for quotes.
     join = subprocess.list2cmdline if sys.platform == "win32" else shlex.join
     return join(["bm25v", *arguments])
-
-
-def _gallery_option(gallery: str) -> tuple[str, str]:
-    return ("--engine" if _is_address(gallery) else "-g", gallery)
-
-
-def _is_address(gallery: str) -> bool:
-    return "://" in gallery
