@@ -616,6 +616,13 @@ def test_every_command_has_help(run: Run) -> None:
         assert outcome.out.startswith(f"Usage: bm25v {name}")
 
 
+def test_lists_of_commands_have_whole_sentences() -> None:
+    groups: Any = (cli.load_command("words"), cli.load_command("bags"))
+    commands = {name: cli.load_command(name) for name in cli.COMMANDS}
+    for name, command in {**commands, **groups[0].commands, **groups[1].commands}.items():
+        assert not command.get_short_help_str(limit=64).endswith("..."), name
+
+
 def test_names_are_printed_as_they_are(run: Run) -> None:
     folder = Path("odd")
     for number, name in enumerate(("cat [edited].png", ":smile: x.png", "a[/b].png")):

@@ -272,9 +272,9 @@ def info(gallery_path: Path | str, as_json: bool) -> None:
 def name(
     name: str | None, images: tuple[str, ...], gallery_path: Path, clear: bool, as_json: bool
 ) -> None:
-    """Give images a NAME, which `search --text` finds; without one, list all names.
+    """Give images a NAME that `search --text` finds, or list all names.
 
-    Images that have the name keep it.
+    Images that have the name already keep it.
     """
     from bm25v.vocabulary.phrases import make_key
 

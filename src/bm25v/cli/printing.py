@@ -9,7 +9,6 @@ import os
 import shutil
 import sys
 import tempfile
-import webbrowser
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -264,5 +263,9 @@ def report_written(output: Path | None, *, is_opened: bool, is_silent: bool) -> 
         return
     if not is_silent:
         echo(f"written: {display_path(str(output))}")
-    if is_opened and not webbrowser.open(output.absolute().as_uri()):
+    if not is_opened:
+        return
+    import webbrowser  # slow to import
+
+    if not webbrowser.open(output.absolute().as_uri()):
         echo("note: no browser could be started: open the page yourself", err=True)

@@ -1,4 +1,4 @@
-"""`bm25v words`: list, show and name the words of a gallery, and describe a vocabulary."""
+"""`bm25v words`: list, show and name the words of a gallery."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,7 @@ def words() -> None:
 )
 @json_option
 def list_words(gallery_path: Path, sort: Any, limit: int | None, as_json: bool) -> None:
-    """List the words of a gallery, with the images that have most of them."""
+    """List words, with the images that have most of them."""
     n_listed = limit if as_json else limit or _LIMIT
     with open_gallery(gallery_path) as gallery:
         words = gallery.words(sort=sort, limit=n_listed)
@@ -96,7 +96,7 @@ def _short_path(path: str) -> str:
 def show(
     words: tuple[str, ...], gallery_path: Path, output: Path | None, open_page: bool, as_json: bool
 ) -> None:
-    """Show how often words are in images, where, and with which others.
+    """Show in which images words are, where, and how often.
 
     WORD is the number or the name of a word.
     """
@@ -196,9 +196,10 @@ def export_names(gallery_path: Path, output: Path | None) -> None:
 @gallery_option
 @json_option
 def import_names(table: Path, gallery_path: Path, as_json: bool) -> None:
-    """Read names from a TSV table: in each line the number of a word, a tab, a name.
+    """Read names from a TSV table.
 
-    Names that words have in this gallery are replaced; other words keep theirs.
+    Each line has the number of a word, a tab and a name. Names that words have in this gallery are
+    replaced; other words keep theirs.
     """
     from bm25v.vocabulary.names import read_names
 
