@@ -123,6 +123,21 @@ def test_the_command_of_an_explanation_repeats_its_search(
     assert repeated["sentence"] == explanation.sentence
 
 
+def test_the_command_of_an_explanation_works_in_any_folder(
+    indexed: test_cli.Run, photos: Path
+) -> None:
+    options: dict[str, Any] = {
+        "like": "photos/5.png",
+        "negative": "photos/7.png",
+        "folder": ("photos", "*.png"),
+    }
+    with Gallery.open("gallery.bm25v") as gallery:
+        explanation = gallery.explain("photos/3.png", photos / "4.png", **options)
+    command = shlex.split(explain_command(explanation) or "")
+    for path in (photos / "3.png", photos / "5.png", photos / "7.png", photos, "*.png"):
+        assert str(path) in command
+
+
 def test_an_image_from_memory_has_no_command(gallery: Gallery, photos: Path) -> None:
     explanation = gallery.explain((photos / "3.png").read_bytes(), photos / "4.png")
     assert explain_command(explanation) is None

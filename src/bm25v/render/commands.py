@@ -31,6 +31,8 @@ def explain_command(explanation: Explanation) -> str | None:
 def list_options(query: Query) -> Iterator[str]:
     """Yield the options of a query for a command line, without its images and the page of hits.
 
+    Paths are absolute, so that the command works in any folder.
+
     >>> list(list_options(Query.of("cat.jpg", must=12, min_size=(800, 600), include_query=True)))
     ['--must', '12', '--min-size', '800x600', '--include-query']
     """
@@ -43,7 +45,8 @@ def list_options(query: Query) -> Iterator[str]:
             yield option.flag
         else:
             for text in format_values(option.kind, value):
-                yield from (option.flag, text)
+                is_path = option.kind in ("folder", "hit", "image") and os.path.lexists(text)
+                yield from (option.flag, os.path.abspath(text) if is_path else text)
 
 
 def name_command(gallery: str, word: int) -> str:
