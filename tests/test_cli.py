@@ -262,16 +262,16 @@ def test_search_prints_a_table(indexed: Run, photos: Path) -> None:
     outcome = indexed("search", photos / "3.png", "-k", "3", "--include-query")
     assert outcome.code == 0
     header, first, *rest = outcome.out.splitlines()
-    assert " ".join(header.split()) == "# score BM25 coverage image"
+    assert " ".join(header.split()) == "# score coverage image"
     assert first.split()[0] == "1"
-    assert first.split()[3] == "100%"
+    assert first.split()[2] == "100%"
     assert "photos/3.png" in first
     assert len(rest) == 3
     assert re.match(r"all images, sorted by similarity \+ 0\.\d+ × BM25 \(", rest[-1])
     paper = indexed("search", photos / "3.png", "--mode", "two-stage", "--include-query").out
     header, first, *rest = paper.splitlines()
-    assert " ".join(header.split()) == "# by words score BM25 coverage image"
-    assert first.split()[:3] == ["1", "1", "1.000"]
+    assert " ".join(header.split()) == "# score coverage image"
+    assert first.split()[:3] == ["1", "1.000", "100%"]
     assert "candidates of the index, sorted by similarity (" in rest[-1]
 
 

@@ -19,7 +19,7 @@ from bm25v.cli.options import (
     output_option,
     vocabulary_option,
 )
-from bm25v.cli.printing import emit, print_report
+from bm25v.cli.printing import echo, emit, print_failures, print_report
 from bm25v.cli.progress import progress_bar
 from bm25v.display import count, display_path, duration
 from bm25v.errors import InvalidOption
@@ -112,7 +112,12 @@ def encode(
         f"{report.encoded:,} encoded, {report.unchanged:,} unchanged, "
         f"{len(report.failed):,} unreadable in {duration(report.seconds)}"
     )
-    emit(report.to_dict, as_json, lambda: print_report(report.failed, summary))
+
+    def print_encoded() -> None:
+        print_failures(report.failed)
+        echo(summary)
+
+    emit(report.to_dict, as_json, print_encoded)
     if report.failed and not report.encoded + report.unchanged:
         sys.exit(1)
 
@@ -205,11 +210,7 @@ def load(
     with opened as gallery, progress_bar() as progress:
         report = gallery.load_bags(folder, progress=progress)
         gallery.refresh()
-    summary = (
-        f"{report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged, "
-        f"{len(report.failed):,} unreadable in {duration(report.seconds)}"
-    )
-    emit(report.to_dict, as_json, lambda: print_report(report.failed, summary))
+    emit(report.to_dict, as_json, lambda: print_report(report))
 
 
 @bags.command("reconcile")

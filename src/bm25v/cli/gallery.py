@@ -25,13 +25,12 @@ from bm25v.cli.printing import (
     echo_wrapped,
     emit,
     print_facts,
-    print_notes,
     print_report,
     print_table,
     report_written,
 )
 from bm25v.cli.progress import progress_bar, training_display
-from bm25v.display import count, display_path, duration, file_size
+from bm25v.display import count, display_path, file_size
 from bm25v.errors import GalleryError, GalleryLocked, InvalidOption
 
 if TYPE_CHECKING:
@@ -151,7 +150,7 @@ def index(
         report = _add_images(gallery, paths, exclude=exclude, workers=workers)
         with suppress(GalleryLocked):  # who writes now does it afterwards
             gallery.refresh()
-    emit(report.to_dict, as_json, lambda: _print_report(report, verbose))
+    emit(report.to_dict, as_json, lambda: print_report(report, lists_known=verbose))
     if report.failed and not report.n_indexed:
         sys.exit(1)
 
@@ -197,18 +196,6 @@ def _learn_vocabulary(
         except KeyboardInterrupt:
             raise KeyboardInterrupt("run the same command again to continue") from None
     return folder
-
-
-def _print_report(report: "IndexReport", verbose: bool) -> None:
-    listed = [failure for failure in report.failed if verbose or not failure.known]
-    n_known = len(report.failed) - len(listed)
-    as_before = f" ({n_known:,} as before: list with -v)" if n_known else ""
-    counts = [f"{report.added:,} added", f"{len(report.failed):,} unreadable{as_before}"]
-    changes = {"updated": report.updated, "moved": report.moved, "removed": report.removed}
-    counts += [f"{n:,} {change}" for change, n in changes.items() if n]
-    counts.append(f"{report.unchanged:,} unchanged")
-    print_notes(report.notes)
-    print_report(listed, f"{', '.join(counts)} in {duration(report.seconds)}")
 
 
 def _add_images(

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import click
 from rich.cells import cell_len
 
-from bm25v.display import display_path, format_json, one_line
+from bm25v.display import display_path, duration, format_json, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.measure import Measurement
+
+    from bm25v.store.base import Failure, IndexReport
 
 _UNLIMITED = 100_000  # cells: more than any line has
 _GAP = 2  # cells between two columns
@@ -88,11 +90,24 @@ def emit(value: Any, as_json: bool, text: str | Callable[[], None]) -> None:
         text()
 
 
-def print_report(failures: Iterable[Any], summary: str) -> None:
-    """Print which files could not be read, to standard error, and then a line."""
+def print_report(report: "IndexReport", *, lists_known: bool = True) -> None:
+    """Print what became of files: which are unreadable, to standard error, and counts."""
+    listed = [failure for failure in report.failed if lists_known or not failure.known]
+    n_known = len(report.failed) - len(listed)
+    as_before = f" ({n_known:,} as before: list with -v)" if n_known else ""
+    counts = [f"{report.added:,} added", f"{len(report.failed):,} unreadable{as_before}"]
+    changes = {"updated": report.updated, "moved": report.moved, "removed": report.removed}
+    counts += [f"{n:,} {change}" for change, n in changes.items() if n]
+    counts.append(f"{report.unchanged:,} unchanged")
+    print_notes(report.notes)
+    print_failures(listed)
+    echo(f"{', '.join(counts)} in {duration(report.seconds)}")
+
+
+def print_failures(failures: Iterable["Failure"]) -> None:
+    """Print which files could not be read to standard error."""
     for failure in failures:
         echo(f"unreadable: {display_path(failure.path)}: {failure.error}", err=True)
-    echo(summary)
 
 
 def print_notes(notes: Iterable[str]) -> None:

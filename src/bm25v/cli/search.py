@@ -45,7 +45,6 @@ _WHAT_TO_TYPE = (
     "A text can have words for what photos show, as in “dog on a beach”, names of folders, files "
     "and visual words, and dates, as in “June 2023”."
 )
-_NARROW, _WIDE = 80, 100  # columns: below, fewer numbers are shown; from there on, more
 _TERM_WIDTH = 14  # cells of a word of a text above its column, at most
 _BAR = 20  # cells of the whole score
 _QUERY_WORDS = 8  # at most, below the hits
@@ -100,8 +99,7 @@ def search(
     Give several images to find what they have in common. Without an image, search by --text, or by
     visual words alone: --must and --boost. A WORD is a number or a name.
 
-    In a terminal each hit is one line: long paths are shortened, and 100 columns have more numbers
-    than 80. In a pipe, lines are complete.
+    In a terminal each hit is one line, and long paths are shortened. In a pipe, lines are complete.
     """
     if as_json:
         if output_format not in ("table", "json"):
@@ -124,16 +122,14 @@ def search(
         with Client(server, token=token) as client:
             results = client.search(images, **options)
         no_match = results.no_match
-        labels: list[str] = ["" for _ in results]
+        labels = [""] * len(results)
     else:
         if output is not None or open_page:
+            from bm25v.render.html import PAGE_SUFFIXES
             from bm25v.render.results_page import SUFFIXES
 
-            if open_page and output is not None and output.suffix.lower() in (".csv", ".json"):
-                raise InvalidOption(
-                    f"--open opens a page, and {output} is none: name a file like hits.html"
-                )
-            output = choose_output(output, SUFFIXES, page="results", is_opened=open_page)
+            suffixes = PAGE_SUFFIXES if open_page else SUFFIXES
+            output = choose_output(output, suffixes, page="results", is_opened=open_page)
         with open_gallery(gallery_path) as gallery:
             results = gallery.search(images, **options)
             labels = _label_hits(results)
@@ -189,7 +185,7 @@ def _check_images(images: tuple[str, ...]) -> None:
 def _label_hits(results: "Results") -> list[str]:
     """Return what the query and each hit show, as far as their words have names; not for a text."""
     if not results or results.hits[0].text:
-        return ["" for _ in results]
+        return [""] * len(results)
     groups = results.group_words().hits
     return [", ".join(group.label for group in hit if group.label) for hit in groups]
 
@@ -233,16 +229,12 @@ def _show_hits(results: "Results", labels: Sequence[str]) -> bool:
 
 def _print_table(results: "Results", labels: Sequence[str], *, has_files: bool) -> None:
     from bm25v.explain.sums import list_shares
-    from bm25v.search.scoring import MODES
 
-    scoring, first = MODES[results.mode], results.hits[0]
-    is_wide = output_width() >= _WIDE
-    columns: dict[str, Callable[[Hit], str]] = {"#": lambda hit: str(hit.rank)}
-    if is_wide and scoring.candidates and results.candidates is not None and not first.text:
-        columns["by words"] = lambda hit: str(hit.first_rank)
-    columns["score"] = lambda hit: f"{hit.score:.3f}"
-    if is_wide and not first.by_words_alone and not first.text:
-        columns["BM25"] = lambda hit: f"{hit.sparse:.2f}"
+    first = results.hits[0]
+    columns: dict[str, Callable[[Hit], str]] = {
+        "#": lambda hit: str(hit.rank),
+        "score": lambda hit: f"{hit.score:.3f}",
+    }
     if not first.text:
         columns["coverage"] = lambda hit: f"{hit.coverage:.0%}"
     terms = _fit_titles([label for label, _ in list_shares(first)])
@@ -387,9 +379,7 @@ def _print_contributions(explanation: "Explanation", top: int) -> None:
     }
     if all(word.weight == 1 for word in words):
         del columns["× weight"]
-    if output_width() < _NARROW:
-        del columns["images"]
-    if output_width() < _NARROW or not any(word.query_tf for word in words):
+    if not any(word.query_tf for word in words):
         del columns["in query"]
     rows = [
         (f"{adds:.2f}", word.label, *(show(word) for show in columns.values()))
