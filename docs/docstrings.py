@@ -54,8 +54,6 @@ def to_markdown(paragraph: str) -> str:
     """
     if paragraph.startswith(">>> "):
         return f"```pycon\n{paragraph}\n```"
-    if "\n├── " in paragraph:
-        return f"```text\n{paragraph}\n```"
     if _FIELD.match(paragraph):
         return _FIELD.sub(_to_item, paragraph)
     return paragraph

@@ -181,12 +181,10 @@ def test_what_users_have_no_business_with_has_an_underscore() -> None:
     assert unlisted == {"Gallery.store"}  # the packages above `gallery` read it
 
 
-def test_the_tree_of_errors_names_every_error() -> None:
-    assert errors.__doc__ is not None
-    for name, value in vars(errors).items():
-        if isinstance(value, type):
-            assert name in errors.__doc__
-            assert issubclass(value, errors.Bm25vError)
+def test_every_error_has_one_parent() -> None:
+    classes = [value for value in vars(errors).values() if isinstance(value, type)]
+    assert len(classes) > 20
+    assert all(issubclass(value, errors.Bm25vError) for value in classes)
 
 
 def test_importing_and_searching_small_galleries_load_no_torch_and_no_compiler(

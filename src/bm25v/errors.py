@@ -1,30 +1,5 @@
 """Every error a user can meet.
 
-Bm25vError
-├── InvalidOption          an option is impossible, or contradicts another; also a ValueError
-│   └── InvalidQuery       an option of a search is
-├── MissingExtra           an optional part is not installed
-├── ImageError             an image cannot be read
-├── BackboneError
-│   ├── UnknownBackbone    no backbone of that name
-│   └── ModelUnavailable   its weights are not here and could not be downloaded
-├── VocabularyError        a vocabulary folder cannot be used
-│   └── UnknownVocabulary  no vocabulary of that name or path
-├── BagFileError           a file of bags cannot be used
-├── ClusterError           a Ray cluster cannot be used
-├── TookTooLong            work for a request has reached its limit of time
-├── ServerError            a server does not answer, or not as expected
-├── EngineError            a distributed engine does not answer, or its collection cannot be used
-├── EvaluationError        a data set, a run or a measurement cannot be used
-└── GalleryError
-    ├── GalleryNotFound    no gallery at that path
-    ├── ImageNotFound      no image of that path or id in the gallery; also a LookupError
-    ├── GalleryLocked      another process is writing to it
-    ├── GalleryTooNew      written by a newer bm25v
-    ├── GalleryDamaged     its files contradict each other
-    ├── VocabularyMismatch its bags were made with another vocabulary
-    └── StorageFull        the disk is full; what was complete is kept
-
 Messages say what happened, with which value, and what to do. Catch the root to catch all:
 
 >>> import bm25v
