@@ -284,8 +284,9 @@ def test_the_command_searches_on_a_server(
         answers[-1].pop("ms")
     assert answers[0] == answers[1]
     assert len(answers[0]["hits"]) == 3
-    monkeypatch.setattr(sys, "argv", [*command, *server, "-o", "hits.html"])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 2
-    assert "--server" in capsys.readouterr().err
+    for options in (["-o", "hits.html"], ["-g", str(gallery.path)]):
+        monkeypatch.setattr(sys, "argv", [*command, *server, *options])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert stop.value.code == 2
+        assert "--server" in capsys.readouterr().err

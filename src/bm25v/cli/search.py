@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from bm25v.cli.options import (
     COUNT,
@@ -114,6 +115,9 @@ def search(
             "an empty query: give an IMAGE, a --text, or words by --must or --boost"
         )
     if server is not None:
+        source = click.get_current_context().get_parameter_source("gallery_path")
+        if source == ParameterSource.COMMANDLINE:
+            raise InvalidOption("--server and --gallery: give one of them")
         if output or open_page or show:
             raise InvalidOption("-o, --open and --show need the files: not with --server")
         from bm25v.client import Client, read_token
