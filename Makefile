@@ -33,8 +33,9 @@ pictures: $(VENV)/full ## make the pictures of the documentation again; needs Ch
 
 install: $(VENV)/full ## .venv with every extra
 
-bench: $(VENV)/full ## measure searches and indexing on this machine
-	$(BIN)/python benchmarks/search.py --n 100000
+bench: $(VENV)/full ## measure searches and indexing on this machine, beside other engines; an hour
+	$(PIP) pyseismic-lsr tantivy
+	$(BIN)/python benchmarks/search.py --n 10000 100000 1000000
 	$(BIN)/python benchmarks/encode.py
 
 ray: $(VENV)/full ## test encoding on Ray clusters; Ray is 240 MB, and not part of install

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import systems
@@ -24,12 +25,10 @@ from threadpoolctl import threadpool_limits
 from workload import BenchQuery, EncodedImages, SyntheticImages, add_images, print_table
 
 from bm25v.gallery import Gallery
-from bm25v.index.searcher import Ranked, Searcher, SearchRequest
+from bm25v.index.searcher import Searcher, SearchRequest
 from bm25v.research.systems import vectors
 from bm25v.threads import available_cpus
 from bm25v.vocabulary import Vocabulary
-
-HITS = 10  # of a search that ends with dense vectors or full bags
 
 _SLICE = 10  # queries of a system before those of the next one
 _CHECKED = 5  # queries whose results are compared
@@ -38,9 +37,11 @@ _SAME_RESULTS = {
     "scipy-rows": "first-stage",
     "scipy-columns": "first-stage",
     "bm25s": "first-stage",
+    "qdrant": "first-stage",
     "faiss-flat": "dense",
 }
-_APPROXIMATE = ("hnsw", "ivfpq")
+_APPROXIMATE = {"hnsw": "dense", "ivfpq": "dense", "seismic": "first-stage"}
+_SLOW_TO_BUILD = ("hnsw", "ivfpq", "qdrant")
 _RATIOS = (  # the system to compare with, and ours
     ("dense", "first-stage"),
     ("scipy", "first-stage"),
@@ -59,11 +60,13 @@ _BATCH_IMAGES = 1_000
 
 @dataclass(frozen=True)
 class SystemTimes:
-    median_ms: float
-    p95_ms: float
+    """Figures of one system; milliseconds and recall for each k."""
+
+    median_ms: dict[int, float]
+    p95_ms: dict[int, float]
+    recall: dict[int, float]  # of an approximate system: the share of the exact hits that it finds
     build_s: float
-    bytes_per_vector: float
-    recall: float | None  # of an approximate system: the share of the exact hits that it finds
+    bytes_per_vector: float  # 0: not known
 
 
 @dataclass(frozen=True)
@@ -78,50 +81,64 @@ class UpdateTimes:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--n", type=int, default=100_000, help="synthetic images")
+    parser.add_argument("--n", type=int, nargs="+", default=[100_000], help="synthetic images")
     parser.add_argument("--dim", type=int, default=1152, help="of dense vectors")
-    parser.add_argument("--k", type=int, default=200, help="candidates")
+    parser.add_argument("--k", type=int, nargs="+", default=[10, 200], help="best images")
     parser.add_argument("--queries", type=int, default=50)
     parser.add_argument("--only", nargs="+", metavar="SYSTEM", help="these, and no changes")
     parser.add_argument("--threads", type=int, default=available_cpus(), help="of batches")
     parser.add_argument("--device", help="also search in batches with torch: cpu, cuda")
     parser.add_argument(
-        "--ann-limit", type=int, default=100_000, help="most images for HNSW and IVF-PQ"
+        "--slow-limit",
+        type=int,
+        default=100_000,
+        help=f"most images for those that take minutes to build: {', '.join(_SLOW_TO_BUILD)}",
     )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    synthetic = SyntheticImages(options.dim, seed=0)
-    images = synthetic.draw_images(options.n)
-    queries = synthetic.draw_queries(options.queries).queries()
-    k = min(options.k, options.n)
-    update = None if options.only else time_updates(min(options.n, _CHANGED_IMAGES), k)
-    with threadpool_limits(1):
-        times = time_systems(images, queries, k, options)
+    figures = [measure(n, options) for n in options.n]
     if options.json:
-        figures = {name: asdict(system) for name, system in times.items()}
-        update_json = None if update is None else asdict(update)
-        sizes = {"n": options.n, "k": k, "dim": options.dim}
-        print(json.dumps({**sizes, "systems": figures, "update": update_json}, indent=2))
-        return
-    print(f"{options.n:,} images, K = {k}, D = {options.dim}")
+        print(json.dumps(figures, indent=2))
+
+
+def measure(n: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Time all systems with n images, and print or return the figures."""
+    synthetic = SyntheticImages(options.dim, seed=0)
+    images = synthetic.draw_images(n)
+    queries = synthetic.draw_queries(options.queries).queries()
+    ks = sorted({min(k, n) for k in options.k})
+    update = None if options.only else time_updates(min(n, _CHANGED_IMAGES), max(ks))
+    with threadpool_limits(1):
+        times = time_systems(images, queries, ks, options)
+    if not options.json:
+        print_figures(n, ks, times, update, options.dim)
+    update_json = None if update is None else asdict(update)
+    systems_json = {name: asdict(system) for name, system in times.items()}
+    return {"n": n, "k": ks, "dim": options.dim, "systems": systems_json, "update": update_json}
+
+
+def print_figures(
+    n: int, ks: list[int], times: dict[str, SystemTimes], update: UpdateTimes | None, dim: int
+) -> None:
+    print(f"\n{n:,} images, dense vectors of {dim}; milliseconds of a search for K images, medians")
     print_table(
-        ("system", "median ms", "p95 ms", "build s", "bytes per vector", "recall"),
+        ("system", *(f"K {k}" for k in ks), *(f"recall {k}" for k in ks), "build s", "bytes"),
         [
             (
                 name,
-                f"{system.median_ms:.3f}",
-                f"{system.p95_ms:.3f}",
+                *(f"{system.median_ms[k]:.3f}" for k in ks),
+                *(f"{system.recall[k]:.0%}" if system.recall else "" for k in ks),
                 f"{system.build_s:.2f}",
-                f"{system.bytes_per_vector:,.0f}",
-                "" if system.recall is None else f"{system.recall:.0%}",
+                f"{system.bytes_per_vector:,.0f}" if system.bytes_per_vector else "",
             )
             for name, system in times.items()
         ],
     )
     for slow, fast in _RATIOS:
         if {slow, fast} <= times.keys():
-            ratio = times[slow].median_ms / times[fast].median_ms
-            print(f"{fast} is {ratio:.2f} times as fast as {slow}")
+            ratios = (times[slow].median_ms[k] / times[fast].median_ms[k] for k in ks)
+            listed = " and ".join(f"{ratio:.1f}" for ratio in ratios)
+            print(f"{fast} is {listed} times as fast as {slow}")
     if update is not None:
         print(
             f"in a gallery of {update.n_images:,} images: one added in {update.add_ms:.1f} ms, "
@@ -131,22 +148,17 @@ def main() -> None:
 
 
 def time_systems(
-    images: EncodedImages, queries: list[BenchQuery], k: int, options: argparse.Namespace
+    images: EncodedImages, queries: list[BenchQuery], ks: list[int], options: argparse.Namespace
 ) -> dict[str, SystemTimes]:
     searcher, build_s = systems.build_searcher(images)
-    first = systems.first_stage(searcher, images, k, build_s)
-    built = {"first-stage": first, **build_others(searcher, first, images, queries, k, options)}
+    first = systems.first_stage(searcher, images, build_s)
+    built = {"first-stage": first, **build_others(searcher, first, images, queries, options)}
     for name, other in _SAME_RESULTS.items():
         if {name, other} <= built.keys():
-            check_same_results(name, built[name], built[other], queries[:_CHECKED])
-    recall = {
-        name: measure_recall(built[name], built["dense"], queries)
-        for name in _APPROXIMATE
-        if {name, "dense"} <= built.keys()
-    }
+            check_same_results(name, built[name], built[other], queries[:_CHECKED], max(ks))
     words = [query.words for query in queries]
-    batches: dict[str, Callable[[], object]] = {
-        "batch": lambda: searcher.search_many(words, k, threads=options.threads)
+    batches: dict[str, Callable[[int], object]] = {
+        "batch": lambda k: searcher.search_many(words, k, threads=options.threads)
     }
     sizes = {name: system.nbytes for name, system in built.items()} | {"batch": first.nbytes}
     seconds = {name: system.build_s for name, system in built.items()} | {"batch": build_s}
@@ -154,20 +166,23 @@ def time_systems(
         from bm25v.device import DeviceSearcher
 
         on_device, device_s = time_build(lambda: DeviceSearcher(searcher, options.device))
-        requests = [SearchRequest(query.words, k) for query in queries]
         name = f"batch-{options.device}"
-        batches[name] = lambda: on_device.search_many(requests)
+        batches[name] = lambda k: on_device.search_many([SearchRequest(q, k) for q in words])
         sizes[name], seconds[name] = on_device.nbytes, device_s
-    return {
-        name: SystemTimes(
-            float(np.median(ms)),
-            float(np.percentile(ms, 95)),
+    milliseconds = {k: time_alternately(built, queries, batches, options.threads, k) for k in ks}
+    figures = {}
+    for name in milliseconds[ks[0]]:
+        exact = built.get(_APPROXIMATE.get(name, ""))
+        figures[name] = SystemTimes(
+            {k: float(np.median(milliseconds[k][name])) for k in ks},
+            {k: float(np.percentile(milliseconds[k][name], 95)) for k in ks},
+            {}
+            if exact is None
+            else {k: measure_recall(built[name], exact, queries, k) for k in ks},
             seconds[name],
             sizes[name] / len(images),
-            recall.get(name),
         )
-        for name, ms in time_alternately(built, queries, batches, options.threads).items()
-    }
+    return figures
 
 
 def build_others(
@@ -175,29 +190,30 @@ def build_others(
     first: System,
     images: EncodedImages,
     queries: list[BenchQuery],
-    k: int,
     options: argparse.Namespace,
 ) -> dict[str, System]:
     """Build the chosen systems that are installed."""
-    hits = min(HITS, len(images))
     postings = cache(lambda: time_build(lambda: systems.Postings.build(images)))
     floats = cache(lambda: time_build(lambda: images.dense_ne.astype(np.float32)))
     builders: dict[str, Callable[[], System]] = {
-        "two-stage": lambda: systems.two_stage(first, images, hits),
-        "words": lambda: systems.by_full_bags("words", searcher, images, queries, hits),
-        "hybrid": lambda: systems.by_full_bags("hybrid", searcher, images, queries, hits),
-        "scipy": lambda: systems.scipy_csc(*postings(), k),
-        "scipy-rows": lambda: systems.scipy_csr(*postings(), k),
-        "scipy-columns": lambda: systems.scipy_columns(*postings(), k),
-        "bm25s": lambda: systems.bm25s(*postings(), k),
-        "dense": lambda: systems.dense_numpy(*floats(), hits),
-        "faiss-flat": lambda: systems.dense_faiss(*floats(), hits),
-        "hnsw": lambda: systems.approximate(vectors.build_hnsw, floats()[0], hits),
-        "ivfpq": lambda: systems.approximate(vectors.build_ivfpq, floats()[0], hits),
+        "two-stage": lambda: systems.two_stage(first, images),
+        "words": lambda: systems.by_full_bags("words", searcher, images, queries),
+        "hybrid": lambda: systems.by_full_bags("hybrid", searcher, images, queries),
+        "scipy": lambda: systems.scipy_csc(*postings()),
+        "scipy-rows": lambda: systems.scipy_csr(*postings()),
+        "scipy-columns": lambda: systems.scipy_columns(*postings()),
+        "bm25s": lambda: systems.bm25s(*postings()),
+        "qdrant": lambda: systems.qdrant(images, postings()[0]),
+        "tantivy": lambda: systems.tantivy(images),
+        "seismic": lambda: systems.seismic(*postings()),
+        "dense": lambda: systems.dense_numpy(*floats()),
+        "faiss-flat": lambda: systems.dense_faiss(*floats()),
+        "hnsw": lambda: systems.approximate(vectors.build_hnsw, floats()[0]),
+        "ivfpq": lambda: systems.approximate(vectors.build_ivfpq, floats()[0]),
     }
     built = {}
     for name, build in builders.items():
-        is_too_slow = name in _APPROXIMATE and len(images) > options.ann_limit
+        is_too_slow = name in _SLOW_TO_BUILD and len(images) > options.slow_limit
         is_too_small = name == "ivfpq" and len(images) < vectors.MIN_PQ_VECTORS
         if is_too_slow or is_too_small or (options.only and name not in options.only):
             continue
@@ -209,11 +225,11 @@ def build_others(
 
 
 def check_same_results(
-    name: str, system: System, other: System, queries: Sequence[BenchQuery]
+    name: str, system: System, other: System, queries: Sequence[BenchQuery], k: int
 ) -> None:
     """Raise an error if rankings differ, except for rounding and the order of ties."""
     for query in queries:
-        ranked, expected = system.search(query), other.search(query)
+        ranked, expected = system.search(query, k), other.search(query, k)
         tolerance = 1e-5 * np.abs(expected.scores) + 1e-6
         is_clear = expected.scores > expected.scores[-1:] + 2 * tolerance  # not tied with the last
         if (
@@ -224,27 +240,29 @@ def check_same_results(
             raise RuntimeError(f"{name} returns other hits for {query.words.words.tolist()}")
 
 
-def measure_recall(system: System, exact: System, queries: Sequence[BenchQuery]) -> float:
-    pairs: list[tuple[Ranked, Ranked]] = [(exact.search(q), system.search(q)) for q in queries]
-    return float(np.mean([np.isin(expected.rows, ranked.rows) for expected, ranked in pairs]))
+def measure_recall(system: System, exact: System, queries: Sequence[BenchQuery], k: int) -> float:
+    pairs = [(exact.search(query, k), system.search(query, k)) for query in queries]
+    shares = [np.isin(expected.rows, ranked.rows).mean() for expected, ranked in pairs]
+    return float(np.mean(shares))
 
 
 def time_alternately(
     built: dict[str, System],
     queries: Sequence[BenchQuery],
-    batches: dict[str, Callable[[], object]],
+    batches: dict[str, Callable[[int], object]],
     threads: int,
+    k: int,
 ) -> dict[str, list[float]]:
     """Return the milliseconds of each query and system; a batch runs all queries at once."""
     milliseconds: dict[str, list[float]] = {name: [] for name in ("first-stage", *batches, *built)}
     for start in range(0, len(queries), _SLICE):
         timed = queries[start : start + _SLICE]
         for name, system in built.items():
-            system.search(timed[-1])  # not timed: the CPU's caches hold another system's data
-            milliseconds[name] += [time_ms(partial(system.search, query)) for query in timed]
+            system.search(timed[-1], k)  # not timed: the CPU's caches hold another system's data
+            milliseconds[name] += [time_ms(partial(system.search, query, k)) for query in timed]
         with threadpool_limits(threads):
             for name, search in batches.items():
-                milliseconds[name].append(time_ms(search) / len(queries))
+                milliseconds[name].append(time_ms(partial(search, k)) / len(queries))
     return milliseconds
 
 
