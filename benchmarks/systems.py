@@ -91,13 +91,14 @@ def by_full_bags(
         lambda: MemoryView.of(searcher, images.full_bags, images.dense_ne)
     )
     encoded = {id(query): encode_bag(query.full_bag, query.dense_e, mode) for query in queries}
-    candidates = MODES[mode].candidates
     nbytes = images.bags.nbytes + searcher.nbytes + images.full_bags.nbytes
-    return System(
-        lambda query, k: gallery.search(encoded[id(query)], k=k, candidates=candidates),
-        build_s,
-        nbytes + (images.dense_ne.nbytes if mode == "hybrid" else 0),
-    )
+    nbytes += images.dense_ne.nbytes if mode == "hybrid" else 0
+
+    def search(query: BenchQuery, k: int) -> Ranked:
+        candidates = MODES[mode].count_candidates(k)
+        return gallery.search(encoded[id(query)], k=k, candidates=candidates)
+
+    return System(search, build_s, nbytes)
 
 
 # The same scores from a sparse matrix

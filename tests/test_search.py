@@ -29,6 +29,8 @@ from bm25v.search import Hit, Mode, Results, rank
 from bm25v.search.regions import patch_weights, weigh_codes
 from bm25v.search.scoring import MODES
 from bm25v.store.base import Filter
+from bm25v.store.files import FileState
+from bm25v.store.local.writer import Writer
 from bm25v.vocabulary import Encoding, Vocabulary
 from bm25v.vocabulary.bag import Bag, pool_bags, pool_codes
 from tests import histories
@@ -468,6 +470,30 @@ def test_there_are_at_least_as_many_candidates_as_hits(large_gallery: Gallery) -
         assert large_gallery.search(query_image(1), k=2, **options).candidates == 2
         results = large_gallery.search(query_image(1), k=5, **options)
         assert (len(results), results.candidates) == (5, 5)
+
+
+def test_the_first_hits_need_fewer_candidates(tmp_path: Path) -> None:
+    with Gallery.create(tmp_path / "g", vocabulary="toy") as gallery:
+        with Writer(gallery.path) as writer:
+            for number in range(1_100):
+                file = FileState(f"/photos/{number}.png", number.to_bytes(16, "big"), 1, 1)
+                writer.put(file, histories.make_encoding(number))
+            writer.commit()
+        query = query_image(1)
+        for mode in ("words", "hybrid"):
+            first = gallery.search(query, mode=mode, k=10)
+            assert first.candidates == gallery.search(query, mode=mode, k=5, offset=15).candidates
+            assert first.candidates == 300
+            assert first.hits == gallery.search(query, mode=mode, candidates=300).hits
+            many = gallery.search(query, mode=mode, k=700)
+            assert many.candidates == gallery.search(query, mode=mode, offset=11).candidates
+            assert 900 < (many.candidates or 0) <= 1000, "some images share no word"
+            assert many.hits == gallery.search(query, mode=mode, k=700, candidates=1000).hits
+            late = next(hit for hit in many if (hit.first_rank or 0) > 300)
+            explanation = gallery.explain(make_image(1), late, encoding=query, mode=mode)
+            ranking = explanation.ranking
+            assert ranking is not None, "it is a hit of a longer list"
+            assert ranking.rank == late.rank
 
 
 def test_full_bags_order_all_images_if_there_are_no_more_than_candidates(

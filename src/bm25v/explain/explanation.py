@@ -30,7 +30,7 @@ from bm25v.search.query_images import (
     require_records,
     resolve_region,
 )
-from bm25v.search.rank import Ranking, find_positions, find_ranking, order_all
+from bm25v.search.rank import RANKED, Ranking, find_positions, find_ranking, order_all
 from bm25v.search.regions import Box, as_box
 from bm25v.search.results import Match, QueryWord
 from bm25v.store.base import View
@@ -337,9 +337,13 @@ def _match_hits(
     records = require_records(view.find(hits), hits)
     images = view.fetch(records)
     ranked, is_sum = order_all(encoded, view), encoded.scoring.is_sum
+    positions = find_positions(ranked, images)
+    if None in positions:  # it may be a hit of a longer list, for which more images are ordered
+        ranked = order_all(replace(encoded, n_hits=RANKED), view)
+        positions = find_positions(ranked, images)
     rankings = [
         None if position is None else find_ranking(ranked, position, is_sum=is_sum)
-        for position in find_positions(ranked, images)
+        for position in positions
     ]
     matches = matcher.match(images, images.rows)
     listed = list(zip(matches, rankings, records, strict=True))

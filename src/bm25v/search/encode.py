@@ -68,6 +68,7 @@ class EncodedQuery:
     k_full: int = FULL_WORDS  # how many words an image of the gallery has at most
     k: int = 10
     offset: int = 0
+    n_hits: int = 10  # up to the last one of the page
     candidates: int | None = None
     min_coverage: float = 0.0
     merges_copies: bool = False
@@ -91,7 +92,9 @@ class EncodedQuery:
         """How many images the second stage orders."""
         if not self.scoring.candidates:
             return self.offset + self.k + COPIES * self.merges_copies
-        return max(self.k, self.candidates or self.scoring.candidates)
+        scoring = self.scoring
+        default = scoring.candidates if self.terms else scoring.count_candidates(self.n_hits)
+        return max(self.k, self.candidates or default)
 
     @property
     def n_without_index(self) -> int:
@@ -100,8 +103,9 @@ class EncodedQuery:
             return 0
         if self.terms and not len(self.positive_words.words):
             return sys.maxsize  # the index finds nothing for "no dog"
-        is_free = self.terms and self.candidates is None
-        return max(self.n_candidates, TEXT_ALL) if is_free else self.n_candidates
+        if self.candidates is not None:
+            return self.n_candidates
+        return max(self.n_candidates, TEXT_ALL if self.terms else self.scoring.candidates)
 
     @property
     def first_words(self) -> WeightedWords:
@@ -204,6 +208,7 @@ def encode(
         k_full=view.meta.k_full,
         k=query.k,
         offset=query.offset,
+        n_hits=query.offset + query.k,
         candidates=query.candidates,
         min_coverage=query.min_coverage,
         merges_copies=query.merge_copies,

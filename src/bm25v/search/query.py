@@ -140,8 +140,9 @@ class Query:
         of the index alone; "dense": the cosine of all images. By default hybrid; words if the query
         has no dense vector; dense for a text that a text tower reads.
     candidates: how many images the first stage passes to the second; at least k, so with fewer
-        candidates a larger k may change the best hits too. By default 1,000 in modes "hybrid" and
-        "words", and 200 in mode "two-stage".
+        candidates a larger k may change the best hits too. By default, in modes "hybrid" and
+        "words", 300 for the first 20 hits and 1,000 for more of them or for a text; in mode
+        "two-stage" 200.
 
     >>> Query.of("cat.jpg", must=12, k=3).must
     (12,)
@@ -213,8 +214,8 @@ class Query:
     candidates: int | None = _option(
         None,
         "count",
-        "Images that the first stage passes to the second, at least k  [default: 1000; 200 in mode "
-        "two-stage]",
+        "Images that the first stage passes to the second, at least k  [default: 300 for the first "
+        "20 hits, else 1000; 200 in mode two-stage]",
         most=20_000,
     )
     query_words: int | None = _option(

@@ -2,6 +2,8 @@
 import { announce, byId, h } from "./dom.js";
 import { findUpload } from "./uploads.js";
 
+export const PAGE = 24; // hits of one request
+
 const TOKEN = "bm25v-token";
 const ATTEMPTS = 4; // while the server is busy
 const KEPT_IMAGES = 1500; // blob URLs, if there is a token

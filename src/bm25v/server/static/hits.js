@@ -1,5 +1,5 @@
 // The hits of a search: how strong each is, by which details, and whether it is a good one.
-import { getJson, thumbnail, toRequest } from "./api.js";
+import { PAGE, getJson, thumbnail, toRequest } from "./api.js";
 import { addPhotos, chip, fillCrops, hitPhoto, setPhotos } from "./chips.js";
 import {
   announce,
@@ -19,7 +19,6 @@ import { fillTopics } from "./sides.js";
 import { go, hasImages, newSearch, readState, withChanges } from "./state.js";
 import { findUpload } from "./uploads.js";
 
-const PAGE = 24; // hits of one request
 const CROP = 96; // pixels: the menu of a chip shows it larger
 
 const HOPELESS = [400, 404, 413, 415, 422]; // to try again does not help

@@ -1,5 +1,5 @@
 // Why a hit matches: a sentence, both photos, and what each group of words adds to the score.
-import { getJson, imageAddress, thumbnail, toRequest } from "./api.js";
+import { PAGE, getJson, imageAddress, thumbnail, toRequest } from "./api.js";
 import { withRole } from "./chips.js";
 import {
   announce,
@@ -23,7 +23,7 @@ const WORDS = 24; // that are listed under "Details"
 export async function showWhy(state) {
   const dialog = openDialog("why", "Why it matches", "Comparing both images…");
   const explanation = await whileBusy(
-    getJson("/v1/explain", toRequest(state, { hit: state.why, words: WORDS })),
+    getJson("/v1/explain", toRequest(state, { hit: state.why, k: PAGE, words: WORDS })),
   );
   const [queries, hit] = await Promise.all([querySides(state, explanation), hitSide(explanation)]);
   if (!dialog.open) return;
