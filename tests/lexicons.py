@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bm25v.vocabulary import Vocabulary
-from bm25v.vocabulary.lexicon import Lexicon
+from bm25v.vocabulary.lexicon import CAPTIONS, CLASSES, MEANING, Lexicon
 
 ENTRIES = (  # the names of each
     ("cat",),
@@ -17,7 +17,7 @@ ENTRIES = (  # the names of each
     ("hot dog", "hotdog"),
     ("creme brulee",),
     ("bicycle", "bike"),
-    ("bull terrier",),
+    ("bull terrier",),  # learned from classes
     ("knife",),
     ("grass",),
     ("holiday",),  # estimated
@@ -28,6 +28,7 @@ N_WORDS, DENSE_DIM = 192, 12  # of the toy vocabulary
 def make_lexicon(
     names: Sequence[tuple[str, ...]] = ENTRIES,
     *,
+    classes: Sequence[str] = ("bull terrier",),
     estimated: Sequence[str] = ("holiday",),
     words: int = 24,
     seed: int = 0,
@@ -42,7 +43,13 @@ def make_lexicon(
         "word_scales": rng.uniform(0.001, 0.002, n).astype(np.float32),
         "weights": rng.uniform(0.5, 1.5, n).astype(np.float32),
         "means": rng.normal(0, 0.3, (n, 2)).astype(np.float32),
-        "estimated": np.array([entry[0] in estimated for entry in names], np.uint8),
+        "learned_from": np.array(
+            [
+                MEANING if name in estimated else CLASSES if name in classes else CAPTIONS
+                for name, *_ in names
+            ],
+            np.uint8,
+        ),
         "bounds": np.array([0.3, 0.6], np.float32),
     }
     return Lexicon(names, tensors)

@@ -31,7 +31,7 @@ from tokenizers import Tokenizer
 from bm25v.dense import normalise
 from bm25v.training.patches import read_arrays
 from bm25v.vocabulary import Vocabulary
-from bm25v.vocabulary.lexicon import Lexicon
+from bm25v.vocabulary.lexicon import CAPTIONS, CLASSES, MEANING, Lexicon
 from bm25v.vocabulary.phrases import SMALL_WORDS, list_singulars, make_key
 
 TAUGHT_BELOW = 100  # photos whose captions have a phrase: with fewer, a class is known better
@@ -263,7 +263,10 @@ def main(
         [*known.names, *estimated.names],
         {
             **normalise_entries(examples, directions_te, words_tk, weights_tk, entry_weights_t),
-            "estimated": (np.arange(len(words_tk)) >= len(known.names)).astype(np.uint8),
+            "learned_from": np.repeat(
+                np.array([CAPTIONS, CLASSES, MEANING], np.uint8),
+                [len(kept), len(classes.names), len(estimated.names)],
+            ),
             "bounds": np.array(BOUNDS, np.float32),
         },
     )

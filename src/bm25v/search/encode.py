@@ -4,6 +4,7 @@ Images are encoded or read (`query_images`), names become words, a text is read 
 is read; then all of them are combined (`combine`).
 """
 
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,7 @@ from bm25v.search.text import (
 from bm25v.store.base import Filter, View
 from bm25v.vocabulary import Encoding, Vocabulary
 from bm25v.vocabulary.bag import FULL_WORDS
+from bm25v.vocabulary.lexicon import CAPTIONS
 from bm25v.vocabulary.names import is_name
 
 FIRST_WORDS = 32  # of a query that is scored in full bags: its strongest find the candidates
@@ -235,7 +237,8 @@ def _find_bounds(
 ) -> tuple[float, float] | None:
     """Return which scores of a text are weak and strong; None if that is not known.
 
-    It is known for a text that is understood as a whole, without images and words beside it.
+    It is known for a text that is understood as a whole, without images and words beside it. No
+    score is strong unless captions have all words: what else is like a class has high scores too.
     """
     others = (query.images, query.negative, query.like, query.unlike, query.must, query.boost)
     is_whole = not text.not_understood and not text.must and not any(others)
@@ -246,6 +249,8 @@ def _find_bounds(
     if lexicon is None:
         return None
     weak_below, strong_from = lexicon.find_bounds(weight)
+    if any(term.learned_from != CAPTIONS for term in text.terms):
+        strong_from = math.inf
     return sum_.factor * weak_below, sum_.factor * strong_from
 
 

@@ -21,7 +21,7 @@ from bm25v.search.query import Word
 from bm25v.store.base import Filter, View
 from bm25v.store.filters import Called, DateRange, ImageFilter, parse_period
 from bm25v.vocabulary import Vocabulary
-from bm25v.vocabulary.lexicon import Entry, Lexicon
+from bm25v.vocabulary.lexicon import CAPTIONS, Entry, Lexicon
 from bm25v.vocabulary.names import check_word, find_word
 from bm25v.vocabulary.phrases import (
     ARTICLES,
@@ -84,6 +84,7 @@ class TextTerm:
     words: WeightedWords  # part of the query's words
     means: tuple[float, float] = (0.0, 0.0)  # of what both parts give for any photo
     weight: float = 0.0  # of an entry of the lexicon that images should show
+    learned_from: int = CAPTIONS
 
     @classmethod
     def of_entry(cls, label: str, entry: Entry, sign: float) -> "TextTerm":
@@ -91,7 +92,7 @@ class TextTerm:
         words = WeightedWords(entry.words, weight * entry.word_weights, np.zeros(len(entry.words)))
         means = (weight * entry.means[0], weight * entry.means[1])
         vector_e = np.float32(weight) * entry.direction_e
-        return cls(label, vector_e, words, means, max(weight, 0.0))
+        return cls(label, vector_e, words, means, max(weight, 0.0), entry.learned_from)
 
     @classmethod
     def of_words(cls, label: str, words: Sequence[int]) -> "TextTerm":

@@ -28,6 +28,10 @@ from bm25v.vocabulary.phrases import PhraseIndex, Token
 
 T = TypeVar("T")
 
+# What an entry was learned from: captions; what a classifier says about photos; the meaning of
+# words, by a text encoder, for those that no caption has.
+CAPTIONS, CLASSES, MEANING = range(3)
+
 NAMES = "lexicon.txt"
 TENSORS = "lexicon.safetensors"
 FORMAT = 1
@@ -43,7 +47,7 @@ _TYPES: Mapping[str, tuple[str, int]] = {  # of each tensor, and how many axes i
     "word_scales": ("float32", 1),
     "weights": ("float32", 1),
     "means": ("float32", 2),
-    "estimated": ("uint8", 1),
+    "learned_from": ("uint8", 1),
     "bounds": ("float32", 1),
 }
 
@@ -57,7 +61,7 @@ class Entry(NamedTuple):
     word_weights: NDArray[np.float64]
     weight: float  # among the other entries of a text
     means: tuple[float, float]  # of its two parts, over the photos it was learned from
-    is_estimated: bool  # from its meaning, by a text encoder: no caption has it
+    learned_from: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +92,7 @@ class Lexicon:
         return numbers[0] if numbers else None
 
     def is_estimated(self, number: int) -> bool:
-        return bool(self.tensors["estimated"][number])
+        return bool(self.tensors["learned_from"][number] == MEANING)
 
     def __getitem__(self, number: int) -> Entry:
         t = self.tensors
@@ -102,7 +106,7 @@ class Lexicon:
             weights[order] * np.float64(t["word_scales"][number]),
             float(t["weights"][number]),
             (float(t["means"][number, 0]), float(t["means"][number, 1])),
-            self.is_estimated(number),
+            int(t["learned_from"][number]),
         )
 
     def find_bounds(self, weight: float) -> tuple[float, float]:
