@@ -49,6 +49,7 @@ _WHAT_TO_TYPE = (
 _TERM_WIDTH = 14  # cells of a word of a text above its column, at most
 _BAR = 20  # cells of the whole score
 _QUERY_WORDS = 8  # at most, below the hits
+_UNKNOWN = 200  # characters of what is not understood
 _IMAGE_COLUMNS, _LEAST_IMAGE_COLUMNS, _IMAGE_LINES = 60, 16, 30  # of an explained image
 _THUMBNAIL_COLUMNS, _THUMBNAIL_LINES = 25, 12
 _THUMBNAIL_SIDE = 180  # pixels
@@ -146,6 +147,8 @@ def search(
     def print_results() -> None:
         print_notes(results.notes)
         is_table, unknown = output_format == "table", ", ".join(results.not_understood)
+        if len(unknown) > _UNKNOWN:
+            unknown = f"{unknown[:_UNKNOWN]}…"
         if unknown and not results.understood and results.no_match and no_match == results.no_match:
             echo(f"nothing known about {unknown}", err=not is_table)
             if is_table:
@@ -167,7 +170,7 @@ def search(
 
     emit(partial(results.to_dict, words=n_words), output_format == "json", print_results)
     report_written(output, is_opened=open_page, is_silent=output_format != "table")
-    if results.not_understood and not results.understood and not results:
+    if options["text"] is not None and not results.understood and not results:
         sys.exit(1)
 
 
