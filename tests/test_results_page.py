@@ -271,7 +271,7 @@ def test_open_opens_the_page(
         page = Path(outcome.out.splitlines()[-1].removeprefix("written: "))
         assert page.absolute().as_uri() == opened.read_text().splitlines()[-1]
         assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
-    failed(indexed("search", pair[0], "-o", "hits.csv", "--open"), 2, "--open", "hits.html")
+    failed(indexed("search", pair[0], "-o", "hits.csv", "--open"), 2, "hits.csv", ".html")
 
 
 OPEN = '[...document.querySelectorAll(".panel:popover-open")].map((panel) => panel.id)'
