@@ -8,7 +8,6 @@ those scans. Both ways return the same floats.
 import copy
 import itertools
 import logging
-import math
 import threading
 import time
 from collections.abc import Sequence
@@ -81,7 +80,7 @@ class QueryTerms(NamedTuple):
         >>> terms.words.tolist(), terms.term_v.tolist(), terms.term_weights.round(4).tolist()
         ([0], [1, 0, 0], [0.0, 0.6931])
         """
-        if not all(map(math.isfinite, query.weights.tolist())):
+        if not np.isfinite(query.weights).all():
             raise InvalidOption(f"weights {query.weights.tolist()}: each must be a finite number")
         words, weights = query.words.astype(np.int64), query.weights
         if len(words) and words[-1] >= statistics.n_words:  # they ascend

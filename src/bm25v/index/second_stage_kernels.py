@@ -90,6 +90,7 @@ def score_bags(
     levels_nk: NDArray[np.unsignedinteger],
     rows: NDArray[np.int64],
     stored_tf: NDArray[np.uint16],
+    frequencies: NDArray[np.float64],
     formula: tuple[float, float, float, int],
     is_term_v: NDArray[np.uint8],
     term_v: NDArray[np.uint16],
@@ -97,9 +98,9 @@ def score_bags(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
     """Return the BM25 score of each row, and the IDF mass of the words that it shares.
 
-    `stored_tf` is the stored tf of each level, `formula` has k1, b, the average length and what a
-    stored tf is divided by. `is_term_v` is 1 for words of the query; its last entry, 0, is for
-    words that do not exist.
+    `stored_tf` and `frequencies` are those of each level; `formula` has k1, b, the average length
+    and what a stored tf is divided by. `is_term_v` is 1 for words of the query; its last entry, 0,
+    is for words that do not exist.
     """
     k1, b, average, scale = formula
     last, k = np.uint32(len(term_v)), words_nk.shape[1]
@@ -121,7 +122,7 @@ def score_bags(
         score, mass = 0.0, 0.0
         for slot in slots[:n]:
             if levels[slot] > 0:
-                tf, weight = stored_tf[levels[slot]] / scale, term_weights[term_v[words[slot]]]
+                tf, weight = frequencies[levels[slot]], term_weights[term_v[words[slot]]]
                 score += weight * (tf * (k1 + 1) / (tf + norm))
                 mass += max(weight, 0.0)
         bm25[i], shared_mass[i] = score, mass

@@ -344,7 +344,8 @@ class FolderImages(Candidates):
 
     def cosines(self, query_e: NDArray[np.float32], rows: Rows) -> NDArray[np.float32]:
         cosines_c = cosines(self._snapshot.dense_ne, query_e, rows, compiled=self.is_compiled)
-        return np.nan_to_num(cosines_c, copy=False, nan=-1.0)
+        cosines_c[np.isnan(cosines_c)] = -1.0
+        return cosines_c
 
     def dense_vectors(self, rows: Rows) -> NDArray[np.float32]:
         return np.asarray(self._snapshot.dense_ne[rows], np.float32)
