@@ -1,7 +1,7 @@
 """Makes the images of the documentation from what bm25v itself shows about the demo's photos.
 
-It needs Chromium, and runs as `make pictures`. Plots come from `benchmarks/search.py` and from
-`evaluate faithfulness` and `evaluate zipf`.
+It needs Chromium, and runs as `make pictures`. Plots come from `evaluate faithfulness` and
+`evaluate zipf`.
 """
 
 import base64
