@@ -20,9 +20,7 @@ _TAIL = 16  # this many sums of a row are added one after the other
 _SHORTEST = np.float32(1e-12)  # length of a vector; shorter ones get a cosine of about 0
 _EXPONENT, _MOVED_BITS = np.float32(2.0**112), np.int32(-0x70002000)  # as in the kernels
 _LARGEST = np.float32(2.0**32)  # squares of what is not finite would be larger
-# The stored tf of each level, and the frequency; of bags that store tf themselves.
-_LEVELS = LEVELS, dequantise(LEVELS)
-_EVERY_TF = np.arange(1 << 16, dtype=np.uint16), dequantise(np.arange(1 << 16, dtype=np.uint16))
+_EVERY_TF = np.arange(1 << 16, dtype=np.uint16)  # the levels of bags that store tf themselves
 
 
 def cosines(
@@ -128,7 +126,7 @@ def score_full_bags(
     words_nk, levels_nk = full_bags["words"], full_bags["levels"]
     if compiled:
         formula = (terms, statistics, parameters)
-        return _score_compiled(words_nk, levels_nk, rows, _LEVELS, *formula)
+        return _score_compiled(words_nk, levels_nk, rows, LEVELS, *formula)
     bm25, shared_mass = np.zeros(len(rows)), np.zeros(len(rows))
     for start in range(0, len(rows), _CHUNK_ROWS):
         chunk = slice(start, start + _CHUNK_ROWS)
@@ -171,7 +169,7 @@ def _score_compiled(
     words_nk: NDArray[np.unsignedinteger],
     levels_nk: NDArray[np.unsignedinteger],
     rows: NDArray[np.int64],
-    stored: tuple[NDArray[np.uint16], NDArray[np.float64]],
+    stored_tf: NDArray[np.uint16],
     terms: QueryTerms,
     statistics: Statistics,
     parameters: Bm25Parameters,
@@ -181,6 +179,6 @@ def _score_compiled(
     formula = (parameters.k1, parameters.b, statistics.average_or_one, SCALE)
     is_term_v = np.zeros(statistics.n_words + 1, dtype=np.uint8)
     is_term_v[terms.words] = 1
-    tables = (*stored, formula, is_term_v, *terms[1:])
+    tables = (stored_tf, dequantise(stored_tf), formula, is_term_v, *terms[1:])
     scores = second_stage_kernels.score_bags(words_nk, levels_nk, rows, *tables)
     return BagScores(*scores[:2])
