@@ -25,7 +25,7 @@ class Scoring:
     bags: Literal["index", "full"]  # that BM25 reads
     order: str  # by what hits are sorted, for people
     candidates: int = 0  # images that the index passes on; 0: as many as hits are asked for
-    few_candidates: int = 0  # the same for the first `FEW_HITS` hits, which more would not change
+    few_candidates: int = 0  # the same for the first `FEW_HITS` hits: more would seldom add one
 
     def count_candidates(self, n_hits: int) -> int:
         """Return how many images the index passes on by default, for so many hits."""
@@ -45,10 +45,16 @@ FEW_HITS = 20
 HYBRID_WEIGHT = 1.5  # of BM25 as a share of the query's highest score; a cosine is at most 1
 MODES: Mapping[Mode, Scoring] = {
     "hybrid": Scoring(
-        1, HYBRID_WEIGHT, "index", "full", "similarity + {factor:.3g} × BM25", 1000, 300
+        1,
+        HYBRID_WEIGHT,
+        "index",
+        "full",
+        "similarity + {factor:.3g} × BM25",
+        candidates=1000,
+        few_candidates=300,
     ),
-    "words": Scoring(0, 1, "index", "full", "words (BM25)", 1000, 300),
-    "two-stage": Scoring(1, 0, "index", "index", "similarity", 200, 200),
+    "words": Scoring(0, 1, "index", "full", "words (BM25)", candidates=1000, few_candidates=300),
+    "two-stage": Scoring(1, 0, "index", "index", "similarity", candidates=200, few_candidates=200),
     "sparse": Scoring(0, 1, "index", "index", "words of the index (BM25)"),
     "dense": Scoring(1, 0, "all", "index", "similarity"),
 }
