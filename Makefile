@@ -33,7 +33,7 @@ pictures: $(VENV)/full ## make the pictures of the documentation again; needs Ch
 
 install: $(VENV)/full ## .venv with every extra
 
-bench: $(VENV)/full ## measure searches and indexing on this machine, beside other engines; an hour
+bench: $(VENV)/full ## measure searches and indexing on this machine, beside other engines; takes long
 	$(PIP) pyseismic-lsr tantivy
 	$(BIN)/python benchmarks/search.py --n 10000 100000 1000000
 	$(BIN)/python benchmarks/encode.py
