@@ -233,15 +233,29 @@ def test_sums_of_values_are_those_of_the_bags(
         assert searcher.sum_values(words, values).tolist() == expected
 
 
-def test_a_batch_of_searches_returns_what_single_searches_return() -> None:
+@pytest.mark.parametrize("k", [1, 20, 5000])
+def test_a_batch_of_searches_returns_what_single_searches_return(
+    k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In several tiles and blocks, beside queries whose sums do not help, and with newer rows."""
+    monkeypatch.setattr(block, "MAX_TILE_ROWS", 500)
     bags = random_bags(3000, seed=10)
-    searcher = Searcher(*to_rows(bags), n_words=N_WORDS, parameters=Bm25Parameters(0.9, 0.4))
-    queries = [WeightedWords.from_bag(bag) for bag in bags[:200]]
+    rows = to_rows(bags)
+    searcher = Searcher(*(part[:2500] for part in rows), n_words=N_WORDS, removed=[7, 800])
     searcher.build_index()
-    for query, ranked in zip(queries, searcher.search_many(queries, 20), strict=True):
-        alone = searcher.search(query, 20)
-        assert ranked.rows.tolist() == alone.rows.tolist()
-        assert ranked.scores.tolist() == alone.scores.tolist()
+    searcher = searcher.updated(*rows, removed=[2999])
+    queries = [WeightedWords.from_bag(bag) for bag in bags[:60]]
+    queries += [
+        to_query({}),
+        to_query({3: -1.0}),
+        to_query({1: 1.0, 2: -1.0}),
+        to_query({4: 1e300}),
+    ]
+    scanned = Searcher(*rows, n_words=N_WORDS, removed=[7, 800, 2999])
+    for query, ranked in zip(queries, searcher.search_many(queries, k), strict=True):
+        for alone in (searcher.search(query, k), scanned.search(query, k)):
+            assert ranked.rows.tolist() == alone.rows.tolist()
+            assert ranked.scores.tolist() == alone.scores.tolist()
 
 
 def test_an_index_is_built_after_enough_searches(monkeypatch: pytest.MonkeyPatch) -> None:

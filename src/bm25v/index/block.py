@@ -85,32 +85,33 @@ class Block:
     def search(
         self,
         bags: kernels.Bags,
-        words: NDArray[np.int64],
-        terms: kernels.Terms,
-        average_length: float,
+        queries: kernels.Queries,
+        statistics: Statistics,
         k: int,
         *,
         allowed_n: NDArray[np.bool_],
         allowed_share: float,
-    ) -> kernels.RowScores:
-        """Return rows and scores that include the k best of those that score above 0."""
+    ) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+        """Return the k best rows of each query and their scores, ties to the lower row."""
+        average_length = statistics.average_or_one
         # If the average length has grown by a factor since the block was built, length norms have
         # shrunk by at most that factor, and saturations have grown by at most that factor.
         growth = max(1.0, average_length / self.average_length)
-        row_scores: kernels.RowScores = kernels.search_block(
-            words,
-            terms,
+        n_q, rows_qk, scores_qk = kernels.search_block(
+            queries,
+            statistics.idf_v,
             self.parameters.largest_saturation * growth,
             self._postings,
             allowed_n,
+            allowed_share,
             self.first_row,
             self.n_rows,
             bags,
             formula_values(self.parameters, average_length),
             k,
-            allowed_share,
         )
-        return row_scores
+        found = zip(n_q.tolist(), rows_qk, scores_qk, strict=True)
+        return [(rows_k[:n], scores_k[:n]) for n, rows_k, scores_k in found]
 
     def sum_values(
         self, words: NDArray[np.int64], values: NDArray[np.float64]

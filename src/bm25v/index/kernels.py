@@ -26,12 +26,17 @@ _LARGEST_SUM = 65_535
 _SMALLEST_SCORE, _LARGEST_SCORE = 1e-200, 1e200
 _IGNORED_BITS = 6  # of a sum, where a rough threshold is enough
 _NONESSENTIAL_SHARE = 0.15  # of the threshold, that nonessential words may add together
+_SCAN_SHARE = 0.05  # searches among a smaller share of the rows scan them
+_LARGEST_QUERY = 128  # words; for more, rounding up would make the upper bounds useless
 
 Bags = tuple[NDArray[np.unsignedinteger], NDArray[np.uint16]]  # words_nk and tf_nk
 Formula = tuple[float, float, float, float]  # k1, b, average length, scale of the stored tf
 # For each word of the vocabulary the number of the query term, from 1 on, 0 if the query does not
 # have it; and weight · idf of each term, with a 0 in front.
 Terms = tuple[NDArray[np.uint16], NDArray[np.float64]]
+# The words of several queries, one after the other: where those of each start, and the end; the
+# words, all of the vocabulary; and their weights.
+Queries = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float64]]
 # The arrays of a `Block`: starts, array_vt, positions, impacts, arrays_ab.
 Postings = tuple[
     NDArray[np.uint32],
@@ -196,78 +201,170 @@ def _add_where_present(pairs: NDArray[np.uint8], value: float, sums: NDArray[np.
 
 @jit
 def search_block(
-    words: NDArray[np.int64],
-    terms: Terms,
+    queries: Queries,
+    idf_v: NDArray[np.float64],
     largest_saturation: float,
     postings: Postings,
     allowed_n: Flags,
+    allowed_share: float,
     first_row: int,
     n_rows: int,
     bags: Bags,
     formula: Formula,
     k: int,
-    allowed_share: float,
-) -> RowScores:
-    """Return rows and scores that include the k best of those that score above 0.
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Return of each query how many rows were found, at most k, the rows, and their scores.
 
-    A word adds at most `largest_saturation` times its weight. An impact times the word's multiplier
-    is that upper bound in whole units, so that a row's sum is never below its score. Rows whose
-    sums reach an estimated threshold are collected. The k highest sums are scored exactly; rows
-    with sums below their k-th score do not matter. If that is below the estimate, rows are
-    collected again, with the k-th score as threshold.
+    A word adds at most `largest_saturation` times its weight · idf. An impact times the word's
+    multiplier is that upper bound in whole units, so that a row's sum is never below its score.
+    Rows whose sums reach an estimated threshold are collected. The k highest sums are scored
+    exactly; rows with sums below their k-th score do not matter. If that is below the estimate,
+    rows are collected again, with the k-th score as threshold.
+
+    Where sums do not help, all allowed rows are scored.
     """
-    _, weights = terms
-    is_positive = weights[1:] > 0
-    words = words[is_positive]
-    bounds = weights[1:][is_positive] * largest_saturation
-    largest_score = bounds.sum()
-    if not _SMALLEST_SCORE < largest_score < _LARGEST_SCORE:
-        rows = first_row + np.flatnonzero(allowed_n[first_row : first_row + n_rows])
-        rows, scores = scan_rows(bags, rows, formula, terms)
-        return rows, scores
-    unit = largest_score / (_LARGEST_SUM - LARGEST_LIST_IMPACT * len(words))
-    multipliers = np.ceil(bounds / (unit * LARGEST_LIST_IMPACT)).astype(np.uint16)
-    array_multipliers = np.ceil(bounds / (unit * LARGEST_ARRAY_IMPACT)).astype(np.uint16)
-    query = (words, multipliers, array_multipliers)
-    threshold = 0
-    while True:
-        collected, sums, threshold = _collect_rows(
-            query, postings, allowed_n, first_row, threshold, k, allowed_share
+    n_queries = len(queries[0]) - 1
+    bounded, units_q = _bound_words(queries, idf_v, largest_saturation)
+    n_kept = min(k, n_rows)
+    n_q = np.zeros(n_queries, dtype=np.int64)
+    rows_qk = np.empty((n_queries, n_kept), dtype=np.int64)
+    scores_qk = np.empty((n_queries, n_kept), dtype=np.float64)
+    thresholds_q = np.zeros(n_queries, dtype=np.int64)
+    is_pending_q = (units_q > 0) & (allowed_share >= _SCAN_SHARE)
+    is_scanned_q = ~is_pending_q
+    while is_pending_q.any():
+        pending = np.flatnonzero(is_pending_q)
+        collected_pn, sums_pn, n_p = _collect_rows(
+            bounded, pending, thresholds_q, postings, allowed_n, allowed_share, first_row, k
         )
-        if len(collected) < k and threshold > 1:
-            threshold = max(1, threshold // 2)
+        for p, q in enumerate(pending):
+            threshold = thresholds_q[q]
+            if n_p[p] < k and threshold > 1:
+                thresholds_q[q] = max(1, threshold // 2)
+                continue
+            collected, sums = collected_pn[p][: n_p[p]], sums_pn[p][: n_p[p]]
+            terms = _number_words(queries, q, idf_v)
+            is_high = sums >= _sum_reached_by(sums, k)
+            rows = collected[is_high]
+            scores = score_rows(bags, rows, formula, terms)
+            needed = 1
+            if len(collected) >= k:
+                kth_score = np.partition(scores, len(scores) - k)[len(scores) - k]
+                needed = max(1, int(kth_score / units_q[q] * (1 - 1e-9)))
+            if needed < threshold:
+                thresholds_q[q] = needed
+                continue
+            more = collected[~is_high & (sums >= needed)]
+            more_scores = score_rows(bags, more, formula, terms)
+            n_q[q] = _keep_best(
+                np.concatenate((rows, more)),
+                np.concatenate((scores, more_scores)),
+                rows_qk[q],
+                scores_qk[q],
+            )
+            is_pending_q[q] = False
+            # Rows that only have words of weight 0 or less are not collected.
+            is_complete = n_q[q] == n_kept and n_kept == k and scores_qk[q, -1] > 0
+            is_scanned_q[q] = terms[1][1:].min() <= 0 and not is_complete
+    allowed = np.empty(0, dtype=np.int64)
+    for q in np.flatnonzero(is_scanned_q):
+        if len(allowed) == 0:
+            allowed = first_row + np.flatnonzero(allowed_n[first_row : first_row + n_rows])
+        rows, scores = scan_rows(bags, allowed, formula, _number_words(queries, q, idf_v))
+        n_q[q] = _keep_best(rows, scores, rows_qk[q], scores_qk[q])
+    return n_q, rows_qk, scores_qk
+
+
+@jit
+def _number_words(queries: Queries, q: int, idf_v: NDArray[np.float64]) -> Terms:
+    starts_q, words, weights = queries
+    term_v = np.zeros(len(idf_v), dtype=np.uint16)
+    term_weights = np.zeros(1 + starts_q[q + 1] - starts_q[q], dtype=np.float64)
+    for i in range(starts_q[q], starts_q[q + 1]):
+        term = 1 + i - starts_q[q]
+        term_v[words[i]] = term
+        term_weights[term] = weights[i] * idf_v[words[i]]
+    return term_v, term_weights
+
+
+@jit
+def _bound_words(
+    queries: Queries, idf_v: NDArray[np.float64], largest_saturation: float
+) -> tuple[Any, NDArray[np.float64]]:
+    """Return what rows are collected with, and the unit of each query's sums.
+
+    The first are the words with positive weights, where those of each query start, and their
+    multipliers in posting lists and in impact arrays. Where sums do not help, the unit is 0.
+    """
+    starts_q, words, weights = queries
+    units_q = np.zeros(len(starts_q) - 1, dtype=np.float64)
+    first_q = np.zeros(len(starts_q), dtype=np.int64)
+    bounded_words = np.empty(len(words), dtype=np.int64)
+    multipliers = np.empty(len(words), dtype=np.uint16)
+    array_multipliers = np.empty(len(words), dtype=np.uint16)
+    bounds = np.empty(len(words), dtype=np.float64)
+    n = 0
+    for q in range(len(units_q)):
+        first = n
+        for i in range(starts_q[q], starts_q[q + 1]):
+            bounded_words[n] = words[i]
+            bounds[n] = weights[i] * idf_v[words[i]] * largest_saturation
+            n += bounds[n] > 0
+        first_q[q + 1] = n
+        largest_score = bounds[first:n].sum()
+        is_few = n - first <= _LARGEST_QUERY
+        if not is_few or not _SMALLEST_SCORE < largest_score < _LARGEST_SCORE:
             continue
-        is_high = sums >= _sum_reached_by(sums, k)
-        rows = collected[is_high]
-        scores = score_rows(bags, rows, formula, terms)
-        needed = 1
-        if len(collected) >= k:
-            kth_score = np.partition(scores, len(scores) - k)[len(scores) - k]
-            needed = max(1, int(kth_score / unit * (1 - 1e-9)))
-        if needed >= threshold:
+        unit = largest_score / (_LARGEST_SUM - LARGEST_LIST_IMPACT * (n - first))
+        multipliers[first:n] = np.ceil(bounds[first:n] / (unit * LARGEST_LIST_IMPACT))
+        array_multipliers[first:n] = np.ceil(bounds[first:n] / (unit * LARGEST_ARRAY_IMPACT))
+        units_q[q] = unit
+    return (first_q, bounded_words[:n], multipliers[:n], array_multipliers[:n]), units_q
+
+
+@jit
+def _keep_best(
+    rows: NDArray[np.int64],
+    scores: NDArray[np.float64],
+    best_rows: NDArray[np.int64],
+    best_scores: NDArray[np.float64],
+) -> int:
+    """Write the best rows and their scores, best first, ties by row; return how many there are."""
+    n = min(len(rows), len(best_rows))
+    if len(rows) > 2 * n > 0:
+        is_high = scores >= np.partition(scores, len(scores) - n)[len(scores) - n]
+        rows, scores = rows[is_high], scores[is_high]
+    order = np.argsort(-scores)
+    for i in range(1, len(order)):
+        if scores[order[i]] == scores[order[i - 1]]:
+            by_row = np.argsort(rows)
+            order = by_row[np.argsort(-scores[by_row], kind="mergesort")]
             break
-        threshold = needed
-    more = collected[~is_high & (sums >= needed)]
-    more_scores = score_rows(bags, more, formula, terms)
-    return np.concatenate((rows, more)), np.concatenate((scores, more_scores))
+    for i in range(n):
+        best_rows[i], best_scores[i] = rows[order[i]], scores[order[i]]
+    return n
 
 
 @jit
 def _collect_rows(
-    query: Any,
+    bounded: Any,
+    pending: NDArray[np.int64],
+    thresholds_q: NDArray[np.int64],
     postings: Postings,
     allowed_n: Flags,
-    first_row: int,
-    threshold: int,
-    k: int,
     allowed_share: float,
-) -> tuple[NDArray[np.int64], Sums, int]:
-    """Return the allowed rows whose sums reach the threshold, their sums, and the threshold.
+    first_row: int,
+    k: int,
+) -> tuple[NDArray[np.int64], Sums, NDArray[np.int64]]:
+    """Return for each pending query the allowed rows whose sums reach its threshold, and the sums.
 
-    A threshold of 0 means: estimate one from the first tile, then raise it as rows are collected.
+    The last value is how many they are. A threshold of 0 means: estimate one from the first tile,
+    then raise it as rows are collected. A tile is searched for all queries while it is in the
+    processor's cache.
     """
+    first_q, words, multipliers, array_multipliers = bounded
     n_tiles, half = postings[1].shape[1], postings[4].shape[1]
-    is_given = threshold > 0
+    is_given_p = thresholds_q[pending] > 0
     tile_sums = np.empty(2 * half, dtype=np.uint16)
     columns = np.empty(COLUMNS, dtype=np.uint16)
     groups = np.empty(_GROUPS, dtype=np.uint16)
@@ -275,34 +372,41 @@ def _collect_rows(
     high_groups = np.empty(_GROUPS, dtype=np.uint16)
     high_columns = np.empty(COLUMNS, dtype=np.uint16)
     high = np.empty(len(tile_sums), dtype=np.uint16)
-    rows = np.empty(1024, dtype=np.int64)
-    sums = np.empty(1024, dtype=np.uint16)
-    is_nonessential = np.zeros(len(query[0]), dtype=np.bool_)
-    n = 0
+    rows_pn = np.empty((len(pending), 1024), dtype=np.int64)
+    sums_pn = np.empty((len(pending), 1024), dtype=np.uint16)
+    n_p = np.zeros(len(pending), dtype=np.int64)
+    is_nonessential = np.zeros(_LARGEST_QUERY, dtype=np.bool_)
     for tile in range(n_tiles):
-        left_out = _choose_nonessential(query[2], threshold, is_nonessential)
-        _add_essential(query, is_nonessential, tile, postings, tile_sums)
-        _find_maxima(tile_sums, columns)
-        _find_maxima(columns, groups)
-        if threshold == 0:
-            threshold = _sum_reached_by(columns, int(_expected_rows(k, 1, n_tiles) / allowed_share))
-        needed = threshold - left_out
-        candidates = _find_high(groups, all_groups, len(groups), needed, high_groups)
-        candidates = _find_high(columns, candidates, len(groups), needed, high_columns)
-        candidates = _find_high(tile_sums, candidates, len(columns), needed, high)
-        _add_nonessential(query, is_nonessential, tile, postings, candidates, tile_sums)
-        while n + len(candidates) > len(rows):
-            rows = np.concatenate((rows, np.empty_like(rows)))
-            sums = np.concatenate((sums, np.empty_like(sums)))
-        for position in candidates:
-            row = first_row + position * n_tiles + tile
-            rows[n], sums[n] = row, tile_sums[position]
-            n += (tile_sums[position] >= threshold) & allowed_n[row]
-        is_time = tile & (tile + 1) == 0  # after 1, 2, 4, 8 … tiles
-        if is_time and not is_given and n > _expected_rows(k, tile + 1, n_tiles):
-            reached = _sum_reached_by(sums[:n], _expected_rows(k, tile + 1, n_tiles))
-            threshold = max(threshold, reached)
-    return rows[:n], sums[:n], threshold
+        for p, q in enumerate(pending):
+            part = slice(first_q[q], first_q[q + 1])
+            query = (words[part], multipliers[part], array_multipliers[part])
+            threshold, n = thresholds_q[q], n_p[p]
+            left_out = _choose_nonessential(query[2], threshold, is_nonessential)
+            _add_essential(query, is_nonessential, tile, postings, tile_sums)
+            _find_maxima(tile_sums, columns)
+            _find_maxima(columns, groups)
+            if threshold == 0:
+                expected = _expected_rows(k, 1, n_tiles) / allowed_share
+                threshold = _sum_reached_by(columns, int(expected))
+            needed = threshold - left_out
+            candidates = _find_high(groups, all_groups, len(groups), needed, high_groups)
+            candidates = _find_high(columns, candidates, len(groups), needed, high_columns)
+            candidates = _find_high(tile_sums, candidates, len(columns), needed, high)
+            _add_nonessential(query, is_nonessential, tile, postings, candidates, tile_sums)
+            while n + len(candidates) > rows_pn.shape[1]:
+                rows_pn = np.concatenate((rows_pn, np.empty_like(rows_pn)), axis=1)
+                sums_pn = np.concatenate((sums_pn, np.empty_like(sums_pn)), axis=1)
+            rows, sums = rows_pn[p], sums_pn[p]
+            for position in candidates:
+                row = first_row + position * n_tiles + tile
+                rows[n], sums[n] = row, tile_sums[position]
+                n += (tile_sums[position] >= threshold) & allowed_n[row]
+            is_time = tile & (tile + 1) == 0  # after 1, 2, 4, 8 … tiles
+            if is_time and not is_given_p[p] and n > _expected_rows(k, tile + 1, n_tiles):
+                reached = _sum_reached_by(sums[:n], _expected_rows(k, tile + 1, n_tiles))
+                threshold = max(threshold, reached)
+            thresholds_q[q], n_p[p] = threshold, n
+    return rows_pn, sums_pn, n_p
 
 
 @jit

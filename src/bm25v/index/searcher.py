@@ -31,15 +31,15 @@ from bm25v.vocabulary.bag import dequantise
 
 if TYPE_CHECKING:
     from bm25v.index.block import Block
+    from bm25v.index.kernels import Queries
 
 # Rows scanned before an index is built: by then scanning has cost about as much as building does.
 SCANNED_ROWS_BEFORE_INDEX = 20_000_000
 
 _UNINDEXED_ROWS = 8_192  # newest rows that are scanned rather than indexed
-_SCAN_SHARE = 0.05  # searches among a smaller share of the rows scan them
 _CHUNK_ROWS = 65_536  # scanned at once
 _ROWS_TO_SORT_BY_SCORE = 64  # fewer rows are sorted by score and row at once
-_LARGEST_QUERY = 128  # words; for more, rounding up would make the index's upper bounds useless
+_BATCH = 32  # queries that are searched together, at most
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +54,12 @@ class Ranked(NamedTuple):
     rows: NDArray[np.int64]
     scores: NDArray[np.float64]
 
+    @classmethod
+    def best(cls, rows: NDArray[np.int64], scores: NDArray[np.float64], k: int) -> "Ranked":
+        """Return the k best of some rows, ties to the lower row."""
+        best = top_positions(rows, scores, k)
+        return cls(rows[best], scores[best])
+
 
 class SearchRequest(NamedTuple):
     """A search of a batch: its words, how many rows, and which of them are allowed."""
@@ -66,7 +72,7 @@ class SearchRequest(NamedTuple):
 class QueryTerms(NamedTuple):
     """The words of a query that the vocabulary has, prepared for looking up words of bags."""
 
-    words: NDArray[np.int64]
+    words: NDArray[np.integer]
     term_v: NDArray[np.uint16]  # number of each word in the query, from 1 on; 0: not in the query
     term_weights: NDArray[np.float64]  # weight · idf by number; that of number 0 is 0
 
@@ -80,17 +86,32 @@ class QueryTerms(NamedTuple):
         >>> terms.words.tolist(), terms.term_v.tolist(), terms.term_weights.round(4).tolist()
         ([0], [1, 0, 0], [0.0, 0.6931])
         """
-        if not np.isfinite(query.weights).all():
-            raise InvalidOption(f"weights {query.weights.tolist()}: each must be a finite number")
-        words, weights = query.words.astype(np.int64), query.weights
-        if len(words) and words[-1] >= statistics.n_words:  # they ascend
-            is_known = words < statistics.n_words
-            words, weights = words[is_known], weights[is_known]
+        _, words, weights = _join_queries([query], statistics.n_words)
         term_weights = np.zeros(len(words) + 1)
-        term_weights[1:] = weights * statistics.idf(words)
+        term_weights[1:] = weights * statistics.idf_v[words]
         term_v = np.zeros(statistics.n_words, dtype=np.uint16)
         term_v[words] = np.arange(1, len(words) + 1, dtype=np.uint16)
         return cls(words, term_v, term_weights)
+
+
+def _join_queries(queries: Sequence[WeightedWords], n_words: int) -> "Queries":
+    """Return the words of all queries, without those that the vocabulary does not have."""
+    words = np.concatenate([query.words for query in queries]).astype(np.int32, copy=False)
+    weights = np.concatenate([query.weights for query in queries])
+    starts_q = np.array([0, *itertools.accumulate(len(query.words) for query in queries)])
+    is_finite = np.isfinite(weights)
+    if not is_finite.all():
+        raise InvalidOption(f"weight {weights[~is_finite][0]}: give finite numbers")
+    is_known = words < n_words
+    if not is_known.all():
+        words, weights = words[is_known], weights[is_known]
+        starts_q = np.append(0, np.cumsum(is_known))[starts_q]
+    return starts_q, words, weights
+
+
+def _check_k(k: int) -> None:
+    if k < 1:
+        raise InvalidOption(f"k = {k}: ask for at least one result")
 
 
 class Searcher:
@@ -186,30 +207,30 @@ class Searcher:
 
         `among` restricts the search to flagged rows; IDF and average length stay those of all.
         """
-        if k < 1:
-            raise InvalidOption(f"k = {k}: ask for at least one result")
-        terms = QueryTerms.prepare(query, self.statistics)
         allowed_n, n_allowed = self._live_n, self.statistics.n
         if among is not None:
             allowed_n = self._live_n & among
             n_allowed = int(np.count_nonzero(allowed_n))
         if self._needs_index_after(n_allowed):
-            rows, scores = self._search_index(terms, allowed_n, n_allowed, k)
-        else:
-            rows, scores = self._scan(np.flatnonzero(allowed_n), terms)
-        best = top_positions(rows, scores, k)
-        return Ranked(rows[best], scores[best])
+            (ranked,) = self._search_index([query], k, allowed_n, n_allowed)
+            return ranked
+        _check_k(k)
+        terms = QueryTerms.prepare(query, self.statistics)
+        return Ranked.best(*self._scan(np.flatnonzero(allowed_n), terms), k)
 
     def search_many(
         self, queries: Sequence[WeightedWords], k: int, *, threads: int | None = None
     ) -> list[Ranked]:
         """Return what `search` returns for each query, computed in several threads."""
-        self.prepare_for(len(queries))
+        if not self._needs_index_after(len(queries) * self.statistics.n):
+            return [self.search(query, k) for query in queries]
+        self._up_to_date_blocks()
         threads = threads or available_cpus()
-        size = max(1, -(-len(queries) // (4 * threads)))
+        size = max(1, min(_BATCH, -(-len(queries) // threads)))
         parts = [queries[start : start + size] for start in range(0, len(queries), size)]
+        allowed = (k, self._live_n, self.statistics.n)
         with ThreadPoolExecutor(threads) as pool:
-            results = pool.map(lambda part: [self.search(query, k) for query in part], parts)
+            results = pool.map(lambda part: self._search_index(part, *allowed), parts)
             return list(itertools.chain.from_iterable(results))
 
     def score_rows(self, rows: NDArray[np.int64], terms: QueryTerms) -> RowScores:
@@ -278,28 +299,30 @@ class Searcher:
             return self._blocks
 
     def _search_index(
-        self, terms: QueryTerms, allowed_n: Flags, n_allowed: int, k: int
-    ) -> RowScores:
-        """Return rows and scores that include the k best."""
+        self, queries: Sequence[WeightedWords], k: int, allowed_n: Flags, n_allowed: int
+    ) -> list[Ranked]:
+        _check_k(k)
         blocks = self._up_to_date_blocks()
+        joined = _join_queries(queries, self.statistics.n_words)
         share = n_allowed / max(1, len(allowed_n))
-        n_positive = int(np.count_nonzero(terms.term_weights > 0))
-        if share >= _SCAN_SHARE and n_positive > 0 and len(terms.words) <= _LARGEST_QUERY:
-            results = []
-            indexed = blocks[-1].end
-            if indexed < len(allowed_n):
-                newest = indexed + np.flatnonzero(allowed_n[indexed:])
-                results.append(self._scan_compiled(newest, terms))
-            query = (terms.words, terms[1:], self.statistics.average_or_one, k)
-            results += [
-                block.search(self._bags, *query, allowed_n=allowed_n, allowed_share=share)
-                for block in blocks
-            ]
-            rows, scores = (np.concatenate(part) for part in zip(*results, strict=True))
-            # Blocks do not look at rows that only have words of weight 0 or less.
-            if n_positive == len(terms.words) or np.count_nonzero(scores > 0) >= k:
-                return rows, scores
-        return self._scan_compiled(np.flatnonzero(allowed_n), terms)
+        parts = [
+            block.search(
+                self._bags, joined, self.statistics, k, allowed_n=allowed_n, allowed_share=share
+            )
+            for block in blocks
+        ]
+        indexed = blocks[-1].end
+        if indexed < len(allowed_n):
+            newest = indexed + np.flatnonzero(allowed_n[indexed:])
+            terms = [QueryTerms.prepare(query, self.statistics) for query in queries]
+            parts.append([self._scan_compiled(newest, prepared) for prepared in terms])
+        if len(parts) == 1:
+            return [Ranked(rows, scores) for rows, scores in parts[0]]
+        ranked = []
+        for of_query in zip(*parts, strict=True):
+            rows, scores = (np.concatenate(part) for part in zip(*of_query, strict=True))
+            ranked.append(Ranked.best(rows, scores, k))
+        return ranked
 
     def _scan_compiled(self, rows: NDArray[np.int64], terms: QueryTerms) -> RowScores:
         from bm25v.index.block import formula_values
