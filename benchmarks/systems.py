@@ -90,7 +90,10 @@ def by_full_bags(
     gallery, build_s = time_build(
         lambda: MemoryView.of(searcher, images.full_bags, images.dense_ne)
     )
-    encoded = {id(query): encode_bag(query.full_bag, query.dense_e, mode) for query in queries}
+    encoded = {
+        id(query): gallery.weigh(encode_bag(query.full_bag, query.dense_e, mode))
+        for query in queries
+    }
     nbytes = images.bags.nbytes + searcher.nbytes + images.full_bags.nbytes
     nbytes += images.dense_ne.nbytes if mode == "hybrid" else 0
 

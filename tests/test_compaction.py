@@ -181,7 +181,7 @@ def test_a_snapshot_keeps_its_full_bags_while_others_write_and_compact(tmp_path:
         stored = [[part.tolist() for part in stored_full_bag(snapshot, row)] for row in rows]
         bags = (snapshot.full_bags, rows)
         scores = score_full_bags(*bags, query, statistics, Bm25Parameters())
-        return [stored, scores.bm25.tolist(), snapshot.full_statistics.df_v.tolist()]
+        return [stored, scores.tolist(), snapshot.full_statistics.df_v.tolist()]
 
     with Gallery.open(tmp_path / "g") as reader:
         snapshots = [reader.local.snapshot()]

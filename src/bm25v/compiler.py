@@ -5,14 +5,19 @@ constants and call no functions of other files: what is defined elsewhere is an 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numba
 
 
 def jit(function: Callable[..., Any]) -> Any:
-    """Compile a function when it is first called, and keep the compiled code on disk."""
+    """Compile a function when it is first called, and keep the compiled code on disk.
+
+    Divisions do not check for 0, as in numpy: loops with such a check are not vectorised.
+    """
+    compile_with = partial(numba.njit, nogil=True, error_model="numpy")
     try:
-        return numba.njit(nogil=True, cache=True)(function)
+        return compile_with(cache=True)(function)
     except RuntimeError:  # numba finds no folder that it may write to
-        return numba.njit(nogil=True)(function)
+        return compile_with()(function)

@@ -17,7 +17,7 @@ def normalise(vectors: NDArray[_Float]) -> NDArray[_Float]:
     [[0.6, 0.8], [0.0, 0.0]]
     """
     if vectors.ndim < 2:
-        length: Any = max(float(np.linalg.norm(vectors)), _SHORTEST)
+        length: Any = max(float(np.sqrt(vectors @ vectors)), _SHORTEST)
     else:
         length = np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), _SHORTEST)
     unit: NDArray[_Float] = vectors / length

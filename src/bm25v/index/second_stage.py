@@ -5,7 +5,7 @@ each, in numpy and compiled (`second_stage_kernels`, for which numba must be imp
 the same order, so that they return the same bits, whatever the machine and wherever a row is.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,14 @@ from bm25v.index.bm25 import Bm25Parameters, Statistics, WeightedWords, saturati
 from bm25v.index.searcher import QueryTerms
 from bm25v.vocabulary.bag import LEVELS, SCALE, dequantise
 
+# With these, every saturation is 1: a score is the IDF mass of the words that a bag shares.
+PRESENCE = Bm25Parameters(k1=0)
+
 _CHUNK_ROWS = 128  # converted to float32 at once: they fit into the cache
 _TAIL = 16  # this many sums of a row are added one after the other
 _SHORTEST = np.float32(1e-12)  # length of a vector; shorter ones get a cosine of about 0
-_EXPONENT, _MOVED_BITS = np.float32(2.0**112), np.int32(-0x70002000)  # as in the kernels
+_EXPONENT, _MOVED_BITS = np.float32(2.0**112), np.int32(-0x70002000)  # 0x8FFFE000
 _LARGEST = np.float32(2.0**32)  # squares of what is not finite would be larger
-_EVERY_TF = np.arange(1 << 16, dtype=np.uint16)  # the levels of bags that store tf themselves
 
 
 def cosines(
@@ -34,8 +36,8 @@ def cosines(
 
     A query that is shorter than the rows is compared with as many of their first values: those of
     the vocabulary's own backbone, if the gallery has dense vectors of two.
-    `compiled` chooses the implementation: compiled is several times faster, once numba is imported,
-    and reads float16.
+    `compiled` chooses the implementation: compiled is several times faster, once numba is imported.
+    It reads float16, if the processor does.
 
     >>> dense = np.array([[3, 4], [0, 1]], dtype=np.float16)
     >>> cosines(dense, np.array([0, 1], dtype=np.float32), np.array([0, 1])).tolist()
@@ -44,11 +46,12 @@ def cosines(
     query_e = normalise(query_e)
     dense_ne = dense_ne[:, : len(query_e)]
     if compiled:
-        from bm25v.index import second_stage_kernels
+        from bm25v.index import second_stage_kernels as kernels
 
-        halves_ne = dense_ne.view(np.int16)
-        compiled_c: NDArray[np.float32] = second_stage_kernels.cosines(halves_ne, query_e, rows)[0]
-        return compiled_c
+        if kernels.CONVERTS_HALVES:
+            compiled_c: NDArray[np.float32]
+            compiled_c, _ = kernels.cosines(dense_ne.view(np.int16), query_e, rows)
+            return compiled_c
     cosines_c = np.empty(len(rows), dtype=np.float32)
     for start in range(0, len(rows), _CHUNK_ROWS):
         chunk = slice(start, start + _CHUNK_ROWS)
@@ -101,13 +104,6 @@ def _sum_rows(values_ne: NDArray[np.float32]) -> NDArray[np.float32]:
     return sums_n
 
 
-class BagScores(NamedTuple):
-    """How bags match a query: their BM25 scores, and the IDF mass of the words they share."""
-
-    bm25: NDArray[np.float64]
-    shared_mass: NDArray[np.float64]  # of the words with a weight above 0
-
-
 def score_full_bags(
     full_bags: NDArray[Any],
     rows: NDArray[np.int64],
@@ -116,41 +112,48 @@ def score_full_bags(
     parameters: Bm25Parameters,
     *,
     compiled: bool = False,
-) -> BagScores:
+) -> NDArray[np.float64]:
     """Return the score of each of the given rows, that of `bm25.reference_scores` or 0.
 
     `full_bags` has the fields words and levels. `compiled` chooses the implementation, as in
     `cosines`.
     """
-    terms = QueryTerms.prepare(query, statistics)
-    words_nk, levels_nk = full_bags["words"], full_bags["levels"]
     if compiled:
-        formula = (terms, statistics, parameters)
-        return _score_compiled(words_nk, levels_nk, rows, LEVELS, *formula)
-    bm25, shared_mass = np.zeros(len(rows)), np.zeros(len(rows))
+        from bm25v.index import second_stage_kernels as kernels
+
+        bags_nb = np.ascontiguousarray(full_bags).view((np.uint8, full_bags.dtype.itemsize))
+        word, (k,) = full_bags.dtype["words"].subdtype
+        scores: NDArray[np.float64]
+        scores, _ = kernels.score_full_bags(
+            bags_nb,
+            rows,
+            k,
+            np.empty(0, word),
+            query.words,
+            query.weights,
+            statistics.idf_v,
+            LEVELS,
+            (parameters.k1, parameters.b, statistics.average_or_one, SCALE),
+        )
+        return scores
+    words_nk, levels_nk = full_bags["words"], full_bags["levels"]
+    scores = np.zeros(len(rows))
     for start in range(0, len(rows), _CHUNK_ROWS):
         chunk = slice(start, start + _CHUNK_ROWS)
         words_ck, tf_ck = words_nk[rows[chunk]], LEVELS[levels_nk[rows[chunk]]]
-        bm25[chunk], shared_mass[chunk] = score_bags(words_ck, tf_ck, terms, statistics, parameters)
-    return BagScores(bm25, shared_mass)
+        scores[chunk] = score_bags(words_ck, tf_ck, query, statistics, parameters)
+    return scores
 
 
 def score_bags(
     words_ck: NDArray[np.unsignedinteger],
     tf_ck: NDArray[np.uint16],
-    terms: QueryTerms,
+    query: WeightedWords,
     statistics: Statistics,
     parameters: Bm25Parameters,
-    *,
-    compiled: bool = False,
-) -> BagScores:
-    """Return the score of each of some bags; a slot with tf 0 is empty.
-
-    `compiled` chooses the implementation, as in `cosines`.
-    """
-    if compiled:
-        formula = (terms, statistics, parameters)
-        return _score_compiled(words_ck, tf_ck, np.arange(len(words_ck)), _EVERY_TF, *formula)
+) -> NDArray[np.float64]:
+    """Return the score of each of some bags; a slot with tf 0 is empty."""
+    terms = QueryTerms.prepare(query, statistics)
     term_v = np.append(terms.term_v, np.uint16(0))  # the last is for words that do not exist
     kind = words_ck.dtype
     last = kind.type(min(statistics.n_words, np.iinfo(kind).max))
@@ -160,25 +163,5 @@ def score_bags(
     norms = statistics.length_norms(tf_ck.sum(axis=1, dtype=np.int64), parameters)
     weights = terms.term_weights[term_ck.ravel()[shared]]
     values = weights * saturation(dequantise(tf_ck.ravel()[shared]), norms[at], parameters)
-    bm25 = np.bincount(at, values, minlength=len(words_ck))  # adds in this order
-    shared_mass = np.bincount(at, np.maximum(weights, 0), minlength=len(words_ck))
-    return BagScores(bm25.astype(np.float64), shared_mass.astype(np.float64))
-
-
-def _score_compiled(
-    words_nk: NDArray[np.unsignedinteger],
-    levels_nk: NDArray[np.unsignedinteger],
-    rows: NDArray[np.int64],
-    stored_tf: NDArray[np.uint16],
-    terms: QueryTerms,
-    statistics: Statistics,
-    parameters: Bm25Parameters,
-) -> BagScores:
-    from bm25v.index import second_stage_kernels
-
-    formula = (parameters.k1, parameters.b, statistics.average_or_one, SCALE)
-    is_term_v = np.zeros(statistics.n_words + 1, dtype=np.uint8)
-    is_term_v[terms.words] = 1
-    tables = (stored_tf, dequantise(stored_tf), formula, is_term_v, *terms[1:])
-    scores = second_stage_kernels.score_bags(words_nk, levels_nk, rows, *tables)
-    return BagScores(*scores[:2])
+    scores = np.bincount(at, values, minlength=len(words_ck))  # adds in this order
+    return scores.astype(np.float64)

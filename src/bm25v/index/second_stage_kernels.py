@@ -5,20 +5,34 @@ Dense vectors are read straight from the bits of float16, and added in the order
 without a change of that order. The words of full bags are added one after the other.
 """
 
+from typing import Any
+
 import numpy as np
+from llvmlite import binding, ir
+from numba import types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from bm25v.compiler import jit
 
-# The bits of a float16, moved to where a float32 has them, are the number divided by this: the two
-# formats count exponents from different points.
-_EXPONENT = np.float32(2.0**112)
-_MOVED_BITS = np.int32(-0x70002000)  # 0x8FFFE000: sign, exponent and mantissa after the move
+# x86 processors older than 2012 have no instruction for float16; LLVM would call a missing function
+CONVERTS_HALVES = binding.get_host_cpu_features().get("f16c", True)
+
 _NOT_FINITE = np.int16(0x7C00)  # the exponent of infinity and NaN
 _LARGEST = np.float32(2.0**32)  # their squares would be larger
 _SHORTEST = np.float32(1e-12)  # as in `second_stage`
 _TOGETHER = 16  # rows that are read ahead
 _TAIL = 16  # as in `second_stage`; passed as an argument, it would make the kernel slower
+
+
+@intrinsic
+def _to_float(typing: Any, bits: Any) -> Any:
+    """Return the number whose bits as a float16 are given."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
+
+    return types.float32(types.int16), generate
 
 
 @jit
@@ -31,8 +45,6 @@ def cosines(
     """
     width = halves_ne.shape[1]
     n = width // 4
-    bits = np.empty(width, dtype=np.int32)
-    row_e = bits.view(np.float32)
     dots = np.empty(n + 4, dtype=np.float32)
     squares = np.empty(n + 4, dtype=np.float32)
     cosines_c = np.empty(len(rows), dtype=np.float32)
@@ -43,18 +55,16 @@ def cosines(
                 for j in range(0, width, 32):
                     touched += halves_ne[row, j]
         halves = halves_ne[rows[i]]
-        for j in range(width):
-            bits[j] = (np.int32(halves[j]) << np.int32(13)) & _MOVED_BITS
         for j in range(n):
-            a, b = row_e[j] * _EXPONENT, row_e[n + j] * _EXPONENT
-            c, d = row_e[2 * n + j] * _EXPONENT, row_e[3 * n + j] * _EXPONENT
+            a, b = _to_float(halves[j]), _to_float(halves[n + j])
+            c, d = _to_float(halves[2 * n + j]), _to_float(halves[3 * n + j])
             dots[j] = (a * query_e[j] + b * query_e[n + j]) + (
                 c * query_e[2 * n + j] + d * query_e[3 * n + j]
             )
             squares[j] = (a * a + b * b) + (c * c + d * d)
         left = n
         for j in range(4 * n, width):
-            value = row_e[j] * _EXPONENT
+            value = _to_float(halves[j])
             dots[left] = value * query_e[j]
             squares[left] = value * value
             left += 1
@@ -85,45 +95,58 @@ def cosines(
 
 
 @jit
-def score_bags(
-    words_nk: NDArray[np.unsignedinteger],
-    levels_nk: NDArray[np.unsignedinteger],
+def score_full_bags(
+    bags_nb: NDArray[np.uint8],
     rows: NDArray[np.int64],
+    k: int,
+    no_words: NDArray[np.unsignedinteger],
+    query_words: NDArray[np.int32],
+    weights: NDArray[np.float64],
+    idf_v: NDArray[np.float64],
     stored_tf: NDArray[np.uint16],
-    frequencies: NDArray[np.float64],
     formula: tuple[float, float, float, int],
-    is_term_v: NDArray[np.uint8],
-    term_v: NDArray[np.uint16],
-    term_weights: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
-    """Return the BM25 score of each row, and the IDF mass of the words that it shares.
+) -> tuple[NDArray[np.float64], int]:
+    """Return the BM25 score of each of the given rows.
 
-    `stored_tf` and `frequencies` are those of each level; `formula` has k1, b, the average length
-    and what a stored tf is divided by. `is_term_v` is 1 for words of the query; its last entry, 0,
-    is for words that do not exist.
+    `bags_nb` has the bytes of each row: k words, of the type of `no_words`, then k levels.
+    `stored_tf` is that of each level; `formula` has k1, b, the average length and what a stored tf
+    is divided by. The last value means nothing, as in `cosines`.
     """
     k1, b, average, scale = formula
-    last, k = np.uint32(len(term_v)), words_nk.shape[1]
+    is_term_v = np.zeros(len(idf_v) + 1, dtype=np.uint8)  # the last: words that do not exist
+    weight_v = np.empty(len(idf_v))
+    for i in range(len(query_words)):
+        if query_words[i] < len(idf_v):
+            is_term_v[query_words[i]] = 1
+            weight_v[query_words[i]] = weights[i] * idf_v[query_words[i]]
+    frequencies = stored_tf / scale
+    frequencies[0] = 1.0  # of empty slots, so that nothing is divided by 0; they add 0
+    last, word_bytes = np.uint32(len(idf_v)), no_words.itemsize
     slots = np.empty(k + 1, dtype=np.int64)
-    bm25, shared_mass = np.zeros(len(rows)), np.zeros(len(rows))
+    tf_of, added = np.empty(k), np.empty(k)
+    bm25 = np.empty(len(rows))
     touched = 0
     for i in range(len(rows)):
-        if i % _TOGETHER == 0:  # read all of these rows first: they wait for memory together
+        if i % _TOGETHER == 0:  # as in `cosines`
             for row in rows[i : i + _TOGETHER]:
-                for j in range(0, k, 32):
-                    touched += words_nk[row, j] + levels_nk[row, j]
-        words, levels = words_nk[rows[i]], levels_nk[rows[i]]
-        length, n = 0, np.uint32(0)  # with a sign, indices would be checked for it
+                for j in range(0, k * (word_bytes + 1), 64):
+                    touched += bags_nb[row, j]
+        words = bags_nb[rows[i], : k * word_bytes].view(no_words.dtype)
+        levels = bags_nb[rows[i], k * word_bytes : k * (word_bytes + 1)]
+        length, n = np.uint32(0), np.uint32(0)  # with a sign, indices would be checked for it
         for j in range(k):  # without a branch: shared words are listed by moving on
-            length += stored_tf[levels[j]]
+            length += np.uint32(stored_tf[levels[j]])
             slots[n] = j
             n += np.uint32(is_term_v[min(words[j], last)])
         norm = k1 * (1 - b + b * (length / scale) / average)
-        score, mass = 0.0, 0.0
-        for slot in slots[:n]:
-            if levels[slot] > 0:
-                tf, weight = frequencies[levels[slot]], term_weights[term_v[words[slot]]]
-                score += weight * (tf * (k1 + 1) / (tf + norm))
-                mass += max(weight, 0.0)
-        bm25[i], shared_mass[i] = score, mass
-    return bm25, shared_mass, touched
+        for j in range(n):
+            level = levels[slots[j]]
+            tf_of[j] = frequencies[level]
+            added[j] = weight_v[words[slots[j]]] if level > 0 else 0.0
+        for j in range(n):
+            added[j] *= tf_of[j] * (k1 + 1) / (tf_of[j] + norm)
+        score = 0.0
+        for j in range(n):
+            score += added[j]
+        bm25[i] = score
+    return bm25, touched

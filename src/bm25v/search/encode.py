@@ -62,7 +62,7 @@ class EncodedQuery:
     is_plain: bool = False  # one whole image, ordered by full bags: its scores can be judged
     terms: tuple[TextTerm, ...] = ()  # of a text; the words and the vector contain them
     has_images: bool = True  # so has the vector
-    factor: float | None = None  # of BM25 beside the cosine; None: by its share
+    factor: float | None = None  # of BM25 beside the cosine; None: not computed yet
     constant: float = 0.0  # that a text adds to every score
     bounds: tuple[float, float] | None = None  # of a text: scores that are not weak, and strong
     understood: tuple[str, ...] = ()  # of a text
@@ -190,6 +190,9 @@ def encode(
             raise InvalidQuery(f"mode {mode!r}: {sum_.no_dense}; use mode 'words' or 'sparse'")
         mode = "words" if MODES[mode].bags == "full" else "sparse"
     is_plain = MODES[mode].bags == "full" and sum_.dense_e is not None and _is_plain(query)
+    factor = sum_.factor
+    if MODES[mode].is_sum and factor is None:
+        factor = share_factor(words, MODES[mode], view.full_statistics, view.meta.parameters)
     return EncodedQuery(
         words,
         mode,
@@ -202,7 +205,7 @@ def encode(
         is_plain=is_plain,
         terms=sum_.terms,
         has_images=bool(parts or liked or negative),
-        factor=sum_.factor,
+        factor=factor,
         constant=sum_.constant if MODES[mode].cosine else 0.0,
         bounds=_find_bounds(query, text, sum_, mode, named.vocabulary),
         understood=text.understood,

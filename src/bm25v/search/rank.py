@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bm25v.index.bm25 import Bm25Parameters, Statistics
 from bm25v.index.searcher import top_positions
-from bm25v.index.second_stage import score_full_bags
+from bm25v.index.second_stage import PRESENCE, score_full_bags
 from bm25v.search.encode import COPIES, EncodedQuery
 from bm25v.search.scoring import share_factor
 from bm25v.store.base import Candidates, Rows, View
@@ -52,12 +52,11 @@ def rank(
     images: Candidates,
     view: View,
     *,
-    factor: float | None = None,
     n: int | None = None,
 ) -> RankedImages:
     """Return the best of some candidates: those of the query's page, or the n best.
 
-    score = cosine · similarity + factor · BM25 + constant. `factor` is given if it is known.
+    score = cosine · similarity + factor · BM25 + constant.
     """
     start = time.perf_counter()
     scoring, rows = encoded.scoring, images.rows
@@ -70,9 +69,11 @@ def rank(
         scores = cosines = compare(images, encoded, rows)
     if scoring.bags == "full" and scoring.words:
         statistics, parameters = view.full_statistics, view.meta.parameters
-        if factor is None:
-            factor = words_factor(encoded, statistics, parameters)
-        bm25, kept = _score_by_words(encoded, images, statistics, parameters)
+        factor = words_factor(encoded, statistics, parameters)
+        formula = (encoded.words, statistics, parameters)
+        bm25 = score_full_bags(images.full_bags, rows, *formula, compiled=images.is_compiled)
+        if not scoring.is_sum or encoded.min_coverage > 0:
+            kept = _find_hits(encoded, images, bm25, statistics)
         scores = scores + factor * bm25
     if encoded.constant:
         scores = scores + encoded.constant
@@ -158,21 +159,19 @@ def covers_enough(coverage: NDArray[np.float64], min_coverage: float) -> NDArray
     return coverage >= min_coverage - _ROUNDING
 
 
-def _score_by_words(
-    encoded: EncodedQuery, images: Candidates, statistics: Statistics, parameters: Bm25Parameters
-) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """Return the BM25 scores of full bags, and the positions of those that may be hits."""
-    bags = (images.full_bags, images.rows)
-    formula = (statistics, parameters)
-    scored = score_full_bags(*bags, encoded.words, *formula, compiled=images.is_compiled)
+def _find_hits(
+    encoded: EncodedQuery, images: Candidates, bm25: NDArray[np.float64], statistics: Statistics
+) -> NDArray[np.intp]:
+    """Return the positions of the candidates that may be hits, by the words of their full bags."""
     needs_words = encoded.scoring.by_words_alone and not encoded.is_filter
-    is_hit = scored.bm25 > 0 if needs_words else np.ones(len(images.rows), bool)
+    is_hit = bm25 > 0 if needs_words else np.ones(len(bm25), bool)
     if encoded.min_coverage > 0:
         words = encoded.covered_words
         mass = float(statistics.idf_masses(words).sum()) or 1.0
-        covered = score_full_bags(*bags, words, *formula, compiled=images.is_compiled)
-        is_hit &= covers_enough(covered.shared_mass / mass, encoded.min_coverage)
-    return scored.bm25, np.flatnonzero(is_hit)
+        bags = (images.full_bags, images.rows, words, statistics, PRESENCE)
+        shared = score_full_bags(*bags, compiled=images.is_compiled)
+        is_hit &= covers_enough(shared / mass, encoded.min_coverage)
+    return np.flatnonzero(is_hit)
 
 
 def order_all(encoded: EncodedQuery, view: View) -> RankedImages:

@@ -69,6 +69,5 @@ def share_factor(
     """
     if scoring.by_words_alone:
         return scoring.words
-    positive = words.select(np.flatnonzero(words.weights > 0))
-    highest = sum(statistics.idf_masses(positive).tolist())
+    highest = sum(np.maximum(statistics.idf_masses(words), 0).tolist())
     return scoring.words / (parameters.largest_saturation * highest or 1.0)

@@ -63,15 +63,17 @@ class MemoryView(Snapshot):
     def find_own_rows(self, condition: Filter) -> Rows:
         return np.array(list(map(int, condition.own_paths)), dtype=np.int64)
 
-    def search(
-        self, encoded: EncodedQuery, *, k: int, candidates: int, weight: float | None = None
-    ) -> Ranked:
-        """Return the best k of the candidates; `weight` is that of the words in mode "hybrid"."""
-        encoded = replace(encoded, k=k, candidates=candidates)
+    def weigh(self, encoded: EncodedQuery, weight: float | None = None) -> EncodedQuery:
+        """Return a query with its factor of BM25; `weight` is that of words in mode "hybrid"."""
         factor = words_factor(encoded, self.full_statistics, self.meta.parameters)
         if weight is not None and encoded.scoring.is_sum:
             factor *= weight / encoded.scoring.words
-        ranked = rank(encoded, self.candidates(encoded), self, factor=factor)
+        return replace(encoded, factor=factor)
+
+    def search(self, encoded: EncodedQuery, *, k: int, candidates: int) -> Ranked:
+        """Return the best k of the candidates."""
+        encoded = replace(encoded, k=k, candidates=candidates)
+        ranked = rank(encoded, self.candidates(encoded), self)
         return Ranked(ranked.rows, ranked.scores.astype(np.float64, copy=False))
 
 
@@ -100,9 +102,8 @@ class FullBagRanker:
         def rank(number: int) -> Ranked:
             own_rows = own_row_q[number : number + 1]
             encoded = self._encode(number, mode, own_rows[own_rows >= 0].tolist())
-            return self.gallery.search(
-                encoded, k=k, candidates=candidates, weight=self.settings.weight
-            )
+            weighed = self.gallery.weigh(encoded, self.settings.weight)
+            return self.gallery.search(weighed, k=k, candidates=candidates)
 
         with worker_pool() as pool:
             return list(pool.map(rank, range(len(self.queries))))

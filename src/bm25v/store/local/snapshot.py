@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bm25v.errors import GalleryDamaged, GalleryError
 from bm25v.index.bm25 import Statistics, WeightedWords
 from bm25v.index.searcher import Ranked, Searcher, SearchRequest
-from bm25v.index.second_stage import cosines, score_full_bags
+from bm25v.index.second_stage import PRESENCE, cosines, score_full_bags
 from bm25v.store.bags import RowArray
 from bm25v.store.base import (
     Candidates,
@@ -142,8 +142,8 @@ class Snapshot:
 
     def accept(self, ranked: Ranked) -> "FolderImages":
         """Return the candidates that a first stage has chosen."""
-        is_hit = ranked.scores > 0
-        return self.images(ranked.rows[is_hit], ranked.scores[is_hit])
+        n_hits = int(np.count_nonzero(ranked.scores > 0))  # they are the first
+        return self.images(ranked.rows[:n_hits], ranked.scores[:n_hits])
 
     def _flag_candidates(self, encoded: "EncodedQuery") -> Flags | None:
         """Return which rows a query allows; None for all.
@@ -210,10 +210,10 @@ class Snapshot:
         if encoded.uses_full_bags:
             statistics = self.full_statistics
             mass = float(statistics.idf_masses(words).sum()) or 1.0
-            formula = (words, statistics, self.meta.parameters)
             compiled = self.searcher.has_index
-            scores = score_full_bags(self.full_bags, rows, *formula, compiled=compiled)
-            coverage_r = scores.shared_mass / mass
+            formula = (words, statistics, PRESENCE)
+            shared = score_full_bags(self.full_bags, rows, *formula, compiled=compiled)
+            coverage_r = shared / mass
         else:
             coverage_r = self._coverages(words)[rows]
         best = int(np.argmax(coverage_r))

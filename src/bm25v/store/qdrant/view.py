@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from qdrant_client import models
 
 from bm25v.errors import EngineError
-from bm25v.index.bm25 import Statistics, WeightedWords
-from bm25v.index.searcher import QueryTerms, top_positions
-from bm25v.index.second_stage import BagScores, cosines, score_bags, score_full_bags
+from bm25v.index.bm25 import Bm25Parameters, Statistics, WeightedWords
+from bm25v.index.searcher import top_positions
+from bm25v.index.second_stage import PRESENCE, cosines, score_bags, score_full_bags
 from bm25v.search.encode import EncodedQuery
 from bm25v.search.rank import covers_enough
 from bm25v.store.base import (
@@ -230,7 +230,7 @@ class QdrantView:
         """
         images, rows_by_word = self._find_with_words(words, n, at_least)
         for word, rows in rows_by_word.items():
-            scores = self._score_bags(_query_word(word), images, rows).bm25
+            scores = self._score_bags(_query_word(word), images, rows)
             tf = _tf_in_full_bags(word, images, rows)
             rows_by_word[word] = rows[np.lexsort((-np.where(scores > 0, 0, tf), -scores))]
         return WordImages(images, rows_by_word)
@@ -271,7 +271,7 @@ class QdrantView:
         while True:
             ids, rough_scores = self._query_words(words, limit, allowed)
             images = self._fetch(ids, encoded.dense_e if encoded.scoring.cosine else None)
-            scores = self._score_bags(words, images, images.rows).bm25
+            scores = self._score_bags(words, images, images.rows)
             is_hit = scores > 0
             if min_coverage > 0:
                 is_hit &= covers_enough(self._coverages(encoded, images), min_coverage)
@@ -368,20 +368,27 @@ class QdrantView:
             compared_with=compare_with,
         )
 
-    def _score_bags(self, words: WeightedWords, images: Candidates, rows: Rows) -> BagScores:
-        terms = QueryTerms.prepare(words, self.statistics)
-        bags, formula = images.bags[rows], (terms, self.statistics, self.meta.parameters)
-        return score_bags(bags["words"], bags["tf"], *formula, compiled=self._is_compiled)
+    def _score_bags(
+        self,
+        words: WeightedWords,
+        images: Candidates,
+        rows: Rows,
+        parameters: Bm25Parameters | None = None,
+    ) -> NDArray[np.float64]:
+        """Return the scores of bags of the index, by the parameters of the collection or others."""
+        bags = images.bags[rows]
+        formula = (words, self.statistics, parameters or self.meta.parameters)
+        return score_bags(bags["words"], bags["tf"], *formula)
 
     def _coverages(self, encoded: EncodedQuery, images: FetchedImages) -> NDArray[np.float64]:
         words, rows = encoded.covered_words, images.rows
         if encoded.uses_full_bags:
             statistics = self.full_statistics
-            formula = (words, statistics, self.meta.parameters)
-            scores = score_full_bags(images.full_bags, rows, *formula, compiled=self._is_compiled)
+            formula = (words, statistics, PRESENCE)
+            shared = score_full_bags(images.full_bags, rows, *formula, compiled=self._is_compiled)
         else:
-            statistics, scores = self.statistics, self._score_bags(words, images, rows)
-        return scores.shared_mass / (float(statistics.idf_masses(words).sum()) or 1.0)
+            statistics, shared = self.statistics, self._score_bags(words, images, rows, PRESENCE)
+        return shared / (float(statistics.idf_masses(words).sum()) or 1.0)
 
 
 def _query_word(word: int) -> WeightedWords:
