@@ -111,10 +111,12 @@ def test_threads_that_start_at_once_load_the_weights_once(
 ) -> None:
     created: list[Path] = []
 
-    def create_slowly(path: Path, model: bytes, tensors: Sequence[str]) -> object:
+    def create_slowly(
+        path: Path, model: bytes, tensors: Sequence[str], *, batch_axis: str | None
+    ) -> object:
         time.sleep(0.05)
         created.append(path)
-        return create_session(path, model, tensors)
+        return create_session(path, model, tensors, batch_axis=batch_axis)
 
     monkeypatch.setattr("bm25v.backbones.onnx.create_session", create_slowly)
     with ThreadPoolExecutor(4) as pool:
@@ -170,6 +172,16 @@ def test_an_added_output_does_not_change_the_dense_vector() -> None:
     )
     (expected,) = plain.run(["output"], {"input": pixels})
     np.testing.assert_allclose(backbone.forward(pixels).dense_e, expected[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_session_for_one_image_gives_the_same_bits() -> None:
+    assert TINYVIT.batch_axis
+    backbone, general = OnnxBackbone(TINYVIT), OnnxBackbone(replace(TINYVIT, batch_axis=None))
+    pixels = backbone.prepare_image(photo())
+    for actual, expected in zip(backbone.forward(pixels), general.forward(pixels), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    mean_d = backbone.forward(pixels).patches_pd.mean(axis=0)
+    np.testing.assert_array_equal(backbone.pool_dense(mean_d), general.pool_dense(mean_d))
 
 
 class StubTower(text.TextTower):

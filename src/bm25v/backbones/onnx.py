@@ -66,7 +66,8 @@ class OnnxBackbone:
         path, model = self.spec.read_model()
         constants = self.spec.dense.norm_of_mean or ()
         start = time.perf_counter()
-        session = create_session(path, model, [*self._tensors, *constants])
+        tensors, batch_axis = [*self._tensors, *constants], self.spec.batch_axis
+        session = create_session(path, model, tensors, batch_axis=batch_axis)
         _log.info("loaded %s in %s", self.name, duration(time.perf_counter() - start))
         return session
 
@@ -237,6 +238,7 @@ TINYVIT = BuiltInSpec(
     patches=PatchOutput("/stages/stages.3/blocks/blocks.1/Reshape_3_output_0", "BHWD"),
     dense=DenseOutput("output", norm_of_mean=("head.norm.weight", "head.norm.bias")),
     shape=ModelShape(grid=(7, 7), patch_dim=320, dense_dim=320),
+    batch_axis="batch_size",
 )
 
 MOBILENET = BuiltInSpec(

@@ -121,6 +121,7 @@ class OnnxSpec(ABC):
     patches: PatchOutput
     dense: DenseOutput
     shape: ModelShape | None = None  # None: measured when the model is loaded
+    batch_axis: str | None = None  # its name, if a session for one image gives the same bits
     definition: Mapping[str, Any] | None = None  # what a vocabulary stores; None if built in
 
     @abstractmethod
