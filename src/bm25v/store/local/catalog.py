@@ -127,7 +127,8 @@ class Catalog(Database):
             db.executemany("INSERT INTO meta VALUES (?, ?)", entries)
 
     def _read_constants(self, db: sqlite3.Connection) -> None:
-        entries = dict(db.execute("SELECT key, value FROM meta").fetchall())
+        query = f"SELECT key, value FROM meta WHERE key NOT IN {_STATISTICS_KEYS}"
+        entries = dict(db.execute(query).fetchall())
         version = entries.get("format")
         if isinstance(version, int) and version > FORMAT:
             raise GalleryTooNew(
@@ -168,7 +169,7 @@ class Catalog(Database):
         match [dict(self.execute(query)).get(key) for key in _STATISTICS_KEYS]:
             case [int(n), int(total_length), bytes(df)] if len(df) == 4 * self.meta.n_words:
                 df_v = np.frombuffer(df, "<i4").astype(np.int64)
-                if total_length >= 0 and np.all((df_v >= 0) & (df_v <= n)):
+                if total_length >= 0 and df_v.min() >= 0 and df_v.max() <= n:
                     return Statistics(n, df_v, total_length)
         raise GalleryDamaged(f"{self.path} has no valid statistics: run bm25v verify")
 

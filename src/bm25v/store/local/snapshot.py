@@ -80,9 +80,13 @@ class Snapshot:
             else:
                 removed, restored = catalog.changes_since(previous.state.last_change)
             full_statistics = catalog.full_statistics()
-        bags, dense, full_bags = view_rows(folder, catalog, state)
         n_words = catalog.meta.n_words
         n_known = 0 if previous is None else previous.state.n_rows
+        if previous is not None and n_known == state.n_rows:
+            bags, full_bags, dense_ne = previous.bags, previous.full_bags, previous.dense_ne
+        else:
+            bags, dense, full_bags = view_rows(folder, catalog, state)
+            dense_ne = dense["dense"]
         if np.any(bags["words"][n_known:] >= n_words):
             raise GalleryDamaged(f"{folder} has words that do not exist: run bm25v verify")
         changed = np.concatenate([removed, restored])
@@ -95,7 +99,7 @@ class Snapshot:
             )
         else:
             searcher = previous.searcher.updated(*arrays, removed=removed, restored=restored)
-        files = (bags, full_bags, dense["dense"])
+        files = (bags, full_bags, dense_ne)
         return cls(catalog, catalog.meta, version, state, *files, searcher, full_statistics)
 
     @property
