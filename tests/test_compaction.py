@@ -26,7 +26,7 @@ from bm25v.store.local.writer import Writer
 from bm25v.vocabulary import Vocabulary
 from tests import test_cli
 from tests.children import Report, die_at_step, finish, needs_fork, start
-from tests.conftest import stored_bag, stored_full_bag
+from tests.conftest import make_image, stored_bag, stored_full_bag
 from tests.histories import (
     N_IMAGES,
     Contents,
@@ -420,5 +420,6 @@ def test_a_disk_error_of_a_command_is_one_line(
         raise OSError(5, os.strerror(5))
 
     monkeypatch.setattr(os, "fsync", fail)
-    for arguments in (["compact"], ["remove", photos / "4.png"]):
+    make_image(50).save(photos / "new.png")
+    for arguments in (["compact"], ["index", photos]):
         test_cli.failed(indexed(*arguments), 1, "gallery.bm25v: Input/output error;")

@@ -84,17 +84,21 @@ class RowWriter:
 
     def __init__(self, file: RowFile, n: int) -> None:
         self._row_bytes = file.dtype.itemsize
+        self._is_synced = True
         self._file = file.open(n, "r+b")
         self._file.truncate(HEADER_BYTES + n * self._row_bytes)
 
     def write(self, row: int, content: bytes) -> None:
         """Write one or several rows, from a given row on; durable after `sync`."""
+        self._is_synced = False
         self._file.seek(HEADER_BYTES + row * self._row_bytes)
         while content:
             content = content[self._file.write(content) :]
 
     def sync(self) -> None:
-        os.fsync(self._file.fileno())
+        if not self._is_synced:
+            os.fsync(self._file.fileno())
+            self._is_synced = True
 
     def close(self) -> None:
         self._file.close()

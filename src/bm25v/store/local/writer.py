@@ -65,7 +65,7 @@ class Writer:
             cleanup.enter_context(closing(RowWriter(file, state.n_rows))) for file in self.files
         ]
         self._full_statistics = self.catalog.full_statistics()
-        self._delete_old_row_files()
+        self._delete_all_but(self.files)
         self._delete_leftovers()
         self.catalog.begin()
         self.n_pending = 0
@@ -161,7 +161,7 @@ class Writer:
             undo.pop_all()
         self.catalog.commit()  # may count after a crash even if it fails: all files must stay
         self.catalog.shrink()
-        self._delete_old_row_files()
+        self._delete_all_but(new_files)
         freed = len(removed) * sum(file.dtype.itemsize for file in self.files)
         _log.info("compacted %s: %s images removed, %s bytes", self._folder, len(removed), freed)
         return freed
@@ -181,10 +181,8 @@ class Writer:
             with disk_errors(self._folder):
                 writer.sync()
 
-    def _delete_old_row_files(self) -> None:
+    def _delete_all_but(self, current: RowFiles) -> None:
         """Delete row files that no longer count, or that an interrupted process left."""
-        generation = self.catalog.state().generation
-        current = RowFiles.of(self._folder, self.catalog.meta, generation)
         for path in set(self._folder.glob("*.rows")) - {file.path for file in current}:
             with suppress(OSError):  # Windows: keeps files that a reader has open
                 path.unlink(missing_ok=True)
