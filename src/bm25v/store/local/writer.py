@@ -58,6 +58,7 @@ class Writer:
     def _open(self, cleanup: ExitStack) -> None:
         self.catalog = Catalog(self._folder / FILE_NAME, write=True)
         cleanup.callback(self.catalog.close)
+        cleanup.callback(self.catalog.shorten_log)
         state = self.catalog.state()
         self._n_rows = state.n_rows
         self.files = RowFiles.of(self._folder, self.catalog.meta, state.generation)
