@@ -61,9 +61,8 @@ def describe_commands() -> Iterator[str]:
     """Yield Markdown lines about every command, in the sections of `bm25v --help`."""
     context = click.Context(cli.bm25v, info_name="bm25v")
     yield "| command | what it does |\n|---|---|"
-    for name in cli.COMMANDS:
-        summary = cli.load_command(name).get_short_help_str(limit=100)
-        yield f"| [`{name}`](#{name}) | {summary} |"
+    for name, command in cli.COMMANDS.items():
+        yield f"| [`{name}`](#{name}) | {command.summary} |"
     yield ""
     for section, names in cli.SECTIONS.items():
         yield f"## {section}\n"

@@ -27,6 +27,7 @@ from bm25v import cli
 from bm25v.cli import main, progress
 from bm25v.gallery import Gallery
 from bm25v.vocabulary import Vocabulary
+from tests.children import run_python
 from tests.conftest import make_image
 from tests.lexicons import save_vocabulary
 
@@ -621,6 +622,19 @@ def test_lists_of_commands_have_whole_sentences() -> None:
     commands = {name: cli.load_command(name) for name in cli.COMMANDS}
     for name, command in {**commands, **groups[0].commands, **groups[1].commands}.items():
         assert not command.get_short_help_str(limit=64).endswith("..."), name
+
+
+def test_the_help_has_the_summary_of_each_command_and_imports_none() -> None:
+    for name, entry in cli.COMMANDS.items():
+        assert entry.summary == cli.load_command(name).get_short_help_str(limit=100)
+    script = """
+import sys
+from bm25v.cli import main
+sys.argv = ["bm25v", "--help"]
+main()
+print(*(name for name in sys.modules if name.startswith("bm25v.cli.")), "numpy" in sys.modules)
+"""
+    assert run_python(script).stdout.endswith("\nbm25v.cli.printing False\n")
 
 
 def test_names_are_printed_as_they_are(run: Run) -> None:

@@ -3,7 +3,6 @@
 A command's module is imported when the command is called.
 """
 
-import difflib
 import importlib
 import logging
 import os
@@ -11,7 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import click
 
@@ -21,39 +20,55 @@ from bm25v.errors import Bm25vError, InvalidOption
 from bm25v.privacy import own_process
 from bm25v.progress import Progress, show_downloads
 
-# Section of the help text -> command -> module of this package and the command's name there.
+
+class Command(NamedTuple):
+    target: str  # the module of this package, and the command's name there
+    summary: str  # its own, written out so that the help text imports no command
+
+
+# Section of the help text -> command.
 SECTIONS = {
     "Search photos": {
-        "index": "gallery:index",
-        "search": "search:search",
-        "explain": "search:explain",
-        "duplicates": "gallery:duplicates",
-        "serve": "serve:serve",
-        "words": "words:words",
-        "demo": "gallery:demo",
+        "index": Command("gallery:index", "Index folders: add, update and remove images."),
+        "search": Command("search:search", "Find the images most similar to IMAGE."),
+        "explain": Command(
+            "search:explain", "Show why HIT, an image of the gallery, matches IMAGE."
+        ),
+        "duplicates": Command(
+            "gallery:duplicates", "Find images that occur twice: the same, or nearly the same."
+        ),
+        "serve": Command("serve:serve", "Serve the gallery over HTTP until Ctrl-C."),
+        "words": Command("words:words", "List, show and name the words of a gallery."),
+        "demo": Command("gallery:demo", "Index photos of flowers, search them, and write a page."),
     },
     "Look after a gallery": {
-        "info": "gallery:info",
-        "name": "gallery:name",
-        "remove": "gallery:remove",
-        "compact": "gallery:compact",
-        "verify": "gallery:verify",
-        "doctor": "vocabulary:doctor",
+        "info": Command("gallery:info", "Show facts about a gallery."),
+        "name": Command(
+            "gallery:name", "Give images a NAME that `search --text` finds, or list all names."
+        ),
+        "remove": Command("gallery:remove", "Remove images from the gallery; files stay."),
+        "compact": Command("gallery:compact", "Free the disk space of removed images."),
+        "verify": Command("gallery:verify", "Check every row of a gallery."),
+        "doctor": Command("vocabulary:doctor", "Show what is installed, and precompile."),
     },
-    "Other engines and files": {"bags": "bags:bags"},
+    "Other engines and files": {
+        "bags": Command(
+            "bags:bags", "Encode without a gallery; move galleries to files and to Qdrant."
+        ),
+    },
     "Research": {
-        "models": "vocabulary:models",
-        "train": "vocabulary:train",
-        "vocabulary": "vocabulary:vocabulary",
-        "evaluate": "evaluate:evaluate",
+        "models": Command("vocabulary:models", "List and download backbones."),
+        "train": Command("vocabulary:train", "Train a vocabulary on a FOLDER of images."),
+        "vocabulary": Command("vocabulary:vocabulary", "Import and export vocabularies."),
+        "evaluate": Command("evaluate:evaluate", "Measure bm25v and other systems on a DATASET."),
     },
 }
-COMMANDS = {name: target for section in SECTIONS.values() for name, target in section.items()}
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
 def load_command(name: str) -> click.Command:
     """Import a command by its name in `COMMANDS`."""
-    module, attribute = COMMANDS[name].split(":")
+    module, attribute = COMMANDS[name].target.split(":")
     command: click.Command = getattr(importlib.import_module(f"bm25v.cli.{module}"), attribute)
     return command
 
@@ -67,6 +82,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         is_completing = ctx.resilient_parsing  # for a shell, which must not show an error
         if cmd_name not in COMMANDS and not is_completing:
+            import difflib
+
             close = difflib.get_close_matches(cmd_name, COMMANDS, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else " `bm25v --help` lists them."
             ctx.fail(f"no command {cmd_name!r}.{hint}")
@@ -76,10 +93,7 @@ class _Commands(click.Group):
         width = max(map(len, COMMANDS))
         for section, commands in SECTIONS.items():
             with formatter.section(section):
-                rows = []
-                for name in commands:
-                    summary = load_command(name).get_short_help_str(limit=70)
-                    rows.append((name.ljust(width), summary))
+                rows = [(name.ljust(width), entry.summary) for name, entry in commands.items()]
                 formatter.write_dl(rows)
 
 
