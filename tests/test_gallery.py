@@ -7,8 +7,10 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -172,7 +174,7 @@ def test_a_reader_keeps_its_snapshot_while_a_writer_writes(gallery: Gallery, pho
     assert len(before.rows) == 12
     after = gallery.local.snapshot()
     assert len(after.rows) == 11
-    assert after.bags is before.bags  # the files are not mapped again
+    assert after.mapped is before.mapped  # not mapped again
 
 
 def test_rows_that_were_not_committed_do_not_exist(gallery: Gallery, photos: Path) -> None:
@@ -185,6 +187,23 @@ def test_rows_that_were_not_committed_do_not_exist(gallery: Gallery, photos: Pat
     gallery.add(photos)
     assert bags.stat().st_size == size + 64
     assert gallery.problems() == []
+
+
+def test_a_large_row_file_has_room_for_rows_that_a_reader_has_mapped(tmp_path: Path) -> None:
+    file = rows.RowFile(tmp_path / "x.rows", np.dtype([("x", "<u4")]))
+    file.create()
+    with closing(rows.RowWriter(file, 0)) as writer:
+        writer.write(0, np.arange(5_001, dtype="<u4").tobytes())
+    mapped = file.map(5_001)
+    assert len(mapped) == rows.with_room(5_001) == 5_004
+    for row in (5_001, 5_002, 5_003):
+        with closing(rows.RowWriter(file, row)) as writer:
+            writer.write(row, row.to_bytes(4, "little"))
+    assert np.array_equal(mapped["x"], np.arange(5_004))
+    os.truncate(file.path, rows.HEADER_BYTES + 4 * 5_001)  # as older versions wrote it
+    assert len(file.map(5_001)) == 5_001
+    sizes = [rows.with_room(n) for n in range(20_000)]
+    assert sizes == sorted(sizes)
 
 
 def test_an_error_of_a_full_disk_says_so_and_nothing_is_lost(

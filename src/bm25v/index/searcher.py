@@ -186,8 +186,7 @@ class Searcher:
         other = copy.copy(self)
         n, n_words = len(self._live_n), self.statistics.n_words
         other._bags = (words_nk, tf_nk)
-        other._live_n = np.ones(len(words_nk), dtype=bool)
-        other._live_n[:n] = self._live_n
+        other._live_n = np.append(self._live_n, np.ones(len(words_nk) - n, dtype=bool))
         removed = np.unique(np.asarray(removed, dtype=np.int64))
         restored = np.unique(np.asarray(restored, dtype=np.int64))
         removed = removed[other._live_n[removed]]

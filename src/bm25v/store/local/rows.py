@@ -1,6 +1,7 @@
 """Append-only files of fixed-width rows after a 64-byte header: bags, full bags, dense vectors.
 
-The catalogue decides which rows exist: the next writer cuts off what lies behind those it names.
+The catalogue decides which rows exist: the next writer writes over what lies behind those it names.
+A large file has room for some more rows, so that a reader need not map it again for each.
 """
 
 import os
@@ -37,7 +38,13 @@ class RowFile(NamedTuple):
 
     def view(self, n: int) -> RowArray:
         """Return the first n rows, memory-mapped and read-only."""
+        return self.map(n)[:n]
+
+    def map(self, n: int) -> RowArray:
+        """Return the first n rows, memory-mapped and read-only, and the room behind them."""
         with self.open(n, "rb") as file:
+            stored = (os.fstat(file.fileno()).st_size - HEADER_BYTES) // self.dtype.itemsize
+            n = min(stored, with_room(n))
             if n == 0:
                 return np.empty(0, dtype=self.dtype)
             rows = np.memmap(file, dtype=self.dtype, mode="r", offset=HEADER_BYTES, shape=(n,))
@@ -79,21 +86,40 @@ class RowFile(NamedTuple):
             )
 
 
+def with_room(n: int) -> int:
+    """Return for how many rows a file of n rows has room: at most a thousandth more.
+
+    Of more rows it is never less, so no room is cut off that a reader has mapped.
+
+    >>> with_room(3), with_room(2_047), with_room(1_000_000), with_room(1_000_001)
+    (3, 2047, 1000448, 1000448)
+    """
+    step = 1 << max(0, n.bit_length() - 11)
+    return -(-n // step) * step
+
+
 class RowWriter:
-    """Writes rows after the n committed ones; whatever lies behind those is cut off first."""
+    """Writes rows after the n committed ones; what lies behind those does not count."""
 
     def __init__(self, file: RowFile, n: int) -> None:
         self._row_bytes = file.dtype.itemsize
         self._is_synced = True
         self._file = file.open(n, "r+b")
-        self._file.truncate(HEADER_BYTES + n * self._row_bytes)
+        self._make_room(n)
 
     def write(self, row: int, content: bytes) -> None:
         """Write one or several rows, from a given row on; durable after `sync`."""
         self._is_synced = False
+        n = row + len(content) // self._row_bytes
+        if n > self._room:
+            self._make_room(n)
         self._file.seek(HEADER_BYTES + row * self._row_bytes)
         while content:
             content = content[self._file.write(content) :]
+
+    def _make_room(self, n: int) -> None:
+        self._room = with_room(n)
+        self._file.truncate(HEADER_BYTES + self._room * self._row_bytes)
 
     def sync(self) -> None:
         if not self._is_synced:

@@ -62,6 +62,7 @@ class Snapshot:
     searcher: Searcher
     full_statistics: Statistics
     notes: tuple[str, ...] = ()
+    mapped: tuple[RowArray, ...] = ()  # the row files, with room for more rows
     _selections: dict[ImageFilter, Rows] = field(default_factory=dict)
 
     @classmethod
@@ -82,11 +83,10 @@ class Snapshot:
             full_statistics = catalog.full_statistics()
         n_words = catalog.meta.n_words
         n_known = 0 if previous is None else previous.state.n_rows
-        if previous is not None and n_known == state.n_rows:
-            bags, full_bags, dense_ne = previous.bags, previous.full_bags, previous.dense_ne
-        else:
-            bags, dense, full_bags = view_rows(folder, catalog, state)
-            dense_ne = dense["dense"]
+        mapped = () if previous is None else previous.mapped
+        if not mapped or min(map(len, mapped)) < state.n_rows:
+            mapped = map_rows(folder, catalog, state)
+        bags, dense, full_bags = (rows[: state.n_rows] for rows in mapped)
         if np.any(bags["words"][n_known:] >= n_words):
             raise GalleryDamaged(f"{folder} has words that do not exist: run bm25v verify")
         changed = np.concatenate([removed, restored])
@@ -99,8 +99,9 @@ class Snapshot:
             )
         else:
             searcher = previous.searcher.updated(*arrays, removed=removed, restored=restored)
-        files = (bags, full_bags, dense_ne)
-        return cls(catalog, catalog.meta, version, state, *files, searcher, full_statistics)
+        files = (bags, full_bags, dense["dense"])
+        parts = (*files, searcher, full_statistics)
+        return cls(catalog, catalog.meta, version, state, *parts, mapped=mapped)
 
     @property
     def statistics(self) -> Statistics:
@@ -368,11 +369,11 @@ class FolderImages(Candidates):
         return {record.row: record for record in records}
 
 
-def view_rows(folder: Path, catalog: Catalog, state: State) -> tuple[RowArray, RowArray, RowArray]:
+def map_rows(folder: Path, catalog: Catalog, state: State) -> tuple[RowArray, ...]:
+    """Return at least the rows of a state, in the order of `RowFiles`."""
     files = RowFiles.of(folder, catalog.meta, state.generation)
-    n = state.n_rows
     try:
-        return files.bags.view(n), files.dense.view(n), files.full_bags.view(n)
+        return tuple(file.map(state.n_rows) for file in files)
     except GalleryError:
         catalog.version()  # reconnects if needed, so that the next line sees the newest state
         with catalog.transaction():  # else the parts of a state may be of two versions

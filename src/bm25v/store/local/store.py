@@ -21,7 +21,7 @@ from bm25v.store.local.database import disk_errors
 from bm25v.store.local.indexing import index_images
 from bm25v.store.local.names import ImageNames, WordNames, find_name_problems
 from bm25v.store.local.rows import RowFiles
-from bm25v.store.local.snapshot import Snapshot, view_rows
+from bm25v.store.local.snapshot import Snapshot, map_rows
 from bm25v.store.local.writer import Writer, row_checksum
 from bm25v.store.meta import Meta, describe_vocabulary
 from bm25v.store.records import Calibration
@@ -195,7 +195,7 @@ def _find_problems(folder: Path, catalog: Catalog) -> list[str]:
             statistics = catalog.full_statistics()
         except GalleryDamaged:
             problems.append("catalogue: it has no valid statistics of full bags")
-    files = view_rows(folder, catalog, state)
+    files = [rows[: state.n_rows] for rows in map_rows(folder, catalog, state)]
     if [record.row for record in records] != list(range(state.n_rows)):
         return [*problems, "catalogue: there are rows that it does not name"]
     n_words = catalog.meta.n_words

@@ -1,7 +1,7 @@
 """The one writer of a gallery: rows first, synced, then the catalogue's transaction.
 
-A process that is killed loses at most the batch that it has not committed; the next writer cuts off
-what it left.
+A process that is killed loses at most the batch that it has not committed; the next writer writes
+over what it left.
 """
 
 import glob
@@ -59,6 +59,7 @@ class Writer:
         self.catalog = Catalog(self._folder / FILE_NAME, write=True)
         cleanup.callback(self.catalog.close)
         cleanup.callback(self.catalog.shorten_log)
+        self.catalog.begin()
         state = self.catalog.state()
         self._n_rows = state.n_rows
         self.files = RowFiles.of(self._folder, self.catalog.meta, state.generation)
@@ -68,7 +69,6 @@ class Writer:
         self._full_statistics = self.catalog.full_statistics()
         self._delete_all_but(self.files)
         self._delete_leftovers()
-        self.catalog.begin()
         self.n_pending = 0
 
     def __exit__(self, *_: object) -> None:
