@@ -1,4 +1,4 @@
-"""The TopK sparse auto-encoder: patch features → codes, and back. numpy only."""
+"""The TopK sparse auto-encoder: patch features → codes, and back."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from bm25v.sae.product import multiply_add
 
 BLOCK_VALUES = 16_000_000  # estimates held at once: 64 MB of float32
 GATHERED_VALUES = 500_000  # weights copied at once: 2 MB, which stay in the cache
@@ -98,8 +100,7 @@ class SparseAutoEncoder:
         values_pc = np.empty((n_patches, size * n_groups), np.float32)
         values_pc[:, self.n_words :] = -np.inf  # the last group may have too few words
         values_pv = values_pc[:, : self.n_words]
-        np.matmul(patches_pd, self.w_enc_dv, out=values_pv)
-        values_pv += self.b_enc_v
+        multiply_add(patches_pd, self.w_enc_dv, self.b_enc_v, out=values_pv)
         values_psg = values_pc.reshape(n_patches, size, n_groups)
         best_pg = values_psg.max(axis=1)
         kth_p = np.partition(best_pg, n_groups - k, axis=1)[:, n_groups - k]
