@@ -100,7 +100,8 @@ def _split_in_tiles(
     for top in range(0, height, side):
         for left in range(0, width, side):
             box = (left, top, min(left + side, width), min(top + side, height))
-            yield image.crop(box), (left // factor, top // factor)
+            tile = image if box == (0, 0, width, height) else image.crop(box)
+            yield tile, (left // factor, top // factor)
 
 
 def _reduce_to_rgb(tile: Image.Image, factor: int, grey: _GreyRange | None) -> Image.Image:
