@@ -61,12 +61,12 @@ def read_file(path: str) -> tuple[FileState, Source]:
             status = os.fstat(stream.fileno())
             head = stream.read(images.HEAD_SIZE)
             images.detect_format(head)  # raises before a large file that is not an image is read
+            stream.seek(0)
             source: Source = path
             if status.st_size > _MAX_BYTES:
-                stream.seek(0)
                 content = hash_file(stream)
             else:
-                source = head + stream.read(status.st_size)
+                source = stream.read(status.st_size)
                 content = hash_image(source)
             if size_and_time(os.fstat(stream.fileno())) != size_and_time(status):
                 raise ImageError(_CHANGED)
