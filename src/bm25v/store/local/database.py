@@ -9,8 +9,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, SoftFileLock, Timeout
-
 from bm25v.errors import (
     GalleryDamaged,
     GalleryError,
@@ -195,6 +193,8 @@ def locking(path: Path, doing: str, *, timeout: float) -> Iterator[None]:
 
     `doing` is what the process does that holds it, such as "writing to".
     """
+    from filelock import FileLock, SoftFileLock, Timeout  # slow to import; a reader needs no lock
+
     lock = FileLock(path)
     try:
         lock.acquire(timeout=timeout)
