@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,7 +19,7 @@ from bm25v.backbones.onnx import SPECS, TINYVIT, OnnxBackbone
 from bm25v.backbones.onnx_model import create_session
 from bm25v.backbones.onnx_spec import ModelShape, PatchOutput
 from bm25v.backbones.protocol import Floats
-from bm25v.errors import UnknownBackbone
+from bm25v.errors import ModelUnavailable, UnknownBackbone
 
 
 def tiny_model() -> bytes:
@@ -123,6 +124,49 @@ def test_threads_that_start_at_once_load_the_weights_once(
         sessions = list(pool.map(lambda _: tiny.load_weights(), range(4)))
     assert len(created) == 1
     assert all(session is sessions[0] for session in sessions)
+
+
+@pytest.fixture
+def started(tiny: OnnxBackbone, monkeypatch: pytest.MonkeyPatch) -> OnnxBackbone:
+    """A built-in backbone, which nothing has started to load yet."""
+    monkeypatch.setattr(backbones, "_started", {})
+    monkeypatch.setitem(SPECS, "tiny", tiny.spec)
+    return tiny
+
+
+def test_weights_that_a_thread_loads_are_those_of_the_next_backbone(
+    started: OnnxBackbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions: list[object] = []
+
+    def create(*arguments: Any, **options: Any) -> object:
+        sessions.append(create_session(*arguments, **options))
+        return sessions[-1]
+
+    monkeypatch.setattr("bm25v.backbones.onnx.create_session", create)
+    backbones.start_loading("tiny")
+    assert [backbones.load_backbone("tiny").load_weights()] == sessions
+    assert [backbones.load_backbone("tiny").load_weights()] == sessions
+    backbones.start_loading("toy")  # has no weights
+    assert len(sessions) == 1
+
+
+def test_damaged_weights_that_a_thread_has_loaded_are_an_error_at_first_use(
+    started: OnnxBackbone,
+) -> None:
+    path, _ = started.spec.read_model()
+    path.write_bytes(b"damaged")
+    backbones.start_loading("tiny")
+    with pytest.raises(ModelUnavailable, match="not the pinned file"):
+        backbones.load_backbone("tiny").load_weights()
+
+
+def test_weights_that_must_be_downloaded_are_not_loaded_by_a_thread(
+    started: OnnxBackbone, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("BM25V_MODELS", str(tmp_path / "empty"))
+    backbones.start_loading("tiny")
+    assert backbones.load_backbone("tiny") is not backbones.load_backbone("tiny")
 
 
 def test_fingerprints_of_built_in_backbones_are_those_of_vocabularies_on_disk() -> None:

@@ -201,6 +201,32 @@ assert not {"numba", "torch"} & set(sys.modules), "at search"
     run_python(script, cwd=tmp_path)
 
 
+def test_a_search_from_the_shell_imports_nothing_slow_that_it_does_not_need(tmp_path: Path) -> None:
+    script = """
+import sys
+import numpy as np
+from PIL import Image
+import bm25v
+gallery = bm25v.Gallery.create("g")
+gallery.add({"red": np.full((64, 64, 3), (200, 30, 30), dtype=np.uint8)})
+Image.new("RGB", (64, 64), (210, 20, 20)).save("query.png")
+"""
+    run_python(script, cwd=tmp_path)
+    script = """
+import sys
+from bm25v.__main__ import main
+sys.argv = ["bm25v", "search", *sys.argv[1:], "-g", "g"]
+main()
+slow = "asyncio email filelock importlib.metadata jinja2 multiprocessing numba subprocess tomllib"
+print([name for name in (*slow.split(), "torch", "zipfile") if name in sys.modules])
+print("onnxruntime" in sys.modules)
+"""
+    by_image = run_python(script, "query.png", cwd=tmp_path).stdout.splitlines()
+    assert by_image[-2:] == ["[]", "True"]
+    by_text = run_python(script, "--text", "red flower", cwd=tmp_path).stdout.splitlines()
+    assert by_text[-2:] == ["[]", "False"]
+
+
 def test_versions_agree() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)

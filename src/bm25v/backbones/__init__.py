@@ -11,10 +11,13 @@ with a plus: the patches of the first, and the dense vectors of both.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from bm25v.backbones import checkpoint
+from bm25v.backbones.downloads import cached_path
 from bm25v.backbones.onnx import SPECS, OnnxBackbone
 from bm25v.backbones.onnx_spec import parse_spec, read_spec
 from bm25v.backbones.paired import PairedBackbone
@@ -30,6 +33,7 @@ __all__ = [
     "has_device",
     "load_backbone",
     "restore_backbone",
+    "start_loading",
 ]
 
 
@@ -44,6 +48,9 @@ HUB_NAMES = {  # short names of models on the Hugging Face hub
     "clip-b16": "openai/clip-vit-base-patch16",
     "clip-l14": "openai/clip-vit-large-patch14",
 }
+
+
+_started: dict[str, OnnxBackbone] = {}  # by `start_loading`
 
 
 def backbone_names() -> list[str]:
@@ -90,7 +97,9 @@ def load_backbone(
             )
         if name == "toy":
             return ToyBackbone()
-        return OnnxBackbone(SPECS[name] if name in SPECS else read_spec(Path(name).expanduser()))
+        if name in SPECS:
+            return _started.get(name) or OnnxBackbone(SPECS[name])
+        return OnnxBackbone(read_spec(Path(name).expanduser()))
     model, mark, number = name.partition("#")
     full_name = f"{HUB_NAMES.get(model, model)}{mark}{number}"
     if checkpoint.is_model(full_name):
@@ -101,6 +110,22 @@ def load_backbone(
         f"no backbone {name!r}; known are: {', '.join(backbone_names())}, spec files (.toml), and "
         f"Hugging Face models: {', '.join(HUB_NAMES)}, owner/name, or a folder with a config.json"
     )
+
+
+def start_loading(name: str) -> None:
+    """Load the weights of a built-in backbone in a thread, for `load_backbone` in this process.
+
+    Whoever needs them first waits for the thread, or downloads a file that is not here.
+    """
+    for part in split_pair(name):
+        if part in SPECS and cached_path(SPECS[part].file).is_file():
+            _started[part] = OnnxBackbone(SPECS[part])
+            Thread(target=_load_weights, args=(_started[part],)).start()
+
+
+def _load_weights(backbone: OnnxBackbone) -> None:
+    with suppress(Exception):  # the first use raises it again
+        backbone.load_weights()
 
 
 def restore_backbone(

@@ -1,5 +1,6 @@
 """`bm25v search` and `bm25v explain`."""
 
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -40,6 +41,7 @@ from bm25v.errors import ImageError, InvalidOption
 
 if TYPE_CHECKING:
     from bm25v.explain import Explanation
+    from bm25v.gallery import Gallery
     from bm25v.search import Hit, QueryOptions, Results, WordContribution
 
 _WHAT_TO_TYPE = (
@@ -136,6 +138,8 @@ def search(
             suffixes = PAGE_SUFFIXES if open_page else SUFFIXES
             output = choose_output(output, suffixes, page="results", is_opened=open_page)
         with open_gallery(gallery_path) as gallery:
+            if images:
+                _load_at_once(gallery)
             results = gallery.search(images, **options)
             labels = _label_hits(results)
             is_empty = not len(gallery)
@@ -172,6 +176,17 @@ def search(
     report_written(output, is_opened=open_page, is_silent=output_format != "table")
     if options["text"] is not None and not results.understood and not results:
         sys.exit(1)
+
+
+def _load_at_once(gallery: "Gallery") -> None:
+    """Load what hits are named and printed with, while a thread loads the model."""
+    from bm25v.backbones import start_loading
+
+    start_loading(gallery.store.meta.backbone)
+    for module in ("bm25v.explain.sums", "rich.console", "rich.table"):
+        importlib.import_module(module)
+    if gallery.vocabulary.lexicon is not None:
+        gallery.vocabulary.lexicon.index  # noqa: B018 - makes it
 
 
 def _check_images(images: tuple[str, ...]) -> None:
