@@ -22,7 +22,7 @@ import numpy as np
 import systems
 from systems import System, time_build
 from threadpoolctl import threadpool_limits
-from workload import BenchQuery, EncodedImages, SyntheticImages, add_images, print_table
+from workload import BenchQuery, EncodedImages, SyntheticImages, add_images, add_rows, print_table
 
 from bm25v.gallery import Gallery
 from bm25v.index.searcher import Searcher, SearchRequest
@@ -52,7 +52,6 @@ _RATIOS = (  # the system to compare with, and ours
     ("dense", "hybrid"),
     ("hnsw", "two-stage"),
 )
-_CHANGED_IMAGES = 100_000  # at most, of the gallery that is changed
 _SINGLE_CHANGES = 10
 _BATCHES = 3
 _BATCH_IMAGES = 1_000
@@ -107,7 +106,7 @@ def measure(n: int, options: argparse.Namespace) -> dict[str, Any]:
     images = synthetic.draw_images(n)
     queries = synthetic.draw_queries(options.queries).queries()
     ks = sorted({min(k, n) for k in options.k})
-    update = None if options.only else time_updates(min(n, _CHANGED_IMAGES), max(ks))
+    update = None if options.only else time_updates(n, max(ks))
     with threadpool_limits(1):
         times = time_systems(images, queries, ks, options)
     if not options.json:
@@ -275,10 +274,11 @@ def time_updates(n: int, k: int) -> UpdateTimes:
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "gallery"
         Gallery.create(path).close()
-        add_images(path, synthetic.draw_images(n), range(n))
+        add_rows(path, synthetic.draw_images(n))
         numbers, removed = itertools.count(n), itertools.count()
         with Gallery.open(path) as gallery:
-            paths = [image.path for image in itertools.islice(gallery.images(), _SINGLE_CHANGES)]
+            first = np.arange(min(_SINGLE_CHANGES, n))
+            paths = gallery.local.snapshot().images(first).paths(first)
 
             def search() -> None:
                 gallery.local.snapshot().searcher.search(query, k)
@@ -292,10 +292,9 @@ def time_updates(n: int, k: int) -> UpdateTimes:
 
             gallery.local.snapshot().searcher.build_index()
             search()
-            n_changes = min(_SINGLE_CHANGES, n)
-            search_ms = median(time_ms(search) for _ in range(n_changes))
-            add_ms = median(time_ms(add, search) for _ in range(n_changes))
-            remove_ms = median(time_ms(remove, search) for _ in range(n_changes))
+            search_ms = median(time_ms(search) for _ in paths)
+            add_ms = median(time_ms(add, search) for _ in paths)
+            remove_ms = median(time_ms(remove, search) for _ in paths)
             refresh_ms = []
             for batch in range(1, _BATCHES + 1):
                 start = n + batch * _BATCH_IMAGES
