@@ -280,20 +280,6 @@ def test_row_files_are_synced_only_if_rows_were_written(
     check_contents(folder, both)
 
 
-def test_an_open_gallery_writes_over_its_log_and_leaves_none(folder: Path) -> None:
-    gallery = Gallery.open(folder)
-    log = folder / f"{FILE_NAME}-wal"
-    sizes = set()
-    for i in range(400):
-        contents = {"/photos/1-a.png": 1} if i % 2 else {}
-        assert list(run_session(folder, [contents])) == [contents]
-        sizes.add(log.stat().st_size)
-    assert 0 < max(sizes) < 5_000_000
-    gallery.close()
-    assert not log.exists()
-    check_contents(folder, contents)
-
-
 def test_the_catalogue_is_synced_at_every_commit(folder: Path) -> None:
     with Writer(folder) as writer:
         assert writer.catalog.execute("PRAGMA synchronous") == [(2,)]

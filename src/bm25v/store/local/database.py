@@ -19,7 +19,6 @@ from bm25v.errors import (
 from bm25v.files import full_disk, reporting_full_disk
 
 _IMMUTABLE = "ro&immutable=1"  # read without a log, for read-only media
-_LONG_LOG = 8_000_000  # bytes; SQLite writes over a log from 4 MB on
 _NOT_ACCESSIBLE = {  # the file may be intact
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CANTOPEN,
@@ -82,7 +81,9 @@ class Database:
         return self._connection
 
     def close(self) -> None:
-        """Close the connection; the last one deletes the log, if it may write."""
+        """Close the connection; a writer empties its log if the disk has space for it."""
+        if self._write:
+            self._empty_log()
         with self._mutex:  # SQLite crashes if another thread is in the middle of a query
             self._close()
 
@@ -113,17 +114,6 @@ class Database:
         if mode != _IMMUTABLE:
             return identity
         return (*identity, status.st_size, status.st_mtime_ns, self._log_bytes())
-
-    def shorten_log(self) -> None:
-        """Empty the log if many changes made it long; after a few that would cost a commit more."""
-        if self._log_bytes() > _LONG_LOG:
-            self._empty_log()
-
-    def delete_log(self) -> None:
-        """Write what is in the log to the file, if this connection is closed and was the last."""
-        if self._log_bytes() > 0:
-            with suppress(GalleryError):  # it may be on read-only media
-                type(self)(self.path, write=True).close()
 
     def _log_bytes(self) -> int:
         try:

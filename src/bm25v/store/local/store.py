@@ -78,7 +78,6 @@ class FolderStore:
 
     def close(self) -> None:
         self.catalog.close()
-        self.catalog.delete_log()
 
     def snapshot(self) -> Snapshot:
         """Return the gallery as it is now; files are read only if something was committed."""
@@ -164,7 +163,7 @@ class FolderStore:
     def info(self) -> GalleryInfo:
         snapshot = self.snapshot()
         n = max(snapshot.statistics.n, 1)
-        catalog_bytes = (self.path / FILE_NAME).stat().st_size
+        catalog_bytes = sum(p.stat().st_size for p in self.path.glob(f"{FILE_NAME}*"))
         return GalleryInfo.of(
             self.location,
             snapshot,
