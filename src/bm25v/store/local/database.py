@@ -83,7 +83,7 @@ class Database:
     def close(self) -> None:
         """Close the connection; a writer empties its log if the disk has space for it."""
         if self._write:
-            self._empty_log()
+            self.empty_log()
         with self._mutex:  # SQLite crashes if another thread is in the middle of a query
             self._close()
 
@@ -134,11 +134,16 @@ class Database:
         """Return freed space to the disk, if there is space to work in and no reader is active."""
         with self._mutex, suppress(sqlite3.Error):
             self.db.execute("VACUUM")
-        self._empty_log()
+        self.empty_log()
 
-    def _empty_log(self) -> None:
-        with self._mutex, suppress(sqlite3.Error):
-            self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    def empty_log(self) -> None:
+        """Move the commits of the log to the file, if the disk has space for them.
+
+        What a killed writer left behind them in the log is gone then: it could come back later.
+        """
+        if self._log_bytes() > 0:
+            with self._mutex, suppress(sqlite3.Error):
+                self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _close_connection(db: sqlite3.Connection, process: int) -> None:

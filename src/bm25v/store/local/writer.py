@@ -58,6 +58,7 @@ class Writer:
     def _open(self, cleanup: ExitStack) -> None:
         self.catalog = Catalog(self._folder / FILE_NAME, write=True)
         cleanup.callback(self.catalog.close)
+        self.catalog.empty_log()
         self.catalog.begin()
         state = self.catalog.state()
         self._n_rows = state.n_rows
