@@ -83,9 +83,7 @@ class Snapshot:
             full_statistics = catalog.full_statistics()
         n_words = catalog.meta.n_words
         n_known = 0 if previous is None else previous.state.n_rows
-        mapped = () if previous is None else previous.mapped
-        if not mapped or min(map(len, mapped)) < state.n_rows:
-            mapped = map_rows(folder, catalog, state)
+        mapped = map_rows(folder, catalog, state, previous)
         bags, dense, full_bags = (rows[: state.n_rows] for rows in mapped)
         if np.any(bags["words"][n_known:] >= n_words):
             raise GalleryDamaged(f"{folder} has words that do not exist: run bm25v verify")
@@ -369,11 +367,17 @@ class FolderImages(Candidates):
         return {record.row: record for record in records}
 
 
-def map_rows(folder: Path, catalog: Catalog, state: State) -> tuple[RowArray, ...]:
-    """Return at least the rows of a state, in the order of `RowFiles`."""
+def map_rows(
+    folder: Path, catalog: Catalog, state: State, previous: Snapshot | None = None
+) -> tuple[RowArray, ...]:
+    """Return at least the rows of a state, in the order of `RowFiles`.
+
+    Those of a previous snapshot are not mapped again: a new mapping has no pages yet.
+    """
     files = RowFiles.of(folder, catalog.meta, state.generation)
+    known = (None, None, None) if previous is None else previous.mapped
     try:
-        return tuple(file.map(state.n_rows) for file in files)
+        return tuple(file.map(state.n_rows, rows) for file, rows in zip(files, known, strict=True))
     except GalleryError:
         catalog.version()  # reconnects if needed, so that the next line sees the newest state
         with catalog.transaction():  # else the parts of a state may be of two versions
