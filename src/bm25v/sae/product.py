@@ -33,10 +33,9 @@ def multiply_add(rows_pd: Floats, matrix_dv: Floats, bias_v: Floats, *, out: Flo
     """
     if is_own_process():  # `one_blas_thread` limits it
         np.matmul(rows_pd, matrix_dv, out=out)
-        out += bias_v
     else:
-        inputs = {"rows": rows_pd, "matrix": matrix_dv, "bias": bias_v}
-        (out[:],) = _session().run(None, inputs)
+        (out[:],) = _session().run(None, {"rows": rows_pd, "matrix": matrix_dv})
+    out += bias_v
 
 
 @cache
@@ -50,9 +49,9 @@ def _session() -> Any:
 
 def _model() -> bytes:
     """Return a model with one operator."""
-    inputs, output = (b"rows", b"matrix", b"bias"), b"product"
+    inputs, output = (b"rows", b"matrix"), b"product"
     node = b"".join(_field(_NODE_INPUT, name) for name in inputs)
-    node += _field(_NODE_OUTPUT, output) + _field(_NODE_TYPE, b"Gemm")
+    node += _field(_NODE_OUTPUT, output) + _field(_NODE_TYPE, b"MatMul")
     graph = _field(_NODE, node) + _field(_NAME, b"product")
     graph += b"".join(_field(_INPUT, _describe_tensor(name)) for name in inputs)
     graph += _field(_OUTPUT, _describe_tensor(output))
