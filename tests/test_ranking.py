@@ -12,6 +12,7 @@ from bm25v.index.bm25 import Bm25Parameters, Statistics, WeightedWords, referenc
 from bm25v.index.searcher import top_positions
 from bm25v.store.bags import RowArray, write_full_bag
 from bm25v.vocabulary.bag import LEVELS, Bag, word_bytes
+from tests.children import run_python
 from tests.conftest import expand_bag
 
 
@@ -229,3 +230,20 @@ def test_compiled_scores_of_damaged_full_bags_are_the_same_bits(
             for is_compiled in (False, True)
         )
         assert plain.tobytes() == compiled.tobytes()
+
+
+def test_cosines_are_the_same_bits_for_a_processor_that_cannot_read_halves() -> None:
+    script = """
+import os
+os.environ["NUMBA_CPU_NAME"] = "generic"
+import numpy as np
+from bm25v.index import second_stage
+rng = np.random.default_rng(0)
+dense_ne, rows = rng.normal(size=(50, 70)).astype(np.float16), np.arange(50)
+query_e = rng.normal(size=70).astype(np.float32)
+plain, compiled = (
+    second_stage.cosines(dense_ne, query_e, rows, compiled=compiled) for compiled in (False, True)
+)
+assert plain.any() and plain.tobytes() == compiled.tobytes()
+"""
+    run_python(script)

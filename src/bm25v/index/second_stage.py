@@ -16,7 +16,7 @@ from bm25v.index.searcher import QueryTerms
 from bm25v.vocabulary.bag import LEVELS, SCALE, dequantise
 
 # With these, every saturation is 1: a score is the IDF mass of the words that a bag shares.
-PRESENCE = Bm25Parameters(k1=0)
+PRESENCE = Bm25Parameters(k1=0.0)
 
 _CHUNK_ROWS = 128  # converted to float32 at once: they fit into the cache
 _TAIL = 16  # this many sums of a row are added one after the other
@@ -37,7 +37,7 @@ def cosines(
     A query that is shorter than the rows is compared with as many of their first values: those of
     the vocabulary's own backbone, if the gallery has dense vectors of two.
     `compiled` chooses the implementation: compiled is several times faster, once numba is imported.
-    It reads float16, if the processor does.
+    It is used only if the processor can convert float16.
 
     >>> dense = np.array([[3, 4], [0, 1]], dtype=np.float16)
     >>> cosines(dense, np.array([0, 1], dtype=np.float32), np.array([0, 1])).tolist()
@@ -122,13 +122,13 @@ def score_full_bags(
         from bm25v.index import second_stage_kernels as kernels
 
         bags_nb = np.ascontiguousarray(full_bags).view((np.uint8, full_bags.dtype.itemsize))
-        word, (k,) = full_bags.dtype["words"].subdtype
+        words = full_bags.dtype["words"]
         scores: NDArray[np.float64]
         scores, _ = kernels.score_full_bags(
             bags_nb,
             rows,
-            k,
-            np.empty(0, word),
+            words.shape[0],
+            np.empty(0, words.base),
             query.words,
             query.weights,
             statistics.idf_v,

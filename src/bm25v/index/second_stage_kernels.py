@@ -5,18 +5,24 @@ Dense vectors are read straight from the bits of float16, and added in the order
 without a change of that order. The words of full bags are added one after the other.
 """
 
+import platform
 from typing import Any
 
 import numpy as np
 from llvmlite import binding, ir
 from numba import types
+from numba.core import config
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from bm25v.compiler import jit
 
-# x86 processors older than 2012 have no instruction for float16; LLVM would call a missing function
-CONVERTS_HALVES = binding.get_host_cpu_features().get("f16c", True)
+# Without an instruction for float16, as of x86 processors older than 2012, LLVM would call a
+# function that is missing. numba compiles for another processor if its settings say so.
+_is_for_host = config.CPU_NAME is None and config.CPU_FEATURES is None
+_has_instruction = binding.get_host_cpu_features().get("f16c", False)
+_is_arm = platform.machine().lower() in ("aarch64", "arm64")
+CONVERTS_HALVES = _is_for_host and (_has_instruction or _is_arm)
 
 _NOT_FINITE = np.int16(0x7C00)  # the exponent of infinity and NaN
 _LARGEST = np.float32(2.0**32)  # their squares would be larger
@@ -25,7 +31,7 @@ _TOGETHER = 16  # rows that are read ahead
 _TAIL = 16  # as in `second_stage`; passed as an argument, it would make the kernel slower
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def _to_float(typing: Any, bits: Any) -> Any:
     """Return the number whose bits as a float16 are given."""
 
