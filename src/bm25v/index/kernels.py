@@ -71,7 +71,7 @@ def scan_rows(bags: Bags, rows: NDArray[np.int64], formula: Formula, terms: Term
     term_v, weights = terms
     k1, _, _, scale = formula
     shared_weights = np.empty(tf_nk.shape[1], dtype=np.float64)
-    shared_frequencies = np.empty(tf_nk.shape[1], dtype=np.float64)
+    shared_tf = np.empty(tf_nk.shape[1], dtype=np.uint16)
     hits = np.empty(len(rows), dtype=np.int64)
     scores = np.empty(len(rows), dtype=np.float64)
     n = 0
@@ -82,12 +82,12 @@ def scan_rows(bags: Bags, rows: NDArray[np.int64], formula: Formula, terms: Term
             term, tf = term_v[words_nk[row, slot]], tf_nk[row, slot]
             length += tf
             shared_weights[n_shared] = weights[term]
-            shared_frequencies[n_shared] = tf / scale
+            shared_tf[n_shared] = tf
             n_shared += (term > 0) & (tf > 0)  # a slot with tf 0 is empty
         norm = length_norm(length, formula)
         score = 0.0
         for i in range(n_shared):
-            frequency = shared_frequencies[i]
+            frequency = shared_tf[i] / scale
             score += shared_weights[i] * (frequency * (k1 + 1) / (frequency + norm))
         hits[n], scores[n] = row, score
         n += n_shared > 0

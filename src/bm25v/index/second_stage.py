@@ -50,7 +50,7 @@ def cosines(
 
         if kernels.CONVERTS_HALVES:
             compiled_c: NDArray[np.float32]
-            compiled_c, _ = kernels.cosines(dense_ne.view(np.int16), query_e, rows)
+            compiled_c = kernels.cosines(dense_ne.view(np.int16), query_e, rows)
             return compiled_c
     cosines_c = np.empty(len(rows), dtype=np.float32)
     for start in range(0, len(rows), _CHUNK_ROWS):
@@ -124,7 +124,7 @@ def score_full_bags(
         bags_nb = np.ascontiguousarray(full_bags).view((np.uint8, full_bags.dtype.itemsize))
         words = full_bags.dtype["words"]
         scores: NDArray[np.float64]
-        scores, _ = kernels.score_full_bags(
+        scores = kernels.score_full_bags(
             bags_nb,
             rows,
             words.shape[0],

@@ -15,7 +15,7 @@ from numba.core import config
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from bm25v.compiler import jit
+from bm25v.compiler import jit, prefetch
 
 # Without an instruction for float16, as of x86 processors older than 2012, LLVM would call a
 # function that is missing. numba compiles for another processor if its settings say so.
@@ -27,7 +27,7 @@ CONVERTS_HALVES = _is_for_host and (_has_instruction or _is_arm)
 _NOT_FINITE = np.int16(0x7C00)  # the exponent of infinity and NaN
 _LARGEST = np.float32(2.0**32)  # their squares would be larger
 _SHORTEST = np.float32(1e-12)  # as in `second_stage`
-_TOGETHER = 16  # rows that are read ahead
+_AHEAD = 4  # rows that are read while others are scored
 _TAIL = 16  # as in `second_stage`; passed as an argument, it would make the kernel slower
 
 
@@ -44,22 +44,19 @@ def _to_float(typing: Any, bits: Any) -> Any:
 @jit
 def cosines(
     halves_ne: NDArray[np.int16], query_e: NDArray[np.float32], rows: NDArray[np.int64]
-) -> tuple[NDArray[np.float32], int]:
-    """Return the cosine between a query of length 1 and each row, given as bits of float16.
-
-    The last value means nothing; without it, the compiler would leave out reading ahead.
-    """
+) -> NDArray[np.float32]:
+    """Return the cosine between a query of length 1 and each row, given as bits of float16."""
     width = halves_ne.shape[1]
     n = width // 4
     dots = np.empty(n + 4, dtype=np.float32)
     squares = np.empty(n + 4, dtype=np.float32)
     cosines_c = np.empty(len(rows), dtype=np.float32)
-    touched = 0
-    for i in range(len(rows)):
-        if i % _TOGETHER == 0:  # read all of these rows first: they wait for memory together
-            for row in rows[i : i + _TOGETHER]:
-                for j in range(0, width, 32):
-                    touched += halves_ne[row, j]
+    for i in range(-_AHEAD, len(rows)):
+        if i + _AHEAD < len(rows):
+            for j in range(0, width, 32):
+                prefetch(halves_ne, rows[i + _AHEAD], j)
+        if i < 0:
+            continue
         halves = halves_ne[rows[i]]
         for j in range(n):
             a, b = _to_float(halves[j]), _to_float(halves[n + j])
@@ -97,7 +94,7 @@ def cosines(
                 if halves[j] & _NOT_FINITE == _NOT_FINITE:
                     cosine = np.float32(np.nan)
         cosines_c[i] = cosine
-    return cosines_c, touched
+    return cosines_c
 
 
 @jit
@@ -111,12 +108,12 @@ def score_full_bags(
     idf_v: NDArray[np.float64],
     stored_tf: NDArray[np.uint16],
     formula: tuple[float, float, float, int],
-) -> tuple[NDArray[np.float64], int]:
+) -> NDArray[np.float64]:
     """Return the BM25 score of each of the given rows.
 
     `bags_nb` has the bytes of each row: k words, of the type of `no_words`, then k levels.
     `stored_tf` is that of each level; `formula` has k1, b, the average length and what a stored tf
-    is divided by. The last value means nothing, as in `cosines`.
+    is divided by.
     """
     k1, b, average, scale = formula
     is_term_v = np.zeros(len(idf_v) + 1, dtype=np.uint8)  # the last: words that do not exist
@@ -126,33 +123,26 @@ def score_full_bags(
             is_term_v[query_words[i]] = 1
             weight_v[query_words[i]] = weights[i] * idf_v[query_words[i]]
     frequencies = stored_tf / scale
-    frequencies[0] = 1.0  # of empty slots, so that nothing is divided by 0; they add 0
     last, word_bytes = np.uint32(len(idf_v)), no_words.itemsize
-    slots = np.empty(k + 1, dtype=np.int64)
-    tf_of, added = np.empty(k), np.empty(k)
+    slots = np.empty(k + 1, dtype=np.uint32)  # with a sign, indices would be checked for it
     bm25 = np.empty(len(rows))
-    touched = 0
-    for i in range(len(rows)):
-        if i % _TOGETHER == 0:  # as in `cosines`
-            for row in rows[i : i + _TOGETHER]:
-                for j in range(0, k * (word_bytes + 1), 64):
-                    touched += bags_nb[row, j]
+    for i in range(-_AHEAD, len(rows)):
+        if i + _AHEAD < len(rows):
+            for j in range(0, k * (word_bytes + 1), 64):
+                prefetch(bags_nb, rows[i + _AHEAD], j)
+        if i < 0:
+            continue
         words = bags_nb[rows[i], : k * word_bytes].view(no_words.dtype)
         levels = bags_nb[rows[i], k * word_bytes : k * (word_bytes + 1)]
-        length, n = np.uint32(0), np.uint32(0)  # with a sign, indices would be checked for it
+        length, n = np.uint32(0), np.uint32(0)
         for j in range(k):  # without a branch: shared words are listed by moving on
             length += np.uint32(stored_tf[levels[j]])
             slots[n] = j
-            n += np.uint32(is_term_v[min(words[j], last)])
+            n += np.uint32(is_term_v[min(words[j], last)] & (levels[j] > 0))
         norm = k1 * (1 - b + b * (length / scale) / average)
-        for j in range(n):
-            level = levels[slots[j]]
-            tf_of[j] = frequencies[level]
-            added[j] = weight_v[words[slots[j]]] if level > 0 else 0.0
-        for j in range(n):
-            added[j] *= tf_of[j] * (k1 + 1) / (tf_of[j] + norm)
         score = 0.0
-        for j in range(n):
-            score += added[j]
+        for slot in slots[:n]:
+            tf = frequencies[levels[slot]]
+            score += weight_v[words[slot]] * (tf * (k1 + 1) / (tf + norm))
         bm25[i] = score
-    return bm25, touched
+    return bm25
