@@ -4,6 +4,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +38,7 @@ from bm25v.cli.printing import (
 )
 from bm25v.cli.progress import progress_bar
 from bm25v.display import count, display_path, duration
-from bm25v.errors import ImageError, InvalidOption
+from bm25v.errors import Bm25vError, ImageError, InvalidOption
 
 if TYPE_CHECKING:
     from bm25v.explain import Explanation
@@ -137,9 +138,11 @@ def search(
 
             suffixes = PAGE_SUFFIXES if open_page else SUFFIXES
             output = choose_output(output, suffixes, page="results", is_opened=open_page)
+        if images:
+            _start_loading(gallery_path)
         with open_gallery(gallery_path) as gallery:
             if images:
-                _load_at_once(gallery)
+                _load_others(gallery)
             results = gallery.search(images, **options)
             labels = _label_hits(results)
             is_empty = not len(gallery)
@@ -178,11 +181,17 @@ def search(
         sys.exit(1)
 
 
-def _load_at_once(gallery: "Gallery") -> None:
-    """Load what hits are named and printed with, while a thread loads the model."""
+def _start_loading(gallery_path: Path | str) -> None:
+    """Let a thread load the model, before the modules of a search are imported."""
     from bm25v.backbones import start_loading
+    from bm25v.store.local.database import read_backbone
 
-    start_loading(gallery.store.meta.backbone)
+    with suppress(Bm25vError):  # opening the gallery raises it again
+        start_loading(read_backbone(Path(gallery_path)))
+
+
+def _load_others(gallery: "Gallery") -> None:
+    """Load what hits are named and printed with, while the model is loaded."""
     for module in ("bm25v.explain.sums", "rich.console", "rich.table"):
         importlib.import_module(module)
     if gallery.vocabulary.lexicon is not None:

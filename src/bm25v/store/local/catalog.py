@@ -20,11 +20,11 @@ from bm25v.index.bm25 import Statistics
 from bm25v.schema import SchemaError, check_values, whole
 from bm25v.store.base import Rows
 from bm25v.store.files import FileState
+from bm25v.store.local.database import FILE_NAME as FILE_NAME  # exported
 from bm25v.store.local.database import Database, database_errors
 from bm25v.store.meta import Meta, parse_meta
 from bm25v.store.records import Calibration, ImageRecord, file_date, to_seconds
 
-FILE_NAME = "catalog.sqlite"
 FORMAT = 1  # a change of the tables is a new one, with a golden gallery of its own
 
 _STATISTICS_KEYS = ("full_images", "full_length", "full_df")  # in `meta`, of full bags

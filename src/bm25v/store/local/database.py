@@ -18,6 +18,8 @@ from bm25v.errors import (
 )
 from bm25v.files import full_disk, reporting_full_disk
 
+FILE_NAME = "catalog.sqlite"
+
 _IMMUTABLE = "ro&immutable=1"  # read without a log, for read-only media
 _NOT_ACCESSIBLE = {  # the file may be intact
     sqlite3.SQLITE_BUSY,
@@ -144,6 +146,15 @@ class Database:
         if self._log_bytes() > 0:
             with self._mutex, suppress(sqlite3.Error):
                 self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def read_backbone(folder: Path) -> str:
+    """Return the name of a gallery's backbone, or "": what `Catalog` knows, but imported faster."""
+    database = Database(folder / FILE_NAME)
+    query = "SELECT value FROM meta WHERE key = 'backbone' AND typeof(value) = 'text'"
+    names: list[str] = [name for (name,) in database.execute(query)]
+    database.close()
+    return "".join(names)
 
 
 def _close_connection(db: sqlite3.Connection, process: int) -> None:
