@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info, threadpool_limits
 
 from bm25v.backbones.protocol import Features, Floats, ImageArray
 from bm25v.backbones.toy import ToyBackbone
@@ -363,42 +362,6 @@ def test_fewer_than_one_worker_raises_an_error(gallery: Gallery, photos: Path) -
     for workers in (0, -1):
         with pytest.raises(InvalidOption, match=f"workers = {workers}: give at least 1"):
             gallery.add(photos, workers=workers)
-
-
-def blas_threads() -> set[int]:
-    return {info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"}
-
-
-def test_indexing_restores_the_number_of_blas_threads(
-    photos: Path, make_gallery: Callable[[str], Gallery], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In bm25v's own process, matrix products use one thread while images are encoded."""
-    monkeypatch.setattr("bm25v.threads.is_own_process", lambda: True)
-    if not blas_threads():
-        pytest.skip("threadpoolctl cannot limit this BLAS")
-    during: list[set[int]] = []
-
-    def fail(stage: str, done: int, total: int) -> None:
-        during.append(blas_threads())
-        if done == 3:
-            raise RuntimeError("progress failed")
-
-    vocabulary, paths = Vocabulary.load("toy"), sorted(map(str, photos.iterdir()))
-    with threadpool_limits(2, user_api="blas"):
-        assert blas_threads() == {2}
-        named = map(NamedImage, paths)
-        abandoned = encode_images(named, vocabulary, lambda _: None, 2)
-        next(abandoned)
-        assert blas_threads() == {2}, "a generator must not set it: it may never end"
-        del abandoned
-        assert blas_threads() == {2}
-        gallery = make_gallery("g")
-        with pytest.raises(RuntimeError, match="progress failed"):
-            gallery.add(photos, progress=fail)
-        assert during[-1] == {1}
-        assert blas_threads() == {2}
-        assert gallery.add(photos).added == 12
-        assert blas_threads() == {2}
 
 
 HOLD_LOCK = (

@@ -90,12 +90,7 @@ def test_no_word_of_the_k_most_active_is_missed(
     assert_same_bits(sae.encode(patches_pd), exact_codes(sae, patches_pd))
 
 
-@pytest.mark.parametrize("is_own_process", [True, False])
-def test_the_default_vocabulary_is_encoded_exactly(
-    is_own_process: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Other libraries compute the product in bm25v's own process and in a host program."""
-    monkeypatch.setattr("bm25v.sae.product.is_own_process", lambda: is_own_process)
+def test_the_default_vocabulary_is_encoded_exactly() -> None:
     sae, patches_pd = default_patches(100)
     assert_same_bits(sae.encode(patches_pd), exact_codes(sae, patches_pd))
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from bm25v.backbones import Features
 from bm25v.cli.progress import progress_bar
 from bm25v.store.bags import RowArray, full_bag_layout, write_full_bag
-from bm25v.threads import available_cpus, one_blas_thread
+from bm25v.threads import available_cpus
 from bm25v.training.patches import read_arrays, write_arrays
 from bm25v.vocabulary import Vocabulary
 
@@ -50,7 +50,6 @@ def main(encoded: Path, vocabulary: str, output: Path) -> None:
     output.mkdir(parents=True, exist_ok=True)
     shards = sorted(encoded.glob("shard-*.npz"))
     with (
-        one_blas_thread(),
         ThreadPoolExecutor(available_cpus()) as pool,
         progress_bar() as progress,
     ):

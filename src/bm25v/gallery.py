@@ -34,7 +34,7 @@ from bm25v.store.local.snapshot import Snapshot
 from bm25v.store.local.store import FolderStore
 from bm25v.store.meta import load_vocabulary
 from bm25v.store.records import Calibration, GalleryImage, to_gallery_image
-from bm25v.threads import available_cpus, locked_cached_property, one_blas_thread
+from bm25v.threads import available_cpus, locked_cached_property
 from bm25v.vocabulary import DEFAULT, Encoding, Vocabulary
 
 if TYPE_CHECKING:
@@ -655,7 +655,7 @@ def _in_threads(
 ) -> list[R]:
     """Apply a function to parts of some values on all CPUs; return its results in their order."""
     parts = [values[start : start + size] for start in range(0, len(values), size)]
-    with one_blas_thread(), ThreadPoolExecutor(available_cpus()) as pool:
+    with ThreadPoolExecutor(available_cpus()) as pool:
         return list(chain.from_iterable(pool.map(function, parts)))
 
 

@@ -2,13 +2,11 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeVar, overload
-
-from bm25v.privacy import is_own_process
 
 _T = TypeVar("_T")
 
@@ -30,22 +28,6 @@ def available_cpus() -> int:
         quota, period = CGROUP_LIMIT.read_text(encoding="ascii").split()
         cpus = min(cpus, -(-int(quota) // int(period)))
     return max(1, cpus)
-
-
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Let matrix products in the block, which is work in several threads, use one thread each.
-
-    This only saves time, and the limit is that of the whole process. So it is not set in a process
-    that also runs other code.
-    """
-    if not is_own_process():
-        yield
-        return
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1, user_api="blas"):
-        yield
 
 
 class locked_cached_property(cached_property[_T]):  # noqa: N801 - named like functools' own

@@ -30,7 +30,6 @@ from bm25v.store.encoding import ImageBags, NamedImage, Outcome, encode_images
 from bm25v.store.files import has_size_and_time, require_images, size_and_time, walk_files
 from bm25v.store.local.database import locking
 from bm25v.store.meta import Meta, check_same_bags, describe_vocabulary
-from bm25v.threads import one_blas_thread
 from bm25v.vocabulary import Vocabulary
 
 
@@ -81,8 +80,7 @@ def encode_folder(
     with locking(folder / "encode.lock", "writing to", timeout=0):
         done = _find_encoded(folder, meta, set(paths), retry)
         parts = _divide(paths, done, find_parts(folder), images_per_file)
-        # Images are encoded in parallel, so each matrix product gets one thread.
-        with one_blas_thread(), closing(encode_parts(parts, progress)) as contents:
+        with closing(encode_parts(parts, progress)) as contents:
             for number, content in contents:
                 replace_file(folder / part_name(number), content)
         failed = _find_failures(folder, set(paths), done)

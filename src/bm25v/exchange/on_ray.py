@@ -16,8 +16,6 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
-from threadpoolctl import threadpool_limits
-
 from bm25v.display import first_line
 from bm25v.errors import Bm25vError, ClusterError, MissingExtra
 from bm25v.exchange.encode import EncodeParts, Part, encode_here
@@ -214,6 +212,5 @@ class _Encoder:
             own = describe_vocabulary(vocabulary, self._meta.parameters)
             check_same_bags(own, self._meta, f"vocabulary {vocabulary.source}", "this run")
             self._encode = encode_here(vocabulary, self._workers)
-        with threadpool_limits(1, user_api="blas"):
-            ((_, content),) = self._encode([part], no_progress)
+        ((_, content),) = self._encode([part], no_progress)
         return content

@@ -17,7 +17,6 @@ from bm25v.research.features import DatasetFeatures, load_or_compute
 from bm25v.research.settings import Pooling, RankingSettings
 from bm25v.sae.model import Codes
 from bm25v.store.bags import RowArray, full_bag_layout
-from bm25v.threads import one_blas_thread
 from bm25v.training.patches import Arrays, worker_pool
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import FULL_WORDS, LEVELS, dequantise, quantise, to_levels, word_bytes
@@ -89,7 +88,7 @@ def _encode(features: DatasetFeatures, vocabulary: Vocabulary, progress: Progres
         codes = vocabulary.sae.encode(patches_npd.reshape(n * p, d).astype(np.float32))
         return Codes(codes.words_pk.reshape(n, p, -1), codes.activations_pk.reshape(n, p, -1))
 
-    with one_blas_thread(), worker_pool() as pool:
+    with worker_pool() as pool:
 
         def encode(patches_npd: NDArray[np.float16]) -> tuple[NDArray[Any], NDArray[np.float32]]:
             starts = range(0, len(patches_npd), _BATCH)

@@ -37,7 +37,6 @@ from bm25v.research.settings import RankingSettings
 from bm25v.research.systems import SystemRunner
 from bm25v.research.tables import Cells, format_interval, format_p, format_share
 from bm25v.sae.model import Codes
-from bm25v.threads import one_blas_thread
 from bm25v.training.patches import worker_pool
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.bag import Bag, word_activations
@@ -189,7 +188,7 @@ def measure_faithfulness(
     for mask in masks:
         score = partial(_score_pair, mask=mask, vocabulary=vocabulary, statistics=statistics)
         scored: list[tuple[Floats, Floats, Floats]] = []
-        with one_blas_thread(), worker_pool() as pool:
+        with worker_pool() as pool:
             for scores in pool.map(score, drawn, ([seed, i] for i in range(pairs))):
                 scored.append(scores)
                 progress(f"masking ({mask})", len(scored), pairs)

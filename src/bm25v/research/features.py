@@ -26,7 +26,6 @@ from bm25v.files import make_folder
 from bm25v.privacy import cache_folder
 from bm25v.progress import Progress, no_progress
 from bm25v.research.dataset import Dataset, Item, PixelBox, drop_unreadable
-from bm25v.threads import one_blas_thread
 from bm25v.training.patches import (
     Arrays,
     DamagedArrays,
@@ -277,8 +276,7 @@ def _fill_store(
     errors: dict[bytes, str] = {}
     waiting: dict[bytes, Features] = {}
     try:
-        # One thread per image: threads inside the matrix products would only wait for each other.
-        with one_blas_thread(), worker_pool() as pool:
+        with worker_pool() as pool:
             outcomes = chain.from_iterable(pool.map(partial(_extract, backbone=backbone), batches))
             for done, (key, outcome) in enumerate(zip(unknown, outcomes, strict=True), start=1):
                 progress("features", done, len(unknown))

@@ -1,8 +1,7 @@
 """The matrix product of the SAE, in one thread: several threads encode images at once.
 
-The BLAS of numpy uses all cores for each product, and its threads then wait busily for the next.
-That is a setting of the process. In a host program, which keeps its settings, ONNX Runtime
-computes the product.
+ONNX Runtime computes it. The BLAS of numpy would use all cores for each product, where nobody has
+limited its threads, and takes longer in one.
 """
 
 from functools import cache
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bm25v.privacy import import_quietly, is_own_process
+from bm25v.privacy import import_quietly
 
 Floats = NDArray[np.float32]
 
@@ -31,11 +30,8 @@ def multiply_add(rows_pd: Floats, matrix_dv: Floats, bias_v: Floats, *, out: Flo
     >>> product.tolist()
     [[5.0, 5.0]]
     """
-    if is_own_process():  # `one_blas_thread` limits it
-        np.matmul(rows_pd, matrix_dv, out=out)
-    else:
-        (out[:],) = _session().run(None, {"rows": rows_pd, "matrix": matrix_dv})
-    out += bias_v
+    (product_pv,) = _session().run(None, {"rows": rows_pd, "matrix": matrix_dv})
+    np.add(product_pv, bias_v, out=out)
 
 
 @cache

@@ -42,7 +42,7 @@ from bm25v.store.files import (
 )
 from bm25v.store.local.writer import Writer
 from bm25v.store.records import ImageRecord
-from bm25v.threads import available_cpus, one_blas_thread
+from bm25v.threads import available_cpus
 from bm25v.vocabulary import Vocabulary
 
 BATCH = 256  # images per commit
@@ -189,8 +189,7 @@ def _add_images(
 
     pending: Pending = deque()
     encoded = encode_images(named, vocabulary, find_known, n_threads, progress, pending)
-    # The limit is set here and not in the generator: an abandoned generator would leave it set.
-    with one_blas_thread(), closing(encoded):
+    with closing(encoded):
         try:
             for path, outcome in encoded:
                 collect(path, outcome)

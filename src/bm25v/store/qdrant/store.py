@@ -31,7 +31,7 @@ from bm25v.store.qdrant.points import point_id
 from bm25v.store.qdrant.state import CollectionState, read_revision, read_state
 from bm25v.store.qdrant.view import QdrantView, read_records
 from bm25v.store.qdrant.writer import QdrantWriter
-from bm25v.threads import available_cpus, one_blas_thread
+from bm25v.threads import available_cpus
 from bm25v.vocabulary import Vocabulary
 from bm25v.vocabulary.names import check_names
 
@@ -105,7 +105,7 @@ class QdrantStore:
         start, report, n_done = time.perf_counter(), IndexReport(), 0
         named = check_named_images(images)
         encoded = encode_images(named, vocabulary, lambda _: None, n_threads, progress)
-        with one_blas_thread(), closing(encoded):
+        with closing(encoded):
             while batch := list(islice(encoded, _NEW_IMAGES)):
                 readable = []
                 for path, outcome in batch:
