@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from llvmlite import binding, ir
 from numba import types
-from numba.core import config
+from numba.core import cgutils, config
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from bm25v.compiler import jit, prefetch
+from bm25v.compiler import jit
 
 # Without an instruction for float16, as of x86 processors older than 2012, LLVM would call a
 # function that is missing. numba compiles for another processor if its settings say so.
@@ -41,6 +41,24 @@ def _to_float(typing: Any, bits: Any) -> Any:
     return types.float32(types.int16), generate
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def _prefetch(typing: Any, array: Any, row: Any, column: Any) -> Any:
+    """Start to read the cache line of an item, without a wait."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        values, *index = arguments
+        made = context.make_array(array)(context, builder, values)
+        item = cgutils.get_item_pointer(context, builder, array, made, index)
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch")
+        # to read it, into all caches, as data
+        builder.call(function, [builder.bitcast(item, byte), *map(number, (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp), generate
+
+
 @jit
 def cosines(
     halves_ne: NDArray[np.int16], query_e: NDArray[np.float32], rows: NDArray[np.int64]
@@ -54,7 +72,7 @@ def cosines(
     for i in range(-_AHEAD, len(rows)):
         if i + _AHEAD < len(rows):
             for j in range(0, width, 32):
-                prefetch(halves_ne, rows[i + _AHEAD], j)
+                _prefetch(halves_ne, rows[i + _AHEAD], j)
         if i < 0:
             continue
         halves = halves_ne[rows[i]]
@@ -129,7 +147,7 @@ def score_full_bags(
     for i in range(-_AHEAD, len(rows)):
         if i + _AHEAD < len(rows):
             for j in range(0, k * (word_bytes + 1), 64):
-                prefetch(bags_nb, rows[i + _AHEAD], j)
+                _prefetch(bags_nb, rows[i + _AHEAD], j)
         if i < 0:
             continue
         words = bags_nb[rows[i], : k * word_bytes].view(no_words.dtype)
