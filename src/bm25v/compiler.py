@@ -4,11 +4,20 @@ numba recompiles a function only if the file that defines it changes. So compile
 constants and call no functions of other files: what is defined elsewhere is an argument.
 """
 
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numba
+
+_PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; import bm25v.precompile as p; p.main()"
+
+_starting = threading.Lock()
+_process: subprocess.Popen[bytes] | None = None
 
 
 def jit(function: Callable[..., Any]) -> Any:
@@ -21,3 +30,33 @@ def jit(function: Callable[..., Any]) -> Any:
         return compile_with(cache=True)(function)
     except RuntimeError:  # numba finds no folder that it may write to
         return compile_with()(function)
+
+
+def is_compiled_elsewhere(function: Any) -> bool:
+    """Return whether another process is compiling what `function` and all others need.
+
+    It is started if the compiled code is not on disk, and goes on if this process ends.
+    """
+    global _process
+    with _starting:
+        if _process is None and not _is_on_disk(function):
+            try:
+                _process = subprocess.Popen(
+                    [sys.executable, "-c", _PROGRAM, *sys.path],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+            except OSError:  # a program with a Python inside, without an interpreter
+                return False
+        return _process is not None and _process.poll() is None
+
+
+def _is_on_disk(function: Any) -> bool:
+    """Return whether a function was compiled since its file was last changed."""
+    folder = function.stats.cache_path
+    if folder is None:
+        return False
+    changed = Path(function.py_func.__code__.co_filename).stat().st_mtime
+    files = Path(folder).glob(f"*.{function.__name__}-*.nbi")
+    return any(file.stat().st_mtime >= changed for file in files)

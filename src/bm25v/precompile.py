@@ -4,6 +4,7 @@ To the compiler, read-only columns of a file with several rows are a type of the
 in memory would not do. The compiled code stays in numba's cache.
 """
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from bm25v.gallery import Gallery
 
-_MANY = 10**9  # searches, which justify an index
+_NICENESS = 10  # of a process that compiles for others
 
 
 def precompile() -> None:
@@ -22,6 +23,14 @@ def precompile() -> None:
         Gallery.create(Path(folder) / "gallery.bm25v", vocabulary="toy") as gallery,
     ):
         gallery.add([("dark", dark), ("light", light)])
-        gallery.store.read(lambda view: view.find_examples([0], 1, 1), searches=_MANY)
+        gallery.local.snapshot().searcher.build_index()
+        gallery.store.read(lambda view: view.find_examples([0], 1, 1))
         gallery.search(dark)
         gallery.search(dark, mode="sparse", min_coverage=0.1)
+
+
+def main() -> None:
+    """Compile for other processes, and leave the processor to them."""
+    if hasattr(os, "nice"):  # Windows: no such function
+        os.nice(_NICENESS)
+    precompile()

@@ -259,7 +259,7 @@ class Searcher:
             self._up_to_date_blocks()
 
     def build_index(self) -> None:
-        self._rows_scanned = SCANNED_ROWS_BEFORE_INDEX + 1
+        """Build the index now, even if code has to be compiled first."""
         self._up_to_date_blocks()
 
     def _count(self, rows: slice | Rows, n_words: int) -> Statistics:
@@ -268,9 +268,17 @@ class Searcher:
         return Statistics.count(words_nk[which], tf_nk[which], n_words)
 
     def _needs_index_after(self, n_rows: int) -> bool:
-        """Count rows that a search is about to scan; return whether an index now pays off."""
+        """Count rows that a search is about to scan; return whether an index now pays off.
+
+        Compiling takes longer than scanning ever will, so another process does it meanwhile.
+        """
         self._rows_scanned += n_rows
-        return self._rows_scanned > SCANNED_ROWS_BEFORE_INDEX
+        if self._blocks or self._rows_scanned <= SCANNED_ROWS_BEFORE_INDEX:
+            return bool(self._blocks)
+        from bm25v.compiler import is_compiled_elsewhere
+        from bm25v.index.kernels import search_block
+
+        return not is_compiled_elsewhere(search_block)
 
     def _up_to_date_blocks(self) -> "tuple[Block, ...]":
         """Return blocks of all rows except the newest."""

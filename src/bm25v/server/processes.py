@@ -1,4 +1,4 @@
-"""The processes that the server starts, and what each does first; one of them compiles.
+"""The processes that the server starts, and what each does first; and what it does beside them.
 
 They import this module, so it imports no web framework.
 """
@@ -21,7 +21,7 @@ from bm25v.privacy import own_process
 CONTEXT = multiprocessing.get_context("spawn")
 
 _SEARCHES = 10**9  # that a server expects: enough to justify an index
-_NICENESS = 10  # of the process that compiles
+_POLL_SECONDS = 0.2  # between two looks whether code is compiled
 _STOP_SECONDS = 10.0  # to load compiled code
 _ARENAS_MAX = -8  # M_ARENA_MAX of glibc's mallopt
 
@@ -50,16 +50,15 @@ def _end_with_the_server() -> None:
 
 
 class Preparation:
-    """Compiles what searches need, then builds the index of a gallery; searches scan meanwhile.
+    """Waits until another process has compiled what searches need, then builds the index.
 
-    Python runs one thread at a time, and compiling would slow every request down. So another
-    process compiles, and this one loads the compiled code.
+    Searches scan meanwhile. Python runs one thread at a time, so compiling in this process would
+    slow every request down.
     """
 
     def __init__(self, gallery: Gallery) -> None:
         self._gallery = gallery
-        self._compiler = CONTEXT.Process(target=_compile, daemon=True)
-        self._compiler.start()
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._prepare, daemon=True)
         self._thread.start()
 
@@ -68,22 +67,18 @@ class Preparation:
         return self._thread.is_alive()
 
     def close(self) -> None:
-        self._compiler.kill()
+        self._stopping.set()
         self._thread.join(_STOP_SECONDS)
 
     def _prepare(self) -> None:
-        self._compiler.join()
-        if self._compiler.exitcode != 0:
-            return
+        from bm25v.compiler import is_compiled_elsewhere
+        from bm25v.index.kernels import search_block
+
+        while is_compiled_elsewhere(search_block):
+            if self._stopping.wait(_POLL_SECONDS):
+                return
         try:
             precompile()
             self._gallery.store.read(lambda view: None, searches=_SEARCHES)
         except (Bm25vError, OSError) as error:
             _log.warning("searches are not prepared: %s", one_line(str(error)))
-
-
-def _compile() -> None:
-    belong_to_server()
-    if hasattr(os, "nice"):  # Windows: no such function
-        os.nice(_NICENESS)
-    precompile()
