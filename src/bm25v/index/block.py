@@ -9,6 +9,7 @@ tile a word has either a *posting list* (positions and impacts of the rows that 
 if many rows have it, an *impact array* (one impact for every position, 0 where the word is absent).
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from bm25v.index import kernels
 from bm25v.index.bm25 import Bm25Parameters, Statistics
+from bm25v.threads import available_cpus
 from bm25v.vocabulary.bag import SCALE
 
 # An impact array costs as much as a posting list with this share of the tile's rows.
@@ -47,31 +49,40 @@ class Block:
     ) -> "Block":
         """Invert the bags from `first_row` on; a slot with tf 0 is empty."""
         words_nk, tf_nk = (part[first_row:] for part in bags)
-        n_tiles = max(1, -(-len(words_nk) // MAX_TILE_ROWS))
-        count_tv = kernels.count_postings((words_nk, tf_nk), statistics.n_words, n_tiles)
+        n_words, n_tiles = statistics.n_words, max(1, -(-len(words_nk) // MAX_TILE_ROWS))
         lines = -(-len(words_nk) // (n_tiles * kernels.COLUMNS))
         half = max(1, -(-lines // 2)) * kernels.COLUMNS
-        # A word's postings in one tile lie beside those in the next: a search reads forwards.
-        count_vt = np.ascontiguousarray(count_tv.T)
-        has_array_vt = count_vt > ARRAY_SHARE * 2 * half
-        number_vt = np.cumsum(has_array_vt, dtype=np.int32).reshape(count_vt.shape) - 1
-        listed_vt = np.where(has_array_vt, 0, count_vt)
-        starts = np.zeros(listed_vt.size + 1, dtype=np.uint32)
-        np.cumsum(listed_vt, out=starts[1:])
-        n_listed, n_arrays = int(starts[-1]), int(has_array_vt.sum())
-        block = cls(
-            first_row,
-            len(words_nk),
-            parameters,
-            statistics.average_or_one,
-            starts,
-            np.where(has_array_vt, number_vt, np.int32(-1)),
-            np.empty(n_listed, dtype=np.uint16),
-            np.empty(n_listed, dtype=np.uint8),
-            np.zeros((n_arrays + 1, half), dtype=np.uint8),
-        )
-        formula = formula_values(parameters, block.average_length)
-        kernels.fill_postings((words_nk, tf_nk), formula, block._postings)
+        formula = formula_values(parameters, statistics.average_or_one)
+
+        def count(tile: int) -> NDArray[np.int32]:
+            counts: NDArray[np.int32]
+            counts = kernels.count_postings((words_nk, tf_nk), n_words, tile, n_tiles)
+            return counts
+
+        def fill(tile: int) -> None:
+            kernels.fill_postings((words_nk, tf_nk), formula, tile, block._postings)
+
+        with ThreadPoolExecutor(available_cpus()) as pool:
+            # A word's postings in one tile lie beside those in the next: a search reads forwards.
+            count_vt = np.stack(list(pool.map(count, range(n_tiles))), axis=1)
+            has_array_vt = count_vt > ARRAY_SHARE * 2 * half
+            number_vt = np.cumsum(has_array_vt, dtype=np.int32).reshape(count_vt.shape) - 1
+            listed_vt = np.where(has_array_vt, 0, count_vt)
+            starts = np.zeros(listed_vt.size + 1, dtype=np.uint32)
+            np.cumsum(listed_vt, out=starts[1:])
+            n_listed, n_arrays = int(starts[-1]), int(has_array_vt.sum())
+            block = cls(
+                first_row,
+                len(words_nk),
+                parameters,
+                statistics.average_or_one,
+                starts,
+                np.where(has_array_vt, number_vt, np.int32(-1)),
+                np.empty(n_listed, dtype=np.uint16),
+                np.empty(n_listed, dtype=np.uint8),
+                np.zeros((n_arrays + 1, half), dtype=np.uint8),
+            )
+            list(pool.map(fill, range(n_tiles)))
         return block
 
     @property

@@ -115,48 +115,44 @@ def score_rows(
 
 
 @jit
-def count_postings(bags: Bags, n_words: int, n_tiles: int) -> NDArray[np.int32]:
-    """Return how many rows of each tile have each word."""
+def count_postings(bags: Bags, n_words: int, tile: int, n_tiles: int) -> NDArray[np.int32]:
+    """Return how many rows of a tile have each word."""
     words_nk, tf_nk = bags
-    count_tv = np.zeros((n_tiles, n_words), dtype=np.int32)
-    for tile in range(n_tiles):
-        for row in range(tile, len(words_nk), n_tiles):
-            for slot in range(words_nk.shape[1]):
-                if tf_nk[row, slot] > 0:
-                    count_tv[tile, words_nk[row, slot]] += 1
-    return count_tv
+    count_v = np.zeros(n_words, dtype=np.int32)
+    for row in range(tile, len(words_nk), n_tiles):
+        for slot in range(words_nk.shape[1]):
+            count_v[words_nk[row, slot]] += tf_nk[row, slot] > 0
+    return count_v
 
 
 @jit
-def fill_postings(bags: Bags, formula: Formula, postings: Postings) -> None:
-    """Write every word of every row into its posting list or impact array, rounded up."""
+def fill_postings(bags: Bags, formula: Formula, tile: int, postings: Postings) -> None:
+    """Write every word of a tile's rows into its posting list or impact array, rounded up."""
     words_nk, tf_nk = bags
     starts, array_vt, positions, impacts, arrays_ab = postings
     scale = formula[3]
-    n_words, n_tiles = array_vt.shape
+    n_tiles = array_vt.shape[1]
     half = arrays_ab.shape[1]  # a byte holds the impacts of positions p and p + half
-    next_v = np.empty(n_words, dtype=np.int64)
-    for tile in range(n_tiles):
-        next_v[:] = starts[tile:-1:n_tiles]
-        for row in range(tile, len(words_nk), n_tiles):
-            length = 0
-            for slot in range(words_nk.shape[1]):
-                length += tf_nk[row, slot]
-            norm = length_norm(length, formula)
-            for slot in range(words_nk.shape[1]):
-                if tf_nk[row, slot] == 0:
-                    continue
-                frequency = tf_nk[row, slot] / scale
-                share = frequency / (frequency + norm)
-                word, position = words_nk[row, slot], row // n_tiles
-                array = array_vt[word, tile]
-                if array >= 0:
-                    impact = np.uint8(np.ceil(share * LARGEST_ARRAY_IMPACT))
-                    arrays_ab[array, position % half] |= impact << (4 * (position // half))
-                else:
-                    positions[next_v[word]] = position
-                    impacts[next_v[word]] = np.uint8(np.ceil(share * LARGEST_LIST_IMPACT))
-                    next_v[word] += 1
+    next_v = starts[tile:-1:n_tiles].astype(np.int64)
+    for row in range(tile, len(words_nk), n_tiles):
+        length = 0
+        for slot in range(words_nk.shape[1]):
+            length += tf_nk[row, slot]
+        norm = length_norm(length, formula)
+        for slot in range(words_nk.shape[1]):
+            if tf_nk[row, slot] == 0:
+                continue
+            frequency = tf_nk[row, slot] / scale
+            share = frequency / (frequency + norm)
+            word, position = words_nk[row, slot], row // n_tiles
+            array = array_vt[word, tile]
+            if array >= 0:
+                impact = np.uint8(np.ceil(share * LARGEST_ARRAY_IMPACT))
+                arrays_ab[array, position % half] |= impact << (4 * (position // half))
+            else:
+                positions[next_v[word]] = position
+                impacts[next_v[word]] = np.uint8(np.ceil(share * LARGEST_LIST_IMPACT))
+                next_v[word] += 1
 
 
 # Sums of values by row: filters and coverage
