@@ -87,7 +87,7 @@ searcher.SCANNED_ROWS_BEFORE_INDEX = 0
 seconds, paths = [], []
 while not gallery.local.snapshot().searcher.has_index:
     start = time.perf_counter()
-    paths.append([hit.path for hit in gallery.search("0", mode="sparse")])
+    paths.append([hit.path for hit in gallery.search("0")])
     seconds.append(time.perf_counter() - start)
     time.sleep(0.05)
 assert len(seconds) > 2 and max(seconds) < 3, max(seconds)

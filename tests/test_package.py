@@ -203,7 +203,6 @@ assert not {"numba", "torch"} & set(sys.modules), "at search"
 
 def test_a_search_from_the_shell_imports_nothing_slow_that_it_does_not_need(tmp_path: Path) -> None:
     script = """
-import sys
 import numpy as np
 from PIL import Image
 import bm25v

@@ -63,7 +63,7 @@ def create_session(
     options.add_session_config_entry(_EXTERNAL_FOLDER, str(path.parent))
     if batch_axis is not None:
         options.add_free_dimension_override_by_name(batch_axis, 1)
-        options.enable_mem_reuse = False  # as where shapes are unknown: a forward pass is faster
+        options.enable_mem_reuse = False  # as for unknown shapes; a forward pass is faster then
     with _report_damage(path):
         outputs = _read_names(model, _OUTPUT, _OUTPUT_NAME)
     # Messages merge by concatenation: what is appended adds outputs to the graph.

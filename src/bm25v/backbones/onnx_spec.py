@@ -120,7 +120,7 @@ class OnnxSpec(ABC):
     patches: PatchOutput
     dense: DenseOutput
     shape: ModelShape | None = None  # None: measured when the model is loaded
-    batch_axis: str | None = None  # its name, if a session for one image gives the same bits
+    batch_axis: str | None = None  # its name, if fixing it to one image changes no bit
     definition: Mapping[str, Any] | None = None  # what a vocabulary stores; None if built in
 
     @abstractmethod

@@ -35,7 +35,7 @@ Formula = tuple[float, float, float, float]  # k1, b, average length, scale of t
 # have it; and weight · idf of each term, with a 0 in front.
 Terms = tuple[NDArray[np.uint16], NDArray[np.float64]]
 # The words of several queries, one after the other: where those of each start, and the end; the
-# words, all of the vocabulary; and their weights.
+# words, each of which the vocabulary has; and their weights.
 Queries = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float64]]
 # The arrays of a `Block`: starts, array_vt, positions, impacts, arrays_ab.
 Postings = tuple[

@@ -40,6 +40,7 @@ _UNINDEXED_ROWS = 8_192  # newest rows that are scanned rather than indexed
 _CHUNK_ROWS = 65_536  # scanned at once
 _ROWS_TO_SORT_BY_SCORE = 64  # fewer rows are sorted by score and row at once
 _BATCH = 32  # queries that are searched together, at most
+_BATCH_ROWS = 32_000  # rows that those return, at most: memory is taken for all of them
 
 _log = logging.getLogger(__name__)
 
@@ -220,12 +221,13 @@ class Searcher:
     def search_many(
         self, queries: Sequence[WeightedWords], k: int, *, threads: int | None = None
     ) -> list[Ranked]:
-        """Return what `search` returns for each query, computed in several threads."""
+        """Return what `search` returns for each query; the index is searched in several threads."""
+        _check_k(k)
         if not self._needs_index_after(len(queries) * self.statistics.n):
             return [self.search(query, k) for query in queries]
         self._up_to_date_blocks()
         threads = threads or available_cpus()
-        size = max(1, min(_BATCH, -(-len(queries) // threads)))
+        size = max(1, min(_BATCH, _BATCH_ROWS // k, -(-len(queries) // threads)))
         parts = [queries[start : start + size] for start in range(0, len(queries), size)]
         allowed = (k, self._live_n, self.statistics.n)
         with ThreadPoolExecutor(threads) as pool:
@@ -253,9 +255,9 @@ class Searcher:
             sums.append(np.where(tf_ck > 0, values_v[words_ck], 0).sum(axis=1))
         return np.where(self._live_n, np.concatenate([np.empty(0), *sums]), -np.inf)
 
-    def prepare_for(self, n_searches: int) -> None:
-        """Build the index now if this many searches justify it."""
-        if self._needs_index_after(n_searches * self.statistics.n):
+    def prepare_for(self, n_searches: int, n_rows: int | None = None) -> None:
+        """Build the index now if this many searches, of all rows or so many, justify it."""
+        if self._needs_index_after(n_searches * (self.statistics.n if n_rows is None else n_rows)):
             self._up_to_date_blocks()
 
     def build_index(self) -> None:

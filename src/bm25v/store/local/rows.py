@@ -94,7 +94,7 @@ class RowFile(NamedTuple):
 def with_room(n: int) -> int:
     """Return for how many rows a file of n rows has room: at most a thousandth more.
 
-    Of more rows it is never less, so no room is cut off that a reader has mapped.
+    It never gets less as n grows, so a writer cuts off nothing that a reader has mapped.
 
     >>> with_room(3), with_room(2_047), with_room(1_000_000), with_room(1_000_001)
     (3, 2047, 1000448, 1000448)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 Flags = NDArray[np.bool_]  # one for each row
 
 _SELECTIONS_KEPT = 16  # filters whose rows are remembered, as pages of one search share them
+_FULL_BAG = 16  # scoring one takes as long as scanning so many bags of the index
 _CHUNK_ROWS = 4_096  # full bags that are looked at together
 _SCANNED = 20_000  # full bags in which the examples of rare words are looked for
 _ENTRY = np.dtype([("word", np.int32), ("row", np.int64), ("level", np.int32)])
@@ -131,6 +132,7 @@ class Snapshot:
     def candidates(self, encoded: "EncodedQuery") -> "FolderImages":
         plan = self.plan(encoded)
         if not isinstance(plan, SearchRequest):
+            self.searcher.prepare_for(_FULL_BAG, len(plan))
             return self.images(plan)
         return self.accept(self.searcher.search(plan.words, plan.k, among=plan.allowed_n))
 
