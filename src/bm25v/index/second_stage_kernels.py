@@ -69,6 +69,8 @@ def cosines(
     dots = np.empty(n + 4, dtype=np.float32)
     squares = np.empty(n + 4, dtype=np.float32)
     cosines_c = np.empty(len(rows), dtype=np.float32)
+    for row in rows:  # looks up the addresses of all pages at once
+        _prefetch(halves_ne, row, 0)
     for i in range(-_AHEAD, len(rows)):
         if i + _AHEAD < len(rows):
             for j in range(0, width, 32):
@@ -144,6 +146,8 @@ def score_full_bags(
     last, word_bytes = np.uint32(len(idf_v)), no_words.itemsize
     slots = np.empty(k + 1, dtype=np.uint32)  # with a sign, indices would be checked for it
     bm25 = np.empty(len(rows))
+    for row in rows:  # as in `cosines`
+        _prefetch(bags_nb, row, 0)
     for i in range(-_AHEAD, len(rows)):
         if i + _AHEAD < len(rows):
             for j in range(0, k * (word_bytes + 1), 64):
