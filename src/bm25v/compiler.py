@@ -38,8 +38,11 @@ def is_compiled_elsewhere(function: Any) -> bool:
     It is started if the compiled code is not on disk, and goes on if this process ends.
     """
     global _process
+    stamp = _stamp_file(function)
+    if stamp is None:
+        return False
     with _starting:
-        if _process is None and not _is_on_disk(function):
+        if _process is None and not _is_current(stamp, function):
             try:
                 _process = subprocess.Popen(
                     [sys.executable, "-c", _PROGRAM, *sys.path],
@@ -52,11 +55,20 @@ def is_compiled_elsewhere(function: Any) -> bool:
         return _process is not None and _process.poll() is None
 
 
-def _is_on_disk(function: Any) -> bool:
-    """Return whether a function was compiled since its file was last changed."""
+def note_compiled(function: Any) -> None:
+    """Note that the code of `function` and all others is on disk."""
+    stamp = _stamp_file(function)
+    if stamp is not None:
+        stamp.touch()
+
+
+def _stamp_file(function: Any) -> Path | None:
+    """Return the file whose time says when everything was compiled; None if nothing is kept."""
     folder = function.stats.cache_path
-    if folder is None:
-        return False
-    changed = Path(function.py_func.__code__.co_filename).stat().st_mtime
-    files = Path(folder).glob(f"*.{function.__name__}-*.nbi")
-    return any(file.stat().st_mtime >= changed for file in files)
+    return None if folder is None else Path(folder) / f"compiled-by-numba-{numba.__version__}"
+
+
+def _is_current(stamp: Path, function: Any) -> bool:
+    sources = Path(function.py_func.__code__.co_filename).parent.glob("*.py")
+    newest = max(source.stat().st_mtime for source in sources)
+    return stamp.exists() and stamp.stat().st_mtime >= newest

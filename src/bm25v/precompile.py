@@ -27,6 +27,11 @@ def precompile() -> None:
         gallery.store.read(lambda view: view.find_examples([0], 1, 1))
         gallery.search(dark)
         gallery.search(dark, mode="sparse", min_coverage=0.1)
+        gallery.search(dark, min_coverage=0.1)
+    from bm25v.compiler import note_compiled
+    from bm25v.index.kernels import search_block
+
+    note_compiled(search_block)
 
 
 def main() -> None:
