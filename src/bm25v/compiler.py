@@ -4,10 +4,12 @@ numba recompiles a function only if the file that defines it changes. So compile
 constants and call no functions of other files: what is defined elsewhere is an argument.
 """
 
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,19 +41,19 @@ def is_compiled_elsewhere(function: Any) -> bool:
     """
     global _process
     stamp = _stamp_file(function)
-    if stamp is None:
+    # Of a program with Python inside, the executable is that program.
+    is_interpreter = "python" in os.path.basename(sys.executable or "").lower()
+    if stamp is None or not is_interpreter:
         return False
     with _starting:
         if _process is None and not _is_current(stamp, function):
-            try:
+            with suppress(OSError):  # such as a limit of processes
                 _process = subprocess.Popen(
                     [sys.executable, "-c", _PROGRAM, *sys.path],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                 )
-            except OSError:  # a program with a Python inside, without an interpreter
-                return False
         return _process is not None and _process.poll() is None
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from bm25v.gallery import Gallery
+from bm25v.privacy import own_process
 
 _NICENESS = 10  # of a process that compiles for others
 
@@ -36,6 +37,7 @@ def precompile() -> None:
 
 def main() -> None:
     """Compile for other processes, and leave the processor to them."""
+    own_process()
     if hasattr(os, "nice"):  # Windows: no such function
         os.nice(_NICENESS)
     precompile()

@@ -160,11 +160,12 @@ def score_full_bags(
         for j in range(k):  # without a branch: shared words are listed by moving on
             length += np.uint32(stored_tf[levels[j]])
             slots[n] = j
-            n += np.uint32(is_term_v[min(words[j], last)] & (levels[j] > 0))
+            n += np.uint32(is_term_v[min(words[j], last)])
         norm = k1 * (1 - b + b * (length / scale) / average)
         score = 0.0
         for slot in slots[:n]:
-            tf = frequencies[levels[slot]]
-            score += weight_v[words[slot]] * (tf * (k1 + 1) / (tf + norm))
+            if levels[slot] > 0:  # else the slot is empty
+                tf = frequencies[levels[slot]]
+                score += weight_v[words[slot]] * (tf * (k1 + 1) / (tf + norm))
         bm25[i] = score
     return bm25
