@@ -299,10 +299,8 @@ def test_an_unfinished_commit_of_a_killed_writer_does_not_come_back_later(folder
     check_contents(folder, first)
 
 
-@needs_proc
-def test_row_files_are_synced_only_if_rows_were_written(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def record_syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets the name of each file or folder that is synced from now on."""
     synced: list[str] = []
     sync = os.fsync
 
@@ -311,6 +309,14 @@ def test_row_files_are_synced_only_if_rows_were_written(
         synced.append(Path(os.readlink(f"/proc/self/fd/{file}")).name)
 
     monkeypatch.setattr(os, "fsync", sync_and_record)
+    return synced
+
+
+@needs_proc
+def test_row_files_are_synced_only_if_rows_were_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = record_syncs(monkeypatch)
     both, one = {"/photos/1-a.png": 1, "/photos/2-a.png": 2}, {"/photos/1-a.png": 1}
     for contents, expected in ((both, ROW_FILES), (one, []), (both, [])):
         synced.clear()
@@ -379,14 +385,7 @@ def test_a_file_system_without_locks_is_named(
 def test_a_new_gallery_is_synced_before_it_gets_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced: list[str] = []
-    sync = os.fsync
-
-    def sync_and_record(file: int) -> None:
-        sync(file)
-        synced.append(Path(os.readlink(f"/proc/self/fd/{file}")).name)
-
-    monkeypatch.setattr(os, "fsync", sync_and_record)
+    synced = record_syncs(monkeypatch)
     Gallery.create(tmp_path / "g", vocabulary="toy").close()
     assert synced == ["bags.rows", "dense.rows", "full.rows", "folder", tmp_path.name]
 
