@@ -34,14 +34,14 @@ def jit(function: Callable[..., Any]) -> Any:
         return compile_with()(function)
 
 
-def is_compiled_elsewhere(function: Any) -> bool:
-    """Return whether another process is compiling what `function` and all others need.
+def compile_elsewhere(function: Any) -> bool:
+    """Let another process compile all functions, if that is needed; return whether it is at work.
 
-    It is started if the compiled code is not on disk, and goes on if this process ends.
+    `function` is one of them. The process goes on if this one ends.
     """
     global _process
     stamp = _stamp_file(function)
-    # Of a program with Python inside, the executable is that program.
+    # In an application that embeds Python, this is the application: it must not be started again.
     is_interpreter = "python" in os.path.basename(sys.executable or "").lower()
     if stamp is None or not is_interpreter:
         return False

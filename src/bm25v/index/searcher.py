@@ -277,10 +277,10 @@ class Searcher:
         self._rows_scanned += n_rows
         if self._blocks or self._rows_scanned <= SCANNED_ROWS_BEFORE_INDEX:
             return bool(self._blocks)
-        from bm25v.compiler import is_compiled_elsewhere
+        from bm25v.compiler import compile_elsewhere
         from bm25v.index.kernels import search_block
 
-        return not is_compiled_elsewhere(search_block)
+        return not compile_elsewhere(search_block)
 
     def _up_to_date_blocks(self) -> "tuple[Block, ...]":
         """Return blocks of all rows except the newest."""

@@ -69,7 +69,7 @@ def cosines(
     dots = np.empty(n + 4, dtype=np.float32)
     squares = np.empty(n + 4, dtype=np.float32)
     cosines_c = np.empty(len(rows), dtype=np.float32)
-    for row in rows:  # looks up the addresses of all pages at once
+    for row in rows:  # so that the pages of all rows are looked up together
         _prefetch(halves_ne, row, 0)
     for i in range(-_AHEAD, len(rows)):
         if i + _AHEAD < len(rows):

@@ -1,4 +1,4 @@
-"""The processes that the server starts, and what each does first; and what it does beside them.
+"""The processes that the server starts, what each does first, and how it gets its index ready.
 
 They import this module, so it imports no web framework.
 """
@@ -21,7 +21,7 @@ from bm25v.privacy import own_process
 CONTEXT = multiprocessing.get_context("spawn")
 
 _SEARCHES = 10**9  # that a server expects: enough to justify an index
-_POLL_SECONDS = 0.2  # between two looks whether code is compiled
+_POLL_SECONDS = 0.2  # until it is checked again whether everything is compiled
 _STOP_SECONDS = 10.0  # to load compiled code
 _ARENAS_MAX = -8  # M_ARENA_MAX of glibc's mallopt
 
@@ -71,10 +71,10 @@ class Preparation:
         self._thread.join(_STOP_SECONDS)
 
     def _prepare(self) -> None:
-        from bm25v.compiler import is_compiled_elsewhere
+        from bm25v.compiler import compile_elsewhere
         from bm25v.index.kernels import search_block
 
-        while is_compiled_elsewhere(search_block):
+        while compile_elsewhere(search_block):
             if self._stopping.wait(_POLL_SECONDS):
                 return
         try:
